@@ -50,7 +50,7 @@ fn check_reports_and_repairs_leaks() {
     dir.fails(
         &["image", "check", "disk.img"],
         63,
-        "nothing that could be checked",
+        "no metadata to check",
     );
     dir.fails(&["image", "check", "nowhere"], 1, "No such file");
     let said = dir

@@ -282,11 +282,11 @@ fn what_is_refused() {
         ))
         .contains("no backing file")
     );
-    let cancelled = OverlayOptions {
-        is_cancelled: &|| true,
+    let canceled = OverlayOptions {
+        is_canceled: &|| true,
         ..OverlayOptions::default()
     };
-    let error = block::rebase(&path, None, &cancelled).unwrap_err();
+    let error = block::rebase(&path, None, &canceled).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::INTR);
     assert!(
         std::fs::read(&path).unwrap() == before,

@@ -1,9 +1,9 @@
-//! The device seam: what every disk, real or modelled, can do.
+//! The device seam: the operations of every disk, real or modeled.
 
 use crate::base::Result;
 use std::io::{IoSlice, IoSliceMut};
 
-/// What lies behind a range of a device.
+/// The allocation of a range of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocation {
     /// The device stores these bytes.
@@ -14,22 +14,22 @@ pub enum Allocation {
     Zero,
 }
 
-/// Where a range of an image comes from, as `qemu-img map` tells it.
+/// The source of a range of an image, as `qemu-img map` reports it (QEMU: `MapEntry`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapEntry {
-    /// In which image of the chain: 0 is the one that was opened, 1 its backing file.
+    /// The image of the chain: 0 is the one that was opened, 1 its backing file.
     pub depth: u32,
-    /// Some image of the chain says what is here; else it reads as zeros because none does.
+    /// An image of the chain has an entry for the range; else it reads as zeros because none has.
     pub is_present: bool,
-    /// What is there.
+    /// The allocation in that image.
     pub kind: Allocation,
     /// Stored compressed.
     pub is_compressed: bool,
-    /// Where the bytes are in that image's file; none if they are not stored, or not as they are.
+    /// Offset of the bytes in that image's file; none if they are not stored, or are compressed.
     pub host_offset: Option<u64>,
 }
 
-/// A disk: bytes at offsets, all calls from any thread.
+/// A disk: bytes at offsets. Any thread may make any call at any time.
 ///
 /// ```text
 ///   Device
@@ -37,36 +37,50 @@ pub struct MapEntry {
 ///     `-- wraps a Device   partition, overlay, and for tests: record, fault, slow
 /// ```
 ///
-/// Offsets and lengths are in bytes and need no alignment, though block-aligned I/O is fastest. A
-/// range that leaves the device is an error (EIO, as the kernel's block layer answers), and nothing
-/// is transferred. Linux: block/blk-core.c, include/linux/blkdev.h.
+/// Offsets and lengths are in bytes and need no alignment, though block-aligned I/O is fastest.
+///
+/// # Errors
+///
+/// - EIO for a range that leaves the device, as from the kernel's block layer; nothing is
+///   transferred.
+/// - EROFS for a change of a read-only device.
+/// - ENOSPC if the storage below is full.
+/// - EUCLEAN, from an image, for metadata that contradicts its format.
+/// - Else the errors of the storage below.
+///
+/// Linux: block/blk-core.c, include/linux/blkdev.h.
 pub trait Device: Send + Sync {
-    /// The device's size.
+    /// Returns the device's size in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// Whether writes are refused with EROFS.
+    /// Whether writes fail with EROFS.
     fn is_read_only(&self) -> bool;
 
-    /// Fills all of `bufs`, one after the other, from `offset` on.
+    /// Fills all of `bufs`, one after the other, from `offset` on. Linux: `REQ_OP_READ`.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()>;
 
     /// Writes all of `bufs`, one after the other, from `offset` on. Durable only after
-    /// [`Device::flush`].
+    /// [`Device::flush`]. Linux: `REQ_OP_WRITE`.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()>;
 
-    /// A barrier: every write acknowledged before this call survives a power cut after it returns.
+    /// Makes every write that returned before this call survive a power cut after it returns.
+    /// Linux: `REQ_OP_FLUSH`.
     fn flush(&self) -> Result<()>;
 
-    /// Tells the device that a range is no longer needed. What it reads as afterwards is undefined.
+    /// Discards a range that is no longer needed. Its content is undefined afterwards. Linux:
+    /// `REQ_OP_DISCARD`.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()>;
 
-    /// Makes a range read as zeros, without storing them where the device can avoid it.
+    /// Makes a range read as zeros, without storing them where the device can avoid it. Linux:
+    /// `REQ_OP_WRITE_ZEROES`.
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;
 
-    /// What lies at `offset`, and for how many bytes (at least 1, at most `len_bytes`) that holds.
+    /// Returns the allocation at `offset`, and the number of bytes (at least 1, at most
+    /// `len_bytes`) that it holds for. Linux: `SEEK_DATA` and `SEEK_HOLE`.
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)>;
 
-    /// Where the bytes at `offset` come from, and for how many of `len_bytes` that goes on.
+    /// Returns the source of the bytes at `offset`, and the number of bytes (at least 1, at most
+    /// `len_bytes`) that it holds for. qemu-img: `map`.
     fn map_entry(&self, offset: u64, len_bytes: u64) -> Result<(MapEntry, u64)> {
         let (kind, count) = self.allocation(offset, len_bytes)?;
         Ok((

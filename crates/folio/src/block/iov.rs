@@ -1,23 +1,23 @@
-//! Windows on lists of buffers, so that one vectored request can be cut into several.
+//! Windows on lists of buffers, to split one vectored request into several.
 
 use crate::base::{Errno, Error, Result};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 
-/// The pieces of a window; most requests have few.
+/// The pieces of a window. Most requests have few.
 pub(crate) type Pieces<T> = SmallVec<[T; 8]>;
 
-/// Bytes in all of `bufs`.
+/// Returns the number of bytes in all of `bufs`.
 pub(crate) fn len(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
-/// Bytes in all of `bufs`.
+/// Returns the number of bytes in all of `bufs`.
 pub(crate) fn len_mut(bufs: &[IoSliceMut<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
-/// The `len` bytes that follow the first `skip`, or what there is of them.
+/// Returns the `len` bytes after the first `skip`, or fewer at the end.
 pub(crate) fn window<'a>(bufs: &'a [IoSlice<'_>], skip: u64, len: u64) -> Pieces<IoSlice<'a>> {
     let (mut skip, mut left) = (skip, len);
     let mut pieces = Pieces::new();
@@ -38,7 +38,7 @@ pub(crate) fn window<'a>(bufs: &'a [IoSlice<'_>], skip: u64, len: u64) -> Pieces
     pieces
 }
 
-/// The `len` bytes that follow the first `skip`, or what there is of them.
+/// Returns the `len` bytes after the first `skip`, or fewer at the end.
 pub(crate) fn window_mut<'a>(
     bufs: &'a mut [IoSliceMut<'_>],
     skip: u64,
@@ -81,15 +81,18 @@ pub(crate) fn copy_into(bufs: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
     }
 }
 
-/// Refuses a range that leaves a device of `device_bytes`, with EIO as the kernel's block layer
-/// does.
+/// Rejects a range that leaves a device of `device_bytes` bytes.
+///
+/// # Errors
+///
+/// EIO, as from the kernel's block layer.
 pub(crate) fn check_range(device_bytes: u64, offset: u64, len_bytes: u64) -> Result<()> {
     match offset.checked_add(len_bytes) {
         Some(end) if end <= device_bytes => Ok(()),
         _ => Err(Error::new(
             Errno::IO,
             format!(
-                "bytes {offset}+{len_bytes} lie beyond the end of the device at {device_bytes}"
+                "bytes {offset}+{len_bytes} are beyond the end of the device at {device_bytes}"
             ),
         )),
     }
@@ -100,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_cut_across_buffers() {
+    fn windows_cross_buffers() {
         let bufs = [
             IoSlice::new(b"abc"),
             IoSlice::new(b""),
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_beyond_the_end_or_overflowing_are_refused() {
+    fn range_beyond_end_or_overflow_is_rejected() {
         assert!(check_range(10, 3, 7).is_ok());
         assert_eq!(check_range(10, 3, 8).unwrap_err().errno(), Errno::IO);
         assert_eq!(check_range(10, u64::MAX, 2).unwrap_err().errno(), Errno::IO);

@@ -1,4 +1,4 @@
-//! A disk in memory, sparse, for tests and scratch file systems.
+//! A sparse disk in memory, for tests and scratch file systems. Linux: brd.
 
 use super::{Allocation, Device};
 use crate::base::{Errno, Error, Result};
@@ -6,17 +6,17 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 
-/// Bytes per piece of storage: a piece exists once anything in it was written.
+/// Size of a piece of storage in bytes: a piece exists once a byte of it was written.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A sparse disk in memory. Contents die with it; `flush` has nothing to do.
+/// A sparse disk in memory. Its content lasts as long as the value; `flush` does nothing.
 pub struct MemoryDevice {
     len_bytes: u64,
     pieces: RwLock<BTreeMap<u64, Box<[u8]>>>,
 }
 
 impl MemoryDevice {
-    /// A disk of `len_bytes` zeros.
+    /// Returns a disk of `len_bytes` zero bytes.
     pub fn new(len_bytes: u64) -> Self {
         Self {
             len_bytes,
@@ -29,7 +29,7 @@ impl MemoryDevice {
             Some(end) if end <= self.len_bytes => Ok(()),
             _ => Err(Error::new(
                 Errno::IO,
-                format!("bytes {offset}+{len} lie beyond the end"),
+                format!("bytes {offset}+{len} are beyond the end"),
             )
             .at("memory device")),
         }
@@ -122,9 +122,12 @@ impl Device for MemoryDevice {
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         self.check(offset, len_bytes)?;
         let pieces = self.pieces.read();
-        let kind = |piece: u64| match pieces.contains_key(&piece) {
-            true => Allocation::Data,
-            false => Allocation::Hole,
+        let kind = |piece: u64| {
+            if pieces.contains_key(&piece) {
+                Allocation::Data
+            } else {
+                Allocation::Hole
+            }
         };
         let first = kind(offset / PIECE_BYTES as u64);
         let mut end = offset;
@@ -140,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_read_as_zeros_and_writes_cross_pieces() {
+    fn holes_read_zero_and_writes_cross_pieces() {
         let device = MemoryDevice::new(1 << 20);
         let data: Vec<u8> = (0..PIECE_BYTES + 10).map(|i| i as u8).collect();
         device.write_at(&data, PIECE_BYTES as u64 - 5).unwrap();
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_is_refused() {
+    fn access_beyond_end_is_rejected() {
         let device = MemoryDevice::new(4096);
         assert_eq!(
             device.write_at(&[0; 2], 4095).unwrap_err().errno(),

@@ -1,4 +1,4 @@
-//! A disk whose writes stay in memory, over a device that is never written.
+//! A device whose writes stay in memory, over a device that is never written.
 
 use super::{Allocation, Device, iov};
 use crate::base::{Errno, PAGE_SIZE, Result};
@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// Reads come from the lower device, or from memory where something was written here. For replaying
-/// a journal under a read-only mount. Memory grows with what is written; `flush` makes nothing
-/// durable.
+/// A layer of memory over a lower device: reads return the lower device's bytes, or those written
+/// here. A read-only mount replays its journal into one. Memory grows with the bytes written;
+/// `flush` makes nothing durable.
 ///
-/// Lock order: the pages' lock is held over reads of the lower device that fill a page written in
-/// part.
+/// Lock order: the lock of the pages is held over reads of the lower device, which fill pages
+/// written in part.
 pub struct OverlayDevice {
     lower: Arc<dyn Device>,
     /// Pages written so far; `None` reads as zeros.
@@ -23,14 +23,14 @@ pub struct OverlayDevice {
     is_read_only: bool,
 }
 
-/// `lower` with a layer of memory over it that takes all writes: what a file system uses to change
-/// what it reads without changing the image.
+/// Returns `lower` with a layer of memory over it that takes all writes. A file system uses it to
+/// change the content that it reads without changing the image.
 pub fn overlay(lower: Arc<dyn Device>) -> Arc<dyn Device> {
     Arc::new(OverlayDevice::new(lower))
 }
 
 impl OverlayDevice {
-    /// An overlay on `lower` with nothing written yet.
+    /// Returns an overlay on `lower` without any writes.
     pub fn new(lower: Arc<dyn Device>) -> Self {
         Self {
             lower,
@@ -39,7 +39,7 @@ impl OverlayDevice {
         }
     }
 
-    /// The same contents, with writes refused from now on (EROFS).
+    /// Returns the overlay with the same content; later writes fail with EROFS.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.is_read_only = true;
@@ -59,7 +59,7 @@ impl OverlayDevice {
         }
     }
 
-    /// The page as the lower device has it; behind the device's end are zeros.
+    /// Reads a page of the lower device; beyond the device's end are zeros.
     fn lower_page(&self, page: u64) -> Result<Box<[u8]>> {
         let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
         let start = page * PAGE_BYTES;
@@ -88,7 +88,7 @@ impl OverlayDevice {
     }
 }
 
-/// Page and range in it of the first piece of `offset..end`.
+/// Returns the page, and the range in it, of the first piece of `offset..end`.
 fn piece(offset: u64, end: u64) -> (u64, Range<usize>) {
     let start = offset % PAGE_BYTES;
     let count = (PAGE_BYTES - start).min(end - offset);
@@ -208,7 +208,7 @@ mod tests {
     use crate::block::MemoryDevice;
 
     #[test]
-    fn writes_cover_the_lower_device_and_never_reach_it() {
+    fn writes_hide_lower_device_and_never_reach_it() {
         let lower = Arc::new(MemoryDevice::new(3 * PAGE_BYTES - 10));
         lower.write_at(&vec![1; 3 * PAGE_SIZE - 10], 0).unwrap();
         let overlay = OverlayDevice::new(lower.clone());

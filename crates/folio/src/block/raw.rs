@@ -1,4 +1,4 @@
-//! A raw image: the bytes of a host file or block device are the bytes of the disk.
+//! Raw images: the bytes of a host file or block device are the bytes of the disk.
 
 use super::{Allocation, Device, MapEntry, iov};
 use crate::base::{Errno, Error, Result};
@@ -6,7 +6,7 @@ use crate::block::file::{HostFile, ImageFile};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 
-/// A host file or block device as a disk. Its size is the file's size at the open.
+/// A host file or block device as a disk. Its size is the file's size at open.
 pub struct RawDevice {
     file: HostFile,
     len_bytes: u64,
@@ -15,25 +15,30 @@ pub struct RawDevice {
 impl RawDevice {
     /// Opens the image at `path`.
     ///
-    /// Errors: EBUSY if another process has it open in a way that forbids this (QEMU included),
-    /// else the host's.
+    /// # Errors
+    ///
+    /// EBUSY if the lock of another process, QEMU or Folio, forbids it, else the host's errors.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self> {
         Self::from_file(HostFile::open(path.as_ref(), read_only)?)
     }
 
-    /// Makes a new image of `len_bytes`, all hole, and opens it for writing; EEXIST if the file
-    /// exists.
+    /// Creates an image of `len_bytes` bytes, all of it a hole, and opens it for writing.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the file exists, else the host's errors.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self> {
         let path = path.as_ref();
         let file = HostFile::create(path)?;
         if let Err(error) = file.set_len(len_bytes) {
-            // The file is ours, new and empty: nothing is lost with it.
+            // This call created the file, so its removal loses nothing.
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
         Self::from_file(file)
     }
 
+    /// Returns the disk in an open file.
     pub(crate) fn from_file(file: HostFile) -> Result<Self> {
         let len_bytes = file.len_bytes()?;
         Ok(Self { file, len_bytes })
@@ -81,7 +86,7 @@ impl Device for RawDevice {
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.check_write(offset, len_bytes)?;
-        // A host that cannot give space back leaves the bytes as they are, which a discard allows.
+        // A host that cannot release space keeps the bytes, which a discard allows.
         self.file.punch_hole(offset, len_bytes).map(|_| ())
     }
 
@@ -117,7 +122,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn what_is_written_is_read_and_holes_stay_holes() {
+    fn write_is_read_back_and_holes_stay_holes() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("disk");
         let device = RawDevice::create(&path, 1 << 20).unwrap();
@@ -137,10 +142,13 @@ mod tests {
                 .enumerate()
                 .all(|(i, &b)| b == if (100..30100).contains(&i) { 7 } else { 0 })
         );
-        // The second answer is from memory, which the change forgets.
+        // The second result comes from memory, which a change invalidates.
         for offset in [4096, 8192] {
-            let told = device.allocation(offset, 1 << 19).unwrap();
-            assert!(matches!(told, (Allocation::Data, 4096..=32768)), "{told:?}");
+            let found = device.allocation(offset, 1 << 19).unwrap();
+            assert!(
+                matches!(found, (Allocation::Data, 4096..=32768)),
+                "{found:?}"
+            );
         }
         device.discard(8192, 4096).unwrap();
         assert_eq!(
@@ -157,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_should() {
+    fn invalid_opens_and_accesses_are_rejected() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("disk");
         let device = RawDevice::create(&path, 8192).unwrap();

@@ -63,7 +63,7 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     bar.expect(first.len_bytes().max(second.len_bytes()));
     let options = CompareOptions {
         is_strict: compare.strict,
-        is_cancelled: &|| session.is_interrupted(),
+        is_canceled: &|| session.is_interrupted(),
         progress: &|count| bar.add(count),
         ..CompareOptions::default()
     };

@@ -134,7 +134,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
             (None, Sparse::Always) => 512,
         },
         is_target_zero: target.is_zero || convert.target_is_zero,
-        is_cancelled: &|| session.is_interrupted(),
+        is_canceled: &|| session.is_interrupted(),
         progress: &|count| bar.add(count),
     };
     let copied = match &target.qcow2 {

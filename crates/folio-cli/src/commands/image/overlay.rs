@@ -37,7 +37,7 @@ impl OverlayArgs {
         let options = OverlayOptions {
             format: self.format,
             policy: self.backing.policy(),
-            is_cancelled: &|| session.is_interrupted(),
+            is_canceled: &|| session.is_interrupted(),
             progress: &|len_bytes| progress.add(len_bytes),
         };
         let done = work(&options);

@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A device as a file of at most the device's size.
+/// A device as a file, of at most the device's size.
 pub(crate) struct DeviceFile {
     device: Arc<dyn Device>,
     end: AtomicU64,
@@ -15,7 +15,7 @@ pub(crate) struct DeviceFile {
 }
 
 impl DeviceFile {
-    /// A device that holds an image: the file is as long as the device.
+    /// Returns a device that stores an image: the file is as long as the device.
     pub(crate) fn open(device: Arc<dyn Device>) -> Self {
         let end = AtomicU64::new(device.len_bytes());
         Self {
@@ -25,7 +25,7 @@ impl DeviceFile {
         }
     }
 
-    /// An empty file on a device, whose bytes are made zeros.
+    /// Returns an empty file on a device, whose bytes are made zeros.
     pub(crate) fn create(device: Arc<dyn Device>) -> Result<Self> {
         device.write_zeroes(0, device.len_bytes())?;
         Ok(Self {
@@ -51,7 +51,11 @@ impl ImageFile for DeviceFile {
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
         if len_bytes > self.device.len_bytes() {
-            return Err(Error::new(Errno::NOSPC, "the device is too small").at(self.name.clone()));
+            return Err(Error::new(
+                Errno::NOSPC,
+                "the image needs more space than the device has",
+            )
+            .at(self.name.clone()));
         }
         let end = self.end.load(Ordering::Acquire);
         if len_bytes < end {
@@ -62,21 +66,25 @@ impl ImageFile for DeviceFile {
     }
 
     fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
-        let there = self
+        let available = self
             .len_bytes()?
             .saturating_sub(offset)
             .min(iov::len_mut(bufs));
-        if there > 0 {
+        if available > 0 {
             self.device
-                .read_vectored_at(&mut iov::window_mut(bufs, 0, there), offset)?;
+                .read_vectored_at(&mut iov::window_mut(bufs, 0, available), offset)?;
         }
-        Ok(there)
+        Ok(available)
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         let end = offset + iov::len(bufs);
         if end > self.device.len_bytes() {
-            return Err(Error::new(Errno::NOSPC, "the device is too small").at(self.name.clone()));
+            return Err(Error::new(
+                Errno::NOSPC,
+                "the image needs more space than the device has",
+            )
+            .at(self.name.clone()));
         }
         self.device.write_vectored_at(bufs, offset)?;
         self.end.fetch_max(end, Ordering::AcqRel);
@@ -88,7 +96,7 @@ impl ImageFile for DeviceFile {
     }
 
     fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {
-        // A discard may leave the bytes as they are.
+        // A discard need not make the bytes zeros.
         self.write_zeroes(offset, len_bytes).map(|()| true)
     }
 
@@ -97,22 +105,22 @@ impl ImageFile for DeviceFile {
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        let there = self
+        let available = self
             .device
             .len_bytes()
             .saturating_sub(offset)
             .min(len_bytes);
-        if there == 0 {
+        if available == 0 {
             Ok(())
         } else {
-            self.device.write_zeroes(offset, there)
+            self.device.write_zeroes(offset, available)
         }
     }
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         match self.len_bytes()?.saturating_sub(offset).min(len_bytes) {
             0 => Ok((Allocation::Hole, len_bytes)),
-            there => self.device.allocation(offset, there),
+            available => self.device.allocation(offset, available),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! A file or block device of the host: positional vectored I/O, holes, and the lock against a
-//! second writer.
+//! A regular file or block device of the host: positional vectored I/O, holes, and the image lock.
 
 use super::image_file::ImageFile;
 use super::lock;
@@ -14,19 +13,19 @@ use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Most buffers the host takes in one call (limits.h, IOV_MAX).
+/// Largest number of buffers in one system call (limits.h, IOV_MAX).
 const IOV_MAX: usize = 1024;
-/// What statfs(2) says of tmpfs (linux/magic.h).
+/// File system type of tmpfs in statfs(2) (linux/magic.h).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// An open file of the host. It has no length of its own: what stands on it decides where it ends.
+/// An open file of the host. Its length is read from the host each time.
 pub(crate) struct HostFile {
     file: File,
     name: String,
     is_read_only: bool,
     is_synced: bool,
-    /// Bytes that were all data when the host was asked last: it looks at every page up to the next
-    /// hole, each time. What others have punched since is still read as the zeros that it is.
+    /// A range that was all data at the last `SEEK_HOLE`, which examines every page up to the next
+    /// hole each time. A hole punched since by another process still reads as zeros.
     known_data: Mutex<Range<u64>>,
     write_behind: WriteBehind,
 }
@@ -38,18 +37,22 @@ impl Drop for HostFile {
 }
 
 impl HostFile {
-    /// Opens a regular file or block device and locks it; EBUSY if someone else's use forbids ours.
+    /// Opens a regular file or block device and locks it.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if another open file's lock forbids it, EISDIR or EINVAL for another kind of file,
+    /// else the host's errors.
     pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self> {
         Self::open_with(path, read_only, true)
     }
 
-    /// Opens one for reading, whoever else writes it.
+    /// Opens a file for reading without a lock, even while another process writes it.
     pub(crate) fn open_unlocked(path: &Path) -> Result<Self> {
         Self::open_with(path, true, false)
     }
 
-    /// The same file, which from now on reaches the disk when the host sees fit: it is of no use if
-    /// the machine fails.
+    /// Returns the file with its syncs turned off: a failure of the machine may lose any write.
     pub(crate) fn unsynced(mut self) -> Self {
         self.is_synced = false;
         self
@@ -58,15 +61,15 @@ impl HostFile {
     fn open_with(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
         let name = path.display().to_string();
         let open = || {
-            // To open some devices is to use them, so what it is comes first; should it become a
-            // FIFO in between, then without O_NONBLOCK the open would wait for its other end.
+            // An open has side effects on some devices, so the kind of file is checked first. If it
+            // is replaced by a FIFO meanwhile, O_NONBLOCK keeps the open from waiting.
             let found = std::fs::metadata(path)
                 .map_err(|error| Error::io("open", error))?
                 .file_type();
             check_kind(found)?;
             let mut flags = OFlags::NONBLOCK;
             if found.is_block_device() && !read_only {
-                // A block device that the kernel has mounted answers EBUSY.
+                // Fails with EBUSY for a block device that the kernel has mounted.
                 flags |= OFlags::EXCL;
             }
             let file = File::options()
@@ -89,7 +92,11 @@ impl HostFile {
         Ok(Self::new(file, name, read_only))
     }
 
-    /// Makes a new, empty file and locks it; EEXIST if there is one.
+    /// Creates an empty file and locks it.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the file exists, else the host's errors.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let file = File::options()
@@ -150,15 +157,17 @@ impl HostFile {
     }
 }
 
-/// Whether an image may lie in a file of this kind.
+/// Rejects a kind of file that cannot store an image.
 fn check_kind(kind: FileType) -> Result<()> {
-    match () {
-        () if kind.is_file() || kind.is_block_device() => Ok(()),
-        () if kind.is_dir() => Err(Errno::ISDIR.into()),
-        () => Err(Error::new(
+    if kind.is_file() || kind.is_block_device() {
+        Ok(())
+    } else if kind.is_dir() {
+        Err(Errno::ISDIR.into())
+    } else {
+        Err(Error::new(
             Errno::INVAL,
-            "neither a file nor a block device",
-        )),
+            "neither a regular file nor a block device",
+        ))
     }
 }
 
@@ -247,8 +256,7 @@ impl ImageFile for HostFile {
     }
 
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool> {
-        // In memory there is nothing to choose, and reserved pages would be filled with zeros at
-        // once.
+        // On tmpfs a reservation gains nothing, and fills the pages with zeros at once.
         let is_tmpfs =
             rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type == TMPFS_MAGIC);
         Ok(!is_tmpfs && self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)?)
@@ -276,7 +284,7 @@ impl ImageFile for HostFile {
         let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => data,
             Err(Errno::NXIO) => return Ok((Allocation::Hole, len_bytes)),
-            // The host cannot tell: everything counts as data.
+            // The host has no SEEK_DATA here: everything counts as data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((Allocation::Data, len_bytes)),
             Err(errno) => return Err(self.failed("seek", errno)),
         };
@@ -288,7 +296,7 @@ impl ImageFile for HostFile {
                 *self.known_data.lock() = offset..hole;
                 Ok((Allocation::Data, (hole - offset).min(len_bytes)))
             }
-            // The file changes under us; a byte is always a safe answer.
+            // The file has changed meanwhile; one byte of data is always a safe result.
             Ok(_) | Err(Errno::NXIO) => Ok((Allocation::Data, 1.min(len_bytes))),
             Err(errno) => Err(self.failed("seek", errno)),
         }

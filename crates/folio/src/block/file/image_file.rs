@@ -1,52 +1,53 @@
-//! The file seam: what a format's driver stands on, be it a file of the host or a device.
+//! The file seam: the file that an image format reads and writes, on the host or on a device.
 
 use crate::base::{Errno, Error, Result};
 use crate::block::{Allocation, iov};
 use std::io::{IoSlice, IoSliceMut};
 
-/// Zeros written at once where nothing below can make them itself.
+/// Zeros to write where the file cannot make them itself.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A file that an image lies in. Unlike a [`Device`] it ends somewhere and grows by being written:
-/// what lies between its end and a write beyond reads as zeros.
+/// A file that stores an image. Unlike a [`crate::block::Device`] it grows when written: the bytes
+/// between the old end and a write beyond it read as zeros. Offsets and lengths are in bytes.
 pub(crate) trait ImageFile: Send + Sync {
-    /// How messages call it.
+    /// Returns its name in messages.
     fn name(&self) -> &str;
 
-    /// Whether it was opened for reading only.
+    /// Whether it was opened read-only.
     fn is_read_only(&self) -> bool;
 
-    /// Where the file ends now.
+    /// Returns the present end of the file.
     fn len_bytes(&self) -> Result<u64>;
 
-    /// Cuts or extends the file; the new part is a hole.
+    /// Truncates or extends the file; the new part is a hole.
     fn set_len(&self, len_bytes: u64) -> Result<()>;
 
-    /// Fills `bufs` from `offset` on, as far as the file goes; the count says how far.
+    /// Fills `bufs` from `offset` on, up to the end of the file; returns the number of bytes.
     fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64>;
 
-    /// Writes all of `bufs` at `offset`, growing the file where needed.
+    /// Writes all of `bufs` at `offset`; extends the file if needed.
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()>;
 
-    /// Everything written so far survives a power cut.
+    /// Makes all writes so far survive a power cut. Linux: fdatasync(2).
     fn sync_data(&self) -> Result<()>;
 
-    /// Gives a range's space back, so that it reads as zeros, where that can be done; whether it
-    /// was.
+    /// Releases the space of a range, which then reads as zeros; returns false where that is not
+    /// possible. Linux: `FALLOC_FL_PUNCH_HOLE`.
     fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool>;
 
-    /// Reserves space for a range inside or beyond the end, which reads as before and does not make
-    /// the file longer; whether that can be done here.
+    /// Reserves space for a range inside or beyond the end. Content and length do not change.
+    /// Returns false where that is not possible. Linux: `FALLOC_FL_KEEP_SIZE`.
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool>;
 
-    /// Makes a range inside the file read as zeros: as a hole if possible, else reserved, else
-    /// written.
+    /// Makes a range inside the file read as zeros: as a hole if possible, else as reserved space,
+    /// else written.
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;
 
-    /// What lies at `offset`, and for how many of `len_bytes` that goes on.
+    /// Returns the allocation at `offset`, and the number of bytes, at most `len_bytes`, that it
+    /// holds for.
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)>;
 
-    /// Fills all of `bufs`; what lies beyond the end of the file reads as zeros.
+    /// Fills all of `bufs`; bytes beyond the end of the file read as zeros.
     fn read_or_zeros(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         let want = iov::len_mut(bufs);
         let done = self.read_some(bufs, offset)?;
@@ -56,7 +57,11 @@ pub(crate) trait ImageFile: Send + Sync {
         Ok(())
     }
 
-    /// Fills all of `bufs`; a file that ends before is EIO.
+    /// Fills all of `bufs`.
+    ///
+    /// # Errors
+    ///
+    /// EIO if the file ends before.
     fn read(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         let want = iov::len_mut(bufs);
         let done = self.read_some(bufs, offset)?;
@@ -71,7 +76,7 @@ pub(crate) trait ImageFile: Send + Sync {
         .at(self.name().to_owned()))
     }
 
-    /// Stores zeros.
+    /// Writes zeros to a range.
     fn fill_with_zeros(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let mut done = 0;
         while done < len_bytes {

@@ -1,30 +1,32 @@
-//! Locks that keep a second writer away from an image, understood by QEMU and Folio alike.
+//! Image locks: exclude a second writer, QEMU or Folio.
 //!
-//! QEMU (docs/system/images.rst, "image locking"): one byte of the file stands for one permission.
+//! QEMU (docs/system/images.rst, "image locking"): one byte of the file represents one permission.
 //! A process holds a shared lock on byte 100+p while it uses permission p, and on byte 200+p while
-//! it cannot bear that others use p. Before it starts, it asks whether anyone holds the opposite
-//! byte. The locks are open file description locks (fcntl(2), F_OFD_SETLK): two opens in one
-//! process exclude each other as well.
+//! no other process may use p. Before it starts, it tests whether another open file holds the
+//! opposite byte. The locks are open file description locks (fcntl(2), F_OFD_SETLK): two opens in
+//! one process exclude each other as well.
 
 use crate::base::{Errno, Error, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::File;
 
-/// Bytes that say "this permission is in use".
+/// First byte of the locks "this permission is in use".
 const USED_BASE: i64 = 100;
-/// Bytes that say "nobody else may use this permission".
-const REFUSED_BASE: i64 = 200;
+/// First byte of the locks "no other process may use this permission".
+const EXCLUDED_BASE: i64 = 200;
 
 /// QEMU's permissions that matter here, by bit number (include/block/block-common.h).
 const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// Takes the locks of a reader or of a writer; they last until [`release`].
+/// Takes the locks of a reader or of a writer, until [`release`]. On a host file system without
+/// such locks it takes none, as QEMU does.
 ///
-/// Errors: EBUSY if another open file forbids it. A host file system without such locks gives none,
-/// as in QEMU.
+/// # Errors
+///
+/// EBUSY if another open file's lock forbids it.
 pub(crate) fn acquire(file: &File, read_only: bool) -> Result<()> {
     let taken = try_acquire(file, read_only);
     if taken.is_err() {
@@ -33,12 +35,12 @@ pub(crate) fn acquire(file: &File, read_only: bool) -> Result<()> {
     taken
 }
 
-/// Lets go of all locks. Closing the file would do that, too, but not while a process that was just
-/// forked still has a copy of the descriptor, which it closes when it executes its program.
+/// Releases all locks. Closing the file is not enough: a process that was just forked has a copy of
+/// the descriptor until it executes its program.
 pub(crate) fn release(file: &File) {
     let mut all = byte_lock(libc::F_UNLCK, USED_BASE);
-    all.l_len = REFUSED_BASE + (REFUSED_BASE - USED_BASE) - USED_BASE;
-    // A host without such locks has none to let go of.
+    all.l_len = EXCLUDED_BASE + (EXCLUDED_BASE - USED_BASE) - USED_BASE;
+    // On a host without such locks there is none to release.
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&all));
 }
 
@@ -48,13 +50,13 @@ fn try_acquire(file: &File, read_only: bool) -> Result<()> {
     } else {
         &[CONSISTENT_READ, WRITE, RESIZE]
     };
-    let refused = [WRITE, RESIZE];
-    // First our own marks, then the look at others': of two that start at once, at least one sees
-    // the other.
+    let excluded = [WRITE, RESIZE];
+    // Takes its own locks before it tests for locks of other processes: of two that start at once,
+    // at least one detects the other.
     for byte in used
         .iter()
         .map(|p| USED_BASE + p)
-        .chain(refused.iter().map(|p| REFUSED_BASE + p))
+        .chain(excluded.iter().map(|p| EXCLUDED_BASE + p))
     {
         match fcntl(file, FcntlArg::F_OFD_SETLK(&byte_lock(libc::F_RDLCK, byte))) {
             Ok(_) => {}
@@ -73,14 +75,14 @@ fn try_acquire(file: &File, read_only: bool) -> Result<()> {
         }
     }
     for permission in used {
-        if is_held(file, REFUSED_BASE + permission)? {
+        if is_held(file, EXCLUDED_BASE + permission)? {
             return Err(busy(match *permission {
-                CONSISTENT_READ => "refuses readers",
-                _ => "reads it and refuses writers",
+                CONSISTENT_READ => "excludes readers",
+                _ => "reads it and excludes writers",
             }));
         }
     }
-    for permission in refused {
+    for permission in excluded {
         if is_held(file, USED_BASE + permission)? {
             return Err(busy("writes it"));
         }
@@ -109,7 +111,7 @@ fn byte_lock(kind: i32, byte: i64) -> libc::flock {
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: byte,
         l_len: 1,
-        // Has to be zero for open file description locks.
+        // Must be zero for open file description locks.
         l_pid: 0,
     }
 }
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_writer_excludes_all_and_readers_share() {
+    fn writer_excludes_all_and_readers_share() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let open = || {
             File::options()

@@ -1,5 +1,5 @@
-//! What all image formats share: their names, the options to open and create them, and the chain of
-//! backing files.
+//! The common parts of all image formats: names, options to open and create images, and the chain
+//! of backing files.
 //!
 //! ```text
 //!   options.rs, create_options.rs   how a caller opens or creates an image
@@ -8,8 +8,8 @@
 //!   qcow2_info.rs                   the facts that a qcow2 header states
 //! ```
 //!
-//! Neighbours: below, `file/`. Above, the formats open their backing files through [`Opener`], which
-//! `tools/open.rs` implements; so no format knows another one.
+//! Neighbours: below, `file/`. Above, the formats open their backing files through [`Opener`],
+//! which `tools/open.rs` implements; so no format knows another one.
 
 mod chain;
 mod create_options;

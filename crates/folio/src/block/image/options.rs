@@ -27,8 +27,8 @@ pub struct OpenOptions {
     pub format: Option<ImageFormat>,
     /// Which backing files and external data files are opened.
     pub backing: BackingPolicy,
-    /// A flush does not wait for the disk: for an image that is created again after a failure of the
-    /// machine (`qemu-img convert -t unsafe`).
+    /// A flush does not wait for the disk: for an image that is created again after a failure of
+    /// the machine (`qemu-img convert -t unsafe`).
     pub is_volatile: bool,
     /// With `read_only`: takes no lock, even while another process writes the image. Reads may then
     /// return a mix of old and new tables (`qemu-img -U`).

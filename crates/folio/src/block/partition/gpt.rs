@@ -52,7 +52,8 @@ pub(super) fn read(disk: &dyn Device, sector_bytes: u64) -> Result<Vec<Partition
     Ok(found)
 }
 
-/// Reads one header and its entries. Every number that the crate would use unchecked is checked first.
+/// Reads one header and its entries. Every number that the crate would use unchecked is checked
+/// first.
 fn read_entries(
     disk: &dyn Device,
     sector_bytes: u64,

@@ -28,8 +28,8 @@ pub(super) fn read(disk: &dyn Device) -> Result<Vec<Partition>> {
     let Some(extended) = extended else {
         return Ok(found);
     };
-    // Each boot record of the chain names one partition and the next record, which must be at a higher
-    // sector.
+    // Each boot record of the chain names one partition and the next record, which must be at a
+    // higher sector.
     let (base, mut relative) = (u64::from(extended.starting_lba), 0);
     for number in 5.. {
         if found.len() > LOGICAL_PARTITIONS_MAX + 4 {

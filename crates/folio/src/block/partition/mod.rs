@@ -10,7 +10,7 @@
 //!    entry.rs                one partition
 //! ```
 //!
-//! Invariant: a [`Partition`] lies inside its disk; tables are hostile until checked.
+//! Invariant: a [`Partition`] is inside its disk; tables are hostile until checked.
 
 mod entry;
 mod gpt;

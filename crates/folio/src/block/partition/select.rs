@@ -24,13 +24,13 @@ pub fn holds_ext4(device: &dyn Device) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
-/// Returns the device that holds the file system: partition `number`. Without a number it is the whole
-/// disk if that starts with ext4, else the only partition that does.
+/// Returns the device that holds the file system: partition `number`. Without a number it is the
+/// whole disk if that starts with ext4, else the only partition that does.
 ///
 /// # Errors
 ///
-/// ENXIO if there is no such partition or no file system, EINVAL if several partitions hold one; the
-/// message lists the partitions.
+/// ENXIO if there is no such partition or no file system, EINVAL if several partitions hold one;
+/// the message lists the partitions.
 pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Device>> {
     let window = |partition: &Partition| {
         PartitionDevice::new(disk.clone(), partition.start_bytes, partition.len_bytes)

@@ -12,8 +12,8 @@ const MBR_SECTOR_BYTES: u64 = 512;
 /// Partition type in the protective MBR of a disk with a GPT.
 const PROTECTIVE: u8 = 0xee;
 
-/// Lists the partitions of `disk` by its GPT or MBR, in the order of their numbers; none if it has no
-/// table.
+/// Lists the partitions of `disk` by its GPT or MBR, in the order of their numbers; none if it has
+/// no table.
 ///
 /// # Errors
 ///

@@ -20,14 +20,14 @@
 //!
 //! Source: QEMU, docs/interop/qcow2.txt. Reasons and invariants: docs/design/qcow2.md.
 //!
-//! Neighbours: above, `tools/` opens it; below, `file/` and `image/`. Writes keep internal snapshots
-//! intact; only `offline/snapshots.rs` creates, applies and deletes them. A data cluster is stored
-//! in the image's file, or in the external data file (`disk/data_file.rs`).
+//! Neighbours: above, `tools/` opens it; below, `file/` and `image/`. Writes keep internal
+//! snapshots intact; only `offline/snapshots.rs` creates, applies and deletes them. A data cluster
+//! is stored in the image's file, or in the external data file (`disk/data_file.rs`).
 //!
 //! Lock order:
 //! ```text
 //!   flushing          one write-back at a time
-//!     io (shared)     held by every transfer, over plan, data and finish; exclusive: waits for all transfers
+//!     io (shared)     held by every transfer, over plan, data and finish; exclusive: waits for them
 //!       metadata      tables in memory; the file's tables are read under it, guest data never
 //! ```
 //!

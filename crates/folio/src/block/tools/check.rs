@@ -1,4 +1,4 @@
-//! What is done to an image as a whole while nobody has it open: open, lock, work, close.
+//! Checks an image that no process has open: open, lock, check, close.
 
 use crate::base::{Error, ErrorKind, Result};
 use crate::block::Device;
@@ -8,41 +8,47 @@ use crate::block::qcow2::{self, Finding, ImageCheck, Repair};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Checks the image at `path` as `qemu-img check` does, and mends what `repair` says; `tell` hears
-/// of each finding.
+/// Checks the image at `path`, makes the repairs that `repair` selects, and calls `report` with
+/// each finding.
 ///
-/// Errors: EBUSY if another process uses it in a way that forbids this, EOPNOTSUPP for a format
-/// that has nothing to check and for features that nobody here knows, EUCLEAN for an image whose
-/// header leads nowhere, else the host's.
+/// # Errors
+///
+/// EBUSY if another process's lock forbids it, EOPNOTSUPP for a format without metadata and for
+/// unknown features, EUCLEAN for an image with a corrupt header, else the host's errors.
+///
+/// qemu-img: `check`.
 pub fn check(
     path: impl AsRef<Path>,
     format: Option<ImageFormat>,
     repair: Repair,
-    tell: &mut dyn FnMut(&Finding),
+    report: &mut dyn FnMut(&Finding),
 ) -> Result<ImageCheck> {
     let file = HostFile::open(path.as_ref(), repair == Repair::Nothing)?;
     match format.map_or_else(|| detect(&file), Ok)? {
         ImageFormat::Qcow2 => {
-            qcow2::check(&file, repair, tell).map_err(|error| at_file(error, &file))
+            qcow2::check(&file, repair, report).map_err(|error| at_file(error, &file))
         }
         ImageFormat::Raw => Err(at_file(
-            Error::unsupported("a raw image has nothing that could be checked"),
+            Error::unsupported("the raw format has no metadata to check"),
             &file,
         )),
     }
 }
 
-/// Checks the image that a device holds, which no other device has open, as [`check`] does one in a
-/// file.
+/// Checks the image stored on a device, which no other device has open, as [`check`] does.
+///
+/// # Errors
+///
+/// EOPNOTSUPP and EUCLEAN as in [`check`], else the device's errors.
 pub fn check_on(
     device: Arc<dyn Device>,
     repair: Repair,
-    tell: &mut dyn FnMut(&Finding),
+    report: &mut dyn FnMut(&Finding),
 ) -> Result<ImageCheck> {
-    qcow2::check(&DeviceFile::open(device), repair, tell)
+    qcow2::check(&DeviceFile::open(device), repair, report)
 }
 
-/// The failure with the image's name before it; the host's own failures have it already.
+/// Adds the image's name to an error; the host's own errors have it already.
 pub(super) fn at_file(error: Error, file: &HostFile) -> Error {
     match error.kind() {
         ErrorKind::Io => error,

@@ -1,4 +1,4 @@
-//! Compares two devices on all cores; what both do not store is not read.
+//! Compares two devices on all cores, without reading ranges that are holes in both.
 
 use super::copy::{PIECE_BYTES, on_threads, thread_count};
 use super::zeros;
@@ -7,20 +7,20 @@ use crate::block::{Allocation, Device};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Differences are told by the sector.
+/// Differences are reported by sector, in bytes.
 const SECTOR_BYTES: u64 = 512;
-/// Most bytes skipped at once, so that a cancelled comparison ends soon.
+/// Largest skip in bytes, so that a canceled comparison ends soon.
 const SKIP_BYTES: u64 = 1 << 30;
 
-/// What a comparison is like.
+/// Options of [`compare`].
 pub struct CompareOptions<'a> {
-    /// Threads; as many as the machine has cores if zero.
+    /// Number of threads, at most 16; 0 for as many as the machine has cores.
     pub threads: usize,
-    /// Size and allocation have to be the same, too.
+    /// Size and allocation must be the same as well (`qemu-img compare -s`).
     pub is_strict: bool,
-    /// Asked before each piece; the comparison then ends with EINTR.
-    pub is_cancelled: &'a (dyn Fn() -> bool + Sync),
-    /// Told after each piece how many bytes it was, from any thread.
+    /// Called before each piece; if it returns true, the comparison fails with EINTR.
+    pub is_canceled: &'a (dyn Fn() -> bool + Sync),
+    /// Called after each piece, from any thread, with its size in bytes.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -29,36 +29,39 @@ impl Default for CompareOptions<'_> {
         Self {
             threads: 0,
             is_strict: false,
-            is_cancelled: &|| false,
+            is_canceled: &|| false,
             progress: &|_| {},
         }
     }
 }
 
-/// What differs first.
+/// The first difference of two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// The sizes, which count only if the comparison is strict.
+    /// The sizes differ; strict comparisons only.
     Size,
-    /// What is stored at this offset and what is not, which counts only if the comparison is
-    /// strict.
+    /// The allocation differs at this offset in bytes; strict comparisons only.
     Allocation(u64),
-    /// The bytes in the sector at this offset.
+    /// The bytes differ in the sector at this offset in bytes.
     Content(u64),
 }
 
-/// What came out.
+/// The result of [`compare`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
-    /// The first difference that counts.
+    /// The first difference.
     pub difference: Option<Difference>,
     /// The sizes differ.
     pub is_size_different: bool,
 }
 
-/// Compares `first` with `second`. If one is shorter, it counts as followed by zeros.
+/// Compares `first` with `second`. A shorter device counts as followed by zeros.
 ///
-/// Errors: EINTR if it was cancelled, else the devices'.
+/// # Errors
+///
+/// EINTR if the comparison was canceled, else the devices' errors.
+///
+/// qemu-img: `compare`.
 pub fn compare(
     first: &dyn Device,
     second: &dyn Device,
@@ -74,18 +77,18 @@ pub fn compare(
     let pair = DevicePair {
         sides: [first, second],
         len_bytes: first.len_bytes().max(second.len_bytes()),
-        place: Mutex::default(),
+        position: Mutex::default(),
         options,
     };
     let found: Mutex<Option<Difference>> = Mutex::new(None);
     let is_found = AtomicBool::new(false);
     on_threads(thread_count(options.threads), |stop| {
         let mut bufs = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
-        // Pieces are handed out in order: once a difference is known, only pieces before it are
-        // still at work.
+        // Pieces are handed out in order: once a difference is found, only pieces before it are
+        // still compared.
         while !stop.load(Ordering::Relaxed) && !is_found.load(Ordering::Relaxed) {
-            if (options.is_cancelled)() {
-                return Err(Error::new(Errno::INTR, "cancelled"));
+            if (options.is_canceled)() {
+                return Err(Error::new(Errno::INTR, "canceled"));
             }
             let Some(piece) = pair.next()? else { break };
             let difference = match piece.difference {
@@ -116,22 +119,22 @@ fn offset(difference: Difference) -> u64 {
     }
 }
 
-/// Both devices, and how far the comparison is.
+/// Both devices, and the position of the comparison.
 struct DevicePair<'a> {
     sides: [&'a dyn Device; 2],
-    /// The longer one's.
+    /// The size of the longer one.
     len_bytes: u64,
-    place: Mutex<PairPosition>,
+    position: Mutex<PairPosition>,
     options: &'a CompareOptions<'a>,
 }
 
 #[derive(Default)]
 struct PairPosition {
     next: u64,
-    /// Up to here neither device changes its kind.
+    /// Up to this offset each device is all data, or all hole.
     end: u64,
     has_data: [bool; 2],
-    /// They differ in what they store.
+    /// Their allocations differ.
     is_mismatch: bool,
 }
 
@@ -143,64 +146,66 @@ struct PairPiece {
 }
 
 impl DevicePair<'_> {
-    /// What comes next; nothing at the end.
+    /// Returns the next piece; none at the end.
     fn next(&self) -> Result<Option<PairPiece>> {
-        let mut place = self.place.lock();
-        let offset = place.next;
+        let mut position = self.position.lock();
+        let offset = position.next;
         if offset >= self.len_bytes {
             return Ok(None);
         }
-        if offset >= place.end {
-            *place = self.look(offset)?;
+        if offset >= position.end {
+            *position = self.look(offset)?;
         }
-        let limit = match place.has_data {
+        let limit = match position.has_data {
             [false, false] => SKIP_BYTES,
             _ => PIECE_BYTES - offset % PIECE_BYTES,
         };
-        place.next = place.end.min(offset + limit);
-        let difference = place.is_mismatch.then_some(Difference::Allocation(offset));
+        position.next = position.end.min(offset + limit);
+        let difference = position
+            .is_mismatch
+            .then_some(Difference::Allocation(offset));
         Ok(Some(PairPiece {
             offset,
-            len_bytes: place.next - offset,
-            has_data: place.has_data,
+            len_bytes: position.next - offset,
+            has_data: position.has_data,
             difference,
         }))
     }
 
-    /// What both have at `offset`, and how far.
+    /// Looks up the allocation of both at `offset`.
     fn look(&self, offset: u64) -> Result<PairPosition> {
         let left = self.len_bytes - offset;
-        let mut place = PairPosition {
+        let mut position = PairPosition {
             next: offset,
             end: self.len_bytes,
             ..PairPosition::default()
         };
         let mut kinds = [(true, Allocation::Hole); 2];
         for (index, side) in self.sides.iter().enumerate() {
-            let there = side.len_bytes().saturating_sub(offset).min(left);
-            let (kind, count) = match there {
+            let available = side.len_bytes().saturating_sub(offset).min(left);
+            let (kind, count) = match available {
                 0 => ((false, Allocation::Hole), left),
                 _ if self.options.is_strict => {
-                    let (entry, count) = side.map_entry(offset, there)?;
+                    let (entry, count) = side.map_entry(offset, available)?;
                     ((entry.is_present, entry.kind), count)
                 }
                 _ => {
-                    let (kind, count) = side.allocation(offset, there)?;
+                    let (kind, count) = side.allocation(offset, available)?;
                     ((true, kind), count)
                 }
             };
             kinds[index] = kind;
-            place.has_data[index] = kind.1 == Allocation::Data;
-            // A device that answers with nothing would keep us here forever.
-            place.end = place.end.min(offset + count.max(1));
+            position.has_data[index] = kind.1 == Allocation::Data;
+            // A count of zero would loop forever.
+            position.end = position.end.min(offset + count.max(1));
         }
-        let same = |kind: Allocation| kind == Allocation::Data;
-        place.is_mismatch = self.options.is_strict
-            && (kinds[0].0 != kinds[1].0 || same(kinds[0].1) != same(kinds[1].1));
-        Ok(place)
+        let is_data = |kind: Allocation| kind == Allocation::Data;
+        position.is_mismatch = self.options.is_strict
+            && (kinds[0].0 != kinds[1].0 || is_data(kinds[0].1) != is_data(kinds[1].1));
+        Ok(position)
     }
 
-    /// The first sector of a piece in which they differ.
+    /// Returns the first sector of a piece in which they differ.
     fn compare(&self, piece: &PairPiece, bufs: &mut [Vec<u8>; 2]) -> Result<Option<Difference>> {
         if piece.has_data == [false, false] {
             return Ok(None);
@@ -232,7 +237,7 @@ mod tests {
     use crate::block::MemoryDevice;
 
     #[test]
-    fn the_first_difference_is_told_by_its_sector() {
+    fn first_difference_is_reported_by_sector() {
         let (first, second) = (MemoryDevice::new(20 << 20), MemoryDevice::new(21 << 20));
         let run = |options: &CompareOptions<'_>| compare(&first, &second, options).unwrap();
         let lax = CompareOptions::default();

@@ -1,13 +1,13 @@
 //! Copies one device to another on all cores: holes stay holes, and zeros become holes.
 //!
 //! ```text
-//!   cursor (lock)   what comes next, in the source's order: a piece of data, or a hole
+//!   cursor (lock)   the next piece in the source's order: data, or a hole
 //!     v
 //!   each thread     read the piece -> (one at a time) find runs of zeros in it, write the rest
 //! ```
 //!
-//! Every thread reads and writes in turn, so that reading, unpacking and writing go on at once. A
-//! thread has one buffer of [`PIECE_BYTES`]: that is all the memory there is.
+//! Every thread reads and writes in turn, so that reading, decompressing and writing overlap. Each
+//! thread has one buffer of [`PIECE_BYTES`], and there is no other memory.
 
 use super::zeros;
 use crate::base::{Errno, Error, Result};
@@ -15,28 +15,28 @@ use crate::block::{Allocation, Device};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most bytes of data copied at once: large enough for few calls, small enough for a processor's
+/// Size of a piece of data in bytes: large enough for few calls, small enough for a processor's
 /// cache.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
-/// Most bytes of a hole handed out at once, so that a cancelled copy ends soon.
+/// Largest piece of a hole in bytes, so that a canceled copy ends soon.
 const HOLE_BYTES: u64 = 1 << 30;
-/// Most threads: more only wait for the host's page cache.
+/// Largest number of threads: more only wait for the host's page cache.
 const THREADS_MAX: usize = 16;
-/// Zeros are looked for in runs of a multiple of this many bytes.
+/// Runs of zeros have a multiple of this many bytes.
 const GRAIN_BYTES: u64 = 512;
 
-/// What a copy is like.
+/// Options of [`copy`] and [`crate::block::copy_compressed`].
 pub struct CopyOptions<'a> {
-    /// Threads; as many as the machine has cores if zero.
+    /// Number of threads, at most 16; 0 for as many as the machine has cores.
     pub threads: usize,
-    /// Shortest run of zeros that is not written, in bytes; rounded up to a multiple of 512. Zero:
-    /// all is written, also what the source does not store.
+    /// Shortest run of zeros that is not written, in bytes, rounded up to a multiple of 512. 0
+    /// writes all bytes, also those of the source's holes (`qemu-img convert -S`).
     pub zero_run_bytes: u64,
-    /// The target reads as zeros already, so zeros need not be written.
+    /// The target reads as zeros already, so zeros need no writes.
     pub is_target_zero: bool,
-    /// Asked before each piece; the copy then ends with EINTR.
-    pub is_cancelled: &'a (dyn Fn() -> bool + Sync),
-    /// Told after each piece how many bytes of the source it was, from any thread.
+    /// Called before each piece; if it returns true, the copy fails with EINTR.
+    pub is_canceled: &'a (dyn Fn() -> bool + Sync),
+    /// Called after each piece, from any thread, with its size in bytes.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -46,13 +46,13 @@ impl Default for CopyOptions<'_> {
             threads: 0,
             zero_run_bytes: 4096,
             is_target_zero: true,
-            is_cancelled: &|| false,
+            is_canceled: &|| false,
             progress: &|_| {},
         }
     }
 }
 
-/// How many threads to start.
+/// Returns the number of threads to start.
 pub(super) fn thread_count(wanted: usize) -> usize {
     match wanted {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -61,9 +61,13 @@ pub(super) fn thread_count(wanted: usize) -> usize {
     .clamp(1, THREADS_MAX)
 }
 
-/// Copies all of `source` to the start of `target`. Nothing is flushed.
+/// Copies all of `source` to the start of `target`, without a flush.
 ///
-/// Errors: ENOSPC if the target is smaller, EINTR if it was cancelled, else the devices'.
+/// # Errors
+///
+/// ENOSPC if the target is smaller, EINTR if the copy was canceled, else the devices' errors.
+///
+/// qemu-img: `convert`.
 pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>) -> Result<()> {
     let len_bytes = source.len_bytes();
     if target.len_bytes() < len_bytes {
@@ -74,25 +78,23 @@ pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>)
         return Err(Error::new(Errno::NOSPC, why));
     }
     let cursor = SourceCursor::new(source, options.zero_run_bytes == 0);
-    // A host lets one writer into a file at a time, and those that wait for it spin; others read
-    // meanwhile.
+    // The host lets one writer into a file at a time, and waiting writers spin. With this lock the
+    // other threads read meanwhile.
     let writing = Mutex::new(());
     on_threads(thread_count(options.threads), |stop| {
         let mut buf = vec![0; PIECE_BYTES as usize];
         while !stop.load(Ordering::Relaxed) {
-            if (options.is_cancelled)() {
-                return Err(Error::new(Errno::INTR, "cancelled"));
+            if (options.is_canceled)() {
+                return Err(Error::new(Errno::INTR, "canceled"));
             }
             let Some(piece) = cursor.next()? else { break };
-            match piece.is_data {
-                true => {
-                    let buf = &mut buf[..piece.len_bytes as usize];
-                    source.read_at(buf, piece.offset)?;
-                    let _writing = writing.lock();
-                    write_piece(target, buf, piece.offset, options)?;
-                }
-                false if options.is_target_zero => {}
-                false => target.write_zeroes(piece.offset, piece.len_bytes)?,
+            if piece.is_data {
+                let buf = &mut buf[..piece.len_bytes as usize];
+                source.read_at(buf, piece.offset)?;
+                let _writing = writing.lock();
+                write_piece(target, buf, piece.offset, options)?;
+            } else if !options.is_target_zero {
+                target.write_zeroes(piece.offset, piece.len_bytes)?;
             }
             (options.progress)(piece.len_bytes);
         }
@@ -100,7 +102,7 @@ pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>)
     })
 }
 
-/// Runs `work` on several threads; the first failure stops all and is the result.
+/// Runs `work` on several threads. The first error stops all threads and is the result.
 pub(super) fn on_threads(
     count: usize,
     work: impl Fn(&AtomicBool) -> Result<()> + Sync,
@@ -126,22 +128,22 @@ pub(super) fn on_threads(
 pub(super) struct SourcePiece {
     pub(super) offset: u64,
     pub(super) len_bytes: u64,
-    /// Else it reads as zeros.
+    /// False: the piece reads as zeros.
     pub(super) is_data: bool,
 }
 
-/// Where in the source the copy is.
+/// Hands out the pieces of the source in order.
 pub(super) struct SourceCursor<'a> {
     source: &'a dyn Device,
     /// Everything counts as data.
     is_all_data: bool,
-    place: Mutex<CursorPosition>,
+    position: Mutex<CursorPosition>,
 }
 
 #[derive(Default)]
 struct CursorPosition {
     next: u64,
-    /// Up to here the source is of one kind.
+    /// Up to this offset the source is all data, or all hole.
     end: u64,
     is_data: bool,
 }
@@ -151,41 +153,43 @@ impl<'a> SourceCursor<'a> {
         Self {
             source,
             is_all_data,
-            place: Mutex::default(),
+            position: Mutex::default(),
         }
     }
 
-    /// The next piece; none at the end. Data ends at multiples of [`PIECE_BYTES`].
+    /// Returns the next piece; none at the end. Data ends at multiples of [`PIECE_BYTES`].
     pub(super) fn next(&self) -> Result<Option<SourcePiece>> {
         let len_bytes = self.source.len_bytes();
-        let mut place = self.place.lock();
-        let offset = place.next;
+        let mut position = self.position.lock();
+        let offset = position.next;
         if offset >= len_bytes {
             return Ok(None);
         }
-        if offset >= place.end {
-            let (kind, count) = match self.is_all_data {
-                true => (Allocation::Data, len_bytes),
-                false => self.source.allocation(offset, len_bytes - offset)?,
+        if offset >= position.end {
+            let (kind, count) = if self.is_all_data {
+                (Allocation::Data, len_bytes)
+            } else {
+                self.source.allocation(offset, len_bytes - offset)?
             };
-            // A device that answers with nothing would keep us here forever.
-            place.end = offset + count.clamp(1, len_bytes - offset);
-            place.is_data = kind == Allocation::Data;
+            // A count of zero would loop forever.
+            position.end = offset + count.clamp(1, len_bytes - offset);
+            position.is_data = kind == Allocation::Data;
         }
-        let end = match place.is_data {
-            true => (offset / PIECE_BYTES + 1) * PIECE_BYTES,
-            false => offset + HOLE_BYTES,
+        let end = if position.is_data {
+            (offset / PIECE_BYTES + 1) * PIECE_BYTES
+        } else {
+            offset + HOLE_BYTES
         };
-        place.next = end.min(place.end);
+        position.next = end.min(position.end);
         Ok(Some(SourcePiece {
             offset,
-            len_bytes: place.next - offset,
-            is_data: place.is_data,
+            len_bytes: position.next - offset,
+            is_data: position.is_data,
         }))
     }
 }
 
-/// Writes what was read, but for runs of zeros that are long enough.
+/// Writes a piece of data, except for runs of zeros that are long enough.
 fn write_piece(
     target: &dyn Device,
     buf: &[u8],
@@ -199,12 +203,12 @@ fn write_piece(
         .zero_run_bytes
         .next_multiple_of(GRAIN_BYTES)
         .min(PIECE_BYTES);
-    for (is_zero, range) in zeros::Runs::new(buf, offset, grain as usize) {
+    for (is_zero, range) in zeros::ZeroRuns::new(buf, offset, grain as usize) {
         let at = offset + range.start as u64;
-        match is_zero {
-            false => target.write_at(&buf[range], at)?,
-            true if options.is_target_zero => {}
-            true => target.write_zeroes(at, range.len() as u64)?,
+        if !is_zero {
+            target.write_at(&buf[range], at)?;
+        } else if !options.is_target_zero {
+            target.write_zeroes(at, range.len() as u64)?;
         }
     }
     Ok(())
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_arrives_whatever_the_target_held() {
+    fn copy_overwrites_any_old_content() {
         let mut bytes = vec![0; (3 << 20) + 512];
         bytes[1000] = 1;
         bytes[(1 << 20) - 1..(1 << 20) + 70_000].fill(2);
@@ -255,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn ends_when_told_and_where_it_does_not_fit() {
+    fn canceled_and_too_large_copies_fail() {
         let (source, target) = (device(&[1; 8192]), device(&[0; 8191]));
         let refused = copy(&source, &target, &CopyOptions::default()).unwrap_err();
         assert_eq!(refused.errno(), Errno::NOSPC);
         let options = CopyOptions {
-            is_cancelled: &|| true,
+            is_canceled: &|| true,
             ..CopyOptions::default()
         };
         assert_eq!(

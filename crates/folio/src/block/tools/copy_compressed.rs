@@ -1,16 +1,16 @@
-//! Copies a device into compressed clusters of a qcow2 image: packed on all cores, written in the
-//! source's order.
+//! Copies a device into compressed clusters of a qcow2 image: compressed on all cores, written in
+//! the source's order.
 //!
 //! ```text
 //!   claim (lock)      the next batch of clusters that are not all hole, with its number
 //!     v
-//!   each thread       read it, pack its clusters into the batch's own buffer
+//!   each thread       reads it, compresses its clusters into the batch's own buffer
 //!     v
-//!   in turn           whoever brings the batch that is next writes it, and those behind it that wait
+//!   in turn           the thread with the next batch writes it, and the ready ones after it
 //! ```
 //!
-//! The same source makes the same image, however many threads there are. Batches that are packed or
-//! wait are few, and so is the memory.
+//! The same source gives the same image for any number of threads. The number of batches, and so
+//! the memory, is limited.
 
 use super::copy::{CopyOptions, on_threads, thread_count};
 use super::zeros;
@@ -22,16 +22,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of the disk in a batch, or one cluster if that is more.
+/// Size of a batch in bytes of the disk, or one cluster if that is more.
 const BATCH_BYTES: u64 = 1 << 20;
-/// Batches beyond one for each thread.
+/// Number of batches beyond one for each thread.
 const BATCHES_SPARE: usize = 4;
 
-/// Copies all of `source` to the start of `target`, compressed; a cluster that does not become
-/// smaller is stored as it is. Clusters of zeros are left out as [`CopyOptions::zero_run_bytes`]
-/// says. Tables are written at the end.
+/// Copies all of `source` to the start of `target`, compressed. An incompressible cluster is stored
+/// uncompressed. Clusters of zeros are omitted unless [`CopyOptions::zero_run_bytes`] is 0. Tables
+/// are written at the end.
 ///
-/// Errors: ENOSPC if the target is smaller, EINTR if it was cancelled, else the devices'.
+/// # Errors
+///
+/// ENOSPC if the target is smaller, EINTR if the copy was canceled, EOPNOTSUPP for a target with an
+/// external data file, else the devices' errors.
+///
+/// qemu-img: `convert -c`.
 pub fn copy_compressed(
     source: &dyn Device,
     target: &Qcow2Device,
@@ -60,7 +65,7 @@ pub fn copy_compressed(
     on_threads(threads, |stop| {
         let done = work.pack_all(stop);
         if done.is_err() {
-            // Nobody waits for a batch that never comes.
+            // Wakes the threads that wait for a batch which will not come.
             stop.store(true, Ordering::Relaxed);
             let _queue = work.queue.lock();
             work.progressed.notify_all();
@@ -70,7 +75,7 @@ pub fn copy_compressed(
     target.finish_packed(&mut work.writer.into_inner())
 }
 
-/// A part of the source, packed.
+/// A part of the source, and its compressed clusters.
 #[derive(Default)]
 struct Batch {
     offset: u64,
@@ -81,16 +86,16 @@ struct Batch {
     items: Vec<PackedItem>,
 }
 
-/// What became of one or more clusters.
+/// The result of compressing one or more clusters.
 enum PackedItem {
     Packed(PackedCluster),
-    /// Stored as they are: bytes of the input.
+    /// Incompressible: a range of the input.
     Plain(Range<usize>),
-    /// To be made zeros: bytes of the input.
+    /// To be zeroed: a range of the input.
     Zeros(Range<usize>),
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct CompressedCopy<'a> {
     source: &'a dyn Device,
     target: &'a Qcow2Device,
@@ -99,33 +104,33 @@ struct CompressedCopy<'a> {
     batch_bytes: u64,
     batches_max: usize,
     queue: Mutex<BatchQueue>,
-    /// Told when a batch was written, or all is over.
+    /// Notified when a batch was written, or the copy ends.
     progressed: Condvar,
-    /// Held by the one that writes; taken without the queue's lock.
+    /// Held by the thread that writes; taken without the queue's lock.
     writer: Mutex<Appender>,
 }
 
 /// Batches by number.
 #[derive(Default)]
 struct BatchQueue {
-    /// Where the next one begins.
+    /// Offset of the next batch in the source.
     offset: u64,
-    /// How many were claimed, and how many of those are written.
+    /// Number of batches claimed, and of those written.
     claimed: u64,
     written: u64,
     ready: BTreeMap<u64, Batch>,
     is_writing: bool,
-    /// Buffers for more.
+    /// Written batches, whose buffers are reused.
     idle: Vec<Batch>,
 }
 
 impl CompressedCopy<'_> {
-    /// What one thread does.
+    /// The loop of one thread.
     fn pack_all(&self, stop: &AtomicBool) -> Result<()> {
         let mut packer = self.target.packer()?;
         while let Some((number, mut batch)) = self.claim(stop)? {
-            if (self.options.is_cancelled)() {
-                return Err(Error::new(Errno::INTR, "cancelled"));
+            if (self.options.is_canceled)() {
+                return Err(Error::new(Errno::INTR, "canceled"));
             }
             batch.input.clear();
             batch.input.resize(
@@ -142,7 +147,7 @@ impl CompressedCopy<'_> {
         Ok(())
     }
 
-    /// The next batch and its number, once there is room for it; none at the end.
+    /// Waits for room, then returns the next batch and its number; none at the end.
     fn claim(&self, stop: &AtomicBool) -> Result<Option<(u64, Batch)>> {
         let len_bytes = self.source.len_bytes();
         let mut queue = self.queue.lock();
@@ -168,7 +173,7 @@ impl CompressedCopy<'_> {
         Ok(Some((number, batch)))
     }
 
-    /// Goes on to the first cluster that is not all hole.
+    /// Skips to the first cluster that is not all hole.
     fn skip_hole(&self, queue: &mut BatchQueue) -> Result<()> {
         let len_bytes = self.source.len_bytes();
         while queue.offset < len_bytes {
@@ -190,7 +195,7 @@ impl CompressedCopy<'_> {
         Ok(())
     }
 
-    /// Hands a batch in; writes it, and others, if it is the one that all wait for.
+    /// Submits a batch. If it is next and no thread writes, writes it and the ready ones after it.
     fn submit(&self, number: u64, batch: Batch, stop: &AtomicBool) -> Result<()> {
         let mut queue = self.queue.lock();
         queue.ready.insert(number, batch);
@@ -231,7 +236,7 @@ impl CompressedCopy<'_> {
             self.target
                 .write_packed(&mut appender, &packed, &batch.packed)?;
             packed.clear();
-            // The last cluster may go beyond the end of the disk.
+            // The last cluster may end beyond the end of the disk.
             let end = range.end.min(batch.len_bytes as usize);
             let at = batch.offset + range.start as u64;
             match item {
@@ -245,7 +250,7 @@ impl CompressedCopy<'_> {
 }
 
 impl Batch {
-    /// Packs cluster by cluster.
+    /// Compresses cluster by cluster.
     fn pack(
         &mut self,
         cluster_bytes: usize,
@@ -264,8 +269,7 @@ impl Batch {
                 }
                 continue;
             }
-            // Smaller by a byte at least, so that all of a batch fits into a buffer of the input's
-            // size.
+            // At least a byte smaller, so that a batch fits into a buffer of the input's size.
             match pack(cluster, &mut self.packed[used..used + cluster_bytes - 1]) {
                 Some(count) => {
                     let bytes = used..used + count;

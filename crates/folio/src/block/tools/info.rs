@@ -1,4 +1,4 @@
-//! What an image says of itself, without opening more than its own file.
+//! Facts of an image, read from its own file alone.
 
 use crate::base::{Error, Result};
 use crate::block::file::{HostFile, ImageFile};
@@ -7,29 +7,34 @@ use crate::block::qcow2;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What is known of an image.
+/// Facts of an image, as `qemu-img info` reports them.
 #[derive(Debug, Clone)]
 pub struct ImageInfo {
     /// Its format.
     pub format: ImageFormat,
-    /// Size of the disk.
+    /// Size of the disk in bytes.
     pub len_bytes: u64,
-    /// What the file takes of the host's disk.
+    /// Space of the file on the host's disk, in bytes.
     pub allocated_bytes: u64,
-    /// What only qcow2 images have.
+    /// Properties of a qcow2 image.
     pub qcow2: Option<Qcow2Info>,
-    /// Where its backing file should be.
+    /// Path of its backing file, which may not exist.
     pub backing_path: Option<PathBuf>,
 }
 
-/// Reads what the image at `path` says of itself. Backing files are named, not opened.
+/// Reads the facts of the image at `path`. Backing files are named, not opened.
 ///
-/// Errors: as [`super::open`].
+/// # Errors
+///
+/// Those of [`crate::block::open`].
+///
+/// qemu-img: `info`.
 pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> {
     let path = path.as_ref();
-    let file = match options.is_shared {
-        true => HostFile::open_unlocked(path)?,
-        false => HostFile::open(path, true)?,
+    let file = if options.is_shared {
+        HostFile::open_unlocked(path)?
+    } else {
+        HostFile::open(path, true)?
     };
     let found = std::fs::metadata(path);
     let found = found.map_err(|error| Error::io("stat", error).at(path.display().to_string()))?;
@@ -48,8 +53,8 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
             backing_path: None,
         });
     }
-    let place = |error: Error| error.at("qcow2").at(path.display().to_string());
-    let qcow2 = qcow2::inspect(&file).map_err(place)?;
+    let at_image = |error: Error| error.at("qcow2").at(path.display().to_string());
+    let qcow2 = qcow2::inspect(&file).map_err(at_image)?;
     let backing_path = qcow2.backing_name.as_ref().map(|name| {
         let name = name.strip_prefix("file:").unwrap_or(name);
         path.parent().unwrap_or(Path::new("")).join(name)

@@ -1,4 +1,4 @@
-//! Overlays: another backing file under one, and one's content into its backing file.
+//! Overlays: replaces the backing file, or writes the overlay's content into it.
 
 use super::open::{self, open_file};
 use super::resize::{ResizeImage, resize};
@@ -11,19 +11,19 @@ use crate::block::{Allocation, Device};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most bytes read at once.
+/// Size of a read in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// How an overlay gets another backing file, or gives what it holds to the one it has.
+/// Options of [`rebase`], [`rename_backing`] and [`commit`].
 pub struct OverlayOptions<'a> {
-    /// The overlay's format; found by its magic number if not given.
+    /// The overlay's format; detected by its magic number if not given.
     pub format: Option<ImageFormat>,
     /// Which backing files are opened.
     pub policy: BackingPolicy,
-    /// Asked before each piece; the work then ends with EINTR, and the overlay still has all that
-    /// it had.
-    pub is_cancelled: &'a dyn Fn() -> bool,
-    /// Told after each piece how many bytes of the disk it was.
+    /// Called before each piece; if it returns true, the call fails with EINTR, and the overlay's
+    /// content is unchanged.
+    pub is_canceled: &'a dyn Fn() -> bool,
+    /// Called after each piece with its size in bytes of the disk.
     pub progress: &'a dyn Fn(u64),
 }
 
@@ -32,7 +32,7 @@ impl Default for OverlayOptions<'_> {
         Self {
             format: None,
             policy: BackingPolicy::default(),
-            is_cancelled: &|| false,
+            is_canceled: &|| false,
             progress: &|_| {},
         }
     }
@@ -47,21 +47,25 @@ impl OverlayOptions<'_> {
         }
     }
 
-    fn check_cancelled(&self) -> Result<()> {
-        if (self.is_cancelled)() {
-            Err(Error::new(Errno::INTR, "cancelled"))
+    fn check_canceled(&self) -> Result<()> {
+        if (self.is_canceled)() {
+            Err(Error::new(Errno::INTR, "canceled"))
         } else {
             Ok(())
         }
     }
 }
 
-/// Puts another backing file, or none, under the image at `path`, which reads as before: what the
-/// two chains do not have in common is copied into the image first.
+/// Replaces the backing file of the image at `path`, or removes it. The image reads as before: data
+/// in which the two chains differ is copied into the image first.
 ///
-/// Errors: EINVAL for a format without backing files and for names that do not fit; EOPNOTSUPP with
-/// internal snapshots, which would see the new file; EINTR if it was cancelled; else those of
-/// [`super::open`].
+/// # Errors
+///
+/// EINVAL for a format without backing files and for a name that does not fit; EOPNOTSUPP with
+/// internal snapshots, which would read from the new file; EINTR if the call was canceled; else
+/// those of [`crate::block::open`].
+///
+/// qemu-img: `rebase`.
 pub fn rebase(
     path: impl AsRef<Path>,
     backing: Option<&BackingName>,
@@ -70,13 +74,13 @@ pub fn rebase(
     let path = path.as_ref();
     let open_options = options.open_options();
     let (file, mut chain) = open_file(path, &open_options)?;
-    refuse_raw(&file, options)?;
+    reject_raw(&file, options)?;
     let mut overlay = Qcow2Device::open(Box::new(file), path, &mut chain)?;
     overlay.check_rebase()?;
     let below = match backing {
         None => None,
-        // A chain of its own: it may have files in common with the old one, but not the overlay,
-        // which is locked.
+        // A separate chain: it may share files with the old one, but not the overlay, which is
+        // locked.
         Some(name) => Some(qcow2::open_backing(
             path,
             name,
@@ -87,16 +91,17 @@ pub fn rebase(
     let len_bytes = overlay.len_bytes();
     let mut at = 0;
     while at < len_bytes {
-        options.check_cancelled()?;
-        let count = next_difference(&overlay, below.as_ref(), at)?;
+        options.check_canceled()?;
+        let count = copy_difference(&overlay, below.as_ref(), at)?;
         (options.progress)(count);
         at += count;
     }
     overlay.rebase_to(backing)
 }
 
-/// Deals with some bytes at `at`, and says how many.
-fn next_difference(overlay: &Qcow2Device, below: Option<&Arc<dyn Device>>, at: u64) -> Result<u64> {
+/// Copies some bytes at `at` into the overlay where the chains differ; returns how many were
+/// compared.
+fn copy_difference(overlay: &Qcow2Device, below: Option<&Arc<dyn Device>>, at: u64) -> Result<u64> {
     let (entry, mut count) = overlay.map_entry(at, overlay.len_bytes() - at)?;
     if entry.depth == 0 && entry.is_present {
         return Ok(count);
@@ -116,58 +121,69 @@ fn next_difference(overlay: &Qcow2Device, below: Option<&Arc<dyn Device>>, at: u
     overlay.read_at(&mut old, at)?;
     let mut new = vec![0; count as usize];
     if let (Some(below), 1..) = (below, left) {
-        let there = left.min(count) as usize;
-        below.read_at(&mut new[..there], at)?;
+        let available = left.min(count) as usize;
+        below.read_at(&mut new[..available], at)?;
     }
     let cluster = overlay.cluster_bytes();
     let mut done = 0;
     while done < count {
-        // Cluster by cluster, so that none is allocated for what is the same.
+        // Cluster by cluster, so that equal clusters are not allocated.
         let end = ((at + done) / cluster + 1) * cluster - at;
         let range = done as usize..end.min(count) as usize;
         let (old, new) = (&old[range.clone()], &new[range]);
-        match old == new {
-            true => {}
-            false if zeros::is_zero(old) => overlay.mask_backing(at + done, old.len() as u64)?,
-            false => overlay.write_at(old, at + done)?,
+        if old != new {
+            if zeros::is_zero(old) {
+                overlay.mask_backing(at + done, old.len() as u64)?;
+            } else {
+                overlay.write_at(old, at + done)?;
+            }
         }
         done += old.len() as u64;
     }
     Ok(count)
 }
 
-/// Changes the name of the backing file of the image at `path` and nothing else: right if the file
-/// was moved, or if what reads differently then is known. No backing file is opened.
+/// Changes the name of the backing file of the image at `path` and nothing else: for a file that
+/// was moved, or for a known change of content. No backing file is opened.
 ///
-/// Errors: those of [`rebase`].
+/// # Errors
+///
+/// Those of [`rebase`].
+///
+/// qemu-img: `rebase -u`.
 pub fn rename_backing(
     path: impl AsRef<Path>,
     backing: Option<&BackingName>,
     options: &OverlayOptions<'_>,
 ) -> Result<()> {
     let (file, _) = open_file(path.as_ref(), &options.open_options())?;
-    refuse_raw(&file, options)?;
+    reject_raw(&file, options)?;
     qcow2::rename_backing(&file, backing).map_err(|error| error.at(file.name().to_owned()))
 }
 
-/// What becomes of an overlay when its backing file has got all that it held.
+/// The content of an overlay after [`commit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterCommit {
-    /// It holds nothing any more.
+    /// Emptied: every cluster is released.
     #[default]
     Empty,
-    /// It stays as it is.
+    /// Kept (`qemu-img commit -d`).
     Keep,
 }
 
-/// Writes what the image at `path` holds into its backing file, which is made as large if it is
-/// smaller.
+/// Writes the content of the image at `path` into its backing file, which grows to the image's size
+/// if it is smaller.
 ///
-/// Whoever else stands on that backing file reads something else then. A cut at any moment leaves
-/// the overlay with all that it had, or empty over a backing file that has it durably.
+/// Other overlays on that backing file read different content afterwards. A power cut at any moment
+/// leaves the overlay complete, or empty over a backing file that holds its content durably.
 ///
-/// Errors: EINVAL for an image without a backing file; EINTR if it was cancelled: then the backing
-/// file holds a part, and the overlay all; else those of [`super::open`].
+/// # Errors
+///
+/// EINVAL for an image without a backing file; EINTR if the call was canceled, when the backing
+/// file holds a part of the content and the overlay all of it; else those of
+/// [`crate::block::open`].
+///
+/// qemu-img: `commit`.
 pub fn commit(
     path: impl AsRef<Path>,
     then: AfterCommit,
@@ -175,16 +191,16 @@ pub fn commit(
 ) -> Result<()> {
     let path = path.as_ref();
     let (file, mut chain) = open_file(path, &options.open_options())?;
-    refuse_raw(&file, options)?;
+    reject_raw(&file, options)?;
     let name = file.name().to_owned();
-    let place = |error: Error| error.at(name.clone());
-    let Some((backing, format)) = qcow2::backing_of(&file).map_err(place)? else {
-        return Err(place(Error::new(
+    let at_image = |error: Error| error.at(name.clone());
+    let Some((backing, format)) = qcow2::backing_of(&file).map_err(at_image)? else {
+        return Err(at_image(Error::new(
             Errno::INVAL,
             "the image has no backing file",
         )));
     };
-    let backing_path = qcow2::backing_path(path, &backing, &chain).map_err(place)?;
+    let backing_path = qcow2::backing_path(path, &backing, &chain).map_err(at_image)?;
     let mut overlay = Qcow2Device::open_alone(Box::new(file), path, &mut chain)?;
     let len_bytes = overlay.len_bytes();
     let small = OpenOptions {
@@ -207,7 +223,7 @@ pub fn commit(
     let mut buf = vec![0; PIECE_BYTES as usize];
     let mut at = 0;
     while at < len_bytes {
-        options.check_cancelled()?;
+        options.check_canceled()?;
         let (entry, mut count) = overlay.map_entry(at, len_bytes - at)?;
         if entry.is_present && entry.kind == Allocation::Data {
             count = count.min(PIECE_BYTES);
@@ -227,12 +243,12 @@ pub fn commit(
     }
 }
 
-fn refuse_raw(file: &HostFile, options: &OverlayOptions<'_>) -> Result<()> {
+fn reject_raw(file: &HostFile, options: &OverlayOptions<'_>) -> Result<()> {
     match options.format.map_or_else(|| detect(file), Ok)? {
         ImageFormat::Qcow2 => Ok(()),
-        ImageFormat::Raw => {
-            Err(Error::new(Errno::INVAL, "a raw image has no backing file")
-                .at(file.name().to_owned()))
-        }
+        ImageFormat::Raw => Err(
+            Error::new(Errno::INVAL, "the raw format has no backing files")
+                .at(file.name().to_owned()),
+        ),
     }
 }

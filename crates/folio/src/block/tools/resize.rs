@@ -1,4 +1,4 @@
-//! An image of another size, whatever its format.
+//! Resizes an image, whatever its format.
 
 use super::open::open_file;
 use crate::base::{Errno, Error, ErrorKind, Result};
@@ -8,27 +8,31 @@ use crate::block::qcow2;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// How an image gets another size.
+/// Options of [`resize`].
 #[derive(Debug, Clone, Default)]
 pub struct ResizeImage {
-    /// The format; found by its magic number if not given.
+    /// The format; detected by its magic number if not given.
     pub format: Option<ImageFormat>,
-    /// It may become smaller: what lies behind the new end is lost.
+    /// The image may become smaller: content behind the new end is lost (`qemu-img resize
+    /// --shrink`).
     pub may_shrink: bool,
-    /// How much of the new part is allocated at once.
+    /// How much of the new part is allocated.
     pub preallocation: Preallocation,
-    /// Which backing files are opened: one that is longer than the image must not show behind its
-    /// old end.
+    /// Which backing files are opened: the content of one that is longer than the image must not
+    /// appear behind the old end.
     pub backing: BackingPolicy,
 }
 
-/// Makes the image at `path`, which nobody may have open, `len_bytes` long; what is new reads as
-/// zeros. A size that is no multiple of 512 is rounded up.
+/// Resizes the image at `path`, which no process has open, to `len_bytes` bytes, rounded up to a
+/// multiple of 512. The new part reads as zeros.
 ///
-/// Errors: EINVAL for less than it has unless `options` allow it, and for a block device;
-/// EOPNOTSUPP for what stands in the way of another size in a qcow2 image (snapshots of version 2,
-/// an external data file for less); EFBIG for more than its clusters can map; else those of
-/// [`super::open`].
+/// # Errors
+///
+/// EINVAL for a smaller size unless `options` allow it, and for a block device; EOPNOTSUPP for a
+/// qcow2 image of version 2 with snapshots, and for shrinking one with an external data file; EFBIG
+/// for a size that its clusters cannot map; else those of [`crate::block::open`].
+///
+/// qemu-img: `resize`.
 pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> Result<()> {
     let path = path.as_ref();
     let open = OpenOptions {
@@ -37,37 +41,39 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
     };
     let (file, mut chain) = open_file(path, &open)?;
     let name = file.name().to_owned();
-    let place = |error: Error| match error.kind() {
+    let at_image = |error: Error| match error.kind() {
         ErrorKind::Io => error,
         _ if error.to_string().starts_with(&name) => error,
         _ => error.at(name.clone()),
     };
     let Some(len_bytes) = len_bytes.checked_next_multiple_of(512) else {
-        return Err(place(Errno::FBIG.into()));
+        return Err(at_image(Errno::FBIG.into()));
     };
     let format = options.format.map_or_else(|| detect(&file), Ok)?;
     let old_bytes = match format {
         ImageFormat::Raw => file.len_bytes()?,
-        ImageFormat::Qcow2 => qcow2::disk_bytes(&file).map_err(place)?,
+        ImageFormat::Qcow2 => qcow2::disk_bytes(&file).map_err(at_image)?,
     };
     if len_bytes < old_bytes && !options.may_shrink {
-        let why = "the image is larger already; what lies behind its new end would be lost";
-        return Err(place(Error::new(Errno::INVAL, why)));
+        let why =
+            "the image is larger already: shrinking would lose the content behind its new end";
+        return Err(at_image(Error::new(Errno::INVAL, why)));
     }
     match format {
         ImageFormat::Qcow2 => {
-            qcow2::resize(file, path, &mut chain, len_bytes, options.preallocation).map_err(place)
+            qcow2::resize(file, path, &mut chain, len_bytes, options.preallocation)
+                .map_err(at_image)
         }
         ImageFormat::Raw
             if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) =>
         {
-            Err(place(Error::new(
+            Err(at_image(Error::new(
                 Errno::INVAL,
-                "a block device cannot get another size from here",
+                "a block device cannot be resized",
             )))
         }
         ImageFormat::Raw => {
-            resize_raw(&file, old_bytes, len_bytes, options.preallocation).map_err(place)
+            resize_raw(&file, old_bytes, len_bytes, options.preallocation).map_err(at_image)
         }
     }
 }
@@ -83,7 +89,7 @@ fn resize_raw(
         Preallocation::Metadata => {
             return Err(Error::new(
                 Errno::INVAL,
-                "a raw image has no metadata to allocate",
+                "the raw format has no metadata to preallocate",
             ));
         }
         Preallocation::Falloc if !file.reserve(old_bytes, new)? => {
@@ -94,4 +100,50 @@ fn resize_raw(
     }
     file.set_len(len_bytes)?;
     file.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::tools::{create, open};
+
+    #[test]
+    fn image_grows_and_keeps_its_content() {
+        let folder = tempfile::TempDir::new().unwrap();
+        for format in ImageFormat::ALL {
+            let path = folder.path().join(format.name());
+            let device = create(&path, format, 1 << 20).unwrap();
+            device.write_at(b"kept", (1 << 20) - 4).unwrap();
+            drop(device);
+            // Beyond the end of the first L1 entry, which is at 512 MiB.
+            for len_bytes in [(1 << 20) + 1, 3 << 30, 1 << 40] {
+                resize(&path, len_bytes, &ResizeImage::default()).unwrap();
+                let device = open(&path, &OpenOptions::default()).unwrap();
+                assert_eq!(device.len_bytes(), len_bytes.next_multiple_of(512));
+                let mut bytes = [1; 8];
+                device.read_at(&mut bytes, (1 << 20) - 4).unwrap();
+                assert_eq!(&bytes, b"kept\0\0\0\0");
+                device.write_at(b"end", device.len_bytes() - 3).unwrap();
+                device.write_zeroes(device.len_bytes() - 3, 3).unwrap();
+                let busy = resize(&path, len_bytes * 2, &ResizeImage::default()).unwrap_err();
+                assert_eq!(busy.errno(), Errno::BUSY);
+            }
+            let smaller = resize(&path, 1 << 20, &ResizeImage::default()).unwrap_err();
+            assert_eq!(smaller.errno(), Errno::INVAL);
+        }
+        // The first L1 table maps 4 TiB.
+        resize(
+            folder.path().join("qcow2"),
+            1 << 43,
+            &ResizeImage::default(),
+        )
+        .unwrap();
+        let error = resize(
+            folder.path().join("qcow2"),
+            1 << 60,
+            &ResizeImage::default(),
+        )
+        .unwrap_err();
+        assert_eq!(error.errno(), Errno::FBIG);
+    }
 }

@@ -9,7 +9,14 @@ use crate::block::qcow2::{self, Snapshot};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The internal snapshots of the image at `path`, oldest first; none in a format without them.
+/// Lists the internal snapshots of the image at `path`, oldest first; none in a format without
+/// them.
+///
+/// # Errors
+///
+/// Those of [`crate::block::open`], without those of backing files.
+///
+/// qemu-img: `snapshot -l`.
 pub fn snapshots(path: impl AsRef<Path>, format: Option<ImageFormat>) -> Result<Vec<Snapshot>> {
     let file = HostFile::open(path.as_ref(), true)?;
     match format.map_or_else(|| detect(&file), Ok)? {
@@ -18,66 +25,91 @@ pub fn snapshots(path: impl AsRef<Path>, format: Option<ImageFormat>) -> Result<
     }
 }
 
-/// Makes an internal snapshot of what the disk now holds, called `name` and made at `date`.
+/// Creates an internal snapshot of the disk's present content, with name and time of creation.
 ///
-/// Errors: those of [`check`]; EUCLEAN for an image that has errors, EFBIG for one snapshot too
-/// many.
+/// # Errors
+///
+/// EUCLEAN for an image with errors, EFBIG for one snapshot too many, ENAMETOOLONG for a name
+/// longer than 255 bytes, EOPNOTSUPP for a raw image or an external data file, else those of
+/// [`crate::block::check`].
+///
+/// qemu-img: `snapshot -c`.
 pub fn create_snapshot(
     path: impl AsRef<Path>,
     format: Option<ImageFormat>,
     name: &str,
     date: Timespec,
 ) -> Result<()> {
-    with_tables(path.as_ref(), format, &|file| {
+    with_image(path.as_ref(), format, &|file| {
         qcow2::create_snapshot(file, name, date)
     })
 }
 
-/// Makes the disk what it was when an internal snapshot was made; what it held since is lost.
-/// `which` is an id, or else a name; ENOENT if there is none, else the errors of
-/// [`create_snapshot`].
+/// Restores the disk to an internal snapshot; its present content is lost. `which` is an id, or
+/// else a name.
+///
+/// # Errors
+///
+/// ENOENT if there is no such snapshot, else those of [`create_snapshot`].
+///
+/// qemu-img: `snapshot -a`.
 pub fn apply_snapshot(
     path: impl AsRef<Path>,
     format: Option<ImageFormat>,
     which: &str,
 ) -> Result<()> {
-    with_tables(path.as_ref(), format, &|file| {
+    with_image(path.as_ref(), format, &|file| {
         qcow2::apply_snapshot(file, which)
     })
 }
 
-/// Deletes an internal snapshot, and gives back what only it held. `which` is a name, or else an
-/// id; ENOENT if there is none, else the errors of [`create_snapshot`].
+/// Deletes an internal snapshot, and frees the clusters that only it used. `which` is a name, or
+/// else an id.
+///
+/// # Errors
+///
+/// ENOENT if there is no such snapshot, else those of [`create_snapshot`].
+///
+/// qemu-img: `snapshot -d`.
 pub fn delete_snapshot(
     path: impl AsRef<Path>,
     format: Option<ImageFormat>,
     which: &str,
 ) -> Result<()> {
-    with_tables(path.as_ref(), format, &|file| {
+    with_image(path.as_ref(), format, &|file| {
         qcow2::delete_snapshot(file, which)
     })
 }
 
-/// Makes an internal snapshot in the image that a device holds, as [`create_snapshot`] does in a
-/// file.
+/// Creates an internal snapshot in the image stored on a device, as [`create_snapshot`] does.
+///
+/// # Errors
+///
+/// Those of [`create_snapshot`], with the device's errors in place of the host's.
 pub fn create_snapshot_on(device: Arc<dyn Device>, name: &str, date: Timespec) -> Result<()> {
     qcow2::create_snapshot(&DeviceFile::open(device), name, date)
 }
 
-/// Applies an internal snapshot of the image that a device holds, as [`apply_snapshot`] does in a
-/// file.
+/// Applies an internal snapshot of the image stored on a device, as [`apply_snapshot`] does.
+///
+/// # Errors
+///
+/// Those of [`apply_snapshot`], with the device's errors in place of the host's.
 pub fn apply_snapshot_on(device: Arc<dyn Device>, which: &str) -> Result<()> {
     qcow2::apply_snapshot(&DeviceFile::open(device), which)
 }
 
-/// Deletes an internal snapshot of the image that a device holds, as [`delete_snapshot`] does in a
-/// file.
+/// Deletes an internal snapshot of the image stored on a device, as [`delete_snapshot`] does.
+///
+/// # Errors
+///
+/// Those of [`delete_snapshot`], with the device's errors in place of the host's.
 pub fn delete_snapshot_on(device: Arc<dyn Device>, which: &str) -> Result<()> {
     qcow2::delete_snapshot(&DeviceFile::open(device), which)
 }
 
-/// Opens a qcow2 image for writing and does something to its tables.
-fn with_tables(
+/// Opens a qcow2 image for writing, and calls `work` with its file.
+fn with_image(
     path: &Path,
     format: Option<ImageFormat>,
     work: &dyn Fn(&HostFile) -> Result<()>,
@@ -86,7 +118,7 @@ fn with_tables(
     match format.map_or_else(|| detect(&file), Ok)? {
         ImageFormat::Qcow2 => work(&file).map_err(|error| at_file(error, &file)),
         ImageFormat::Raw => Err(at_file(
-            Error::unsupported("a raw image has no snapshots"),
+            Error::unsupported("the raw format has no snapshots"),
             &file,
         )),
     }

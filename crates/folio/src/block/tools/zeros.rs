@@ -1,11 +1,10 @@
-//! Finds zeros in memory, as fast as memory can be read.
+//! Finds zeros in memory, at the speed of memory reads.
 
 use std::ops::Range;
 
 /// Whether all bytes are zero.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // Most data shows itself in its first bytes; the rest is looked at in strides that compilers
-    // make vectors of.
+    // Most data differs from zero in its first bytes. The strides let the compiler use vectors.
     let (strides, rest) = bytes.as_chunks::<256>();
     rest.iter().all(|byte| *byte == 0)
         && strides
@@ -13,20 +12,20 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
             .all(|stride| stride.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
-/// Cuts a buffer into runs of zeros and of other data. A run of zeros is as long as `grain` at
-/// least, and begins at a multiple of it, counted from the device's start.
-pub(super) struct Runs<'a> {
+/// Splits a buffer into runs of zeros and runs of data: (is zero, range). A run of zeros has at
+/// least `grain` bytes, and starts at a multiple of `grain` on the device.
+pub(super) struct ZeroRuns<'a> {
     buf: &'a [u8],
     grain: usize,
     /// Bytes up to the first multiple of the grain.
     head: usize,
     at: usize,
-    /// What the block at `at` is, if it has been looked at.
+    /// Whether the block at `at` is zero, if it was examined already.
     known: Option<bool>,
 }
 
-impl<'a> Runs<'a> {
-    /// Runs of `buf`, which lies at `offset` of the device.
+impl<'a> ZeroRuns<'a> {
+    /// Returns the runs of `buf`, whose first byte is at `offset` of the device.
     pub(super) fn new(buf: &'a [u8], offset: u64, grain: usize) -> Self {
         let head = (offset.next_multiple_of(grain as u64) - offset) as usize;
         Self {
@@ -38,7 +37,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// End of the block that begins at `at`.
+    /// Returns the end of the block that starts at `at`.
     fn block_end(&self, at: usize) -> usize {
         if at < self.head {
             self.head
@@ -48,7 +47,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-impl Iterator for Runs<'_> {
+impl Iterator for ZeroRuns<'_> {
     type Item = (bool, Range<usize>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_are_told_from_anything_else() {
+    fn one_nonzero_byte_is_not_zero() {
         for len in [0, 1, 255, 256, 4096, 5000] {
             let mut bytes = vec![0; len];
             assert!(is_zero(&bytes));
@@ -95,18 +94,18 @@ mod tests {
     }
 
     #[test]
-    fn runs_cover_the_buffer_and_keep_to_the_grain() {
+    fn runs_cover_the_buffer_and_align_to_grain() {
         let mut bytes = vec![0; 10_000];
         bytes[5000] = 1;
-        let runs: Vec<_> = Runs::new(&bytes, 1000, 1024).collect();
-        // The device's multiples of 1024 lie at 24, 1048, ... of the buffer.
+        let runs: Vec<_> = ZeroRuns::new(&bytes, 1000, 1024).collect();
+        // The device's multiples of 1024 are at 24, 1048, ... of the buffer.
         assert_eq!(
             runs,
             [(true, 0..4120), (false, 4120..5144), (true, 5144..10_000)]
         );
         bytes.fill(7);
         assert_eq!(
-            Runs::new(&bytes, 0, 512).collect::<Vec<_>>(),
+            ZeroRuns::new(&bytes, 0, 512).collect::<Vec<_>>(),
             [(false, 0..10_000)]
         );
     }

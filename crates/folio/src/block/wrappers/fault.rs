@@ -1,4 +1,4 @@
-//! A device that fails on command, for tests of what happens then.
+//! A device whose calls fail as a test selects. Linux: dm-flakey.
 
 use crate::base::{Errno, Error, Result};
 use crate::block::{Allocation, Device};
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Which calls fail.
+/// The kind of calls that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// Reads.
@@ -17,18 +17,18 @@ pub enum FaultKind {
     Flush,
 }
 
-/// When they fail.
+/// When calls of a kind fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultWhen {
     /// Every time.
     Always,
-    /// Once, after this many calls of the kind have gone well.
+    /// Once, after this many successful calls of the kind.
     After(u64),
-    /// By chance, once in so many calls on average; the device's seed decides. Zero is never.
+    /// At random, once in this many calls on average, by the device's seed. Zero: never.
     OneIn(u64),
 }
 
-/// Passes everything to the device below, but for the calls that are to fail: those change nothing.
+/// Passes all calls to the lower device, except for those that fail: they change nothing.
 pub struct FaultDevice {
     lower: Arc<dyn Device>,
     plan: Mutex<FaultPlan>,
@@ -42,7 +42,7 @@ struct FaultPlan {
 }
 
 impl FaultDevice {
-    /// A device over `lower` in which nothing fails yet. The same seed and calls give the same
+    /// Returns a device over `lower` without faults. The same seed and calls give the same
     /// failures.
     pub fn new(lower: Arc<dyn Device>, seed: u64) -> Self {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -57,69 +57,69 @@ impl FaultDevice {
         }
     }
 
-    /// From now on calls of this kind fail with EIO, in addition to what was asked before.
+    /// Adds a fault: calls of this kind fail with EIO.
     pub fn fail(&self, kind: FaultKind, when: FaultWhen) {
         self.fail_with(kind, when, Errno::IO);
     }
 
-    /// From now on calls of this kind fail with this errno, in addition to what was asked before.
+    /// Adds a fault: calls of this kind fail with this errno.
     pub fn fail_with(&self, kind: FaultKind, when: FaultWhen, errno: Errno) {
         self.plan.lock().faults.push((kind, when, errno));
     }
 
-    /// From now on nothing fails.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.plan.lock().faults.clear();
     }
 
-    /// How many calls have failed.
+    /// Returns the number of calls that failed.
     pub fn failed(&self) -> u64 {
         self.plan.lock().failed
     }
 
     fn check(&self, kind: FaultKind, operation: &str) -> Result<()> {
         let mut plan = self.plan.lock();
-        let Some(errno) = plan.strikes(kind) else {
+        let Some(errno) = plan.next_fault(kind) else {
             return Ok(());
         };
         plan.failed += 1;
         Err(Error::new(
             errno,
-            format!("{operation}: fault on command (seed {})", plan.seed),
+            format!("{operation}: injected fault (seed {})", plan.seed),
         ))
     }
 }
 
 impl FaultPlan {
-    /// With what a call of this kind fails, if it does.
-    fn strikes(&mut self, kind: FaultKind) -> Option<Errno> {
-        let mut strikes = None;
+    /// Returns the errno that the next call of this kind fails with, if it fails.
+    fn next_fault(&mut self, kind: FaultKind) -> Option<Errno> {
+        let mut fault = None;
         let random = &mut self.random;
         self.faults.retain_mut(|(of, when, errno)| {
             if *of != kind {
                 return true;
             }
             match when {
-                FaultWhen::Always => strikes = Some(*errno),
+                FaultWhen::Always => fault = Some(*errno),
                 FaultWhen::After(0) => {
-                    strikes = Some(*errno);
+                    fault = Some(*errno);
                     return false;
                 }
                 FaultWhen::After(left) => *left -= 1,
                 FaultWhen::OneIn(calls) => {
-                    // xorshift64*: small, and the same everywhere.
+                    // xorshift64*: small, and the same on every platform.
                     *random ^= *random >> 12;
                     *random ^= *random << 25;
                     *random ^= *random >> 27;
                     let number = random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16;
                     if number.checked_rem(*calls) == Some(0) {
-                        strikes = Some(*errno);
+                        fault = Some(*errno);
                     }
                 }
             }
             true
         });
-        strikes
+        fault
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     use crate::block::MemoryDevice;
 
     #[test]
-    fn faults_strike_when_they_should() {
+    fn calls_fail_as_selected() {
         let device = FaultDevice::new(Arc::new(MemoryDevice::new(4096)), 1);
         device.fail(FaultKind::Write, FaultWhen::After(2));
         let results: Vec<bool> = (0..4).map(|_| device.write_at(&[1], 0).is_ok()).collect();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_fails_the_same_calls() {
+    fn same_seed_fails_same_calls() {
         let run = |seed| {
             let device = FaultDevice::new(Arc::new(MemoryDevice::new(4096)), seed);
             device.fail(FaultKind::Read, FaultWhen::OneIn(4));

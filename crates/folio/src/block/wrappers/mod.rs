@@ -6,8 +6,8 @@
 //!   slow.rs     models the time and the write cache of a hard disk
 //! ```
 //!
-//! Lock order: each wrapper has one lock. `record.rs` holds it over calls to the lower device, so an
-//! upper wrapper's lock is taken before a lower one's.
+//! Lock order: each wrapper has one lock. `record.rs` holds it over calls to the lower device, so
+//! an upper wrapper's lock is taken before a lower one's.
 
 mod fault;
 mod record;

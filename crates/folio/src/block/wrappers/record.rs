@@ -1,4 +1,5 @@
-//! A device that remembers every write and flush, for tests that cut the power at any of them.
+//! A device that records every write and flush, for tests that cut the power at any of them. Linux:
+//! dm-log-writes.
 
 use crate::base::Result;
 use crate::block::{Allocation, Device};
@@ -6,36 +7,40 @@ use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// One thing that changed a device or ordered its changes.
+/// One recorded call: a change of the device, or a barrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
     /// Bytes written at an offset.
     Write {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// What, shared between copies of the record.
+        /// The bytes, shared between copies of the record.
         bytes: Arc<[u8]>,
     },
     /// A range made zero.
     WriteZeroes {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// How much.
+        /// Length in bytes.
         len_bytes: u64,
     },
-    /// A range given up.
+    /// A range discarded.
     Discard {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// How much.
+        /// Length in bytes.
         len_bytes: u64,
     },
-    /// A barrier: what stands before it survives, what stands behind may be lost or reordered.
+    /// A barrier: entries before it survive, entries after it may be lost or reordered.
     Flush,
 }
 
 impl Recorded {
-    /// Does the same to another device.
+    /// Repeats the call on another device.
+    ///
+    /// # Errors
+    ///
+    /// The errors of that device.
     pub fn replay(&self, onto: &dyn Device) -> Result<()> {
         match self {
             Self::Write { offset, bytes } => onto.write_at(bytes, *offset),
@@ -46,19 +51,19 @@ impl Recorded {
     }
 }
 
-/// Passes everything to the device below and remembers what succeeded, in order.
+/// Passes all calls to the lower device and records the successful changes in order.
 ///
-/// To see what a power cut leaves: make a copy of the lower device as it was at first, and replay a
-/// prefix of [`RecordDevice::recorded`] onto it; what lies behind the prefix's last
-/// [`Recorded::Flush`] may also be left out in part. Writes go one at a time, so that the record's
-/// order is the device's.
+/// To get the state after a power cut, replay a prefix of [`RecordDevice::recorded`] onto a copy of
+/// the lower device's first state. Entries after the prefix's last [`Recorded::Flush`] may be left
+/// out in any combination. Writes run one at a time, so that the order of the record is the
+/// device's.
 pub struct RecordDevice {
     lower: Arc<dyn Device>,
     recorded: Mutex<Vec<Recorded>>,
 }
 
 impl RecordDevice {
-    /// A device over `lower` with an empty record.
+    /// Returns a device over `lower` with an empty record.
     pub fn new(lower: Arc<dyn Device>) -> Self {
         Self {
             lower,
@@ -66,12 +71,12 @@ impl RecordDevice {
         }
     }
 
-    /// The record so far; the bytes are shared, not copied.
+    /// Returns the record so far; the bytes are shared, not copied.
     pub fn recorded(&self) -> Vec<Recorded> {
         self.recorded.lock().clone()
     }
 
-    /// How many entries the record has: a moment to come back to.
+    /// Returns the number of entries, which marks a moment in the record.
     pub fn recorded_len(&self) -> usize {
         self.recorded.lock().len()
     }
@@ -140,7 +145,7 @@ mod tests {
     use crate::block::MemoryDevice;
 
     #[test]
-    fn a_prefix_replays_to_what_was_there_then() {
+    fn prefix_replays_to_content_at_that_time() {
         let device = RecordDevice::new(Arc::new(MemoryDevice::new(1 << 16)));
         device
             .write_vectored_at(&[IoSlice::new(b"one "), IoSlice::new(b"two")], 10)
@@ -149,7 +154,7 @@ mod tests {
         let cut = device.recorded_len();
         device.write_zeroes(10, 3).unwrap();
         device.write_at(b"beyond", 1 << 16).unwrap_err();
-        assert_eq!(device.recorded_len(), 3, "what failed is not recorded");
+        assert_eq!(device.recorded_len(), 3, "a failed call is not recorded");
         let text_after = |count: usize| {
             let copy = MemoryDevice::new(1 << 16);
             device.recorded()[..count]

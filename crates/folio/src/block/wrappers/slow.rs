@@ -1,4 +1,4 @@
-//! A device that takes as long as a hard disk would, for results that once needed one.
+//! A device with the time and the write cache of a modeled hard disk, for measurements without one.
 
 use crate::base::Result;
 use crate::block::{Allocation, Device, iov};
@@ -8,31 +8,31 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What kind of disk a [`SlowDevice`] is.
+/// The disk that a [`SlowDevice`] models.
 ///
 /// ```text
-///   a move of the head   half a turn + track_to_track .. full stroke, growing with the root of the distance
-///   a short way ahead    the time in which it passes under the head, where that is less
-///   bytes                at media_bytes_per_s; into the disk's own memory at interface_bytes_per_s
+///   seek            half a turn + track_to_track .. full stroke, by the root of the distance
+///   short skip      the time in which the bytes pass under the head, where that is less
+///   bytes           at media_bytes_per_s; into the write cache at interface_bytes_per_s
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskModel {
-    /// From one track to the next, in microseconds.
+    /// Seek time from one track to the next, in microseconds.
     pub track_to_track_us: u32,
-    /// From anywhere to anywhere on average, in microseconds.
+    /// Average seek time between random places, in microseconds.
     pub average_seek_us: u32,
-    /// One turn of the platters, in microseconds.
+    /// Time of one turn of the platters, in microseconds.
     pub rotation_us: u32,
-    /// What passes under the head in a second.
+    /// Transfer rate under the head, in bytes per second.
     pub media_bytes_per_s: u64,
-    /// What the cable carries in a second.
+    /// Transfer rate of the cable, in bytes per second.
     pub interface_bytes_per_s: u64,
-    /// Written bytes that the disk's volatile memory holds; 0 is a disk without a write cache.
+    /// Size of the volatile write cache in bytes; 0 for a disk without one.
     pub write_cache_bytes: u64,
 }
 
 impl Default for DiskModel {
-    /// A SATA disk of 7200 turns per minute.
+    /// Returns a SATA disk of 7200 turns per minute.
     fn default() -> Self {
         Self {
             track_to_track_us: 1_000,
@@ -45,67 +45,66 @@ impl Default for DiskModel {
     }
 }
 
-/// What a [`SlowDevice`] was asked to do, and what it cost.
+/// The requests to a [`SlowDevice`], and their cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Calls that read.
+    /// Read calls.
     pub reads: u64,
-    /// Calls that wrote or zeroed.
+    /// Calls that write or zero.
     pub writes: u64,
-    /// Barriers.
+    /// Flush calls.
     pub flushes: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written or zeroed.
     pub written_bytes: u64,
-    /// Moves of the head to another place.
+    /// Seeks of the head.
     pub seeks: u64,
-    /// Modelled time, in nanoseconds: what all this takes on such a disk.
+    /// Modeled time of all requests on such a disk, in nanoseconds.
     pub busy_ns: u64,
 }
 
-/// Passes everything to the device below and counts what a hard disk would have needed for it.
+/// Passes all calls to the lower device and counts the time that a hard disk would need for them.
 ///
-/// Writes go into the disk's own memory at the speed of the cable. They reach the platters at a
-/// flush, or when that memory is full: all at once in the order of their place, so what was written
-/// twice meanwhile is written once. A real disk would begin earlier, while nobody asks for
-/// anything; this one is never idle, which makes it the same in each run. Tests compare counters,
-/// never the wall clock.
+/// Writes go into the write cache at the speed of the cable. They reach the platters at a flush, or
+/// when the cache is full: all at once in the order of their offsets, so blocks written twice
+/// meanwhile are written once. A real disk would start earlier, when it is idle; this one is never
+/// idle, so that each run is the same. Tests compare counters, never the wall clock.
 ///
-/// Where callers wait, requests that find the disk busy are taken in the order of their places, as
-/// by a disk that has a queue of commands (NCQ): from the head on to the end, then from the
-/// beginning again (C-LOOK).
+/// If callers wait, requests that find the disk busy are served in the order of their offsets, as
+/// by a disk with a command queue (NCQ): from the head to the end, then from the start again
+/// (C-LOOK).
 pub struct SlowDevice {
     lower: Arc<dyn Device>,
     model: DiskModel,
     disk: Mutex<DiskState>,
-    /// The disk is done with a request.
+    /// Notified when the disk has finished a request.
     is_done: Condvar,
     waits: bool,
 }
 
-/// The moving parts.
+/// The state of the modeled disk.
 #[derive(Default)]
 struct DiskState {
     counters: DiskCounters,
-    /// Where the head stands, as the next byte to pass.
+    /// Position of the head: the offset of the next byte to pass.
     head: u64,
-    /// Written and not on the platters: end by start, apart from each other.
+    /// Ranges in the write cache: end by start, disjoint and not adjacent.
     cached: BTreeMap<u64, u64>,
     cached_bytes: u64,
-    /// Whether a request is being served, and those that wait meanwhile: by their place, then by
-    /// their turn.
+    /// Whether a request is being served.
     is_busy: bool,
+    /// The requests that wait, by offset, then by arrival.
     queue: BTreeSet<(u64, u64)>,
-    turns: u64,
-    /// When the disk is done with what was asked, for who waits.
+    arrivals: u64,
+    /// When the disk will have finished all requests, if callers wait.
     free_at: Option<Instant>,
-    /// How much longer than they should callers have slept: the host's doing, not the disk's.
+    /// By how much the host woke callers too late, in sum.
     late: Duration,
 }
 
 impl SlowDevice {
-    /// A disk over `lower` that only counts: [`DiskCounters::busy_ns`] is its time.
+    /// Returns a disk over `lower` that only counts: [`DiskCounters::busy_ns`] is its time.
     pub fn new(lower: Arc<dyn Device>, model: DiskModel) -> Self {
         Self {
             lower,
@@ -116,7 +115,7 @@ impl SlowDevice {
         }
     }
 
-    /// A disk that also lets its callers wait as long as it is busy.
+    /// Returns a disk whose callers also wait until it has finished their requests.
     pub fn waiting(lower: Arc<dyn Device>, model: DiskModel) -> Self {
         Self {
             waits: true,
@@ -124,21 +123,21 @@ impl SlowDevice {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> DiskCounters {
         self.disk.lock().counters
     }
 
-    /// Accounts for one request at `offset`, and waits for its end if this disk does.
+    /// Accounts for one request at `offset`, and waits for its end if callers wait.
     fn spend(&self, offset: u64, request: impl FnOnce(&mut DiskState, &DiskModel, u64)) {
         let size = self.lower.len_bytes().max(1);
         let mut disk = self.disk.lock();
         if !self.waits {
             return request(&mut disk, &self.model, size);
         }
-        let asked = disk.now();
-        let own = (offset, disk.turns);
-        disk.turns += 1;
+        let arrived = disk.now();
+        let own = (offset, disk.arrivals);
+        disk.arrivals += 1;
         disk.queue.insert(own);
         while disk.is_busy || disk.next() != Some(own) {
             self.is_done.wait(&mut disk);
@@ -148,7 +147,7 @@ impl SlowDevice {
         let before_ns = disk.counters.busy_ns;
         request(&mut disk, &self.model, size);
         let cost = Duration::from_nanos(disk.counters.busy_ns - before_ns);
-        let done = disk.free_at.map_or(asked, |free_at| free_at.max(asked)) + cost;
+        let done = disk.free_at.map_or(arrived, |free_at| free_at.max(arrived)) + cost;
         disk.free_at = Some(done);
         let time = done.saturating_duration_since(disk.now());
         drop(disk);
@@ -160,6 +159,7 @@ impl SlowDevice {
         self.is_done.notify_all();
     }
 
+    /// Accounts for one write request.
     fn wrote(&self, offset: u64, len_bytes: u64) {
         self.spend(offset, |disk, model, size| {
             disk.counters.writes += 1;
@@ -169,13 +169,13 @@ impl SlowDevice {
     }
 }
 
-/// Lets time pass; returns by how much it was too long.
+/// Sleeps for `time`; returns by how much it was too long.
 #[expect(
     clippy::disallowed_methods,
-    reason = "letting time pass is what this device is for"
+    reason = "this device models time by sleeping"
 )]
 fn wait(time: Duration) -> Duration {
-    // The host wakes a sleeper late by a part of this; less is waited for with the next request.
+    // The host wakes a sleeper late by a part of this. Shorter waits are added to the next request.
     const SHORTEST: Duration = Duration::from_micros(500);
     if time < SHORTEST {
         return Duration::ZERO;
@@ -185,16 +185,16 @@ fn wait(time: Duration) -> Duration {
     start.elapsed().saturating_sub(time)
 }
 
-/// The time in which `bytes` pass at a rate, in nanoseconds.
+/// Returns the time in which `bytes` pass at a rate, in nanoseconds.
 fn passing_ns(bytes: u64, bytes_per_s: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1))) as u64
 }
 
 impl DiskModel {
-    /// A move of the head over `distance` bytes of a disk of `size` bytes, and half a turn, in
-    /// nanoseconds.
-    fn move_ns(&self, distance: u64, size: u64) -> u64 {
-        // Of two places at random, the root of the distance is 8/15 on average.
+    /// Returns the time of a seek over `distance` bytes of a disk of `size` bytes, and half a turn,
+    /// in nanoseconds.
+    fn seek_ns(&self, distance: u64, size: u64) -> u64 {
+        // Between two random places, the root of the distance is 8/15 on average.
         let least = f64::from(self.track_to_track_us);
         let range = (f64::from(self.average_seek_us) - least).max(0.0) * 15.0 / 8.0;
         let seek_us = least + range * (distance as f64 / size as f64).min(1.0).sqrt();
@@ -203,13 +203,13 @@ impl DiskModel {
 }
 
 impl DiskState {
-    /// The time as it would be if nobody had slept too long.
+    /// Returns the time as it would be if the host had woken no caller late.
     fn now(&self) -> Instant {
         let now = Instant::now();
         now.checked_sub(self.late).unwrap_or(now)
     }
 
-    /// The request to serve next.
+    /// Returns the request to serve next.
     fn next(&self) -> Option<(u64, u64)> {
         self.queue
             .range((self.head, 0)..)
@@ -218,10 +218,10 @@ impl DiskState {
             .copied()
     }
 
-    /// Brings the head to `offset` and lets `len_bytes` pass.
+    /// Moves the head to `offset` and passes over `len_bytes`.
     fn pass(&mut self, model: &DiskModel, size: u64, offset: u64, len_bytes: u64) {
         if offset != self.head {
-            let seek_ns = model.move_ns(offset.abs_diff(self.head), size);
+            let seek_ns = model.seek_ns(offset.abs_diff(self.head), size);
             let ahead = offset.checked_sub(self.head);
             let skip_ns = ahead.map_or(u64::MAX, |gap| passing_ns(gap, model.media_bytes_per_s));
             self.counters.seeks += u64::from(seek_ns < skip_ns);
@@ -233,8 +233,8 @@ impl DiskState {
 
     fn read(&mut self, model: &DiskModel, size: u64, offset: u64, len_bytes: u64) {
         let end = offset + len_bytes;
-        let held = self.cached.range(..=offset).next_back();
-        if held.is_some_and(|(_, held_end)| *held_end >= end) {
+        let cached = self.cached.range(..=offset).next_back();
+        if cached.is_some_and(|(_, cached_end)| *cached_end >= end) {
             self.counters.busy_ns += passing_ns(len_bytes, model.interface_bytes_per_s);
         } else {
             self.pass(model, size, offset, len_bytes);
@@ -246,15 +246,15 @@ impl DiskState {
             return self.pass(model, size, offset, len_bytes);
         }
         self.counters.busy_ns += passing_ns(len_bytes, model.interface_bytes_per_s);
-        self.hold(offset, offset + len_bytes);
+        self.insert(offset, offset + len_bytes);
         if self.cached_bytes > model.write_cache_bytes {
             self.destage(model, size);
         }
     }
 
-    /// Adds a range to what is held, as one with those it touches.
-    fn hold(&mut self, mut start: u64, mut end: u64) {
-        self.release(start, end);
+    /// Adds a range to the write cache, merged with those it touches.
+    fn insert(&mut self, mut start: u64, mut end: u64) {
+        self.remove(start, end);
         if start == end {
             return;
         }
@@ -275,8 +275,8 @@ impl DiskState {
         self.cached.insert(start, end);
     }
 
-    /// Takes a range out of what is held.
-    fn release(&mut self, start: u64, end: u64) {
+    /// Removes a range from the write cache.
+    fn remove(&mut self, start: u64, end: u64) {
         while let Some((from, to)) = self.cached.range(..end).next_back().map(|(s, e)| (*s, *e)) {
             if to <= start {
                 break;
@@ -292,7 +292,7 @@ impl DiskState {
         }
     }
 
-    /// Brings everything held to the platters, in one sweep.
+    /// Writes the whole cache to the platters, in one sweep.
     fn destage(&mut self, model: &DiskModel, size: u64) {
         for (start, end) in std::mem::take(&mut self.cached) {
             self.pass(model, size, start, end - start);
@@ -338,9 +338,7 @@ impl Device for SlowDevice {
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.lower.discard(offset, len_bytes)?;
-        self.spend(offset, |disk, _, _| {
-            disk.release(offset, offset + len_bytes)
-        });
+        self.spend(offset, |disk, _, _| disk.remove(offset, offset + len_bytes));
         Ok(())
     }
 
@@ -363,7 +361,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const SIZE: u64 = 1 << 40;
 
-    /// Numbers that are easy to add up: 1 ms and 9 ms, no turn to wait for, a byte each 10 ns.
+    /// Numbers that are easy to add: seeks of 1 ms and 9 ms, no rotation, 10 ns for each byte.
     fn model() -> DiskModel {
         DiskModel {
             track_to_track_us: 1_000,
@@ -380,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_needs_no_seek() {
+    fn sequential_writes_need_no_seek() {
         let disk = disk(DiskModel {
             write_cache_bytes: 0,
             ..model()
@@ -401,16 +399,16 @@ mod tests {
     }
 
     #[test]
-    fn the_average_of_all_moves_is_the_average() {
+    fn average_seek_matches_the_model() {
         let model = DiskModel::default();
         let mut total_ns = 0;
         for from in 0..200 {
             for to in 0..200 {
-                total_ns += model.move_ns(u64::abs_diff(from, to), 200);
+                total_ns += model.seek_ns(u64::abs_diff(from, to), 200);
             }
         }
         let average_us = total_ns / 200 / 200 / 1000;
-        // Half a turn comes on top.
+        // Plus half a turn.
         assert!(
             (8_000 + 4_166 - 100..8_000 + 4_166 + 100).contains(&average_us),
             "{average_us}"
@@ -418,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_twice_before_a_flush_reaches_the_platters_once() {
+    fn overwritten_blocks_reach_the_platters_once() {
         let disk = disk(model());
         disk.write_at(&[0; 1000], 0).unwrap();
         disk.write_at(&[1; 1000], 500).unwrap();
@@ -428,7 +426,7 @@ mod tests {
         assert_eq!(
             disk.counters().busy_ns,
             2100 + 1500,
-            "answered from the disk's memory"
+            "a read from the write cache"
         );
         disk.flush().unwrap();
         assert_eq!(disk.counters().busy_ns, 3600 + 15_000);
@@ -436,13 +434,13 @@ mod tests {
         assert_eq!(
             disk.counters().busy_ns,
             3600 + 15_000,
-            "nothing is left to write"
+            "the write cache is empty"
         );
         assert_eq!((disk.counters().flushes, disk.counters().seeks), (2, 0));
     }
 
     #[test]
-    fn a_flush_sweeps_in_the_order_of_places() {
+    fn flush_writes_in_order_of_offsets() {
         let disk = disk(model());
         for block in [9, 3, 7, 1, 5] {
             disk.write_at(&[1; 100], block * (SIZE / 10)).unwrap();
@@ -461,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_is_written_out_and_a_discard_forgets() {
+    fn full_cache_is_written_and_discard_drops() {
         let disk = disk(model());
         disk.write_at(&vec![1; MIB as usize], 0).unwrap();
         let before = disk.counters().busy_ns;
@@ -469,8 +467,8 @@ mod tests {
         assert!(disk.counters().busy_ns - before > 10 * MIB);
         disk.write_zeroes(10_000, 4000).unwrap();
         disk.discard(11_000, 1000).unwrap();
-        let held: Vec<_> = disk.disk.lock().cached.clone().into_iter().collect();
-        assert_eq!(held, [(10_000, 11_000), (12_000, 14_000)]);
+        let cached: Vec<_> = disk.disk.lock().cached.clone().into_iter().collect();
+        assert_eq!(cached, [(10_000, 11_000), (12_000, 14_000)]);
         assert_eq!(disk.disk.lock().cached_bytes, 3000);
         disk.write_at(&[1; 1000], 11_000).unwrap();
         assert_eq!(
@@ -485,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_the_same_counters() {
+    fn waiting_disk_has_the_same_counters() {
         let model = DiskModel {
             write_cache_bytes: 0,
             ..model()
@@ -503,18 +501,18 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_served_in_the_order_of_places() {
+    fn waiting_requests_are_served_by_offset() {
         let model = DiskModel {
             write_cache_bytes: 0,
             ..model()
         };
         let slow = SlowDevice::waiting(Arc::new(MemoryDevice::new(1 << 20)), model);
-        let places = [9, 3, 7, 1, 5];
+        let offsets = [9, 3, 7, 1, 5];
         slow.disk.lock().is_busy = true;
         std::thread::scope(|scope| {
-            for (count, place) in places.into_iter().enumerate() {
+            for (count, offset) in offsets.into_iter().enumerate() {
                 let slow = &slow;
-                scope.spawn(move || slow.read_at(&mut [0; 100], place * 1000).unwrap());
+                scope.spawn(move || slow.read_at(&mut [0; 100], offset * 1000).unwrap());
                 while slow.disk.lock().queue.len() <= count {
                     std::thread::yield_now();
                 }
@@ -531,8 +529,8 @@ mod tests {
             ..in_order
         };
         in_order.disk.lock().head = 6000;
-        for place in [7, 9, 1, 3, 5] {
-            in_order.read_at(&mut [0; 100], place * 1000).unwrap();
+        for offset in [7, 9, 1, 3, 5] {
+            in_order.read_at(&mut [0; 100], offset * 1000).unwrap();
         }
         assert_eq!(slow.counters(), in_order.counters());
     }

@@ -1,9 +1,9 @@
-//! Counts the references to each cluster of the file: a walk from the header to every leaf that reads
-//! each table once.
+//! Counts the references to each cluster of the file: a walk from the header to every leaf that
+//! reads each table once.
 //!
-//! Tables outside the file, or overlapping each other, are reported and not followed. Every L2 table
-//! is read once, whatever number of L1 entries names it, and holes of the host's file are not read.
-//! So the number of stored bytes bounds the work.
+//! Tables outside the file, or overlapping each other, are reported and not followed. Every L2
+//! table is read once, whatever number of L1 entries names it, and holes of the host's file are not
+//! read. So the number of stored bytes bounds the work.
 
 use super::counts::{Counts, Use};
 use super::finding::{Finding, FindingSink};
@@ -58,8 +58,8 @@ impl CountedReferences {
     }
 }
 
-/// Counts the references in the image whose header points to `roots`. A table that cannot be read is
-/// a finding, not an error.
+/// Counts the references in the image whose header points to `roots`. A table that cannot be read
+/// is a finding, not an error.
 ///
 /// # Errors
 ///

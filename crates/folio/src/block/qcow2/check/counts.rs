@@ -141,8 +141,8 @@ impl Counts {
             .is_some_and(|(piece, index)| piece.uses[index] & OVERLAP != 0)
     }
 
-    /// Returns the first cluster from `cluster` on that may have references; [`Counts::clusters`] at
-    /// the end.
+    /// Returns the first cluster from `cluster` on that may have references; [`Counts::clusters`]
+    /// at the end.
     pub(crate) fn next_used(&self, cluster: u64) -> u64 {
         let piece = cluster as usize / PIECE;
         match self

@@ -1,4 +1,4 @@
-//! What a check reports: findings, and their sums.
+//! The findings of a check, and their sums.
 
 use std::fmt;
 

@@ -10,7 +10,7 @@
 //!     |
 //!   repair.rs         in place, or a new refcount tree behind the end
 //!
-//!   finding.rs        what a check reports
+//!   finding.rs        findings and their sums
 //! ```
 //!
 //! No code here is recursive, and no number is used unchecked: `count.rs` documents the bounds of

@@ -11,7 +11,8 @@ use std::io::{IoSlice, IoSliceMut};
 /// Memory for blocks, in bytes.
 const BLOCKS_BYTES_MAX: usize = 32 << 20;
 
-/// The refcount table, and the blocks read last. Changes reach the file with [`RefcountFile::sync`].
+/// The refcount table, and the blocks read last. Changes reach the file with
+/// [`RefcountFile::sync`].
 pub(crate) struct RefcountFile<'a> {
     file: &'a dyn ImageFile,
     cluster_bits: u32,

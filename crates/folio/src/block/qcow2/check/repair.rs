@@ -1,5 +1,5 @@
-//! Repairs the findings of a check: refcounts in place, the COPIED flags, or a new refcount tree behind
-//! the end of the file.
+//! Repairs the findings of a check: refcounts in place, the COPIED flags, or a new refcount tree
+//! behind the end of the file.
 //!
 //! Order: refcounts are raised before a table relies on them, and lowered when none does. Clusters
 //! that the count could not reach may still be in use, so after an incomplete count no refcount is
@@ -246,11 +246,11 @@ impl TreePlan {
         }
     }
 
-    /// Returns the first cluster behind all that have references or a refcount. On a device the image
-    /// may end long before the file does.
+    /// Returns the first cluster behind all that have references or a refcount. On a device the
+    /// image may end long before the file does.
     fn start(counted: &CountedReferences, old: &mut RefcountFile<'_>) -> Result<u64> {
-        // The count ran without a refcount table, which is one corruption. With more, unknown tables
-        // may be anywhere.
+        // The count ran without a refcount table, which is one corruption. With more, unknown
+        // tables may be anywhere.
         if counted.corruptions > 1 || counted.check_errors > 0 {
             return Ok(counted.counts.clusters());
         }

@@ -9,8 +9,8 @@ use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::features::{CORRUPT, DIRTY};
 use crate::block::qcow2::layout::roots::Roots;
 
-/// Checks the image in `file`, which no device has open, and makes the repairs that `repair` selects.
-/// After a repair the image is checked again, so the result holds the errors that remain.
+/// Checks the image in `file`, which no device has open, and makes the repairs that `repair`
+/// selects. After a repair the image is checked again, so the result holds the errors that remain.
 ///
 /// # Errors
 ///

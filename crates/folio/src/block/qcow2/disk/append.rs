@@ -26,7 +26,7 @@ pub(crate) struct PackedCluster {
     pub(crate) bytes: Range<usize>,
 }
 
-/// The place of the next compressed cluster.
+/// The position of the next compressed cluster in the file.
 #[derive(Debug, Default)]
 pub(crate) struct Appender {
     /// Offset of the next free byte in the file.

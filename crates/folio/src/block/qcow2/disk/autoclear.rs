@@ -1,5 +1,5 @@
-//! Autoclear features: header bits about other data that a change of the disk makes untrue. They are
-//! cleared before the disk first changes.
+//! Autoclear features: header bits about other data that a change of the disk makes untrue. They
+//! are cleared before the disk first changes.
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("autoclear_features").
 

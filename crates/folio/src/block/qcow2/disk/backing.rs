@@ -1,5 +1,5 @@
-//! Paths of the files that an image names: its backing file and its external data file, if the policy
-//! allows them.
+//! Paths of the files that an image names: its backing file and its external data file, if the
+//! policy allows them.
 
 use crate::base::{Errno, Error, Result};
 use crate::block::image::{BackingPolicy, Chain};

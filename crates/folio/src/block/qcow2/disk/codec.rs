@@ -1,9 +1,9 @@
 //! The codecs of compressed clusters: deflate and Zstandard.
 //!
-//! "zlib" is a deflate stream (RFC 1951) without a header. QEMU's compressor uses a window of 4 KiB;
-//! Folio's uses the format's 32 KiB, which compresses better. QEMU decompresses a cluster with one
-//! call into a buffer of the cluster's size. Then zlib, zlib-ng and zlib-rs find all earlier bytes in
-//! that buffer, whatever window they were given.
+//! "zlib" is a deflate stream (RFC 1951) without a header. QEMU's compressor uses a window of 4
+//! KiB; Folio's uses the format's 32 KiB, which compresses better. QEMU decompresses a cluster with
+//! one call into a buffer of the cluster's size. Then zlib, zlib-ng and zlib-rs find all earlier
+//! bytes in that buffer, whatever window they were given.
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("Compressed Clusters Descriptor", "compression_type").
 
@@ -133,8 +133,8 @@ impl Packer {
         })
     }
 
-    /// Compresses a cluster into `out`; returns its compressed size in bytes, or none if it does not
-    /// fit.
+    /// Compresses a cluster into `out`; returns its compressed size in bytes, or none if it does
+    /// not fit.
     pub(crate) fn pack(&mut self, cluster: &[u8], out: &mut [u8]) -> Option<usize> {
         match self {
             Self::Deflate(packer) => packer.deflate_compress(cluster, out).ok(),

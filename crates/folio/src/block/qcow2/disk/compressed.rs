@@ -77,7 +77,8 @@ impl Decompressor {
         Ok(())
     }
 
-    /// Drops the cached clusters, before compressed clusters are written to offsets that others had.
+    /// Drops the cached clusters, before compressed clusters are written to offsets that others
+    /// had.
     pub(crate) fn invalidate(&self) {
         self.recent.lock().clear();
     }

@@ -1,9 +1,9 @@
-//! External data file: stores the guest data, each cluster at its guest offset; the image stores the
-//! tables.
+//! External data file: stores the guest data, each cluster at its guest offset; the image stores
+//! the tables.
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("External data file name string", "Raw external data
-//! bit"). QEMU starts a relative name at its working folder, Folio at the image's folder, as for backing
-//! files.
+//! bit"). QEMU starts a relative name at its working folder, Folio at the image's folder, as for
+//! backing files.
 
 use super::backing;
 use crate::base::Result;

@@ -95,8 +95,8 @@ impl DirtyTables {
         }
     }
 
-    /// Ends the write-back: if it failed, the tables are dirty again, else returns the references to
-    /// drop.
+    /// Ends the write-back: if it failed, the tables are dirty again, else returns the references
+    /// to drop.
     fn put_back(self, metadata: &mut Metadata, succeeded: bool) -> Vec<Release> {
         metadata.refcounts.blocks.written(&self.blocks, succeeded);
         metadata.l2.written(&self.l2, succeeded);

@@ -14,8 +14,8 @@
 //!
 //! `codec.rs` is the only file that names the crates libdeflater and zstd.
 //!
-//! Neighbours: above, `offline/` and `tools/`; below, `metadata/`, `check/` (stale refcounts at open)
-//! and `layout/`.
+//! Neighbours: above, `offline/` and `tools/`; below, `metadata/`, `check/` (stale refcounts at
+//! open) and `layout/`.
 
 mod append;
 mod autoclear;

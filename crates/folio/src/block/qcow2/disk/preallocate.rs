@@ -8,8 +8,8 @@ use crate::block::image::Preallocation;
 use crate::block::qcow2::metadata::WritePlan;
 
 impl Qcow2Device {
-    /// Allocates every cluster from guest offset `start` on, where nothing was ever written, and the
-    /// host's space for it.
+    /// Allocates every cluster from guest offset `start` on, where nothing was ever written, and
+    /// the host's space for it.
     ///
     /// # Errors
     ///

@@ -9,8 +9,8 @@ use crate::block::qcow2::layout::backing_name;
 use crate::block::qcow2::layout::roots::Roots;
 
 impl Qcow2Device {
-    /// Makes later zero writes allocate zero clusters, as over a backing file, even if there is none
-    /// yet.
+    /// Makes later zero writes allocate zero clusters, as over a backing file, even if there is
+    /// none yet.
     pub(in crate::block) fn expect_backing(&mut self) {
         self.geometry.has_backing = true;
         self.metadata.get_mut().geometry.has_backing = true;

@@ -15,8 +15,8 @@ const STEP_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=64 << 20;
 pub(crate) struct SpaceReserve {
     /// Up to this offset nothing needs to be reserved.
     end: AtomicU64,
-    /// Held by the thread that reserves; others continue, and the host allocates as without a
-    /// reservation.
+    /// Held by the thread that reserves; other threads continue, and the host allocates as without
+    /// a reservation.
     working: Mutex<()>,
     is_possible: AtomicBool,
 }
@@ -36,8 +36,8 @@ impl SpaceReserve {
         self.is_possible.store(false, Ordering::Relaxed);
     }
 
-    /// Reserves space for clusters up to `end`, which are about to be written, and for a quarter of the
-    /// file more.
+    /// Reserves space for clusters up to `end`, which are about to be written, and for a quarter of
+    /// the file more.
     pub(crate) fn extend_to(&self, file: &dyn ImageFile, end: u64) -> Result<()> {
         if end <= self.end.load(Ordering::Relaxed) || !self.is_possible.load(Ordering::Relaxed) {
             return Ok(());
@@ -50,7 +50,8 @@ impl SpaceReserve {
         let new_end = end.saturating_add(step);
         match file.reserve(start, new_end.saturating_sub(start)) {
             Ok(true) => self.end.store(new_end, Ordering::Relaxed),
-            // The host is full or cannot reserve: the write itself fails if there is no space for it.
+            // The host is full or cannot reserve: the write itself fails if there is no space for
+            // it.
             Ok(false) => self.is_possible.store(false, Ordering::Relaxed),
             Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
                 self.is_possible.store(false, Ordering::Relaxed);

@@ -5,8 +5,9 @@ use super::lazy::RefcountWrites;
 use crate::base::{Errno, Result};
 
 impl Qcow2Device {
-    /// Checks the preconditions of a write before its first change: the image is writable, the range
-    /// is inside the disk, and the header's autoclear features no longer promise an unchanged disk.
+    /// Checks the preconditions of a write before its first change: the image is writable, the
+    /// range is inside the disk, and the header's autoclear features no longer promise an unchanged
+    /// disk.
     ///
     /// # Errors
     ///
@@ -23,7 +24,8 @@ impl Qcow2Device {
         Ok(())
     }
 
-    /// Evicts clean tables from memory until the limits hold; writes dirty ones back first if it must.
+    /// Evicts clean tables from memory until the limits hold; writes dirty ones back first if it
+    /// must.
     pub(super) fn make_room(&self) -> Result<()> {
         let fits = {
             let mut metadata = self.metadata.lock();

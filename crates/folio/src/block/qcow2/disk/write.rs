@@ -7,8 +7,8 @@ use crate::block::qcow2::metadata::{MappingRuns, NewClusters, WritePlan};
 use std::io::{IoSlice, IoSliceMut};
 
 impl Qcow2Device {
-    /// Writes a first part of `bufs`, after `skip` bytes, at guest offset `offset`; returns how many
-    /// bytes.
+    /// Writes a first part of `bufs`, after `skip` bytes, at guest offset `offset`; returns how
+    /// many bytes.
     fn write_piece(
         &self,
         bufs: &[IoSlice<'_>],
@@ -83,8 +83,8 @@ impl Qcow2Device {
             .write(&pieces, new.clusters.host + written - (new.first << bits))?;
         Ok(end - offset)
     }
-    /// Returns the old bytes of the part of new units that the write does not cover; none if the part
-    /// is empty or reads as zeros already.
+    /// Returns the old bytes of the part of new units that the write does not cover; none if the
+    /// part is empty or reads as zeros already.
     fn uncovered(
         &self,
         old: &MappingRuns,

@@ -91,8 +91,8 @@ impl Qcow2Device {
         self.zero_part(whole.end.min(end)..end)
     }
 
-    /// Makes the guest bytes from `old_bytes` on zeros that would otherwise show old content: the rest
-    /// of a cluster, and the bytes of a longer backing file.
+    /// Makes the guest bytes from `old_bytes` on zeros that would otherwise show old content: the
+    /// rest of a cluster, and the bytes of a longer backing file.
     pub(in crate::block::qcow2) fn zero_grown_part(&self, old_bytes: u64) -> Result<()> {
         let backing_bytes = self
             .backing

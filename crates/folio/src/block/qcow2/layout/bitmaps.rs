@@ -1,5 +1,5 @@
-//! Persistent dirty bitmaps: kept, and marked in-use before the disk changes, because Folio does not
-//! update them.
+//! Persistent dirty bitmaps: kept, and marked in-use before the disk changes, because Folio does
+//! not update them.
 //!
 //! QEMU leaves the same state after a crash: `qemu-img info` reports the bitmap as in-use, backup
 //! programs copy everything again, and no cluster is leaked. Source: QEMU, docs/interop/qcow2.txt

@@ -120,8 +120,8 @@ pub(crate) enum ClusterDescriptor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct L2Entry {
     pub(crate) word: u64,
-    /// Extended entries: the subclusters that store data in the low half, those that read as zeros in
-    /// the high half. Plain entries: zero.
+    /// Extended entries: the subclusters that store data in the low half, those that read as zeros
+    /// in the high half. Plain entries: zero.
     pub(crate) bitmap: u64,
 }
 
@@ -210,8 +210,8 @@ impl L2Entry {
         }
     }
 
-    /// Returns the entry after `units` were written to the host cluster at `host`. If it is the same
-    /// host cluster as before, the other units keep their data.
+    /// Returns the entry after `units` were written to the host cluster at `host`. If it is the
+    /// same host cluster as before, the other units keep their data.
     pub(crate) fn with_data(
         self,
         geometry: Geometry,

@@ -1,4 +1,5 @@
-//! The tables that the header points to, read leniently so that a check can examine a damaged image.
+//! The tables that the header points to, read leniently so that a check can examine a damaged
+//! image.
 //!
 //! Offsets are not checked here; only sizes are bounded.
 

@@ -119,7 +119,8 @@ impl Metadata {
             || !self.releases.is_empty()
     }
 
-    /// Returns the mapping at a guest offset, and the length in bytes of its run, at most `len_bytes`.
+    /// Returns the mapping at a guest offset, and the length in bytes of its run, at most
+    /// `len_bytes`.
     ///
     /// # Errors
     ///
@@ -192,7 +193,8 @@ impl Metadata {
         Ok(runs)
     }
 
-    /// Plans a write of `len_bytes` at a guest offset: in place, or into clusters that it allocates.
+    /// Plans a write of `len_bytes` at a guest offset: in place, or into clusters that it
+    /// allocates.
     ///
     /// # Errors
     ///
@@ -463,7 +465,8 @@ impl Metadata {
         Ok(())
     }
 
-    /// Returns how many consecutive guest clusters have no host cluster that may be written in place.
+    /// Returns how many consecutive guest clusters have no host cluster that may be written in
+    /// place.
     fn count_without_own_cluster(
         &mut self,
         file: &dyn ImageFile,

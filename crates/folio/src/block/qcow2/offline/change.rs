@@ -5,14 +5,16 @@
 //! refcounts change by the difference:
 //!
 //! ```text
-//!   new tables, dirty bit -> fdatasync -> raise refcounts -> fdatasync -> clear COPIED flags -> fdatasync
+//!   new tables, dirty bit -> fdatasync -> raise refcounts -> fdatasync
+//!     -> clear COPIED flags -> fdatasync
 //!     -> the header points to the new tables (one sector) -> fdatasync
-//!     -> lower refcounts -> fdatasync -> set COPIED flags -> fdatasync -> no dirty bit -> punch holes
+//!     -> lower refcounts -> fdatasync -> set COPIED flags -> fdatasync
+//!     -> clear the dirty bit -> fdatasync -> punch holes
 //! ```
 //!
 //! Until the header changes, all writes are invisible or only raise refcounts above the references.
-//! Flags and refcounts cannot change at once; the dirty bit, which version 2 lacks, states that they
-//! may disagree.
+//! Flags and refcounts cannot change at once; the dirty bit, which version 2 lacks, states that
+//! they may disagree.
 
 use crate::base::{Error, Result};
 use crate::block::file::ImageFile;
@@ -170,8 +172,8 @@ impl<'a> TableChange<'a> {
             .collect())
     }
 
-    /// Makes the change: `switch` makes the one write to the header after which a reader sees the new
-    /// tables, and `after` describes these.
+    /// Makes the change: `switch` makes the one write to the header after which a reader sees the
+    /// new tables, and `after` describes these.
     pub(crate) fn commit(
         self,
         after: &Roots,
@@ -184,8 +186,8 @@ impl<'a> TableChange<'a> {
         self.lower(after)
     }
 
-    /// Raises refcounts to the maximum of before and after, and corrects the COPIED flags of the new
-    /// tables.
+    /// Raises refcounts to the maximum of before and after, and corrects the COPIED flags of the
+    /// new tables.
     ///
     /// # Errors
     ///
@@ -235,7 +237,8 @@ impl<'a> TableChange<'a> {
         self.file.sync_data()
     }
 
-    /// Lowers refcounts to the references after the change, and releases the space of free clusters.
+    /// Lowers refcounts to the references after the change, and releases the space of free
+    /// clusters.
     pub(crate) fn lower(&self, after: &Roots) -> Result<()> {
         let file = self.file;
         let counted = complete(file, after)?;

@@ -65,8 +65,8 @@ impl Layout {
         (1 + self.table_clusters + self.blocks) << self.bits
     }
 
-    /// Encodes the refcount table and its blocks: every cluster up to the end of the L1 table has one
-    /// reference.
+    /// Encodes the refcount table and its blocks: every cluster up to the end of the L1 table has
+    /// one reference.
     fn refcounts(&self) -> (Vec<u8>, Vec<u8>) {
         let mut table = vec![0; (self.table_clusters << self.bits) as usize];
         for (index, slot) in table
@@ -99,8 +99,8 @@ impl Layout {
     }
 }
 
-/// Creates an empty image at `path`, and its external data file if it has one. If the creation fails,
-/// the files are removed.
+/// Creates an empty image at `path`, and its external data file if it has one. If the creation
+/// fails, the files are removed.
 ///
 /// # Errors
 ///
@@ -160,8 +160,8 @@ fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Resul
     file.write(&[IoSlice::new(&head)], 0)
 }
 
-/// Encodes the header, its extensions and the backing file's name. The zeros that follow mark the end
-/// of the extensions.
+/// Encodes the header, its extensions and the backing file's name. The zeros that follow mark the
+/// end of the extensions.
 fn header_cluster(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> Result<Vec<u8>> {
     let mut raw = header(layout, len_bytes, options);
     let header_len = if options.compat == Compat::V0_10 {
@@ -272,8 +272,8 @@ impl Qcow2Device {
     /// # Errors
     ///
     /// EINVAL for options that contradict each other, EFBIG for a size that clusters of this size
-    /// cannot map, EPERM for a backing file or data file; ENOSPC, also of later writes, when the image
-    /// needs more space than the device has.
+    /// cannot map, EPERM for a backing file or data file; ENOSPC, also of later writes, when the
+    /// image needs more space than the device has.
     pub fn create_on(
         device: Arc<dyn Device>,
         len_bytes: u64,

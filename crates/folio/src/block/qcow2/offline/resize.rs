@@ -19,9 +19,9 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// EOPNOTSUPP for snapshots without a size (version 2), and for a smaller disk with an external data
-/// file; EINVAL for preallocation of a smaller disk; EFBIG for a size that clusters of this size
-/// cannot map.
+/// EOPNOTSUPP for snapshots without a size (version 2), and for a smaller disk with an external
+/// data file; EINVAL for preallocation of a smaller disk; EFBIG for a size that clusters of this
+/// size cannot map.
 pub(crate) fn resize(
     file: HostFile,
     path: &Path,
@@ -78,7 +78,8 @@ fn grow(
     let entries = len_bytes.div_ceil(covers) as usize;
     let old = read_entries(&file, after.l1.region())?;
     let mut l1 = old.clone();
-    // Entries after the disk's own may name a virtual machine's state, which is not part of the disk.
+    // Entries after the disk's own may name a virtual machine's state, which is not part of the
+    // disk.
     l1.truncate(old_bytes.div_ceil(covers) as usize);
     l1.resize(entries.max(old.len()), 0);
     if l1 != old {
@@ -146,8 +147,9 @@ fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
     cut_file(file, &after)
 }
 
-/// Zeroes the rest of the cluster that the new end cuts, so that it reads as zeros when the disk grows
-/// again. A cluster that is compressed or shared with a snapshot stays; growing zeroes it then.
+/// Zeroes the rest of the cluster that the new end cuts, so that it reads as zeros when the disk
+/// grows again. A cluster that is compressed or shared with a snapshot stays; growing zeroes it
+/// then.
 fn zero_tail(file: &dyn ImageFile, roots: &Roots, l2: &[u64], len_bytes: u64) -> Result<()> {
     let cluster = roots.cluster_bytes();
     let in_cluster = len_bytes % cluster;

@@ -1,7 +1,7 @@
 //! Internal snapshots: list, create, apply, delete, as `qemu-img snapshot` does.
 //!
-//! A snapshot is a copy of the L1 table. Tables and clusters that both name have one more reference,
-//! and are copied before they are written.
+//! A snapshot is a copy of the L1 table. Tables and clusters that both name have one more
+//! reference, and are copied before they are written.
 
 use super::change::{TableChange, entry_bytes, read_entries, write_disk};
 use crate::base::{Errno, Error, Result, Timespec};
@@ -66,8 +66,8 @@ pub(crate) fn list(file: &dyn ImageFile) -> Result<Vec<Snapshot>> {
 ///
 /// # Errors
 ///
-/// ENAMETOOLONG, EFBIG for one snapshot too many, EOPNOTSUPP with an external data file, EUCLEAN for
-/// an image with errors.
+/// ENAMETOOLONG, EFBIG for one snapshot too many, EOPNOTSUPP with an external data file, EUCLEAN
+/// for an image with errors.
 pub(crate) fn create(file: &dyn ImageFile, name: &str, date: Timespec) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::new(

@@ -76,8 +76,8 @@ fn snapshot_count(device: &Arc<dyn Device>) -> usize {
     list_snapshots(&file(device)).unwrap().len()
 }
 
-/// Cuts the power at every write of `work`: the disk is as before or as after, and a repair leaves a
-/// clean image.
+/// Cuts the power at every write of `work`: the disk is as before or as after, and a repair leaves
+/// a clean image.
 fn cut_everywhere(name: &str, writes: &[(u8, Range<usize>)], snapshots: usize, work: Work) {
     let base = prepared(writes, snapshots);
     let start = copy_of(&*base);
