@@ -284,7 +284,8 @@ fn btrfs_flushes_at_close_and_at_rename() {
     run("sh", ["-c", &script]);
     let file = File::open(mount.at("file")).unwrap();
     assert_eq!(std::fs::read(mount.at("file")).unwrap(), noise(1 << 20));
-    let Ok(folio_pagecache::Known::Is(found)) = folio_pagecache::residency(&file) else {
+    let Ok(folio_pagecache::ResidencyReport::Known(found)) = folio_pagecache::residency(&file)
+    else {
         panic!()
     };
     assert_eq!((found.size_bytes, found.dirty_bytes), (MIB, Some(MIB)));

@@ -528,7 +528,7 @@ fn files_that_changed_since_are_left_out() {
     assert!(text.contains("6 files left out"), "{text}");
     fs::write(bench.path("no-set"), "no set").unwrap();
     for (name, words) in [
-        ("no-set", "no-set: is no hot set"),
+        ("no-set", "no-set: not a hot set"),
         ("nothing", "nothing: No such file"),
     ] {
         let (output, told) = bench.output(&["cache", "restore", name]);

@@ -3,7 +3,7 @@
 
 use crate::measure::Used;
 use crate::report::{Evidence, Sample, told};
-use folio_pagecache::{Known, residency};
+use folio_pagecache::{ResidencyReport, residency};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::time::Instant;
@@ -67,7 +67,7 @@ pub(crate) fn watched(
 pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
     let (mut size, mut resident) = (0, 0);
     for file in files {
-        let Ok(Known::Is(found)) = residency(file) else {
+        let Ok(ResidencyReport::Known(found)) = residency(file) else {
             return None;
         };
         size += found.size_bytes;

@@ -1,32 +1,34 @@
-//! What is known of the disk below a file: whether it seeks, and how much one request for readahead
-//! brings in.
+//! Properties of the disk below a file: whether it seeks, and how much one readahead request brings
+//! in.
 
 use rustix::fs::{major, minor};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// Readahead stops silently at what the device reads at a time, if that is all that is known.
+/// Readahead request limit for a device whose limit is unknown: beyond it the kernel silently reads
+/// less.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Larger pieces gain nothing, and keep others waiting.
+/// Upper limit of a piece: larger ones gain nothing and delay other requests.
 const PIECE_BYTES_MAX: u64 = 8 << 20;
 
 /// The disk below a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Disk {
-    /// Whether heads move: then the order of requests decides everything.
+    /// Whether the disk has moving heads; the order of requests then decides the speed.
     pub(crate) seeks: bool,
-    /// Bytes that one posix_fadvise(2) with WILLNEED brings in at most.
+    /// Maximum bytes that one posix_fadvise(2) WILLNEED reads.
     pub(crate) piece_bytes: u64,
 }
 
-/// Disks by device number, as sysfs tells of them.
+/// Disks by device number, as sysfs describes them.
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     known: HashMap<u64, Disk>,
 }
 
 impl Disks {
-    /// The disk that `device` (`st_dev`) is, or is a partition of.
+    /// Returns the disk with the device number `device` (`st_dev`), or the disk that holds the
+    /// partition with that number.
     pub(crate) fn of(&mut self, device: u64) -> Disk {
         *self.known.entry(device).or_insert_with(|| look(device))
     }
@@ -38,7 +40,7 @@ fn look(device: u64) -> Disk {
         major(device),
         minor(device)
     ));
-    // A partition has its queue one folder up.
+    // The queue of a partition is in the parent folder.
     let queues = [block.join("queue"), block.join("../queue")];
     let number = |name: &str| {
         let text = queues
@@ -53,8 +55,8 @@ fn look(device: u64) -> Disk {
     let piece_bytes = kib.map_or(PIECE_BYTES, |kib| {
         (kib << 10).clamp(PIECE_BYTES / 8, PIECE_BYTES_MAX)
     });
-    // A virtual disk says that it seeks unless its host says otherwise, which few do; in the order
-    // of inodes it is read well either way.
+    // A virtual disk claims to seek unless its host says otherwise, which few hosts do. The inode
+    // order suits both kinds.
     let is_virtual = block
         .canonicalize()
         .is_ok_and(|path| path.to_string_lossy().contains("/virtio"));
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_sysfs_does_not_know_is_taken_for_one_without_heads() {
+    fn device_unknown_to_sysfs_does_not_seek() {
         let disk = Disks::default().of(rustix::fs::makedev(0, 4095));
         assert_eq!(
             disk,

@@ -1,12 +1,12 @@
-//! The hot set: which parts of which files are in memory, kept in a file and brought back later.
+//! Hot sets: the resident ranges of files, saved to a file and loaded later.
 //!
-//! A hot set is a zstd frame of JSON lines: a head with the version, then a line for each file with
-//! its path, size, time of change and the runs of pages that were in memory: `zstd -dc` shows it.
-//! Files that changed since are left out: what was hot in them says nothing any more.
+//! A hot set is a zstd frame of JSON lines: a header with the version, then a line for each file
+//! with its path, size, modification time and runs of resident pages. `zstd -dc` prints it. Loading
+//! skips files that changed since: their old hot ranges no longer mean anything.
 
 use crate::open::open_regular;
 use crate::parallel;
-use crate::residency::{Known, cached_ranges, look, page_bytes};
+use crate::residency::{ResidencyReport, cached_ranges, look, page_bytes};
 use crate::scan::{Found, reason};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -17,45 +17,45 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What this library writes and reads.
+/// Version of the format that this library writes and reads.
 const VERSION: u32 = 1;
 const FORMAT: &str = "folio hot set";
-/// zstd's own default: the set is small, and the machine may be about to go down.
+/// zstd's default level: the set is small, and the machine may be shutting down.
 const LEVEL: i32 = 3;
-/// A line of a hostile file is no reason to use all memory: a path, and runs of a file of some
-/// terabytes.
+/// Maximum line length: a path, and the runs of a file of some terabytes. A hostile file must not
+/// exhaust memory.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// What a set is called until it is complete.
+/// Suffix of an incomplete set.
 const UNFINISHED: &str = ".unfinished";
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct Header {
     format: String,
     version: u32,
     page_bytes: u64,
 }
 
-/// One file of a set.
+/// One file of a hot set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Line {
-    path: Name,
+    path: SavedPath,
     size: u64,
     /// Seconds and nanoseconds.
     mtime: (i64, i64),
     inode: u64,
-    /// Runs of pages: how many are skipped, how many follow.
+    /// Runs of resident pages: pages to skip, then pages in the run.
     pages: Vec<(u64, u64)>,
 }
 
-/// A path, which need not be text.
+/// A path, as text where it is valid UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Name {
+enum SavedPath {
     Text(String),
     Bytes(Vec<u8>),
 }
 
-impl Name {
+impl SavedPath {
     fn new(path: &Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
         std::str::from_utf8(bytes).map_or_else(
@@ -72,46 +72,45 @@ impl Name {
     }
 }
 
-/// What was kept, or what of it can be brought back.
+/// The result of saving or loading a hot set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Kept {
-    /// Files of which something was in memory.
+pub struct HotSetReport {
+    /// Files with resident pages.
     pub files: u64,
-    /// Bytes that were.
+    /// Resident bytes.
     pub bytes: u64,
-    /// Files that are gone or were changed since.
+    /// Files that were removed or changed since.
     pub changed: u64,
-    /// Files of which the kernel does not tell this user anything.
-    pub not_told: u64,
-    /// Paths that could not be looked at, and why.
+    /// Files whose residency the kernel hides from this user.
+    pub unknown: u64,
+    /// Paths that could not be examined, each with the reason.
     pub failures: Vec<(PathBuf, String)>,
 }
 
-/// Writes what of `files` is in memory to a new file that takes the place of `path` once it is
-/// complete and on the disk. Only the owner may read it: it names files of all others.
-pub fn save_at(files: &[Found], path: &Path) -> io::Result<Kept> {
+/// Saves the resident ranges of `files` to `path`. Writes a new file, and renames it to `path` once
+/// it is complete and durable. Its mode is 0600, because it names files of all users.
+pub fn save_at(files: &[Found], path: &Path) -> io::Result<HotSetReport> {
     let mut name = path
         .file_name()
-        .ok_or_else(|| invalid("is no name of a file"))?
+        .ok_or_else(|| invalid("not a file name"))?
         .to_owned();
     name.push(UNFINISHED);
     let unfinished = path.with_file_name(name);
-    // Whoever left it there is gone, or about to replace what we write: the last one to finish
-    // wins.
+    // Left by an interrupted save, or by a concurrent one: the last save to finish wins.
     let _ = std::fs::remove_file(&unfinished);
     let file = File::options()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(&unfinished)?;
-    let saved = save(files, &file).and_then(|kept| {
+    let saved = save(files, &file).and_then(|report| {
         file.sync_all()?;
         std::fs::rename(&unfinished, path)?;
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(kept)
+        Ok(report)
     });
     if saved.is_err() {
         let _ = std::fs::remove_file(&unfinished);
@@ -119,28 +118,28 @@ pub fn save_at(files: &[Found], path: &Path) -> io::Result<Kept> {
     saved
 }
 
-/// Writes what of `files` is in memory to `out`.
-pub fn save(files: &[Found], out: impl Write) -> io::Result<Kept> {
-    let (lines, kept) = survey(files);
+/// Saves the resident ranges of `files` to `out`.
+pub fn save(files: &[Found], out: impl Write) -> io::Result<HotSetReport> {
+    let (lines, report) = survey(files);
     let mut out = zstd::Encoder::new(BufWriter::new(out), LEVEL)?;
-    let head = Head {
+    let header = Header {
         format: FORMAT.to_owned(),
         version: VERSION,
         page_bytes: page_bytes(),
     };
-    serde_json::to_writer(&mut out, &head)?;
+    serde_json::to_writer(&mut out, &header)?;
     for line in &lines {
         out.write_all(b"\n")?;
         serde_json::to_writer(&mut out, line)?;
     }
     out.write_all(b"\n")?;
     out.finish()?.flush()?;
-    Ok(kept)
+    Ok(report)
 }
 
-/// Looks at all files.
-fn survey(files: &[Found]) -> (Vec<Line>, Kept) {
-    let (mut lines, mut kept) = (Vec::new(), Kept::default());
+/// Returns the lines of all files with resident pages.
+fn survey(files: &[Found]) -> (Vec<Line>, HotSetReport) {
+    let (mut lines, mut report) = (Vec::new(), HotSetReport::default());
     for (found, looked) in files
         .iter()
         .zip(parallel::map(files, |found| hot(&found.path)))
@@ -148,21 +147,21 @@ fn survey(files: &[Found]) -> (Vec<Line>, Kept) {
         match looked {
             Ok(Some(line)) => lines.push(line),
             Ok(None) => {}
-            Err(Failure::NotTold) => kept.not_told += 1,
-            Err(Failure::Io(error)) => kept.failures.push((found.path.clone(), reason(&error))),
+            Err(Failure::ResidencyUnknown) => report.unknown += 1,
+            Err(Failure::Io(error)) => report.failures.push((found.path.clone(), reason(&error))),
         }
     }
     lines.sort_unstable_by_key(|line| (line.inode, line.size));
-    kept.files = lines.len() as u64;
+    report.files = lines.len() as u64;
     let hot = lines
         .iter()
         .flat_map(|line| ranges(&line.pages, page_bytes(), line.size).unwrap_or_default());
-    kept.bytes = hot.map(|range| range.end - range.start).sum();
-    (lines, kept)
+    report.bytes = hot.map(|range| range.end - range.start).sum();
+    (lines, report)
 }
 
 enum Failure {
-    NotTold,
+    ResidencyUnknown,
     Io(io::Error),
 }
 
@@ -172,11 +171,11 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What of a file is in memory; `None` if nothing is.
+/// Returns the resident ranges of a file; `None` if it has none.
 fn hot(path: &Path) -> Result<Option<Line>, Failure> {
     let (file, found) = open_regular(path)?;
-    let Known::Is(state) = look(&file, &found, 0..found.len())? else {
-        return Err(Failure::NotTold);
+    let ResidencyReport::Known(state) = look(&file, &found, 0..found.len())? else {
+        return Err(Failure::ResidencyUnknown);
     };
     if state.resident_bytes == 0 {
         return Ok(None);
@@ -191,7 +190,7 @@ fn hot(path: &Path) -> Result<Option<Line>, Failure> {
     let mtime = (found.mtime(), found.mtime_nsec());
     let absolute = std::path::absolute(path)?;
     let line = Line {
-        path: Name::new(&absolute),
+        path: SavedPath::new(&absolute),
         size: found.len(),
         mtime,
         inode: found.ino(),
@@ -200,32 +199,31 @@ fn hot(path: &Path) -> Result<Option<Line>, Failure> {
     Ok((!line.pages.is_empty()).then_some(line))
 }
 
-/// Reads a hot set: the parts of the files that are as they were, to be warmed.
-pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
+/// Loads a hot set: returns the saved ranges of the files that have not changed, for warming.
+pub fn load(input: impl Read) -> io::Result<(Vec<Found>, HotSetReport)> {
     let mut input = BufReader::new(zstd::Decoder::new(input)?);
-    // What is no zstd frame fails here.
-    let first = next_line(&mut input).map_err(|_| invalid("is no hot set"))?;
+    // Anything but a zstd frame fails here.
+    let first = next_line(&mut input).map_err(|_| invalid("not a hot set"))?;
     let Some(line) = first else {
-        return Err(invalid("is no hot set: it is empty"));
+        return Err(invalid("not a hot set: the file is empty"));
     };
-    let head: Head = serde_json::from_slice(&line).map_err(|_| invalid("is no hot set"))?;
-    if head.format != FORMAT {
-        return Err(invalid("is no hot set"));
+    let header: Header = serde_json::from_slice(&line).map_err(|_| invalid("not a hot set"))?;
+    if header.format != FORMAT {
+        return Err(invalid("not a hot set"));
     }
-    if head.version != VERSION || !head.page_bytes.is_power_of_two() {
+    if header.version != VERSION || !header.page_bytes.is_power_of_two() {
         return Err(invalid(&format!(
-            "is a hot set of version {}; this folio reads {VERSION}",
-            head.version
+            "hot set of version {}; this folio reads version {VERSION}",
+            header.version
         )));
     }
     let mut parts = Vec::new();
     while let Some(line) = next_line(&mut input)? {
-        let line: Line =
-            serde_json::from_slice(&line).map_err(|_| invalid("is a damaged hot set"))?;
+        let line: Line = serde_json::from_slice(&line).map_err(|_| invalid("damaged hot set"))?;
         let (size_bytes, mtime, inode) = (line.size, line.mtime, line.inode);
-        let ranges = ranges(&line.pages, head.page_bytes, size_bytes);
-        let ranges = ranges.ok_or_else(|| invalid("is a damaged hot set"))?;
-        parts.push(Part {
+        let ranges = ranges(&line.pages, header.page_bytes, size_bytes);
+        let ranges = ranges.ok_or_else(|| invalid("damaged hot set"))?;
+        parts.push(SavedFile {
             found: Found {
                 path: line.path.path(),
                 inode,
@@ -235,14 +233,14 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
             mtime,
         });
     }
-    let are_same = parallel::map(&parts, Part::is_same);
-    let (mut files, mut kept) = (Vec::new(), Kept::default());
+    let are_same = parallel::map(&parts, SavedFile::is_same);
+    let (mut files, mut report) = (Vec::new(), HotSetReport::default());
     for (part, is_same) in parts.into_iter().zip(are_same) {
         if !is_same {
-            kept.changed += 1;
+            report.changed += 1;
         } else if !part.found.ranges.is_empty() {
-            kept.files += 1;
-            kept.bytes += part
+            report.files += 1;
+            report.bytes += part
                 .found
                 .ranges
                 .iter()
@@ -251,17 +249,17 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
             files.push(part.found);
         }
     }
-    Ok((files, kept))
+    Ok((files, report))
 }
 
-/// A file of a set, and how it was.
-struct Part {
+/// A file of a hot set, with its attributes at the time of the save.
+struct SavedFile {
     found: Found,
     size_bytes: u64,
     mtime: (i64, i64),
 }
 
-impl Part {
+impl SavedFile {
     fn is_same(&self) -> bool {
         let now = std::fs::metadata(&self.found.path);
         now.is_ok_and(|now| {
@@ -272,20 +270,18 @@ impl Part {
     }
 }
 
-/// The next line, without its end.
+/// Reads the next line, without its newline.
 fn next_line(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     input.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
     match line.pop() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(line)),
-        Some(_) => Err(invalid(
-            "is a damaged hot set: it ends in the middle of a line",
-        )),
+        Some(_) => Err(invalid("damaged hot set: the last line is incomplete")),
     }
 }
 
-/// The bytes of runs of pages, neighbours joined; `None` if they make no sense.
+/// Converts runs of pages to byte ranges, with adjacent runs joined; `None` if a run overflows.
 fn ranges(pages: &[(u64, u64)], page_bytes: u64, size_bytes: u64) -> Option<Vec<Range<u64>>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut at = 0_u64;
@@ -313,7 +309,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn a_set_is_loaded_as_it_was_saved_without_what_changed() {
+    fn loaded_set_omits_changed_files() {
         let folder = tempfile::TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
         let mut found = Vec::new();
@@ -326,8 +322,8 @@ mod tests {
         found.push(Found::whole(odd.clone(), 2));
         found.push(Found::whole(path("gone"), 3));
         let mut set = Vec::new();
-        let kept = save(&found, &mut set).unwrap();
-        assert_eq!((kept.files, kept.failures.len()), (4, 1));
+        let report = save(&found, &mut set).unwrap();
+        assert_eq!((report.files, report.failures.len()), (4, 1));
         assert!(set.len() < 1000, "{}", set.len());
         File::options()
             .write(true)
@@ -336,8 +332,8 @@ mod tests {
             .write_all_at(b"x", 0)
             .unwrap();
         std::fs::remove_file(path("three")).unwrap();
-        let (files, kept) = load(&set[..]).unwrap();
-        assert_eq!((kept.files, kept.changed), (2, 2));
+        let (files, report) = load(&set[..]).unwrap();
+        assert_eq!((report.files, report.changed), (2, 2));
         assert_eq!(
             files.iter().find(|file| file.path == odd).unwrap().ranges,
             one(0..5)
@@ -357,30 +353,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_is_refused() {
+    fn invalid_set_is_rejected() {
         let pack = |text: &str| zstd::encode_all(text.as_bytes(), 3).unwrap();
-        let head = format!("{{\"format\":\"{FORMAT}\",\"version\":1,\"page_bytes\":4096}}\n");
+        let header = format!("{{\"format\":\"{FORMAT}\",\"version\":1,\"page_bytes\":4096}}\n");
         let refused = |bytes: &[u8]| load(bytes).unwrap_err().to_string();
-        assert!(load(&pack(&head)[..]).unwrap().0.is_empty());
-        assert!(refused(b"no zstd at all").contains("no hot set"));
+        assert!(load(&pack(&header)[..]).unwrap().0.is_empty());
+        assert!(refused(b"no zstd at all").contains("not a hot set"));
         assert!(refused(&pack("")).contains("empty"));
-        assert!(refused(&pack("{}\n")).contains("no hot set"));
-        assert!(refused(&pack(&head.replace(":1,", ":2,"))).contains("version 2"));
-        assert!(refused(&pack(&format!("{head}x\n"))).contains("damaged"));
+        assert!(refused(&pack("{}\n")).contains("not a hot set"));
+        assert!(refused(&pack(&header.replace(":1,", ":2,"))).contains("version 2"));
+        assert!(refused(&pack(&format!("{header}x\n"))).contains("damaged"));
         let line = "{\"path\":\"/x\",\"size\":9,\"mtime\":[0,0],\"inode\":1,\"pages\":[[0,18446744073709551615]]}";
-        assert!(refused(&pack(&format!("{head}{line}\n"))).contains("damaged"));
-        assert!(refused(&pack(&format!("{head}{line}"))).contains("middle"));
+        assert!(refused(&pack(&format!("{header}{line}\n"))).contains("damaged"));
+        assert!(refused(&pack(&format!("{header}{line}"))).contains("middle"));
     }
 
     #[test]
-    fn neighbours_are_joined_and_what_is_beyond_the_end_is_left_out() {
+    fn adjacent_runs_join_and_end_at_the_file_size() {
         let pages = [(1, 1), (0, 1), (2, 1), (100, 5)];
         let found = ranges(&pages, 4096, 20 * 4096).unwrap();
         assert_eq!(found, [4096..3 * 4096, 5 * 4096..6 * 4096]);
     }
 
     #[test]
-    fn a_set_takes_its_place_only_when_it_is_complete() {
+    fn set_is_renamed_only_when_complete() {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("set");
         std::fs::write(folder.path().join("hot"), "hot").unwrap();
@@ -396,7 +392,7 @@ mod tests {
         assert_eq!(
             std::fs::read_dir(folder.path()).unwrap().count(),
             2,
-            "nothing unfinished stays"
+            "no unfinished file remains"
         );
         assert!(save_at(&found, Path::new("/")).is_err());
     }

@@ -1,17 +1,17 @@
-//! The host kernel's page cache: what is in it, bringing files in, keeping what was hot.
+//! The host kernel's page cache: residency of files, warming, and hot sets that survive a restart.
 //!
 //! ```text
-//!   scan       which files, in the order of inode numbers
-//!   residency  how much of each is in memory, as far as it can be known
-//!   survey     the same of whole trees; drop
-//!   warm       the rest brought in, in an order that suits the disk (device.rs)
-//!   hotset     which parts of which files are in memory, kept and brought back
-//!   memory     how much room there is; meminfo what it is used for; top which files fill it
+//!   scan       files of trees, in the order of inode numbers
+//!   residency  bytes of one file in memory
+//!   survey     residency of trees; drop
+//!   warm       reads absent pages, in an order that suits the disk (device.rs)
+//!   hotset     the resident ranges of files, saved and loaded
+//!   memory     memory available; meminfo: its use; top: the files that fill it
 //!   sys        cachestat(2), mincore(2), FIEMAP
 //! ```
 //!
-//! Neighbours: `folio-cli` above; below, the kernel alone. Folio's own page cache is another one
-//! (`folio::cache`).
+//! Neighbors: `folio-cli`, `folio-bench` and `folio-doctor` above; the host's kernel below. Folio's
+//! own page cache is `folio::cache`.
 
 #![deny(unsafe_code)]
 
@@ -29,14 +29,14 @@ mod sys;
 mod top;
 mod warm;
 
-pub use hotset::{Kept, load, save, save_at};
+pub use hotset::{HotSetReport, load, save, save_at};
 pub use meminfo::{MemInfo, Pressure, Rates};
 pub use memory::Memory;
 pub use residency::{
-    Known, Residency, Unknown, cached_ranges, lock, peek, residency, residency_of,
+    Residency, ResidencyReport, UnknownReason, cached_ranges, lock, peek, residency, residency_of,
 };
 pub use scan::{Files, Found, Scan, Walked};
 pub use survey::{Dropped, State, drop_files, survey};
 pub use sys::{Extent, Locked, fiemap as extents};
-pub use top::{Held, Mount, Mounts, Top, top};
+pub use top::{CachedFile, Mount, Mounts, Top, top};
 pub use warm::{Order, Progress, Warm, Warmed};

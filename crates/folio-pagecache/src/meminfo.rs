@@ -1,50 +1,49 @@
-//! The whole machine's memory at one moment, as `sar -r` and /proc/vmstat tell of it, and what
-//! changed since another.
+//! A snapshot of the machine's memory, in the terms of `sar -r` and /proc/vmstat, and the rates
+//! between two snapshots.
 
 use crate::memory::{Memory, meminfo};
 use serde::Serialize;
 use std::fs;
 use std::time::Instant;
 
-/// What /proc tells now. Bytes, unless the name says something else.
+/// A snapshot from /proc. Values are in bytes unless the name has another unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemInfo {
     /// `MemTotal`.
     pub total_bytes: u64,
-    /// `MemFree`: used for nothing, not even a cache.
+    /// `MemFree`: unused, not even for a cache.
     pub free_bytes: u64,
-    /// `MemAvailable`: what a program could get without swapping.
+    /// `MemAvailable`: available to programs without swapping.
     pub available_bytes: u64,
-    /// `Buffers`: pages of block devices, among them most metadata of ext4.
+    /// `Buffers`: pages of block devices, including most metadata of ext4.
     pub buffers_bytes: u64,
-    /// `Cached`: pages of files, those of tmpfs and shared memory among them.
+    /// `Cached`: pages of files, including tmpfs and shared memory.
     pub cached_bytes: u64,
-    /// `Shmem`: of those, tmpfs and shared memory, which only swapping makes room of.
+    /// `Shmem`: the part of `Cached` in tmpfs and shared memory, which only swapping can evict.
     pub shared_bytes: u64,
-    /// `Dirty`: changed and not written.
+    /// `Dirty`: waiting for writeback.
     pub dirty_bytes: u64,
     /// `Writeback`: being written.
     pub writeback_bytes: u64,
     /// `Active(file)`: used more than once.
     pub active_file_bytes: u64,
-    /// `Inactive(file)`: the first to go.
+    /// `Inactive(file)`: evicted first.
     pub inactive_file_bytes: u64,
-    /// `SReclaimable`: names and inodes that are remembered.
+    /// `SReclaimable`: mostly cached dentries and inodes.
     pub reclaimable_slab_bytes: u64,
-    /// `workingset_refault_file`: pages that were read again soon after they had to go, since the
-    /// machine started.
+    /// `workingset_refault_file`: pages read again soon after eviction, since boot.
     pub refaulted_pages: u64,
-    /// `pgpgin`: read from disks since then.
+    /// `pgpgin`: read from disks since boot.
     pub disk_read_bytes: u64,
-    /// `pgpgout`: written to disks since then.
+    /// `pgpgout`: written to disks since boot.
     pub disk_written_bytes: u64,
-    /// The memory that this control group may use.
+    /// Memory limit of this control group.
     pub group: Memory,
-    /// Time lost waiting for memory.
+    /// Pressure stall time of memory.
     pub memory_pressure: Option<Pressure>,
-    /// Time lost waiting for disks.
+    /// Pressure stall time of I/O.
     pub io_pressure: Option<Pressure>,
-    /// When it was looked at.
+    /// Time of the snapshot.
     #[serde(skip)]
     pub at: Instant,
 }
@@ -52,25 +51,25 @@ pub struct MemInfo {
 /// Percent of time in the last 10 seconds (Documentation/accounting/psi.rst).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pressure {
-    /// At least one task waited.
+    /// Time in which at least one task waited (`some`).
     pub some_percent: f64,
-    /// All of them did.
+    /// Time in which all tasks waited (`full`).
     pub full_percent: f64,
 }
 
-/// What happened between two moments, in each second.
+/// Rates per second between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rates {
-    /// Pages that were read again soon after they had to go.
+    /// Pages read again soon after eviction.
     pub refaulted_pages: f64,
-    /// Bytes that disks delivered.
+    /// Bytes read from disks.
     pub disk_read_bytes: f64,
-    /// Bytes that disks took.
+    /// Bytes written to disks.
     pub disk_written_bytes: f64,
 }
 
 impl MemInfo {
-    /// How it is now. What this kernel does not tell is 0, or `None`.
+    /// Takes a snapshot. Values that this kernel does not report are 0 or `None`.
     pub fn now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let (memory, vm) = (read("/proc/meminfo"), read("/proc/vmstat"));
@@ -89,7 +88,7 @@ impl MemInfo {
             inactive_file_bytes: of("Inactive(file)"),
             reclaimable_slab_bytes: of("SReclaimable"),
             refaulted_pages: count("workingset_refault_file"),
-            // These two count KiB, whatever their names say.
+            // These two are in KiB in spite of their names.
             disk_read_bytes: count("pgpgin").saturating_mul(1024),
             disk_written_bytes: count("pgpgout").saturating_mul(1024),
             group: Memory::here(),
@@ -99,7 +98,7 @@ impl MemInfo {
         }
     }
 
-    /// What happened since `before`.
+    /// Returns the rates since `before`.
     pub fn since(&self, before: &Self) -> Rates {
         let seconds = self
             .at
@@ -122,7 +121,7 @@ fn vmstat(text: &str, name: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// The short averages; without a line `full` they are those of `some` alone.
+/// Parses the 10-second averages of a pressure file, which may lack the line `full`.
 fn pressure(text: &str) -> Option<Pressure> {
     let average = |kind: &str| {
         let line = text
@@ -144,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_and_pressure_are_read() {
+    fn counters_and_pressure_are_parsed() {
         let text = "workingset_refault_anon 5\nworkingset_refault_file 17\npgpgin 3\n";
         assert_eq!(vmstat(text, "workingset_refault_file"), Some(17));
         assert_eq!(vmstat(text, "workingset_refault"), None);
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_a_second() {
+    fn rates_are_per_second() {
         let now = MemInfo::now();
         let mut then = now.clone();
         then.at = now

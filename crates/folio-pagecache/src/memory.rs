@@ -1,5 +1,4 @@
-//! How much memory there is for the page cache: the machine's, and what the control group leaves of
-//! it.
+//! Memory available to the page cache: that of the machine, within the limits of the control group.
 
 use serde::Serialize;
 use std::fs;
@@ -8,15 +7,15 @@ use std::path::{Path, PathBuf};
 /// Memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All there is: the machine's, or the control group's limit if that is less.
+    /// Total: the machine's memory, or the control group's limit if that is less.
     pub total_bytes: u64,
-    /// What a program could get without swapping (`MemAvailable` of proc(5)), within the control
-    /// group's limit.
+    /// Memory available without swapping (`MemAvailable` of proc(5)), within the control group's
+    /// limit.
     pub available_bytes: u64,
 }
 
 impl Memory {
-    /// The memory of this machine and control group, as far as /proc and /sys tell.
+    /// Returns the memory of this machine and control group, from /proc and /sys.
     pub fn here() -> Self {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let of = |name| meminfo(&text, name).unwrap_or(0);
@@ -42,8 +41,8 @@ impl Memory {
             .fold(memory, |memory, folder| memory.within(folder, &NEW))
     }
 
-    /// The same within the limit of a control group, if it has one.
-    fn within(self, folder: &Path, names: &Names) -> Self {
+    /// Applies the limit of the control group at `folder`, if it has one.
+    fn within(self, folder: &Path, names: &GroupFileNames) -> Self {
         let number = |name: &str| {
             let text = fs::read_to_string(folder.join(name)).ok()?;
             text.trim().parse::<u64>().ok()
@@ -51,7 +50,7 @@ impl Memory {
         let (Some(limit), Some(used)) = (number(names.limit), number(names.used)) else {
             return self;
         };
-        // Cached files that nobody writes make room at once.
+        // Clean cached pages can be evicted at once.
         let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
         let of = |name: &str| {
             let line = stat
@@ -69,8 +68,8 @@ impl Memory {
     }
 }
 
-/// What the files of a control group, and the words in its `memory.stat`, are called.
-struct Names {
+/// GroupFileNames of a control group's files and of the fields in its `memory.stat`.
+struct GroupFileNames {
     limit: &'static str,
     used: &'static str,
     active: &'static str,
@@ -79,15 +78,15 @@ struct Names {
 }
 
 /// Version 2 (Documentation/admin-guide/cgroup-v2.rst).
-const NEW: Names = Names {
+const NEW: GroupFileNames = GroupFileNames {
     limit: "memory.max",
     used: "memory.current",
     active: "active_file",
     inactive: "inactive_file",
     dirty: "file_dirty",
 };
-/// Version 1 (Documentation/admin-guide/cgroup-v1/memory.rst), those below included.
-const OLD: Names = Names {
+/// Version 1 (Documentation/admin-guide/cgroup-v1/memory.rst), with nested groups included.
+const OLD: GroupFileNames = GroupFileNames {
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
     active: "total_active_file",
@@ -95,7 +94,7 @@ const OLD: Names = Names {
     dirty: "total_dirty",
 };
 
-/// A line of /proc/meminfo, in bytes.
+/// Returns the value of a line of /proc/meminfo, in bytes.
 pub(crate) fn meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text
         .lines()
@@ -109,8 +108,8 @@ pub(crate) fn meminfo(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// The folder of this control group below `root`, and those above it: each may have a limit. In a
-/// container, whose group is the root that it sees, that is all there is.
+/// Returns the folder of this control group below `root`, and the folders above it: each may have a
+/// limit. In a container the only visible group is the root.
 fn folders<'a>(
     text: &'a str,
     root: &Path,
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_meminfo_are_read_in_bytes() {
+    fn meminfo_line_is_parsed_in_bytes() {
         let text =
             "MemTotal:       24684136 kB\nMemAvailable:   20000000 kB\nHugePages_Total:       3\n";
         assert_eq!(meminfo(text, "MemTotal"), Some(24_684_136 << 10));
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_and_those_above_it_limit() {
+    fn group_and_its_parents_limit_memory() {
         let text = "1:cpu:/x\n4:memory:/a\n0::/system.slice/db.service\n";
         let found = folders(text, Path::new("/g"), |line| line.strip_prefix("0::"));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Files opened to be looked at: without waiting, and without counting as an access.
+//! Opens files for examination: without blocking, and without updating the access time.
 
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -6,8 +6,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens what is at `path` for reading. Never waits for the other end of a FIFO that has taken the
-/// file's place.
+/// Opens the file at `path` for reading. Does not block on a FIFO that has replaced the file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let open = |flags: OFlags| {
@@ -16,19 +15,19 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
             .custom_flags(flags.bits() as i32)
             .open(path)
     };
-    // Only the owner may leave the time of access alone.
+    // Only the owner may use O_NOATIME.
     open(flags | OFlags::NOATIME).or_else(|error| match error.raw_os_error() {
         Some(libc::EPERM) => open(flags),
         _ => Err(error),
     })
 }
 
-/// The same for what has to be a regular file still.
+/// As [`open`], for a file that must still be a regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<(File, std::fs::Metadata)> {
     let file = open(path)?;
     let found = file.metadata()?;
     match found.is_file() {
         true => Ok((file, found)),
-        false => Err(io::Error::other("is no regular file any more")),
+        false => Err(io::Error::other("no longer a regular file")),
     }
 }

@@ -1,13 +1,13 @@
-//! The same work on many things, by several threads.
+//! A parallel map over a slice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Threads unless told otherwise: enough to keep a fast disk busy while each waits to open the next
-/// small file.
+/// Default number of threads: enough to keep a fast disk busy while each thread waits for open(2)
+/// of the next small file.
 pub(crate) const THREADS: usize = 16;
 
-/// What `work` makes of each of `items`, in their order.
+/// Returns the results of `work` for `items`, in their order.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let all = Mutex::new(Vec::with_capacity(items.len()));

@@ -1,4 +1,4 @@
-//! How much of a file is in the kernel's page cache, as far as that can be known.
+//! The residency of a file: how many of its bytes are in the kernel's page cache.
 
 use crate::open::open_regular;
 use crate::sys::{self, Locked};
@@ -15,9 +15,9 @@ use std::sync::OnceLock;
 
 /// overlayfs (linux/magic.h): its files have no pages of their own, so cachestat(2) counts none.
 const OVERLAYFS_MAGIC: FsWord = 0x794c_7630;
-/// OpenZFS: what was read is in its own cache (ARC), which the kernel counts nowhere.
+/// OpenZFS: file data is in its own cache (ARC), which the kernel does not count.
 const ZFS_MAGIC: FsWord = 0x2fc1_2fc1;
-/// Bytes that are mapped at a time to be looked at.
+/// Bytes mapped at a time for mincore(2).
 const WINDOW: u64 = 1 << 30;
 
 /// Bytes of a file in the page cache, counted in whole pages.
@@ -25,102 +25,107 @@ const WINDOW: u64 = 1 << 30;
 pub struct Residency {
     /// Size of the file in bytes.
     pub size_bytes: u64,
-    /// In memory, the page at the end counted as far as the file reaches.
+    /// Bytes in memory; the last page counts up to the end of the file.
     pub resident_bytes: u64,
-    /// Changed in memory and not written; `None` where it cannot be known.
+    /// Bytes changed in memory and not written; `None` if unknown.
     pub dirty_bytes: Option<u64>,
-    /// Being written.
+    /// Bytes being written; `None` if unknown.
     pub writeback_bytes: Option<u64>,
-    /// Not in memory any more, and remembered as having been.
+    /// Bytes evicted, as far as the kernel remembers them; `None` if unknown.
     pub evicted_bytes: Option<u64>,
-    /// Of those, the ones that went only just now: they would be there if there were a little more
-    /// memory.
+    /// The part of them evicted so recently that a little more memory would have kept them.
     pub recently_evicted_bytes: Option<u64>,
 }
 
-/// What can be known about a file.
+/// The answer to a question about residency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
-    /// This is how it is.
-    Is(Residency),
-    /// Nobody tells.
-    NotTold(Unknown),
+pub enum ResidencyReport {
+    /// The residency is known.
+    Known(Residency),
+    /// The residency cannot be determined.
+    Unknown(UnknownReason),
 }
 
-/// Why it cannot be known how much of a file is in memory.
+/// Why the residency of a file cannot be determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unknown {
-    /// The kernel does not tell this user: the file is somebody else's and may not be written.
+pub enum UnknownReason {
+    /// The kernel hides it: the user neither owns the file nor may write it.
     Rights,
-    /// The file system keeps its data in a cache of its own.
+    /// The file system caches data outside the page cache.
     OwnCache,
-    /// The kernel has no cachestat(2), and its mincore(2) says of everything that it is in memory.
+    /// The kernel has no cachestat(2), and its mincore(2) reports every page as resident.
     Kernel,
 }
 
-impl fmt::Display for Unknown {
+impl fmt::Display for UnknownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Rights => "the kernel tells only the owner, who may write the file, and root",
+            Self::Rights => {
+                "the kernel reports it only to root, the owner and users with write permission"
+            }
             Self::OwnCache => "the file system has a cache of its own",
-            Self::Kernel => "this kernel does not tell",
+            Self::Kernel => "this kernel does not report it",
         })
     }
 }
 
-/// How much of `file` is in memory.
+/// Returns how much of `file` is in memory.
 ///
-/// cachestat(2) where there is one, mincore(2) else and on overlayfs, which the other is blind to.
-/// Neither tells who may not write a file and does not own it: one refuses, the other says that
-/// everything is there.
-pub fn residency(file: &File) -> io::Result<Known> {
+/// Uses cachestat(2) where it exists, else mincore(2); on overlayfs always mincore(2), because
+/// cachestat(2) counts no pages there. Without ownership or write permission,
+/// cachestat(2) fails and mincore(2) reports every page as resident.
+pub fn residency(file: &File) -> io::Result<ResidencyReport> {
     let found = file.metadata()?;
     look(file, &found, 0..found.len())
 }
 
-/// How much of a part of `file` (bytes, from a page's beginning on) is in memory, told as
-/// [`residency`] tells of a whole file; the size is the part's.
-pub fn residency_of(file: &File, range: Range<u64>) -> io::Result<Known> {
+/// Returns how much of `range` of `file` is in memory, as [`residency`] does for a whole file.
+/// `range` is in bytes and starts at a page boundary; the reported size is that of the range.
+pub fn residency_of(file: &File, range: Range<u64>) -> io::Result<ResidencyReport> {
     look(file, &file.metadata()?, range)
 }
 
-/// The same where the file's attributes are known.
-pub(crate) fn look(file: &File, found: &Metadata, range: Range<u64>) -> io::Result<Known> {
+/// As [`residency_of`], for a file whose attributes are known.
+pub(crate) fn look(
+    file: &File,
+    found: &Metadata,
+    range: Range<u64>,
+) -> io::Result<ResidencyReport> {
     let size_bytes = range.end.saturating_sub(range.start);
     let magic = rustix::fs::fstatfs(file).map_or(0, |found| found.f_type);
     if magic == ZFS_MAGIC {
-        return Ok(Known::NotTold(Unknown::OwnCache));
+        return Ok(ResidencyReport::Unknown(UnknownReason::OwnCache));
     }
     if magic != OVERLAYFS_MAGIC {
         match sys::cachestat(file, range.clone()) {
-            Ok(found) => return Ok(Known::Is(counted(size_bytes, &found))),
+            Ok(found) => return Ok(ResidencyReport::Known(counted(size_bytes, &found))),
             Err(error) => match error.raw_os_error() {
-                Some(libc::EPERM) => return Ok(Known::NotTold(Unknown::Rights)),
+                Some(libc::EPERM) => return Ok(ResidencyReport::Unknown(UnknownReason::Rights)),
                 Some(libc::ENOSYS | libc::EOPNOTSUPP) => {}
                 _ => return Err(error),
             },
         }
     }
-    if size_bytes > 0 && !mincore_tells() {
-        return Ok(Known::NotTold(Unknown::Kernel));
+    if size_bytes > 0 && !mincore_reports_absence() {
+        return Ok(ResidencyReport::Unknown(UnknownReason::Kernel));
     }
-    if !is_told(file, found)? {
-        return Ok(Known::NotTold(Unknown::Rights));
+    if !is_mincore_permitted(file, found)? {
+        return Ok(ResidencyReport::Unknown(UnknownReason::Rights));
     }
     let mut resident_bytes = 0;
     cached_ranges(file, range, |range| {
         resident_bytes += range.end - range.start
     })?;
-    Ok(Known::Is(Residency {
+    Ok(ResidencyReport::Known(Residency {
         size_bytes,
         resident_bytes,
         ..Residency::default()
     }))
 }
 
-/// Reads the beginning of a regular file and leaves the cache as it was: a page that comes in goes
-/// again. Returns how many bytes that were, fewer where the file is shorter.
+/// Reads the start of a regular file and leaves the cache as it was: pages that the read brought in
+/// are dropped. Returns the bytes read, fewer than `buf` holds if the file is shorter.
 pub fn peek(path: &Path, buf: &mut [u8]) -> io::Result<usize> {
     let (file, found) = open_regular(path)?;
     rustix::fs::fadvise(&file, 0, None, Advice::Random)?;
@@ -128,14 +133,14 @@ pub fn peek(path: &Path, buf: &mut [u8]) -> io::Result<usize> {
     let before = resident_in(&file, &found, &looked_at)?;
     let count = file.read_at(buf, 0)?;
     if before == Some(0) {
-        // Of a page in part nothing goes.
+        // The kernel drops whole pages only.
         let pages = (buf.len() as u64).next_multiple_of(page_bytes());
         rustix::fs::fadvise(&file, 0, NonZeroU64::new(pages), Advice::DontNeed)?;
     }
     Ok(count)
 }
 
-/// How many bytes of `range` are in memory, or on their way there; `None` where nobody tells.
+/// Returns the bytes of `range` that are in memory or being read; `None` if unknown.
 pub(crate) fn resident_in(
     file: &File,
     found: &Metadata,
@@ -145,8 +150,8 @@ pub(crate) fn resident_in(
         return Ok(Some(0));
     }
     match look(file, found, range.clone())? {
-        Known::Is(told) => Ok(Some(told.resident_bytes)),
-        Known::NotTold(_) => Ok(None),
+        ResidencyReport::Known(found) => Ok(Some(found.resident_bytes)),
+        ResidencyReport::Unknown(_) => Ok(None),
     }
 }
 
@@ -155,7 +160,7 @@ fn counted(size_bytes: u64, found: &sys::CacheStat) -> Residency {
     let bytes = |pages: u64| pages.saturating_mul(page);
     Residency {
         size_bytes,
-        // The last page is there as far as the file reaches.
+        // The last page counts up to the end of the file.
         resident_bytes: bytes(found.cached).min(size_bytes),
         dirty_bytes: Some(bytes(found.dirty).min(size_bytes)),
         writeback_bytes: Some(bytes(found.writeback).min(size_bytes)),
@@ -164,9 +169,9 @@ fn counted(size_bytes: u64, found: &sys::CacheStat) -> Residency {
     }
 }
 
-/// Whether mincore(2) tells this user the truth about a file. Linux: mm/mincore.c,
+/// Returns whether mincore(2) gives this user correct answers about a file. Linux: mm/mincore.c,
 /// `can_do_mincore`.
-fn is_told(file: &File, found: &Metadata) -> io::Result<bool> {
+fn is_mincore_permitted(file: &File, found: &Metadata) -> io::Result<bool> {
     let euid = rustix::process::geteuid();
     if euid.is_root() || found.uid() == euid.as_raw() {
         return Ok(true);
@@ -175,11 +180,11 @@ fn is_told(file: &File, found: &Metadata) -> io::Result<bool> {
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok())
 }
 
-/// Whether mincore(2) says of a page that nobody ever touched that it is not in memory. Where the
-/// kernel is a program, as in gVisor, it says so of none.
-fn mincore_tells() -> bool {
-    static TELLS: OnceLock<bool> = OnceLock::new();
-    *TELLS.get_or_init(|| {
+/// Returns whether mincore(2) reports an untouched page as absent. gVisor reports every page as
+/// resident.
+fn mincore_reports_absence() -> bool {
+    static REPORTS: OnceLock<bool> = OnceLock::new();
+    *REPORTS.get_or_init(|| {
         let Ok(file) = rustix::fs::memfd_create("folio", MemfdFlags::CLOEXEC) else {
             return false;
         };
@@ -191,8 +196,8 @@ fn mincore_tells() -> bool {
     })
 }
 
-/// Calls `each` for the runs of bytes in `range` that are in memory and complete, in order; the
-/// first and the last page are cut to the range. By mincore(2).
+/// Calls `each` for the runs of bytes in `range` that are in memory and up to date, in order. The
+/// first and the last page are clipped to the range. Uses mincore(2).
 pub fn cached_ranges(
     file: &File,
     range: Range<u64>,
@@ -219,11 +224,15 @@ pub fn cached_ranges(
     Ok(())
 }
 
-/// Has what is in memory of the file at `path` stay there, and tells how many bytes that is. What
-/// is not in memory is not read. EAGAIN, ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
+/// Locks the resident pages of the file at `path` in memory; returns the lock and its bytes. Absent
+/// pages are not read.
+///
+/// # Errors
+///
+/// EAGAIN, ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
 pub fn lock(path: &Path) -> io::Result<(Locked, u64)> {
     let (file, found) = open_regular(path)?;
-    if let Known::NotTold(unknown) = look(&file, &found, 0..found.len())? {
+    if let ResidencyReport::Unknown(unknown) = look(&file, &found, 0..found.len())? {
         return Err(io::Error::other(unknown.to_string()));
     }
     let (mut ranges, mut bytes) = (Vec::new(), 0);
@@ -234,7 +243,7 @@ pub fn lock(path: &Path) -> io::Result<(Locked, u64)> {
     Ok((Locked::new(&file, found.len(), &ranges)?, bytes))
 }
 
-/// Bytes of a page.
+/// Returns the host's page size in bytes.
 pub(crate) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -245,16 +254,16 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn mincore_of_linux_can_be_trusted() {
-        assert!(mincore_tells());
+    fn linux_mincore_reports_absent_pages() {
+        assert!(mincore_reports_absence());
     }
 
     #[test]
-    fn what_is_written_is_resident_up_to_the_size() {
+    fn written_bytes_are_resident_up_to_the_size() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[1; 100], 3 * page_bytes()).unwrap();
         let size_bytes = 3 * page_bytes() + 100;
-        let Known::Is(found) = residency(&file).unwrap() else {
+        let ResidencyReport::Known(found) = residency(&file).unwrap() else {
             panic!("our own file")
         };
         assert_eq!(found.size_bytes, size_bytes);

@@ -1,4 +1,4 @@
-//! Which files: trees walked by several threads, each file once, in the order of inode numbers.
+//! Parallel tree walks: the regular files of trees, each once, in the order of inode numbers.
 
 use crate::parallel::THREADS;
 use globset::GlobSet;
@@ -12,34 +12,35 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is looked for.
+/// Filters of a walk.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
-    /// Only files whose path or name one of these matches; everything if there is none.
+    /// Includes only files whose path or name matches one of these globs; all files if there is
+    /// none.
     pub include: Option<GlobSet>,
-    /// No files and no folders whose path or name one of these matches.
+    /// Excludes files and folders whose path or name matches one of these globs.
     pub exclude: Option<GlobSet>,
     /// Whether symbolic links below the paths are followed.
     pub follows_links: bool,
-    /// Whether other file systems mounted below the paths are left alone.
+    /// Whether the walk stays on the file system of each path.
     pub stays_on_file_system: bool,
-    /// Set to end the walk soon.
+    /// Ends the walk early when set.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// A regular file that was found.
+/// A regular file found by a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its path, as the path that was asked for begins.
+    /// Path of the file, below the path that was asked for.
     pub path: PathBuf,
-    /// Inode number, which in many file systems tells roughly where it lies.
+    /// Inode number, which in many file systems follows the location on disk.
     pub inode: u64,
-    /// The parts of it that are meant, in order, in bytes; all of it if there are none.
+    /// Selected byte ranges, in order; empty selects the whole file.
     pub ranges: Vec<Range<u64>>,
 }
 
 impl Found {
-    /// All of a file.
+    /// Selects a whole file.
     pub fn whole(path: PathBuf, inode: u64) -> Self {
         Self {
             path,
@@ -48,7 +49,7 @@ impl Found {
         }
     }
 
-    /// The parts that are meant of a file that has this size now.
+    /// Returns the selected byte ranges of a file with the given size.
     pub(crate) fn parts(&self, size_bytes: u64) -> Vec<Range<u64>> {
         if self.ranges.is_empty() {
             return std::iter::once(0..size_bytes).collect();
@@ -62,14 +63,14 @@ impl Found {
     }
 }
 
-/// What was found, and what could not be looked at.
+/// The result of a walk.
 #[derive(Debug)]
 pub struct Walked<T> {
-    /// What was made of the regular files.
+    /// Results for the regular files.
     pub found: Vec<T>,
-    /// Paths, and why not.
+    /// Paths that could not be examined, each with the reason.
     pub failures: Vec<(PathBuf, String)>,
-    /// Things that are neither file, directory nor link: they are not opened.
+    /// Count of files that are not regular files, directories or links; they are not opened.
     pub special: u64,
 }
 
@@ -87,7 +88,7 @@ impl<T> Default for Walked<T> {
 }
 
 impl<T> Walked<T> {
-    /// Takes in what was made of one file.
+    /// Adds the result for one file.
     fn take(&mut self, path: &Path, made: io::Result<Option<T>>) {
         match made {
             Ok(made) => self.found.extend(made),
@@ -103,8 +104,8 @@ impl<T> Walked<T> {
 }
 
 impl Scan {
-    /// Finds all regular files at and below `paths`. Paths themselves may be links; what lies below
-    /// them is followed only if asked.
+    /// Finds all regular files at and below `paths`. A path may itself be a symbolic link; links
+    /// below it are followed only on request.
     pub fn files(&self, paths: &[PathBuf]) -> Files {
         let mut files = self.each(paths, |path, inode| {
             Ok(Some(Found::whole(path.to_owned(), inode.unwrap_or(0))))
@@ -113,12 +114,12 @@ impl Scan {
             .found
             .sort_unstable_by(|a, b| (a.inode, &a.path).cmp(&(b.inode, &b.path)));
         let mut paths = HashSet::new();
-        // The same folder may have been named twice.
+        // The same folder may be given twice.
         files.found.retain(|found| paths.insert(found.path.clone()));
         files
     }
 
-    /// Whether a file with this path would be found below a path that was asked for.
+    /// Returns whether the filters accept a file with this path.
     pub fn takes(&self, path: &Path) -> bool {
         let is_left_out = |exclude: &GlobSet| path.ancestors().any(|path| matches(exclude, path));
         self.include
@@ -127,8 +128,8 @@ impl Scan {
             && !self.exclude.as_ref().is_some_and(is_left_out)
     }
 
-    /// Calls `look` for all regular files at and below `paths`, from several threads, with their
-    /// path and inode number; in no order, and twice for what lies below two of them.
+    /// Calls `look` with path and inode number of each regular file at and below `paths`, from
+    /// several threads and in no order; twice for a file below two of the paths.
     pub(crate) fn each<T: Send>(
         &self,
         paths: &[PathBuf],
@@ -165,7 +166,7 @@ impl Scan {
             walk.filter_entry(move |entry| entry.depth() == 0 || !matches(&exclude, entry.path()));
         }
         walk.build_parallel().run(|| {
-            // Each thread hands over what it has when it ends.
+            // Each thread adds its results when it ends.
             let mut mine = Mine {
                 all,
                 found: Walked::default(),
@@ -185,7 +186,7 @@ impl Scan {
     }
 }
 
-/// What one thread has found.
+/// Results of one thread.
 struct Mine<'a, T> {
     all: &'a Mutex<Walked<T>>,
     found: Walked<T>,
@@ -202,7 +203,7 @@ impl<T> Mine<'_, T> {
             Ok(entry) => entry,
             Err(error) => return self.found.failures.push(describe(&error)),
         };
-        // A link that is not followed has the type of a link.
+        // A link that is not followed keeps the type of a link.
         let Some(kind) = entry.file_type() else {
             return;
         };
@@ -235,13 +236,13 @@ fn describe(error: &ignore::Error) -> (PathBuf, String) {
     }
 }
 
-/// What went wrong, without the number that Rust adds.
+/// Returns the error text without the errno that Rust appends.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// Globs with a slash are for the path, others for the name too.
+/// Matches globs with a slash against the path, and other globs also against the name.
 fn matches(globs: &GlobSet, path: &Path) -> bool {
     globs.is_match(path)
         || path
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_found_once_and_links_are_left() {
+    fn walk_finds_files_once_and_skips_links() {
         let folder = tempfile::TempDir::new().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("a/b")).unwrap();

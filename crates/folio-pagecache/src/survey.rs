@@ -1,7 +1,7 @@
-//! The state of many files: how much of each is in memory, and what remains after it was dropped.
+//! Residency of many files, and dropping them from the cache.
 
 use crate::open::open_regular;
-use crate::residency::{Known, Residency, look};
+use crate::residency::{Residency, ResidencyReport, look};
 use crate::scan::{Scan, Walked};
 use rustix::fs::Advice;
 use std::fs::{File, Metadata};
@@ -10,26 +10,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file and what of it is in memory.
+/// A file and its residency.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Its path, as the path that was asked for begins.
+    /// Path of the file, below the path that was asked for.
     pub path: PathBuf,
     /// Device and inode number: the same for all names of a file.
     pub id: (u64, u64),
     /// Size in bytes.
     pub size_bytes: u64,
-    /// What of it is in memory.
-    pub known: Known,
+    /// Residency, if it can be determined.
+    pub known: ResidencyReport,
 }
 
-/// A file, and what of it was in memory before and after it was dropped.
+/// A dropped file, with its residency before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
-    /// The file as it is now.
+    /// The file after the drop.
     pub after: State,
-    /// What of it was in memory.
-    pub before: Known,
+    /// Residency before the drop.
+    pub before: ResidencyReport,
 }
 
 impl State {
@@ -43,23 +43,23 @@ impl State {
         })
     }
 
-    /// The state of a file that is reached by one path and told of by another.
+    /// Returns the state of the file at `path`.
     pub(crate) fn look(path: &Path) -> io::Result<Self> {
         let (file, found) = open_regular(path)?;
         Self::new(path, &file, &found)
     }
 
-    /// What is known of it.
+    /// Returns the residency, if it is known.
     pub fn residency(&self) -> Option<&Residency> {
         match &self.known {
-            Known::Is(residency) => Some(residency),
-            Known::NotTold(_) => None,
+            ResidencyReport::Known(residency) => Some(residency),
+            ResidencyReport::Unknown(_) => None,
         }
     }
 }
 
-/// Looks at all files that `scan` finds at and below `paths`, sorted by path; `seen` grows
-/// meanwhile.
+/// Returns the state of all files that `scan` finds at and below `paths`, sorted by path. `seen`
+/// counts the files examined so far.
 pub fn survey(scan: &Scan, paths: &[PathBuf], seen: &AtomicU64) -> Walked<State> {
     let mut all = scan.each(paths, |path, _| {
         seen.fetch_add(1, Ordering::Relaxed);
@@ -71,10 +71,9 @@ pub fn survey(scan: &Scan, paths: &[PathBuf], seen: &AtomicU64) -> Walked<State>
     all
 }
 
-/// Asks the kernel to forget all files that `scan` finds at and below `paths` (posix_fadvise(2),
-/// DONTNEED), and tells what stayed: pages that were changed and not written, unless `is_synced`
-/// has them written first, pages that a program has mapped or locked, and those that are just being
-/// used.
+/// Drops the cached pages of all files that `scan` finds at and below `paths` (posix_fadvise(2),
+/// DONTNEED), and reports what remains: dirty pages, unless `is_synced` writes them first, pages
+/// that a program has mapped or locked, and pages in use.
 pub fn drop_files(
     scan: &Scan,
     paths: &[PathBuf],
@@ -97,7 +96,7 @@ fn drop_file(path: &Path, is_synced: bool) -> io::Result<Dropped> {
     let before = State::new(path, &file, &found)?;
     let is_clean = before
         .residency()
-        .is_some_and(|told| told.resident_bytes == 0);
+        .is_some_and(|found| found.resident_bytes == 0);
     if is_clean {
         return Ok(Dropped {
             before: before.known,
@@ -115,7 +114,7 @@ fn drop_file(path: &Path, is_synced: bool) -> io::Result<Dropped> {
     })
 }
 
-/// Whether something waits to be written, as far as that is told.
+/// Returns whether pages may be dirty: true if the kernel does not report it.
 fn has_unwritten(residency: &Residency) -> bool {
     match (residency.dirty_bytes, residency.writeback_bytes) {
         (Some(dirty), Some(writeback)) => dirty + writeback > 0,
@@ -128,8 +127,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trees_are_told_of_sorted_and_dropped_once_they_are_written() {
-        // tmpfs has nowhere to drop to.
+    fn survey_is_sorted_and_drop_needs_a_sync() {
+        // Pages of tmpfs cannot be dropped.
         let folder = tempfile::TempDir::new_in(".").unwrap();
         for name in ["b", "a", "c"] {
             std::fs::write(folder.path().join(name), vec![7; 100_000]).unwrap();

@@ -21,36 +21,39 @@ const LAST: u32 = 1;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CacheStat {
-    /// Cached, also those whose read has only begun.
+    /// Cached, including pages still being read.
     pub(crate) cached: u64,
     /// Changed and not written.
     pub(crate) dirty: u64,
     /// Being written.
     pub(crate) writeback: u64,
-    /// No longer cached, remembered by the kernel all the same.
+    /// Evicted, and still remembered by the kernel.
     pub(crate) evicted: u64,
-    /// Of those, the ones that went only just now.
+    /// The part of them evicted recently.
     pub(crate) recently_evicted: u64,
 }
 
-/// How many pages of `range` (bytes) are cached. ENOSYS before Linux 6.5; EPERM for who may not
-/// write the file and does not own it.
+/// Counts the cached pages of `range` (in bytes).
+///
+/// # Errors
+///
+/// ENOSYS before Linux 6.5; EPERM without ownership or write permission.
 pub(crate) fn cachestat(file: impl AsFd, range: Range<u64>) -> io::Result<CacheStat> {
     let asked = [range.start, range.end.saturating_sub(range.start)];
     let mut found = CacheStat::default();
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the kernel reads two words and writes five, which is what both pointers lead to.
-    let told = unsafe { libc::syscall(SYS_CACHESTAT, fd, asked.as_ptr(), &raw mut found, 0) };
-    if told == 0 {
+    let status = unsafe { libc::syscall(SYS_CACHESTAT, fd, asked.as_ptr(), &raw mut found, 0) };
+    if status == 0 {
         Ok(found)
     } else {
         Err(io::Error::last_os_error())
     }
 }
 
-/// Calls `each` for the pages of `range` (bytes, from a page's beginning on), in order, with
-/// whether they are cached and complete. The kernel says so of every page to who may not write the
-/// file and does not own it.
+/// Calls `each` for the pages of `range`, in order, with whether the page is cached and up to date.
+/// `range` is in bytes and starts at a page boundary. Without ownership or write
+/// permission, the kernel reports every page as cached.
 pub(crate) fn mincore(
     file: impl AsFd,
     range: Range<u64>,
@@ -61,7 +64,7 @@ pub(crate) fn mincore(
         return Ok(());
     }
     let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
-    // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
+    // SAFETY: the kernel chooses the address of the new mapping, and no code reads through it.
     let start = unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),
@@ -74,22 +77,25 @@ pub(crate) fn mincore(
     }?;
     let mut pages = vec![0_u8; len.div_ceil(rustix::param::page_size())];
     // SAFETY: the range is the mapping just made, and there is a byte for each of its pages.
-    let told = unsafe { libc::mincore(start, len, pages.as_mut_ptr()) };
-    let told = if told == 0 {
+    let status = unsafe { libc::mincore(start, len, pages.as_mut_ptr()) };
+    let status = if status == 0 {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
     };
-    // SAFETY: the mapping is ours and nobody can name it any more.
+    // SAFETY: this function made the mapping, and no pointer into it remains.
     unsafe { rustix::mm::munmap(start, len) }?;
-    told?;
+    status?;
     pages.iter().for_each(|page| each(page & 1 != 0));
     Ok(())
 }
 
-/// Waits until `range` (bytes) of a file is in memory, reading page by page what is not, and
-/// nothing around it: plain reads go on where an earlier reader's readahead left a mark. EINVAL
-/// before Linux 5.14.
+/// Waits until `range` (in bytes) of a file is in memory. Reads absent pages one by one and nothing
+/// around them; a plain read would continue at the mark of an earlier reader's readahead.
+///
+/// # Errors
+///
+/// EINVAL before Linux 5.14.
 pub(crate) fn populate(file: impl AsFd, range: Range<u64>) -> io::Result<()> {
     let start = range.start / rustix::param::page_size() as u64 * rustix::param::page_size() as u64;
     let len = usize::try_from(range.end.saturating_sub(start)).map_err(io::Error::other)?;
@@ -97,31 +103,34 @@ pub(crate) fn populate(file: impl AsFd, range: Range<u64>) -> io::Result<()> {
         return Ok(());
     }
     let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
-    // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
+    // SAFETY: the kernel chooses the address of the new mapping, and no code reads through it.
     let at =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, start) }?;
-    // SAFETY: as below; nothing around a page is to be read with it.
+    // SAFETY: as below. The advice keeps the kernel from reading around a page.
     unsafe { rustix::mm::madvise(at, len, Advice::Random) }?;
-    // SAFETY: the range is the mapping just made, and its contents are left as they are.
-    let told = unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateRead) };
-    // SAFETY: the mapping is ours and nobody can name it any more.
+    // SAFETY: the range is the mapping just made, and the call leaves its contents unchanged.
+    let status = unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateRead) };
+    // SAFETY: this function made the mapping, and no pointer into it remains.
     unsafe { rustix::mm::munmap(at, len) }?;
-    Ok(told?)
+    Ok(status?)
 }
 
-/// A file of which parts stay in memory as long as the value lives (mlock(2)).
+/// Ranges of a file locked in memory until this value is dropped. Linux: mlock(2).
 #[derive(Debug)]
 pub struct Locked {
     start: *mut std::ffi::c_void,
     len: usize,
 }
 
-// SAFETY: it owns its mapping, which nobody reads or writes through it.
+// SAFETY: the value owns its mapping, and no code reads or writes through the pointer.
 unsafe impl Send for Locked {}
 
 impl Locked {
-    /// Locks `ranges` (bytes below `size_bytes`, in whole pages) of `file`. EAGAIN, ENOMEM or EPERM
-    /// beyond `RLIMIT_MEMLOCK`.
+    /// Locks `ranges` of `file`: bytes below `size_bytes`, in whole pages.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
     pub(crate) fn new(file: impl AsFd, size_bytes: u64, ranges: &[Range<u64>]) -> io::Result<Self> {
         let len = usize::try_from(size_bytes).map_err(io::Error::other)?;
         if len == 0 {
@@ -131,14 +140,14 @@ impl Locked {
             });
         }
         let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
-        // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
+        // SAFETY: the kernel chooses the address of the new mapping, and no code reads through it.
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }?;
         let locked = Self { start, len };
-        // SAFETY: the range is the mapping just made, and its contents are left as they are.
+        // SAFETY: the range is the mapping just made, and the call leaves its contents unchanged.
         unsafe { rustix::mm::madvise(start, len, Advice::Random) }?;
         for range in ranges {
-            // Both fit because they lie below the length.
+            // Both fit into usize: they are at most `len`.
             let (at, end) = (
                 range.start.min(size_bytes) as usize,
                 range.end.min(size_bytes) as usize,
@@ -154,14 +163,14 @@ impl Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: the mapping is ours and nobody can name it any more; its pages are unlocked
-            // by that.
+            // SAFETY: `self` owns the mapping, and no pointer into it remains; munmap unlocks its
+            // pages.
             let _ = unsafe { rustix::mm::munmap(self.start, self.len) };
         }
     }
 }
 
-/// A run of a file that lies in one piece (linux/fiemap.h, `struct fiemap_extent`).
+/// A contiguous run of a file on the device. Linux: `struct fiemap_extent`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extent {
@@ -188,8 +197,12 @@ struct Fiemap {
     extents: [Extent; EXTENTS],
 }
 
-/// The runs of a file, in its order; at most `extents_max` of them. EOPNOTSUPP where the file
-/// system cannot tell.
+/// Returns the extents of a file in file order, at most `extents_max` of them. Linux:
+/// FS_IOC_FIEMAP.
+///
+/// # Errors
+///
+/// EOPNOTSUPP if the file system does not support FIEMAP.
 pub fn fiemap(file: impl AsFd, extents_max: usize) -> io::Result<Vec<Extent>> {
     let fd = file.as_fd().as_raw_fd();
     let mut found: Vec<Extent> = Vec::new();
@@ -204,8 +217,8 @@ pub fn fiemap(file: impl AsFd, extents_max: usize) -> io::Result<Vec<Extent>> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: the kernel reads the head, and writes it and as many extents as `extent_count`
-        // says there is room for.
+        // SAFETY: the kernel reads the header, and writes the header and at most `extent_count`
+        // extents, for which `map` has room.
         if unsafe { libc::ioctl(fd, FS_IOC_FIEMAP as _, &raw mut map) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -230,7 +243,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_file_just_written_is_cached_by_both_accounts() {
+    fn written_file_is_cached_by_both_calls() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 10 * 4096 + 1]).unwrap();
         match cachestat(&file, 0..u64::MAX) {
@@ -243,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_pages_are_counted_by_the_kernel() {
+    fn locked_pages_count_in_vm_lck() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 4 * 4096]).unwrap();
         let locked = || {
@@ -263,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_cover_what_was_written_and_no_hole() {
+    fn extents_cover_data_and_no_hole() {
         let mut file = tempfile::tempfile_in(".").unwrap();
         file.write_all(&[7; 1 << 16]).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 1 << 20).unwrap();

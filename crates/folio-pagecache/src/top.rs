@@ -1,10 +1,10 @@
-//! What fills the page cache: all files of the mounts that are worth a look, and files that only
-//! programs still hold.
+//! The files that fill the page cache: those of all local mounts, and deleted files that programs
+//! still hold open.
 //!
-//! Block devices, whose pages the kernel counts as `Buffers`, and shared memory without a file are
-//! what stays untold.
+//! Not reported: block devices, whose pages the kernel counts as `Buffers`, and shared memory
+//! without a file.
 
-use crate::residency::Known;
+use crate::residency::ResidencyReport;
 use crate::scan::{Scan, Walked};
 use crate::survey::State;
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// File systems without pages of files, or whose pages are those of another one.
+/// File systems without file pages, or whose pages belong to another file system.
 const BARE: [&str; 22] = [
     "autofs",
     "binfmt_misc",
@@ -39,8 +39,7 @@ const BARE: [&str; 22] = [
     "sysfs",
     "tracefs",
 ];
-/// File systems that may be far away, or a program that hangs: a walk of all their files is no
-/// small thing.
+/// File systems that may be remote, or served by a program that hangs: a full walk may be slow.
 const REMOTE: [&str; 12] = [
     "9p",
     "afs",
@@ -61,51 +60,52 @@ const REMOTE: [&str; 12] = [
 pub struct Mount {
     /// Major and minor number.
     device: String,
-    /// What of the file system is mounted.
+    /// Mounted root within the file system.
     root: PathBuf,
-    /// Where.
+    /// Mount point.
     pub path: PathBuf,
-    /// Which file system.
+    /// File system type.
     pub kind: String,
 }
 
-/// The mounts to walk, and those that are left out because they may be slow.
+/// The mounts to walk, and the ones skipped because they may be slow.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Mounts {
-    /// To be walked.
+    /// Mounts to walk.
     pub near: Vec<Mount>,
-    /// Left out.
+    /// Skipped mounts.
     pub far: Vec<Mount>,
 }
 
-/// A file with something in memory.
+/// A file with resident pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
-    /// The file; its path is what the program's table of open files says.
+pub struct CachedFile {
+    /// The file; for a file found through a program, the path in its table of open files.
     pub state: State,
-    /// Number and name of a program that holds it, if that is how it was found.
+    /// Process id and name of the program through which the file was found, if any.
     pub holder: Option<(u32, String)>,
 }
 
-/// What was found.
+/// The result of [`top`].
 #[derive(Debug, Default)]
 pub struct Top {
-    /// Files of which something is in memory, most first.
-    pub held: Vec<Held>,
-    /// Files of which nothing is known.
+    /// Files with resident pages, largest residency first.
+    pub held: Vec<CachedFile>,
+    /// Count of files whose residency is unknown.
     pub unknown_files: u64,
-    /// Paths that could not be looked at, and why.
+    /// Paths that could not be examined, each with the reason.
     pub failures: Vec<(PathBuf, String)>,
 }
 
 impl Mounts {
-    /// The mounts that this process sees.
+    /// Returns the mounts in this process's mount namespace.
     pub fn here() -> Self {
         Self::of(&fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// Each file system once, by the mount that shows most of it; overlays only where they are all
-    /// there is, for their pages are those of the file systems below. See proc_pid_mountinfo(5).
+    /// Selects one mount for each file system: the one that shows most of it. Overlays count only
+    /// if `/` is one, because their pages belong to the file systems below. See
+    /// proc_pid_mountinfo(5).
     fn of(text: &[u8]) -> Self {
         let all = text.split(|byte| *byte == b'\n').filter_map(Mount::parse);
         let mut near: Vec<Mount> = Vec::new();
@@ -146,13 +146,13 @@ impl Mount {
         })
     }
 
-    /// Whether everything of `other` is also to be seen here.
+    /// Returns whether this mount shows everything that `other` shows.
     fn shows(&self, other: &Self) -> bool {
         self.device == other.device && other.root.starts_with(&self.root)
     }
 }
 
-/// `\040` and the like are bytes.
+/// Decodes octal escapes such as `\040`.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut at = 0;
@@ -166,17 +166,18 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Looks at all files below `paths`, each on its own file system, and, with `is_whole`, at those
-/// that programs have open or mapped and that no walk finds; `seen` grows meanwhile.
+/// Examines all files below `paths`, without crossing mount points. With `is_whole`, also examines
+/// files that programs have open or mapped and that no walk finds. `seen` counts the files examined
+/// so far.
 pub fn top(scan: &Scan, paths: &[PathBuf], is_whole: bool, seen: &AtomicU64) -> Top {
     let unknown = AtomicU64::new(0);
     let look = |path: &Path| -> std::io::Result<Option<State>> {
         seen.fetch_add(1, Ordering::Relaxed);
         let state = State::look(path)?;
         match &state.known {
-            Known::NotTold(_) => unknown.fetch_add(1, Ordering::Relaxed),
-            Known::Is(told) if told.resident_bytes > 0 => return Ok(Some(state)),
-            Known::Is(_) => 0,
+            ResidencyReport::Unknown(_) => unknown.fetch_add(1, Ordering::Relaxed),
+            ResidencyReport::Known(found) if found.resident_bytes > 0 => return Ok(Some(state)),
+            ResidencyReport::Known(_) => 0,
         };
         Ok(None)
     };
@@ -184,9 +185,9 @@ pub fn top(scan: &Scan, paths: &[PathBuf], is_whole: bool, seen: &AtomicU64) -> 
         found, failures, ..
     } = scan.each(paths, |path, _| look(path));
     let mut ids = HashSet::new();
-    let mut held: Vec<Held> = found
+    let mut held: Vec<CachedFile> = found
         .into_iter()
-        .map(|state| Held {
+        .map(|state| CachedFile {
             state,
             holder: None,
         })
@@ -197,7 +198,11 @@ pub fn top(scan: &Scan, paths: &[PathBuf], is_whole: bool, seen: &AtomicU64) -> 
             held.append(&mut process.held(&mut ids, &look));
         }
     }
-    let bytes = |held: &Held| held.state.residency().map_or(0, |told| told.resident_bytes);
+    let bytes = |held: &CachedFile| {
+        held.state
+            .residency()
+            .map_or(0, |found| found.resident_bytes)
+    };
     held.sort_by(|a, b| {
         bytes(b)
             .cmp(&bytes(a))
@@ -229,13 +234,13 @@ impl Process {
         })
     }
 
-    /// What it has open, or mapped although it was deleted, unless that is in `ids` already. What
-    /// is gone meanwhile, or belongs to somebody else, is passed over.
+    /// Returns the files that the process has open, and the deleted files that it has mapped,
+    /// except those in `ids`. Skips files that were closed meanwhile, and processes of other users.
     fn held(
         &self,
         ids: &mut HashSet<(u64, u64)>,
         look: &impl Fn(&Path) -> std::io::Result<Option<State>>,
-    ) -> Vec<Held> {
+    ) -> Vec<CachedFile> {
         let mut held = Vec::new();
         let open = fs::read_dir(self.folder.join("fd"))
             .into_iter()
@@ -253,7 +258,7 @@ impl Process {
                 continue;
             };
             state.path = fs::read_link(&link).unwrap_or(link);
-            held.push(Held {
+            held.push(CachedFile {
                 state,
                 holder: Some((self.number, self.name())),
             });
@@ -261,8 +266,8 @@ impl Process {
         held
     }
 
-    /// Files that it has mapped and that have no name any more: libraries before an update, for
-    /// one.
+    /// Returns the deleted files that the process has mapped: libraries before an update, for
+    /// example.
     fn deleted_maps(&self) -> Vec<PathBuf> {
         let text = fs::read(self.folder.join("maps")).unwrap_or_default();
         let lines = text
@@ -290,7 +295,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn each_file_system_is_walked_once_and_far_ones_are_named() {
+    fn file_system_is_walked_once_and_remote_skipped() {
         let text = br"21 1 254:0 /srv /srv rw - ext4 /dev/vda rw
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:5 / /proc rw - proc proc rw
@@ -321,7 +326,7 @@ broken
     }
 
     #[test]
-    fn a_file_without_a_name_is_found_by_who_holds_it() {
+    fn deleted_file_is_found_through_its_process() {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("held");
         fs::write(&path, vec![7; 50_000]).unwrap();
@@ -357,7 +362,7 @@ broken
     }
 
     #[test]
-    fn files_with_something_in_memory_are_found_most_first() {
+    fn resident_files_are_sorted_largest_first() {
         let folder = tempfile::TempDir::new().unwrap();
         for (name, len) in [("small", 5000), ("large", 50_000), ("empty", 0)] {
             let mut file = fs::File::create(folder.path().join(name)).unwrap();

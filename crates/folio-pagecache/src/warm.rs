@@ -1,15 +1,15 @@
-//! Files brought into the kernel's page cache: in an order that suits the disk, with many requests
-//! under way, and each byte counted when it is there.
+//! Warming: reads files into the kernel's page cache, in an order that suits the disk, with many
+//! requests in flight, and counts each byte once it is resident.
 //!
 //! ```text
-//!   files --> Order::Inode      each thread: a batch of files; open, what is missing?, WILLNEED; then wait, close
-//!         \-> Order::Physical   map all (FIEMAP), sort by place on the disk, then the same in that order
+//!   files --> Order::Inode      each thread: a batch of files; open, find absent pages, WILLNEED; wait, close
+//!         \-> Order::Physical   map all files (FIEMAP), sort by disk offset, then the same in that order
 //! ```
 //!
-//! posix_fadvise(2) WILLNEED starts reads without a copy and lets the block layer join them; it
-//! silently does only so much at a time (device.rs), and returns before anything is there. So
-//! ranges are cut into pieces, the last byte of each is read to wait for it, and what is missing in
-//! the end is read plainly. Holes are left out: they are read from no disk.
+//! posix_fadvise(2) WILLNEED starts reads without a copy and lets the block layer merge them. It
+//! silently limits each request (device.rs), and returns before the pages are resident. So ranges
+//! are split into pieces; reading the last byte of a piece waits for it; pages still absent at the
+//! end are read with pread(2). Holes are skipped: they need no disk.
 
 use crate::device::{Disk, Disks};
 use crate::memory::Memory;
@@ -31,95 +31,95 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Large pieces that one thread has under way.
+/// Large pieces that one thread has in flight.
 const PIECES: u64 = 4;
-/// Files, or runs, that one thread has under way, and bytes after which it takes no more of them.
+/// Files or runs that one thread has in flight, and the bytes after which it takes no more.
 const BATCH: usize = 16;
 const BATCH_BYTES: u64 = 4 << 20;
-/// Pieces of one file under way that are small, as those of a hot set.
+/// Small pieces of one file in flight, as in a hot set.
 const PIECES_MAX: usize = 64;
-/// Files up to which it is told in advance how many bytes there are to read.
+/// Maximum number of files for which the bytes to read are counted in advance.
 const EXPECTED_FILES_MAX: usize = 4096;
-/// The share of all memory that has to be left, and bytes after which it is looked whether it is:
-/// not more than that.
+/// The share of total memory that must stay available, and the bytes after which this is checked:
+/// at most that share.
 const RESERVE_SHARE: u64 = 50;
 const LOOK_BYTES_MAX: u64 = 64 << 20;
-/// Runs of data of one file that are told apart; what follows is read with its holes.
+/// Maximum number of data runs of one file; the rest of the file is read with its holes.
 const DATA_RUNS_MAX: usize = 4096;
-/// Extents of one file that are sorted; the rest follows in the file's order.
+/// Maximum number of sorted extents of one file; the rest follows in file order.
 const EXTENTS_MAX: usize = 4096;
-/// Bytes that one plain read asks for.
+/// Bytes of one pread(2).
 const PLAIN_BYTES: usize = 1 << 20;
 
-/// In which order files are read.
+/// The order of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Physical where the disk seeks, else by inode.
+    /// Physical if the disk seeks, else inode.
     #[default]
     Auto,
-    /// By inode number, which needs no look at the files before.
+    /// By inode number; needs no pass over the files.
     Inode,
-    /// By place on the disk.
+    /// By offset on the disk.
     Physical,
 }
 
-/// How to warm.
+/// Options of warming.
 #[derive(Debug, Clone, Copy)]
 pub struct Warm {
     /// The order of reads.
     pub order: Order,
     /// Threads; 0 is 16.
     pub threads: usize,
-    /// Bytes to bring in at most; what is there already does not count.
+    /// Maximum bytes to read; resident bytes do not count.
     pub budget_bytes: u64,
 }
 
-/// How far it is; all of it grows while files are read.
+/// Progress of warming; the counters grow while files are read.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Files done, whatever came of them.
+    /// Files finished, including failed ones.
     pub files: AtomicU64,
-    /// Bytes that were brought in.
+    /// Bytes brought in.
     pub read_bytes: AtomicU64,
-    /// Bytes to be brought in, once that is known; else 0.
+    /// Bytes to bring in, once known; else 0.
     pub expected_bytes: AtomicU64,
-    /// Set to stop soon.
+    /// Stops warming early when set.
     pub stop: AtomicBool,
 }
 
-/// What came of it. Bytes are those of files, not of the disk.
+/// The result of warming. Bytes are those of files, not of the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Warmed {
-    /// Files that were looked at.
+    /// Files examined.
     pub files: u64,
-    /// Their size.
+    /// Their total size in bytes.
     pub size_bytes: u64,
-    /// What was in memory before.
+    /// Bytes resident before.
     pub resident_before_bytes: u64,
-    /// What was brought in.
+    /// Bytes brought in.
     pub read_bytes: u64,
-    /// What was left out because the budget was used up, or because memory ran short.
+    /// Bytes skipped because the budget was spent or memory ran short.
     pub over_budget_bytes: u64,
-    /// Whether memory ran short: others took it meanwhile, and more would have pushed out what had
-    /// been brought in.
+    /// Whether memory ran short: other programs took it meanwhile, and further reads would have
+    /// evicted what was brought in.
     pub is_memory_short: bool,
-    /// The order that was chosen.
+    /// The order chosen.
     pub order: Order,
-    /// Paths that could not be read, and why.
+    /// Paths that could not be read, each with the reason.
     pub failures: Vec<(PathBuf, String)>,
 }
 
-/// The work of all threads.
-struct Crew<'a> {
+/// State shared by all threads.
+struct WarmContext<'a> {
     files: &'a [Found],
     warm: &'a Warm,
     progress: &'a Progress,
-    /// How much memory there is now.
+    /// Returns the memory available now.
     memory: &'a (dyn Fn() -> Memory + Sync),
     look_bytes: u64,
     budget: AtomicU64,
-    /// Bytes that were asked for and were missing.
+    /// Absent bytes requested so far.
     asked: AtomicU64,
     is_short: AtomicBool,
     next: AtomicUsize,
@@ -127,7 +127,7 @@ struct Crew<'a> {
     total: Mutex<Warmed>,
 }
 
-/// A part of a file, by its place on a disk.
+/// A part of a file, with its offset on the disk.
 struct Run {
     device: u64,
     place: u64,
@@ -136,20 +136,20 @@ struct Run {
 }
 
 impl Warm {
-    /// Brings `files` in and tells how far that is. Files that are gone, unreadable or not regular
-    /// any more are told of; everything else goes on.
+    /// Reads `files` into memory and updates `progress`. Reports files that were removed, are
+    /// unreadable or no longer regular, and goes on with the rest.
     pub fn run(&self, files: &[Found], progress: &Progress) -> Warmed {
         self.run_within(&Memory::here, files, progress)
     }
 
-    /// The same with what `memory` says of it.
+    /// As [`Warm::run`], with `memory` as the source of available memory.
     fn run_within(
         &self,
         memory: &(dyn Fn() -> Memory + Sync),
         files: &[Found],
         progress: &Progress,
     ) -> Warmed {
-        let crew = Crew {
+        let context = WarmContext {
             files,
             warm: self,
             progress,
@@ -163,33 +163,33 @@ impl Warm {
             total: Mutex::default(),
         };
         let is_physical = match self.order {
-            Order::Auto => crew.is_on_heads(),
+            Order::Auto => context.is_on_heads(),
             order => order == Order::Physical,
         };
-        lock(&crew.total).order = if is_physical {
+        lock(&context.total).order = if is_physical {
             Order::Physical
         } else {
             Order::Inode
         };
         if is_physical {
-            let runs = crew.map();
-            crew.next.store(0, Ordering::Relaxed);
-            crew.work(|crew, done| crew.read_runs(&runs, done));
+            let runs = context.map();
+            context.next.store(0, Ordering::Relaxed);
+            context.work(|context, done| context.read_runs(&runs, done));
         } else {
-            crew.expect();
-            crew.work(|crew, done| crew.read_files(done));
+            context.expect();
+            context.work(|context, done| context.read_files(done));
         }
-        let mut total = crew
+        let mut total = context
             .total
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        total.is_memory_short = crew.is_short.into_inner();
+        total.is_memory_short = context.is_short.into_inner();
         total
     }
 }
 
-impl Crew<'_> {
-    /// Whether the first file lies on a disk that seeks.
+impl WarmContext<'_> {
+    /// Returns whether the first file is on a disk that seeks.
     fn is_on_heads(&self) -> bool {
         let first = self
             .files
@@ -202,7 +202,7 @@ impl Crew<'_> {
         lock(&self.disks).of(device)
     }
 
-    /// Has every thread do its share.
+    /// Runs `share` on every thread.
     fn work(&self, share: impl Fn(&Self, &mut Warmed) + Sync) {
         let threads = if self.warm.threads == 0 {
             THREADS
@@ -220,13 +220,13 @@ impl Crew<'_> {
         });
     }
 
-    /// The next number below `count`.
+    /// Returns the next number below `count`.
     fn take(&self, count: usize) -> Option<usize> {
         let at = self.next.fetch_add(1, Ordering::Relaxed);
         (at < count && !self.progress.stop.load(Ordering::Relaxed)).then_some(at)
     }
 
-    /// Counts what there is to read, if that is soon done.
+    /// Counts the bytes to read, if there are few files.
     fn expect(&self) {
         if self.files.len() <= EXPECTED_FILES_MAX {
             let missing = parallel::map(self.files, |found| {
@@ -238,14 +238,14 @@ impl Crew<'_> {
         }
     }
 
-    /// Whether there is memory for `bytes` more; others may have taken it since the budget was
-    /// made.
+    /// Returns whether memory suffices for `bytes` more; other programs may have taken some since
+    /// the budget was computed.
     fn has_room(&self, bytes: u64) -> bool {
         let before = self.asked.fetch_add(bytes, Ordering::Relaxed);
         let asked = before.saturating_add(bytes);
         if asked / self.look_bytes > before / self.look_bytes {
             let memory = (self.memory)();
-            // What was brought in counts as available: it would be the first to go.
+            // Pages brought in count as available, because the kernel evicts them first.
             let kept = asked.saturating_add(memory.total_bytes / RESERVE_SHARE);
             if memory.available_bytes < kept {
                 self.budget.store(0, Ordering::Relaxed);
@@ -255,7 +255,7 @@ impl Crew<'_> {
         !self.is_short.load(Ordering::Relaxed)
     }
 
-    /// As much of `bytes` as the budget allows, in whole pages.
+    /// Takes as much of `bytes` from the budget as it allows, in whole pages.
     fn allow(&self, bytes: u64) -> u64 {
         let pages = bytes.next_multiple_of(page_bytes());
         let mut allowed = 0;
@@ -268,24 +268,24 @@ impl Crew<'_> {
         allowed.min(bytes)
     }
 
-    /// Files in batches: all of a batch are asked for before the first is waited for.
+    /// Reads files in batches: requests all of a batch before waiting for the first.
     fn read_files(&self, done: &mut Warmed) {
         self.read(self.files.len(), done, |done, at| {
             let found = &self.files[at];
             let job = open(found).and_then(|(file, missing)| {
                 done.note(&missing);
-                Job::new(self, file, missing, done)
+                FileRead::new(self, file, missing, done)
             });
             (&found.path, true, job)
         });
     }
 
-    /// Has the jobs with numbers below `count` done, which `start` makes.
+    /// Runs the reads numbered below `count`, each created by `start`.
     fn read<'a>(
         &'a self,
         count: usize,
         done: &mut Warmed,
-        start: impl Fn(&mut Warmed, usize) -> (&'a PathBuf, bool, io::Result<Job>),
+        start: impl Fn(&mut Warmed, usize) -> (&'a PathBuf, bool, io::Result<FileRead>),
     ) {
         loop {
             let (mut batch, mut bytes) = (Vec::with_capacity(BATCH), 0);
@@ -311,17 +311,18 @@ impl Crew<'_> {
         }
     }
 
-    /// What has to be read of all files, by place on the disk.
+    /// Returns the absent runs of all files, sorted by offset on the disk.
     fn map(&self) -> Vec<Run> {
         let all = Mutex::new(Vec::new());
-        self.work(|crew, done| {
+        self.work(|context, done| {
             let mut runs = Vec::new();
-            while let Some(at) = crew.take(crew.files.len()) {
-                let found = &crew.files[at];
+            while let Some(at) = context.take(context.files.len()) {
+                let found = &context.files[at];
                 let mapped = open(found).map(|(file, missing)| {
                     done.note(&missing);
                     if missing.bytes > 0 {
-                        crew.progress
+                        context
+                            .progress
                             .expected_bytes
                             .fetch_add(missing.bytes, Ordering::Relaxed);
                         runs.extend(runs_of(at, &file, &missing));
@@ -331,7 +332,7 @@ impl Crew<'_> {
                     done.failures.push((found.path.clone(), reason(&error)));
                 }
                 done.files += 1;
-                crew.progress.files.fetch_add(1, Ordering::Relaxed);
+                context.progress.files.fetch_add(1, Ordering::Relaxed);
             }
             lock(&all).append(&mut runs);
         });
@@ -349,40 +350,45 @@ impl Crew<'_> {
             let job = reopen(path).and_then(|(file, now)| {
                 let part = run.range.start..run.range.end.min(now.len());
                 let missing = Missing::of(&file, &now, vec![part])?;
-                Job::new(self, file, missing, done)
+                FileRead::new(self, file, missing, done)
             });
             (path, false, job)
         });
     }
 }
 
-/// Parts of a file that are being brought in.
-struct Job {
+/// A file with reads in flight.
+struct FileRead {
     file: File,
     found: Metadata,
     piece_bytes: u64,
-    /// Not asked for so far.
+    /// Pieces not requested yet.
     parts: VecDeque<Range<u64>>,
-    /// Asked for, and not waited for so far.
+    /// Pieces requested and not waited for.
     under_way: VecDeque<Range<u64>>,
-    /// All that was asked for.
+    /// All requested pieces.
     asked: Vec<Range<u64>>,
-    /// All that is to be asked for.
+    /// All ranges to request.
     wanted_bytes: u64,
-    /// Bytes that the budget was charged with, and those of them that were told.
+    /// Bytes charged to the budget, and the part of them reported as progress.
     allowed: u64,
-    told: u64,
-    /// Whether the rest is left out.
+    reported: u64,
+    /// Whether the rest is skipped.
     is_cut: bool,
-    /// Whether nothing was in memory before: then no earlier readahead left a mark at which reading
-    /// would go on by itself, beyond the budget.
+    /// Whether the file had no resident page: then no earlier readahead left a mark at which the
+    /// kernel would read on, beyond the budget.
     is_cold: bool,
 }
 
-impl Job {
-    /// Asks for the beginning of what is missing, as far as the budget goes.
-    fn new(crew: &Crew<'_>, file: File, missing: Missing, done: &mut Warmed) -> io::Result<Self> {
-        let disk = crew.disk(missing.device);
+impl FileRead {
+    /// Requests the absent pages from the start, as far as the budget allows.
+    fn new(
+        context: &WarmContext<'_>,
+        file: File,
+        missing: Missing,
+        done: &mut Warmed,
+    ) -> io::Result<Self> {
+        let disk = context.disk(missing.device);
         let mut job = Self {
             file,
             found: missing.found,
@@ -392,29 +398,29 @@ impl Job {
             asked: Vec::new(),
             wanted_bytes: 0,
             allowed: 0,
-            told: 0,
+            reported: 0,
             is_cut: false,
             is_cold: missing.is_cold,
         };
         for (part, lacks) in missing.parts {
-            let allowed = crew.allow(lacks);
+            let allowed = context.allow(lacks);
             done.over_budget_bytes += lacks - allowed;
             job.allowed += allowed;
             if allowed == lacks && lacks > 0 {
                 job.parts.push_back(part);
             } else if allowed > 0 {
-                // What is there may lie anywhere between: the budget counts only what is not.
+                // Resident pages may be anywhere in the range; the budget counts absent ones only.
                 job.parts
                     .push_back(first_missing(&job.file, &job.found, part, allowed)?);
             }
         }
         job.wanted_bytes = job.parts.iter().map(|part| part.end - part.start).sum();
-        job.ask(crew)?;
+        job.ask(context)?;
         Ok(job)
     }
 
-    /// Asks for as many pieces as may be under way.
-    fn ask(&mut self, crew: &Crew<'_>) -> io::Result<()> {
+    /// Requests pieces up to the limit in flight.
+    fn ask(&mut self, context: &WarmContext<'_>) -> io::Result<()> {
         let mut bytes: u64 = self
             .under_way
             .iter()
@@ -430,8 +436,8 @@ impl Job {
                 self.parts.pop_front();
             }
             let len_bytes = piece.end - piece.start;
-            if crew.progress.stop.load(Ordering::Relaxed)
-                || !crew.has_room(self.missing_in(len_bytes))
+            if context.progress.stop.load(Ordering::Relaxed)
+                || !context.has_room(self.missing_in(len_bytes))
             {
                 self.parts.clear();
                 self.is_cut = true;
@@ -453,19 +459,19 @@ impl Job {
         Ok(())
     }
 
-    /// How much of so many bytes is missing, if that is spread evenly.
+    /// Estimates the absent bytes among `len_bytes`, assuming they are spread evenly.
     fn missing_in(&self, len_bytes: u64) -> u64 {
         let missing =
             u128::from(len_bytes) * u128::from(self.allowed) / u128::from(self.wanted_bytes.max(1));
         u64::try_from(missing).unwrap_or(len_bytes).min(len_bytes)
     }
 
-    /// Waits for all that was asked for, asking for the rest meanwhile.
-    fn finish(mut self, crew: &Crew<'_>, done: &mut Warmed) -> io::Result<()> {
+    /// Waits for all requested pieces, and requests the rest meanwhile.
+    fn finish(mut self, context: &WarmContext<'_>, done: &mut Warmed) -> io::Result<()> {
         while let Some(piece) = self.under_way.pop_front() {
             self.wait(&piece)?;
-            self.tell(piece.end - piece.start, crew, done);
-            self.ask(crew)?;
+            self.report(piece.end - piece.start, context, done);
+            self.ask(context)?;
         }
         for asked in std::mem::take(&mut self.asked) {
             let there = resident_in(&self.file, &self.found, &asked)?.unwrap_or(0);
@@ -475,16 +481,16 @@ impl Job {
                 read_plainly(&self.file, asked)?;
             }
         }
-        // Pieces hold what was there before, too.
-        let left = self.allowed - self.told;
+        // Pieces include pages that were resident before.
+        let left = self.allowed - self.reported;
         match self.is_cut {
             true => done.over_budget_bytes += left,
-            false => self.tell(left, crew, done),
+            false => self.report(left, context, done),
         }
         Ok(())
     }
 
-    /// Waits until a piece is there: until its last byte can be read.
+    /// Waits until a piece is resident, by reading its last byte.
     fn wait(&self, piece: &Range<u64>) -> io::Result<()> {
         let last = piece.end - 1..piece.end;
         if self.is_cold || sys::populate(&self.file, last.clone()).is_err() {
@@ -493,24 +499,27 @@ impl Job {
         Ok(())
     }
 
-    fn tell(&mut self, bytes: u64, crew: &Crew<'_>, done: &mut Warmed) {
-        let bytes = bytes.min(self.allowed - self.told);
-        self.told += bytes;
+    fn report(&mut self, bytes: u64, context: &WarmContext<'_>, done: &mut Warmed) {
+        let bytes = bytes.min(self.allowed - self.reported);
+        self.reported += bytes;
         done.read_bytes += bytes;
-        crew.progress.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        context
+            .progress
+            .read_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
-/// What an open file lacks.
+/// The absent parts of an open file.
 struct Missing {
     device: u64,
     found: Metadata,
     size_bytes: u64,
-    /// What is meant of it, and how many bytes of each are not in memory.
+    /// The selected ranges, each with its absent bytes.
     parts: Vec<(Range<u64>, u64)>,
-    /// The sum of those.
+    /// Sum of the absent bytes.
     bytes: u64,
-    /// Whether it is known that nothing of the whole file is in memory.
+    /// Whether the whole file is known to be absent.
     is_cold: bool,
 }
 
@@ -527,7 +536,7 @@ impl Missing {
         this.is_cold = resident_in(file, found, &(0..found.len()))? == Some(0);
         for part in parts {
             let len_bytes = part.end.saturating_sub(part.start);
-            // Where it is not told, everything is asked for; the kernel knows what is there.
+            // If residency is unknown, request everything; the kernel skips resident pages.
             let there = if this.is_cold {
                 Some(0)
             } else {
@@ -542,8 +551,7 @@ impl Missing {
     }
 }
 
-/// Opens a file that is to be read, if it still is a regular one, and tells what of it is not in
-/// memory.
+/// Opens a file to be read, if it is still regular, and returns its absent parts.
 fn open(wanted: &Found) -> io::Result<(File, Missing)> {
     let (file, found) = reopen(&wanted.path)?;
     let mut parts = wanted.parts(found.len());
@@ -554,7 +562,7 @@ fn open(wanted: &Found) -> io::Result<(File, Missing)> {
     Ok((file, missing))
 }
 
-/// Where a sparse file has data; `None` if the file system cannot tell.
+/// Returns the data ranges of a sparse file; `None` if the file system cannot report them.
 fn data_ranges(file: &File, size_bytes: u64) -> Option<Vec<Range<u64>>> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -580,15 +588,14 @@ fn data_ranges(file: &File, size_bytes: u64) -> Option<Vec<Range<u64>>> {
     Some(ranges)
 }
 
-/// Opens a file so that only what is asked for comes in: the kernel's own readahead would go beyond
-/// the budget.
+/// Reopens a file without the kernel's own readahead, which would exceed the budget.
 fn reopen(path: &Path) -> io::Result<(File, Metadata)> {
     let (file, found) = open_regular(path)?;
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
     Ok((file, found))
 }
 
-/// The runs of a file by their place; all of it in one where that is not known.
+/// Returns the runs of a file with their disk offsets; a single run if those are unknown.
 fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
     let run = |place, range| Run {
         device: missing.device,
@@ -606,7 +613,7 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
     let Ok(extents) = sys::fiemap(file, EXTENTS_MAX) else {
         return whole();
     };
-    let mut lie: Vec<(u64, Range<u64>)> = extents
+    let mut sorted: Vec<(u64, Range<u64>)> = extents
         .iter()
         .map(|extent| {
             (
@@ -615,29 +622,33 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
             )
         })
         .collect();
-    if let Some((place, last)) = lie.last().cloned().filter(|_| lie.len() == EXTENTS_MAX) {
-        lie.push((place + (last.end - last.start), last.end..u64::MAX));
+    if let Some((place, last)) = sorted
+        .last()
+        .cloned()
+        .filter(|_| sorted.len() == EXTENTS_MAX)
+    {
+        sorted.push((place + (last.end - last.start), last.end..u64::MAX));
     }
     let mut runs = Vec::new();
     for part in &parts {
-        for (place, lies) in &lie {
-            let range = part.start.max(lies.start)..part.end.min(lies.end);
+        for (place, extent) in &sorted {
+            let range = part.start.max(extent.start)..part.end.min(extent.end);
             if !range.is_empty() {
-                runs.push(run(place + (range.start - lies.start), range));
+                runs.push(run(place + (range.start - extent.start), range));
             }
         }
     }
     runs
 }
 
-/// The beginning of `range` in which `bytes` bytes are missing.
+/// Returns the start of `range` that contains `bytes` absent bytes.
 fn first_missing(
     file: &File,
     found: &Metadata,
     range: Range<u64>,
     bytes: u64,
 ) -> io::Result<Range<u64>> {
-    // Where nothing is told, mincore(2) says that everything is there.
+    // If residency is unknown, mincore(2) reports everything as resident.
     if resident_in(file, found, &range)?.is_none() {
         return Ok(range.start..range.end.min(range.start + bytes));
     }
@@ -692,13 +703,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::{Known, residency};
+    use crate::residency::{ResidencyReport, residency};
     use tempfile::TempDir;
 
     const MIB: u64 = 1 << 20;
     const FILES: u64 = 12;
 
-    /// Files of 4 MiB each that are not in memory, on a file system that can do without them.
+    /// Creates files of 4 MiB each, and drops them from memory.
     fn cold(folder: &TempDir) -> Vec<Found> {
         let file = |number: u64| {
             let path = folder.path().join(number.to_string());
@@ -711,18 +722,18 @@ mod tests {
         (0..FILES).map(file).collect()
     }
 
-    /// Bytes of the files in memory; `None` where that is not told.
+    /// Returns the resident bytes of the files; `None` if unknown.
     fn resident(files: &[Found]) -> Option<u64> {
         files.iter().try_fold(0, |sum, found| {
             match residency(&File::open(&found.path).unwrap()).unwrap() {
-                Known::Is(told) => Some(sum + told.resident_bytes),
-                Known::NotTold(_) => None,
+                ResidencyReport::Known(found) => Some(sum + found.resident_bytes),
+                ResidencyReport::Unknown(_) => None,
             }
         })
     }
 
-    /// Warms files of 48 MiB, and looks at memory every 2 MiB: 100 MiB in all, of which so much is
-    /// available from one look on.
+    /// Warms files of 48 MiB and checks memory every 2 MiB: 100 MiB in all, of which
+    /// `available_mib` are available from the check `from_look` on.
     fn warm(order: Order, available_mib: u64, from_look: u64) -> Option<Warmed> {
         let folder = TempDir::new_in("/var/tmp").unwrap();
         let files = cold(&folder);
@@ -756,8 +767,8 @@ mod tests {
             "{warmed:?}"
         );
         assert_eq!(progress.read_bytes.into_inner(), warmed.read_bytes);
-        // It stays, but for pages that the kernel takes by itself, and nothing else has come.
-        let there = resident(&files).expect("it was told before");
+        // Pages stay, except those that the kernel evicts by itself, and no others were read.
+        let there = resident(&files).expect("residency was known before");
         assert!(
             (warmed.read_bytes * 3 / 4..=warmed.read_bytes).contains(&there),
             "{there}, {warmed:?}"
@@ -768,16 +779,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_brought_in_that_would_push_out_the_rest() {
+    fn warming_stops_before_it_evicts_warmed_pages() {
         for order in [Order::Inode, Order::Physical] {
-            // (available MiB, from which look on), and MiB that are read: at least, at most.
+            // (available MiB, check from which on), and MiB read: least, most.
             for ((available_mib, from_look), (least, most)) in [
                 ((100, 0), (48, 48)),
                 ((52, 0), (48, 48)),
                 ((30, 0), (20, 30)),
                 ((30, 5), (20, 30)),
                 ((4, 0), (0, 4)),
-                // A look every 2 MiB, or with every piece: those are of 4 MiB at most here.
+                // A check every 2 MiB, or with every piece: at most 4 MiB here.
                 ((0, 6), (1, 24)),
                 ((0, 0), (0, 2)),
             ] {

@@ -18,7 +18,7 @@ use self::memory::{During, Pressure};
 use self::reads::Reads;
 use self::rewrite::Rewrite;
 use crate::text::reason;
-use folio_pagecache::{Known, Residency};
+use folio_pagecache::{Residency, ResidencyReport};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fs::{File, Metadata};
@@ -138,8 +138,8 @@ impl Facts {
     /// In this order: what is in memory is looked at before anything is read.
     fn look_inside(&mut self, file: &File, limits: Limits) {
         self.residency = match folio_pagecache::residency(file) {
-            Ok(Known::Is(found)) => Ok(found),
-            Ok(Known::NotTold(_)) => Err(NOT_TOLD.to_owned()),
+            Ok(ResidencyReport::Known(found)) => Ok(found),
+            Ok(ResidencyReport::Unknown(_)) => Err(NOT_TOLD.to_owned()),
             Err(error) => Err(unmapped(&error)),
         };
         self.blocks = blocks::probe(file, self.size_bytes);

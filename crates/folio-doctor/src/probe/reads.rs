@@ -2,7 +2,7 @@
 
 use super::{Fact, NOT_TOLD, cpu_ns, switches, unmapped};
 use crate::text::reason;
-use folio_pagecache::{Known, residency_of};
+use folio_pagecache::{ResidencyReport, residency_of};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fs::File;
@@ -160,8 +160,8 @@ fn copied_again(
 
 fn resident(file: &File, range: Range<u64>) -> Fact<u64> {
     match residency_of(file, range) {
-        Ok(Known::Is(found)) => Ok(found.resident_bytes),
-        Ok(Known::NotTold(_)) => Err(NOT_TOLD.to_owned()),
+        Ok(ResidencyReport::Known(found)) => Ok(found.resident_bytes),
+        Ok(ResidencyReport::Unknown(_)) => Err(NOT_TOLD.to_owned()),
         Err(error) => Err(unmapped(&error)),
     }
 }
@@ -266,7 +266,7 @@ fn direct(path: &Path, file: &File, first: &Pass, size_bytes: u64, left: u64) ->
     }
     // Reading past the cache would write what is dirty.
     match residency_of(file, start..end) {
-        Ok(Known::Is(found))
+        Ok(ResidencyReport::Known(found))
             if found.resident_bytes <= (end - start) / 10 && found.dirty_bytes == Some(0) => {}
         _ => return Err("the rest of the file is in memory".to_owned()),
     }

@@ -5,7 +5,7 @@ use super::Fact;
 use super::blocks::{self, Blocks};
 use super::rename::{self, Rename};
 use crate::text::{bytes, reason};
-use folio_pagecache::{Known, residency};
+use folio_pagecache::{ResidencyReport, residency};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -111,7 +111,7 @@ fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
 impl State {
     pub(super) fn of(file: &File) -> Self {
         let (dirty_bytes, writeback_bytes) = match residency(file) {
-            Ok(Known::Is(found)) => (found.dirty_bytes, found.writeback_bytes),
+            Ok(ResidencyReport::Known(found)) => (found.dirty_bytes, found.writeback_bytes),
             _ => (None, None),
         };
         Self {

@@ -6,7 +6,7 @@ use crate::output::{FailureRecord, PathRecord, files, human};
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
-use folio_pagecache::{Dropped, Known, Unknown, drop_files};
+use folio_pagecache::{Dropped, ResidencyReport, UnknownReason, drop_files};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::io::Write;
@@ -95,7 +95,8 @@ impl DropReport {
     fn add(&mut self, file: &Dropped) {
         self.files += 1;
         self.size_bytes += file.after.size_bytes;
-        let (Known::Is(before), Some(after)) = (file.before, file.after.residency()) else {
+        let (ResidencyReport::Known(before), Some(after)) = (file.before, file.after.residency())
+        else {
             self.unknown_files += 1;
             return;
         };
@@ -155,7 +156,7 @@ impl DropReport {
                 out,
                 "{} dropped; residency unknown: {}",
                 files(self.unknown_files),
-                Unknown::Rights
+                UnknownReason::Rights
             )?;
         }
         Ok(out.flush()?)

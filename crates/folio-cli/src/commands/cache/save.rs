@@ -65,7 +65,7 @@ pub(super) fn run(command: &Save, session: &Session) -> Outcome {
         files: kept.files,
         hot_bytes: kept.bytes,
         file_bytes: std::fs::metadata(&command.file).map_or(0, |found| found.len()),
-        unknown_files: kept.not_told,
+        unknown_files: kept.unknown,
         not_regular: files.special,
         seconds: start.elapsed().as_secs_f64(),
         failures: FailureRecord::list(&files.failures),

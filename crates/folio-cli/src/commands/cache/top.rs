@@ -6,7 +6,7 @@ use crate::output::{FailureRecord, PathRecord, files, human};
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
-use folio_pagecache::{Held, MemInfo, Mounts, Scan, Top as Found, top};
+use folio_pagecache::{CachedFile, MemInfo, Mounts, Scan, Top as Found, top};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io::Write;
@@ -150,13 +150,13 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
     }
 }
 
-fn resident(held: &Held) -> u64 {
+fn resident(held: &CachedFile) -> u64 {
     held.state
         .residency()
         .map_or(0, |residency| residency.resident_bytes)
 }
 
-fn dirty(held: &Held) -> u64 {
+fn dirty(held: &CachedFile) -> u64 {
     held.state
         .residency()
         .and_then(|residency| residency.dirty_bytes)
@@ -211,7 +211,7 @@ impl Top {
 }
 
 impl Row {
-    fn of(held: &Held) -> Self {
+    fn of(held: &CachedFile) -> Self {
         Self {
             path: PathRecord::new(&held.state.path),
             kind: "file",

@@ -1,7 +1,7 @@
 //! Sums over files, and their rows in tables.
 
 use crate::output::{PathRecord, human};
-use folio_pagecache::{Known, State, Unknown};
+use folio_pagecache::{ResidencyReport, State, UnknownReason};
 use serde::Serialize;
 use std::collections::HashSet;
 
@@ -144,14 +144,14 @@ pub(super) struct Entry {
     pub(super) totals: Totals,
     /// Why the residency is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unknown: Option<Unknown>,
+    pub(super) unknown: Option<UnknownReason>,
 }
 
 /// Returns why the residency of a file is unknown.
-pub(super) fn unknown(state: &State) -> Option<Unknown> {
+pub(super) fn unknown(state: &State) -> Option<UnknownReason> {
     match state.known {
-        Known::Is(_) => None,
-        Known::NotTold(unknown) => Some(unknown),
+        ResidencyReport::Known(_) => None,
+        ResidencyReport::Unknown(unknown) => Some(unknown),
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn sums_count_a_file_once_and_keep_what_is_not_known_apart() {
         let known = |resident_bytes, dirty_bytes| {
-            Known::Is(Residency {
+            ResidencyReport::Known(Residency {
                 size_bytes: 8192,
                 resident_bytes,
                 dirty_bytes,
@@ -177,7 +177,11 @@ mod tests {
             known,
         };
         let one = state(1, known(4096, Some(10)));
-        let mut totals = Totals::sum([&one, &one, &state(2, Known::NotTold(Unknown::Rights))]);
+        let mut totals = Totals::sum([
+            &one,
+            &one,
+            &state(2, ResidencyReport::Unknown(UnknownReason::Rights)),
+        ]);
         assert_eq!((totals.files, totals.unknown_files), (2, 1));
         assert_eq!(
             (totals.size_bytes, totals.resident_bytes, totals.dirty_bytes),
@@ -187,7 +191,7 @@ mod tests {
         totals.add(&Totals::of(&state(3, known(0, None))));
         assert_eq!((totals.dirty_bytes, totals.size_bytes), (None, 16384));
         assert!(
-            Totals::of(&state(2, Known::NotTold(Unknown::Kernel)))
+            Totals::of(&state(2, ResidencyReport::Unknown(UnknownReason::Kernel)))
                 .line("x")
                 .contains("? ")
         );
