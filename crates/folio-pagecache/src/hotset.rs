@@ -365,7 +365,7 @@ mod tests {
         assert!(refused(&pack(&format!("{header}x\n"))).contains("damaged"));
         let line = "{\"path\":\"/x\",\"size\":9,\"mtime\":[0,0],\"inode\":1,\"pages\":[[0,18446744073709551615]]}";
         assert!(refused(&pack(&format!("{header}{line}\n"))).contains("damaged"));
-        assert!(refused(&pack(&format!("{header}{line}"))).contains("middle"));
+        assert!(refused(&pack(&format!("{header}{line}"))).contains("incomplete"));
     }
 
     #[test]
