@@ -1,6 +1,6 @@
 //! Comparison of bitmaps and free counts with the blocks and inodes found in use.
 
-use super::Checker;
+use super::checker::Checker;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::base::Result;

@@ -1,7 +1,7 @@
 //! Block maps of ext2 and ext3: claims every block that the pointers name.
 
-use super::Checker;
 use super::blocks::BlockOwner;
+use super::checker::Checker;
 use crate::fs::ext4::map::block_map::{BlockMapVisitor, walk};
 use std::convert::Infallible;
 

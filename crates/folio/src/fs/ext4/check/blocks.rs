@@ -1,7 +1,7 @@
 //! Block ownership: counts each file's claims and reports blocks claimed twice.
 
-use super::Checker;
-use super::directories::DirectoryBlock;
+use super::checker::Checker;
+use super::facts::DirectoryBlock;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::fs::ext4::layout::features::RoCompat;
 use std::ops::Range;

@@ -1,52 +1,24 @@
 //! Directories: blocks without holes, entries that name inodes in use, unique names, `.` and `..`
 //! first.
 
-use super::Checker;
+use super::checker::Checker;
+use super::facts::{Directory, DirectoryBlock};
 use super::index::DirectoryIndex;
 use super::inodes::InodeView;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::base::{InodeNumber, LogicalBlock, Result};
 use crate::fs::ext4::directory::block::{self, Entries, Entry};
-use crate::fs::ext4::directory::names::DirectoryContext;
+use crate::fs::ext4::directory::context::DirectoryContext;
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::ops::Range;
 
 /// Contiguous directory blocks that are read at once, at most.
 const RUN_BLOCKS_MAX: usize = 64;
 /// File type of a directory in an entry (`EXT4_FT_DIR`).
 const DIRECTORY_CODE: u8 = 2;
-
-/// A block of a directory.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DirectoryBlock {
-    /// Block number in the directory.
-    pub(super) logical: u64,
-    /// Block number on the device.
-    pub(super) block: u64,
-}
-
-/// A directory found by the inode phase.
-pub(super) struct Directory {
-    pub(super) number: u32,
-    /// Its blocks, in [`Checker::directory_blocks`].
-    pub(super) blocks: Range<usize>,
-    /// Blocks according to `i_size`.
-    size_blocks: u64,
-    /// `i_flags`.
-    flags: u32,
-    /// Seed of the blocks' checksums, with metadata_csum.
-    seed: Option<u32>,
-    /// `i_block` and the inline attribute, for inline data.
-    inline: Option<Box<[u8]>>,
-    /// The inode number in `..`; 0 if unknown.
-    pub(super) dotdot: u32,
-    /// The directory that has an entry for this one; 0 if none was found.
-    pub(super) parent: u32,
-}
 
 /// The state of scanning one directory.
 struct DirectoryScan<'a> {

@@ -1,8 +1,8 @@
 //! Extent trees: each node's header, order, bounds and checksum, and the blocks of each extent.
 //! Linux: fs/ext4/extents.c.
 
-use super::Checker;
 use super::blocks::BlockOwner;
+use super::checker::Checker;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::{
     EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, EXTENT_MAGIC, RawExtent, RawExtentHeader, RawExtentIndex,

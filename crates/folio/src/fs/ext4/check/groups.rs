@@ -1,7 +1,8 @@
 //! Group descriptors: checksums and the locations of bitmaps and inode tables. Claims these blocks
 //! before any file can.
 
-use super::Checker;
+use super::checker::Checker;
+use super::facts::GroupFacts;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use crate::base::Result;
 use crate::fs::ext4::layout::checksum::crc32c;
@@ -18,23 +19,6 @@ const MMP_MAGIC: u32 = 0x004D_4D50;
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
 /// Offset of its checksum, which covers the bytes before it.
 const MMP_CHECKSUM_AT: usize = 1020;
-
-/// The fields of one group's descriptor.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GroupFacts {
-    pub(super) block_bitmap: Option<u64>,
-    pub(super) inode_bitmap: Option<u64>,
-    pub(super) inode_table: Option<u64>,
-    pub(super) block_bitmap_csum: u32,
-    pub(super) inode_bitmap_csum: u32,
-    pub(super) free_blocks: u32,
-    pub(super) free_inodes: u32,
-    pub(super) used_dirs: u32,
-    /// Inodes at the end of the table that were never used (`bg_itable_unused`).
-    pub(super) unused_inodes: u32,
-    pub(super) block_uninit: bool,
-    pub(super) inode_uninit: bool,
-}
 
 impl Checker<'_> {
     /// Reads all descriptors and claims the blocks of superblock backups, descriptors, bitmaps and

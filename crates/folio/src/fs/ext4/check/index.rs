@@ -1,15 +1,15 @@
 //! The hash index (htree) of a directory: order, counts and checksums of its nodes, one entry per
 //! block, and the hash range of each leaf. Linux: fs/ext4/namei.c.
 
-use super::Checker;
+use super::checker::Checker;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::base::LogicalBlock;
 use crate::fs::ext4::directory::block::{self, BlockKind};
+use crate::fs::ext4::directory::context::DirectoryContext;
 use crate::fs::ext4::directory::hash::{HashVersion, hash};
-use crate::fs::ext4::directory::htree::{
+use crate::fs::ext4::directory::index_block::{
     self, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, ROOT_INFO_AT, ROOT_INFO_LEN, RawRootInfo,
 };
-use crate::fs::ext4::directory::names::DirectoryContext;
 use std::collections::HashMap;
 use zerocopy::FromBytes;
 
@@ -82,7 +82,7 @@ impl Checker<'_> {
         {
             error(format_args!("invalid fields in the root"));
         }
-        if levels >= htree::levels_max(context) {
+        if levels >= index_block::levels_max(context) {
             error(format_args!("too many levels: {}", levels + 1));
             return None;
         }
@@ -120,22 +120,22 @@ impl Checker<'_> {
         let mut error = |what: std::fmt::Arguments<'_>| {
             self.report.error(CheckedStructure::Index, location, what)
         };
-        let limit = htree::limit(context, entries_at);
+        let limit = index_block::limit(context, entries_at);
         let found = usize::from(u16::from_le_bytes([
             bytes[entries_at],
             bytes[entries_at + 1],
         ]));
-        let count = htree::count(bytes, entries_at);
+        let count = index_block::count(bytes, entries_at);
         if found != limit {
             error(format_args!("limit of {found} entries, expected {limit}"));
         }
         if count == 0 || count > limit {
             return error(format_args!("{count} entries of at most {limit}"));
         }
-        if htree::check_checksum(context, bytes, entries_at).is_err() {
+        if index_block::check_checksum(context, bytes, entries_at).is_err() {
             error(format_args!("bad checksum"));
         }
-        let key = |position: usize| htree::key(bytes, entries_at, position);
+        let key = |position: usize| index_block::key(bytes, entries_at, position);
         for position in 0..count {
             let low = if position == 0 {
                 node.low
@@ -153,7 +153,7 @@ impl Checker<'_> {
                 );
                 self.report.error(CheckedStructure::Index, location, what);
             }
-            let logical = htree::child(bytes, entries_at, position).0.into();
+            let logical = index_block::child(bytes, entries_at, position).0.into();
             let child = IndexNode {
                 logical,
                 level: node.level.wrapping_sub(1),

@@ -1,6 +1,6 @@
 //! Inline data: file contents inside the inode. Linux: fs/ext4/inline.c.
 
-use super::Checker;
+use super::checker::Checker;
 use super::inodes::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 

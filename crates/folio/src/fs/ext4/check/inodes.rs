@@ -1,9 +1,10 @@
 //! Inodes: all fields of inodes in use and the blocks they claim. One pass over the inode tables in
 //! device order.
 
-use super::Checker;
 use super::blocks::BlockOwner;
+use super::checker::Checker;
 use super::extents::has_header;
+use super::facts::SpecialFile;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::base::Result;
@@ -420,7 +421,7 @@ impl Checker<'_> {
         if let Some(runs) = owner.runs {
             self.special_files.insert(
                 view.number,
-                super::SpecialFile {
+                SpecialFile {
                     runs,
                     size: view.size,
                     seed,

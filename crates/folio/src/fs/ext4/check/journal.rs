@@ -1,8 +1,7 @@
 //! The journal: its replay in memory before all other checks, then the check of its superblock.
 //! Linux: fs/jbd2.
 
-use super::Checker;
-use super::SpecialFile;
+use super::checker::Checker;
 use super::report::{CheckedStructure, FindingLocation, FindingReporter};
 use super::special::read_file_ahead;
 use crate::base::Result;
@@ -11,7 +10,7 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::fs::ext4::inode::Ext4;
 use crate::fs::ext4::journal::{self, JournalBlocks};
 use crate::fs::ext4::layout::checksum::crc32c;
-use crate::fs::ext4::layout::features::{Compat, Incompat};
+use crate::fs::ext4::layout::features::Compat;
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
 use std::sync::Arc;
@@ -277,35 +276,5 @@ impl Checker<'_> {
                 head.word(0x20) as i32
             ));
         }
-    }
-}
-
-/// Returns whether the superblock requests a replay of the journal.
-pub(super) fn needs_recovery(superblock: &Superblock) -> bool {
-    superblock
-        .features
-        .incompat
-        .contains(Incompat::NEEDS_RECOVERY)
-        && superblock.features.compat.contains(Compat::HAS_JOURNAL)
-}
-
-impl SpecialFile {
-    /// Returns the number of blocks from the file's start to its first hole.
-    pub(super) fn contiguous_blocks(&self) -> u64 {
-        let mut next = 0;
-        for (logical, _, len) in &self.runs {
-            if *logical != next {
-                break;
-            }
-            next += len;
-        }
-        next
-    }
-
-    /// Iterates over the device blocks in file order.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = u64> {
-        self.runs
-            .iter()
-            .flat_map(|(_, start, len)| *start..start + len)
     }
 }

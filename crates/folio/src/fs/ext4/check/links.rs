@@ -1,6 +1,6 @@
 //! Link counts against the names found, and a path from each directory to the root.
 
-use super::Checker;
+use super::checker::Checker;
 use super::report::{CheckedStructure, FindingLocation};
 use super::sets::{InodeFacts, InodeKind};
 use crate::fs::ext4::layout::disk::ROOT_INODE;

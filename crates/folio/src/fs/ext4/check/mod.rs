@@ -13,6 +13,8 @@
 //!      v
 //!   links.rs quota.rs bitmaps.rs   stored counts and bitmaps against the counted ones
 //!      |
+//!   checker.rs facts.rs   the state of a check, and what its phases pass on
+//!      |
 //!   report.rs       findings with severity and location   sets.rs   bits and facts in memory
 //! ```
 //!
@@ -33,8 +35,10 @@
 mod bitmaps;
 mod block_map;
 mod blocks;
+mod checker;
 mod directories;
 mod extents;
+mod facts;
 mod groups;
 mod index;
 mod inline;
@@ -55,15 +59,9 @@ pub use report::{
 
 use crate::base::{Clock, Result};
 use crate::block::Device;
-use crate::fs::ext4::layout::superblock::Superblock;
-use directories::{Directory, DirectoryBlock};
-use groups::GroupFacts;
-use quota::QuotaUsages;
+use checker::Checker;
 use report::FindingReporter;
-use sets::{InodeFactsTable, SparseBitSet};
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use xattrs::{SharedXattrBlock, XattrValueInode};
 
 /// Options of [`check`].
 #[derive(Debug, Clone)]
@@ -117,7 +115,7 @@ fn run(
         return Ok(report.report);
     };
     let mut device = device.clone();
-    let needs_recovery = journal::needs_recovery(&superblock);
+    let needs_recovery = superblock::needs_recovery(&superblock);
     if needs_recovery && !options.replays_journal {
         let what = format_args!(
             "holds transactions, but --no-replay skipped them; a mount may repair the errors below"
@@ -154,59 +152,4 @@ fn run(
         is_complete: true,
         ..checker.report.report
     })
-}
-
-/// The block mapping of a file that the superblock names.
-struct SpecialFile {
-    /// (File block, device block, number of blocks), in order.
-    runs: Vec<(u64, u64, u64)>,
-    /// Length in bytes.
-    size: u64,
-    /// Seed of the checksums in the file, with metadata_csum.
-    seed: Option<u32>,
-}
-
-/// The state of a running check.
-struct Checker<'a> {
-    device: Arc<dyn Device>,
-    sb: Superblock,
-    report: FindingReporter<'a>,
-    groups: Vec<GroupFacts>,
-    /// Clusters in use: the groups' bitmaps, concatenated.
-    used: SparseBitSet,
-    /// Metadata blocks of the file system, by block number.
-    system: SparseBitSet,
-    inodes: InodeFactsTable,
-    /// In the order of their inodes.
-    directories: Vec<Directory>,
-    directory_blocks: Vec<DirectoryBlock>,
-    directory_blocks_seen: SparseBitSet,
-    xattr_blocks: HashMap<u64, SharedXattrBlock>,
-    value_inodes: HashMap<u32, XattrValueInode>,
-    orphans: HashSet<u32>,
-    special_files: HashMap<u32, SpecialFile>,
-    usages: QuotaUsages,
-}
-
-impl<'a> Checker<'a> {
-    fn new(device: Arc<dyn Device>, superblock: Superblock, report: FindingReporter<'a>) -> Self {
-        let blocks = superblock.block_count;
-        Self {
-            device,
-            report,
-            groups: Vec::new(),
-            used: SparseBitSet::new(blocks),
-            system: SparseBitSet::new(blocks),
-            inodes: InodeFactsTable::new(superblock.inode_count),
-            directories: Vec::new(),
-            directory_blocks: Vec::new(),
-            directory_blocks_seen: SparseBitSet::new(blocks),
-            xattr_blocks: HashMap::new(),
-            value_inodes: HashMap::new(),
-            orphans: HashSet::new(),
-            special_files: HashMap::new(),
-            usages: QuotaUsages::default(),
-            sb: superblock,
-        }
-    }
 }

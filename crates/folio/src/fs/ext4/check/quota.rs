@@ -8,7 +8,8 @@
 //! The four bytes of an owner's number select the path through the tree. Linux:
 //! fs/quota/quota_tree.h, quotaio_v2.h.
 
-use super::Checker;
+use super::checker::Checker;
+use super::facts::QuotaUsage;
 use super::inodes::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::fs::ext4::layout::disk::ROOT_INODE;
@@ -26,17 +27,6 @@ const ENTRY_LEN: usize = 72;
 const VERSION: u32 = 1;
 /// End of `i_projid`, from the start of the extra fields.
 const PROJECT_END: u16 = 32;
-
-/// Usage of one owner: bytes and inodes.
-type QuotaUsage = (u64, u64);
-
-/// Usage by user, group and project.
-#[derive(Default)]
-pub(super) struct QuotaUsages {
-    users: HashMap<u32, QuotaUsage>,
-    groups: HashMap<u32, QuotaUsage>,
-    projects: HashMap<u32, QuotaUsage>,
-}
 
 /// A type of owner with its quota file.
 struct QuotaAccount {

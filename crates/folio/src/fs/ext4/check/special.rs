@@ -1,8 +1,8 @@
 //! Special inodes: the resize inode, the orphan file and the orphan list, quota inodes.
 
-use super::Checker;
-use super::SpecialFile;
 use super::blocks::BlockOwner;
+use super::checker::Checker;
+use super::facts::SpecialFile;
 use super::report::{
     CheckFinding, CheckListener, CheckedStructure, FindingLocation, FindingReporter,
 };

@@ -41,7 +41,7 @@ pub(super) fn open(
         check_known(&raw)?;
         match geometry(&raw, device.len_bytes()) {
             Ok(superblock) if checksum_is_good(&superblock) => return Ok(Some(superblock)),
-            Ok(superblock) if is_to_be_replayed && super::journal::needs_recovery(&superblock) => {
+            Ok(superblock) if is_to_be_replayed && needs_recovery(&superblock) => {
                 return Ok(Some(superblock));
             }
             Ok(superblock) if copy(device).is_none() => {
@@ -472,4 +472,13 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>)
             ));
         }
     }
+}
+
+/// Returns whether the superblock requests a replay of the journal.
+pub(super) fn needs_recovery(superblock: &Superblock) -> bool {
+    superblock
+        .features
+        .incompat
+        .contains(Incompat::NEEDS_RECOVERY)
+        && superblock.features.compat.contains(Compat::HAS_JOURNAL)
 }

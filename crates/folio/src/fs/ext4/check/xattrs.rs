@@ -1,8 +1,9 @@
 //! Extended attributes: in the inode, in blocks shared by inodes, and in inodes that hold a single
 //! value. Linux: fs/ext4/xattr.c.
 
-use super::Checker;
 use super::blocks::BlockOwner;
+use super::checker::Checker;
+use super::facts::SharedXattrBlock;
 use super::inodes::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::base::PhysicalBlock;
@@ -14,19 +15,6 @@ use crate::fs::ext4::xattr::format::{
 };
 use std::ops::Range;
 use zerocopy::FromBytes;
-
-/// A block of attributes: its stored reference count, and the references found.
-pub(super) struct SharedXattrBlock {
-    stored: u32,
-    found: u32,
-}
-
-/// An inode that holds an attribute's value: its stored reference count, and the references found.
-#[derive(Default)]
-pub(super) struct XattrValueInode {
-    stored: Option<u64>,
-    found: u64,
-}
 
 impl Checker<'_> {
     /// Checks all attributes of an inode and claims their block. Returns the attribute `system.data`

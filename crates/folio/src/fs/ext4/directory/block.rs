@@ -7,17 +7,16 @@
 //!
 //! Entries start at multiples of four and leave no gap; one with inode 0 is unused space. The tail,
 //! 12 bytes that look like an unused entry, is there only with metadata_csum. Source: the kernel's
-//! ext4 documentation, "Directory Entries"; fs/ext4/dir.c for what is refused.
+//! ext4 documentation, "Directory Entries"; fs/ext4/dir.c for the checks.
 
-use super::names::DirectoryContext;
+use super::context::DirectoryContext;
 use crate::base::{Error, LogicalBlock, Result};
 use crate::fs::ext4::layout::checksum::crc32c;
-use crate::vfs::FileType;
 use std::mem::size_of;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What stands before every name.
+/// The header before every name.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawEntryHeader {
@@ -46,40 +45,13 @@ struct RawTail {
 
 const TAIL_LEN: usize = 12;
 const _: () = assert!(size_of::<RawTail>() == TAIL_LEN);
-/// The tail's `file_type`, which no file has.
+/// The tail's `file_type`, which no file type uses.
 const TAIL_FILE_TYPE: u8 = 0xDE;
 
 /// The longest name, in bytes (`EXT4_NAME_LEN`).
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
-/// The number by which a directory entry names `file_type` (`EXT4_FT_*`).
-pub(crate) fn file_type_code(file_type: FileType) -> u8 {
-    match file_type {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::CharacterDevice => 3,
-        FileType::BlockDevice => 4,
-        FileType::Fifo => 5,
-        FileType::Socket => 6,
-        FileType::Symlink => 7,
-    }
-}
-
-/// The file type behind an entry's number; `None` where it records none or an unknown one.
-pub(crate) fn file_type_of(code: u8) -> Option<FileType> {
-    match code {
-        1 => Some(FileType::Regular),
-        2 => Some(FileType::Directory),
-        3 => Some(FileType::CharacterDevice),
-        4 => Some(FileType::BlockDevice),
-        5 => Some(FileType::Fifo),
-        6 => Some(FileType::Socket),
-        7 => Some(FileType::Symlink),
-        _ => None,
-    }
-}
-
-/// The bytes an entry with a name of `name_len` bytes needs.
+/// Returns the bytes that an entry with a name of `name_len` bytes needs.
 pub(crate) fn needed_len(name_len: usize) -> usize {
     (HEADER_LEN + name_len).next_multiple_of(4)
 }
@@ -89,23 +61,26 @@ fn bad_entry(offset: usize, what: std::fmt::Arguments<'_>) -> Error {
     Error::corrupt(format!("entry at byte {offset}: {what}"))
 }
 
-/// One entry of a block, within bounds and with a length that makes sense.
+/// One entry of a block, within bounds and with a valid length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry<'a> {
-    /// Where it starts, in bytes from the start of the region.
+    /// Its first byte, from the start of the region.
     pub(crate) offset: usize,
     /// Bytes up to the next entry.
     pub(crate) len: usize,
     /// The inode; 0 if unused.
     pub(crate) number: u32,
-    /// `EXT4_FT_*`, or anything where the file system does not record it.
+    /// `EXT4_FT_*`; undefined without the feature filetype.
     pub(crate) file_type: u8,
-    /// The name; of no meaning in an unused entry.
+    /// The name; undefined in an unused entry.
     pub(crate) name: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
-    /// The entry at `offset` of `region`, where entries end with the region.
+    /// Decodes the entry at `offset` of `region`, at whose end entries end.
+    ///
+    /// # Errors
+    /// EUCLEAN for an entry that cannot be.
     #[inline]
     pub(crate) fn at(region: &'a [u8], offset: usize) -> Result<Self> {
         let rest = region.get(offset..).unwrap_or_default();
@@ -139,8 +114,8 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Whether this is the entry of `name`. Names in one directory tend to be alike but for their
-    /// ends, so that the last byte tells most of them apart.
+    /// Whether this is the entry of `name`. Names in one directory often differ only at their ends, so
+    /// the last byte is compared first.
     #[inline]
     fn is_called(&self, name: &[u8]) -> bool {
         self.name.len() == name.len()
@@ -154,7 +129,7 @@ impl<'a> Entry<'a> {
         self.number == 0
     }
 
-    /// Bytes the entry really needs.
+    /// Returns the bytes that the entry needs.
     fn used_len(&self) -> usize {
         if self.is_unused() {
             0
@@ -163,8 +138,10 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Refuses names that no program could have made: a slash or a zero byte would mislead whoever
-    /// takes the name for one component of a path.
+    /// Checks that a program could have made the name.
+    ///
+    /// # Errors
+    /// EUCLEAN for a slash or a zero byte, which would break paths.
     pub(crate) fn check_name(&self) -> Result<()> {
         if self.name.iter().any(|&byte| byte == b'/' || byte == 0) {
             return Err(bad_entry(
@@ -183,7 +160,7 @@ pub(crate) struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// All entries of `region`.
+    /// Returns all entries of `region`.
     pub(crate) fn new(region: &'a [u8]) -> Self {
         Self { region, offset: 0 }
     }
@@ -210,16 +187,16 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Where in a region a name is.
+/// The place of a name in a region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot<'a> {
     /// The entry with the name.
     pub(crate) entry: Entry<'a>,
-    /// Where the entry before it starts, if there is one.
+    /// The first byte of the entry before it, if there is one.
     pub(crate) previous: Option<usize>,
 }
 
-/// The entry called `name` in `region`.
+/// Looks up `name` in `region`.
 pub(crate) fn find<'a>(region: &'a [u8], name: &[u8]) -> Result<Option<Slot<'a>>> {
     let mut previous = None;
     for entry in Entries::new(region) {
@@ -232,18 +209,18 @@ pub(crate) fn find<'a>(region: &'a [u8], name: &[u8]) -> Result<Option<Slot<'a>>
     Ok(None)
 }
 
-/// Where a new name could go in a region.
+/// The place for a new name in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// At `offset`, behind an entry that shrinks to `used_len`; the two share `len` bytes.
+    /// After the entry at `offset`, which shrinks to `used_len`; the two share `len` bytes.
     At {
         offset: usize,
         used_len: usize,
         len: usize,
     },
-    /// Nowhere as things lie, but `free_len` bytes are free in all.
+    /// No gap is long enough; `free_len` bytes are free in total.
     Full { free_len: usize },
-    /// The name is there already.
+    /// The region already has the name.
     Exists,
 }
 
@@ -269,7 +246,7 @@ pub(crate) fn find_room(region: &[u8], name: &[u8]) -> Result<Room> {
     Ok(found.unwrap_or(Room::Full { free_len }))
 }
 
-/// An entry to be written.
+/// An entry to write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewEntry<'a> {
     /// The inode.
@@ -295,7 +272,7 @@ pub(crate) fn write_entry(bytes: &mut [u8], offset: usize, len: usize, entry: &N
     place[HEADER_LEN..HEADER_LEN + entry.name.len()].copy_from_slice(entry.name);
 }
 
-/// Puts `entry` where [`find_room`] found `room` for it; whether there was any.
+/// Writes `entry` into the `room` that [`find_room`] found; returns whether there was any.
 pub(crate) fn insert(bytes: &mut [u8], room: Room, entry: &NewEntry<'_>) -> bool {
     let Room::At {
         offset,
@@ -312,8 +289,7 @@ pub(crate) fn insert(bytes: &mut [u8], room: Room, entry: &NewEntry<'_>) -> bool
     true
 }
 
-/// Frees the entry at `offset`, `len` bytes long, joining its space to the entry before it, at
-/// `previous`.
+/// Frees the entry at `offset`, `len` bytes long. The entry before it, at `previous`, gets its space.
 pub(crate) fn remove(bytes: &mut [u8], offset: usize, len: usize, previous: Option<usize>) {
     bytes[offset..offset + len].fill(0);
     match previous {
@@ -322,7 +298,7 @@ pub(crate) fn remove(bytes: &mut [u8], offset: usize, len: usize, previous: Opti
     }
 }
 
-/// Makes the entry at `offset` lead to another inode.
+/// Points the entry at `offset` to another inode.
 pub(crate) fn redirect(bytes: &mut [u8], offset: usize, number: u32, file_type: u8) {
     bytes[offset..offset + 4].copy_from_slice(&number.to_le_bytes());
     bytes[offset + 7] = file_type;
@@ -332,7 +308,7 @@ fn set_len(bytes: &mut [u8], offset: usize, len: usize) {
     bytes[offset + 4..offset + 6].copy_from_slice(&(len as u16).to_le_bytes());
 }
 
-/// Bytes of a leaf that entries can use.
+/// Returns the bytes of a leaf that entries can use.
 pub(crate) fn region_len(context: &DirectoryContext) -> usize {
     context.block_size
         - if context.checksum_seed.is_some() {
@@ -342,7 +318,7 @@ pub(crate) fn region_len(context: &DirectoryContext) -> usize {
         }
 }
 
-/// The entries' part of the leaf `bytes`, after checking the checksum.
+/// Checks the checksum of the leaf `bytes`, and returns the part that holds entries.
 pub(crate) fn checked_region<'a>(context: &DirectoryContext, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let (region, tail) = bytes.split_at(region_len(context));
     let Some(seed) = context.checksum_seed else {
@@ -380,8 +356,8 @@ pub(crate) fn seal(context: &DirectoryContext, bytes: &mut [u8]) {
     tail.copy_from_slice(raw.as_bytes());
 }
 
-/// Fills the leaf `bytes` with `entries`, tightly and in this order; they fit. The last one reaches
-/// to the end.
+/// Fills the leaf `bytes` with `entries`, without gaps and in this order. They fit: the caller counted
+/// them. The last one extends to the end.
 pub(crate) fn pack<'a>(
     context: &DirectoryContext,
     bytes: &mut [u8],
@@ -400,20 +376,20 @@ pub(crate) fn pack<'a>(
     seal(context, bytes);
 }
 
-/// What a block of a directory holds, by the look of its bytes.
+/// The kind of a directory block, detected from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     /// Entries.
     Leaf,
     /// `.`, `..` and the root of the index.
     IndexRoot,
-    /// A node of the index; to a reader that knows no index, an unused entry.
+    /// A node of the index, which looks like an unused entry to a reader without index support.
     IndexNode,
 }
 
-/// The kind of the block `block`. Without checksums an empty directory's first block looks like an
-/// index root, and an empty leaf like an index node; neither holds entries that a reader would
-/// miss.
+/// Detects the kind of the block `block`. Without checksums the first block of an empty directory
+/// looks like an index root, and an empty leaf like an index node. Neither has entries that a reader
+/// would miss.
 pub(crate) fn kind(context: &DirectoryContext, block: LogicalBlock, bytes: &[u8]) -> BlockKind {
     let header = |offset: usize| {
         RawEntryHeader::ref_from_prefix(&bytes[offset..])

@@ -1,7 +1,8 @@
 //! The blocks of a directory inode, and the inode's operations on names.
 
+use super::context::{DirectoryBlocks, DirectoryContext, FoundName};
 use super::inline_data::InlineDirectory;
-use super::names::{self, DirectoryBlocks, DirectoryContext, Found};
+use super::names;
 use crate::base::{Error, InodeNumber, LogicalBlock, PhysicalBlock, Result};
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::ContentLayout;
@@ -156,7 +157,7 @@ impl Ext4Inode {
     }
 
     /// Looks up `name`.
-    pub(crate) fn find_name(&self, name: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn find_name(&self, name: &[u8]) -> Result<Option<FoundName>> {
         if let Some(found) = self.with_inline(|inline| inline.find(name)) {
             return found;
         }

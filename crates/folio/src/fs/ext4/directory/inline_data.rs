@@ -8,8 +8,8 @@
 //! An inline directory has no `.` and `..`, only its parent's number, and no checksum of its own.
 //! Source: the kernel's ext4 documentation, "Inline Data"; Linux: fs/ext4/inline.c.
 
-use super::block::{self, Entries, file_type_of};
-use super::names::Found;
+use super::block::{self, Entries};
+use super::context::{FoundName, file_type_of};
 use crate::base::{Error, InodeNumber, Result};
 use crate::vfs::{DirectoryEntry, FileType};
 use std::ops::ControlFlow;
@@ -73,17 +73,17 @@ impl<'a> InlineDirectory<'a> {
     ///
     /// # Errors
     /// EUCLEAN for damaged entries.
-    pub(crate) fn find(&self, name: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn find(&self, name: &[u8]) -> Result<Option<FoundName>> {
         let directory = Some(FileType::Directory).filter(|_| self.has_file_type);
         match name {
             b"." => {
-                return Ok(Some(Found {
+                return Ok(Some(FoundName {
                     number: self.number,
                     file_type: directory,
                 }));
             }
             b".." => {
-                return Ok(Some(Found {
+                return Ok(Some(FoundName {
                     number: self.parent(),
                     file_type: directory,
                 }));
@@ -93,7 +93,7 @@ impl<'a> InlineDirectory<'a> {
         for (_, region) in self.regions() {
             if let Some(slot) = block::find(region, name).map_err(|error| self.place(error))? {
                 let number = InodeNumber(slot.entry.number.into());
-                return Ok(Some(Found {
+                return Ok(Some(FoundName {
                     number,
                     file_type: self.type_of(slot.entry.file_type),
                 }));

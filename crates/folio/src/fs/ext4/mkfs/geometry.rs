@@ -3,7 +3,7 @@
 //! The rules follow mke2fs(8), mke2fs.conf(5) and the output of mke2fs. The `mkfs` test compares
 //! the numbers with it.
 
-use super::FormatOptions;
+use super::options::FormatOptions;
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::fs::ext4::layout::disk::{FIRST_INODE, RawGroupDescriptor};
 

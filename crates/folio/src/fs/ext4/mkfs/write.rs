@@ -1,8 +1,8 @@
 //! The bytes of a new file system; the superblock is written last.
 
-use super::Identity;
 use super::geometry::{DESCRIPTOR_LEN, GROUPS_PER_FLEX, INODE_LEN, has_superblock};
 use super::layout::{FileBlocks, INODE_EXTENTS_MAX, Layout};
+use super::options::Identity;
 use crate::base::Result;
 use crate::block::Device;
 use crate::fs::ext4::layout::checksum::{

@@ -13,7 +13,7 @@
 //!   copies.rs          backups of superblock and descriptors
 //! ```
 //!
-//! A step extends the last group if it is short, and adds up to [`GROUPS_PER_STEP`] groups.
+//! A step extends the last group if it is short, and adds up to `plan::GROUPS_PER_STEP` groups.
 //! Descriptors go into the blocks that the resize inode reserves for them. When those are used up,
 //! the file system is converted to `meta_bg`, as the kernel does.
 //!
@@ -29,8 +29,11 @@
 mod changes;
 mod copies;
 mod layout;
+mod options;
 mod plan;
 mod reserve;
+
+pub use options::ResizeOptions;
 
 use super::inode::Ext4;
 use crate::base::{Clock, Errno, Error, Result};
@@ -45,28 +48,8 @@ use layout::NewGroups;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Groups that one transaction adds, at most.
-const GROUPS_PER_STEP: u32 = 512;
 /// Page cache for the mount that replays the journal, in bytes.
 const CACHE_BYTES: u64 = 32 << 20;
-
-/// Options of [`resize`].
-#[derive(Debug, Clone, Copy)]
-pub struct ResizeOptions {
-    /// New size in bytes, rounded down to whole pages of 4 KiB; `None` for the device's size.
-    pub len_bytes: Option<u64>,
-    /// The source of all timestamps.
-    pub clock: Clock,
-}
-
-impl Default for ResizeOptions {
-    fn default() -> Self {
-        Self {
-            len_bytes: None,
-            clock: Clock::System,
-        }
-    }
-}
 
 /// The size of a file system, before or after a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

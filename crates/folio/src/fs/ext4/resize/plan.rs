@@ -1,11 +1,13 @@
 //! The resize plan: the final size, the superblock for a size, and the extent of one step.
 
-use super::{GROUPS_PER_STEP, ResizeOptions};
+use super::options::ResizeOptions;
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::block::Device;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 
+/// Groups that one transaction adds, at most.
+const GROUPS_PER_STEP: u32 = 512;
 /// Minimum number of data blocks in the last group; a smaller group is omitted, as in mke2fs and
 /// resize2fs.
 const LAST_GROUP_DATA_BLOCKS_MIN: u64 = 50;

@@ -1,0 +1,21 @@
+//! Options of a resize.
+
+use crate::base::Clock;
+
+/// Options of [`resize`](super::resize).
+#[derive(Debug, Clone, Copy)]
+pub struct ResizeOptions {
+    /// New size in bytes, rounded down to whole pages of 4 KiB; `None` for the device's size.
+    pub len_bytes: Option<u64>,
+    /// The source of all timestamps.
+    pub clock: Clock,
+}
+
+impl Default for ResizeOptions {
+    fn default() -> Self {
+        Self {
+            len_bytes: None,
+            clock: Clock::System,
+        }
+    }
+}
