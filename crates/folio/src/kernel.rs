@@ -6,9 +6,9 @@ use crate::cache::{CacheOptions, Counters, PageCache};
 use crate::fs::ext4::{self, Ext4};
 use crate::fs::hostfs::{self, Hostfs};
 use crate::fs::ramfs::{self, Ramfs};
-use crate::syscall::{Credentials, Process};
 use crate::vfs::{
-    AccessTime, ChangeListener, Context, FileSystem, LastLink, Location, MountOptions, Vfs,
+    AccessTime, ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions,
+    Vfs,
 };
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
@@ -86,11 +86,6 @@ impl Kernel {
             cache,
             clock: options.clock,
         })
-    }
-
-    /// A new program, whose root and working directory are `/`.
-    pub fn process(self: &Arc<Self>, credentials: Credentials) -> Process {
-        Process::new(self.clone(), credentials)
     }
 
     /// Mounts the ext4 file system on `device` over the directory `target`.

@@ -1,12 +1,12 @@
-//! Where a byte lives: the file systems, none of which knows another.
+//! File systems: each maps names and bytes to its store. None depends on another.
 //!
 //! ```text
-//!   vfs    [file system seam: vfs/filesystem.rs]
+//!   vfs    [file system traits: vfs/filesystem.rs, vfs/inode.rs]
 //!             |
-//!      ramfs  ext4  hostfs             ramfs with limits is tmpfs
+//!      ramfs  ext4  hostfs             ramfs with limits: tmpfs
 //!             |        |
 //!             |     a directory of the host
-//!          [device seam: block/device.rs]
+//!          [device trait: block/device.rs]
 //! ```
 
 pub mod ext4;

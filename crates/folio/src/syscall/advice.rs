@@ -1,22 +1,31 @@
-//! Calls about the cached data of open files: advice, writing it, looking at it.
+//! Calls on the cached data of open files: advice, writeback of a range, counters.
 
 use super::process::{Fd, Process};
 use crate::base::Result;
 use crate::vfs::{Advice, Counters, SyncFileRange};
 
 impl Process {
-    /// posix_fadvise(2). Length 0 is to the end of the file. As in Linux, `DontNeed` keeps pages
-    /// that the range covers in part. Otherwise than in Linux, advice on how a file is read holds
-    /// for all who have it open, and `WillNeed` brings in as much as the cache has room for, not
-    /// only the start of a long range.
+    /// Gives advice on the use of `len_bytes` bytes at `offset`; length 0 extends to the end of the
+    /// file. As in Linux, `DontNeed` keeps partially covered pages. Unlike in Linux, advice on the
+    /// read pattern applies to all open files of the inode, and `WillNeed` reads as much as fits
+    /// into the cache, not only the start of a long range. Linux: posix_fadvise(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, ESPIPE for a pipe, EINVAL for a range above `i64::MAX`.
     pub fn posix_fadvise(&self, fd: Fd, offset: u64, len_bytes: u64, advice: Advice) -> Result<()> {
         self.file(fd)?.advise(offset, len_bytes, advice)
     }
 
-    /// sync_file_range(2): writes pages of the file to its device, without attributes, without the
-    /// blocks that lead to them, and without a flush of the device: after a power cut the data may
-    /// be gone. Length 0 is to the end of the file. Waiting is for all writeback of the file; a
-    /// failed write is told as by fsync(2).
+    /// Writes back the dirty pages of a byte range, without attributes, without the blocks that map
+    /// them, and without a flush of the device: the data may be lost in a power cut. Length 0
+    /// extends to the end of the file. Waiting is for all writeback of the file. Linux:
+    /// sync_file_range(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, ESPIPE for types without data, EINVAL for an invalid range or
+    /// flags; EIO or ENOSPC as fsync(2) reports a failed write.
     pub fn sync_file_range(
         &self,
         fd: Fd,
@@ -27,8 +36,12 @@ impl Process {
         self.file(fd)?.sync_range(offset, len_bytes, flags)
     }
 
-    /// What happened to one file's pages since it came into memory; [`crate::Kernel::counters`]
-    /// tells it of all. Linux: cachestat(2) tells some of it.
+    /// Returns the cache counters of one file since its inode was loaded;
+    /// [`crate::Kernel::counters`] returns those of all files. Linux: cachestat(2), in part.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open.
     pub fn file_counters(&self, fd: Fd) -> Result<Counters> {
         self.file(fd)?.counters()
     }

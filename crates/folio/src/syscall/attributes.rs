@@ -1,4 +1,4 @@
-//! Calls that tell and change attributes, and tell about the file system.
+//! Calls that return and change attributes, and return file system statistics.
 
 use super::AtFlags;
 use super::process::{AT_FDCWD, Fd, Process, check_flags, last_link};
@@ -7,17 +7,30 @@ use crate::vfs::{self, Attributes, FileSystemStatistics, LastLink, SetTime};
 use std::path::Path;
 
 impl Process {
-    /// stat(2).
+    /// Returns the attributes of a file; follows symbolic links. Linux: stat(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn stat(&self, path: impl AsRef<Path>) -> Result<Attributes> {
         self.fstatat(AT_FDCWD, path, AtFlags::empty())
     }
 
-    /// lstat(2).
+    /// Returns the attributes of a file; does not follow a symbolic link in the last component.
+    /// Linux: lstat(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn lstat(&self, path: impl AsRef<Path>) -> Result<Attributes> {
         self.fstatat(AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// fstat(2).
+    /// Returns the attributes of an open file. Linux: fstat(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open.
     pub fn fstat(&self, fd: Fd) -> Result<Attributes> {
         match self.with_file(fd, |file| vfs::cached_attributes(&**file.inode()))? {
             Some(attributes) => Ok(attributes),
@@ -25,7 +38,13 @@ impl Process {
         }
     }
 
-    /// fstatat(2).
+    /// Returns the attributes of a file, relative to `dir`. Flags: `SYMLINK_NOFOLLOW`,
+    /// `EMPTY_PATH`. Linux: fstatat(2).
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for unknown flags, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
+    /// ENAMETOOLONG, EBADF for `dir`.
     pub fn fstatat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Attributes> {
         self.with_path(path.as_ref(), |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
@@ -42,7 +61,14 @@ impl Process {
         })
     }
 
+    /// Sets the size of a file in bytes: truncates it, or extends it with a hole. Linux:
     /// truncate(2).
+    ///
+    /// # Errors
+    ///
+    /// EISDIR for a directory, EINVAL for other types and for a size above `i64::MAX`, EFBIG, EPERM
+    /// for an immutable inode, EROFS, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
+    /// ENAMETOOLONG.
     pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             self.context()
@@ -50,17 +76,32 @@ impl Process {
         })
     }
 
-    /// chmod(2).
+    /// Changes the permission bits (12 bits) of a file. Linux: chmod(2).
+    ///
+    /// # Errors
+    ///
+    /// EPERM unless the owner or privileged, EROFS, and those of path resolution: ENOENT, ENOTDIR,
+    /// EACCES, ELOOP, ENAMETOOLONG.
     pub fn chmod(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
         self.fchmodat(AT_FDCWD, path, mode)
     }
 
-    /// fchmod(2).
+    /// Changes the permission bits (12 bits) of an open file. Linux: fchmod(2).
+    ///
+    /// # Errors
+    ///
+    /// EPERM unless the owner or privileged, EROFS, EBADF if `fd` is not open or is an `O_PATH`
+    /// descriptor.
     pub fn fchmod(&self, fd: Fd, mode: u16) -> Result<()> {
         self.context().chmod(&self.location(fd)?, mode)
     }
 
-    /// fchmodat(2).
+    /// Changes the permission bits (12 bits) of a file, relative to `dir`. Linux: fchmodat(2).
+    ///
+    /// # Errors
+    ///
+    /// EPERM unless the owner or privileged, EROFS, and those of path resolution: ENOENT, ENOTDIR,
+    /// EACCES, ELOOP, ENAMETOOLONG, EBADF for `dir`.
     pub fn fchmodat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             let location = self.resolve_at(dir, path, LastLink::Follow, AtFlags::empty())?;
@@ -68,17 +109,33 @@ impl Process {
         })
     }
 
-    /// chown(2). `None` leaves owner or group as it is.
+    /// Changes owner and group of a file; `None` keeps a value. Linux: chown(2).
+    ///
+    /// # Errors
+    ///
+    /// EPERM without privilege, except to a group of the owner; EROFS, and those of path
+    /// resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn chown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.fchownat(AT_FDCWD, path, uid, gid, AtFlags::empty())
     }
 
-    /// fchown(2).
+    /// Changes owner and group of an open file; `None` keeps a value. Linux: fchown(2).
+    ///
+    /// # Errors
+    ///
+    /// EPERM without privilege, except to a group of the owner; EROFS, EBADF if `fd` is not open or
+    /// is an `O_PATH` descriptor.
     pub fn fchown(&self, fd: Fd, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.context().chown(&self.location(fd)?, uid, gid)
     }
 
-    /// fchownat(2); with SYMLINK_NOFOLLOW lchown(2).
+    /// Changes owner and group of a file, relative to `dir`; `None` keeps a value. Flags:
+    /// `SYMLINK_NOFOLLOW` (then lchown(2)), `EMPTY_PATH`. Linux: fchownat(2).
+    ///
+    /// # Errors
+    ///
+    /// EPERM without privilege, except to a group of the owner; EINVAL for unknown flags, EROFS,
+    /// and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, EBADF for `dir`.
     pub fn fchownat(
         &self,
         dir: Fd,
@@ -97,7 +154,12 @@ impl Process {
         })
     }
 
-    /// utimensat(2). `None` leaves a time as it is (`UTIME_OMIT`).
+    /// Sets access and modification time; `None` keeps a time (`UTIME_OMIT`). Linux: utimensat(2).
+    ///
+    /// # Errors
+    ///
+    /// EPERM or EACCES without permission, EINVAL for invalid nanoseconds or flags, EROFS, and
+    /// those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, EBADF for `dir`.
     pub fn utimensat(
         &self,
         dir: Fd,
@@ -113,7 +175,13 @@ impl Process {
         })
     }
 
-    /// futimens(3).
+    /// Sets access and modification time of an open file; `None` keeps a time (`UTIME_OMIT`).
+    /// Linux: futimens(3).
+    ///
+    /// # Errors
+    ///
+    /// EPERM or EACCES without permission, EINVAL for invalid nanoseconds, EROFS, EBADF if `fd` is
+    /// not open or is an `O_PATH` descriptor.
     pub fn futimens(
         &self,
         fd: Fd,
@@ -124,7 +192,11 @@ impl Process {
             .set_times(&self.location(fd)?, accessed, modified)
     }
 
-    /// statfs(2).
+    /// Returns sizes and free space of the file system that holds `path`. Linux: statfs(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn statfs(&self, path: impl AsRef<Path>) -> Result<FileSystemStatistics> {
         self.with_path(path.as_ref(), |path| {
             self.resolve(path, LastLink::Follow)?

@@ -1,4 +1,4 @@
-//! Calls about open files: open, read, write, seek, list, copy, sync.
+//! Calls on open files: open, read, write, seek, list, copy, sync.
 
 use super::process::{AT_FDCWD, Fd, Process};
 use super::{Borrowed, OpenFlags, Whence};
@@ -7,24 +7,38 @@ use crate::vfs::{self, FallocateMode, FileExtent, FileType, Seek, SeekKind, Star
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-/// One name as getdents64(2) tells it.
+/// One directory entry, as getdents64(2) returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dirent {
     /// The name.
     pub name: Vec<u8>,
     /// Inode number.
     pub number: u64,
-    /// Type, where the directory records it.
+    /// File type, if the directory records it.
     pub file_type: Option<FileType>,
 }
 
 impl Process {
-    /// open(2).
+    /// Opens a file by path, relative to the working directory. `mode` is the permission bits of a
+    /// file that `O_CREAT` creates, before the umask. Linux: open(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::openat`].
     pub fn open(&self, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
         self.openat(AT_FDCWD, path, flags, mode)
     }
 
+    /// Opens a file by path, relative to `dir`; returns the lowest free descriptor. Linux:
     /// openat(2).
+    ///
+    /// # Errors
+    ///
+    /// EEXIST with `O_CREAT | O_EXCL`, EISDIR for a write to a directory, EINVAL for invalid flags,
+    /// ELOOP with `O_NOFOLLOW`, ENXIO for devices, pipes and sockets, EMFILE without a free
+    /// descriptor, EPERM for `O_NOATIME` of another owner's file, EROFS on a read-only mount,
+    /// ENOSPC, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, EBADF
+    /// for `dir`.
     pub fn openat(
         &self,
         dir: Fd,
@@ -47,12 +61,23 @@ impl Process {
         })
     }
 
-    /// read(2).
+    /// Reads at the file position into `buf`, and advances the position; returns the number of
+    /// bytes, 0 at the end of the file. Linux: read(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless open for reading, EISDIR for a directory, EIO if the store fails.
     pub fn read(&self, fd: Fd, buf: &mut [u8]) -> Result<usize> {
         self.read_from(fd, Start::Position, buf)
     }
 
-    /// pread(2).
+    /// Reads at the byte offset `offset`; keeps the file position. Returns the number of bytes, 0
+    /// at the end of the file. Linux: pread(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless open for reading, EISDIR for a directory, EINVAL for an offset above
+    /// `i64::MAX`, EIO if the store fails.
     pub fn pread(&self, fd: Fd, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_from(fd, Start::Offset(offset), buf)
     }
@@ -65,9 +90,12 @@ impl Process {
         }
     }
 
-    /// Like pread(2) without the copy: holds the file's own bytes in memory, up to `len_bytes` of
-    /// them from `offset` on; fewer at the end of the file and after 2 MiB, none at the end. The
-    /// errors are those of pread(2).
+    /// Reads like pread(2) without a copy: returns references to the cached bytes, up to `len_bytes`
+    /// from byte `offset` on; fewer at the end of the file and after 2 MiB, none at the end.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::pread`].
     ///
     /// ```
     /// # use folio::syscall::{Credentials, OpenFlags};
@@ -83,19 +111,36 @@ impl Process {
         self.file(fd)?.borrow(offset, len_bytes)
     }
 
+    /// Writes at the file position, with `O_APPEND` at the end of the file, and advances the
+    /// position; returns the number of bytes written, which may be fewer after an error. Linux:
     /// write(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless open for writing, EFBIG beyond the largest offset, ENOSPC without space, EROFS
+    /// on a read-only mount, EPERM for an immutable inode, EIO if the store fails.
     pub fn write(&self, fd: Fd, bytes: &[u8]) -> Result<usize> {
         self.file(fd)?
             .write(self.credentials(), Start::Position, &bytes.into())
     }
 
-    /// pwrite(2). With O_APPEND the bytes go to the end all the same, as in Linux.
+    /// Writes at the byte offset `offset`; keeps the file position. With `O_APPEND` writes at the
+    /// end, as in Linux. Returns the number of bytes written. Linux: pwrite(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::write`], and EINVAL for an offset above `i64::MAX`.
     pub fn pwrite(&self, fd: Fd, bytes: &[u8], offset: u64) -> Result<usize> {
         self.file(fd)?
             .write(self.credentials(), Start::Offset(offset), &bytes.into())
     }
 
-    /// lseek(2).
+    /// Moves the file position; returns the new position in bytes. Linux: lseek(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, EINVAL for a position below 0 or above `i64::MAX`, ENXIO if no
+    /// data or hole follows.
     pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64> {
         let seek = match whence {
             Whence::Set => Seek::To(offset.into()),
@@ -110,8 +155,13 @@ impl Process {
         }
     }
 
-    /// getdents64(2): the next entries of an open directory (`.` and `..` included), at most
-    /// `count` of them; empty at the end.
+    /// Returns the next entries of an open directory, including `.` and `..`: at most `count`, none
+    /// at the end. Linux: getdents64(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless open for reading, ENOTDIR unless a directory, EINVAL for a count of 0, ENOENT
+    /// if the directory was removed.
     pub fn getdents(&self, fd: Fd, count: usize) -> Result<Vec<Dirent>> {
         if count == 0 {
             return Err(Errno::INVAL.into());
@@ -133,12 +183,25 @@ impl Process {
         Ok(entries)
     }
 
+    /// Sets the size of an open file in bytes: truncates it, or extends it with a hole. Linux:
     /// ftruncate(2).
+    ///
+    /// # Errors
+    ///
+    /// EINVAL unless a regular file open for writing, or for a size above `i64::MAX`; EFBIG, EPERM
+    /// for an immutable inode, EROFS on a read-only mount.
     pub fn ftruncate(&self, fd: Fd, size_bytes: u64) -> Result<()> {
         self.file(fd)?.truncate(self.credentials(), size_bytes)
     }
 
+    /// Allocates, frees, zeroes, removes or inserts `len_bytes` bytes at `offset`. Linux:
     /// fallocate(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless open for writing, EINVAL for an empty or invalid range, EFBIG beyond the
+    /// largest offset, ENODEV or ESPIPE unless a regular file, ENOSPC, EOPNOTSUPP if the file
+    /// system lacks the mode, EROFS.
     pub fn fallocate(
         &self,
         fd: Fd,
@@ -150,29 +213,53 @@ impl Process {
             .fallocate(self.credentials(), mode, offset, len_bytes)
     }
 
-    /// The FIEMAP ioctl: the runs of the file that touch the bytes `range`. With `is_synced`
-    /// (`FIEMAP_FLAG_SYNC`) what is only in memory is written first. EOPNOTSUPP where the file
-    /// system has no device.
+    /// Returns the extents of the file that overlap the byte range `range`. With `is_synced`
+    /// (`FIEMAP_FLAG_SYNC`) writes back dirty pages first. Linux: the FIEMAP ioctl.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, EOPNOTSUPP if the file system has no device.
     pub fn fiemap(&self, fd: Fd, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
         self.file(fd)?.extents(range, is_synced)
     }
 
-    /// fsync(2). A writeback error is told once to each open file.
+    /// Makes data and attributes of the file durable. Linux: fsync(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, EIO or ENOSPC if writeback failed. A writeback error is reported
+    /// once to each open file.
     pub fn fsync(&self, fd: Fd) -> Result<()> {
         self.file(fd)?.sync(false)
     }
 
+    /// Makes the data of the file durable, and the attributes needed to read it. Linux:
     /// fdatasync(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::fsync`].
     pub fn fdatasync(&self, fd: Fd) -> Result<()> {
         self.file(fd)?.sync(true)
     }
 
-    /// syncfs(2).
+    /// Makes the whole file system of the file durable. Linux: syncfs(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, EIO or ENOSPC if writeback failed.
     pub fn syncfs(&self, fd: Fd) -> Result<()> {
         self.file(fd)?.sync_file_system()
     }
 
-    /// sendfile(2).
+    /// Copies up to `count` bytes from `input` to the position of `out`. With `offset`, reads there
+    /// and advances it; otherwise reads at the file position. Returns the number of bytes copied.
+    /// Linux: sendfile(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless `input` is open for reading and `out` for writing, EINVAL for types without
+    /// data and with `O_APPEND`, and those of read and write.
     pub fn sendfile(
         &self,
         out: Fd,
@@ -201,7 +288,15 @@ impl Process {
         Ok(copied)
     }
 
+    /// Copies up to `count` bytes between files of one mount; returns the number of bytes copied.
+    /// With an offset, uses and advances it; otherwise uses the file position. Linux:
     /// copy_file_range(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless `input` is open for reading and `out` for writing without `O_APPEND`, EXDEV
+    /// across mounts, EINVAL for overlapping ranges of one file, EISDIR for a directory, and those
+    /// of read and write.
     pub fn copy_file_range(
         &self,
         input: Fd,

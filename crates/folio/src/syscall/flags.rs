@@ -1,4 +1,4 @@
-//! Flags and choices of system calls that the VFS does not know.
+//! Flags of system calls that exist only at this layer.
 
 use bitflags::bitflags;
 
@@ -6,18 +6,18 @@ bitflags! {
     /// `AT_*` flags of fstatat, unlinkat, linkat, fchownat, utimensat.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct AtFlags: u32 {
-        /// Do not follow a symbolic link in the last place.
+        /// Do not follow a symbolic link in the last component.
         const SYMLINK_NOFOLLOW = 0x100;
         /// unlinkat: remove a directory.
         const REMOVEDIR = 0x200;
-        /// linkat: follow a symbolic link in the last place.
+        /// linkat: follow a symbolic link in the last component.
         const SYMLINK_FOLLOW = 0x400;
         /// Act on the descriptor itself when the path is empty.
         const EMPTY_PATH = 0x1000;
     }
 }
 
-/// Where lseek(2) counts from.
+/// The reference point of lseek(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whence {
     /// The start (`SEEK_SET`).

@@ -1,37 +1,36 @@
-//! What a program asks: system calls as functions.
+//! System calls as functions.
 //!
 //! ```text
 //!   Process   process.rs      file descriptors, working directory, credentials, umask
 //!     |-- files.rs            open, read, write, seek, list, sync
 //!     |-- advice.rs           posix_fadvise, sync_file_range, counters of a file
-//!     |-- names.rs            mkdir, mknod, link, unlink, rename, readlink
+//!     |-- directory_ops.rs    mkdir, mknod, link, unlink, rename, readlink
 //!     |-- attributes.rs       stat, chmod, chown, utimes, truncate, statfs
 //!     `-- xattrs.rs           extended attributes
-//!   Caller    handles.rs      the same calls for servers, by handle, on behalf of anybody
+//!   Caller    caller.rs       the same calls for servers, by handle, on behalf of any user
 //!     v
 //!    vfs/
 //! ```
 //!
-//! Neighbours: programs and faces above, `vfs` below. Here a path or a descriptor becomes a
-//! location or an open file, and a failure gets the path it is about; what a call means is the
-//! VFS's.
+//! Neighbors: programs and faces above, `vfs` below. This layer maps a path or a descriptor to a
+//! location or an open file, and adds the path to errors; the VFS implements the calls.
 //!
-//! Locks: descriptors, the working directory and paths in memory are read under a pin
-//! (base/rcu.rs). What cannot block (stat, fstat) is done with that; what may takes a reference to
-//! the open file or location first and ends the pin. Open and close lock the process's table of
-//! descriptors.
+//! Locks: descriptors, the working directory and cached paths are read under a pin (base/rcu.rs).
+//! Calls that cannot block (stat, fstat) finish under the pin. Calls that may block first take a
+//! reference to the open file or location, and end the pin. Open and close lock the process's file
+//! table.
 
 mod advice;
 mod attributes;
+mod caller;
+mod directory_ops;
 mod files;
 mod flags;
-mod handles;
-mod names;
 mod process;
 mod xattrs;
 
 pub use crate::vfs::{Advice, Borrowed, BorrowedRead, Credentials, OpenFlags, SyncFileRange};
+pub use caller::{Caller, Handle, OpenHandle};
 pub use files::Dirent;
 pub use flags::{AtFlags, Whence};
-pub use handles::{Caller, Handle, OpenHandle};
 pub use process::{AT_FDCWD, Fd, Process};

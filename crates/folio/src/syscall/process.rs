@@ -1,4 +1,4 @@
-//! The state of one program: file descriptors, working directory, credentials, umask.
+//! A process: file descriptors, working directory, credentials, umask.
 
 use super::{AtFlags, Credentials};
 use crate::base::rcu::{self, Grace, Pin, RcuCell};
@@ -15,17 +15,18 @@ use std::sync::atomic::{AtomicU16, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fd(pub u32);
 
-/// `AT_FDCWD`: relative paths start at the working directory.
+/// The working directory as a directory descriptor (`AT_FDCWD`).
 pub const AT_FDCWD: Fd = Fd(u32::MAX);
 
-/// Walks along one path whose end others replace all the time.
+/// Maximum number of repeated walks along one path whose end external writers keep replacing.
 const STALE_RETRIES_MAX: u32 = 16;
 
-/// A program's view of a [`crate::Kernel`]: what the kernel keeps per process. Calls from any
-/// thread.
+/// A process: the state that a [`crate::Kernel`] keeps per program, and its system calls. Any thread
+/// may call it.
 ///
-/// Every call has the name, meaning and errno of the Linux system call (man section 2). `dir`
-/// arguments are a directory's descriptor or [`AT_FDCWD`].
+/// Every call has the name, the meaning and the errno of the Linux system call (man section 2).
+/// `dir` is a directory's descriptor or [`AT_FDCWD`]; an absolute path ignores it. Sizes and offsets
+/// are in bytes.
 pub struct Process {
     files: Arc<FileTable>,
     /// Never empty.
@@ -33,12 +34,19 @@ pub struct Process {
     changing_directory: Mutex<()>,
     credentials: Credentials,
     umask: AtomicU16,
-    // Last, so that the working directory is let go of before the kernel may unmount.
+    // Last, so that the working directory is dropped before the kernel may unmount.
     kernel: Arc<Kernel>,
 }
 
+impl Kernel {
+    /// Creates a process, whose root and working directory are `/`.
+    pub fn process(self: &Arc<Self>, credentials: Credentials) -> Process {
+        Process::new(self.clone(), credentials)
+    }
+}
+
 impl Process {
-    pub(crate) fn new(kernel: Arc<Kernel>, credentials: Credentials) -> Self {
+    fn new(kernel: Arc<Kernel>, credentials: Credentials) -> Self {
         Self {
             files: kernel.vfs().open_table(),
             changing_directory: Mutex::new(()),
@@ -49,18 +57,33 @@ impl Process {
         }
     }
 
-    /// close(2).
+    /// Closes a descriptor. Later writeback errors are reported by the next fsync of another open
+    /// file. Linux: close(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open.
     pub fn close(&self, fd: Fd) -> Result<()> {
         self.files.close(fd.0 as usize)
     }
 
-    /// dup(2).
+    /// Duplicates a descriptor; both share the file position. Returns the lowest free descriptor.
+    /// Linux: dup(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, EMFILE without a free descriptor.
     pub fn dup(&self, fd: Fd) -> Result<Fd> {
         let file = self.file(fd)?;
         Ok(Fd(self.files.install_again(file)? as u32))
     }
 
-    /// chdir(2).
+    /// Changes the working directory. Linux: chdir(2).
+    ///
+    /// # Errors
+    ///
+    /// ENOTDIR unless a directory, EACCES unless it may be searched, and those of path resolution:
+    /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn chdir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             let location = self.resolve(path, LastLink::Follow)?;
@@ -68,29 +91,38 @@ impl Process {
             let lock = self.changing_directory.lock();
             let old = self.working_directory.replace(Some(Arc::new(location)));
             drop(lock);
-            // Readers of the old one end soon. If it was removed, this is what frees it.
+            // Waits for readers of the old directory. If it was removed, this drop frees it.
             let over = Grace::start().wait();
             drop(old.map(|old| old.after(over)));
             Ok(())
         })
     }
 
-    /// getcwd(2).
+    /// Returns the absolute path of the working directory. Linux: getcwd(2).
+    ///
+    /// # Errors
+    ///
+    /// ENOENT if the directory was removed.
     pub fn getcwd(&self) -> Result<Vec<u8>> {
         self.context().path_of(&self.start())
     }
 
-    /// umask(2): sets the umask and returns the old one.
+    /// Sets the umask (9 bits); returns the previous one. Linux: umask(2).
     pub fn umask(&self, mask: u16) -> u16 {
         self.umask.swap(mask & 0o777, Ordering::Relaxed)
     }
 
+    /// Makes every file system durable. Continues after an error, and returns the first. Linux:
     /// sync(2).
+    ///
+    /// # Errors
+    ///
+    /// EIO or ENOSPC if writeback failed.
     pub fn sync(&self) -> Result<()> {
         self.kernel.vfs().sync()
     }
 
-    /// clock_gettime(2) with CLOCK_REALTIME, from the kernel's clock.
+    /// Returns the time of the kernel's clock. Linux: clock_gettime(2) with CLOCK_REALTIME.
     pub fn now(&self) -> Timespec {
         self.kernel.now()
     }
@@ -107,38 +139,38 @@ impl Process {
         }
     }
 
-    /// The open file behind a descriptor; EBADF if there is none.
+    /// Returns the open file of a descriptor; EBADF if the descriptor is not open.
     pub(super) fn file(&self, fd: Fd) -> Result<Arc<OpenFile>> {
         Ok(self.files.get(fd.0 as usize, &rcu::pin())?.to_arc())
     }
 
-    /// Calls `use_file` with the open file behind a descriptor. It must not block (base/rcu.rs,
-    /// R3), which spares it a reference of its own.
+    /// Calls `use_file` with the open file of a descriptor, without a reference of its own. The
+    /// closure must not block (base/rcu.rs, R3).
     #[inline]
     pub(super) fn with_file<T>(&self, fd: Fd, use_file: impl FnOnce(&OpenFile) -> T) -> Result<T> {
         let pin = rcu::pin();
         Ok(use_file(self.files.get(fd.0 as usize, &pin)?.value()))
     }
 
-    /// Gives a file just opened the lowest free descriptor.
+    /// Installs an open file under the lowest free descriptor.
     pub(super) fn install(&self, file: OpenFile) -> Result<Fd> {
         Ok(Fd(self.files.install(file)? as u32))
     }
 
-    /// The working directory.
+    /// Returns the working directory.
     pub(super) fn start(&self) -> Location {
         let pin = rcu::pin();
-        self.here(&pin).clone()
+        self.working_directory(&pin).clone()
     }
 
     #[inline]
-    fn here<'p>(&'p self, pin: &'p Pin) -> &'p Location {
+    fn working_directory<'p>(&'p self, pin: &'p Pin) -> &'p Location {
         self.working_directory
             .load(pin)
-            .unwrap_or_else(|| unreachable!("there is always one"))
+            .unwrap_or_else(|| unreachable!("a process always has a working directory"))
     }
 
-    /// Where a path relative to `dir` starts; `dir` does not matter for an absolute one.
+    /// Returns the start of a path relative to `dir`. An absolute path ignores `dir`.
     pub(super) fn start_at(&self, dir: Fd, path: &[u8]) -> Result<Location> {
         if dir == AT_FDCWD || path.first() == Some(&b'/') {
             return Ok(self.start());
@@ -150,9 +182,8 @@ impl Process {
         Ok(location)
     }
 
-    /// Calls `then` with what `path` leads to, if that can be told from memory, without a lock and
-    /// without waiting; so must `then`. With `None` the caller goes by way of
-    /// [`Process::resolve_at`], for which this is the shortcut.
+    /// Calls `then` with the location of `path`, found by an RCU walk. Takes no lock and does not
+    /// wait; neither may `then`. On `None`, the caller uses [`Process::resolve_at`].
     #[inline]
     pub(super) fn with_rcu_walk<T>(
         &self,
@@ -164,7 +195,7 @@ impl Process {
         let pin = rcu::pin();
         let context = self.context();
         let start = match dir {
-            AT_FDCWD => self.here(&pin),
+            AT_FDCWD => self.working_directory(&pin),
             _ => self
                 .files
                 .get(dir.0 as usize, &pin)
@@ -179,7 +210,7 @@ impl Process {
         }
     }
 
-    /// What `path` leads to, or with `EMPTY_PATH` the descriptor itself.
+    /// Returns the location of `path`, or with `EMPTY_PATH` of the descriptor itself.
     pub(super) fn resolve_at(
         &self,
         dir: Fd,
@@ -197,21 +228,20 @@ impl Process {
         self.context().resolve(&start, path, last_link)
     }
 
-    /// What the path leads to, from the working directory.
+    /// Returns the location of a path, from the working directory.
     pub(super) fn resolve(&self, path: &[u8], last_link: LastLink) -> Result<Location> {
         self.resolve_at(AT_FDCWD, path, last_link, AtFlags::empty())
     }
 
-    /// The inode behind a descriptor that is not `O_PATH`.
+    /// Returns the location of a descriptor that is not `O_PATH`.
     pub(super) fn location(&self, fd: Fd) -> Result<Location> {
         let file = self.file(fd)?;
         file.check_not_path()?;
         Ok(file.location().clone())
     }
 
-    /// Makes a call about one path; a failure names the path. What was found may turn out to be
-    /// something else by now, where others change names: then the path is walked again. Linux:
-    /// `retry_estale`.
+    /// Makes a call on one path, and adds the path to its error. Walks the path again if an external
+    /// writer replaced the file meanwhile (ESTALE). Linux: `retry_estale`.
     pub(super) fn with_path<T>(&self, path: &Path, call: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let bytes = path.as_os_str().as_bytes();
         let mut result = call(bytes);
@@ -224,18 +254,18 @@ impl Process {
             }
             result = call(bytes);
         }
-        result.map_err(|error| name(error, path))
+        result.map_err(|error| add_path(error, path))
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Before the reference to the kernel goes, which may then unmount.
+        // Before the kernel reference is dropped, which may unmount.
         self.kernel.vfs().close_table(&self.files);
     }
 }
 
-fn name(error: Error, path: &Path) -> Error {
+fn add_path(error: Error, path: &Path) -> Error {
     if path.as_os_str().is_empty() {
         error
     } else {
@@ -243,7 +273,7 @@ fn name(error: Error, path: &Path) -> Error {
     }
 }
 
-/// The choice that flags of the `*at` calls make.
+/// Returns whether the flags of an `*at` call follow a last symbolic link.
 pub(super) fn last_link(flags: AtFlags) -> LastLink {
     if flags.contains(AtFlags::SYMLINK_NOFOLLOW) {
         LastLink::Keep
@@ -252,7 +282,7 @@ pub(super) fn last_link(flags: AtFlags) -> LastLink {
     }
 }
 
-/// EINVAL for flags that a call does not have.
+/// Fails with EINVAL for flags that a call does not have.
 pub(super) fn check_flags(flags: AtFlags, known: AtFlags) -> Result<()> {
     if known.contains(flags) {
         Ok(())

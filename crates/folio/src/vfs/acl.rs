@@ -187,17 +187,17 @@ impl Acl {
             .all(|entry| !matches!(entry.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
     }
 
-    /// Returns whether `who`, not the owner, has the wanted access to a file of group `gid`. Linux:
+    /// Returns whether `caller`, not the owner, has the wanted access to a file of group `gid`. Linux:
     /// `posix_acl_permission`.
-    pub(super) fn permits(&self, who: &Credentials, gid: u32, want: Access) -> bool {
+    pub(super) fn permits(&self, caller: &Credentials, gid: u32, want: Access) -> bool {
         let mask = self.permissions(Tag::Mask).unwrap_or(7);
         let grants = |permissions: u16| Access::from_bits_truncate(permissions).contains(want);
-        if let Some(permissions) = self.permissions(Tag::User(who.uid)) {
+        if let Some(permissions) = self.permissions(Tag::User(caller.uid)) {
             return grants(permissions & mask);
         }
         let mut groups = self.0.iter().filter(|entry| match entry.tag {
-            Tag::GroupObject => who.is_member(gid),
-            Tag::Group(id) => who.is_member(id),
+            Tag::GroupObject => caller.is_member(gid),
+            Tag::Group(id) => caller.is_member(id),
             _ => false,
         });
         let mut is_member = false;
@@ -439,25 +439,25 @@ mod tests {
     #[test]
     fn entries_are_evaluated_in_posix_order() {
         let acl = Acl::from_xattr(&xattr(&NAMED)).unwrap().unwrap();
-        let who = |uid, groups: &[u32]| Credentials::user(uid, 9, groups.to_vec());
-        let may = |who: &Credentials, want| acl.permits(who, 77, want);
+        let caller = |uid, groups: &[u32]| Credentials::user(uid, 9, groups.to_vec());
+        let may = |caller: &Credentials, want| acl.permits(caller, 77, want);
         let (read, write) = (Access::READ, Access::WRITE);
-        assert!(may(&who(1000, &[]), read | write), "the named user");
+        assert!(may(&caller(1000, &[]), read | write), "the named user");
         assert!(
-            may(&who(5, &[50]), read) && !may(&who(5, &[50]), write),
+            may(&caller(5, &[50]), read) && !may(&caller(5, &[50]), write),
             "the named group"
         );
         assert!(
-            may(&who(5, &[77]), read) && !may(&who(5, &[77]), write),
+            may(&caller(5, &[77]), read) && !may(&caller(5, &[77]), write),
             "the owning group"
         );
         assert!(
-            may(&who(5, &[]), read) && !may(&who(5, &[]), write),
+            may(&caller(5, &[]), read) && !may(&caller(5, &[]), write),
             "all other users"
         );
         let masked = acl.clone().with_mode(0o600);
         assert!(
-            !masked.permits(&who(1000, &[]), 77, read),
+            !masked.permits(&caller(1000, &[]), 77, read),
             "the mask binds named users"
         );
         let with = |at: usize, entry| {
@@ -466,15 +466,15 @@ mod tests {
             Acl::from_xattr(&xattr(&entries)).unwrap().unwrap()
         };
         assert!(
-            !with(1, (2, 0, 1000)).permits(&who(1000, &[50]), 77, read),
+            !with(1, (2, 0, 1000)).permits(&caller(1000, &[50]), 77, read),
             "a named user, so groups do not count"
         );
         assert!(
-            !with(3, (8, 0, 50)).permits(&who(5, &[50]), 77, read),
+            !with(3, (8, 0, 50)).permits(&caller(5, &[50]), 77, read),
             "in a group, so `other` does not count"
         );
         assert!(
-            with(3, (8, 7, 50)).permits(&who(5, &[50, 77]), 77, write),
+            with(3, (8, 7, 50)).permits(&caller(5, &[50, 77]), 77, write),
             "any group grants it"
         );
     }

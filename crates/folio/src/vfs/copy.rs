@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Copies like [`copy`], with the checks of copy_file_range(2).
 pub(crate) fn copy_range(
-    who: &Credentials,
+    caller: &Credentials,
     (input, from): (&OpenFile, Start),
     (out, to): (&OpenFile, Start),
     count: usize,
@@ -33,13 +33,13 @@ pub(crate) fn copy_range(
     if Arc::ptr_eq(input.inode(), out.inode()) && overlaps && count > 0 {
         return Err(Errno::INVAL.into());
     }
-    copy(who, (input, from), (out, to), count)
+    copy(caller, (input, from), (out, to), count)
 }
 
-/// Copies up to `count` bytes through the cache, writing as `who`; returns the number of bytes
+/// Copies up to `count` bytes through the cache, writing as `caller`; returns the number of bytes
 /// copied. Linux: `splice_direct_to_actor`.
 pub(crate) fn copy(
-    who: &Credentials,
+    caller: &Credentials,
     (input, input_start): (&OpenFile, Start),
     (out, out_start): (&OpenFile, Start),
     count: usize,
@@ -47,7 +47,7 @@ pub(crate) fn copy(
     let mut copied = 0;
     while copied < count {
         match copy_some(
-            who,
+            caller,
             (input, input_start.plus(copied)?),
             (out, out_start.plus(copied)?),
             count - copied,
@@ -63,7 +63,7 @@ pub(crate) fn copy(
 
 /// Copies from page to page as much as one borrow holds.
 fn copy_some(
-    who: &Credentials,
+    caller: &Credentials,
     (input, input_start): (&OpenFile, Start),
     (out, out_start): (&OpenFile, Start),
     count: usize,
@@ -76,7 +76,7 @@ fn copy_some(
     if borrowed.is_empty() {
         return Ok(0);
     }
-    let written = out.write(who, out_start, &borrowed.source())?;
+    let written = out.write(caller, out_start, &borrowed.source())?;
     if matches!(input_start, Start::Position) {
         input.seek(Seek::By(written as i64))?;
     }

@@ -245,10 +245,10 @@ impl OpenFile {
         Ok(borrowed)
     }
 
-    /// Writes bytes as `who`: write(2), pwrite(2).
+    /// Writes bytes as `caller`: write(2), pwrite(2).
     pub(crate) fn write(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         start: Start,
         bytes: &Source<'_>,
     ) -> Result<usize> {
@@ -258,19 +258,19 @@ impl OpenFile {
         match start {
             Start::Position => {
                 let mut position = self.position.lock();
-                let (end, count) = self.write_chunks(who, file, *position, bytes)?;
+                let (end, count) = self.write_chunks(caller, file, *position, bytes)?;
                 *position = end;
                 Ok(count)
             }
             Start::Offset(offset) if offset > OFFSET_MAX => Err(Errno::INVAL.into()),
-            Start::Offset(offset) => Ok(self.write_chunks(who, file, offset, bytes)?.1),
+            Start::Offset(offset) => Ok(self.write_chunks(caller, file, offset, bytes)?.1),
         }
     }
 
     /// Writes in chunks, so that the inode lock is not held for long; returns end offset and count.
     fn write_chunks(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         file: &dyn FileOperations,
         offset: u64,
         bytes: &Source<'_>,
@@ -279,7 +279,7 @@ impl OpenFile {
         let mut count = 0;
         while count < bytes.len() {
             let chunk = bytes.part(count, WRITE_CHUNK);
-            match self.write_chunk(who, file, end, &chunk) {
+            match self.write_chunk(caller, file, end, &chunk) {
                 Ok((chunk_end, written)) => {
                     end = chunk_end;
                     count += written;
@@ -299,7 +299,7 @@ impl OpenFile {
 
     fn write_chunk(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         file: &dyn FileOperations,
         offset: u64,
         chunk: &Source<'_>,
@@ -319,13 +319,13 @@ impl OpenFile {
             return Err(Errno::FBIG.into());
         }
         let chunk = &chunk.part(0, room.try_into().unwrap_or(usize::MAX));
-        clear_set_id(&**inode, who)?;
+        clear_set_id(&**inode, caller)?;
         let at = if is_append {
             WriteAt::End
         } else {
             WriteAt::Offset(offset)
         };
-        file.write(who, at, chunk)
+        file.write(caller, at, chunk)
     }
 
     /// Moves the position: lseek(2) with SEEK_SET, SEEK_CUR or SEEK_END.
@@ -400,7 +400,7 @@ impl OpenFile {
     }
 
     /// Sets the size: ftruncate(2).
-    pub(crate) fn truncate(&self, who: &Credentials, size_bytes: u64) -> Result<()> {
+    pub(crate) fn truncate(&self, caller: &Credentials, size_bytes: u64) -> Result<()> {
         self.check_not_path()?;
         if size_bytes > OFFSET_MAX || self.mapping().is_err() || !self.flags.is_writable() {
             return Err(Errno::INVAL.into());
@@ -408,7 +408,7 @@ impl OpenFile {
         revalidate(&**self.inode())?;
         self.mount().check_writable()?;
         let lock = self.common().lock.write();
-        set_size(&**self.inode(), who, size_bytes, true)?;
+        set_size(&**self.inode(), caller, size_bytes, true)?;
         drop(lock);
         self.mount().sync_if_required(&**self.inode())
     }
@@ -416,7 +416,7 @@ impl OpenFile {
     /// Allocates, frees, zeroes or moves a range: fallocate(2).
     pub(crate) fn fallocate(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         mode: FallocateMode,
         offset: u64,
         len_bytes: u64,
@@ -437,9 +437,9 @@ impl OpenFile {
         revalidate(&**self.inode())?;
         self.mount().check_writable()?;
         let lock = self.common().lock.write();
-        clear_set_id(&**self.inode(), who)?;
+        clear_set_id(&**self.inode(), caller)?;
         self.file_operations()?
-            .fallocate(who, mode, offset, len_bytes)?;
+            .fallocate(caller, mode, offset, len_bytes)?;
         drop(lock);
         self.mount().sync_if_required(&**self.inode())
     }
@@ -509,11 +509,11 @@ pub(crate) fn read_directory(
 
 /// Clears setuid and setgid before the contents change. The caller holds the inode lock
 /// exclusively.
-fn clear_set_id(inode: &dyn Inode, who: &Credentials) -> Result<()> {
-    match mode_after_write(inode, who) {
+fn clear_set_id(inode: &dyn Inode, caller: &Credentials) -> Result<()> {
+    match mode_after_write(inode, caller) {
         None => Ok(()),
         mode => inode.set_attributes(
-            who,
+            caller,
             &AttributeChange {
                 mode,
                 ..AttributeChange::default()
@@ -526,7 +526,7 @@ fn clear_set_id(inode: &dyn Inode, who: &Credentials) -> Result<()> {
 /// current size keeps the times; ftruncate(2) and O_TRUNC always set them.
 pub(crate) fn set_size(
     inode: &dyn Inode,
-    who: &Credentials,
+    caller: &Credentials,
     size_bytes: u64,
     always_modified: bool,
 ) -> Result<()> {
@@ -535,13 +535,13 @@ pub(crate) fn set_size(
         .mapping
         .as_ref()
         .is_some_and(|mapping| mapping.size_bytes() == size_bytes);
-    let mode = mode_after_write(inode, who);
+    let mode = mode_after_write(inode, caller);
     if is_same && !always_modified && mode.is_none() {
         return Ok(());
     }
     let modified = (always_modified || !is_same).then_some(SetTime::Now);
     inode.set_attributes(
-        who,
+        caller,
         &AttributeChange {
             mode,
             size_bytes: Some(size_bytes),

@@ -54,7 +54,7 @@ pub trait FileSystem: Send + Sync {
         false
     }
 
-    /// Returns warnings for the user who mounted the file system, each a sentence without a full
+    /// Returns warnings for the user that mounted the file system, each a sentence without a full
     /// stop.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

@@ -177,7 +177,7 @@ impl InodeCommon {
 /// exists, so that locks and cached pages are shared. When the last reference to an inode without
 /// names is dropped, the file system frees the inode.
 ///
-/// Calls that may allocate space take `who`, the credentials of the caller: file systems keep some
+/// Calls that may allocate space take `caller`, the credentials of the caller: file systems keep some
 /// blocks for privileged users. The default methods fail as an inode of another type does.
 pub trait Inode: Send + Sync {
     /// Returns the part that every inode has.
@@ -207,7 +207,7 @@ pub trait Inode: Send + Sync {
     }
 
     /// Changes attributes.
-    fn set_attributes(&self, who: &Credentials, change: &AttributeChange) -> Result<()>;
+    fn set_attributes(&self, caller: &Credentials, change: &AttributeChange) -> Result<()>;
 
     /// Returns the inode called `name` in this directory; `None` if the name does not exist. Never
     /// called for `.` and `..`.
@@ -217,45 +217,50 @@ pub trait Inode: Send + Sync {
     }
 
     /// Creates an inode called `name` in this directory. The name does not exist.
-    fn create(&self, who: &Credentials, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        let _ = (who, name, new);
+    fn create(
+        &self,
+        caller: &Credentials,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<dyn Inode>> {
+        let _ = (caller, name, new);
         Err(Errno::NOTDIR.into())
     }
 
     /// Creates an inode without a name (`O_TMPFILE`) on the file system of this directory.
-    fn create_unnamed(&self, who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        let _ = (who, new);
+    fn create_unnamed(&self, caller: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = (caller, new);
         Err(Errno::OPNOTSUPP.into())
     }
 
     /// Adds a name for `target`, an inode of the same file system, to this directory.
-    fn link(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        let _ = (who, name, target);
+    fn link(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (caller, name, target);
         Err(Errno::NOTDIR.into())
     }
 
     /// Removes `name`, which refers to `target`. The target is not a directory.
-    fn unlink(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        let _ = (who, name, target);
+    fn unlink(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (caller, name, target);
         Err(Errno::NOTDIR.into())
     }
 
     /// Removes the directory `target`, called `name`; ENOTEMPTY if it has entries.
     fn remove_directory(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         name: &[u8],
         target: &Arc<dyn Inode>,
     ) -> Result<()> {
-        let _ = (who, name, target);
+        let _ = (caller, name, target);
         Err(Errno::NOTDIR.into())
     }
 
     /// Moves a name from this directory to `new_parent`, replacing the inode that has the new name;
     /// with [`RenameFlags::EXCHANGE`] exchanges the two. The VFS has checked types and loops. A
     /// directory to be replaced must be empty (ENOTEMPTY).
-    fn rename(&self, who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
-        let _ = (who, request);
+    fn rename(&self, caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+        let _ = (caller, request);
         Err(Errno::NOTDIR.into())
     }
 
@@ -312,18 +317,18 @@ pub trait Inode: Send + Sync {
     /// Sets an extended attribute.
     fn set_xattr(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         name: &[u8],
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        let _ = (who, name, value, flags);
+        let _ = (caller, name, value, flags);
         Err(Errno::OPNOTSUPP.into())
     }
 
     /// Removes an extended attribute; ENODATA if it is not set.
-    fn remove_xattr(&self, who: &Credentials, name: &[u8]) -> Result<()> {
-        let _ = (who, name);
+    fn remove_xattr(&self, caller: &Credentials, name: &[u8]) -> Result<()> {
+        let _ = (caller, name);
         Err(Errno::OPNOTSUPP.into())
     }
 
@@ -345,7 +350,7 @@ pub trait FileOperations: Inode {
     /// Prepares for a buffered write of `offset..offset + len_bytes`: reserves space (ENOSPC) and
     /// rejects invalid ranges (EFBIG). The cache is written next, then
     /// [`FileOperations::write_end`] is called. Holds the inode lock.
-    fn write_begin(&self, who: &Credentials, offset: u64, len_bytes: u64) -> Result<()>;
+    fn write_begin(&self, caller: &Credentials, offset: u64, len_bytes: u64) -> Result<()>;
 
     /// Ends a buffered write that put `written_bytes` into the cache: sets times. Called also after
     /// a failure, so that reserved space is released.
@@ -389,19 +394,19 @@ pub trait FileOperations: Inode {
 
     /// Writes bytes; returns the end offset of the write, and the number of bytes written. Holds
     /// the inode lock.
-    fn write(&self, who: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
-        buffered_write(self, who, at, bytes)
+    fn write(&self, caller: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
+        buffered_write(self, caller, at, bytes)
     }
 
     /// Allocates, frees, zeroes or moves a range: fallocate(2). Holds the inode lock.
     fn fallocate(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         mode: FallocateMode,
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        let _ = (who, mode, offset, len_bytes);
+        let _ = (caller, mode, offset, len_bytes);
         Err(Errno::OPNOTSUPP.into())
     }
 
@@ -449,7 +454,7 @@ pub fn buffered_borrow(
 /// `generic_perform_write`.
 pub fn buffered_write(
     file: &(impl FileOperations + ?Sized),
-    who: &Credentials,
+    caller: &Credentials,
     at: WriteAt,
     bytes: &Source<'_>,
 ) -> Result<(u64, usize)> {
@@ -458,7 +463,7 @@ pub fn buffered_write(
         WriteAt::Offset(offset) => offset,
         WriteAt::End => mapping.size_bytes(),
     };
-    file.write_begin(who, offset, bytes.len() as u64)?;
+    file.write_begin(caller, offset, bytes.len() as u64)?;
     let written = mapping.write_from(offset, bytes);
     let count = *written.as_ref().unwrap_or(&0);
     file.write_end(count as u64)?;

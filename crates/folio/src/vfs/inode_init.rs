@@ -19,7 +19,7 @@ pub(crate) struct InodeInit<'a> {
 
 impl InodeInit<'_> {
     /// Sets the inherited ACLs of a new inode.
-    fn set_acls(&self, who: &Credentials, inode: &dyn Inode) -> Result<()> {
+    fn set_acls(&self, caller: &Credentials, inode: &dyn Inode) -> Result<()> {
         let access = self.access.as_ref().map(|acl| (AclKind::Access, acl));
         let default = self.default.as_deref().map(|acl| (AclKind::Default, acl));
         if access.is_none() && default.is_none() {
@@ -27,7 +27,12 @@ impl InodeInit<'_> {
         }
         let _lock = inode.common().lock.write();
         for (kind, acl) in access.into_iter().chain(default) {
-            inode.set_xattr(who, kind.attribute(), &acl.to_xattr(), XattrFlags::empty())?;
+            inode.set_xattr(
+                caller,
+                kind.attribute(),
+                &acl.to_xattr(),
+                XattrFlags::empty(),
+            )?;
             inode.common().attributes.acls.invalidate(kind);
         }
         Ok(())
@@ -84,14 +89,14 @@ impl Context<'_> {
         name: &[u8],
         init: &InodeInit<'_>,
     ) -> Result<Arc<dyn Inode>> {
-        let who = self.credentials;
-        let inode = directory.create(who, name, &init.new)?;
-        if let Err(error) = init.set_acls(who, &*inode) {
+        let caller = self.credentials;
+        let inode = directory.create(caller, name, &init.new)?;
+        if let Err(error) = init.set_acls(caller, &*inode) {
             let _lock = inode.common().lock.write();
             // No other thread has seen it yet. If it cannot be removed, it stays without ACLs.
             let _: Result<()> = match init.new.file_type {
-                FileType::Directory => directory.remove_directory(who, name, &inode),
-                _ => directory.unlink(who, name, &inode),
+                FileType::Directory => directory.remove_directory(caller, name, &inode),
+                _ => directory.unlink(caller, name, &inode),
             };
             return Err(error);
         }

@@ -17,18 +17,18 @@ pub(crate) const SET_GID: u16 = 0o2000;
 pub(crate) const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// Fails with EACCES unless `who` has the wanted access to the inode. May read the inode's ACL.
-pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -> Result<()> {
+/// Fails with EACCES unless `caller` has the wanted access to the inode. May read the inode's ACL.
+pub(crate) fn check_access(inode: &dyn Inode, caller: &Credentials, want: Access) -> Result<()> {
     let is_directory = inode.common().file_type == FileType::Directory;
     // The superuser has every access, except to execute a file without any execute bit.
-    if who.is_root() && (is_directory || !want.contains(Access::EXECUTE)) {
+    if caller.is_root() && (is_directory || !want.contains(Access::EXECUTE)) {
         return Ok(());
     }
     revalidate(inode)?;
-    let is_allowed = match decide(inode, who, want) {
+    let is_allowed = match decide(inode, caller, want) {
         Decision::ByMode(is_allowed) => is_allowed,
         Decision::ByAcl { otherwise, gid } => match acl_of(inode, AclKind::Access)? {
-            Some(acl) => acl.permits(who, gid, want),
+            Some(acl) => acl.permits(caller, gid, want),
             None => otherwise,
         },
     };
@@ -41,10 +41,15 @@ pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -
 
 /// Returns whether [`check_access`] succeeds; false also if that is not known without waiting.
 #[inline]
-pub(crate) fn is_access_granted_nowait(inode: &dyn Inode, who: &Credentials, want: Access) -> bool {
+pub(crate) fn is_access_granted_nowait(
+    inode: &dyn Inode,
+    caller: &Credentials,
+    want: Access,
+) -> bool {
     let is_directory = inode.common().file_type == FileType::Directory;
-    (who.is_root() && (is_directory || !want.contains(Access::EXECUTE)))
-        || (inode.common().is_valid() && matches!(decide(inode, who, want), Decision::ByMode(true)))
+    (caller.is_root() && (is_directory || !want.contains(Access::EXECUTE)))
+        || (inode.common().is_valid()
+            && matches!(decide(inode, caller, want), Decision::ByMode(true)))
 }
 
 /// The source of an access decision.
@@ -56,17 +61,21 @@ enum Decision {
 }
 
 #[inline]
-fn decide(inode: &dyn Inode, who: &Credentials, want: Access) -> Decision {
+fn decide(inode: &dyn Inode, caller: &Credentials, want: Access) -> Decision {
     let common = inode.common();
     let (mode, uid, gid) = common.attributes.permission();
     let grants = |digit: u16| Access::from_bits_truncate(digit & 7).contains(want);
-    if who.is_root() {
+    if caller.is_root() {
         return Decision::ByMode(mode & 0o111 != 0);
     }
-    if who.uid == uid {
+    if caller.uid == uid {
         return Decision::ByMode(grants(mode >> 6));
     }
-    let by_mode = grants(if who.is_member(gid) { mode >> 3 } else { mode });
+    let by_mode = grants(if caller.is_member(gid) {
+        mode >> 3
+    } else {
+        mode
+    });
     // The group bits are the mask of an ACL: if they are all clear, its named entries grant nothing
     // (as in Linux).
     let has_no_acl = mode & 0o070 == 0
@@ -100,7 +109,7 @@ pub(super) fn acl_of(inode: &dyn Inode, kind: AclKind) -> Result<Option<Arc<Acl>
 pub(crate) fn check_access_on(
     mount: &Mount,
     inode: &dyn Inode,
-    who: &Credentials,
+    caller: &Credentials,
     want: Access,
 ) -> Result<()> {
     use FileType::{Directory, Regular, Symlink};
@@ -109,22 +118,22 @@ pub(crate) fn check_access_on(
     {
         mount.check_writable()?;
     }
-    check_access(inode, who, want)
+    check_access(inode, caller, want)
 }
 
-/// Fails with EPERM if the sticky bit of `directory` forbids `who` to remove or rename `victim`.
+/// Fails with EPERM if the sticky bit of `directory` forbids `caller` to remove or rename `victim`.
 pub(crate) fn check_sticky(
     directory: &dyn Inode,
     victim: &dyn Inode,
-    who: &Credentials,
+    caller: &Credentials,
 ) -> Result<()> {
-    if who.is_root() {
+    if caller.is_root() {
         return Ok(());
     }
     let directory = directory.attributes();
     let is_forbidden = directory.mode & STICKY != 0
-        && who.uid != directory.uid
-        && who.uid != victim.attributes().uid;
+        && caller.uid != directory.uid
+        && caller.uid != victim.attributes().uid;
     if is_forbidden {
         Err(Errno::PERM.into())
     } else {
@@ -132,9 +141,9 @@ pub(crate) fn check_sticky(
     }
 }
 
-/// Returns the setgid bit if a change by `who` must clear it. Linux: `setattr_should_drop_sgid`.
-pub(crate) fn set_gid_to_drop(attributes: &Attributes, who: &Credentials) -> u16 {
-    let is_kept = who.is_root() || who.is_member(attributes.gid);
+/// Returns the setgid bit if a change by `caller` must clear it. Linux: `setattr_should_drop_sgid`.
+pub(crate) fn set_gid_to_drop(attributes: &Attributes, caller: &Credentials) -> u16 {
+    let is_kept = caller.is_root() || caller.is_member(attributes.gid);
     if attributes.mode & SET_GID != 0 && (attributes.mode & GROUP_EXECUTE != 0 || !is_kept) {
         SET_GID
     } else {
@@ -142,31 +151,31 @@ pub(crate) fn set_gid_to_drop(attributes: &Attributes, who: &Credentials) -> u16
     }
 }
 
-/// Returns the mode after `who` changed the contents of a file; `None` if it stays the same.
-pub(crate) fn mode_after_write(inode: &dyn Inode, who: &Credentials) -> Option<u16> {
-    if who.is_root() {
+/// Returns the mode after `caller` changed the contents of a file; `None` if it stays the same.
+pub(crate) fn mode_after_write(inode: &dyn Inode, caller: &Credentials) -> Option<u16> {
+    if caller.is_root() {
         return None;
     }
     let attributes = inode.attributes();
-    let drop = attributes.mode & SET_UID | set_gid_to_drop(&attributes, who);
+    let drop = attributes.mode & SET_UID | set_gid_to_drop(&attributes, caller);
     (drop != 0).then_some(attributes.mode & !drop)
 }
 
 /// Returns group and mode of a new inode in a directory. Linux: `inode_init_owner`, `mode_strip_sgid`.
 pub(crate) fn new_owner(
     directory: &Attributes,
-    who: &Credentials,
+    caller: &Credentials,
     file_type: FileType,
     mode: u16,
 ) -> (u32, u16) {
     if directory.mode & SET_GID == 0 {
-        return (who.gid, mode);
+        return (caller.gid, mode);
     }
     if file_type == FileType::Directory {
         return (directory.gid, mode | SET_GID);
     }
     let is_program = mode & (SET_GID | GROUP_EXECUTE) == SET_GID | GROUP_EXECUTE;
-    let may_keep = who.is_root() || who.is_member(directory.gid);
+    let may_keep = caller.is_root() || caller.is_member(directory.gid);
     (
         directory.gid,
         if is_program && !may_keep {

@@ -55,19 +55,19 @@ impl Context<'_> {
         revalidate(inode)?;
         let lock = inode.common().lock.write();
         let attributes = inode.attributes();
-        let who = self.credentials;
-        if !who.is_root() {
-            let is_owner = who.uid == attributes.uid;
+        let caller = self.credentials;
+        if !caller.is_root() {
+            let is_owner = caller.uid == attributes.uid;
             let is_uid_allowed = uid.is_none_or(|uid| is_owner && uid == attributes.uid);
-            let is_gid_allowed = |gid| is_owner && (gid == attributes.gid || who.is_member(gid));
+            let is_gid_allowed = |gid| is_owner && (gid == attributes.gid || caller.is_member(gid));
             if !is_uid_allowed || !gid.is_none_or(is_gid_allowed) {
                 return Err(Errno::PERM.into());
             }
         }
         let mut mode = None;
         if attributes.file_type != FileType::Directory {
-            let drop = attributes.mode & SET_UID | set_gid_to_drop(&attributes, who);
-            if drop != 0 && !who.is_owner(&attributes) {
+            let drop = attributes.mode & SET_UID | set_gid_to_drop(&attributes, caller);
+            if drop != 0 && !caller.is_owner(&attributes) {
                 return Err(Errno::PERM.into());
             }
             mode = (drop != 0).then_some(attributes.mode & !drop);
@@ -78,7 +78,7 @@ impl Context<'_> {
             gid,
             ..AttributeChange::default()
         };
-        inode.set_attributes(who, &change)?;
+        inode.set_attributes(caller, &change)?;
         drop(lock);
         location.mount.sync_if_required(inode)
     }

@@ -128,7 +128,7 @@ impl Context<'_> {
     }
 
     fn check_xattr(&self, inode: &dyn Inode, name: &[u8], want: Access) -> Result<()> {
-        let who = self.credentials;
+        let caller = self.credentials;
         let file_type = inode.common().file_type;
         let is_write = want == Access::WRITE;
         let errno = if is_write { Errno::PERM } else { Errno::NODATA };
@@ -137,23 +137,23 @@ impl Context<'_> {
                 if !matches!(file_type, FileType::Regular | FileType::Directory) {
                     return Err(errno.into());
                 }
-                if !who.is_root() {
+                if !caller.is_root() {
                     let attributes = inode.attributes();
                     let is_sticky =
                         file_type == FileType::Directory && attributes.mode & STICKY != 0;
-                    if is_write && is_sticky && !who.is_owner(&attributes) {
+                    if is_write && is_sticky && !caller.is_owner(&attributes) {
                         return Err(Errno::PERM.into());
                     }
                 }
-                check_access(inode, who, want)?;
+                check_access(inode, caller, want)?;
                 if name.len() == b"user.".len() {
                     Err(Errno::INVAL.into())
                 } else {
                     Ok(())
                 }
             }
-            Namespace::Trusted if !who.is_root() => Err(errno.into()),
-            Namespace::Security if is_write && !who.is_root() => Err(Errno::PERM.into()),
+            Namespace::Trusted if !caller.is_root() => Err(errno.into()),
+            Namespace::Security if is_write && !caller.is_root() => Err(Errno::PERM.into()),
             Namespace::Trusted | Namespace::Security => {
                 if name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1 {
                     return Err(Errno::INVAL.into());
@@ -167,13 +167,13 @@ impl Context<'_> {
                 if is_write && name == ACL_DEFAULT && file_type != FileType::Directory {
                     return Err(Errno::ACCESS.into());
                 }
-                if is_write && !who.is_owner(&inode.attributes()) {
+                if is_write && !caller.is_owner(&inode.attributes()) {
                     return Err(Errno::PERM.into());
                 }
                 Ok(())
             }
             Namespace::Unknown => {
-                check_access(inode, who, want)?;
+                check_access(inode, caller, want)?;
                 Err(Errno::OPNOTSUPP.into())
             }
         }

@@ -1,6 +1,6 @@
-//! The data of regular files: pages from the host, and writes to it.
+//! The data of regular files: pages read from the host, and writes to the host.
 
-use super::host::{self, retry};
+use super::host_calls::{self, retry};
 use super::inode::HostInode;
 use super::options::CacheMode;
 use crate::base::{Errno, Result};
@@ -12,15 +12,15 @@ use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Most buffers the host takes in one call (limits.h, IOV_MAX).
+/// Maximum number of buffers in one host call (limits.h, IOV_MAX).
 const SLICES_MAX: usize = 1024;
-/// To pwritev2(2): the descriptor's own offset, which `RWF_APPEND` then leaves behind what was
-/// written.
+/// For pwritev2(2): use the descriptor's own offset, which `RWF_APPEND` then moves to the end of the
+/// written bytes.
 const OWN_OFFSET: u64 = u64::MAX;
 
 impl Store for HostInode {
     fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let asked = self.ask();
+        let question = self.ask();
         let fd = self.readable()?;
         let mut rest = bufs;
         let mut at = offset;
@@ -35,16 +35,16 @@ impl Store for HostInode {
         }
         if !rest.is_empty() {
             rest.iter_mut().for_each(|buf| buf.fill(0));
-            self.note_end(asked, at);
+            self.note_end(question, at);
         }
         Ok(())
     }
 
     fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         let mapping = self.mapping()?;
-        let fd = self.writable()?.fd;
+        let fd = self.writable()?;
         let own = self.begin_own()?;
-        // Nothing past the end of the file.
+        // Nothing is written past the end of the file.
         let mut room =
             usize::try_from(mapping.size_bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
         let clipped = bufs.iter().map(|buf| {
@@ -70,28 +70,28 @@ impl Store for HostInode {
 }
 
 impl HostInode {
-    /// Reads past the cache. Unless it `may_wait`: EAGAIN if the host would have to wait for a
-    /// device, EOPNOTSUPP where the host cannot tell.
+    /// Reads from the host, bypassing the cache. Without `may_wait`: EAGAIN if the host would wait
+    /// for a device, EOPNOTSUPP if its file system does not support this.
     pub(super) fn read_host(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
-        let fd = match may_wait {
-            true => self.readable()?,
-            false => self.descriptors.lock().readable().ok_or(Errno::AGAIN)?,
+        let fd = if may_wait {
+            self.readable()?
+        } else {
+            self.descriptors.lock().readable().ok_or(Errno::AGAIN)?
         };
-        let read = |rest: &mut [u8], at| match may_wait {
-            true => rustix::io::pread(&*fd, rest, at),
-            false => rustix::io::preadv2(
-                &*fd,
-                &mut [IoSliceMut::new(rest)],
-                at,
-                ReadWriteFlags::NOWAIT,
-            ),
+        let read = |rest: &mut [u8], at| {
+            if may_wait {
+                rustix::io::pread(&*fd, rest, at)
+            } else {
+                let bufs = &mut [IoSliceMut::new(rest)];
+                rustix::io::preadv2(&*fd, bufs, at, ReadWriteFlags::NOWAIT)
+            }
         };
         let mut done = 0;
         while done < buf.len() {
             match retry(|| read(&mut buf[done..], offset + done as u64)) {
                 Ok(0) => break,
                 Ok(count) => done += count,
-                // Who does not wait comes again for all of it.
+                // A caller that does not wait repeats the whole read.
                 Err(_) if may_wait && done > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -99,11 +99,11 @@ impl HostInode {
         Ok(done)
     }
 
-    /// Writes to the host, then to pages in memory. Returns where what was written ends, and how
-    /// much that was.
+    /// Writes to the host, then to cached pages. Returns the end offset of the write, and the number
+    /// of bytes.
     pub(super) fn write_host(&self, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
         let mapping = self.mapping()?;
-        let fd = self.writable()?.fd;
+        let fd = self.writable()?;
         let own = self.begin_own()?;
         let (end, count) = bytes.with_slices(|slices| match at {
             WriteAt::Offset(offset) => {
@@ -126,7 +126,7 @@ impl HostInode {
         self.shared.options.cache.reads_from_cache()
     }
 
-    /// Borrows pages read from the host now, as older pages may be out of date.
+    /// Borrows pages that are read from the host now; older pages may be out of date.
     pub(super) fn borrow_fresh(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
         let mapping = self.mapping()?;
         self.ask_host()?;
@@ -134,20 +134,20 @@ impl HostInode {
         mapping.borrow(offset, len_bytes)
     }
 
-    /// The cache is about to take a write.
+    /// Notes that a write into the cache begins.
     pub(super) fn begin_cached_write(&self) {
-        let mut known = self.known.lock();
-        known.has_unwritten = true;
-        known.is_being_written = true;
+        let mut state = self.data_state.lock();
+        state.has_unwritten = true;
+        state.is_being_written = true;
     }
 
-    /// The cache has taken it.
+    /// Notes that a write into the cache ended, and sets the times.
     pub(super) fn end_cached_write(&self, written_bytes: u64) {
         let now = self.shared.clock.now();
-        let mut known = self.known.lock();
-        known.is_being_written = false;
+        let mut state = self.data_state.lock();
+        state.is_being_written = false;
         if written_bytes > 0 {
-            known.written = Some(now);
+            state.written = Some(now);
             let cell = &self.common.attributes;
             let mut attributes = cell.load(self.common.number, self.common.file_type);
             attributes.modified = attributes.modified.max(now);
@@ -156,31 +156,31 @@ impl HostInode {
         }
     }
 
-    /// Before a time is set: what is written later would set it anew.
-    pub(super) fn settle_writes(&self) -> Result<()> {
+    /// Writes back dirty pages before a time is set: a later writeback would change it again.
+    pub(super) fn write_back_all(&self) -> Result<()> {
         let Some(mapping) = &self.common.mapping else {
             return Ok(());
         };
         mapping.write_back(0..u64::MAX)?;
-        self.known.lock().forget_written(mapping);
+        self.data_state.lock().forget_written(mapping);
         Ok(())
     }
 
-    /// Sets the size on the host, then in memory; times follow.
+    /// Sets the size on the host, then in memory. The host sets the times.
     pub(super) fn truncate_host(&self, size_bytes: u64) -> Result<()> {
         let mapping = self.mapping()?;
-        let fd = self.writable()?.fd;
+        let fd = self.writable()?;
         retry(|| rustix::fs::ftruncate(&*fd, size_bytes))?;
         mapping.truncate(size_bytes);
         if self.shared.options.cache == CacheMode::WriteBack {
-            // A write of pages behind the new end may have been under way.
+            // A writeback of pages past the new end may have been in progress.
             mapping.wait_written();
             retry(|| rustix::fs::ftruncate(&*fd, size_bytes))?;
         }
         Ok(())
     }
 
-    /// fallocate(2).
+    /// Allocates, frees, zeroes or moves a range on the host: fallocate(2).
     pub(super) fn fallocate_host(
         &self,
         mode: FallocateMode,
@@ -200,16 +200,16 @@ impl HostInode {
         };
         let mapping = self.mapping()?;
         mapping.write_back(0..u64::MAX)?;
-        let fd = self.writable()?.fd;
+        let fd = self.writable()?;
         let own = self.begin_own()?;
         retry(|| rustix::fs::fallocate(&*fd, flags, offset, len_bytes))?;
         mapping.drop_clean();
-        mapping.set_size_bytes(host::status(&*fd)?.stamp.size_bytes);
+        mapping.set_size_bytes(host_calls::status(&*fd)?.stamp.size_bytes);
         own.end()?;
         Ok(())
     }
 
-    /// lseek(2) for data or a hole; `None` if no data follows.
+    /// Returns the offset of the next data or hole on the host: lseek(2). `None` if no data follows.
     pub(super) fn seek_host(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
         let mapping = self.mapping()?;
         if mapping.is_dirty() {
@@ -219,7 +219,7 @@ impl HostInode {
             SeekKind::Data => SeekFrom::Data(offset),
             SeekKind::Hole => SeekFrom::Hole(offset),
         };
-        // A descriptor of its own has an offset of its own, which nobody minds.
+        // Moving the offset is harmless: no other call uses the descriptor's offset.
         let fd = self.readable()?;
         match retry(|| rustix::fs::seek(&*fd, to)) {
             Ok(found) => Ok(Some(found)),
@@ -228,7 +228,7 @@ impl HostInode {
         }
     }
 
-    /// fsync(2): what the cache has, then what the host has.
+    /// Syncs the cached data to the host, then the host's data to its disk: fsync(2).
     pub(super) fn sync_host(&self, data_only: bool) -> Result<()> {
         let fd = match self.common.file_type {
             FileType::Regular => {
@@ -240,13 +240,14 @@ impl HostInode {
                         .or_else(|_| self.reopen_data(OFlags::WRONLY).map(Arc::new))?,
                 }
             }
-            FileType::Directory => Arc::new(host::open_directory(&*self.descriptor()?)?),
-            // Nothing of them is anywhere but in their directory.
+            FileType::Directory => Arc::new(host_calls::open_directory(&*self.descriptor()?)?),
+            // Other types are stored entirely in their directory.
             _ => return Ok(()),
         };
-        match data_only {
-            true => retry(|| rustix::fs::fdatasync(&*fd)),
-            false => retry(|| rustix::fs::fsync(&*fd)),
+        if data_only {
+            retry(|| rustix::fs::fdatasync(&*fd))
+        } else {
+            retry(|| rustix::fs::fsync(&*fd))
         }
     }
 }

@@ -1,44 +1,97 @@
-//! One inode of the host: who it is, what is known of it, and where it lies.
+//! The inode of a host file, and the state that all inodes of a mount share.
 
-use super::Shared;
-use super::descriptors::Descriptors;
-use super::host::{Identity, Status};
-use super::places::{DirectorySlot, Places};
-use super::push::Watch;
-use super::revalidate::Known;
-use crate::base::{Errno, Result, Timespec};
-use crate::cache::{Mapping, Store};
-use crate::vfs::{AttrValidity, AttributeCell, Attributes, FileType, Inode, InodeCommon};
+use super::data_state::DataState;
+use super::descriptors::{Descriptors, IdleFiles, RecentlyCreated};
+use super::directory_cache::{DirectoryRing, DirectorySlot, HasDirectorySlot};
+use super::host_calls::{Identity, Status};
+use super::inode_numbers::InodeNumbers;
+use super::inotify::{Inotify, Watch};
+use super::options::HostfsOptions;
+use crate::base::{Clock, Errno, InodeNumber, Result, Timespec};
+use crate::cache::{Mapping, Store, Writeback};
+use crate::vfs::{
+    AttrValidity, AttributeCell, Attributes, ChangeListener, FileType, Inode, InodeCommon,
+};
 use parking_lot::{Mutex, RwLock};
+use rustix::fd::OwnedFd;
 use rustix::time::{ClockId, clock_gettime};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// An inode of a host directory. There is one object for each of the host's, by whatever name it
-/// was found.
+/// An inode of a host directory. There is one object per inode of the host, whatever names it has.
 pub(super) struct HostInode {
     pub(super) common: InodeCommon,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MountState>,
     pub(super) me: Weak<Self>,
     pub(super) identity: Identity,
-    pub(super) places: Places,
-    /// Of a directory.
+    pub(super) locations: KnownLocations,
+    /// The descriptor of a directory.
     pub(super) slot: DirectorySlot,
     pub(super) descriptors: Mutex<Descriptors>,
-    /// Of a directory: what its names led to when they were last seen.
+    /// The entries of a directory, as they were last seen.
     pub(super) children: Mutex<HashMap<Box<[u8]>, Weak<Self>>>,
-    /// Whether nothing was told that would make it lie elsewhere than at its place.
+    /// Whether no notification since the last lookup suggests that the inode was moved.
     pub(super) is_in_place: AtomicBool,
     pub(super) watch: Watch,
-    /// Held by who asks the host and takes over the answer.
+    /// Held while the host is asked and its answer is applied.
     pub(super) revalidating: Mutex<()>,
-    /// How often the host was asked, and the last time that an answer was taken over.
+    /// Number of questions to the host.
     pub(super) asked_count: AtomicU64,
+    /// The number of the last question whose answer was applied.
     pub(super) answered_count: AtomicU64,
-    pub(super) known: Mutex<Known>,
-    /// What a symbolic link points to, which never changes.
+    pub(super) data_state: Mutex<DataState>,
+    /// The target of a symbolic link, which never changes.
     pub(super) target: OnceLock<Box<[u8]>>,
+}
+
+/// One name of an inode: its parent directory and the name in it.
+#[derive(Clone)]
+pub(super) struct KnownLocation {
+    pub(super) parent: Arc<HostInode>,
+    pub(super) name: Box<[u8]>,
+}
+
+/// The known names of an inode, most recently seen first. The root has none.
+#[derive(Default)]
+pub(super) struct KnownLocations(pub(super) Mutex<SmallVec<[KnownLocation; 1]>>);
+
+impl KnownLocations {
+    /// Removes and returns all locations.
+    pub(super) fn take(&self) -> SmallVec<[KnownLocation; 1]> {
+        std::mem::take(&mut *self.0.lock())
+    }
+
+    /// Removes and returns all locations, without a lock.
+    pub(super) fn take_mut(&mut self) -> SmallVec<[KnownLocation; 1]> {
+        std::mem::take(self.0.get_mut())
+    }
+}
+
+/// The state that all inodes of a mount share.
+pub(super) struct MountState {
+    pub(super) options: HostfsOptions,
+    pub(super) clock: Clock,
+    pub(super) writeback: Arc<Writeback>,
+    pub(super) root_fd: Arc<OwnedFd>,
+    pub(super) root_identity: Identity,
+    /// Whether this process may change owners.
+    pub(super) is_root: bool,
+    pub(super) inode_numbers: InodeNumbers,
+    /// Inodes in memory, by device and inode number on the host.
+    pub(super) inodes: Mutex<HashMap<((u32, u32), u64), Weak<HostInode>>>,
+    pub(super) directories: DirectoryRing<HostInode>,
+    pub(super) recently_created: Mutex<RecentlyCreated>,
+    pub(super) idle_files: Mutex<IdleFiles<HostInode>>,
+    /// The last ticket; one is drawn before each question to the host.
+    pub(super) tickets: AtomicU64,
+    /// Number of invalidations in the whole mount.
+    pub(super) invalidations: AtomicU64,
+    pub(super) inotify: Option<Inotify<HostInode>>,
+    pub(super) listeners: Mutex<Vec<Weak<dyn ChangeListener>>>,
+    /// Why there are no change notifications, if the options ask for them.
+    pub(super) warning: Option<String>,
 }
 
 /// Returns the inode as this file system's type; EXDEV if it belongs to another file system.
@@ -46,7 +99,7 @@ pub(super) fn own(inode: &Arc<dyn Inode>) -> Result<&HostInode> {
     Ok(inode.as_any().downcast_ref().ok_or(Errno::XDEV)?)
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the monotonic clock in nanoseconds.
 pub(super) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64)
@@ -55,10 +108,10 @@ pub(super) fn monotonic_ns() -> u64 {
 }
 
 impl HostInode {
-    /// An inode just seen. Nothing of what it was then is believed yet.
-    pub(super) fn new(shared: &Arc<Shared>, status: &Status) -> Arc<Self> {
+    /// Creates an inode with the given status, which is not valid yet.
+    pub(super) fn new(shared: &Arc<MountState>, status: &Status) -> Arc<Self> {
         let number = shared
-            .numbers
+            .inode_numbers
             .number(status.identity.device, status.identity.number);
         let file_type = status.identity.file_type;
         let validity = if shared.options.cache.reads_from_cache() {
@@ -84,7 +137,7 @@ impl HostInode {
                 shared: shared.clone(),
                 me: me.clone(),
                 identity: status.identity,
-                places: Places::default(),
+                locations: KnownLocations::default(),
                 slot: DirectorySlot::default(),
                 children: Mutex::default(),
                 is_in_place: AtomicBool::new(false),
@@ -93,7 +146,7 @@ impl HostInode {
                 revalidating: Mutex::new(()),
                 asked_count: AtomicU64::new(0),
                 answered_count: AtomicU64::new(0),
-                known: Mutex::new(Known::new(status.stamp)),
+                data_state: Mutex::new(DataState::new(status.stamp)),
                 target: OnceLock::new(),
             }
         })
@@ -103,7 +156,12 @@ impl HostInode {
         self.common
             .validity
             .as_ref()
-            .unwrap_or_else(|| unreachable!("made with one"))
+            .unwrap_or_else(|| unreachable!("created with a validity"))
+    }
+
+    /// Returns the address of the object, as a key.
+    pub(super) fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
     }
 
     pub(super) fn is_root(&self) -> bool {
@@ -118,13 +176,13 @@ impl HostInode {
         Ok(self.common.mapping.as_ref().ok_or(Errno::INVAL)?)
     }
 
-    /// Attributes and data may have changed, also by ourselves.
-    pub(super) fn doubt(&self) {
-        self.shared.doubts.fetch_add(1, Ordering::SeqCst);
+    /// Invalidates attributes and data, which may have changed, perhaps through Folio.
+    pub(super) fn invalidate(&self) {
+        self.shared.invalidations.fetch_add(1, Ordering::SeqCst);
         self.validity().invalidate();
     }
 
-    /// Publishes what the host tells, with the time of a write that it does not know of yet.
+    /// Publishes the host's status, with the time of a cached write that the host does not have yet.
     pub(super) fn publish(&self, status: &Status, written: Option<Timespec>) {
         let mut attributes = self.shared.attributes(self.common.number, status);
         if let Some(written) = written {
@@ -135,9 +193,19 @@ impl HostInode {
     }
 }
 
-impl Shared {
-    /// What stat(2) tells inside.
-    fn attributes(&self, number: crate::base::InodeNumber, status: &Status) -> Attributes {
+impl HasDirectorySlot for HostInode {
+    fn slot(&self) -> &DirectorySlot {
+        &self.slot
+    }
+}
+
+impl MountState {
+    pub(super) fn take_ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Returns the attributes for a status, with owners as seen inside.
+    fn attributes(&self, number: InodeNumber, status: &Status) -> Attributes {
         let (uid, gid) = self.options.owners.inside(status.uid, status.gid);
         Attributes {
             number,
@@ -153,34 +221,34 @@ impl Shared {
             accessed: status.accessed,
             modified: status.stamp.modified,
             changed: status.stamp.changed,
-            created: status.identity.born,
+            created: status.identity.created,
         }
     }
 
-    /// The object for an inode that was seen just now.
+    /// Returns the object of an inode whose status was just read.
     pub(super) fn inode(self: &Arc<Self>, status: &Status) -> Arc<HostInode> {
         let key = (status.identity.device, status.identity.number);
-        let mut table = self.table.lock();
-        let known = table.get(&key).and_then(Weak::upgrade);
-        if let Some(known) = known
+        let mut inodes = self.inodes.lock();
+        let cached = inodes.get(&key).and_then(Weak::upgrade);
+        if let Some(cached) = cached
             .clone()
-            .filter(|known| known.identity == status.identity)
+            .filter(|cached| cached.identity == status.identity)
         {
-            return known;
+            return cached;
         }
         let inode = HostInode::new(self, status);
-        table.insert(key, Arc::downgrade(&inode));
-        drop(table);
-        if let Some(known) = known {
-            // The host has given its number to another. This may be the last reference.
-            known.doubt();
+        inodes.insert(key, Arc::downgrade(&inode));
+        drop(inodes);
+        if let Some(cached) = cached {
+            // The host reused the number. This may be the last reference to the old inode.
+            cached.invalidate();
         }
         inode
     }
 
-    /// All inodes in memory.
+    /// Returns all inodes in memory.
     pub(super) fn inodes(&self) -> Vec<Arc<HostInode>> {
-        self.table
+        self.inodes
             .lock()
             .values()
             .filter_map(Weak::upgrade)
@@ -189,25 +257,25 @@ impl Shared {
 }
 
 impl Drop for HostInode {
-    /// Lets go of the directories above one by one: a deep tree must not become a deep recursion.
+    /// Drops the parent directories one by one: a deep tree must not cause deep recursion.
     fn drop(&mut self) {
         let key = (self.identity.device, self.identity.number);
-        let mut table = self.shared.table.lock();
-        // Another may have taken its place.
-        if table
+        let mut inodes = self.shared.inodes.lock();
+        // Another inode may have replaced it.
+        if inodes
             .get(&key)
-            .is_some_and(|known| known.strong_count() == 0)
+            .is_some_and(|cached| cached.strong_count() == 0)
         {
-            table.remove(&key);
+            inodes.remove(&key);
         }
-        drop(table);
-        if let Some(push) = &self.shared.push {
-            push.forget(self);
+        drop(inodes);
+        if let Some(inotify) = &self.shared.inotify {
+            inotify.forget(&self.watch, self);
         }
-        let mut going = self.places.take();
-        while let Some(place) = going.pop() {
-            if let Some(mut parent) = Arc::into_inner(place.parent) {
-                going.extend(parent.places.take_mut());
+        let mut unused = self.locations.take();
+        while let Some(location) = unused.pop() {
+            if let Some(mut parent) = Arc::into_inner(location.parent) {
+                unused.extend(parent.locations.take_mut());
             }
         }
     }

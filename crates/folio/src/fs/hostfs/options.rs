@@ -1,11 +1,11 @@
-//! How a host directory is mounted.
+//! Mount options of hostfs.
 //!
-//! | option | what it does |
+//! | option | effect |
 //! |---|---|
-//! | `ttl=` | how long attributes, names and data are believed: `0`, `inf`, or a number with `us`, `ms` or `s`; 1 ms |
-//! | `cache=` | `writethrough`, `writeback` (the cache is written first), `host` (data is left to the host's own cache) or `none` |
-//! | `push=` | whether the host tells of changes: `auto`, `inotify` or `off` |
-//! | `squash=UID:GID` | everything belongs to these; who owns it on the host is nobody's business |
+//! | `ttl=` | how long attributes, names and data are valid: `0`, `inf`, or a number with `us`, `ms` or `s`; default 1 ms |
+//! | `cache=` | `writethrough`, `writeback` (writes go to the cache first), `host` (only the host caches data) or `none` |
+//! | `push=` | change notifications by the host: `auto`, `inotify` or `off` |
+//! | `squash=UID:GID` | all files appear to belong to these; owners on the host are hidden |
 //! | `map=u:INSIDE:OUTSIDE:COUNT` | users (`g:` groups) from INSIDE on are those from OUTSIDE on at the host; may be repeated |
 //! | `xattr=` | `on` or `off` |
 
@@ -14,22 +14,22 @@ use crate::base::{Error, Result};
 use crate::vfs::{FOREVER_NS, MountOptions};
 use std::str::FromStr;
 
-/// Attributes are believed so long unless told otherwise: as the shared folders did of which the
-/// story tells, a tick.
+/// The default time to live of attributes, in nanoseconds: one clock tick, as in other shared
+/// folders.
 const TTL_DEFAULT_NS: u64 = 1_000_000;
 
-/// What the cache does with data.
+/// The cache policy for data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum CacheMode {
-    /// Reads are kept; writes reach the host before they return.
+    /// Cache reads; writes reach the host before they return.
     #[default]
     WriteThrough,
-    /// Writes stay in memory until they are written back.
+    /// Cache reads and writes; writeback follows later.
     WriteBack,
-    /// The host's page cache keeps data, Folio keeps the rest: who caches what it reads from here
-    /// needs no third copy.
+    /// Cache no data, as the host's page cache does; only attributes and names are cached. For
+    /// clients that cache data themselves and need no third copy.
     Host,
-    /// Nothing is kept.
+    /// Cache nothing.
     Off,
 }
 
@@ -40,37 +40,37 @@ impl CacheMode {
     }
 }
 
-/// How changes by others are told.
+/// The source of change notifications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Push {
-    /// Where it works.
+pub(super) enum PushMode {
+    /// inotify(7) where the file system supports it.
     #[default]
     Auto,
-    /// By inotify(7), or the mount fails.
+    /// inotify(7); otherwise the mount fails.
     Inotify,
-    /// Not at all.
+    /// None.
     Off,
 }
 
-/// How a host directory is mounted. Parsed from the words of mount(8): `"ttl=5ms,cache=writeback"`.
+/// The mount options of hostfs, parsed from the words of mount(8): `"ttl=5ms,cache=writeback"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostfsOptions {
-    /// How long answers are believed, in nanoseconds; `None` if nothing was said.
+    /// Time to live of answers in nanoseconds; `None` for the default.
     ttl_ns: Option<u64>,
     pub(super) cache: CacheMode,
-    pub(super) push: Push,
+    pub(super) push: PushMode,
     pub(super) owners: Owners,
     pub(super) has_xattrs: bool,
 }
 
 impl HostfsOptions {
-    /// How long an answer is believed if nobody tells of changes, in nanoseconds.
+    /// Returns the time to live of an answer without change notifications, in nanoseconds.
     pub(super) fn ttl_ns(&self) -> u64 {
         self.ttl_ns.unwrap_or(TTL_DEFAULT_NS)
     }
 
-    /// The same where changes are told of.
-    pub(super) fn pushed_ttl_ns(&self) -> u64 {
+    /// Returns the time to live of an answer with change notifications, in nanoseconds.
+    pub(super) fn notified_ttl_ns(&self) -> u64 {
         self.ttl_ns.unwrap_or(FOREVER_NS)
     }
 
@@ -88,9 +88,9 @@ impl HostfsOptions {
             }
             "push" => {
                 self.push = match value {
-                    "auto" => Push::Auto,
-                    "inotify" => Push::Inotify,
-                    "off" => Push::Off,
+                    "auto" => PushMode::Auto,
+                    "inotify" => PushMode::Inotify,
+                    "off" => PushMode::Off,
                     _ => return None,
                 }
             }
@@ -121,20 +121,20 @@ impl Default for HostfsOptions {
         Self {
             ttl_ns: None,
             cache: CacheMode::default(),
-            push: Push::default(),
+            push: PushMode::default(),
             owners: Owners::default(),
             has_xattrs: true,
         }
     }
 }
 
-/// The options that there are, without their values.
+/// The names of the options.
 pub(crate) const HOSTFS_WORDS: [&str; 6] = ["ttl", "cache", "push", "squash", "map", "xattr"];
 
 impl FromStr for HostfsOptions {
     type Err = Error;
 
-    /// EINVAL for an option or value that there is not.
+    /// Parses options. EINVAL for an unknown option or an invalid value.
     fn from_str(text: &str) -> Result<Self> {
         let mut options = Self::default();
         MountOptions::parse_words(text, &HOSTFS_WORDS, |name, value| options.set(name, value))?;
@@ -178,12 +178,12 @@ mod tests {
     use crate::base::Errno;
 
     #[test]
-    fn words_are_understood() {
+    fn options_parse_to_their_values() {
         let parse = |text: &str| text.parse::<HostfsOptions>();
         let options = parse("").unwrap();
         assert_eq!(options, HostfsOptions::default());
         assert_eq!(
-            (options.ttl_ns(), options.pushed_ttl_ns()),
+            (options.ttl_ns(), options.notified_ttl_ns()),
             (1_000_000, FOREVER_NS)
         );
         for (text, ttl_ns) in [
@@ -195,7 +195,7 @@ mod tests {
         ] {
             let options = parse(&format!("ttl={text}")).unwrap();
             assert_eq!(
-                (options.ttl_ns(), options.pushed_ttl_ns()),
+                (options.ttl_ns(), options.notified_ttl_ns()),
                 (ttl_ns, ttl_ns),
                 "{text}"
             );
@@ -206,7 +206,7 @@ mod tests {
         );
         assert_eq!(parse("cache=host").unwrap().cache, CacheMode::Host);
         assert_eq!(parse("cache=none").unwrap().cache, CacheMode::Off);
-        assert_eq!(parse("push=off").unwrap().push, Push::Off);
+        assert_eq!(parse("push=off").unwrap().push, PushMode::Off);
         assert!(!parse("xattr=off").unwrap().has_xattrs);
         let options = parse("map=u:0:1000:1,map=u:1:100000:65535,map=g:0:1000:1").unwrap();
         assert_eq!(

@@ -1,16 +1,16 @@
-//! Who owns what: users and groups as they are called inside, and on the host.
+//! The mapping between owners inside the mount and owners on the host.
 
 use crate::base::{Errno, Error, Result};
 
-/// Whoever has no name inside (`/proc/sys/kernel/overflowuid`).
-pub(super) const NOBODY: u32 = 65534;
+/// The id of unmapped owners (`/proc/sys/kernel/overflowuid`).
+pub(super) const OVERFLOW_ID: u32 = 65534;
 /// An entry of an ACL: tag, permissions, id (linux/posix_acl_xattr.h).
 const ACL_ENTRY_BYTES: usize = 8;
 const ACL_HEADER_BYTES: usize = 4;
 const ACL_USER: u16 = 2;
 const ACL_GROUP: u16 = 8;
 
-/// Ids from `inside` on are those from `outside` on at the host.
+/// A range of ids: those from `inside` on correspond to those from `outside` on at the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IdRange {
     pub(super) inside: u32,
@@ -18,34 +18,34 @@ pub(super) struct IdRange {
     pub(super) count: u32,
 }
 
-/// How owners inside and on the host go together; the same by default.
+/// The mapping between owners inside and on the host; the identity by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Owners {
-    /// Everything belongs to this user and group.
+    /// The user and group that all files appear to belong to.
     pub(super) squash: Option<(u32, u32)>,
     pub(super) users: Vec<IdRange>,
     pub(super) groups: Vec<IdRange>,
 }
 
 impl Owners {
-    /// EINVAL unless every id has one counterpart.
+    /// Fails with EINVAL unless every id has at most one counterpart.
     pub(super) fn check(&self) -> Result<()> {
         if self.squash.is_some() && !(self.users.is_empty() && self.groups.is_empty()) {
             return Err(Error::new(
                 Errno::INVAL,
-                "mount options squash= and map= exclude each other",
+                "conflicting mount options squash= and map=: give only one of them",
             ));
         }
         for ranges in [&self.users, &self.groups] {
-            for (place, range) in ranges.iter().enumerate() {
+            for (index, range) in ranges.iter().enumerate() {
                 let overlaps = |other: &IdRange| {
-                    let meet = |a: u32, b: u32| a < b + other.count && b < a + range.count;
-                    meet(range.inside, other.inside) || meet(range.outside, other.outside)
+                    let intersect = |a: u32, b: u32| a < b + other.count && b < a + range.count;
+                    intersect(range.inside, other.inside) || intersect(range.outside, other.outside)
                 };
-                if ranges[..place].iter().any(overlaps) {
+                if ranges[..index].iter().any(overlaps) {
                     return Err(Error::new(
                         Errno::INVAL,
-                        "ranges of mount option map= overlap",
+                        "overlapping ranges in mount option map=: give each id once",
                     ));
                 }
             }
@@ -53,27 +53,27 @@ impl Owners {
         Ok(())
     }
 
-    /// Whether owners are called otherwise inside.
+    /// Returns whether owners inside are the owners on the host.
     pub(super) fn is_identity(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Owner and group as they are called inside.
+    /// Returns user and group inside for an owner on the host.
     pub(super) fn inside(&self, uid: u32, gid: u32) -> (u32, u32) {
         let inside = |ranges: &[IdRange], id| {
-            translate(ranges, id, |r| (r.outside, r.inside)).unwrap_or(NOBODY)
+            translate(ranges, id, |r| (r.outside, r.inside)).unwrap_or(OVERFLOW_ID)
         };
         self.squash
             .unwrap_or_else(|| (inside(&self.users, uid), inside(&self.groups, gid)))
     }
 
-    /// A user as the host calls it; EINVAL if it has no name there. `None` if the host need not
-    /// know.
+    /// Returns the user on the host for a user inside; `None` if the host's owner does not change.
+    /// EINVAL if the user is not mapped.
     pub(super) fn outside_user(&self, uid: u32) -> Result<Option<u32>> {
         self.outside(uid, &self.users, self.squash.map(|(uid, _)| uid))
     }
 
-    /// The same for a group.
+    /// Returns the group on the host for a group inside, like [`Owners::outside_user`].
     pub(super) fn outside_group(&self, gid: u32) -> Result<Option<u32>> {
         self.outside(gid, &self.groups, self.squash.map(|(_, gid)| gid))
     }
@@ -85,14 +85,13 @@ impl Owners {
                 Some(id) => Ok(Some(id)),
                 None => Err(Error::new(
                     Errno::INVAL,
-                    "mount option map= has no such user or group",
+                    "the user or group is not in mount option map=",
                 )),
             },
         }
     }
 
-    /// Gives the ids in an ACL, as xattrs have it, the names they have inside or, if `is_outward`,
-    /// on the host.
+    /// Translates the ids of an ACL in xattr format to inside or, with `is_outward`, to the host.
     pub(super) fn translate_acl(&self, acl: &mut [u8], is_outward: bool) -> Result<()> {
         if self.is_identity() {
             return Ok(());
@@ -100,7 +99,7 @@ impl Owners {
         if self.squash.is_some() {
             return Err(Error::new(
                 Errno::OPNOTSUPP,
-                "ACLs do not go with mount option squash=",
+                "ACLs are not supported with mount option squash=",
             ));
         }
         let entries = acl.get_mut(ACL_HEADER_BYTES..).unwrap_or_default();
@@ -112,10 +111,11 @@ impl Owners {
                 _ => continue,
             };
             let before = u32::from_le_bytes(*id);
-            let after = match is_outward {
-                true => self.outside(before, ranges, None)?.unwrap_or(before),
-                false => translate(ranges, before, |range| (range.outside, range.inside))
-                    .unwrap_or(NOBODY),
+            let after = if is_outward {
+                self.outside(before, ranges, None)?.unwrap_or(before)
+            } else {
+                translate(ranges, before, |range| (range.outside, range.inside))
+                    .unwrap_or(OVERFLOW_ID)
             };
             *id = after.to_le_bytes();
         }
@@ -123,8 +123,8 @@ impl Owners {
     }
 }
 
-/// The counterpart of an id, where `sides` tells where a range starts on its side and on the other.
-/// Without ranges every id is its own.
+/// Returns the counterpart of an id. `sides` returns the start of a range on the side of `id` and on
+/// the other side. Without ranges every id maps to itself.
 fn translate(ranges: &[IdRange], id: u32, sides: impl Fn(&IdRange) -> (u32, u32)) -> Option<u32> {
     if ranges.is_empty() {
         return Some(id);
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_go_there_and_back() {
+    fn owners_map_both_ways() {
         let owners = Owners {
             squash: None,
             users: vec![
@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(owners.inside(outside, 7), (inside, 7));
         }
         assert_eq!(owners.outside_user(1000).unwrap_err().errno(), Errno::INVAL);
-        assert_eq!(owners.inside(0, 0), (NOBODY, 0));
+        assert_eq!(owners.inside(0, 0), (OVERFLOW_ID, 0));
         let squashed = Owners {
             squash: Some((5, 6)),
             ..Owners::default()

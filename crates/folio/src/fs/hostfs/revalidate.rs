@@ -1,98 +1,51 @@
-//! Whether what is in memory is still true: the host is asked, and what it has changed goes.
+//! Revalidation: asks the host whether cached attributes and data are still valid.
 //!
-//! A file's data is taken as changed when its size or one of its times is another. That is not
-//! enough in two cases, where pages go once more although nothing seems to have changed:
+//! A file's data counts as changed when its size or one of its times has changed. That is not enough
+//! in two cases, where pages are dropped once more although nothing seems to have changed:
 //!
-//! - A time has the granularity of a tick. Two writes in one tick leave the same time, and the
-//!   pages may be from between. As long as the last change is not older than [`TICK_NS`], pages are
-//!   dropped at every question (git's index has the same rule for "racy" entries).
-//! - A write sets the time when it begins. Pages read while it is under way are a mix that nothing
-//!   tells of later. So pages read when the last change was `a` ago are dropped when it is `2a`
-//!   ago: whatever a write took, the mix is gone as long after its end. After [`SETTLED_NS`] nobody
-//!   is writing any more.
+//! - A time has the granularity of a clock tick. Two writes in one tick leave the same time, and the
+//!   cached pages may be from between them. As long as the last change is not older than
+//!   [`TICK_NS`], pages are dropped at every question (git's index has the same rule for "racy"
+//!   entries).
+//! - A write sets the time when it begins. Pages read during the write are a mix of old and new
+//!   data, and no later time shows that. So pages read when the last change was `a` ago are dropped
+//!   when it is `2a` ago: however long a write took, the mix is dropped as long after its end. After
+//!   [`SETTLED_NS`] the write has ended.
 //!
-//! After a write of our own the time is ours, and a change by somebody else at the same moment
-//! hides behind it: pages are dropped once, [`OWN_NS`] later.
+//! After a write through Folio the time is Folio's, and hides an external change at the same moment:
+//! pages are dropped once, [`OWN_NS`] later.
 //!
-//! Answers carry tickets, drawn before the question. An answer to an earlier question than one that
-//! was taken over already is of no use.
+//! Answers carry tickets, drawn before the question. An answer to an earlier question than the last
+//! applied one is ignored.
 
-use super::host::{self, Stamp, Status};
+use super::data_state::DataState;
+use super::host_calls::{self, Status};
 use super::inode::{HostInode, monotonic_ns};
 use super::options::CacheMode;
 use crate::base::{Result, Timespec};
-use crate::cache::Mapping;
 use crate::vfs::{FOREVER_NS, RevalidateTicket};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::Ordering;
 
-/// The coarsest tick of a kernel's clock.
+/// The coarsest tick of a kernel's clock, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
-/// No write(2) takes longer.
+/// Upper bound on the duration of a write(2), in nanoseconds.
 const SETTLED_NS: u64 = 4_000_000_000;
-/// When a change that hides behind one of our own is found.
+/// Delay after which a change hidden behind a change through Folio is found, in nanoseconds.
 const OWN_NS: u64 = 50_000_000;
-
-/// What is known of the data in memory.
-pub(super) struct Known {
-    /// Of the question whose answer this is.
-    ticket: u64,
-    pub(super) stamp: Stamp,
-    /// Pages may be untrue, whatever the stamp says.
-    pub(super) is_suspect: bool,
-    /// The last change was our own.
-    is_own: bool,
-    /// Changes of our own that are under way.
-    own_count: u32,
-    /// Up to when what the host tells may be about a change of our own, by the monotonic clock.
-    own_until_ns: u64,
-    /// When pages are dropped once more, by the monotonic clock.
-    recheck_ns: Option<u64>,
-    /// The cache is being written, or has what the host has not: its size counts.
-    pub(super) has_unwritten: bool,
-    pub(super) is_being_written: bool,
-    /// When it was written.
-    pub(super) written: Option<Timespec>,
-}
-
-impl Known {
-    pub(super) fn new(stamp: Stamp) -> Self {
-        Self {
-            ticket: 0,
-            stamp,
-            is_suspect: false,
-            is_own: false,
-            own_count: 0,
-            own_until_ns: 0,
-            // Nobody has looked how old the stamp is.
-            recheck_ns: Some(0),
-            has_unwritten: false,
-            is_being_written: false,
-            written: None,
-        }
-    }
-
-    /// Once the host has all that the cache took, the host's size and times count.
-    pub(super) fn forget_written(&mut self, mapping: &Mapping) {
-        if !self.is_being_written && !mapping.is_dirty() {
-            self.has_unwritten = false;
-            self.written = None;
-        }
-    }
-}
 
 /// A question to the host.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct HostQuestion {
     ticket: u64,
-    question: RevalidateTicket,
-    /// The host tells of what changes from then on.
-    is_told_of: bool,
-    /// Also if the inode has other names.
+    validity_ticket: RevalidateTicket,
+    /// Whether changes from then on are reported.
+    is_notified: bool,
+    /// Whether they are reported also if the inode has other names.
     is_watched: bool,
 }
 
-/// How long ago a time was; nothing if it is to come.
+/// Returns the age of a time in nanoseconds; 0 for a time in the future.
 fn age_ns(then: Timespec) -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     let ns = |secs: i64, nanos: i128| i128::from(secs) * 1_000_000_000 + nanos;
@@ -100,8 +53,8 @@ fn age_ns(then: Timespec) -> u64 {
     u64::try_from(age.max(0)).unwrap_or(u64::MAX)
 }
 
-/// When pages that are read now are dropped once more, if the last change was so long ago: in how
-/// many nanoseconds. `settled_ns` is when nobody writes any more.
+/// Returns the delay in nanoseconds after which pages read now are dropped once more, if the last
+/// change was `age_ns` ago. After `settled_ns` no write is in progress.
 fn recheck_after_ns(age_ns: u64, is_own: bool, settled_ns: u64) -> Option<u64> {
     if is_own && age_ns < OWN_NS {
         Some(OWN_NS)
@@ -113,104 +66,105 @@ fn recheck_after_ns(age_ns: u64, is_own: bool, settled_ns: u64) -> Option<u64> {
 }
 
 impl HostInode {
-    /// To be called before the host is asked about the inode.
-    pub(super) fn ask(&self) -> Asked {
-        Asked {
+    /// Begins a question to the host about the inode.
+    pub(super) fn ask(&self) -> HostQuestion {
+        HostQuestion {
             ticket: self.shared.take_ticket(),
-            question: self.validity().ticket(),
-            is_told_of: self.is_told_of(),
-            is_watched: self.watch.is_placed(),
+            validity_ticket: self.validity().ticket(),
+            is_notified: self.is_notified(),
+            is_watched: self.watch.is_active(),
         }
     }
 
-    /// The same, where the host was asked before the inode was known.
-    pub(super) fn ask_since(&self, earlier: Asked) -> Asked {
-        Asked {
+    /// Returns a question that was asked at the time of `earlier`, before the inode was known.
+    pub(super) fn ask_since(&self, earlier: HostQuestion) -> HostQuestion {
+        HostQuestion {
             ticket: earlier.ticket,
-            question: self.validity().ticket().since(earlier.question),
+            validity_ticket: self.validity().ticket().since(earlier.validity_ticket),
             ..self.ask()
         }
     }
 
-    /// What the host tells now.
+    /// Returns the host's current status of the inode.
     pub(super) fn status(&self) -> Result<Status> {
         if self.is_root() {
-            return host::status(&*self.shared.root_fd);
+            return host_calls::status(&*self.shared.root_fd);
         }
         self.status_if_open()
             .unwrap_or_else(|| self.status_by_name())
     }
 
-    /// Asks the host, unless somebody else does so after this was called.
+    /// Asks the host, unless another thread asks after this call began.
     pub(super) fn ask_host(&self) -> Result<()> {
         let before = self.asked_count.load(Ordering::SeqCst);
         let _asking = self.revalidating.lock();
         if self.answered_count.load(Ordering::SeqCst) > before {
             return Ok(());
         }
-        self.watch_if_pushed();
+        self.watch_inode();
         let count = self.asked_count.fetch_add(1, Ordering::SeqCst) + 1;
-        let asked = self.ask();
+        let question = self.ask();
         let status = self.status()?;
-        self.take_over(asked, &status);
+        self.apply_locked(question, &status);
         self.answered_count.store(count, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Takes over an answer that somebody got who asked about a name.
-    pub(super) fn adopt(&self, asked: Asked, status: &Status) {
+    /// Applies the answer to a question about a name of the inode.
+    pub(super) fn apply(&self, question: HostQuestion, status: &Status) {
         let _asking = self.revalidating.lock();
-        self.take_over(asked, status);
+        self.apply_locked(question, status);
     }
 
-    /// The same, but for who may hold the lock of an inode below.
-    pub(super) fn adopt_unless_busy(&self, asked: Asked, status: &Status) {
+    /// Applies an answer, unless another thread revalidates the inode. For a caller that may hold
+    /// the lock of a descendant.
+    pub(super) fn apply_unless_busy(&self, question: HostQuestion, status: &Status) {
         if let Some(_asking) = self.revalidating.try_lock() {
-            self.take_over(asked, status);
+            self.apply_locked(question, status);
         }
     }
 
-    /// Takes over what the host tells. The caller holds `revalidating`.
-    fn take_over(&self, asked: Asked, status: &Status) {
-        let mut known = self.known.lock();
-        if asked.ticket <= known.ticket {
+    /// Applies an answer of the host. The caller holds `revalidating`.
+    fn apply_locked(&self, question: HostQuestion, status: &Status) {
+        let mut state = self.data_state.lock();
+        if question.ticket <= state.ticket {
             return;
         }
-        let is_pushed = self.is_pushed(asked, status);
+        let is_notified = self.will_be_notified(question, status);
         let now_ns = monotonic_ns();
         let age_ns = age_ns(status.stamp.changed);
-        let is_changed = known.stamp != status.stamp;
-        let is_due = known.recheck_ns.is_some_and(|at_ns| at_ns <= now_ns);
-        let is_dropped = is_changed || is_due || known.is_suspect;
-        known.ticket = asked.ticket;
-        known.stamp = status.stamp;
-        known.is_own &= !is_changed;
-        if is_dropped {
-            let settled_ns = if is_pushed { TICK_NS } else { SETTLED_NS };
-            let after_ns = recheck_after_ns(age_ns, known.is_own, settled_ns);
-            known.recheck_ns = after_ns.map(|after_ns| now_ns.saturating_add(after_ns));
-            known.is_suspect = false;
+        let is_changed = state.stamp != status.stamp;
+        let is_due = state.recheck_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let drops_pages = is_changed || is_due || state.is_suspect;
+        state.ticket = question.ticket;
+        state.stamp = status.stamp;
+        state.is_own &= !is_changed;
+        if drops_pages {
+            let settled_ns = if is_notified { TICK_NS } else { SETTLED_NS };
+            let after_ns = recheck_after_ns(age_ns, state.is_own, settled_ns);
+            state.recheck_ns = after_ns.map(|after_ns| now_ns.saturating_add(after_ns));
+            state.is_suspect = false;
         }
-        let recheck_ns = known.recheck_ns;
-        let size_bytes = self.size_with_unwritten(&mut known, status.stamp.size_bytes);
-        self.publish(status, known.written);
-        drop(known);
+        let recheck_ns = state.recheck_ns;
+        let size_bytes = self.size_with_unwritten(&mut state, status.stamp.size_bytes);
+        self.publish(status, state.written);
+        drop(state);
         if is_changed {
             self.common.attributes.invalidate_acls();
         }
         if let Some(mapping) = &self.common.mapping {
-            // A reader at this moment shall see no zeros that nobody wrote: not those behind the
-            // old end in a page, nor those that the host has behind the new one.
+            // A concurrent reader must not see zeros that were never written: neither those after
+            // the old end in a page, nor those that the host has after the new end.
             if size_bytes < mapping.size_bytes() {
                 mapping.set_size_bytes(size_bytes);
             }
-            if is_dropped {
+            if drops_pages {
                 mapping.drop_clean();
             }
-            let known = self.known.lock();
-            // A read may have found an earlier end meanwhile, or a change of our own another.
-            if known.ticket == asked.ticket && !known.is_suspect {
-                let unwritten = if known.has_unwritten {
+            let state = self.data_state.lock();
+            // Meanwhile a read may have found an earlier end, or a change through Folio a new one.
+            if state.ticket == question.ticket && !state.is_suspect {
+                let unwritten = if state.has_unwritten {
                     mapping.size_bytes()
                 } else {
                     0
@@ -219,53 +173,52 @@ impl HostInode {
             }
         }
         self.validity().set_change_notifications(
-            is_pushed && self.shared.options.pushed_ttl_ns() == FOREVER_NS,
+            is_notified && self.shared.options.notified_ttl_ns() == FOREVER_NS,
         );
         self.validity().validate(
-            asked.question,
-            self.believed_ns(is_pushed, recheck_ns, now_ns, age_ns),
+            question.validity_ticket,
+            self.valid_for_ns(is_notified, recheck_ns, now_ns, age_ns),
         );
     }
 
-    /// The size, where the host tells `size_bytes` and the cache may have more.
-    fn size_with_unwritten(&self, known: &mut Known, size_bytes: u64) -> u64 {
-        let Some(mapping) = self.common.mapping.as_ref().filter(|_| known.has_unwritten) else {
+    /// Returns the size if the host reports `size_bytes` and the cache may have more.
+    fn size_with_unwritten(&self, state: &mut DataState, size_bytes: u64) -> u64 {
+        let Some(mapping) = self.common.mapping.as_ref().filter(|_| state.has_unwritten) else {
             return size_bytes;
         };
-        known.forget_written(mapping);
-        if known.has_unwritten {
+        state.forget_written(mapping);
+        if state.has_unwritten {
             size_bytes.max(mapping.size_bytes())
         } else {
             size_bytes
         }
     }
 
-    /// A read found the end of the file on the host before the end that is known: it has become
-    /// shorter.
-    pub(super) fn note_end(&self, asked: Asked, size_bytes: u64) {
+    /// Shortens the file after a read found its end on the host before the cached end.
+    pub(super) fn note_end(&self, question: HostQuestion, size_bytes: u64) {
         let Some(mapping) = &self.common.mapping else {
             return;
         };
-        let mut known = self.known.lock();
-        let is_news = asked.ticket > known.ticket && !known.has_unwritten;
-        if is_news && size_bytes < mapping.size_bytes() {
+        let mut state = self.data_state.lock();
+        let is_newer = question.ticket > state.ticket && !state.has_unwritten;
+        if is_newer && size_bytes < mapping.size_bytes() {
             mapping.set_size_bytes(size_bytes);
-            known.is_suspect = true;
-            drop(known);
-            self.doubt();
+            state.is_suspect = true;
+            drop(state);
+            self.invalidate();
         }
     }
 
-    /// Whether the host tells of what changes after an answer.
-    fn is_pushed(&self, asked: Asked, status: &Status) -> bool {
-        let is_alone = self.is_directory() || status.link_count == 1;
-        asked.is_watched || (asked.is_told_of && is_alone)
+    /// Returns whether changes after an answer will be reported.
+    fn will_be_notified(&self, question: HostQuestion, status: &Status) -> bool {
+        let has_one_name = self.is_directory() || status.link_count == 1;
+        question.is_watched || (question.is_notified && has_one_name)
     }
 
-    /// How long an answer is believed.
-    fn believed_ns(
+    /// Returns how long an answer is valid, in nanoseconds.
+    fn valid_for_ns(
         &self,
-        is_pushed: bool,
+        is_notified: bool,
         recheck_ns: Option<u64>,
         now_ns: u64,
         age_ns: u64,
@@ -275,8 +228,8 @@ impl HostInode {
             return 0;
         }
         let options = &self.shared.options;
-        let ttl_ns = if is_pushed {
-            options.pushed_ttl_ns()
+        let ttl_ns = if is_notified {
+            options.notified_ttl_ns()
         } else {
             options.ttl_ns()
         };
@@ -290,102 +243,104 @@ impl HostInode {
         }
     }
 
-    /// We have made it: what the host tells of it at first is about that.
+    /// Notes that the inode was created through Folio: the first notifications are about that.
     pub(super) fn note_own(&self) {
-        self.known.lock().own_until_ns = monotonic_ns().saturating_add(OWN_NS);
+        self.data_state.lock().own_until_ns = monotonic_ns().saturating_add(OWN_NS);
     }
 
-    /// Whether what the host told just now is but what we did ourselves: a change of our own is
-    /// under way, or was made a moment ago and the host tells what we know.
-    pub(super) fn is_changed_by_us(&self) -> bool {
-        let known = self.known.lock();
-        if known.own_count > 0 {
+    /// Returns whether a notification that just arrived is about a change through Folio: one is in
+    /// progress, or one was made a moment ago and the host's stamps are the known ones.
+    pub(super) fn is_own_change(&self) -> bool {
+        let state = self.data_state.lock();
+        if state.own_count > 0 {
             return true;
         }
-        let is_recent = monotonic_ns() < known.own_until_ns;
-        drop(known);
+        let is_recent = monotonic_ns() < state.own_until_ns;
+        drop(state);
         is_recent
             && self
                 .status()
-                .is_ok_and(|status| self.known.lock().stamp == status.stamp)
+                .is_ok_and(|status| self.data_state.lock().stamp == status.stamp)
     }
 }
 
-/// A change of our own that is under way.
+/// A change through Folio in progress.
 pub(super) struct OwnChange<'a>(&'a HostInode);
 
 impl HostInode {
-    /// After a change of our own the size is the host's; if that is another than ours, somebody
-    /// else was there, too.
-    fn settle_size(&self, known: &mut Known, size_bytes: u64) {
+    /// Takes over the host's size after a change through Folio. A size other than the cached one
+    /// means that an external writer changed the file, too.
+    fn apply_own_size(&self, state: &mut DataState, size_bytes: u64) {
         let Some(mapping) = self
             .common
             .mapping
             .as_ref()
-            .filter(|_| !known.has_unwritten)
+            .filter(|_| !state.has_unwritten)
         else {
             return;
         };
         if mapping.size_bytes() != size_bytes {
             mapping.set_size_bytes(size_bytes);
-            known.is_suspect = true;
-            self.doubt();
+            state.is_suspect = true;
+            self.invalidate();
         }
     }
 
-    /// Begins a change of our own: what others changed until now is not to be taken as ours.
+    /// Begins a change through Folio. External changes until now do not count as part of it.
     pub(super) fn begin_own(&self) -> Result<OwnChange<'_>> {
         let status = self.status()?;
-        let mut known = self.known.lock();
-        if known.stamp != status.stamp {
-            known.is_suspect = true;
+        let mut state = self.data_state.lock();
+        if state.stamp != status.stamp {
+            state.is_suspect = true;
         }
-        known.own_count += 1;
+        state.own_count += 1;
         Ok(OwnChange(self))
     }
 }
 
 impl Drop for OwnChange<'_> {
     fn drop(&mut self) {
-        let mut known = self.0.known.lock();
-        known.own_count -= 1;
-        known.own_until_ns = monotonic_ns().saturating_add(OWN_NS);
+        let mut state = self.0.data_state.lock();
+        state.own_count -= 1;
+        state.own_until_ns = monotonic_ns().saturating_add(OWN_NS);
     }
 }
 
 impl OwnChange<'_> {
-    /// The host has made the change: what it tells now is known, and pages stay. Returns what it
-    /// tells.
+    /// Ends a change that the host has made: applies the host's status, and keeps cached pages.
+    /// Returns the status.
     pub(super) fn end(self) -> Result<Status> {
         let inode = self.0;
-        let asked = inode.ask();
+        let question = inode.ask();
         let status = inode.status()?;
-        let mut known = inode.known.lock();
+        let mut state = inode.data_state.lock();
         let now_ns = monotonic_ns();
-        // Somebody else may have seen it, and dropped pages; or more.
-        if asked.ticket > known.ticket {
-            known.ticket = asked.ticket;
-            known.stamp = status.stamp;
-            known.is_own = true;
+        // Another thread may have applied a later answer, and dropped pages.
+        if question.ticket > state.ticket {
+            state.ticket = question.ticket;
+            state.stamp = status.stamp;
+            state.is_own = true;
             let recheck_ns = now_ns.saturating_add(OWN_NS);
-            known.recheck_ns = Some(
-                known
+            state.recheck_ns = Some(
+                state
                     .recheck_ns
                     .map_or(recheck_ns, |at_ns| at_ns.min(recheck_ns)),
             );
-            inode.settle_size(&mut known, status.stamp.size_bytes);
-            inode.publish(&status, known.written);
+            inode.apply_own_size(&mut state, status.stamp.size_bytes);
+            inode.publish(&status, state.written);
             inode.common.attributes.invalidate_acls();
-            if known.is_suspect {
-                inode.doubt();
+            if state.is_suspect {
+                inode.invalidate();
             } else if inode.validity().is_valid() {
-                // Not longer than until pages are dropped once more.
-                let believed_ns =
-                    inode.believed_ns(inode.is_pushed(asked, &status), known.recheck_ns, now_ns, 0);
-                inode.validity().validate(asked.question, believed_ns);
+                // At most until pages are dropped once more.
+                let is_notified = inode.will_be_notified(question, &status);
+                let valid_for_ns = inode.valid_for_ns(is_notified, state.recheck_ns, now_ns, 0);
+                inode
+                    .validity()
+                    .validate(question.validity_ticket, valid_for_ns);
             }
         }
-        drop(known);
+        drop(state);
         Ok(status)
     }
 }
@@ -395,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_dropped_until_they_are_proven() {
+    fn pages_are_rechecked_until_settled() {
         let after = |age_ns| recheck_after_ns(age_ns, false, SETTLED_NS);
         assert_eq!(after(0), Some(0));
         assert_eq!(after(TICK_NS - 1), Some(0));
@@ -408,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_come_has_no_age() {
+    fn future_time_has_age_zero() {
         let now = clock_gettime(ClockId::Realtime);
         assert_eq!(age_ns(Timespec::new(now.tv_sec + 100, 0)), 0);
         assert!(age_ns(Timespec::new(now.tv_sec - 100, 0)) >= 100_000_000_000);

@@ -1,7 +1,7 @@
-//! Extended attributes, by the path of a descriptor: a path in /proc, which leads where the
-//! descriptor does.
+//! Extended attributes, accessed by the descriptor's path in /proc, which refers to the same inode as
+//! the descriptor.
 
-use super::host::{self, retry};
+use super::host_calls::{self, retry};
 use super::inode::HostInode;
 use crate::base::{Errno, Error, Result};
 use crate::vfs::{ACL_ACCESS, ACL_DEFAULT, FileType, XattrFlags};
@@ -14,24 +14,24 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 impl HostInode {
-    /// Calls `call` with a path that leads to the inode. EOPNOTSUPP for a link, which the host
-    /// would follow.
+    /// Calls `call` with a path that refers to the inode. EOPNOTSUPP for a symbolic link, which the
+    /// host would follow.
     fn with_path<T>(&self, call: impl Fn(&str) -> rustix::io::Result<T>) -> Result<T> {
         if !self.shared.options.has_xattrs {
             return Err(Error::new(
                 Errno::OPNOTSUPP,
-                "extended attributes are off (mount option xattr=off)",
+                "extended attributes are disabled (mount option xattr=off)",
             ));
         }
         if self.common.file_type == FileType::Symlink {
             return Err(Errno::OPNOTSUPP.into());
         }
         let fd = self.descriptor()?;
-        let path = host::path_of(&*fd);
+        let path = host_calls::path_of(&*fd);
         retry(|| call(&path))
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute; `None` if it is not set.
     pub(super) fn host_xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let read = self.with_path(|path| {
             let mut value = Vec::with_capacity(VALUE_MAX);
@@ -53,7 +53,7 @@ impl HostInode {
         Ok(Some(value))
     }
 
-    /// Sets one.
+    /// Sets an extended attribute.
     pub(super) fn set_host_xattr(
         &self,
         name: &[u8],
@@ -71,7 +71,7 @@ impl HostInode {
         Ok(())
     }
 
-    /// Removes one.
+    /// Removes an extended attribute.
     pub(super) fn remove_host_xattr(&self, name: &[u8]) -> Result<()> {
         let own = self.begin_own()?;
         self.with_path(|path| rustix::fs::removexattr(path, name))?;
@@ -79,7 +79,7 @@ impl HostInode {
         Ok(())
     }
 
-    /// Names of all.
+    /// Returns the names of all extended attributes.
     pub(super) fn list_host_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let listed = self.with_path(|path| {
             let mut names = Vec::with_capacity(VALUE_MAX);

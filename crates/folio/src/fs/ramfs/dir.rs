@@ -1,27 +1,27 @@
-//! The names of one directory: by name, and in order of creation for readdir.
+//! The entries of one directory: by name, and in order of creation for readdir.
 
 use crate::vfs::Inode;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Bytes that one entry counts in a directory's size, as tmpfs counts (`BOGO_DIRENT_SIZE`).
+/// Size in bytes of one entry in a directory's size, as in tmpfs (`BOGO_DIRENT_SIZE`).
 pub(super) const ENTRY_BYTES: u64 = 20;
-/// Cookies below this are `.` and `..`.
+/// The first cookie after those of `.` and `..`.
 pub(super) const FIRST_COOKIE: u64 = 2;
 
-/// One name.
+/// One entry.
 pub(super) struct Entry {
     pub(super) name: Arc<[u8]>,
     pub(super) inode: Arc<dyn Inode>,
 }
 
-/// The names of one directory. An entry keeps its cookie for life, so that readdir goes on where it
-/// was.
+/// The entries of one directory. An entry keeps its cookie for life, so that readdir continues at the
+/// same entry.
 pub(super) struct Directory {
     by_name: HashMap<Arc<[u8]>, u64, foldhash::fast::RandomState>,
     by_cookie: BTreeMap<u64, Entry>,
     next_cookie: u64,
-    /// Whether names may still be made; false once the directory is removed.
+    /// Whether entries may be added; false once the directory is removed.
     pub(super) is_live: bool,
 }
 
@@ -48,7 +48,7 @@ impl Directory {
         self.by_cookie.get(cookie).map(|entry| &entry.inode)
     }
 
-    /// Lets `name` lead to `inode`; returns where it led before, keeping its cookie.
+    /// Sets the inode of `name`; returns the previous inode. An existing entry keeps its cookie.
     pub(super) fn set(&mut self, name: &[u8], inode: Arc<dyn Inode>) -> Option<Arc<dyn Inode>> {
         if let Some(entry) = self
             .by_name
@@ -70,14 +70,14 @@ impl Directory {
         self.by_cookie.remove(&cookie).map(|entry| entry.inode)
     }
 
-    /// Entries from `cookie` on.
+    /// Returns the entries from `cookie` on.
     pub(super) fn entries_from(&self, cookie: u64) -> impl Iterator<Item = (u64, &Entry)> {
         self.by_cookie
             .range(cookie..)
             .map(|(cookie, entry)| (*cookie, entry))
     }
 
-    /// Every inode, when the directory itself goes.
+    /// Removes and returns every inode, when the directory itself is freed.
     pub(super) fn take_all(&mut self) -> Vec<Arc<dyn Inode>> {
         self.by_name.clear();
         std::mem::take(&mut self.by_cookie)

@@ -1,7 +1,7 @@
-//! One inode: what it is, its attributes, its data.
+//! One inode of a ramfs: its type, attributes and data.
 
-use super::Shared;
 use super::dir::{Directory, ENTRY_BYTES};
+use super::mount_state::MountState;
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
 use crate::cache::Mapping;
 use crate::vfs::{
@@ -14,28 +14,28 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `.` and `..`, which count in a directory's size.
+/// The number of entries `.` and `..`, which count in a directory's size.
 const DOTS: u64 = 2;
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Blocks of 512 bytes in a page.
+/// Number of 512-byte blocks in a page.
 const BLOCKS_512: u64 = PAGE / 512;
-/// A symbolic link as long as this counts as a page (`SHORT_SYMLINK_LEN`, which has the byte 0 at
-/// its end).
+/// A symbolic link of this length or more counts as a page (`SHORT_SYMLINK_LEN`, with the zero byte
+/// at its end).
 const LONG_LINK_BYTES: usize = 128;
 
 /// An inode of a ramfs.
 pub(super) struct RamInode {
     pub(super) common: InodeCommon,
-    pub(super) shared: Arc<Shared>,
-    /// Changed by way of [`RamInode::state_mut`] alone.
-    pub(super) state: RwLock<State>,
-    pub(super) body: Body,
-    /// Names in a directory, besides the dots; changes with the directory locked.
+    pub(super) shared: Arc<MountState>,
+    /// Changed only through [`RamInode::state_mut`].
+    pub(super) state: RwLock<InodeState>,
+    pub(super) body: InodeBody,
+    /// Number of entries of a directory without `.` and `..`; changes with the directory locked.
     pub(super) entry_count: AtomicU64,
 }
 
-/// What changes during an inode's life, besides data and names.
-pub(super) struct State {
+/// The changeable state of an inode, besides data and names.
+pub(super) struct InodeState {
     pub(super) mode: u16,
     uid: u32,
     gid: u32,
@@ -44,13 +44,13 @@ pub(super) struct State {
     pub(super) modified: Timespec,
     pub(super) changed: Timespec,
     created: Timespec,
-    /// For directories: the number that `..` leads to.
+    /// The inode number of `..`, for directories.
     pub(super) parent: InodeNumber,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What an inode has besides attributes, by type.
-pub(super) enum Body {
+/// The type-specific part of an inode.
+pub(super) enum InodeBody {
     Regular,
     Directory(Mutex<Directory>),
     Symlink(Box<[u8]>),
@@ -59,16 +59,16 @@ pub(super) enum Body {
     Nothing,
 }
 
-impl Body {
-    /// Pages that the inode counts besides those of its mapping.
+impl InodeBody {
+    /// Returns the number of pages that count for the inode besides those of its mapping.
     fn page_count(&self) -> u64 {
         matches!(self, Self::Symlink(target) if target.len() >= LONG_LINK_BYTES).into()
     }
 }
 
-impl State {
-    /// What stat(2) tells, but for sizes that change.
-    fn attributes(&self, number: InodeNumber, file_type: FileType, body: &Body) -> Attributes {
+impl InodeState {
+    /// Returns the attributes, except for sizes that change.
+    fn attributes(&self, number: InodeNumber, file_type: FileType, body: &InodeBody) -> Attributes {
         Attributes {
             number,
             file_type,
@@ -76,14 +76,14 @@ impl State {
             uid: self.uid,
             gid: self.gid,
             link_count: self.link_count,
-            size_bytes: if let Body::Symlink(target) = body {
+            size_bytes: if let InodeBody::Symlink(target) = body {
                 target.len() as u64
             } else {
                 0
             },
             blocks_512: body.page_count() * BLOCKS_512,
             block_size: PAGE_SIZE as u32,
-            device: if let Body::Device(major, minor) = *body {
+            device: if let InodeBody::Device(major, minor) = *body {
                 (major, minor)
             } else {
                 (0, 0)
@@ -96,22 +96,22 @@ impl State {
     }
 }
 
-/// The state of an inode while it is changed.
+/// The write-locked state of an inode; publishes the attributes when it is dropped.
 pub(super) struct StateGuard<'a> {
     inode: &'a RamInode,
-    state: RwLockWriteGuard<'a, State>,
+    state: RwLockWriteGuard<'a, InodeState>,
 }
 
 impl Deref for StateGuard<'_> {
-    type Target = State;
+    type Target = InodeState;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &InodeState {
         &self.state
     }
 }
 
 impl DerefMut for StateGuard<'_> {
-    fn deref_mut(&mut self) -> &mut State {
+    fn deref_mut(&mut self) -> &mut InodeState {
         &mut self.state
     }
 }
@@ -125,7 +125,7 @@ impl Drop for StateGuard<'_> {
     }
 }
 
-/// The names of a directory, locked; they are counted when the guard goes.
+/// The locked names of a directory; updates the number of entries when it is dropped.
 pub(super) struct DirectoryGuard<'a> {
     pub(super) entry_count: &'a AtomicU64,
     pub(super) directory: MutexGuard<'a, Directory>,
@@ -153,28 +153,28 @@ impl Drop for DirectoryGuard<'_> {
 }
 
 impl RamInode {
-    /// A new inode with one name, or two if a directory; ENOSPC if there may be no more.
-    pub(super) fn new(shared: &Arc<Shared>, new: &NewInode<'_>) -> Result<Self> {
+    /// Creates an inode with one link, or two for a directory. ENOSPC at the limit.
+    pub(super) fn new(shared: &Arc<MountState>, new: &NewInode<'_>) -> Result<Self> {
         let now = shared.clock.now();
         let number = InodeNumber(shared.take_number());
         let body = match new.file_type {
-            FileType::Regular => Body::Regular,
-            FileType::Directory => Body::Directory(Mutex::new(Directory::new())),
-            FileType::Symlink => Body::Symlink(new.target.into()),
+            FileType::Regular => InodeBody::Regular,
+            FileType::Directory => InodeBody::Directory(Mutex::new(Directory::new())),
+            FileType::Symlink => InodeBody::Symlink(new.target.into()),
             FileType::BlockDevice | FileType::CharacterDevice => {
-                Body::Device(new.device.0, new.device.1)
+                InodeBody::Device(new.device.0, new.device.1)
             }
-            FileType::Fifo | FileType::Socket => Body::Nothing,
+            FileType::Fifo | FileType::Socket => InodeBody::Nothing,
         };
         let limits = &shared.limits;
-        let mapping = matches!(body, Body::Regular)
+        let mapping = matches!(body, InodeBody::Regular)
             .then(|| Mapping::without_store(&shared.writeback, 0, limits.pages.clone()));
-        let link_count = if matches!(body, Body::Directory(_)) {
+        let link_count = if matches!(body, InodeBody::Directory(_)) {
             2
         } else {
             1
         };
-        let state = State {
+        let state = InodeState {
             mode: new.mode & 0o7777,
             uid: new.uid,
             gid: new.gid,
@@ -191,7 +191,7 @@ impl RamInode {
         limits.take_inode()?;
         limits
             .take_pages(body.page_count())
-            .inspect_err(|_| limits.give_inode_back())?;
+            .inspect_err(|_| limits.release_inode())?;
         Ok(Self {
             common: InodeCommon {
                 number,
@@ -224,7 +224,7 @@ impl RamInode {
         Ok(self.common.mapping.as_ref().ok_or(Errno::INVAL)?)
     }
 
-    /// The state, to change; what stat(2) tells is published when the guard goes.
+    /// Locks the state for a change.
     pub(super) fn state_mut(&self) -> StateGuard<'_> {
         StateGuard {
             inode: self,
@@ -232,7 +232,7 @@ impl RamInode {
         }
     }
 
-    /// What stat(2) tells, with sizes from those who know them.
+    /// Returns the attributes, with the sizes of the mapping or the directory.
     pub(super) fn attributes(&self) -> Attributes {
         let mut attributes = self
             .common
@@ -243,7 +243,7 @@ impl RamInode {
                 attributes.size_bytes = mapping.size_bytes();
                 attributes.blocks_512 = mapping.page_count() * BLOCKS_512;
             }
-            (Body::Directory(_), _) => {
+            (InodeBody::Directory(_), _) => {
                 let entries = self.entry_count.load(Ordering::Relaxed);
                 attributes.size_bytes = (entries + DOTS) * ENTRY_BYTES;
             }
@@ -256,7 +256,7 @@ impl RamInode {
         if let Some(size_bytes) = change.size_bytes {
             let mapping = self.mapping()?;
             if size_bytes == mapping.size_bytes() {
-                // Gives back what was allocated past the end.
+                // Frees pages allocated past the end.
                 mapping.punch(size_bytes.next_multiple_of(PAGE)..u64::MAX);
             }
             mapping.truncate(size_bytes);
@@ -301,7 +301,7 @@ impl RamInode {
         state.changed = now;
     }
 
-    /// Makes `range` read as zeros, freeing the pages that lie wholly inside.
+    /// Makes `range` read as zeros, and frees the pages wholly inside.
     pub(super) fn punch(&self, range: Range<u64>) -> Result<()> {
         let mapping = self.mapping()?;
         let end = range.end;
@@ -331,11 +331,12 @@ impl RamInode {
 }
 
 impl RamInode {
-    /// Gives every page of `range` memory, or with ENOSPC none. Linux: `shmem_fallocate`.
+    /// Allocates every page of `range`; ENOSPC if they do not fit, then none is allocated. Linux:
+    /// `shmem_fallocate`.
     pub(super) fn allocate(&self, range: Range<u64>) -> Result<()> {
         let mapping = self.mapping()?;
         let end = range.end.next_multiple_of(PAGE);
-        // What can never be there need not push others out first.
+        // A range that can never fit fails before it evicts other pages.
         let cache_pages = self.shared.cache_bytes / PAGE;
         let max = self
             .shared
@@ -363,25 +364,25 @@ impl RamInode {
 }
 
 impl Drop for RamInode {
-    /// Gives back what it counted, and frees a tree one directory after the other: a deep tree must
-    /// not become a deep recursion.
+    /// Releases the counts, and frees a tree one directory after the other: a deep tree must not
+    /// cause deep recursion.
     fn drop(&mut self) {
-        self.shared.limits.give_pages_back(self.body.page_count());
-        self.shared.limits.give_inode_back();
-        let Body::Directory(directory) = &mut self.body else {
+        self.shared.limits.release_pages(self.body.page_count());
+        self.shared.limits.release_inode();
+        let InodeBody::Directory(directory) = &mut self.body else {
             return;
         };
-        let mut going = directory.get_mut().take_all();
-        while let Some(inode) = going.pop() {
+        let mut unused = directory.get_mut().take_all();
+        while let Some(inode) = unused.pop() {
             if Arc::strong_count(&inode) > 1 {
                 continue;
             }
-            if let Some(Body::Directory(directory)) = inode
+            if let Some(InodeBody::Directory(directory)) = inode
                 .as_any()
                 .downcast_ref::<RamInode>()
                 .map(|inode| &inode.body)
             {
-                going.extend(directory.lock().take_all());
+                unused.extend(directory.lock().take_all());
             }
         }
     }

@@ -1,39 +1,40 @@
-//! File systems in memory alone: the page cache with nothing behind it. A ramfs has no limits, a
-//! tmpfs has.
+//! ramfs and tmpfs: file systems in memory, the page cache without a store. A tmpfs has limits.
 //!
 //! ```text
-//!   [file system seam]
+//!   [traits of the VFS: FileSystem, Inode, FileOperations]
 //!        v
-//!   mod.rs     Ramfs: the mounted file system, inode numbers, limits, clock     options.rs   tmpfs
-//!   inode.rs   attributes, file data, xattrs        vfs_glue.rs   the seam's calls
-//!   dir.rs     names                                swap.rs       a device for pages of tmpfs
+//!   mod.rs          Ramfs: the mounted file system      options.rs   mount options of tmpfs
+//!   operations.rs   Inode, FileOperations
+//!   inode.rs        attributes, file data, xattrs       mount_state.rs  limits, clock, inode numbers
+//!   dir.rs          names of a directory                swap.rs         a device for pages of tmpfs
 //!        v
-//!   cache/     a mapping without a store per file
+//!   cache/          a mapping without a store per file
 //! ```
 //!
-//! Neighbours: `vfs` above, `cache` below; no device but for swap. Linux: fs/ramfs, and mm/shmem.c
+//! Neighbors: `vfs` above, `cache` below; no device except for swap. Linux: fs/ramfs, and mm/shmem.c
 //! (tmpfs) for xattrs, fallocate, O_TMPFILE and the sizes of directories.
 //!
-//! What counts, as in tmpfs: a page of data, and a page for a long symbolic link, in blocks; an
-//! inode, and a hard link beyond the first, in inodes. What counts no more is free before the call
-//! returns that took it away.
+//! Accounting, as in tmpfs: each page of data, and a page for a long symbolic link, counts as a
+//! block; each inode, and each hard link beyond the first, counts as an inode. A call that frees
+//! something releases its count before it returns.
 //!
-//! Lock order: inode lock (the VFS takes it), `Directory` of one inode, `State` of one inode. No
-//! two of a kind.
+//! Lock order: inode lock (taken by the VFS), `Directory` of one inode, `InodeState` of one inode.
+//! Never two of the same kind.
 
 mod dir;
 mod inode;
+mod mount_state;
+mod operations;
 mod options;
 mod swap;
-mod vfs_glue;
 
-use crate::base::{Clock, Error, Limit, PAGE_SIZE, Result};
-use crate::cache::{PageCache, Writeback};
+use crate::base::{Error, Limit, PAGE_SIZE, Result};
+use crate::cache::PageCache;
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, NewInode};
 use inode::RamInode;
+use mount_state::{Limits, MountState};
 use options::{TmpfsOptions, ramfs_root_mode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use swap::swap_on;
 
@@ -45,7 +46,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 pub struct Ramfs {
     kind: Kind,
     root: Arc<dyn Inode>,
-    shared: Arc<Shared>,
+    shared: Arc<MountState>,
     is_read_only: bool,
 }
 
@@ -55,57 +56,12 @@ enum Kind {
     Tmpfs,
 }
 
-/// What all inodes of one file system share.
-struct Shared {
-    writeback: Arc<Writeback>,
-    clock: Clock,
-    next_number: AtomicU64,
-    /// Memory for pages, which all file systems share.
-    cache_bytes: u64,
-    limits: Limits,
-}
-
-/// What a file system may take; a ramfs may take everything. Only pages that are counted may be
-/// swapped.
-#[derive(Default)]
-struct Limits {
-    pages: Option<Arc<Limit>>,
-    inodes: Option<Limit>,
-}
-
-impl Limits {
-    fn take_pages(&self, count: u64) -> Result<()> {
-        self.pages
-            .as_ref()
-            .map_or(Ok(()), |pages| pages.take(count))
-    }
-
-    fn give_pages_back(&self, count: u64) {
-        if let Some(pages) = &self.pages {
-            pages.give_back(count);
-        }
-    }
-
-    fn take_inode(&self) -> Result<()> {
-        self.inodes.as_ref().map_or(Ok(()), |inodes| inodes.take(1))
-    }
-
-    fn give_inode_back(&self) {
-        if let Some(inodes) = &self.inodes {
-            inodes.give_back(1);
-        }
-    }
-}
-
-impl Shared {
-    /// A number no inode of this file system has had.
-    fn take_number(&self) -> u64 {
-        self.next_number.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
 impl Ramfs {
-    /// A new file system with an empty root directory that root owns, of mode 0755 or `mode=`.
+    /// Creates a ramfs with an empty root directory, owned by root, of mode 0755 or `mode=`.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for invalid options.
     pub fn mount(cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
         let mode = ramfs_root_mode(&options.file_system).map_err(|e| e.at("ramfs"))?;
         Ok(Self::build(
@@ -117,7 +73,7 @@ impl Ramfs {
         ))
     }
 
-    /// The file system that is there before anything is mounted. Linux: `rootfs`.
+    /// Creates the file system at `/` before anything is mounted. Linux: `rootfs`.
     pub fn new_root(cache: &Arc<PageCache>, options: &MountOptions) -> Arc<dyn FileSystem> {
         Self::build(
             Kind::Ramfs,
@@ -128,7 +84,11 @@ impl Ramfs {
         )
     }
 
-    /// A new file system with limits and an empty root directory. Linux: mm/shmem.c.
+    /// Creates a tmpfs with limits and an empty root directory. Linux: mm/shmem.c.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for invalid options.
     pub fn mount_tmpfs(
         cache: &Arc<PageCache>,
         options: &MountOptions,
@@ -158,13 +118,12 @@ impl Ramfs {
         (mode, uid, gid): (u16, u32, u32),
         options: &MountOptions,
     ) -> Arc<dyn FileSystem> {
-        let shared = Arc::new(Shared {
-            writeback: cache.writeback(),
-            clock: options.clock,
-            next_number: AtomicU64::new(1),
-            cache_bytes: cache.budget_bytes(),
+        let shared = Arc::new(MountState::new(
+            cache.writeback(),
+            cache.budget_bytes(),
+            options.clock,
             limits,
-        });
+        ));
         let file_type = FileType::Directory;
         let root = RamInode::new(
             &shared,
@@ -202,14 +161,14 @@ impl FileSystem for Ramfs {
 
     fn statistics(&self) -> Result<FileSystemStatistics> {
         let Limits { pages, inodes } = &self.shared.limits;
-        // Where there is no limit Linux tells zeros.
-        let tell = |limit: Option<&Limit>| {
+        // Without a limit, Linux reports zeros.
+        let totals = |limit: Option<&Limit>| {
             limit
                 .filter(|limit| limit.max() < u64::MAX)
                 .map_or((0, 0), |limit| (limit.max(), limit.free()))
         };
-        let (blocks, blocks_free) = tell(pages.as_deref());
-        let (inodes, inodes_free) = tell(inodes.as_ref());
+        let (blocks, blocks_free) = totals(pages.as_deref());
+        let (inodes, inodes_free) = totals(inodes.as_ref());
         Ok(FileSystemStatistics {
             magic: if self.kind == Kind::Tmpfs {
                 TMPFS_MAGIC

@@ -1,20 +1,19 @@
-//! How a tmpfs is mounted: mount(8) "Mount options for tmpfs", tmpfs(5); and a ramfs, which knows
-//! `mode=` alone.
+//! Mount options of tmpfs (mount(8), tmpfs(5)), and of ramfs, which has only `mode=`.
 
 use crate::base::{Error, PAGE_SIZE, Result};
 use crate::vfs::MountOptions;
 use std::str::FromStr;
 
-/// Parts of the page cache that a tmpfs gets, unless told otherwise.
+/// Default share of the page cache for a tmpfs, in percent.
 const SHARE_PERCENT: u64 = 50;
 
-/// How a tmpfs is mounted. Parsed from the words of mount(8): `"size=64m,nr_inodes=1k,mode=1777"`.
+/// The mount options of a tmpfs, parsed from the words of mount(8): `"size=64m,nr_inodes=1k,mode=1777"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TmpfsOptions {
-    /// Most memory for data (`size=`, `nr_blocks=`).
+    /// Limit of memory for data (`size=`, `nr_blocks=`).
     pub(super) size: TmpfsSize,
-    /// Most inodes (`nr_inodes=`); each further hard link of a file counts as one. 0 for no limit;
-    /// `None` for half as many as the page cache has pages.
+    /// Limit of inodes (`nr_inodes=`); each additional hard link of a file counts as one. 0 means no
+    /// limit, `None` half the number of pages in the page cache.
     pub(super) inode_count: Option<u64>,
     /// Permission bits of the root directory (`mode=`, octal).
     pub(super) mode: u16,
@@ -24,12 +23,12 @@ pub(super) struct TmpfsOptions {
     pub(super) gid: u32,
 }
 
-/// The most memory that a tmpfs takes for data. The page cache's own budget holds, too.
+/// The limit of memory for data of a tmpfs. The page cache's own budget applies, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TmpfsSize {
-    /// So many bytes, rounded up to whole pages; 0 for no limit.
+    /// Size in bytes, rounded up to whole pages; 0 means no limit.
     Bytes(u64),
-    /// So much of the page cache; 0 for no limit.
+    /// Share of the page cache in percent; 0 means no limit.
     CachePercent(u64),
 }
 
@@ -46,7 +45,8 @@ impl Default for TmpfsOptions {
 }
 
 impl TmpfsOptions {
-    /// The limits in pages and inodes, where the page cache has `cache_bytes`; `None` for no limit.
+    /// Returns the limits in pages and inodes for a page cache of `cache_bytes`; `None` means no
+    /// limit.
     pub(super) fn limits(&self, cache_bytes: u64) -> (Option<u64>, Option<u64>) {
         const PAGE: u64 = PAGE_SIZE as u64;
         let cache_pages = cache_bytes / PAGE;
@@ -68,7 +68,7 @@ impl TmpfsOptions {
 impl FromStr for TmpfsOptions {
     type Err = Error;
 
-    /// EINVAL for an option or value that tmpfs does not have.
+    /// Parses options. EINVAL for an unknown option or an invalid value.
     fn from_str(text: &str) -> Result<Self> {
         let mut options = Self::default();
         MountOptions::parse_words(text, &Self::NAMES, |name, value| options.set(name, value))?;
@@ -100,8 +100,8 @@ impl TmpfsOptions {
     }
 }
 
-/// The permission bits of a ramfs's root directory. Linux's ramfs passes over what it does not
-/// know; here it is refused.
+/// Returns the permission bits of a ramfs's root directory. Linux's ramfs ignores unknown options;
+/// here they fail with EINVAL.
 pub(super) fn ramfs_root_mode(words: &str) -> Result<u16> {
     let mut mode = 0o755;
     MountOptions::parse_words(words, &["mode"], |_, value| {
@@ -115,7 +115,7 @@ fn parse_mode(octal: &str) -> Option<u16> {
     Some(u16::from_str_radix(octal, 8).ok()? & 0o7777)
 }
 
-/// A number with a suffix of 1024 and its powers. Linux: `memparse`.
+/// Parses a number with a suffix for a power of 1024. Linux: `memparse`.
 fn parse_number(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let power = match &text[digits.len()..] {
@@ -137,7 +137,7 @@ mod tests {
     use crate::base::Errno;
 
     #[test]
-    fn words_of_mount_are_understood() {
+    fn tmpfs_options_parse_to_their_values() {
         let parse = |text: &str| text.parse::<TmpfsOptions>();
         let options = parse("size=64m,nr_inodes=1k,mode=1770,uid=7,gid=8").unwrap();
         let expected = TmpfsOptions {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramfs_knows_its_mode_alone() {
+    fn ramfs_accepts_only_the_mode_option() {
         assert_eq!(ramfs_root_mode("").unwrap(), 0o755);
         assert_eq!(ramfs_root_mode("mode=1777").unwrap(), 0o1777);
         let errors =

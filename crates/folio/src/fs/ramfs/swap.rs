@@ -1,4 +1,4 @@
-//! A device as the place where the page cache puts pages of tmpfs away.
+//! Swap: a device to which the page cache evicts pages of tmpfs.
 
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
@@ -6,7 +6,7 @@ use crate::cache::{PageCache, Store, Swap};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Slots for pages, on a device.
+/// Page slots on a device.
 struct SwapDevice(Arc<dyn Device>);
 
 impl Store for SwapDevice {
@@ -23,11 +23,11 @@ impl Store for SwapDevice {
     }
 }
 
-/// Has the cache put pages of tmpfs on `device`; EROFS if that cannot be written, EBUSY if the
-/// cache has one already.
+/// Makes the cache evict pages of tmpfs to `device`. EROFS if the device is read-only, EBUSY if the
+/// cache has a swap device already.
 pub(crate) fn swap_on(cache: &PageCache, device: Arc<dyn Device>) -> Result<()> {
     if device.is_read_only() {
-        return Err(Error::new(Errno::ROFS, "swap is written").at("swap"));
+        return Err(Error::new(Errno::ROFS, "the swap device is read-only").at("swap"));
     }
     let len_bytes = device.len_bytes();
     cache.swap_on(Swap::new(Arc::new(SwapDevice(device)), len_bytes))

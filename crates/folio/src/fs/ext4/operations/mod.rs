@@ -26,8 +26,8 @@ impl Inode for Ext4Inode {
         (self.common.file_type == FileType::Regular).then_some(self)
     }
 
-    fn set_attributes(&self, who: &Credentials, change: &AttributeChange) -> Result<()> {
-        self.change(Some(who), || {
+    fn set_attributes(&self, caller: &Credentials, change: &AttributeChange) -> Result<()> {
+        self.change(Some(caller), || {
             self.check_mutable(false)?;
             if let Some(size_bytes) = change.size_bytes {
                 self.convert_inline()?;
@@ -54,8 +54,8 @@ impl Inode for Ext4Inode {
         Ok(Some(inode))
     }
 
-    fn create(&self, who: &Credentials, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        self.change(Some(who), || {
+    fn create(&self, caller: &Credentials, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(Some(caller), || {
             self.check_mutable(true)?;
             let inode = self.new_inode(new)?;
             let added = self.insert_name(name, inode.number, new.file_type);
@@ -71,8 +71,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn create_unnamed(&self, who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        self.change(Some(who), || {
+    fn create_unnamed(&self, caller: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(Some(caller), || {
             let inode = self.new_inode(new)?;
             let mut state = inode.state_mut();
             state.raw.links_count = 0.into();
@@ -84,8 +84,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn link(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.change(Some(who), || {
+    fn link(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(Some(caller), || {
             let target = self.same_fs(target)?;
             self.check_mutable(true)?;
             target.check_mutable(false)?;
@@ -104,8 +104,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn unlink(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.change(Some(who), || {
+    fn unlink(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(Some(caller), || {
             let target = self.same_fs(target)?;
             self.check_mutable(false)?;
             target.check_mutable(false)?;
@@ -118,11 +118,11 @@ impl Inode for Ext4Inode {
 
     fn remove_directory(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         name: &[u8],
         target: &Arc<dyn Inode>,
     ) -> Result<()> {
-        self.change(Some(who), || {
+        self.change(Some(caller), || {
             let target = self.same_fs(target)?;
             self.check_mutable(false)?;
             target.check_mutable(false)?;
@@ -138,13 +138,13 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn rename(&self, who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
         let RenameRequest { name, new_name, .. } = *request;
         let is_exchange = request.flags.contains(RenameFlags::EXCHANGE);
         if request.replaced.is_some() && !is_exchange {
             self.same_fs(request.source)?.prepare_replacing();
         }
-        self.change(Some(who), || {
+        self.change(Some(caller), || {
             let source = self.same_fs(request.source)?;
             let new_parent = self.same_fs(request.new_parent)?;
             let replaced = request.replaced.map(|r| self.same_fs(r)).transpose()?;
@@ -215,18 +215,18 @@ impl Inode for Ext4Inode {
 
     fn set_xattr(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         name: &[u8],
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
         self.fs.check_namespace(name)?;
-        self.change_xattr(who, name, Some(value), flags)
+        self.change_xattr(caller, name, Some(value), flags)
     }
 
-    fn remove_xattr(&self, who: &Credentials, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, caller: &Credentials, name: &[u8]) -> Result<()> {
         self.fs.check_namespace(name)?;
-        self.change_xattr(who, name, None, XattrFlags::empty())
+        self.change_xattr(caller, name, None, XattrFlags::empty())
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
@@ -241,13 +241,13 @@ impl Inode for Ext4Inode {
 }
 
 impl FileOperations for Ext4Inode {
-    fn write_begin(&self, who: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
+    fn write_begin(&self, caller: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
         let appends = self
             .common
             .mapping
             .as_ref()
             .is_some_and(|m| offset >= m.size_bytes());
-        self.change(Some(who), || {
+        self.change(Some(caller), || {
             self.check_mutable(appends)?;
             self.begin_write(offset, len_bytes)
         })
@@ -272,12 +272,12 @@ impl FileOperations for Ext4Inode {
 
     fn fallocate(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         mode: FallocateMode,
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        self.change(Some(who), || {
+        self.change(Some(caller), || {
             self.check_mutable(false)?;
             self.change_allocation(mode, offset, len_bytes)
         })
@@ -289,12 +289,12 @@ impl FileOperations for Ext4Inode {
 }
 
 impl Ext4Inode {
-    /// Runs one operation on behalf of `who`, in one transaction. `act` runs again after a commit if
+    /// Runs one operation on behalf of `caller`, in one transaction. `act` runs again after a commit if
     /// it fails with ENOSPC.
     ///
     /// # Errors
     /// EROFS on a read-only mount; otherwise those of `act`.
-    fn change<T>(&self, who: Option<&Credentials>, act: impl Fn() -> Result<T>) -> Result<T> {
+    fn change<T>(&self, caller: Option<&Credentials>, act: impl Fn() -> Result<T>) -> Result<T> {
         let options = &self.fs.volume.options;
         let owners = ReservedBlocksOwners {
             uid: options.reserved_uid,
@@ -304,7 +304,7 @@ impl Ext4Inode {
         loop {
             self.fs.begin_change()?;
             let done = {
-                let _scope = who.map(|who| ReservedBlocksScope::begin(owners, who));
+                let _scope = caller.map(|caller| ReservedBlocksScope::begin(owners, caller));
                 let _handle = self.fs.volume.start();
                 act()
             };
@@ -331,12 +331,12 @@ impl Ext4Inode {
     /// Sets (`Some`) or removes (`None`) one extended attribute.
     fn change_xattr(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         name: &[u8],
         value: Option<&[u8]>,
         flags: XattrFlags,
     ) -> Result<()> {
-        self.change(Some(who), || {
+        self.change(Some(caller), || {
             let change = self.plan_xattr(name, value)?;
             self.convert_inline()?;
             self.apply_xattr(change, flags)

@@ -12,7 +12,7 @@ thread_local! {
     static MAY_USE_RESERVED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// The users, besides the superuser, who may use the reserved blocks.
+/// The users, besides the superuser, that may use the reserved blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReservedBlocksOwners {
     /// This user.
@@ -22,10 +22,10 @@ pub(crate) struct ReservedBlocksOwners {
 }
 
 impl ReservedBlocksOwners {
-    fn contain(self, who: &Credentials) -> bool {
+    fn contain(self, caller: &Credentials) -> bool {
         // Capabilities do not count: a server has them while it acts for any user.
-        let is_member = |gid| who.gid == gid || who.groups.contains(&gid);
-        who.uid == 0 || who.uid == self.uid || (self.gid != 0 && is_member(self.gid))
+        let is_member = |gid| caller.gid == gid || caller.groups.contains(&gid);
+        caller.uid == 0 || caller.uid == self.uid || (self.gid != 0 && is_member(self.gid))
     }
 }
 
@@ -42,10 +42,10 @@ pub(crate) struct ReservedBlocksScope {
 }
 
 impl ReservedBlocksScope {
-    /// Begins an operation by `who`.
-    pub(crate) fn begin(owners: ReservedBlocksOwners, who: &Credentials) -> Self {
+    /// Begins an operation by `caller`.
+    pub(crate) fn begin(owners: ReservedBlocksOwners, caller: &Credentials) -> Self {
         Self {
-            outer: MAY_USE_RESERVED.replace(owners.contain(who)),
+            outer: MAY_USE_RESERVED.replace(owners.contain(caller)),
             not_send: PhantomData,
         }
     }
@@ -63,27 +63,27 @@ mod tests {
 
     #[test]
     fn root_and_owners_may_use_reserved_blocks() {
-        let who = |uid, gid, groups: &[u32]| Credentials::user(uid, gid, groups.to_vec());
-        for (owners, who, may) in [
-            ((0, 0), who(0, 5, &[]), true),
-            ((0, 0), who(5, 0, &[0]), false),
-            ((5, 0), who(5, 5, &[]), true),
-            ((0, 7), who(5, 7, &[]), true),
-            ((0, 7), who(5, 6, &[7]), true),
-            ((6, 7), who(5, 6, &[8]), false),
+        let caller = |uid, gid, groups: &[u32]| Credentials::user(uid, gid, groups.to_vec());
+        for (owners, caller, may) in [
+            ((0, 0), caller(0, 5, &[]), true),
+            ((0, 0), caller(5, 0, &[0]), false),
+            ((5, 0), caller(5, 5, &[]), true),
+            ((0, 7), caller(5, 7, &[]), true),
+            ((0, 7), caller(5, 6, &[7]), true),
+            ((6, 7), caller(5, 6, &[8]), false),
         ] {
             let owners = ReservedBlocksOwners {
                 uid: owners.0,
                 gid: owners.1,
             };
-            let scope = ReservedBlocksScope::begin(owners, &who);
-            assert_eq!(may_use_reserved_blocks(), may, "{owners:?} {who:?}");
+            let scope = ReservedBlocksScope::begin(owners, &caller);
+            assert_eq!(may_use_reserved_blocks(), may, "{owners:?} {caller:?}");
             drop(scope);
             assert!(may_use_reserved_blocks());
         }
         let root_only = ReservedBlocksOwners { uid: 0, gid: 0 };
-        let outer = ReservedBlocksScope::begin(root_only, &who(5, 5, &[]));
-        drop(ReservedBlocksScope::begin(root_only, &who(0, 0, &[])));
+        let outer = ReservedBlocksScope::begin(root_only, &caller(5, 5, &[]));
+        drop(ReservedBlocksScope::begin(root_only, &caller(0, 0, &[])));
         assert!(!may_use_reserved_blocks());
         drop(outer);
     }

@@ -1,4 +1,4 @@
-//! Calls that make, move, take away and read names.
+//! Calls that create, move, remove and read names.
 
 use super::AtFlags;
 use super::process::{AT_FDCWD, Fd, Process, check_flags};
@@ -8,12 +8,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 impl Process {
-    /// mkdir(2).
+    /// Creates a directory. `mode` is its permission bits before the umask. Linux: mkdir(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::mkdirat`].
     pub fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
         self.mkdirat(AT_FDCWD, path, mode)
     }
 
-    /// mkdirat(2).
+    /// Creates a directory, relative to `dir`. Linux: mkdirat(2).
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the name exists, EROFS on a read-only mount, ENOSPC, EMLINK, and those of path
+    /// resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG, EBADF for `dir`.
     pub fn mkdirat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             self.context()
@@ -22,7 +31,14 @@ impl Process {
         })
     }
 
-    /// mknodat(2). `device` is major and minor, for device nodes.
+    /// Creates a regular file, device node, pipe or socket. `device` is major and minor of a device
+    /// node. Linux: mknodat(2).
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the name exists, EPERM for a directory, or for a device node without privilege,
+    /// EINVAL for a symbolic link, EROFS, ENOSPC, and those of path resolution: ENOENT, ENOTDIR,
+    /// EACCES, ELOOP, ENAMETOOLONG, EBADF for `dir`.
     pub fn mknodat(
         &self,
         dir: Fd,
@@ -38,17 +54,32 @@ impl Process {
         })
     }
 
-    /// unlink(2).
+    /// Removes a name that is not a directory. Linux: unlink(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::unlinkat`].
     pub fn unlink(&self, path: impl AsRef<Path>) -> Result<()> {
         self.unlinkat(AT_FDCWD, path, AtFlags::empty())
     }
 
-    /// rmdir(2).
+    /// Removes an empty directory. Linux: rmdir(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::unlinkat`].
     pub fn rmdir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.unlinkat(AT_FDCWD, path, AtFlags::REMOVEDIR)
     }
 
-    /// unlinkat(2).
+    /// Removes a name, or with `REMOVEDIR` an empty directory. Linux: unlinkat(2).
+    ///
+    /// # Errors
+    ///
+    /// EISDIR for a directory without `REMOVEDIR`, ENOTDIR with it for another type, ENOTEMPTY,
+    /// EBUSY for a mountpoint, EPERM by the sticky bit or for an immutable inode, EINVAL for
+    /// unknown flags, EROFS, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
+    /// ENAMETOOLONG, EBADF for `dir`.
     pub fn unlinkat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             check_flags(flags, AtFlags::REMOVEDIR)?;
@@ -61,12 +92,23 @@ impl Process {
         })
     }
 
-    /// rename(2).
+    /// Moves a name, replacing the new name if it exists. Linux: rename(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::renameat2`].
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::empty())
     }
 
-    /// renameat2(2).
+    /// Moves a name, or exchanges two names with `EXCHANGE`. Linux: renameat2(2).
+    ///
+    /// # Errors
+    ///
+    /// EEXIST with `NOREPLACE`, EXDEV across mounts, EINVAL for a move below itself or invalid
+    /// flags, ENOTEMPTY, EISDIR or ENOTDIR for unequal types, EBUSY for a mountpoint, EPERM by the
+    /// sticky bit, EROFS, ENOSPC, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
+    /// ENAMETOOLONG, EBADF for `dir`.
     pub fn renameat2(
         &self,
         from_dir: Fd,
@@ -84,12 +126,23 @@ impl Process {
         })
     }
 
-    /// link(2): a symbolic link in the last place is linked itself, as in Linux.
+    /// Creates a hard link. A symbolic link in the last component of `from` is linked itself.
+    /// Linux: link(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::linkat`].
     pub fn link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.linkat(AT_FDCWD, from, AT_FDCWD, to, AtFlags::empty())
     }
 
-    /// linkat(2).
+    /// Creates a hard link `to` for the inode of `from`. Linux: linkat(2).
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if `to` exists, EPERM for a directory, EXDEV across mounts, EMLINK, EINVAL for
+    /// unknown flags, EROFS, ENOSPC, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
+    /// ENAMETOOLONG, EBADF for `dir`.
     pub fn linkat(
         &self,
         from_dir: Fd,
@@ -101,7 +154,7 @@ impl Process {
         let from = from.as_ref().as_os_str().as_bytes();
         self.with_path(to.as_ref(), |to| {
             check_flags(flags, AtFlags::SYMLINK_FOLLOW | AtFlags::EMPTY_PATH)?;
-            // Linux asks for CAP_DAC_READ_SEARCH, and says ENOENT without.
+            // Linux requires CAP_DAC_READ_SEARCH, and fails with ENOENT without it.
             if flags.contains(AtFlags::EMPTY_PATH) && from.is_empty() && self.credentials().uid != 0
             {
                 return Err(Errno::NOENT.into());
@@ -119,12 +172,22 @@ impl Process {
         })
     }
 
-    /// symlink(2).
+    /// Creates a symbolic link at `path` to `target`. Linux: symlink(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::symlinkat`].
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         self.symlinkat(target, AT_FDCWD, path)
     }
 
-    /// symlinkat(2).
+    /// Creates a symbolic link at `path`, relative to `dir`, to `target`. Linux: symlinkat(2).
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the name exists, ENOENT for an empty target, ENAMETOOLONG for a target of 4096
+    /// bytes or more, EROFS, ENOSPC, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
+    /// ENAMETOOLONG, EBADF for `dir`.
     pub fn symlinkat(
         &self,
         target: impl AsRef<Path>,
@@ -149,17 +212,26 @@ impl Process {
         self.context().path_of(self.file(fd)?.location())
     }
 
-    /// readlink(2); the target is never cut short.
+    /// Returns the target of a symbolic link, never truncated. Linux: readlink(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::readlinkat`].
     pub fn readlink(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         self.readlinkat(AT_FDCWD, path)
     }
 
-    /// readlinkat(2). With an empty path, the descriptor of a link that was opened with O_PATH and
-    /// O_NOFOLLOW.
+    /// Returns the target of a symbolic link. With an empty path, `dir` is the descriptor of a link
+    /// opened with `O_PATH | O_NOFOLLOW`. Linux: readlinkat(2).
+    ///
+    /// # Errors
+    ///
+    /// EINVAL unless a symbolic link, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
+    /// ENAMETOOLONG, EBADF for `dir`.
     pub fn readlinkat(&self, dir: Fd, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         self.with_path(path.as_ref(), |path| {
             let location = self.resolve_at(dir, path, LastLink::Keep, AtFlags::EMPTY_PATH)?;
-            // An empty path names no link, unless a descriptor stands for it.
+            // An empty path is valid only with the descriptor of a link.
             if path.is_empty() && location.dentry.file_type() != FileType::Symlink {
                 return Err(Errno::NOENT.into());
             }
@@ -167,7 +239,13 @@ impl Process {
         })
     }
 
-    /// access(2): `mode` is made of R_OK 4, W_OK 2 and X_OK 1, or F_OK 0.
+    /// Checks whether the process may access a file. `mode` combines R_OK 4, W_OK 2 and X_OK 1;
+    /// F_OK is 0. Linux: access(2).
+    ///
+    /// # Errors
+    ///
+    /// EACCES if the access is denied, EROFS for a write to a read-only mount, EINVAL for an
+    /// invalid mode, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn access(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             self.context().access(&self.start(), path, mode)

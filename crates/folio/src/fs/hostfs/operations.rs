@@ -1,8 +1,8 @@
-//! The calls of the file system seam.
+//! The VFS's traits, implemented for host inodes.
 
-use super::host;
+use super::directory::{set_mode, set_owner};
+use super::host_calls;
 use super::inode::{HostInode, own};
-use super::names::{set_mode, set_owner};
 use super::options::CacheMode;
 use crate::base::{Errno, InodeNumber, Result};
 use crate::cache::Source;
@@ -17,7 +17,7 @@ use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// A time to set, as the host takes it.
+/// Returns a new time in the host's format.
 fn host_time(time: Option<SetTime>) -> rustix::fs::Timespec {
     let special = |tv_nsec| rustix::fs::Timespec { tv_sec: 0, tv_nsec };
     match time {
@@ -34,13 +34,13 @@ impl HostInode {
     fn change_attributes(&self, change: &AttributeChange) -> Result<()> {
         let fd = self.descriptor()?;
         if matches!(change.modified, Some(SetTime::To(_))) {
-            self.settle_writes()?;
+            self.write_back_all()?;
         }
         let own = self.begin_own()?;
         let mut modified = change.modified;
         if let Some(size_bytes) = change.size_bytes {
             self.truncate_host(size_bytes)?;
-            // Which sets the time, too.
+            // Truncation sets the time, too.
             modified = modified.filter(|time| *time != SetTime::Now);
         }
         let owners = &self.shared.options.owners;
@@ -61,7 +61,7 @@ impl HostInode {
                 last_access: host_time(change.accessed),
                 last_modification: host_time(modified),
             };
-            host::retry(|| rustix::fs::utimensat(&*fd, c"", &times, AtFlags::EMPTY_PATH))?;
+            host_calls::retry(|| rustix::fs::utimensat(&*fd, c"", &times, AtFlags::EMPTY_PATH))?;
         }
         own.end()?;
         Ok(())
@@ -95,11 +95,11 @@ impl Inode for HostInode {
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<Arc<dyn Inode>> {
-        Ok(self.make(name, new)?)
+        Ok(self.create_named(name, new)?)
     }
 
     fn create_unnamed(&self, _who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        Ok(self.make_unnamed(new)?)
+        Ok(self.create_without_name(new)?)
     }
 
     fn link(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
@@ -237,9 +237,9 @@ impl FileOperations for HostInode {
         }
     }
 
-    fn write(&self, who: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
+    fn write(&self, caller: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
         if self.is_written_back() {
-            buffered_write(self, who, at, bytes)
+            buffered_write(self, caller, at, bytes)
         } else {
             self.write_host(at, bytes)
         }

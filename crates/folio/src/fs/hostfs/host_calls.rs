@@ -1,22 +1,21 @@
-//! What is asked of the host: one name below one directory descriptor at a time, and never what a
-//! link points to.
+//! Calls to the host: one name below one directory descriptor at a time, without following links.
 
 use crate::base::{Errno, Result, Timespec};
 use crate::vfs::FileType;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
 
-/// A host's inode: as long as somebody has it open, no other has the same. The time of birth tells
-/// apart two that had the same number one after the other.
+/// The identity of a host inode, unique among open inodes. The creation time distinguishes two
+/// inodes that had the same number one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) device: (u32, u32),
     pub(super) number: u64,
     pub(super) file_type: FileType,
-    pub(super) born: Option<Timespec>,
+    pub(super) created: Option<Timespec>,
 }
 
-/// What changes when a file's contents or attributes do.
+/// The values that change with a file's contents or attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) size_bytes: u64,
@@ -24,7 +23,7 @@ pub(super) struct Stamp {
     pub(super) changed: Timespec,
 }
 
-/// What the host tells of an inode.
+/// The host's status of an inode.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Status {
     pub(super) identity: Identity,
@@ -36,46 +35,46 @@ pub(super) struct Status {
     pub(super) blocks_512: u64,
     pub(super) block_size: u32,
     pub(super) accessed: Timespec,
-    /// Of a device node.
+    /// Device number of a device node: major and minor.
     pub(super) node: (u32, u32),
 }
 
 impl Status {
-    fn new(told: &Statx) -> Result<Self> {
-        let has_born = told.stx_mask & StatxFlags::BTIME.bits() != 0;
+    fn new(statx: &Statx) -> Result<Self> {
+        let has_created = statx.stx_mask & StatxFlags::BTIME.bits() != 0;
         Ok(Self {
             identity: Identity {
-                device: (told.stx_dev_major, told.stx_dev_minor),
-                number: told.stx_ino,
-                file_type: file_type(rustix::fs::FileType::from_raw_mode(told.stx_mode.into()))
+                device: (statx.stx_dev_major, statx.stx_dev_minor),
+                number: statx.stx_ino,
+                file_type: file_type(rustix::fs::FileType::from_raw_mode(statx.stx_mode.into()))
                     .ok_or(Errno::IO)?,
-                born: has_born.then(|| time(told.stx_btime)),
+                created: has_created.then(|| time(statx.stx_btime)),
             },
             stamp: Stamp {
-                size_bytes: told.stx_size,
-                modified: time(told.stx_mtime),
-                changed: time(told.stx_ctime),
+                size_bytes: statx.stx_size,
+                modified: time(statx.stx_mtime),
+                changed: time(statx.stx_ctime),
             },
-            mode: told.stx_mode & 0o7777,
-            uid: told.stx_uid,
-            gid: told.stx_gid,
-            link_count: told.stx_nlink,
-            blocks_512: told.stx_blocks,
-            block_size: told.stx_blksize,
-            accessed: time(told.stx_atime),
-            node: (told.stx_rdev_major, told.stx_rdev_minor),
+            mode: statx.stx_mode & 0o7777,
+            uid: statx.stx_uid,
+            gid: statx.stx_gid,
+            link_count: statx.stx_nlink,
+            blocks_512: statx.stx_blocks,
+            block_size: statx.stx_blksize,
+            accessed: time(statx.stx_atime),
+            node: (statx.stx_rdev_major, statx.stx_rdev_minor),
         })
     }
 }
 
-fn time(told: StatxTimestamp) -> Timespec {
-    Timespec::new(told.tv_sec, told.tv_nsec)
+fn time(time: StatxTimestamp) -> Timespec {
+    Timespec::new(time.tv_sec, time.tv_nsec)
 }
 
-/// The type as the VFS calls it; `None` where the host does not say.
-pub(super) fn file_type(told: rustix::fs::FileType) -> Option<FileType> {
+/// Returns the VFS's file type; `None` if the host does not report it.
+pub(super) fn file_type(host_type: rustix::fs::FileType) -> Option<FileType> {
     use rustix::fs::FileType as Host;
-    Some(match told {
+    Some(match host_type {
         Host::RegularFile => FileType::Regular,
         Host::Directory => FileType::Directory,
         Host::Symlink => FileType::Symlink,
@@ -87,7 +86,7 @@ pub(super) fn file_type(told: rustix::fs::FileType) -> Option<FileType> {
     })
 }
 
-/// Calls until no signal comes in between.
+/// Repeats a call while signals interrupt it.
 pub(super) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
     loop {
         match call() {
@@ -97,8 +96,7 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Resul
     }
 }
 
-/// EINVAL unless it is one plain name, which leads from a directory to what is in it and nowhere
-/// else.
+/// Fails with EINVAL unless the name is plain: it refers to an entry of its directory.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
     let is_plain =
         !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
@@ -109,36 +107,36 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-fn wanted() -> StatxFlags {
+fn statx_mask() -> StatxFlags {
     StatxFlags::BASIC_STATS | StatxFlags::BTIME
 }
 
-/// What `name` leads to, itself if it is a link; `None` if it is not there.
+/// Returns the status of `name`, without following a link; `None` if the name does not exist.
 pub(super) fn status_of(directory: impl AsFd, name: &[u8]) -> Result<Option<Status>> {
     check_name(name)?;
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    match retry(|| rustix::fs::statx(&directory, name, flags, wanted())) {
-        Ok(told) => Status::new(&told).map(Some),
+    match retry(|| rustix::fs::statx(&directory, name, flags, statx_mask())) {
+        Ok(statx) => Status::new(&statx).map(Some),
         Err(error) if error.errno() == Errno::NOENT => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// What a descriptor leads to.
+/// Returns the status of a descriptor's inode.
 pub(super) fn status(fd: impl AsFd) -> Result<Status> {
     Status::new(&retry(|| {
-        rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, wanted())
+        rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, statx_mask())
     })?)
 }
 
-/// Opens `name` in a directory, itself if it is a link.
+/// Opens `name` in a directory, without following a link.
 fn open_beneath(directory: impl AsFd, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     check_name(name)?;
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match retry(|| rustix::fs::openat2(&directory, name, flags, mode, resolve)) {
-        // Before Linux 5.6, and where a sandbox knows no better. One name without a slash leads no
-        // further without it.
+        // Linux before 5.6, and some sandboxes, lack openat2(2). A single name without a slash stays
+        // in the directory without it.
         Err(error) if error.errno() == Errno::NOSYS => {
             retry(|| rustix::fs::openat(&directory, name, flags, mode))
         }
@@ -146,12 +144,12 @@ fn open_beneath(directory: impl AsFd, name: &[u8], flags: OFlags, mode: Mode) ->
     }
 }
 
-/// A descriptor of `name` in a directory, whatever it is, for calls that are not about data.
+/// Opens a descriptor of `name`, of any type, for calls other than data.
 pub(super) fn open_path(directory: impl AsFd, name: &[u8]) -> Result<OwnedFd> {
     open_beneath(directory, name, OFlags::PATH, Mode::empty())
 }
 
-/// Makes a regular file, which nobody may have made before.
+/// Creates a regular file; EEXIST if the name exists.
 pub(super) fn create_file(directory: impl AsFd, name: &[u8], mode: Mode) -> Result<OwnedFd> {
     open_beneath(
         directory,
@@ -161,19 +159,19 @@ pub(super) fn create_file(directory: impl AsFd, name: &[u8], mode: Mode) -> Resu
     )
 }
 
-/// Opens a directory for reading its entries, or to sync it.
+/// Opens a directory to read its entries, or to sync it.
 pub(super) fn open_directory(directory: impl AsFd) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     retry(|| rustix::fs::openat(&directory, c".", flags, Mode::empty()))
 }
 
-/// The path of a descriptor, which leads to what the descriptor does even if that has moved. Never
-/// to be used for a link, which would be followed.
+/// Returns a path that refers to a descriptor's inode, even after the inode was moved. Must not be
+/// used for a symbolic link, which the host would follow.
 pub(super) fn path_of(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// Opens the regular file that `fd` leads to, by whatever name.
+/// Opens the regular file of a descriptor again.
 pub(super) fn reopen(fd: impl AsFd, flags: OFlags) -> Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     retry(|| rustix::fs::openat(CWD, path_of(&fd), flags, Mode::empty()))
@@ -184,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_names_are_names() {
+    fn name_with_slash_or_dots_is_rejected() {
         for name in [b"a".as_slice(), b"...", b" ", b"\xff"] {
             check_name(name).unwrap();
         }
@@ -198,17 +196,17 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_opened_itself() {
+    fn symlink_is_opened_itself() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc", folder.path().join("link")).unwrap();
         let directory = std::fs::File::open(folder.path()).unwrap();
-        let told = status_of(&directory, b"link").unwrap().unwrap();
-        assert_eq!(told.identity.file_type, FileType::Symlink);
+        let found = status_of(&directory, b"link").unwrap().unwrap();
+        assert_eq!(found.identity.file_type, FileType::Symlink);
         assert_eq!(
             status(open_path(&directory, b"link").unwrap())
                 .unwrap()
                 .identity,
-            told.identity
+            found.identity
         );
         assert!(status_of(&directory, b"nothing").unwrap().is_none());
     }

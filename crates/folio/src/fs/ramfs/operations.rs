@@ -1,7 +1,7 @@
-//! The calls of the file system seam.
+//! The VFS's traits, implemented for inodes in memory.
 
 use super::dir::FIRST_COOKIE;
-use super::inode::{Body, DirectoryGuard, RamInode};
+use super::inode::{DirectoryGuard, InodeBody, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
 use crate::vfs::{
     ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Attributes, Credentials, DirectoryEntry,
@@ -12,13 +12,13 @@ use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// The largest file, as for every file in the cache alone (`MAX_LFS_FILESIZE`).
+/// The largest file size in bytes (`MAX_LFS_FILESIZE`).
 const SIZE_MAX: u64 = i64::MAX as u64;
 
 impl RamInode {
     fn directory(&self) -> Result<DirectoryGuard<'_>> {
         match &self.body {
-            Body::Directory(directory) => Ok(DirectoryGuard {
+            InodeBody::Directory(directory) => Ok(DirectoryGuard {
                 entry_count: &self.entry_count,
                 directory: directory.lock(),
             }),
@@ -27,15 +27,15 @@ impl RamInode {
     }
 
     fn is_directory(&self) -> bool {
-        matches!(self.body, Body::Directory(_))
+        matches!(self.body, InodeBody::Directory(_))
     }
 
-    /// Takes one link from `self`, or both of a directory.
-    fn lose_name(&self) {
+    /// Removes one link, or both links of a directory.
+    fn drop_link(&self) {
         let now = self.now();
         let mut state = self.state_mut();
         if !self.is_directory() && state.link_count > 1 {
-            self.shared.limits.give_inode_back();
+            self.shared.limits.release_inode();
         }
         state.link_count = if self.is_directory() {
             0
@@ -55,7 +55,7 @@ impl RamInode {
         self.state_mut().changed = now;
     }
 
-    /// Fails with ENOTEMPTY if there are names, and lets no more be made.
+    /// Forbids new entries of a directory that is being removed; ENOTEMPTY if it has entries.
     fn close_directory(&self) -> Result<()> {
         let mut directory = self.directory()?;
         if !directory.is_empty() {
@@ -66,7 +66,7 @@ impl RamInode {
     }
 }
 
-/// The inode as this file system knows it; EXDEV if it is another's.
+/// Returns the inode as this file system's type; EXDEV if it belongs to another file system.
 fn own(inode: &Arc<dyn Inode>) -> Result<&RamInode> {
     Ok(inode.as_any().downcast_ref().ok_or(Errno::XDEV)?)
 }
@@ -144,7 +144,7 @@ impl Inode for RamInode {
 
     fn unlink(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
-        own(target)?.lose_name();
+        own(target)?.drop_link();
         self.note_modified();
         drop(removed);
         Ok(())
@@ -159,7 +159,7 @@ impl Inode for RamInode {
         let own_target = own(target)?;
         own_target.close_directory()?;
         let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
-        own_target.lose_name();
+        own_target.drop_link();
         self.count_subdirectory(-1);
         self.note_modified();
         drop(removed);
@@ -188,7 +188,7 @@ impl Inode for RamInode {
                     target.close_directory()?;
                     own_parent.count_subdirectory(-1);
                 }
-                target.lose_name();
+                target.drop_link();
             }
             let moved = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
             let replaced = own_parent.directory()?.set(new_name, moved);
@@ -264,7 +264,7 @@ impl Inode for RamInode {
 
     fn read_link(&self) -> Result<Vec<u8>> {
         match &self.body {
-            Body::Symlink(target) => Ok(target.to_vec()),
+            InodeBody::Symlink(target) => Ok(target.to_vec()),
             _ => Err(Errno::INVAL.into()),
         }
     }
@@ -309,7 +309,7 @@ impl Inode for RamInode {
         }
         match value {
             Some(value) => drop(state.xattrs.insert(name.to_vec(), value)),
-            // An ACL that says no more than the mode, or nothing.
+            // The mode expresses the ACL, or the ACL is empty.
             None => drop(state.xattrs.remove(name)),
         }
         state.mode = mode;
@@ -368,7 +368,7 @@ impl FileOperations for RamInode {
             ZeroRangeKeepSize,
         };
         match mode {
-            // As Linux's tmpfs.
+            // Linux's tmpfs does not support these, either.
             CollapseRange | InsertRange => return Err(Errno::OPNOTSUPP.into()),
             PunchHole => self.punch(offset..end)?,
             Allocate | AllocateKeepSize => self.allocate(offset..end)?,

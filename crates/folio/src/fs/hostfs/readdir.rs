@@ -1,6 +1,6 @@
-//! The entries of a directory, as the host lists them.
+//! Directory listing: the entries as the host reports them.
 
-use super::host::{self, retry};
+use super::host_calls::{self, retry};
 use super::inode::HostInode;
 use crate::base::{InodeNumber, Result};
 use crate::vfs::{DirectoryEntry, FileType};
@@ -8,7 +8,7 @@ use rustix::fs::{RawDir, SeekFrom};
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 
-/// Bytes of entries that one call to the host returns.
+/// Size in bytes of the buffer for one host call.
 const ENTRIES_BYTES: usize = 32 << 10;
 
 impl HostInode {
@@ -18,7 +18,7 @@ impl HostInode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let fd = host::open_directory(&*self.reach()?)?;
+        let fd = host_calls::open_directory(&*self.reach()?)?;
         if cookie > 0 {
             retry(|| rustix::fs::seek(&fd, SeekFrom::Start(cookie)))?;
         }
@@ -27,7 +27,7 @@ impl HostInode {
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            let file_type = host::file_type(entry.file_type());
+            let file_type = host_calls::file_type(entry.file_type());
             let entry = DirectoryEntry {
                 name,
                 number: self.number_of(name, entry.ino()),
@@ -45,21 +45,21 @@ impl HostInode {
         Ok(())
     }
 
-    /// The number of an entry. What is above the root is nobody's business.
+    /// Returns the inode number of an entry. The parent of the root is hidden.
     fn number_of(&self, name: &[u8], host_number: u64) -> InodeNumber {
         match name {
             b"." => self.common.number,
             b".." => self.parent_number(),
             _ => self
                 .shared
-                .numbers
+                .inode_numbers
                 .number(self.identity.device, host_number),
         }
     }
 
-    /// Where `..` leads; from the root nowhere.
+    /// Returns the inode number of `..`; the root is its own parent.
     pub(super) fn parent_number(&self) -> InodeNumber {
-        self.place()
-            .map_or(self.common.number, |place| place.parent.common.number)
+        self.location()
+            .map_or(self.common.number, |location| location.parent.common.number)
     }
 }

@@ -1,0 +1,264 @@
+//! Locations of inodes: names below directories, and the path from the root to them.
+//!
+//! Most inodes have no open descriptor. An inode knows the directory and name by which it was found;
+//! before each use, the host is asked whether that name still refers to it. A directory's descriptor
+//! is cached for a time, but its position is checked now and then: an external writer may have moved
+//! the directory out of the share.
+
+use super::host_calls::{self, Status};
+use super::inode::{HostInode, KnownLocation, monotonic_ns};
+use crate::base::{Errno, Error, Result};
+use crate::vfs::FileType;
+use rustix::fd::OwnedFd;
+use smallvec::SmallVec;
+use std::sync::{Arc, Weak};
+use std::sync::atomic::Ordering;
+
+/// Maximum number of known names of one inode.
+const LOCATIONS_MAX: usize = 4;
+/// Maximum number of directories between the root and an inode. Deeper paths are loops caused by
+/// external moves.
+const DEPTH_MAX: usize = 4096;
+
+impl HostInode {
+    fn stale(&self) -> Error {
+        Error::new(
+            Errno::STALE,
+            "not found at its last known name: an external writer moved or removed it",
+        )
+        .at(format!("inode {}", self.common.number))
+    }
+
+    /// Returns the most recently seen name.
+    pub(super) fn location(&self) -> Option<KnownLocation> {
+        self.locations.0.lock().first().cloned()
+    }
+
+    /// Notes that the inode was found under a name.
+    pub(super) fn note_location(&self, parent: &Arc<Self>, name: &[u8]) {
+        let mut locations = self.locations.0.lock();
+        self.is_in_place.store(true, Ordering::SeqCst);
+        let is_same = |location: &KnownLocation| {
+            Arc::ptr_eq(&location.parent, parent) && *location.name == *name
+        };
+        match locations.iter().position(is_same) {
+            Some(0) => return,
+            Some(index) => {
+                locations.swap(0, index);
+                drop(locations);
+                return self.add_to_children(parent, name);
+            }
+            None => {}
+        }
+        let is_directory = self.common.file_type == FileType::Directory;
+        drop(locations);
+        if self.is_root() || (is_directory && self.is_above(parent)) {
+            return;
+        }
+        let location = KnownLocation {
+            parent: parent.clone(),
+            name: name.into(),
+        };
+        self.add_to_children(parent, name);
+        let mut locations = self.locations.0.lock();
+        locations.insert(0, location);
+        let max = if is_directory { 1 } else { LOCATIONS_MAX };
+        let kept = max.min(locations.len());
+        let dropped: SmallVec<[KnownLocation; 1]> = locations.drain(kept..).collect();
+        drop(locations);
+        drop(dropped);
+    }
+
+    /// Returns whether `self` is `other` or an ancestor of it, by known names. A directory may be
+    /// mounted below itself.
+    fn is_above(&self, other: &Arc<Self>) -> bool {
+        let mut at = Some(other.clone());
+        for _ in 0..DEPTH_MAX {
+            let Some(inode) = at else { return false };
+            if std::ptr::eq(&*inode, self) {
+                return true;
+            }
+            at = inode.location().map(|location| location.parent);
+        }
+        true
+    }
+
+    fn add_to_children(&self, parent: &Self, name: &[u8]) {
+        if self.shared.inotify.is_some() {
+            parent.children.lock().insert(name.into(), self.me.clone());
+        }
+    }
+
+    /// Returns the inode that `name` in this directory referred to when it was last seen.
+    pub(super) fn child(&self, name: &[u8]) -> Option<Arc<Self>> {
+        let child = self.children.lock().get(name).cloned();
+        child.and_then(|child| child.upgrade())
+    }
+
+    /// Returns the known entries of this directory.
+    pub(super) fn children(&self) -> Vec<Arc<Self>> {
+        self.children
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// Removes a known name, which no longer refers to the inode.
+    pub(super) fn forget_location(&self, parent: &Self, name: &[u8]) {
+        let mut children = parent.children.lock();
+        if children
+            .get(name)
+            .is_some_and(|child| std::ptr::eq(child.as_ptr(), self))
+        {
+            children.remove(name);
+        }
+        drop(children);
+        let mut locations = self.locations.0.lock();
+        let index = locations.iter().position(|location| {
+            std::ptr::eq(&*location.parent, parent) && *location.name == *name
+        });
+        let dropped = index.map(|index| locations.remove(index));
+        drop(locations);
+        drop(dropped);
+        self.slot.invalidate_position();
+    }
+
+    /// Returns the host's status of the inode by one of its names; ESTALE if no name refers to it.
+    pub(super) fn status_by_name(&self) -> Result<Status> {
+        let invalidations = self.shared.invalidations.load(Ordering::SeqCst);
+        let status = self.at_any_location(|directory, name| {
+            let status = host_calls::status_of(directory, name)?;
+            Ok(status.filter(|status| status.identity == self.identity))
+        })?;
+        // A notification since then may have been about this inode.
+        self.is_in_place.store(
+            self.shared.invalidations.load(Ordering::SeqCst) == invalidations,
+            Ordering::SeqCst,
+        );
+        Ok(status)
+    }
+
+    /// Opens a descriptor by one of the inode's names; ESTALE if no name refers to it.
+    pub(super) fn open_by_name(&self) -> Result<Arc<OwnedFd>> {
+        if self.common.file_type == FileType::Directory {
+            return self.reach();
+        }
+        self.at_any_location(|directory, name| {
+            let fd = match host_calls::open_path(directory, name) {
+                Err(error) if error.errno() == Errno::NOENT => return Ok(None),
+                fd => fd?,
+            };
+            Ok((host_calls::status(&fd)?.identity == self.identity).then(|| Arc::new(fd)))
+        })
+    }
+
+    /// Calls `find` with each known name until it finds the inode; removes the names where it does
+    /// not.
+    fn at_any_location<T>(
+        &self,
+        mut find: impl FnMut(&OwnedFd, &[u8]) -> Result<Option<T>>,
+    ) -> Result<T> {
+        while let Some(location) = self.location() {
+            let found = match location.parent.reach() {
+                Ok(directory) => find(&directory, &location.name)?,
+                Err(error) if error.errno() == Errno::STALE => None,
+                Err(error) => return Err(error),
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            // The names of that directory must be looked up again.
+            self.forget_location(&location.parent, &location.name);
+            location.parent.validity().invalidate_names();
+        }
+        Err(self.stale())
+    }
+
+    /// Returns the directory's descriptor for calls about names in it, after checking that the
+    /// directory is below the root. ESTALE if it is not.
+    pub(super) fn reach(&self) -> Result<Arc<OwnedFd>> {
+        let now_ns = monotonic_ns();
+        let mut path: SmallVec<[Arc<Self>; 8]> = SmallVec::new();
+        let mut at = self.me.upgrade().ok_or(Errno::IO)?;
+        let mut fd = loop {
+            if let Some(fd) = at.descriptor_in_place(now_ns) {
+                break fd;
+            }
+            let Some(location) = at.location() else {
+                return Err(at.stale());
+            };
+            if path.len() == DEPTH_MAX {
+                return Err(at.stale());
+            }
+            path.push(at);
+            at = location.parent;
+        };
+        while let Some(inode) = path.pop() {
+            fd = inode.enter(&at, &fd, now_ns)?;
+            at = inode;
+        }
+        Ok(fd)
+    }
+
+    /// Returns the directory's descriptor, if its position is valid.
+    fn descriptor_in_place(&self, now_ns: u64) -> Option<Arc<OwnedFd>> {
+        if self.is_root() {
+            return Some(self.shared.root_fd.clone());
+        }
+        if self.slot.is_position_valid(now_ns) {
+            return self.slot.fd();
+        }
+        // The directory was removed: it is empty, and nothing can be created in it.
+        if self.location().is_none() {
+            self.open_descriptor()
+        } else {
+            None
+        }
+    }
+
+    /// Opens this directory from `parent`, after checking that it is still there.
+    fn enter(&self, parent: &Arc<Self>, parent_fd: &OwnedFd, now_ns: u64) -> Result<Arc<OwnedFd>> {
+        let location = self
+            .location()
+            .filter(|location| Arc::ptr_eq(&location.parent, parent));
+        let Some(KnownLocation { name, .. }) = location else {
+            return Err(self.stale());
+        };
+        let question = self.ask();
+        let (fd, status) = match self.slot.fd() {
+            Some(fd) => (Some(fd), host_calls::status_of(parent_fd, &name)?),
+            None => match host_calls::open_path(parent_fd, &name) {
+                Ok(fd) => {
+                    let status = host_calls::status(&fd)?;
+                    (Some(Arc::new(fd)), Some(status))
+                }
+                Err(error) if error.errno() == Errno::NOENT => (None, None),
+                Err(error) => return Err(error),
+            },
+        };
+        let status = status.filter(|status| status.identity == self.identity);
+        let (Some(fd), Some(status)) = (fd, status) else {
+            self.forget_location(parent, &name);
+            parent.validity().invalidate_names();
+            return Err(self.stale());
+        };
+        self.keep_fd(&fd);
+        self.validate_position(now_ns);
+        self.apply_unless_busy(question, &status);
+        Ok(fd)
+    }
+
+    /// Keeps a descriptor of the directory.
+    pub(super) fn keep_fd(&self, fd: &Arc<OwnedFd>) {
+        if self.slot.set_if_empty(fd) {
+            self.shared.directories.add(self.me.clone());
+        }
+    }
+
+    /// Notes that the directory was found in its position, from a parent with a valid position.
+    pub(super) fn validate_position(&self, now_ns: u64) {
+        let ttl_ns = self.shared.options.ttl_ns();
+        self.slot.validate_position(now_ns, ttl_ns);
+    }
+}

@@ -1,0 +1,333 @@
+//! Change notifications: inotify events invalidate attributes and names. Linux: inotify(7).
+//!
+//! ```text
+//!   look_up, ask_host          a watch on the directory first, then the question
+//!        v
+//!   inotify -> thread          MODIFY, ATTRIB          invalidate the inode
+//!                              CREATE, DELETE, MOVED_* invalidate name, directory, inode of the name
+//!                              overflow                invalidate everything
+//!        v
+//!   listeners                  caches of faces are invalidated, too
+//! ```
+//!
+//! A directory in which names are looked up is watched, and with it the files in it. A file with
+//! several names has a watch of its own, as it may be changed by a name in an unwatched directory.
+//! Without free watches, and on file systems that do not report changes (network file systems),
+//! answers are valid for the time to live only.
+//!
+//! Changes made through Folio come back as events. An event about a name is expected when Folio
+//! changes the name, and ignored once. An event about data or attributes is ignored if Folio changed
+//! the inode just now and the host's stamps are the known ones; a change hidden behind those stamps
+//! is found as described in revalidate.rs.
+//!
+//! inotify does not report stores by mmap(2).
+
+use super::inode::{HostInode, MountState, monotonic_ns};
+use super::inotify::NameChange;
+use crate::base::{Errno, Error, Result};
+use crate::vfs::{Change, ChangeListener, FileType};
+use rustix::fd::OwnedFd;
+use rustix::fs::inotify::{ReadFlags, Reader, WatchFlags};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Size in bytes of the buffer for one read of events.
+const EVENTS_BYTES: usize = 64 << 10;
+/// The warning when watches run out.
+const NO_WATCHES: &str = "no more inotify watches (fs.inotify.max_user_watches): in some \
+                          directories, external changes are seen only after the time to live";
+/// The warning when reading events fails.
+const NO_EVENTS: &str = "external changes are seen only after the time to live: inotify fails";
+
+impl HostInode {
+    /// Notes a change to a name in this directory that is about to be made through Folio.
+    pub(super) fn expect(&self, name: &[u8], change: NameChange) {
+        if let Some(inotify) = &self.shared.inotify
+            && self.watch.is_active()
+        {
+            inotify.expect(self.address(), name, change, monotonic_ns());
+        }
+    }
+
+    /// Cancels [`HostInode::expect`] after a failure; returns whether the change was expected.
+    pub(super) fn take_expected(&self, name: &[u8], change: NameChange) -> bool {
+        self.shared.inotify.as_ref().is_some_and(|inotify| {
+            inotify.take_expected(self.address(), name, change, monotonic_ns())
+        })
+    }
+
+    /// Adds a watch for this inode, if possible.
+    fn add_watch(&self, fd: &OwnedFd) {
+        let Some(inotify) = &self.shared.inotify else {
+            return;
+        };
+        let now_ns = monotonic_ns();
+        if !inotify.reports_device(self.identity.device, fd) || inotify.is_full(now_ns) {
+            return;
+        }
+        let mut events = WatchFlags::MODIFY
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF;
+        if self.is_directory() {
+            events |= WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
+            events |= WatchFlags::ONLYDIR | WatchFlags::EXCL_UNLINK;
+        }
+        if !inotify.watch((&self.watch, self.me.clone()), fd, events, now_ns) {
+            self.shared.warn(NO_WATCHES);
+        }
+    }
+
+    /// Watches the names in this directory and the files in it, if possible.
+    pub(super) fn watch_directory(&self) {
+        if self.shared.inotify.is_none() || self.watch.is_active() {
+            return;
+        }
+        if let Ok(fd) = self.reach() {
+            self.add_watch(&fd);
+        }
+        if self.watch.is_active() {
+            self.validity()
+                .set_name_ttl(self.shared.options.notified_ttl_ns());
+            // Earlier answers were not watched yet.
+            self.invalidate_names();
+        }
+    }
+
+    /// Watches this inode, directly or by its directory, if possible.
+    pub(super) fn watch_inode(&self) {
+        if self.shared.inotify.is_none() {
+            return;
+        }
+        if self.is_directory() {
+            return self.watch_directory();
+        }
+        let Some(location) = self.location() else {
+            return;
+        };
+        location.parent.watch_directory();
+        if !self.is_in_place.load(Ordering::SeqCst) && self.open_descriptor().is_some() {
+            // Without an open descriptor, the question that follows goes by name anyway.
+            let _: Result<_> = self.status_by_name();
+        }
+        if self.has_many_names()
+            && !self.watch.is_active()
+            && self.common.file_type != FileType::Symlink
+            && let Ok(fd) = self.descriptor()
+        {
+            self.add_watch(&fd);
+        }
+    }
+
+    fn has_many_names(&self) -> bool {
+        let cell = &self.common.attributes;
+        cell.load(self.common.number, self.common.file_type)
+            .link_count
+            > 1
+    }
+
+    /// Returns whether changes of this inode are reported now, unless it gets more names.
+    pub(super) fn is_notified(&self) -> bool {
+        if self.is_directory() || self.watch.is_active() {
+            return self.watch.is_active();
+        }
+        self.is_in_place.load(Ordering::SeqCst)
+            && self
+                .location()
+                .is_some_and(|location| location.parent.watch.is_active())
+    }
+
+    /// Handles an event about data or attributes of this inode.
+    fn handle_inode_event(&self, is_data: bool) {
+        if self.is_own_change() {
+            return;
+        }
+        if is_data {
+            self.data_state.lock().is_suspect = true;
+        }
+        self.invalidate();
+        self.shared.notify(Change::Inode(self.common.number));
+    }
+
+    /// Handles an event about a name in this directory.
+    fn handle_name_event(&self, name: &[u8], change: NameChange) {
+        let child = self.child(name);
+        if let Some(child) = &child {
+            // The name may refer to another inode now.
+            child.is_in_place.store(false, Ordering::SeqCst);
+            child.slot.invalidate_position();
+        }
+        if self.take_expected(name, change) {
+            return;
+        }
+        self.invalidate_names();
+        self.invalidate();
+        if let Some(child) = child {
+            // Its number of names has changed.
+            child.invalidate();
+            self.shared.notify(Change::Inode(child.common.number));
+        }
+        self.shared.notify(Change::Name(self.common.number, name));
+        self.shared.notify(Change::Inode(self.common.number));
+    }
+
+    /// Invalidates the names in the directory.
+    fn invalidate_names(&self) {
+        self.shared.invalidations.fetch_add(1, Ordering::SeqCst);
+        self.validity().invalidate_names();
+    }
+
+    /// Falls back to the time to live after the watch was removed.
+    fn handle_watch_removed(&self) {
+        self.watch.clear();
+        self.validity().set_name_ttl(self.shared.options.ttl_ns());
+        self.invalidate_names();
+        // Changes of files in it are no longer reported, either.
+        for inode in self.children().iter().map(|child| &**child).chain([self]) {
+            inode.validity().set_change_notifications(false);
+            inode.invalidate();
+        }
+    }
+}
+
+impl MountState {
+    /// Starts the thread that reads events, if there is an inotify instance.
+    pub(super) fn start_notifications(self: &Arc<Self>) -> Result<()> {
+        let Some(inotify) = &self.inotify else {
+            return Ok(());
+        };
+        let (fd, is_stopping) = (inotify.fd.clone(), inotify.is_stopping.clone());
+        let shared = Arc::downgrade(self);
+        let builder = std::thread::Builder::new().name("folio-hostfs".to_owned());
+        let started = builder.spawn(move || read_events(&fd, &is_stopping, &shared));
+        started
+            .map(drop)
+            .map_err(|error| Error::io("start a thread", error))
+    }
+
+    /// Registers a listener; returns false if there are no change notifications.
+    pub(super) fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
+        let is_notified = self.inotify.is_some();
+        if is_notified {
+            self.listeners.lock().push(listener);
+        }
+        is_notified
+    }
+
+    fn notify(&self, change: Change<'_>) {
+        self.current_listeners()
+            .iter()
+            .for_each(|listener| listener.changed(change));
+    }
+
+    fn current_listeners(&self) -> Vec<Arc<dyn ChangeListener>> {
+        let mut listeners = self.listeners.lock();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Adds a warning, and notifies the listeners the first time.
+    fn warn(&self, warning: &'static str) {
+        let Some(inotify) = &self.inotify else { return };
+        if inotify.add_warning(warning) {
+            self.current_listeners()
+                .iter()
+                .for_each(|listener| listener.warned());
+        }
+    }
+
+    /// Invalidates everything, after events were lost.
+    fn invalidate_everything(&self) {
+        for inode in self.inodes() {
+            inode.is_in_place.store(false, Ordering::SeqCst);
+            inode.slot.invalidate_position();
+            inode.data_state.lock().is_suspect = true;
+            inode.invalidate_names();
+            inode.invalidate();
+        }
+        self.notify(Change::Everything);
+    }
+
+    /// Falls back to the time to live everywhere, after reading events failed.
+    fn end_notifications(&self) {
+        if let Some(inotify) = &self.inotify {
+            inotify.disable();
+        }
+        self.warn(NO_EVENTS);
+        self.inodes()
+            .iter()
+            .for_each(|inode| inode.handle_watch_removed());
+        self.invalidate_everything();
+    }
+
+    /// Handles one event.
+    fn handle_event(&self, wd: i32, events: ReadFlags, name: Option<&[u8]>) {
+        self.invalidations.fetch_add(1, Ordering::SeqCst);
+        if events.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return self.invalidate_everything();
+        }
+        let Some(inotify) = &self.inotify else { return };
+        let inode = inotify.watched(wd);
+        if events.contains(ReadFlags::IGNORED) {
+            inotify.forget_watch(wd);
+            if let Some(inode) = inode {
+                inode.handle_watch_removed();
+            }
+            return;
+        }
+        let Some(inode) = inode else { return };
+        let is_data = events.contains(ReadFlags::MODIFY);
+        let Some(name) = name else {
+            if events.intersects(ReadFlags::MOVE_SELF | ReadFlags::DELETE_SELF) {
+                inode.is_in_place.store(false, Ordering::SeqCst);
+                inode.slot.invalidate_position();
+            }
+            return inode.handle_inode_event(is_data);
+        };
+        for (event, change) in [
+            (ReadFlags::CREATE, NameChange::Created),
+            (ReadFlags::DELETE, NameChange::Removed),
+            (ReadFlags::MOVED_FROM, NameChange::MovedFrom),
+            (ReadFlags::MOVED_TO, NameChange::MovedTo),
+        ] {
+            if events.contains(event) {
+                inode.handle_name_event(name, change);
+            }
+        }
+        if events.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB)
+            && let Some(child) = inode.child(name)
+        {
+            child.handle_inode_event(is_data);
+        }
+    }
+}
+
+/// Reads and handles events until the mount ends.
+fn read_events(fd: &OwnedFd, is_stopping: &AtomicBool, shared: &Weak<MountState>) {
+    let mut buf = vec![MaybeUninit::uninit(); EVENTS_BYTES];
+    let mut reader = Reader::new(fd, &mut buf);
+    loop {
+        let event = match reader.next() {
+            Ok(event) => event,
+            Err(Errno::INTR) => continue,
+            Err(_) => {
+                if let Some(shared) = shared.upgrade() {
+                    shared.end_notifications();
+                }
+                return;
+            }
+        };
+        let Some(shared) = shared
+            .upgrade()
+            .filter(|_| !is_stopping.load(Ordering::SeqCst))
+        else {
+            return;
+        };
+        shared.handle_event(
+            event.wd(),
+            event.events(),
+            event.file_name().map(std::ffi::CStr::to_bytes),
+        );
+    }
+}
