@@ -47,11 +47,7 @@ fn check_reports_and_repairs_leaks() {
     file.write_all_at(&[0, 1], u64::from_be_bytes(block) + clusters * 2)
         .unwrap();
     dir.fails(&["image", "check", "disk.qcow2"], 3, "Leaked cluster");
-    dir.fails(
-        &["image", "check", "disk.img"],
-        63,
-        "no metadata to check",
-    );
+    dir.fails(&["image", "check", "disk.img"], 63, "no metadata to check");
     dir.fails(&["image", "check", "nowhere"], 1, "No such file");
     let said = dir
         .command(&["image", "check", "-r", "leaks", "disk.qcow2"])

@@ -11,8 +11,8 @@ use crate::base::{Errno, Error, Result};
 use crate::vfs::FileType;
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// Maximum number of known names of one inode.
 const LOCATIONS_MAX: usize = 4;

@@ -54,7 +54,12 @@ impl Inode for Ext4Inode {
         Ok(Some(inode))
     }
 
-    fn create(&self, caller: &Credentials, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create(
+        &self,
+        caller: &Credentials,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<dyn Inode>> {
         self.change(Some(caller), || {
             self.check_mutable(true)?;
             let inode = self.new_inode(new)?;
@@ -289,11 +294,9 @@ impl FileOperations for Ext4Inode {
 }
 
 impl Ext4Inode {
-    /// Runs one operation on behalf of `caller`, in one transaction. `act` runs again after a commit if
-    /// it fails with ENOSPC.
-    ///
-    /// # Errors
-    /// EROFS on a read-only mount; otherwise those of `act`.
+    /// Runs one operation on behalf of `caller`, in one transaction. `act` runs again after a
+    /// commit if it fails with ENOSPC.  # Errors EROFS on a read-only mount; otherwise those of
+    /// `act`.
     fn change<T>(&self, caller: Option<&Credentials>, act: impl Fn() -> Result<T>) -> Result<T> {
         let options = &self.fs.volume.options;
         let owners = ReservedBlocksOwners {
