@@ -91,7 +91,7 @@ fn snapshot_is_created_applied_and_deleted() {
 }
 
 #[test]
-fn resize_commit_and_rebase_change_images() {
+fn resize_changes_virtual_size() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let dir = dir();
     assert_eq!(
@@ -108,6 +108,14 @@ fn resize_commit_and_rebase_change_images() {
         dir.json(&["image", "info", "--output=json", "disk.qcow2"])["virtual-size"],
         5 << 20
     );
+    qemu_check(&dir.path("disk.qcow2"));
+}
+
+#[test]
+fn commit_and_rebase_change_backing_files() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let dir = dir();
+    dir.ok(&["image", "resize", "--shrink", "disk.qcow2", "-3M"]);
     run(
         "qemu-img",
         [

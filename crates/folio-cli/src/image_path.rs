@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_that_exist_are_images() {
+    fn only_existing_files_are_images() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("disk.img");
         std::fs::write(&image, "").unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_alone_is_its_root() {
+    fn image_alone_means_its_root() {
         let place = ImagePath::parse(OsStr::new("x.img")).unwrap();
         assert_eq!(
             (place.image.as_path(), place.path.as_path()),

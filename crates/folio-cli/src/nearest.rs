@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_small() {
+    fn nearest_ignores_distant_words() {
         let words = ["cache", "ttl", "push", "squash"];
         assert_eq!(nearest("chache", words), Some("cache"));
         assert_eq!(nearest("ttk", words), Some("ttl"));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wrong_name_of_a_path_is_replaced() {
+    fn nearest_path_replaces_first_missing_name() {
         let names = |path: &Path| {
             let names: &[&str] = match path.to_str()? {
                 "/" => &["etc", "srv"],

@@ -162,7 +162,7 @@ impl ChangeListener for WarningSender {
     fn changed(&self, _: Change<'_>) {}
 
     fn warned(&self) {
-        // At the very end the receiver is gone.
+        // At the very end the receiver is dropped.
         let _ = self.0.send(());
     }
 }

@@ -74,18 +74,18 @@ const ZSH: &str = r#"
 () {
     _folio_names() {
         local word="${(Q)PREFIX}" image name
-        local -a folders others
+        local -a folders files
         [[ ${word} == ?*:* ]] || return 1
         image="${word%%:*}"
         [[ -e ${image} || -e ${image%@*} ]] || return 1
         for name in "${(@f)$("${(Q)words[1]}" completions zsh "${word}" 2> /dev/null)}"; do
             case "${name}" in
                 */) folders+=("${name}") ;;
-                ?*) others+=("${name}") ;;
+                ?*) files+=("${name}") ;;
             esac
         done
         compadd -S '' -a folders
-        compadd -a others
+        compadd -a files
         return 0
     }
     _folio_or_names() {

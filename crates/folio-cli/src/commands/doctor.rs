@@ -26,7 +26,7 @@ Examples:
 
 Nothing is changed. The command reads files, and a part of them twice, so this part is in memory afterwards. With
 --write-probe it writes temporary files beside each path. One has no name and disappears with the command, however that
-ends. Others are renamed in a hidden directory, .folio-doctor-*, which stays behind only if the command is killed.
+ends. Further ones are renamed in a hidden directory, .folio-doctor-*, which stays behind only if the command is killed.
 
 Each fault has its evidence, its certainty (certain: counted; likely: one step inferred; hint: other causes are
 possible), and a command that fixes it. ? marks facts that could not be determined, with the reason.
@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_read_well() {
+    fn layer_is_formatted_as_line() {
         let disk = folio_doctor::Disk {
             name: "sda".into(),
             device_type: "disk",

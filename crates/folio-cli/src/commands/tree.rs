@@ -38,6 +38,19 @@ pub(crate) fn run(tree: &Tree, session: &Session) -> Outcome {
     })
 }
 
+/// Returns the names in a directory that are shown.
+fn list(tree: &Tree, session: &Session, image: &Image, path: &Path) -> std::vec::IntoIter<Vec<u8>> {
+    let names = image.names(path).unwrap_or_else(|error| {
+        session.fail(image.name(error).message);
+        Vec::new()
+    });
+    let shown: Vec<_> = names
+        .into_iter()
+        .filter(|name| tree.all || name.first() != Some(&b'.'))
+        .collect();
+    shown.into_iter()
+}
+
 fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Outcome {
     let top = image
         .stat(&place.path, true)
@@ -49,20 +62,10 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
     if !tree.json {
         writeln!(out, "{place}")?;
     }
-    let listed = |path: &Path| -> std::vec::IntoIter<Vec<u8>> {
-        let names = image.names(path).unwrap_or_else(|error| {
-            session.fail(image.name(error).message);
-            Vec::new()
-        });
-        let shown: Vec<_> = names
-            .into_iter()
-            .filter(|n| tree.all || n.first() != Some(&b'.'))
-            .collect();
-        shown.into_iter()
-    };
+    let list = |path: &Path| list(tree, session, image, path);
     let mut frames = Vec::new();
     if top.file_type == FileType::Directory {
-        frames.push((place.path.clone(), listed(&place.path), String::new()));
+        frames.push((place.path.clone(), list(&place.path), String::new()));
     }
     while let Some((directory, names, lead)) = frames.last_mut() {
         session.check_interrupt()?;
@@ -102,7 +105,7 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
         }
         directories += 1;
         if frames.len() < tree.levels.unwrap_or(4096) {
-            frames.push((path.clone(), listed(&path), below));
+            frames.push((path.clone(), list(&path), below));
         }
     }
     if tree.json {

@@ -39,7 +39,7 @@ pub(crate) struct Tune {
     /// Number of blocks reserved for root
     #[arg(short = 'r', long, value_name = "COUNT", conflicts_with = "reserved")]
     reserved_blocks: Option<u64>,
-    /// User who may use reserved blocks too
+    /// User that may use reserved blocks too
     #[arg(long, value_name = "UID")]
     resuid: Option<u16>,
     /// Group that may use reserved blocks too

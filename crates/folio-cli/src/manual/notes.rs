@@ -206,7 +206,7 @@ and these here:
   b     two";
 
     #[test]
-    fn a_text_is_taken_apart() {
+    fn text_is_split_into_parts() {
         let parts = parts(TEXT);
         let line = |term: &str, remark: &str, column| Line {
             indent: 2,
@@ -230,7 +230,7 @@ and these here:
     }
 
     #[test]
-    fn it_fits_any_terminal() {
+    fn text_wraps_to_terminal_width() {
         let wide = shaped(TEXT, 80);
         let wide = anstream::adapter::strip_str(&wide).to_string();
         assert_eq!(

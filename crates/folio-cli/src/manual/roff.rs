@@ -1,210 +1,121 @@
-//! One command as a manual page.
+//! Manual pages: the standard sections by `clap_mangen`, and the sections below the options from
+//! the help text.
 
 use super::notes::{Line, Part, parts};
 use clap::{Arg, Command};
+use clap_mangen::Man;
 use std::fmt::Write;
+use std::io;
 
-/// What the environment changes.
+/// The environment variables of the command, and their effects.
 const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "NO_COLOR",
-        "If it is set and not empty, there are no colors unless --color asks for them.",
+        "If it is set and not empty, output has no colors unless --color requests them.",
     ),
     (
         "CLICOLOR_FORCE",
-        "If it is set and not 0, there are colors wherever the output goes, unless --color forbids them.",
+        "If it is set and not 0, output has colors even without a terminal, unless --color forbids them.",
     ),
     (
         "FOLIO_LOG",
-        "What -v tells, by part and level: folio=debug,folio_fuse=info. Levels are error, warn, info, debug and trace.",
+        "Levels of the log by module, instead of -v: folio=debug,folio_fuse=info. Levels are error, warn, info, debug and trace.",
     ),
     (
         "SOURCE_DATE_EPOCH",
-        "Seconds since 1970 that take the place of the present time, so that two images made of the same files are the same.",
+        "Seconds since 1970, used instead of the current time, so that two images of the same files are identical.",
     ),
-    ("TZ", "The time zone of the times that are shown."),
+    ("TZ", "The time zone for displayed times."),
     (
         "NOTIFY_SOCKET",
-        "Where folio mount and folio share tell a service manager that they are ready; see sd_notify(3).",
+        "The socket of a service manager that folio mount and folio share notify when they are ready; see sd_notify(3).",
     ),
 ];
 
-/// The name of the page: the words of the command joined by dashes.
+/// Returns the name of a page: the words of the command joined by dashes.
 pub(crate) fn page_name(path: &[&str]) -> String {
     path.join("-")
 }
 
-/// The page of `command` in a tree that was built; its words are `path`, `folio` first.
+/// Returns the page of `command` in a built tree. `path` are its words, `folio` first.
 pub(crate) fn page(command: &Command, path: &[&str]) -> String {
-    let name = page_name(path);
-    let about = command
-        .get_about()
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").to_owned();
+    let command_with_values = command.clone().mut_args(with_values).override_usage(usage);
+    let man = Man::new(command_with_values)
+        .title(page_name(path).to_uppercase())
+        // The empty argument must be quoted, or the next one would be the date.
+        .date("\"\"")
+        .source(format!("folio {}", env!("CARGO_PKG_VERSION")))
+        .manual("Folio");
     let text = command
         .get_after_help()
         .map(ToString::to_string)
         .unwrap_or_default();
     let (rest_of_description, sections) = sections(&text);
-    let mut page = format!(
-        ".TH {} 1 \"\" \"folio {}\" \"Folio\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n\\fB{}\\fR{}\n.SH DESCRIPTION\n{}",
-        escaped(&name.to_uppercase()),
-        env!("CARGO_PKG_VERSION"),
-        escaped(&name),
-        escaped(&about),
-        escaped(&path.join(" ")),
-        escaped(&usage(command, path)),
-        escaped(&sentence(&about)),
-    );
-    page.push('\n');
-    if let Some(more) = command.get_long_about().map(ToString::to_string) {
-        for paragraph in more.split("\n\n").skip(1) {
-            let _ = write!(page, ".PP\n{}\n", escaped(&sentence(paragraph)));
-        }
-    }
+    let mut page = standard(&man, |man, out| {
+        man.render_title(out)?;
+        man.render_name_section(out)?;
+        man.render_synopsis_section(out)?;
+        man.render_description_section(out)
+    });
     page.push_str(&rest_of_description);
-    arguments(&mut page, command);
-    subcommands(&mut page, command, path);
+    page.push_str(&standard(&man, |man, out| {
+        man.render_options_section(out)?;
+        if visible(command).next().is_some() {
+            man.render_subcommands_section(out)?;
+        }
+        Ok(())
+    }));
     for section in sections {
         page.push_str(&section);
     }
     if !page.contains(".SH \"EXIT STATUS\"") {
         page.push_str(".SH \"EXIT STATUS\"\n");
-        page.push_str("0 if all was done, else a code that \\fBfolio\\fR(1) explains.\n");
+        page.push_str("0 on success; \\fBfolio\\fR(1) lists all other codes.\n");
     }
     if path.len() == 1 {
         page.push_str(".SH ENVIRONMENT\n");
-        for (name, what) in ENVIRONMENT {
-            entry(&mut page, &escaped(name), what);
+        for (name, effect) in ENVIRONMENT {
+            entry(&mut page, &escaped(name), effect);
         }
     }
     see_also(&mut page, command, path);
     page
 }
 
-/// What follows the command's words.
-fn usage(command: &Command, path: &[&str]) -> String {
-    let usage = command.clone().render_usage().to_string();
-    let usage = usage
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .trim_start_matches("Usage: ");
-    usage
-        .strip_prefix(&path.join(" "))
-        .unwrap_or(usage)
-        .to_owned()
+/// Renders standard sections.
+fn standard(man: &Man, render: impl Fn(&Man, &mut dyn io::Write) -> io::Result<()>) -> String {
+    let mut out = Vec::new();
+    // A write into memory never fails.
+    let _ = render(man, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
 }
 
-fn sentence(text: &str) -> String {
-    let text = text.trim().replace('\n', " ");
-    if text.ends_with('.') {
-        text
-    } else {
-        format!("{text}.")
-    }
-}
-
-/// A term in bold, and what it means.
-fn entry(page: &mut String, term: &str, what: &str) {
-    let _ = write!(page, ".TP\n\\fB{term}\\fR\n{}\n", escaped(what));
-}
-
-/// All arguments and options, under the headings that the help text has.
-fn arguments(page: &mut String, command: &Command) {
-    let mut last = String::new();
-    let shown: Vec<&Arg> = command
-        .get_arguments()
-        .filter(|arg| !arg.is_hide_set())
-        .collect();
-    let heading = |arg: &Arg| match arg.get_help_heading() {
-        Some(heading) => heading.to_uppercase(),
-        None if arg.is_positional() => "ARGUMENTS".to_owned(),
-        None => "OPTIONS".to_owned(),
-    };
-    let of_its_own = |arg: &&&Arg| arg.get_help_heading().is_none();
-    let ordered = shown
-        .iter()
-        .filter(|arg| arg.is_positional())
-        .chain(
-            shown
-                .iter()
-                .filter(of_its_own)
-                .filter(|arg| !arg.is_positional()),
-        )
-        .chain(shown.iter().filter(|arg| !of_its_own(arg)));
-    for arg in ordered {
-        let heading = heading(arg);
-        if heading != last {
-            let _ = writeln!(page, ".SH \"{}\"", escaped(&heading));
-            last = heading;
-        }
-        entry(page, &term(arg), &meaning(arg));
-    }
-}
-
-/// `-f, --format FORMAT`, in bold but for the value.
-fn term(arg: &Arg) -> String {
-    let names = arg.get_value_names().map(|names| {
-        names
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(" ")
-    });
-    let names = names.unwrap_or_else(|| arg.get_id().to_string().to_uppercase());
-    let value = format!("\\fI{}\\fR", escaped(&names));
-    if arg.is_positional() {
-        return value;
-    }
-    let short = arg.get_short().map(|short| format!("-{short}"));
-    let long = arg.get_long().map(|long| format!("--{long}"));
-    let words = short
-        .into_iter()
-        .chain(long)
-        .map(|word| escaped(&word))
-        .collect::<Vec<_>>()
-        .join(", ");
-    if arg.get_action().takes_values() {
-        format!("{words} {value}")
-    } else {
-        words
-    }
-}
-
-fn meaning(arg: &Arg) -> String {
-    let help = arg
-        .get_long_help()
-        .or(arg.get_help())
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let mut text = sentence(&help);
+/// Appends the possible values of an option to its help, in one line.
+fn with_values(arg: Arg) -> Arg {
     let values: Vec<_> = arg
         .get_possible_values()
         .iter()
         .map(|value| value.get_name().to_owned())
         .collect();
-    if arg.get_action().takes_values() && !values.is_empty() {
-        text.push_str(&format!(" One of {}.", values.join(", ")));
+    if values.is_empty() || !arg.get_action().takes_values() {
+        return arg;
     }
-    let defaults: Vec<_> = arg
-        .get_default_values()
-        .iter()
-        .map(|value| value.to_string_lossy())
-        .collect();
-    if arg.get_action().takes_values()
-        && !defaults.join("").is_empty()
-        && !arg.is_hide_default_value_set()
-    {
-        text.push_str(&format!(" Default: {}.", defaults.join(" ")));
-    }
-    text
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    arg.help(format!("{help}. One of {}", values.join(", ")))
+        .hide_possible_values(true)
 }
 
-/// Paragraphs for the description, and whole sections.
+/// Appends a term in bold, and its meaning.
+fn entry(page: &mut String, term: &str, meaning: &str) {
+    let _ = write!(page, ".TP\n\\fB{term}\\fR\n{}\n", escaped(meaning));
+}
+
+/// Splits a help text into the paragraphs of the description and the sections.
 fn sections(text: &str) -> (String, Vec<String>) {
     let (mut about, mut sections) = (String::new(), Vec::<String>::new());
-    // Examples and tables of codes end where text follows them.
+    // A paragraph ends examples and tables of exit codes.
     let mut is_closed = false;
     for part in parts(text) {
         match part {
@@ -235,7 +146,7 @@ fn sections(text: &str) -> (String, Vec<String>) {
     (about, sections)
 }
 
-/// Headings as manual pages have them.
+/// Returns the heading as in manual pages.
 fn title_of(heading: &str) -> String {
     match heading {
         "Example" => "EXAMPLES".to_owned(),
@@ -244,7 +155,7 @@ fn title_of(heading: &str) -> String {
     }
 }
 
-/// Terms with what is said about them; examples as they stand.
+/// Appends terms with their remarks, and examples unchanged.
 fn write_lines(out: &mut String, lines: &[Line]) {
     let are_examples = out.starts_with(".SH \"EXAMPLES\"");
     for line in lines {
@@ -257,23 +168,6 @@ fn write_lines(out: &mut String, lines: &[Line]) {
         } else {
             let _ = write!(out, ".PP\n{term}\n");
         }
-    }
-}
-
-fn subcommands(page: &mut String, command: &Command, path: &[&str]) {
-    let mut is_first = true;
-    for sub in visible(command) {
-        if is_first {
-            page.push_str(".SH COMMANDS\n");
-            is_first = false;
-        }
-        let name = escaped(&format!("{}-{}", page_name(path), sub.get_name()));
-        let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-        let _ = write!(
-            page,
-            ".TP\n\\fB{name}\\fR(1)\n{}\n",
-            escaped(&sentence(&about))
-        );
     }
 }
 
@@ -294,14 +188,14 @@ fn see_also(page: &mut String, command: &Command, path: &[&str]) {
     let _ = write!(page, ".SH \"SEE ALSO\"\n{}\n", names.join(", "));
 }
 
-/// The commands below this one that have a page.
+/// Returns the subcommands that have a page.
 pub(crate) fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command
         .get_subcommands()
         .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
 }
 
-/// The text for roff(7): what would be a request or an escape there is none.
+/// Escapes a text for roff(7), so that it contains no requests or escape sequences.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     if text.starts_with(['.', '\'']) {
@@ -327,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headings_become_sections() {
+    fn heading_becomes_section() {
         let (about, sections) =
             sections("It does.\n\nExamples:\n  folio x -a    does\n  folio y\n\nMore of it.");
         assert_eq!(about, ".PP\nIt does.\n");
@@ -342,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_text_is_a_request() {
+    fn request_in_text_is_escaped() {
         assert_eq!(escaped(".so a\\b"), "\\&.so a\\(rsb");
     }
 }

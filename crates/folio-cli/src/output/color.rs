@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_about_colors_counts() {
+    fn last_color_option_wins() {
         let asked = |text: &str| asked(&text.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert_eq!(asked("ls disk.img"), None);
         assert_eq!(asked("--color always ls --color=never"), Some(When::Never));

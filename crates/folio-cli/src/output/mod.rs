@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_no_command_to_the_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(
             printable("a\u{1b}[2Jb\r\tc\u{e9}"),
             "a\\u{1b}[2Jb\\r\tc\u{e9}"
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_and_sizes_read_as_in_ls() {
+    fn modes_and_sizes_match_ls() {
         assert_eq!(mode_text(FileType::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(mode_text(FileType::Regular, 0o4644), "-rwSr--r--");
         let shown = [0, 1023, 1024, 1500, 10 << 10, (10 << 10) + 1, 5 << 30].map(human);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_terminal_is_spared() {
+    fn control_characters_are_replaced_on_terminal() {
         let name = b"a\x1b[2J\xff";
         let names = |is_terminal, has_colors| NamePrinter {
             is_terminal,

@@ -161,7 +161,7 @@ mod tests {
     use folio_pagecache::Residency;
 
     #[test]
-    fn sums_count_a_file_once_and_keep_what_is_not_known_apart() {
+    fn sum_counts_each_file_once() {
         let known = |resident_bytes, dirty_bytes| {
             ResidencyReport::Known(Residency {
                 size_bytes: 8192,

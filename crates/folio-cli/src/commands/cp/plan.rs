@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_cp() {
+    fn destination_follows_cp() {
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(one("a/tree", "/srv", false, false), pair("/", "srv"));
         assert_eq!(one("a/tree/", "/srv", true, false), pair("/srv", "tree"));

@@ -77,7 +77,7 @@ pub(crate) struct Convert {
     /// Read the source even if another process writes it
     #[arg(short = 'U', long)]
     force_share: bool,
-    /// Whether the target reaches the disk before the end: unsafe: not guaranteed; all others: yes
+    /// Whether the target reaches the disk before the end: unsafe: not guaranteed; any other value: yes
     #[arg(
         short = 't',
         value_name = "CACHE",

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_as_qemu_img_has_them() {
+    fn human_sizes_match_qemu_img() {
         let shown = [0, 512, 200_704, 1 << 20, 1_610_612_736, 1023 << 20].map(human);
         assert_eq!(
             shown,

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commas_part_words_unless_doubled() {
+    fn doubled_comma_does_not_split() {
         assert_eq!(split("a=1,b=2,,3,"), ["a=1", "b=2,3"]);
     }
 }

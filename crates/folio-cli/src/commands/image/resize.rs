@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_with_signs() {
+    fn size_sign_selects_difference() {
         assert_eq!(new_size("+1K"), Ok(NewSize::More(1024)));
         assert_eq!(new_size("-2"), Ok(NewSize::Less(2)));
         assert_eq!(new_size("3M"), Ok(NewSize::Whole(3 << 20)));

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_are_sizes_or_shares() {
+    fn budget_is_size_or_percentage() {
         assert_eq!(budget("2G"), Ok(Budget::Bytes(2 << 30)));
         assert_eq!(budget("50%"), Ok(Budget::Share(0.5)));
         assert!(budget("150%").is_err() && budget("-1%").is_err() && budget("much").is_err());

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_merged_in_order() {
+    fn merge_sorts_and_joins_ranges() {
         let merged = merge(vec![10..20, 0..5, 5..6, 15..30, 40..40, 50..60]);
         assert_eq!(merged, [0..6, 10..30, 50..60]);
     }

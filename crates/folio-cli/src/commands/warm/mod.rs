@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recipe_names_paths_and_globs() {
+    fn recipe_lists_paths_and_globs() {
         let mut wanted = Wanted {
             paths: Vec::new(),
             select: Select::default(),
