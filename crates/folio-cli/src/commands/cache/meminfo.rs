@@ -124,10 +124,9 @@ fn line(round: u64, now: &MemInfo, rates: Option<&Rates>) -> Outcome {
     Ok(out.flush()?)
 }
 
-fn list(now: &MemInfo) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    let percent = |bytes: u64| bytes as f64 * 100.0 / now.total_bytes.max(1) as f64;
-    let lines = [
+/// Returns the rows of the list: name, bytes and remark.
+fn sizes(now: &MemInfo) -> [(&'static str, u64, &'static str); 11] {
+    [
         ("total", now.total_bytes, ""),
         ("free", now.free_bytes, "not used"),
         ("available", now.available_bytes, "usable without swapping"),
@@ -159,7 +158,13 @@ fn list(now: &MemInfo) -> Outcome {
             now.reclaimable_slab_bytes,
             "cached names and inodes",
         ),
-    ];
+    ]
+}
+
+fn list(now: &MemInfo) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    let percent = |bytes: u64| bytes as f64 * 100.0 / now.total_bytes.max(1) as f64;
+    let lines = sizes(now);
     for (name, bytes, words) in lines {
         writeln!(
             out,
