@@ -18,26 +18,25 @@ use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
 };
 
-/// Requests in one queue; what Linux needs to read a mebibyte at once, page by page.
+/// Most descriptors in one queue: what Linux needs to read a mebibyte at once, page by page.
 const QUEUE_LEN_MAX: usize = 1024;
-/// The queue for forgotten nodes.
+/// The high-priority queue, which carries `FUSE_FORGET`.
 const HIGH_PRIORITY: usize = 0;
-/// Requests of one queue that are handled one after the other before the thread looks at another
-/// one.
-const TURN: usize = 256;
-/// Threads for requests that wait.
+/// Requests of one queue that are handled in sequence before the thread polls its other queue.
+const BATCH_LEN: usize = 256;
+/// Most threads for requests that wait for a device.
 const WAITERS_MAX: usize = 8;
 /// Time without a request after which such a thread ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a request that waits on another thread; none that does needs more, and longer ones wait
-/// where they are.
+/// Longest request in bytes that moves to another thread. Requests that wait are shorter; a longer
+/// one waits in the queue's thread.
 const MOVED_LEN_MAX: usize = 4096;
-/// `VIRTIO_RING_F_INDIRECT_DESC`, `VIRTIO_RING_F_EVENT_IDX`, `VIRTIO_F_VERSION_1`, and that of
-/// vhost-user: `VHOST_USER_F_PROTOCOL_FEATURES`.
+/// `VIRTIO_RING_F_INDIRECT_DESC`, `VIRTIO_RING_F_EVENT_IDX`, `VIRTIO_F_VERSION_1`, and vhost-user's
+/// `VHOST_USER_F_PROTOCOL_FEATURES`.
 const FEATURES: u64 = 1 << 28 | 1 << 29 | 1 << 32 | 1 << 30;
-/// Bytes of a tag in the configuration; shorter ones are padded with zeroes.
+/// Bytes of a tag in the configuration; shorter tags are padded with zero bytes.
 pub(crate) const TAG_LEN: usize = 36;
-/// Most bytes of a configuration in one message of vhost-user.
+/// Most configuration bytes in one vhost-user message.
 const CONFIG_LEN_MAX: u32 = 4096;
 
 type GuestMemory = GuestMemoryAtomic<Memory>;
@@ -45,66 +44,67 @@ type Vring = VringMutex<GuestMemory>;
 
 /// A virtiofs device of one guest.
 pub(crate) struct Device {
-    core: Arc<Core>,
+    handler: Arc<RequestHandler>,
     request_queues: usize,
-    /// Tag and number of request queues: `struct virtio_fs_config`. `None` if the front end has its
-    /// own.
+    /// Tag and number of request queues: `struct virtio_fs_config`. `None` if the front end has a
+    /// configuration of its own.
     config: Option<Vec<u8>>,
     /// Runs requests that wait. Closed on drop, after the server has ended.
     pool: WorkerPool<Job>,
 }
 
-/// What requests need that are handled on other threads.
-struct Core {
+/// The state that all threads need to handle requests.
+struct RequestHandler {
     server: Server,
     memory: GuestMemory,
-    /// For each queue, the requests that are under way.
-    under_way: Vec<UnderWay>,
+    /// For each queue, the requests in progress.
+    in_progress: Vec<RequestCount>,
     is_closed: AtomicBool,
 }
 
+/// The number of requests in progress of one queue.
 #[derive(Default)]
-struct UnderWay {
+struct RequestCount {
     count: Mutex<usize>,
-    is_none: Condvar,
+    is_zero: Condvar,
 }
 
-/// One request under way; V2.
-struct Pass<'a>(&'a UnderWay);
+/// Counts one request until it is dropped (V2).
+struct RequestGuard<'a>(&'a RequestCount);
 
-impl UnderWay {
-    fn begin(&self) -> Pass<'_> {
+impl RequestCount {
+    fn begin(&self) -> RequestGuard<'_> {
         *self.count.lock() += 1;
-        Pass(self)
+        RequestGuard(self)
     }
 
-    fn wait(&self) {
-        self.is_none
+    fn wait_for_zero(&self) {
+        self.is_zero
             .wait_while(&mut self.count.lock(), |count| *count > 0);
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         let mut count = self.0.count.lock();
         *count -= 1;
         if *count == 0 {
-            self.0.is_none.notify_all();
+            self.0.is_zero.notify_all();
         }
     }
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
-    /// When this thread's queue was last seen to be empty.
+    /// When this thread found its queue empty.
     static EMPTY_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// How long a queue that is empty is looked at before its thread sleeps. Waking a thread takes
-/// longer than most requests, and longer than a guest takes to ask again.
-const LOOKING: Duration = Duration::from_micros(100);
-/// Only a guest that came back so soon last time is waited for in that way.
-const SOON: Duration = Duration::from_micros(250);
+/// Time for which a thread polls an empty queue before it sleeps. Waking a thread takes longer than
+/// most requests, and longer than a guest takes to send the next one.
+const POLL_TIME: Duration = Duration::from_micros(100);
+/// A queue is polled only if the guest's last pause was shorter than this.
+const SHORT_PAUSE: Duration = Duration::from_micros(250);
 
 impl Device {
     pub(crate) fn new(
@@ -119,15 +119,17 @@ impl Device {
             config.extend_from_slice(&(request_queues as u32).to_le_bytes());
             config
         });
-        let under_way = (0..=request_queues).map(|_| UnderWay::default()).collect();
-        let core = Arc::new(Core {
+        let in_progress = (0..=request_queues)
+            .map(|_| RequestCount::default())
+            .collect();
+        let handler = Arc::new(RequestHandler {
             server,
             memory,
-            under_way,
+            in_progress,
             is_closed: AtomicBool::new(false),
         });
         Self {
-            core,
+            handler,
             request_queues,
             config,
             pool: WorkerPool::new(WorkerPoolOptions {
@@ -138,64 +140,65 @@ impl Device {
         }
     }
 
-    /// Ends the work on all queues, however much a guest asks for, once its front end is gone.
+    /// Stops serving all queues, requests left or not, once the front end has disconnected.
     pub(crate) fn close(&self) {
-        self.core.is_closed.store(true, Ordering::Relaxed);
+        self.handler.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Handles what is in a queue until it is empty and the guest has been asked to tell of more;
-    /// in between what is in the `other` queue of this thread, lest it wait for ever.
+    /// Handles the requests of a queue until it is empty and the guest is to notify of more. In
+    /// between handles those of the `other` queue of this thread, which would else starve.
     fn serve_queue(&self, vring: &Vring, queue: usize, other: Option<&Vring>) {
-        let is_soon = EMPTY_SINCE
+        let was_short_pause = EMPTY_SINCE
             .take()
-            .is_some_and(|since| since.elapsed() < SOON);
+            .is_some_and(|since| since.elapsed() < SHORT_PAUSE);
         loop {
-            // A ring outside of guest memory has nothing to tell.
+            // A ring outside of guest memory has no requests.
             if vring.disable_notification().is_err() {
                 return;
             }
             if let Some(other) = other {
                 while self.serve_one(other, HIGH_PRIORITY) {}
             }
-            let count = (0..TURN)
+            let count = (0..BATCH_LEN)
                 .take_while(|_| self.serve_one(vring, queue))
                 .count();
-            if count == TURN {
+            if count == BATCH_LEN {
                 continue;
             }
             let since = Instant::now();
-            if is_soon && self.look(vring, since) {
+            if was_short_pause && self.poll(vring, since) {
                 continue;
             }
             EMPTY_SINCE.set(Some(since));
-            // What came meanwhile was not told of; a queue that has stopped may hold requests, too.
+            // A request that came meanwhile caused no notification. A stopped queue may hold
+            // requests, too.
             let has_more = vring.enable_notification().unwrap_or(false);
-            if !has_more || !self.has_more(vring, &self.core.memory.memory()) {
+            if !has_more || !self.has_more(vring, &self.handler.memory.memory()) {
                 return;
             }
         }
     }
 
-    /// Looks at an empty queue for a while; whether there is something in it.
-    fn look(&self, vring: &Vring, since: Instant) -> bool {
-        let memory = self.core.memory.memory();
-        while since.elapsed() < LOOKING {
+    /// Polls an empty queue for a while; returns whether a request has come.
+    fn poll(&self, vring: &Vring, since: Instant) -> bool {
+        let memory = self.handler.memory.memory();
+        while since.elapsed() < POLL_TIME {
             if self.has_more(vring, &memory) {
                 return true;
             }
-            // Whoever has something to do may do it here, the guest's monitor first of all.
+            // Another thread may need this processor, the guest's monitor first of all.
             std::thread::yield_now();
         }
         false
     }
 
-    /// Handles one request; whether there was one.
+    /// Handles one request; returns whether there was one.
     fn serve_one(&self, vring: &Vring, queue: usize) -> bool {
-        let core = &self.core;
-        let memory = core.memory.memory();
-        let (chain, pass) = {
+        let handler = &self.handler;
+        let memory = handler.memory.memory();
+        let (chain, guard) = {
             let mut state = vring.get_mut();
-            if core.is_closed.load(Ordering::Relaxed)
+            if handler.is_closed.load(Ordering::Relaxed)
                 || !state.is_enabled()
                 || !state.get_queue().ready()
             {
@@ -204,75 +207,78 @@ impl Device {
             let Some(chain) = state.get_queue_mut().pop_descriptor_chain(&*memory) else {
                 return false;
             };
-            (chain, core.under_way[queue].begin())
+            (chain, handler.in_progress[queue].begin())
         };
         let head = chain.head_index();
-        SCRATCH.with_borrow_mut(|scratch| {
+        let moved = SCRATCH.with_borrow_mut(|scratch| {
             scratch.gather(&memory, chain);
             let Scratch {
                 request,
-                pieces,
+                buffers,
                 data,
             } = scratch;
-            let mut reply = GuestReply::new(&memory, pieces, data);
-            let done = core.server.handle_at_once(request, &mut reply);
-            // Data come soon, and a thread that waits for them alone harms nobody; other requests
-            // wait elsewhere.
+            let mut reply = GuestReply::new(&memory, buffers, data);
+            let done = handler.server.handle_at_once(request, &mut reply);
+            // Data comes soon: if no other request waits, this thread can wait for it.
             let moves = match done {
                 Ok(_) => false,
                 Err(Wait::Data) => self.has_more(vring, &memory),
                 Err(Wait::Long) => true,
             };
             if moves && request.len() <= MOVED_LEN_MAX {
-                self.move_away(vring, queue, head, scratch);
-                return;
+                return Some(self.moved_request(vring, queue, head, scratch));
             }
             if done.is_err() {
-                core.server.handle(request, &mut reply);
+                handler.server.handle(request, &mut reply);
             }
-            give_back(vring, head, reply.written());
+            add_used(vring, head, reply.written());
+            None
         });
-        drop(pass);
+        if let Some(job) = moved {
+            // The guest's queues limit the number of jobs. Submitted here, without the scratch
+            // buffers, since the pool may run the job in this thread.
+            self.pool.run_or_queue(job);
+        }
+        drop(guard);
         true
     }
 
-    /// Whether more requests wait in a queue, and may be handled.
+    /// Returns whether a queue holds more requests, and may be served.
     fn has_more(&self, vring: &Vring, memory: &Memory) -> bool {
         let state = vring.get_ref();
         let queue = state.get_queue();
         let is_open =
-            state.is_enabled() && queue.ready() && !self.core.is_closed.load(Ordering::Relaxed);
+            state.is_enabled() && queue.ready() && !self.handler.is_closed.load(Ordering::Relaxed);
         is_open
             && queue
                 .avail_idx(memory, Ordering::Acquire)
                 .is_ok_and(|next| next.0 != queue.next_avail())
     }
 
-    /// Has another thread handle a request.
-    fn move_away(&self, vring: &Vring, queue: usize, head: u16, scratch: &mut Scratch) {
-        let (core, vring) = (Arc::clone(&self.core), vring.clone());
-        let (request, pieces) = (scratch.request.clone(), scratch.pieces.clone());
-        // Counted before the caller's count ends.
-        *self.core.under_way[queue].count.lock() += 1;
-        // The guest's queues bound how many requests wait.
-        self.pool.run_or_queue(Job::new(move || {
-            let _pass = Pass(&core.under_way[queue]);
-            let memory = core.memory.memory();
+    /// Returns a job that handles a request on another thread.
+    fn moved_request(&self, vring: &Vring, queue: usize, head: u16, scratch: &Scratch) -> Job {
+        let (handler, vring) = (Arc::clone(&self.handler), vring.clone());
+        let (request, buffers) = (scratch.request.clone(), scratch.buffers.clone());
+        // Counted before the caller's guard is dropped.
+        *handler.in_progress[queue].count.lock() += 1;
+        Job::new(move || {
+            let _guard = RequestGuard(&handler.in_progress[queue]);
+            let memory = handler.memory.memory();
             SCRATCH.with_borrow_mut(|scratch| {
-                let mut reply = GuestReply::new(&memory, &pieces, &mut scratch.data);
-                core.server.handle(&request, &mut reply);
-                give_back(&vring, head, reply.written());
+                let mut reply = GuestReply::new(&memory, &buffers, &mut scratch.data);
+                handler.server.handle(&request, &mut reply);
+                add_used(&vring, head, reply.written());
             });
-        }));
+        })
     }
 }
 
-/// Gives the buffers of a request back to the guest, with `len` bytes of reply in them.
-fn give_back(vring: &Vring, head: u16, len: u32) {
+/// Returns the buffers of a request to the guest, with `len` bytes of reply in them.
+fn add_used(vring: &Vring, head: u16, len: u32) {
     let mut state = vring.get_mut();
-    // A ring outside of guest memory takes nothing; the guest has only itself to blame.
+    // A ring outside of guest memory is the guest's fault and gets no reply.
     if state.add_used(head, len).is_ok() && state.needs_notification().unwrap_or(true) {
-        // Nobody waits for what the front end has closed.
+        // An error means that the front end has closed the queue.
         let _ = state.signal_used_queue();
     }
 }
@@ -282,7 +288,7 @@ impl VhostUserBackend for Device {
     type Vring = Vring;
 
     fn num_queues(&self) -> usize {
-        // The first one is for requests that must not wait behind others: forgotten nodes.
+        // The first is the high-priority queue.
         1 + self.request_queues
     }
 
@@ -300,22 +306,21 @@ impl VhostUserBackend for Device {
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::RESET_DEVICE;
         match self.config {
-            // QEMU warns of what it does not ask for.
+            // Not offered else: QEMU warns of a feature that it does not use.
             Some(_) => features | VhostUserProtocolFeatures::CONFIG,
             None => features,
         }
     }
 
     fn reset_device(&self) {
-        for queue in &self.core.under_way {
-            queue.wait();
+        for queue in &self.handler.in_progress {
+            queue.wait_for_zero();
         }
-        self.core.server.end();
-        self.pool.close(None);
+        self.handler.server.end();
     }
 
     fn set_event_idx(&self, _enabled: bool) {
-        // The queues know.
+        // The queues keep this state.
     }
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
@@ -327,14 +332,14 @@ impl VhostUserBackend for Device {
     }
 
     fn update_memory(&self, _memory: GuestMemory) -> io::Result<()> {
-        // It is the one that the device was made with.
+        // The device was created with it.
         Ok(())
     }
 
     fn queues_per_thread(&self) -> Vec<u64> {
-        // The first request queue shares its thread with forgotten nodes.
-        let others = (2..=self.request_queues).map(|queue| 1 << queue);
-        std::iter::once(0b11).chain(others).collect()
+        // The first request queue shares its thread with the high-priority queue.
+        let more = (2..=self.request_queues).map(|queue| 1 << queue);
+        std::iter::once(0b11).chain(more).collect()
     }
 
     fn exit_event(&self, _thread: usize) -> Option<(EventConsumer, EventNotifier)> {
@@ -342,8 +347,8 @@ impl VhostUserBackend for Device {
     }
 
     fn stop_vring(&self, queue: u32) -> io::Result<()> {
-        if let Some(queue) = self.core.under_way.get(queue as usize) {
-            queue.wait();
+        if let Some(queue) = self.handler.in_progress.get(queue as usize) {
+            queue.wait_for_zero();
         }
         Ok(())
     }
@@ -372,7 +377,7 @@ impl VhostUserBackend for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.core.server.end();
+        self.handler.server.end();
         self.pool.close(None);
     }
 }

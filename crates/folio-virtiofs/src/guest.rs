@@ -1,104 +1,108 @@
-//! Requests out of guest memory, and replies into it, as the guest's descriptors say.
+//! Guest memory: reads requests from it and writes replies into it, by the guest's descriptors.
 
 use folio::Result;
 use folio_fuse::wire::{REPLY_HEADER_LEN, REQUEST_MAX, Reply};
 use virtio_queue::DescriptorChain;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
 
-/// The guest's memory as the front end has shared it.
+/// The guest's memory, shared by the front end.
 pub(crate) type Memory = GuestMemoryMmap<()>;
 
-/// Bytes that are read from a file at once, on their way into guest memory: few enough to stay in
-/// the processor's cache.
-const CHUNK: usize = 128 << 10;
+/// Bytes read from a file at a time, on their way into guest memory: few enough to stay in the
+/// processor's cache.
+const CHUNK_LEN: usize = 128 << 10;
 
-/// A buffer of the guest's for a part of a reply.
+/// A buffer in guest memory for a part of a reply.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct GuestBuffer {
     address: GuestAddress,
     len: usize,
 }
 
-/// Buffers of one thread, used again and again.
+/// Reusable buffers of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) request: Vec<u8>,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) buffers: Vec<GuestBuffer>,
     pub(crate) data: Vec<u8>,
 }
 
 impl Scratch {
-    /// Copies a request out of guest memory, and notes where its reply goes. A request that is too
-    /// long, or lies outside of the guest's memory, is left empty.
+    /// Copies a request out of guest memory, and lists the buffers for its reply. A request that is
+    /// too long, or outside of guest memory, becomes empty.
     pub(crate) fn gather(&mut self, memory: &Memory, chain: DescriptorChain<&Memory>) {
         self.request.clear();
-        self.pieces.clear();
-        let mut is_sound = true;
+        self.buffers.clear();
+        let mut is_valid = true;
         for descriptor in chain {
             let len = descriptor.len() as usize;
             if descriptor.is_write_only() {
-                self.pieces.push(Piece {
+                self.buffers.push(GuestBuffer {
                     address: descriptor.addr(),
                     len,
                 });
                 continue;
             }
             let start = self.request.len();
-            is_sound &= len <= REQUEST_MAX - start;
-            if is_sound {
+            is_valid &= len <= REQUEST_MAX - start;
+            if is_valid {
                 self.request.resize(start + len, 0);
-                is_sound = memory
+                is_valid = memory
                     .read_slice(&mut self.request[start..], descriptor.addr())
                     .is_ok();
             }
         }
-        if !is_sound {
+        if !is_valid {
             self.request.clear();
         }
     }
 }
 
-/// A reply that is written into guest memory.
+/// A reply in guest memory.
 pub(crate) struct GuestReply<'a> {
     memory: &'a Memory,
-    pieces: &'a [Piece],
+    buffers: &'a [GuestBuffer],
     data: &'a mut Vec<u8>,
     capacity: usize,
-    /// Bytes written, the header included, whose turn comes last.
+    /// Bytes written, with the header, although it is written last.
     len: usize,
-    /// Where the next byte goes: a piece, and how far into it.
+    /// The place of the next byte: index of a buffer, and offset in it.
     cursor: (usize, usize),
-    is_sound: bool,
+    is_valid: bool,
     is_finished: bool,
 }
 
 impl<'a> GuestReply<'a> {
-    pub(crate) fn new(memory: &'a Memory, pieces: &'a [Piece], data: &'a mut Vec<u8>) -> Self {
-        let capacity = pieces
+    pub(crate) fn new(
+        memory: &'a Memory,
+        buffers: &'a [GuestBuffer],
+        data: &'a mut Vec<u8>,
+    ) -> Self {
+        let capacity = buffers
             .iter()
-            .fold(0_usize, |sum, piece| sum.saturating_add(piece.len));
+            .fold(0_usize, |sum, buffer| sum.saturating_add(buffer.len));
         let mut this = Self {
             memory,
-            pieces,
+            buffers,
             data,
             capacity,
             len: 0,
             cursor: (0, 0),
-            is_sound: true,
+            is_valid: true,
             is_finished: false,
         };
         this.restart();
         this
     }
 
-    /// Bytes that the guest finds in its buffers.
+    /// Returns the bytes written to the guest's buffers; 0 for an incomplete reply.
     pub(crate) fn written(&self) -> u32 {
-        let is_whole = self.is_sound && self.is_finished;
+        let is_complete = self.is_valid && self.is_finished;
         // A chain has less than 4 GiB.
-        if is_whole { self.len as u32 } else { 0 }
+        if is_complete { self.len as u32 } else { 0 }
     }
 
-    /// Moves the cursor on by `len`, calling `put` for each part of a piece: its address and bytes.
+    /// Advances the cursor by `len`; calls `put` with address and length of each part of a buffer.
     fn advance(
         &mut self,
         mut len: usize,
@@ -106,16 +110,16 @@ impl<'a> GuestReply<'a> {
     ) {
         while len > 0 {
             let (index, offset) = self.cursor;
-            let Some(piece) = self.pieces.get(index) else {
-                self.is_sound = false;
+            let Some(buffer) = self.buffers.get(index) else {
+                self.is_valid = false;
                 return;
             };
-            let part = len.min(piece.len - offset);
+            let part = len.min(buffer.len - offset);
             if part > 0 {
-                let address = piece.address.checked_add(offset as u64);
-                self.is_sound &= address.is_some_and(|address| put(self.memory, address, part));
+                let address = buffer.address.checked_add(offset as u64);
+                self.is_valid &= address.is_some_and(|address| put(self.memory, address, part));
             }
-            self.cursor = if offset + part == piece.len {
+            self.cursor = if offset + part == buffer.len {
                 (index + 1, 0)
             } else {
                 (index, offset + part)
@@ -163,12 +167,12 @@ impl Reply for GuestReply<'_> {
     ) -> Result<usize> {
         let mut data = std::mem::take(self.data);
         if data.is_empty() {
-            data.resize(CHUNK, 0);
+            data.resize(CHUNK_LEN, 0);
         }
         let mut done = 0;
         let mut outcome = Ok(());
         while done < len_bytes {
-            let chunk = &mut data[..CHUNK.min(len_bytes - done)];
+            let chunk = &mut data[..CHUNK_LEN.min(len_bytes - done)];
             let count = match read(chunk) {
                 Ok(count) => count.min(chunk.len()),
                 Err(error) => {
@@ -208,24 +212,24 @@ mod tests {
         .unwrap()
     }
 
-    fn piece(address: u64, len: usize) -> Piece {
-        Piece {
+    fn buffer(address: u64, len: usize) -> GuestBuffer {
+        GuestBuffer {
             address: GuestAddress(address),
             len,
         }
     }
 
     #[test]
-    fn replies_go_around_the_edges_of_pieces() {
+    fn reply_spans_buffer_boundaries() {
         let memory = memory();
-        let pieces = [
-            piece(0x1000, 10),
-            piece(0x1100, 0),
-            piece(0x4000, 9),
-            piece(0x1200, 100),
+        let buffers = [
+            buffer(0x1000, 10),
+            buffer(0x1100, 0),
+            buffer(0x4000, 9),
+            buffer(0x1200, 100),
         ];
         let mut data = Vec::new();
-        let mut reply = GuestReply::new(&memory, &pieces, &mut data);
+        let mut reply = GuestReply::new(&memory, &buffers, &mut data);
         assert_eq!(reply.room(), 119 - 16);
         reply.append(b"abcd");
         let mut left: &[u8] = b"efghij";
@@ -249,20 +253,20 @@ mod tests {
     }
 
     #[test]
-    fn replies_outside_of_memory_are_empty() {
+    fn reply_outside_memory_is_empty() {
         let memory = memory();
-        for pieces in [
-            vec![piece(0x1ffc, 64)],
-            vec![piece(u64::MAX - 7, 64)],
-            vec![piece(0x1000, 15)],
+        for buffers in [
+            vec![buffer(0x1ffc, 64)],
+            vec![buffer(u64::MAX - 7, 64)],
+            vec![buffer(0x1000, 15)],
             vec![],
         ] {
             let mut data = Vec::new();
-            let mut reply = GuestReply::new(&memory, &pieces, &mut data);
+            let mut reply = GuestReply::new(&memory, &buffers, &mut data);
             let body = vec![7; reply.room().min(20)];
             reply.append(&body);
             reply.finish(&[0; 16]);
-            assert_eq!(reply.written(), 0, "{pieces:?}");
+            assert_eq!(reply.written(), 0, "{buffers:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The socket that a virtual machine monitor connects to, and the device it finds there.
+//! The vhost-user service: a socket, and a device for each front end that connects.
 
 use crate::device::{Device, TAG_LEN};
 use crate::guest::Memory;
@@ -14,24 +14,24 @@ use vhost::vhost_user::{Error as VhostUserError, Listener};
 use vhost_user_backend::{Error as BackendError, ShutdownHandle, VhostUserDaemon};
 use vm_memory::GuestMemoryAtomic;
 
-/// Most bytes of a tag.
+/// Longest tag in bytes.
 pub const TAG_LEN_MAX: usize = TAG_LEN;
-/// Most request queues; a guest uses as many as it has processors at most.
+/// Most request queues; a guest uses no more than it has processors.
 const QUEUES_MAX: usize = 32;
 
-/// How a share appears to a guest.
+/// ServiceOptions of a virtiofs device.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// What the guest mounts it by, for front ends that ask the device; QEMU and cloud-hypervisor
-    /// have their own.
+pub struct ServiceOptions {
+    /// The name by which the guest mounts it, for front ends that ask the device. QEMU and
+    /// cloud-hypervisor have an option of their own.
     pub tag: Option<String>,
-    /// Queues for requests, each with a thread. Linux before 6.11 uses one.
+    /// Number of request queues, each with a thread. Linux before 6.11 uses one.
     pub queues: usize,
-    /// Whether to end when the first guest is gone.
+    /// Whether to end when the first guest disconnects.
     pub once: bool,
 }
 
-impl Default for Options {
+impl Default for ServiceOptions {
     fn default() -> Self {
         Self {
             tag: None,
@@ -41,31 +41,31 @@ impl Default for Options {
     }
 }
 
-/// What happens at the socket.
+/// A change of the connection to a virtual machine monitor.
 #[derive(Debug)]
-pub enum Event {
-    /// A virtual machine monitor has connected.
+pub enum ConnectionEvent {
+    /// A monitor has connected.
     Connected,
-    /// It is gone.
-    Gone,
-    /// It said something that makes no sense, or went in the middle of a message; it is cut off.
+    /// The monitor has disconnected.
+    Disconnected,
+    /// The monitor sent an invalid message and was disconnected; with the reason.
     Failed(String),
 }
 
-/// A socket that serves one virtual machine after another; its file goes with it.
+/// A socket that serves one virtual machine after another; its file is removed with it.
 pub struct Service {
     socket: Socket,
-    options: Options,
-    connection: Arc<Connection>,
+    options: ServiceOptions,
+    connection: Arc<CurrentConnection>,
     stopper: Stopper,
 }
 
 /// The connection to the current front end.
-type Connection = Mutex<Option<ShutdownHandle>>;
+type CurrentConnection = Mutex<Option<ShutdownHandle>>;
 
-/// Returns a handle that ends accept(2) on `socket`, and disconnects the guest once its requests
-/// that are under way are answered.
-fn stopper(socket: UnixListener, connection: Arc<Connection>) -> Stopper {
+/// Returns a handle that ends accept(2) on `socket`, and disconnects the guest once its requests in
+/// progress are answered.
+fn stopper(socket: UnixListener, connection: Arc<CurrentConnection>) -> Stopper {
     Stopper::new(move || {
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         if let Some(connection) = &*connection.lock() {
@@ -75,19 +75,20 @@ fn stopper(socket: UnixListener, connection: Arc<Connection>) -> Stopper {
 }
 
 impl Service {
-    /// Listens on a new Unix socket at `path`; one that a server left behind there is replaced.
+    /// Listens on a new Unix socket at `path`; replaces a socket without a server.
     ///
-    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, EINVAL for
-    /// options that make no sense, else the host's.
-    pub fn new(path: &Path, options: Options) -> Result<Self> {
+    /// # Errors
+    /// EADDRINUSE if a server listens there or a file of another type is there, EINVAL for invalid
+    /// options, else the host's.
+    pub fn new(path: &Path, options: ServiceOptions) -> Result<Self> {
         let tag_len = options.tag.as_ref().map_or(1, String::len);
         if !(1..=TAG_LEN_MAX).contains(&tag_len) {
-            let text = format!("a tag has 1 to {TAG_LEN_MAX} bytes, not {tag_len}");
+            let text = format!("invalid tag of {tag_len} bytes: expected 1 to {TAG_LEN_MAX}");
             return Err(Error::new(Errno::INVAL, text));
         }
         if !(1..=QUEUES_MAX).contains(&options.queues) {
             let text = format!(
-                "{} request queues: not a number from 1 to {QUEUES_MAX}",
+                "invalid number of request queues, {}: expected 1 to {QUEUES_MAX}",
                 options.queues
             );
             return Err(Error::new(Errno::INVAL, text));
@@ -105,47 +106,47 @@ impl Service {
         })
     }
 
-    /// Where it listens, absolute.
+    /// Returns the absolute path of the socket.
     pub fn path(&self) -> &Path {
         self.socket.path()
     }
 
-    /// What ends [`Service::serve`].
+    /// Returns the handle that ends [`Service::serve`].
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Serves whoever connects, one after another, each with a server of its own that `start`
-    /// makes, until somebody stops it (or the first is gone, with [`Options::once`]). A virtual
-    /// machine that reboots stays connected; one that is started anew connects again. `tell` hears
-    /// what happens.
-    pub fn serve(&self, start: impl Fn() -> Server, tell: impl Fn(Event)) -> Result<()> {
-        let place =
-            |text: String| Error::new(Errno::IO, text).at(self.path().display().to_string());
-        let socket = self
-            .socket
-            .listener()
-            .try_clone()
-            .map_err(|error| place(error.to_string()))?;
-        let mut listener = Listener::from(socket);
+    /// Serves one front end after another, each with a server of its own from `new_server`, until
+    /// it is stopped (or the first disconnects, with [`ServiceOptions::once`]). A virtual machine
+    /// that reboots stays connected; one that is started anew connects again. Calls `report` for
+    /// each event.
+    ///
+    /// # Errors
+    /// EIO if the socket or the vhost-user daemon fails.
+    pub fn serve(
+        &self,
+        new_server: impl Fn() -> Server,
+        report: impl Fn(ConnectionEvent),
+    ) -> Result<()> {
+        let socket = self.socket.listener().try_clone();
+        let mut listener = Listener::from(socket.map_err(|error| self.failed(error))?);
         raise_descriptor_limit();
         loop {
             let memory = GuestMemoryAtomic::new(Memory::new());
-            let device = Device::new(
-                start(),
+            let device = Arc::new(Device::new(
+                new_server(),
                 memory.clone(),
                 self.options.tag.as_deref(),
                 self.options.queues,
-            );
-            let device = Arc::new(device);
+            ));
             let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
-            let mut daemon = daemon.map_err(|error| place(error.to_string()))?;
+            let mut daemon = daemon.map_err(|error| self.failed(error))?;
             let accepted = daemon.start(&mut listener);
             if self.stopper.is_stopping() {
                 return Ok(());
             }
-            accepted.map_err(|error| place(error.to_string()))?;
-            tell(Event::Connected);
+            accepted.map_err(|error| self.failed(error))?;
+            report(ConnectionEvent::Connected);
             *self.connection.lock() = daemon.shutdown_handle();
             if self.stopper.is_stopping() {
                 daemon.request_shutdown();
@@ -159,19 +160,23 @@ impl Service {
             if self.stopper.is_stopping() {
                 return Ok(());
             }
-            tell(gone(ended));
+            report(end_event(ended));
             if self.options.once {
                 return Ok(());
             }
         }
     }
+
+    fn failed(&self, error: impl ToString) -> Error {
+        Error::new(Errno::IO, error.to_string()).at(self.path().display().to_string())
+    }
 }
 
-/// Raises the limit of descriptors as far as it may be raised: each connection costs some for good
-/// (the exit events of vhost-user-backend 0.24 are never closed).
+/// Raises the limit of descriptors to its maximum: each connection leaks some (vhost-user-backend
+/// 0.24 never closes its exit events).
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // One that may not be raised is what there is.
+    // Best effort: without permission the limit stays.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {
@@ -181,15 +186,15 @@ fn raise_descriptor_limit() {
     );
 }
 
-/// How a connection ended.
-fn gone(ended: std::result::Result<(), BackendError>) -> Event {
+/// Returns the event for the end of a connection.
+fn end_event(ended: std::result::Result<(), BackendError>) -> ConnectionEvent {
     match ended {
         Ok(())
         | Err(BackendError::HandleRequest(
             VhostUserError::Disconnected
             | VhostUserError::PartialMessage
             | VhostUserError::SocketBroken(_),
-        )) => Event::Gone,
-        Err(error) => Event::Failed(error.to_string()),
+        )) => ConnectionEvent::Disconnected,
+        Err(error) => ConnectionEvent::Failed(error.to_string()),
     }
 }

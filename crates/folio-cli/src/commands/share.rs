@@ -9,7 +9,7 @@ use crate::source::{Mounted, Source};
 use clap::{ArgGroup, Args};
 use folio::vfs::MountOptions;
 use folio_fuse::{ClientOptions, FOREVER, PermissionChecks, Server};
-use folio_virtiofs::{Event, Service};
+use folio_virtiofs::{ConnectionEvent, Service, ServiceOptions};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -162,7 +162,7 @@ fn serve(
     mounted: &Mounted,
     options: &ShareOptions,
 ) -> Outcome {
-    let service_options = folio_virtiofs::Options {
+    let service_options = ServiceOptions {
         tag: share.tag.clone(),
         queues: share.queues,
         once: share.once,
@@ -185,8 +185,8 @@ fn serve(
                 Server::new(kernel, options.permissions, options.guest.clone())
             };
             let report = |event| match event {
-                Event::Connected | Event::Gone => {}
-                Event::Failed(why) => {
+                ConnectionEvent::Connected | ConnectionEvent::Disconnected => {}
+                ConnectionEvent::Failed(why) => {
                     session.note(format_args!("disconnected a virtual machine: {why}"))
                 }
             };
