@@ -1,12 +1,12 @@
-//! Others change a directory that is mounted: what is read is the old or the new, and soon the new.
-//! docs/semantics.md quotes these tests.
+//! External changes of a mounted directory: a read returns the old or the new state, and soon the
+//! new one. docs/semantics.md quotes these tests.
 //!
-//! How long it takes is printed (`--nocapture`), and not judged: `folio bench shared-folder` does
-//! that.
+//! Each test prints the delay (`--nocapture`) but does not limit it: `folio bench shared-folder`
+//! measures it.
 
 use crate::support::tools::{command, text};
 use crate::support::{Need, requires};
-use crate::{Bench, Ground};
+use crate::{Fixture, MountSource};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -18,45 +18,45 @@ use std::time::{Duration, Instant};
 const PAGE: usize = 4096;
 const LEN: usize = 16 * PAGE;
 
-/// When a change by others is seen.
+/// When the mount shows an external change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Promise {
     /// By the next call.
     AtOnce,
-    /// After a time to live, or a notice.
+    /// After a TTL, or a notice.
     Soon,
 }
 
-/// A directory and a mount of it.
-struct Shared {
-    bench: Bench,
-    words: &'static str,
+/// A directory of the host and a mount of it.
+struct SharedMount {
+    fixture: Fixture,
+    options: &'static str,
     promise: Promise,
 }
 
-impl Shared {
-    fn new(words: &'static str, promise: Promise) -> Self {
-        let ground = if words.contains("passthrough=on") {
-            Ground::Passthrough
+impl SharedMount {
+    fn new(options: &'static str, promise: Promise) -> Self {
+        let source = if options.contains("passthrough=on") {
+            MountSource::Passthrough
         } else {
-            Ground::Directory
+            MountSource::Directory
         };
         Self {
-            bench: Bench::on(ground, words),
-            words,
+            fixture: Fixture::on(source, options),
+            options,
             promise,
         }
     }
 
     fn host(&self, name: &str) -> PathBuf {
-        self.bench.behind.join(name)
+        self.fixture.behind.join(name)
     }
 
     fn mount(&self, name: &str) -> PathBuf {
-        self.bench.at(name)
+        self.fixture.at(name)
     }
 
-    /// Waits until a change is seen, as long as the promise allows.
+    /// Waits until a change is seen, as long as the promise permits.
     #[track_caller]
     fn seen(&self, what: &str, mut is_seen: impl FnMut() -> bool) {
         let start = Instant::now();
@@ -66,26 +66,26 @@ impl Shared {
             assert!(
                 self.promise == Promise::Soon,
                 "{}: {what}: not at once",
-                self.words
+                self.options
             );
             assert!(
                 start.elapsed() < Duration::from_secs(5),
                 "{}: {what}: never",
-                self.words
+                self.options
             );
             std::thread::yield_now();
         }
         let delay = start.elapsed();
         println!(
             "{}: {what}: {:.2} ms, {looks} looks before",
-            self.words,
+            self.options,
             delay.as_secs_f64() * 1e3
         );
     }
 }
 
-/// Which version the pages are: all are one or the other, and each is whole. `None` if some are
-/// still old.
+/// Returns the version of all pages, `None` if some are still old. Each page must be of one version
+/// throughout.
 #[track_caller]
 fn version(bytes: &[u8], old: u8, new: u8) -> Option<u8> {
     for page in bytes.chunks(PAGE) {
@@ -124,8 +124,8 @@ impl Mapped {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // SAFETY: the mapping is readable for its whole length; others change it, so each byte is
-        // read by itself.
+        // SAFETY: the mapping is readable for its whole length. External writers change it, so each
+        // byte is read by itself.
         (0..self.1)
             .map(|at| unsafe { self.0.wrapping_add(at).read_volatile() })
             .collect()
@@ -134,7 +134,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nobody has a reference into the mapping.
+        // SAFETY: there is no reference into the mapping.
         let _ = unsafe { rustix::mm::munmap(self.0.cast_mut().cast(), self.1) };
     }
 }
@@ -146,11 +146,10 @@ fn sent(path: &Path, scratch: &Path) -> Vec<u8> {
     fs::read(scratch).unwrap()
 }
 
-/// Contents of the same size: by a file that stays open, one that is opened anew, sendfile and a
-/// mapping.
-fn contents(shared: &Shared) {
+/// Contents of the same size: through a file held open, a new open, sendfile and a mapping.
+fn contents(shared: &SharedMount) {
     let (host, mount) = (shared.host("contents"), shared.mount("contents"));
-    let scratch = shared.bench.folder.path().join("scratch");
+    let scratch = shared.fixture.folder.path().join("scratch");
     fs::write(&host, [0; LEN]).unwrap();
     let held = File::open(&mount).unwrap();
     let mapped = Mapped::new(&held, LEN);
@@ -177,7 +176,7 @@ fn contents(shared: &Shared) {
     }
 }
 
-fn sizes(shared: &Shared) {
+fn sizes(shared: &SharedMount) {
     let (host, mount) = (shared.host("sizes"), shared.mount("sizes"));
     fs::write(&host, "short").unwrap();
     let held = File::open(&mount).unwrap();
@@ -207,15 +206,15 @@ fn sizes(shared: &Shared) {
     shared.seen("truncation", || all(&held) == b"sho");
     writer.set_len(8).unwrap();
     shared.seen("growth by a hole", || all(&held) == b"sho\0\0\0\0\0");
-    // The end of the file is where others have put it by now.
+    // An append through the mount goes to the end that the external writer has moved.
     append(b"theirs");
-    shared.seen("theirs", || all(&held).ends_with(b"theirs"));
+    shared.seen("the moved end", || all(&held).ends_with(b"theirs"));
     let mut ours = OpenOptions::new().append(true).open(&mount).unwrap();
     std::io::Write::write_all(&mut ours, b"ours").unwrap();
     assert_eq!(fs::read(&host).unwrap(), b"sho\0\0\0\0\0theirsours");
 }
 
-fn names(shared: &Shared) {
+fn names(shared: &SharedMount) {
     let (host, mount) = (
         |name: &str| shared.host(name),
         |name: &str| shared.mount(name),
@@ -229,32 +228,32 @@ fn names(shared: &Shared) {
         names.sort();
         names
     };
-    shared.seen("a directory that is made", || mount("names").is_dir());
+    shared.seen("a new directory", || mount("names").is_dir());
     assert!(listing().is_empty() && !mount("names/a").exists());
     fs::write(host("names/a"), "a").unwrap();
-    shared.seen("a file that is made", || mount("names/a").exists());
+    shared.seen("a new file", || mount("names/a").exists());
     shared.seen("its name in the listing", || listing() == ["a"]);
-    // Replaced by another: who has the old one open keeps it.
+    // The name is replaced: an open file stays the old one.
     let held = File::open(mount("names/a")).unwrap();
     fs::write(host("names/b"), "another").unwrap();
     fs::rename(host("names/b"), host("names/a")).unwrap();
-    shared.seen("a file that is replaced", || {
+    shared.seen("a replaced file", || {
         fs::read(mount("names/a")).is_ok_and(|read| read == b"another")
     });
     let mut kept = [0; 16];
     let read = held.read_at(&mut kept, 0);
     assert!(
         read.is_ok_and(|count| kept[..count] == *b"a"),
-        "what was open before is gone"
+        "the file held open has changed"
     );
     shared.seen("the listing after it", || listing() == ["a"]);
     fs::rename(host("names/a"), host("names/c")).unwrap();
-    shared.seen("a name that is gone", || !mount("names/a").exists());
-    shared.seen("the name instead", || {
+    shared.seen("a name renamed away", || !mount("names/a").exists());
+    shared.seen("the new name", || {
         fs::read(mount("names/c")).is_ok_and(|read| read == b"another")
     });
     fs::remove_file(host("names/c")).unwrap();
-    shared.seen("a file that is removed", || !mount("names/c").exists());
+    shared.seen("an unlinked file", || !mount("names/c").exists());
     shared.seen("the empty listing", || listing().is_empty());
     for target in ["here", "there", "elsewhere"] {
         let _ = fs::remove_file(host("names/link"));
@@ -265,7 +264,7 @@ fn names(shared: &Shared) {
     }
 }
 
-fn attributes(shared: &Shared) {
+fn attributes(shared: &SharedMount) {
     let (host, mount) = (shared.host("attributes"), shared.mount("attributes"));
     fs::write(&host, "x").unwrap();
     for mode in [0o600, 0o444, 0o4755] {
@@ -295,7 +294,7 @@ fn attributes(shared: &Shared) {
     }
 }
 
-fn directories(shared: &Shared) {
+fn directories(shared: &SharedMount) {
     let (host, mount) = (
         |name: &str| shared.host(name),
         |name: &str| shared.mount(name),
@@ -308,90 +307,89 @@ fn directories(shared: &Shared) {
         mount("one/deep/f").exists() && mount("two/deep/f").exists()
     });
     assert_eq!(fs::read(mount("one/deep/f")).unwrap(), b"1");
-    fs::rename(host("one"), host("gone")).unwrap();
+    fs::rename(host("one"), host("moved")).unwrap();
     fs::rename(host("two"), host("one")).unwrap();
     shared.seen("a directory in the place of another", || {
         fs::read(mount("one/deep/f")).is_ok_and(|read| read == b"2")
     });
     shared.seen("the other in a new place", || {
-        fs::read(mount("gone/deep/f")).is_ok_and(|read| read == b"1")
+        fs::read(mount("moved/deep/f")).is_ok_and(|read| read == b"1")
     });
-    // What was found by its old name is written by its new one.
-    fs::write(mount("gone/deep/f"), "written").unwrap();
-    fs::write(mount("gone/deep/g"), "made").unwrap();
-    assert_eq!(fs::read(host("gone/deep/f")).unwrap(), b"written");
-    assert_eq!(fs::read(host("gone/deep/g")).unwrap(), b"made");
-    fs::remove_dir_all(host("gone")).unwrap();
-    shared.seen("a tree that is removed", || !mount("gone").exists());
+    // Files looked up by their old names are written by their new ones.
+    fs::write(mount("moved/deep/f"), "written").unwrap();
+    fs::write(mount("moved/deep/g"), "made").unwrap();
+    assert_eq!(fs::read(host("moved/deep/f")).unwrap(), b"written");
+    assert_eq!(fs::read(host("moved/deep/g")).unwrap(), b"made");
+    fs::remove_dir_all(host("moved")).unwrap();
+    shared.seen("a removed tree", || !mount("moved").exists());
 }
 
-fn everything(words: &'static str, promise: Promise) {
-    let shared = Shared::new(words, promise);
+fn everything(options: &'static str, promise: Promise) {
+    let shared = SharedMount::new(options, promise);
     contents(&shared);
     sizes(&shared);
     names(&shared);
     attributes(&shared);
     directories(&shared);
-    shared.bench.finish();
+    shared.fixture.finish();
 }
 
 #[test]
-fn with_push_changes_are_seen_soon() {
+fn push_external_change_is_seen_soon() {
     requires!(root, fuse);
     everything("rw,push=inotify", Promise::Soon);
 }
 
 #[test]
-fn with_a_time_to_live_changes_are_seen_soon() {
+fn ttl_external_change_is_seen_soon() {
     requires!(root, fuse);
     everything("rw,push=off,ttl=30ms", Promise::Soon);
 }
 
 #[test]
-fn without_a_time_to_live_changes_are_seen_at_once() {
+fn zero_ttl_external_change_is_seen_at_once() {
     requires!(root, fuse, linux(6, 13));
-    let shared = Shared::new("rw,push=off,ttl=0", Promise::AtOnce);
-    // The contents of pages that are mapped are looked at again when somebody reads or asks.
+    let shared = SharedMount::new("rw,push=off,ttl=0", Promise::AtOnce);
+    // Mapped pages are revalidated when any program reads the file or its attributes.
     contents(&shared);
     sizes(&shared);
     names(&shared);
     attributes(&shared);
     directories(&shared);
-    shared.bench.finish();
+    shared.fixture.finish();
 }
 
 #[test]
-fn without_a_cache_changes_are_seen_soon() {
+fn no_cache_external_change_is_seen_soon() {
     requires!(root, fuse, linux(6, 6));
-    let shared = Shared::new("rw,cache=none", Promise::Soon);
+    let shared = SharedMount::new("rw,cache=none", Promise::Soon);
     // Pages that are mapped stay as they are.
     sizes(&shared);
     names(&shared);
     attributes(&shared);
     directories(&shared);
-    shared.bench.finish();
+    shared.fixture.finish();
 }
 
 #[test]
-fn passed_through_changes_are_seen_soon() {
+fn passthrough_external_change_is_seen_soon() {
     requires!(root, fuse, linux(6, 9));
     everything("rw,passthrough=on", Promise::Soon);
 }
 
 /// Contents of files that the kernel reads by itself are the host's, so they are seen at once.
 #[test]
-fn passed_through_contents_are_seen_at_once() {
+fn passthrough_contents_are_seen_at_once() {
     requires!(root, fuse, linux(6, 9));
-    let shared = Shared::new("rw,passthrough=on,push=off,ttl=inf", Promise::AtOnce);
+    let shared = SharedMount::new("rw,passthrough=on,push=off,ttl=inf", Promise::AtOnce);
     contents(&shared);
     // Not so the time of modification.
-    shared.bench.mount.unmount();
+    shared.fixture.mount.unmount();
 }
 
-/// A file is replaced again and again: who opens it reads one version, whole, and never an older
-/// one afterwards.
-fn versions(words: &'static str) {
-    let shared = Shared::new(words, Promise::Soon);
+/// Replaces a file repeatedly: each open reads one whole version, never older than the one before.
+fn versions(options: &'static str) {
+    let shared = SharedMount::new(options, Promise::Soon);
     let write = |version: u32| {
         let bytes = version
             .to_le_bytes()
@@ -411,12 +409,12 @@ fn versions(words: &'static str) {
                     .and_then(|mut file| file.read_to_end(&mut bytes))
                 {
                     Ok(_) => {}
-                    // It was replaced twice between two steps of one open(2), as over NFS.
+                    // Replaced twice between two steps of one open(2), as over NFS.
                     Err(error) if Errno::from_io_error(&error) == Some(Errno::STALE) => {
                         stale += 1;
                         continue;
                     }
-                    Err(error) => panic!("{words}: {error}"),
+                    Err(error) => panic!("{options}: {error}"),
                 }
                 let version = u32::from_le_bytes(bytes[..4].try_into().unwrap());
                 let whole = version
@@ -424,10 +422,10 @@ fn versions(words: &'static str) {
                     .repeat(1 + version as usize * 97 % 5000);
                 assert!(
                     bytes == whole,
-                    "{words}: version {version} is not whole: {} bytes",
+                    "{options}: version {version} is not whole: {} bytes",
                     bytes.len()
                 );
-                assert!(version >= last, "{words}: version {version} after {last}");
+                assert!(version >= last, "{options}: version {version} after {last}");
                 (last, reads) = (version, reads + 1);
                 if was_over && version == 300 {
                     return (reads, stale);
@@ -437,32 +435,32 @@ fn versions(words: &'static str) {
         (1..=300).for_each(write);
         is_over.store(true, Ordering::Release);
         let (reads, stale) = reader.join().unwrap();
-        println!("{words}: {reads} reads, {stale} times ESTALE");
+        println!("{options}: {reads} reads, {stale} times ESTALE");
     });
-    shared.bench.finish();
+    shared.fixture.finish();
 }
 
 #[test]
-fn a_file_that_is_replaced_is_read_whole() {
+fn replaced_file_is_read_whole() {
     requires!(root, fuse);
-    for words in [
+    for options in [
         "rw,push=inotify",
         "rw,push=off,ttl=1ms",
         "rw,push=off,ttl=0",
         "rw,cache=none",
     ] {
-        versions(words);
+        versions(options);
     }
     if Need::Linux(6, 9).met().is_ok() {
         versions("rw,passthrough=on");
     }
 }
 
-/// What is written through the mount stays in the kernel's cache: only others' changes are told of.
+/// Data written through the mount stays in the kernel's cache: only external changes are pushed.
 #[test]
-fn own_writes_do_not_cost_own_pages() {
+fn own_write_keeps_cached_pages() {
     requires!(root, fuse, tool("fincore"));
-    let shared = Shared::new("rw,push=inotify", Promise::Soon);
+    let shared = SharedMount::new("rw,push=inotify", Promise::Soon);
     let resident = |name: &str| {
         let output = command("fincore")
             .args(["-bnro", "RES"])
@@ -481,12 +479,13 @@ fn own_writes_do_not_cost_own_pages() {
         file.write_all_at(&[version; LEN], 0).unwrap();
     }
     assert_eq!(resident("ours"), LEN);
-    // Notices come in the order of changes: after this one there is none to come for what was
-    // written before.
+    // Notices come in the order of changes: after this one, none is pending for the writes above.
     fs::write(shared.host("theirs"), "x").unwrap();
-    shared.seen("a file made by others", || shared.mount("theirs").exists());
+    shared.seen("a file created by the host", || {
+        shared.mount("theirs").exists()
+    });
     fs::write(shared.host("theirs"), "changed").unwrap();
-    shared.seen("and changed", || {
+    shared.seen("its change", || {
         fs::read(shared.mount("theirs")).unwrap() == b"changed"
     });
     assert_eq!(
@@ -495,19 +494,18 @@ fn own_writes_do_not_cost_own_pages() {
     );
     assert_eq!(resident("ours"), LEN);
     drop(file);
-    shared.bench.finish();
+    shared.fixture.finish();
 }
 
-/// While the server stands still the host's queue of events overflows: then everything may have
-/// changed.
+/// While the server is stopped, the host's event queue overflows: then everything may have changed.
 #[test]
-fn more_changes_than_fit_into_a_queue_are_seen() {
+fn change_after_queue_overflow_is_seen() {
     requires!(root, fuse);
-    let shared = Shared::new("rw,push=inotify", Promise::Soon);
+    let shared = SharedMount::new("rw,push=inotify", Promise::Soon);
     let max = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let max: usize = max.trim().parse().unwrap();
     if max > 100_000 {
-        return crate::support::require::report_skip("needs a queue of events that can be filled");
+        return crate::support::require::report_skip("needs an event queue that can be filled");
     }
     fs::create_dir_all(shared.host("folder/deep")).unwrap();
     fs::write(shared.host("folder/f"), "old").unwrap();
@@ -517,12 +515,12 @@ fn more_changes_than_fit_into_a_queue_are_seen() {
             .iter()
             .all(|name| fs::read(shared.mount(name)).is_ok_and(|read| read == text))
     };
-    shared.seen("what was there", || reads(b"old"));
+    shared.seen("the initial files", || reads(b"old"));
     assert!(!shared.mount("folder/new").exists() && !shared.mount("new").exists());
     let held = File::open(shared.mount("folder/f")).unwrap();
-    let server = shared.bench.mount.process();
+    let server = shared.fixture.mount.process();
     rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
-    // Two in turn: the same event twice is one.
+    // Two files in turn: equal consecutive events are merged.
     let noise = ["folder/one", "folder/two"].map(|name| File::create(shared.host(name)).unwrap());
     for number in 0..max + 1000 {
         noise[number % 2].write_all_at(b"x", 0).unwrap();
@@ -538,24 +536,24 @@ fn more_changes_than_fit_into_a_queue_are_seen() {
         held.read_at(&mut buf, 0)
             .is_ok_and(|count| buf[..count] == *b"newer")
     });
-    shared.seen("names that were not there", || {
+    shared.seen("new names", || {
         shared.mount("folder/new").exists() && shared.mount("new").exists()
     });
     drop(held);
-    shared.bench.finish();
+    shared.fixture.finish();
 }
 
-/// Both sides work in the same directories at once: nobody waits for ever, own calls succeed, and
-/// in the end both see the same.
+/// Host and mount change the same directories at the same time: no call hangs, calls on own files
+/// succeed, and in the end both sides agree.
 #[test]
-fn both_sides_work_at_once() {
+fn concurrent_host_and_mount_changes_agree() {
     requires!(root, fuse);
-    for words in [
+    for options in [
         "rw,push=inotify",
         "rw,push=off,ttl=0",
         "rw,push=off,ttl=20ms",
     ] {
-        let shared = Shared::new(words, Promise::Soon);
+        let shared = SharedMount::new(options, Promise::Soon);
         let (host, mount) = (
             |name: &str| shared.host(name),
             |name: &str| shared.mount(name),
@@ -565,7 +563,7 @@ fn both_sides_work_at_once() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // What is listed may be gone by the time it is opened.
+                    // An entry may be unlinked before it is opened.
                     for entry in fs::read_dir(mount("d")).unwrap().flatten() {
                         let _ = (entry.metadata(), fs::read(entry.path()));
                     }
@@ -613,15 +611,15 @@ fn both_sides_work_at_once() {
         shared.seen("the same times", || {
             changed(mount("d")) == changed(host("d"))
         });
-        shared.bench.finish();
+        shared.fixture.finish();
     }
 }
 
-/// Events about it look like those about our own write.
+/// Events of the external write look like those of the mount's own write.
 #[test]
-fn a_change_that_follows_an_own_one_is_seen() {
+fn external_change_after_own_write_is_seen() {
     requires!(root, fuse);
-    let shared = Shared::new("rw,push=inotify", Promise::Soon);
+    let shared = SharedMount::new("rw,push=inotify", Promise::Soon);
     let theirs = File::create(shared.host("f")).unwrap();
     let ours = OpenOptions::new()
         .read(true)
@@ -632,20 +630,20 @@ fn a_change_that_follows_an_own_one_is_seen() {
         ours.write_all_at(&[version; LEN], 0).unwrap();
         theirs.write_all_at(&[version + 1; LEN], 0).unwrap();
         let mut buf = [0; LEN];
-        shared.seen("what others wrote after us", || {
+        shared.seen("the external write after the own one", || {
             ours.read_exact_at(&mut buf, 0).unwrap();
             self::version(&buf, version, version + 1) == Some(version + 1)
         });
     }
     drop(ours);
-    shared.bench.finish();
+    shared.fixture.finish();
 }
 
-/// What is written past Folio is known to every call that follows.
+/// Every call after a write that bypasses Folio knows its effect.
 #[test]
-fn what_the_kernel_writes_by_itself_is_known_at_once() {
+fn passthrough_write_is_known_at_once() {
     requires!(root, fuse, linux(6, 9));
-    let shared = Shared::new("rw,passthrough=on,push=off,ttl=inf", Promise::AtOnce);
+    let shared = SharedMount::new("rw,passthrough=on,push=off,ttl=inf", Promise::AtOnce);
     let path = shared.mount("f");
     let file = OpenOptions::new()
         .read(true)
@@ -694,5 +692,5 @@ fn what_the_kernel_writes_by_itself_is_known_at_once() {
         (seen.mtime(), seen.mtime_nsec()),
         (there.mtime(), there.mtime_nsec())
     );
-    shared.bench.finish();
+    shared.fixture.finish();
 }

@@ -1,22 +1,22 @@
-//! Images and directories mounted through FUSE: every operation by calls of the host, whole trees,
-//! other users, real programs, foreign suites, and changes by others.
+//! Images and directories mounted through FUSE: every operation by system calls, whole trees, other
+//! users, real programs, foreign test suites, external changes.
 //!
 //! ```text
-//!   calls of the host --> kernel --> folio mount --> image     --> e2fsck, the kernel's own mount
-//!                                               --> directory --> the same directory, without folio
-//!     operations.rs   each operation once         trees.rs      cp -a, and who unmounts how
+//!   system calls --> kernel --> folio mount --> image     --> e2fsck, the kernel's own mount
+//!                                           --> directory --> the same directory, without folio
+//!     operations.rs   each operation once         trees.rs      cp -a, and ways to unmount
 //!     users.rs        permissions and ACLs        suites.rs     pjdfstest, fsx
-//!     programs.rs     git, cargo, SQLite          coherence.rs  what others change is seen, and when
-//!     manners.rs      readiness, kill -9, no root
+//!     programs.rs     git, cargo, SQLite          coherence.rs  external changes, and their delay
+//!     service.rs      readiness, kill -9, no root
 //! ```
 
 mod coherence;
-mod manners;
 mod mount;
 mod operations;
 #[path = "../support/probe.rs"]
 mod probe;
 mod programs;
+mod service;
 mod suites;
 #[path = "../support/mod.rs"]
 mod support;
@@ -30,64 +30,64 @@ use support::tools::{fsck, mke2fs};
 use support::{Manifest, Need, Scope};
 use tempfile::TempDir;
 
-/// What is mounted.
+/// The kind of file system behind the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ground {
+enum MountSource {
     /// An image with an empty ext4.
     Image,
-    /// An empty directory, whose files go through the server.
+    /// An empty directory whose files go through the server.
     Directory,
-    /// An empty directory, whose files the kernel reads and writes by itself.
+    /// An empty directory whose files the kernel reads and writes by itself.
     Passthrough,
 }
 
-/// A mount of something that was empty.
-struct Bench {
-    /// Before the folder, so that nothing is mounted when that goes.
+/// A mount of an empty file system.
+struct Fixture {
+    /// Before the folder, so that nothing is mounted in it when it is removed.
     mount: FuseMount,
-    ground: Ground,
+    source: MountSource,
     /// The image or the directory.
     behind: PathBuf,
-    /// Last.
+    /// Dropped last.
     folder: TempDir,
 }
 
-impl Bench {
+impl Fixture {
     #[track_caller]
-    fn new(words: &str) -> Self {
-        Self::on(Ground::Image, words)
+    fn new(options: &str) -> Self {
+        Self::on(MountSource::Image, options)
     }
 
     #[track_caller]
-    fn on(ground: Ground, words: &str) -> Self {
+    fn on(source: MountSource, options: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let behind = match ground {
-            Ground::Image => empty(folder.path()),
-            Ground::Directory | Ground::Passthrough => {
+        let behind = match source {
+            MountSource::Image => empty(folder.path()),
+            MountSource::Directory | MountSource::Passthrough => {
                 let directory = folder.path().join("behind");
                 std::fs::create_dir(&directory).unwrap();
                 directory
             }
         };
-        let mount = FuseMount::new(&behind, &format!("{words}{}", ground.words()));
+        let mount = FuseMount::new(&behind, &format!("{options}{}", source.options()));
         Self {
             mount,
-            ground,
+            source,
             behind,
             folder,
         }
     }
 
-    /// The same, if the machine has what that takes; else the test is reported as skipped.
-    fn try_on(ground: Ground, words: &str, tools: &[&'static str]) -> Option<Self> {
+    /// Creates the fixture if the machine meets the needs; else reports the test as skipped.
+    fn try_on(source: MountSource, options: &str, tools: &[&'static str]) -> Option<Self> {
         let tools = tools.iter().map(|tool| Need::Tool(tool));
         match [Need::Root, Need::Fuse]
             .into_iter()
-            .chain(ground.needs())
+            .chain(source.needs())
             .chain(tools)
             .try_for_each(Need::met)
         {
-            Ok(()) => Some(Self::on(ground, words)),
+            Ok(()) => Some(Self::on(source, options)),
             Err(reason) => {
                 report_skip(&reason);
                 None
@@ -99,10 +99,10 @@ impl Bench {
         self.mount.at(name)
     }
 
-    /// Unmounts, and has e2fsck look; of a directory the mount showed what is there.
+    /// Unmounts, and checks an image with e2fsck; a directory must have what the mount showed.
     #[track_caller]
     fn finish(self) {
-        if self.ground == Ground::Image {
+        if self.source == MountSource::Image {
             self.mount.unmount();
             return fsck(&self.behind);
         }
@@ -116,7 +116,7 @@ impl Bench {
     }
 }
 
-impl Ground {
+impl MountSource {
     fn needs(self) -> Vec<Need> {
         match self {
             Self::Image => vec![Need::Tool("mke2fs"), Need::Tool("e2fsck")],
@@ -125,7 +125,7 @@ impl Ground {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn options(self) -> &'static str {
         match self {
             Self::Image => "",
             Self::Directory => ",passthrough=off",
@@ -134,28 +134,27 @@ impl Ground {
     }
 }
 
-/// Tests on every ground of functions that take a bench, with the words of `-o` and the programs
-/// that are needed.
-macro_rules! everywhere {
-    ($($name:ident: $words:literal $(, $tool:literal)*;)+) => {
-        $crate::everywhere!(@on on_an_image Image: $($name: $words $(, $tool)*;)+);
-        $crate::everywhere!(@on on_a_directory Directory: $($name: $words $(, $tool)*;)+);
-        $crate::everywhere!(@on passed_through Passthrough: $($name: $words $(, $tool)*;)+);
+/// Tests a function with a fixture of each source, with `-o` options and the programs it needs.
+macro_rules! for_each_source {
+    ($($name:ident: $options:literal $(, $tool:literal)*;)+) => {
+        $crate::for_each_source!(@on image Image: $($name: $options $(, $tool)*;)+);
+        $crate::for_each_source!(@on directory Directory: $($name: $options $(, $tool)*;)+);
+        $crate::for_each_source!(@on passthrough Passthrough: $($name: $options $(, $tool)*;)+);
     };
-    (@on $module:ident $ground:ident: $($name:ident: $words:literal $(, $tool:literal)*;)+) => {
+    (@on $module:ident $source:ident: $($name:ident: $options:literal $(, $tool:literal)*;)+) => {
         mod $module {
             $(
                 #[test]
                 fn $name() {
-                    if let Some(bench) = $crate::Bench::try_on($crate::Ground::$ground, $words, &[$($tool),*]) {
-                        super::$name(bench);
+                    if let Some(fixture) = $crate::Fixture::try_on($crate::MountSource::$source, $options, &[$($tool),*]) {
+                        super::$name(fixture);
                     }
                 }
             )+
         }
     };
 }
-pub(crate) use everywhere;
+pub(crate) use for_each_source;
 
 fn empty(folder: &Path) -> PathBuf {
     let image = folder.join("disk.img");

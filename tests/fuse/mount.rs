@@ -1,4 +1,4 @@
-//! `folio mount` as a user runs it; no mount outlives its test.
+//! `folio mount` as users run it; no mount outlives its test.
 
 use crate::support::tools::{command, text};
 use std::io::{BufRead, BufReader};
@@ -11,30 +11,30 @@ use tempfile::TempDir;
 pub(crate) struct FuseMount {
     folder: Option<TempDir>,
     server: Child,
-    /// What the command tells after it is ready.
-    told: Option<BufReader<std::process::ChildStderr>>,
+    /// The command's standard error after it is ready.
+    stderr: Option<BufReader<std::process::ChildStderr>>,
 }
 
 impl FuseMount {
-    /// Mounts `image`, or a directory, with the words of `-o`.
+    /// Mounts `image`, or a directory, with `-o` options.
     #[track_caller]
-    pub(crate) fn new(image: &Path, words: &str) -> Self {
+    pub(crate) fn new(image: &Path, options: &str) -> Self {
         let folder = TempDir::with_prefix("folio-fuse-").expect("a folder to mount on");
-        Self::in_folder(folder, image, words)
+        Self::in_folder(folder, image, options)
     }
 
-    /// Mounts in the place of this one, which has lost its server.
+    /// Mounts on the same directory again, after the server has died.
     #[track_caller]
-    pub(crate) fn again(mut self, source: &Path, words: &str) -> Self {
+    pub(crate) fn again(mut self, source: &Path, options: &str) -> Self {
         let folder = self.folder.take().expect("only this takes it");
-        Self::in_folder(folder, source, words)
+        Self::in_folder(folder, source, options)
     }
 
     #[track_caller]
-    fn in_folder(folder: TempDir, image: &Path, words: &str) -> Self {
+    fn in_folder(folder: TempDir, image: &Path, options: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
         command
-            .args(["mount", "-o", words])
+            .args(["mount", "-o", options])
             .arg(image)
             .arg(folder.path());
         let mut server = command
@@ -42,14 +42,14 @@ impl FuseMount {
             .stderr(Stdio::piped())
             .spawn()
             .expect("folio starts");
-        let mut told = BufReader::new(server.stderr.take().expect("standard error is a pipe"));
+        let mut stderr = BufReader::new(server.stderr.take().expect("standard error is a pipe"));
         let mut line = String::new();
-        // It speaks when it is ready, or ends.
-        told.read_line(&mut line).expect("folio tells");
+        // The command prints a line when it is ready, or an error.
+        stderr.read_line(&mut line).expect("folio prints a line");
         let this = Self {
             folder: Some(folder),
             server,
-            told: Some(told),
+            stderr: Some(stderr),
         };
         assert!(
             line.contains("until Ctrl-C"),
@@ -59,7 +59,7 @@ impl FuseMount {
         this
     }
 
-    /// Where it is mounted.
+    /// Returns the directory of the mount.
     pub(crate) fn path(&self) -> PathBuf {
         self.folder
             .as_ref()
@@ -67,25 +67,25 @@ impl FuseMount {
             .unwrap_or_default()
     }
 
-    /// A path below it.
+    /// Returns a path below it.
     pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path().join(name)
     }
 
-    /// The serving process.
+    /// Returns the serving process.
     pub(crate) fn process(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.server)
     }
 
-    /// Unmounts as its owner does, and waits until the image is complete.
+    /// Unmounts by umount(8), and waits until the image is complete.
     #[track_caller]
     #[expect(
         clippy::disallowed_methods,
-        reason = "nothing tells when a mount is no longer busy"
+        reason = "the end of a busy mount has no notification"
     )]
     pub(crate) fn unmount(mut self) {
-        // Busy for a moment: a program that another test starts holds copies of our files until its
-        // exec.
+        // Busy for a moment: a child of another test holds copies of this test's files until its
+        // exec(2).
         for attempt in 0.. {
             let output = command("umount")
                 .arg(self.path())
@@ -101,27 +101,27 @@ impl FuseMount {
             );
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        let (status, told) = self.ended();
+        let (status, stderr) = self.ended();
         assert!(
-            status.success() && told.is_empty(),
-            "folio mount: {status}: {told}"
+            status.success() && stderr.is_empty(),
+            "folio mount: {status}: {stderr}"
         );
     }
 
-    /// How the command ended, and what it told since it was ready.
+    /// Waits for the command; returns its status and its output since it was ready.
     pub(crate) fn ended(&mut self) -> (ExitStatus, String) {
-        let mut told = String::new();
-        if let Some(mut pipe) = self.told.take() {
-            std::io::Read::read_to_string(&mut pipe, &mut told).expect("folio tells text");
+        let mut text = String::new();
+        if let Some(mut stderr) = self.stderr.take() {
+            std::io::Read::read_to_string(&mut stderr, &mut text).expect("folio prints text");
         }
-        (self.server.wait().expect("folio ends"), told)
+        (self.server.wait().expect("folio ends"), text)
     }
 }
 
 impl Drop for FuseMount {
     fn drop(&mut self) {
         if let Ok(None) = self.server.try_wait() {
-            // Gone from the tree now; the kernel aborts what is under way when the server ends.
+            // Detached now; the kernel aborts pending requests when the server ends.
             let _ = command("umount").arg("--lazy").arg(self.path()).status();
             let _ = self.server.kill();
             let _ = self.server.wait();

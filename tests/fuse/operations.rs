@@ -1,7 +1,7 @@
-//! Each operation once, by a call of the host.
+//! Each operation once, by a system call of the host.
 
 use crate::support::requires;
-use crate::{Bench, Ground, everywhere, probe};
+use crate::{Fixture, MountSource, for_each_source, probe};
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -10,18 +10,18 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 
-everywhere! {
-    files_are_made_written_read_and_cut: "rw";
-    names_are_made_moved_linked_and_taken_away: "rw";
-    attributes_and_extended_ones_are_set: "rw";
-    space_is_reserved_punched_found_and_copied: "rw";
-    a_file_without_a_name_goes_on_until_it_is_closed: "rw";
-    large_directories_are_listed_whole_while_they_change: "rw";
-    locks_hold_among_those_who_use_the_mount: "rw";
+for_each_source! {
+    file_written_and_truncated_reads_back: "rw";
+    name_operations_change_the_tree: "rw";
+    set_attributes_and_xattrs_read_back: "rw";
+    fallocate_seek_and_copy_match_content: "rw";
+    unlinked_open_file_stays_usable: "rw";
+    listing_during_unlink_is_complete: "rw";
+    locks_within_mount_exclude_each_other: "rw";
 }
 
-fn files_are_made_written_read_and_cut(bench: Bench) {
-    let path = bench.at("file");
+fn file_written_and_truncated_reads_back(fixture: Fixture) {
+    let path = fixture.at("file");
     let content: Vec<u8> = (0..3_000_001_u32).map(|i| (i % 251) as u8).collect();
     fs::write(&path, &content).unwrap();
     assert_eq!(fs::read(&path).unwrap(), content);
@@ -57,7 +57,7 @@ fn files_are_made_written_read_and_cut(bench: Bench) {
         let metadata = fs::metadata(&path).unwrap();
         assert!(metadata.len() == 0 && metadata.mtime() > 1);
     }
-    bench.finish();
+    fixture.finish();
 }
 
 fn stamp(secs: i64) -> Timespec {
@@ -67,8 +67,8 @@ fn stamp(secs: i64) -> Timespec {
     }
 }
 
-fn names_are_made_moved_linked_and_taken_away(bench: Bench) {
-    let at = |name: &str| bench.at(name);
+fn name_operations_change_the_tree(fixture: Fixture) {
+    let at = |name: &str| fixture.at(name);
     fs::create_dir_all(at("a/b/c")).unwrap();
     fs::write(at("a/f"), "f").unwrap();
     fs::hard_link(at("a/f"), at("a/g")).unwrap();
@@ -129,11 +129,11 @@ fn names_are_made_moved_linked_and_taken_away(bench: Bench) {
         }
         fs::remove_file(at("node")).unwrap();
     }
-    bench.finish();
+    fixture.finish();
 }
 
-fn attributes_and_extended_ones_are_set(bench: Bench) {
-    let path = bench.at("f");
+fn set_attributes_and_xattrs_read_back(fixture: Fixture) {
+    let path = fixture.at("f");
     fs::write(&path, "x").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
     std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
@@ -143,19 +143,20 @@ fn attributes_and_extended_ones_are_set(bench: Bench) {
     };
     rustix::fs::utimensat(rustix::fs::CWD, &path, &times, AtFlags::empty()).unwrap();
     let now = fs::metadata(&path).unwrap();
-    // A change of owner takes setuid away.
+    // A change of owner clears setuid.
     assert_eq!((now.mode() & 0o7777, now.uid(), now.gid()), (0o751, 12, 34));
     assert_eq!(
         (now.atime(), now.mtime(), now.mtime_nsec()),
         (-7, 5_000_000_000, 123_456_789)
     );
-    if bench.ground == Ground::Image {
-        let born = fs::metadata(&path)
+    if fixture.source == MountSource::Image {
+        let created = fs::metadata(&path)
             .unwrap()
             .created()
-            .expect("a time of birth, since Linux 6.6");
+            .expect("a birth time, since Linux 6.6");
         assert!(
-            born.duration_since(std::time::UNIX_EPOCH)
+            created
+                .duration_since(std::time::UNIX_EPOCH)
                 .unwrap()
                 .as_secs()
                 > 1 << 30
@@ -187,24 +188,24 @@ fn attributes_and_extended_ones_are_set(bench: Bench) {
         rustix::fs::getxattr(&path, "user.a", &mut buf),
         Err(Errno::NODATA)
     );
-    let told = rustix::fs::statvfs(bench.mount.path()).unwrap();
+    let statistics = rustix::fs::statvfs(fixture.mount.path()).unwrap();
     assert!(
-        told.f_blocks > 0
-            && told.f_bfree < told.f_blocks
-            && told.f_namemax == 255
-            && told.f_files > 0
+        statistics.f_blocks > 0
+            && statistics.f_bfree < statistics.f_blocks
+            && statistics.f_namemax == 255
+            && statistics.f_files > 0
     );
-    bench.finish();
+    fixture.finish();
 }
 
-fn space_is_reserved_punched_found_and_copied(bench: Bench) {
+fn fallocate_seek_and_copy_match_content(fixture: Fixture) {
     let open = |name: &str| {
         OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(bench.at(name))
+            .open(fixture.at(name))
             .unwrap()
     };
     let file = open("f");
@@ -242,34 +243,34 @@ fn space_is_reserved_punched_found_and_copied(bench: Bench) {
     copy.read_exact_at(&mut got, 1000).unwrap();
     assert!(want == got);
     drop((file, copy));
-    bench.finish();
+    fixture.finish();
 }
 
-fn a_file_without_a_name_goes_on_until_it_is_closed(bench: Bench) {
-    let free = || rustix::fs::statvfs(bench.mount.path()).unwrap().f_ffree;
+fn unlinked_open_file_stays_usable(fixture: Fixture) {
+    let free = || rustix::fs::statvfs(fixture.mount.path()).unwrap().f_ffree;
     let before = free();
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
-        .open(bench.at("f"))
+        .open(fixture.at("f"))
         .unwrap();
-    fs::remove_file(bench.at("f")).unwrap();
+    fs::remove_file(fixture.at("f")).unwrap();
     file.write_all(b"still here").unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
-    // Others use the file system of a directory.
-    assert!(bench.ground != Ground::Image || free() == before - 1);
+    // Other programs use the file system behind a directory.
+    assert!(fixture.source != MountSource::Image || free() == before - 1);
     file.rewind().unwrap();
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "still here");
     drop(file);
-    probe::unnamed(&bench.mount.path());
-    bench.finish();
+    probe::unnamed(&fixture.mount.path());
+    fixture.finish();
 }
 
-fn large_directories_are_listed_whole_while_they_change(bench: Bench) {
-    let folder = bench.at("folder");
+fn listing_during_unlink_is_complete(fixture: Fixture) {
+    let folder = fixture.at("folder");
     fs::create_dir(&folder).unwrap();
     for number in 0..3000 {
         File::create(folder.join(format!("a name that is not short {number}"))).unwrap();
@@ -284,7 +285,7 @@ fn large_directories_are_listed_whole_while_they_change(bench: Bench) {
     listed.sort();
     listed.dedup();
     assert_eq!(listed.len(), 3000);
-    // As rm -r does it: what is there all the time is listed once, whatever goes meanwhile.
+    // As in rm -r: an entry that stays is listed once, although other entries are unlinked.
     for (index, entry) in fs::read_dir(&folder).unwrap().enumerate() {
         let entry = entry.unwrap();
         assert!(entry.file_type().unwrap().is_file() && entry.metadata().unwrap().len() == 0);
@@ -293,33 +294,34 @@ fn large_directories_are_listed_whole_while_they_change(bench: Bench) {
         }
     }
     assert_eq!(names().len(), 1500);
-    bench.finish();
+    fixture.finish();
 }
 
-/// The kernel keeps them, so who uses the directory behind does not see them.
-fn locks_hold_among_those_who_use_the_mount(bench: Bench) {
+/// The kernel holds the locks of the mount, so programs on the directory itself do not see them.
+fn locks_within_mount_exclude_each_other(fixture: Fixture) {
     use rustix::fs::{FlockOperation, flock};
-    probe::locks(&bench.at("f"));
-    if bench.ground != Ground::Image {
-        let files = [bench.at("f"), bench.behind.join("f")].map(|path| File::open(path).unwrap());
+    probe::locks(&fixture.at("f"));
+    if fixture.source != MountSource::Image {
+        let files =
+            [fixture.at("f"), fixture.behind.join("f")].map(|path| File::open(path).unwrap());
         for file in &files {
             flock(file, FlockOperation::NonBlockingLockExclusive).unwrap();
         }
     }
-    bench.finish();
+    fixture.finish();
 }
 
-/// What pjdfstest cannot see through FUSE: pathconf(3) has no LINK_MAX there.
+/// Not covered by pjdfstest through FUSE, where pathconf(3) has no LINK_MAX.
 #[test]
-fn a_file_has_65000_names_and_no_more() {
+fn link_beyond_65000_returns_emlink() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
-    fs::write(bench.at("0"), "x").unwrap();
+    let fixture = Fixture::new("rw");
+    fs::write(fixture.at("0"), "x").unwrap();
     for number in 1..65_000 {
-        fs::hard_link(bench.at("0"), bench.at(&number.to_string())).unwrap();
+        fs::hard_link(fixture.at("0"), fixture.at(&number.to_string())).unwrap();
     }
-    assert_eq!(fs::metadata(bench.at("7")).unwrap().nlink(), 65_000);
-    let error = fs::hard_link(bench.at("0"), bench.at("one too many")).unwrap_err();
+    assert_eq!(fs::metadata(fixture.at("7")).unwrap().nlink(), 65_000);
+    let error = fs::hard_link(fixture.at("0"), fixture.at("one too many")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(31));
-    bench.finish();
+    fixture.finish();
 }

@@ -1,7 +1,7 @@
 //! Real programs on the mount: git, cargo, SQLite, and programs that run from it.
 
 use crate::support::tools::{command, run, succeed, text};
-use crate::{Bench, Ground, everywhere};
+use crate::{Fixture, MountSource, for_each_source};
 use rusqlite::{Connection, params};
 use std::ffi::OsStr;
 use std::fs;
@@ -9,14 +9,14 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-everywhere! {
-    git_clones_checks_out_and_finds_nothing_wrong: "rw", "git";
-    cargo_builds_a_program_that_runs: "rw", "cargo";
-    sqlite_keeps_what_several_connections_write: "rw";
-    programs_run_from_the_mount: "rw";
+for_each_source! {
+    git_clone_passes_fsck: "rw", "git";
+    cargo_build_runs_and_rebuilds: "rw", "cargo";
+    sqlite_concurrent_writers_keep_rows: "rw";
+    program_runs_from_mount: "rw";
 }
 
-fn git(folder: &Path, words: &[&str]) -> String {
+fn git(folder: &Path, args: &[&str]) -> String {
     let mut git = command("git");
     git.arg("-C").arg(folder).args([
         "-c",
@@ -24,18 +24,18 @@ fn git(folder: &Path, words: &[&str]) -> String {
         "-c",
         "user.email=folio@example.org",
     ]);
-    // Nothing of the user's own settings, and no work that goes on after the command.
+    // Without the user's own settings, and without background work after the command.
     git.env("GIT_CONFIG_GLOBAL", "/dev/null").args([
         "-c",
         "gc.auto=0",
         "-c",
         "maintenance.auto=false",
     ]);
-    text(&succeed(git.args(words)))
+    text(&succeed(git.args(args)))
 }
 
-fn git_clones_checks_out_and_finds_nothing_wrong(bench: Bench) {
-    let origin = bench.folder.path().join("origin");
+fn git_clone_passes_fsck(fixture: Fixture) {
+    let origin = fixture.folder.path().join("origin");
     fs::create_dir(&origin).unwrap();
     git(&origin, &["init", "-q"]);
     let write = |version: u32| {
@@ -55,12 +55,11 @@ fn git_clones_checks_out_and_finds_nothing_wrong(bench: Bench) {
     };
     write(1);
     write(2);
-    let clone = bench.at("clone");
-    let words = ["clone", "-q", "--no-hardlinks"].map(OsStr::new);
+    let clone = fixture.at("clone");
+    let args = ["clone", "-q", "--no-hardlinks"].map(OsStr::new);
     run(
         "git",
-        words
-            .into_iter()
+        args.into_iter()
             .chain([origin.as_os_str(), clone.as_os_str()]),
     );
     for version in ["v1", "v2", "v1"] {
@@ -80,11 +79,11 @@ fn git_clones_checks_out_and_finds_nothing_wrong(bench: Bench) {
     git(&clone, &["repack", "-adq"]);
     git(&clone, &["fsck", "--full", "--strict"]);
     assert_eq!(git(&clone, &["status", "--porcelain"]), "");
-    bench.finish();
+    fixture.finish();
 }
 
-fn cargo_builds_a_program_that_runs(bench: Bench) {
-    let package = bench.at("package");
+fn cargo_build_runs_and_rebuilds(fixture: Fixture) {
+    let package = fixture.at("package");
     fs::create_dir_all(package.join("src")).unwrap();
     let manifest =
         "[package]\nname = \"small\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[workspace]\n";
@@ -104,14 +103,14 @@ fn cargo_builds_a_program_that_runs(bench: Bench) {
         cargo
             .args(["run", "--quiet", "--offline", "--manifest-path"])
             .arg(package.join("Cargo.toml"));
-        // Nothing of the build that runs this test.
+        // Without the settings of the build that runs this test.
         cargo
             .env("CARGO_TARGET_DIR", package.join("target"))
             .env_remove("RUSTFLAGS");
         text(&succeed(&mut cargo))
     };
     assert_eq!(build(), "42");
-    // By its time of modification cargo knows what has changed.
+    // Cargo detects the change by the mtime.
     fs::write(
         package.join("src/lib.rs"),
         "pub fn answer() -> u32 { 43 }\n",
@@ -119,53 +118,53 @@ fn cargo_builds_a_program_that_runs(bench: Bench) {
     .unwrap();
     assert_eq!(build(), "43");
     assert_eq!(build(), "43");
-    bench.finish();
+    fixture.finish();
 }
 
 #[test]
-fn sqlite_where_the_kernel_writes_back() {
-    if let Some(bench) = Bench::try_on(Ground::Image, "rw,writeback", &[]) {
-        // Part of a page, by who may not read.
-        fs::write(bench.at("f"), [1; 10_000]).unwrap();
+fn sqlite_with_writeback_keeps_rows() {
+    if let Some(fixture) = Fixture::try_on(MountSource::Image, "rw,writeback", &[]) {
+        // Part of a page, through a file that is not open for reading.
+        fs::write(fixture.at("f"), [1; 10_000]).unwrap();
         let file = fs::OpenOptions::new()
             .write(true)
-            .open(bench.at("f"))
+            .open(fixture.at("f"))
             .unwrap();
         file.write_all_at(&[2; 100], 5000).unwrap();
         drop(file);
-        let read = fs::read(bench.at("f")).unwrap();
+        let read = fs::read(fixture.at("f")).unwrap();
         assert!(
             read.iter()
                 .enumerate()
                 .all(|(at, byte)| *byte == 1 + u8::from((5000..5100).contains(&at)))
         );
-        sqlite_keeps_what_several_connections_write(bench);
+        sqlite_concurrent_writers_keep_rows(fixture);
     }
 }
 
-fn sqlite_keeps_what_several_connections_write(bench: Bench) {
+fn sqlite_concurrent_writers_keep_rows(fixture: Fixture) {
     const ROWS: i64 = 60;
     for mode in ["WAL", "DELETE"] {
-        let path = bench.at(&format!("{mode}.db"));
+        let path = fixture.at(&format!("{mode}.db"));
         let connect = || {
             let database = Connection::open(&path).unwrap();
             database.busy_timeout(Duration::from_secs(60)).unwrap();
-            let words = format!(
+            let pragmas = format!(
                 "PRAGMA journal_mode={mode}; PRAGMA synchronous=NORMAL; PRAGMA cache_size=10;"
             );
-            database.execute_batch(&words).unwrap();
+            database.execute_batch(&pragmas).unwrap();
             database
         };
         connect()
-            .execute_batch("CREATE TABLE t (who INTEGER, n INTEGER, v BLOB)")
+            .execute_batch("CREATE TABLE t (writer INTEGER, n INTEGER, v BLOB)")
             .unwrap();
         std::thread::scope(|scope| {
-            for who in 0..3_i64 {
+            for writer in 0..3_i64 {
                 scope.spawn(move || {
                     let database = connect();
                     for number in 0..ROWS {
-                        let value = vec![who as u8; 100 + 37 * number as usize];
-                        let row = params![who, number, value];
+                        let value = vec![writer as u8; 100 + 37 * number as usize];
+                        let row = params![writer, number, value];
                         database
                             .execute("INSERT INTO t VALUES (?1, ?2, ?3)", row)
                             .unwrap();
@@ -187,12 +186,12 @@ fn sqlite_keeps_what_several_connections_write(bench: Bench) {
         let wrong = "SELECT CAST(COUNT(*) AS TEXT) FROM t WHERE length(v) != 100 + 37 * n";
         assert_eq!(ask(wrong), "0");
     }
-    bench.finish();
+    fixture.finish();
 }
 
-/// Programs are mapped, and what runs cannot be written.
-fn programs_run_from_the_mount(bench: Bench) {
-    let program = bench.at("sh");
+/// A program is mapped, and cannot be written while it runs.
+fn program_runs_from_mount(fixture: Fixture) {
+    let program = fixture.at("sh");
     fs::copy("/bin/sh", &program).unwrap();
     let mut child = std::process::Command::new(&program);
     let mut child = child.args(["-c", "read line; echo \"$line\""]);
@@ -214,8 +213,8 @@ fn programs_run_from_the_mount(bench: Bench) {
         .unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.stdout, b"still running\n");
-    // A program that is made, and made again, is the new one.
-    let script = bench.at("script");
+    // A program that is written again runs in its new version.
+    let script = fixture.at("script");
     for version in 0..3 {
         fs::write(
             &script,
@@ -232,5 +231,5 @@ fn programs_run_from_the_mount(bench: Bench) {
     file.write_all_at(b"#!/nowhere", 0).unwrap();
     drop(file);
     assert!(std::process::Command::new(&program).status().is_err());
-    bench.finish();
+    fixture.finish();
 }

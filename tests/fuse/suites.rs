@@ -3,13 +3,13 @@
 
 use crate::support::require::find;
 use crate::support::tools::{command, mke2fs, text};
-use crate::{Bench, FuseMount, Ground, everywhere};
+use crate::{Fixture, FuseMount, MountSource, for_each_source};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// What pjdfstest is told. A nap is longer than the step of the clock that stamps inodes.
+/// Settings of pjdfstest. A nap is longer than a tick of the clock for inode times.
 const PJDFSTEST: &str = r#"
 [features]
 posix_fallocate = {}
@@ -26,11 +26,11 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 /// Cases that cannot run through FUSE; docs/conformance.md says why.
 const EXCLUDED: [&str; 1] = ["link::link_count_max"];
 
-fn pjdfstest(bench: &Bench, second: &Path, patterns: &[&str], allow_remount: bool) -> String {
+fn pjdfstest(fixture: &Fixture, second: &Path, patterns: &[&str], allow_remount: bool) -> String {
     let settings = PJDFSTEST.replace("REMOUNT", if allow_remount { "true" } else { "false" });
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), settings).unwrap();
-    // Where a helper for FUSE is installed, mount(8) asks it to remount, which it cannot.
+    // Where a mount helper for FUSE is installed, mount(8) calls it to remount, which fails.
     let programs = TempDir::new().unwrap();
     let mount = programs.path().join("mount");
     fs::write(
@@ -55,52 +55,53 @@ fn pjdfstest(bench: &Bench, second: &Path, patterns: &[&str], allow_remount: boo
         .arg("-c")
         .arg(file.path())
         .arg("-p")
-        .arg(bench.mount.path())
+        .arg(fixture.mount.path())
         .arg("-s")
         .arg(second)
         .args(patterns);
     let output = suite.output().unwrap();
-    let told = text(&output);
+    let report = text(&output);
     assert!(
-        output.status.success() && told.contains(" 0 failed"),
-        "pjdfstest: {}\n{told}",
+        output.status.success() && report.contains(" 0 failed"),
+        "pjdfstest: {}\n{report}",
         output.status
     );
-    told
+    report
 }
 
-fn skipped(told: &str) -> Vec<&str> {
-    told.lines()
+fn skipped(report: &str) -> Vec<&str> {
+    report
+        .lines()
         .filter_map(|line| line.strip_suffix("skipped"))
         .map(str::trim)
         .collect()
 }
 
-everywhere! {
+for_each_source! {
     pjdfstest_passes: "allow_other,suid,dev", "pjdfstest", "mke2fs";
     fsx_passes: "rw", "fsx";
 }
 
-fn pjdfstest_passes(bench: Bench) {
-    fs::set_permissions(bench.mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
+fn pjdfstest_passes(fixture: Fixture) {
+    fs::set_permissions(fixture.mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let scratch = TempDir::new().unwrap();
     let other = scratch.path().join("other.img");
     mke2fs(&other, "16M", &[]);
     let second = FuseMount::new(&other, "allow_other,suid,dev");
-    let told = pjdfstest(&bench, &second.path(), &[], false);
-    let left: Vec<_> = skipped(&told)
+    let report = pjdfstest(&fixture, &second.path(), &[], false);
+    let left: Vec<_> = skipped(&report)
         .into_iter()
         .filter(|case| !case.contains("::erofs_"))
         .collect();
     assert_eq!(left, EXCLUDED, "cases that did not run");
-    // Those remount what the others use, so they run by themselves.
-    let told = pjdfstest(&bench, &second.path(), &["erofs"], true);
-    assert_eq!(skipped(&told), [""; 0]);
+    // The erofs cases remount the file system of the other cases, so they run separately.
+    let report = pjdfstest(&fixture, &second.path(), &["erofs"], true);
+    assert_eq!(skipped(&report), [""; 0]);
     second.unmount();
-    bench.finish();
+    fixture.finish();
 }
 
-/// Every operation that fsx has, msync and invalidation of mapped pages among them.
+/// Settings of fsx with all its operations, msync and invalidation of mapped pages included.
 const FSX: &str = r#"
 flen = 1048576
 [opsize]
@@ -124,20 +125,20 @@ copy_file_range = 2
 "#;
 
 #[test]
-fn fsx_passes_where_the_kernel_writes_back() {
-    if let Some(bench) = Bench::try_on(Ground::Image, "rw,writeback", &["fsx"]) {
-        fsx_passes(bench);
+fn fsx_with_writeback_passes() {
+    if let Some(fixture) = Fixture::try_on(MountSource::Image, "rw,writeback", &["fsx"]) {
+        fsx_passes(fixture);
     }
 }
 
-fn fsx_passes(bench: Bench) {
+fn fsx_passes(fixture: Fixture) {
     let scratch = TempDir::new().unwrap();
     let settings = scratch.path().join("fsx.toml");
     fs::write(&settings, FSX).unwrap();
     for seed in 1..=3 {
         let mut suite = command("fsx");
         suite.arg("-f").arg(&settings).arg("-P").arg(scratch.path());
-        let file = bench.at(&format!("file {seed}"));
+        let file = fixture.at(&format!("file {seed}"));
         let output = suite
             .args(["-S", &seed.to_string(), "-N", "5000"])
             .arg(file)
@@ -149,5 +150,5 @@ fn fsx_passes(bench: Bench) {
             text(&output)
         );
     }
-    bench.finish();
+    fixture.finish();
 }

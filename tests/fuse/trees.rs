@@ -1,8 +1,8 @@
-//! Whole trees through the mount, and who unmounts how.
+//! Whole trees through the mount, and the ways to unmount.
 
 use crate::support::tools::{command, fsck, succeed};
 use crate::support::{Manifest, Mounted, Scope, requires};
-use crate::{Bench, FuseMount, Ground, empty, everywhere};
+use crate::{Fixture, FuseMount, MountSource, empty, for_each_source};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 #[path = "../kernel/trees.rs"]
 #[expect(
     dead_code,
-    reason = "shared with the tests that have the kernel as judge"
+    reason = "shared with the tests against the kernel's own mount"
 )]
 mod kinds;
 
@@ -22,7 +22,7 @@ const EXACT: Scope = Scope {
 };
 
 fn copy(from: &Path, to: &Path) {
-    // As the tests with the kernel do: holes as they are.
+    // As in the tests against the kernel: holes stay holes.
     succeed(
         command("cp")
             .args(["-a", "--sparse=auto"])
@@ -32,7 +32,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
+fn cp_archive_keeps_attributes_in_kernel_mount() {
     requires!(
         root,
         fuse,
@@ -45,15 +45,15 @@ fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
     let tree = scratch.path().join("tree");
     kinds::attributes(&tree, kinds::LARGE_BLOCKS);
     let want = Manifest::of(&tree, EXACT);
-    let bench = Bench::new("dev");
-    copy(&tree, &bench.at("tree"));
-    want.assert_same(&Manifest::of(&bench.at("tree"), EXACT), "through FUSE");
-    let Bench {
+    let fixture = Fixture::new("dev");
+    copy(&tree, &fixture.at("tree"));
+    want.assert_same(&Manifest::of(&fixture.at("tree"), EXACT), "through FUSE");
+    let Fixture {
         mount,
         behind: image,
         folder: _folder,
         ..
-    } = bench;
+    } = fixture;
     mount.unmount();
     fsck(&image);
     let kernel = Mounted::new(&image, "ro");
@@ -62,7 +62,7 @@ fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
         "in the kernel's own mount",
     );
     kernel.unmount();
-    // Nothing is in the kernel's cache now.
+    // The kernel's cache is empty now.
     let mount = FuseMount::new(&image, "ro,dev");
     want.assert_same(
         &Manifest::of(&mount.at("tree"), EXACT),
@@ -71,11 +71,11 @@ fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
     mount.unmount();
 }
 
-everywhere! {
-    several_programs_work_at_once: "rw", "tar";
+for_each_source! {
+    concurrent_programs_keep_their_trees: "rw", "tar";
 }
 
-fn several_programs_work_at_once(bench: Bench) {
+fn concurrent_programs_keep_their_trees(fixture: Fixture) {
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -87,13 +87,17 @@ fn several_programs_work_at_once(bench: Bench) {
         .unwrap();
     }
     let want = Manifest::of(&tree, Scope::default());
-    // The same calls reach a directory by way of more of them.
-    let rounds = if bench.ground == Ground::Image { 3 } else { 1 };
+    // On a directory each call causes further calls of the host.
+    let rounds = if fixture.source == MountSource::Image {
+        3
+    } else {
+        1
+    };
     std::thread::scope(|scope| {
         for worker in 0..4 {
-            let (bench, tree, want) = (&bench, &tree, &want);
+            let (fixture, tree, want) = (&fixture, &tree, &want);
             scope.spawn(move || {
-                let mine = bench.at(&format!("worker {worker}"));
+                let mine = fixture.at(&format!("worker {worker}"));
                 for _ in 0..rounds {
                     copy(tree, &mine);
                     let archive = mine.with_extension("tar");
@@ -122,45 +126,45 @@ fn several_programs_work_at_once(bench: Bench) {
             });
         }
     });
-    bench.finish();
+    fixture.finish();
 }
 
 #[test]
-fn signals_unmount() {
+fn signal_unmounts() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
     for signal in [Signal::INT, Signal::TERM] {
-        let mut bench = Bench::new("rw");
-        fs::write(bench.at("f"), "kept").unwrap();
-        rustix::process::kill_process(bench.mount.process(), signal).unwrap();
-        let (status, told) = bench.mount.ended();
-        assert!(status.success() && told.is_empty(), "{status}: {told}");
-        assert!(!bench.at("f").exists());
-        fsck(&bench.behind);
-        let mount = FuseMount::new(&bench.behind, "ro");
+        let mut fixture = Fixture::new("rw");
+        fs::write(fixture.at("f"), "kept").unwrap();
+        rustix::process::kill_process(fixture.mount.process(), signal).unwrap();
+        let (status, stderr) = fixture.mount.ended();
+        assert!(status.success() && stderr.is_empty(), "{status}: {stderr}");
+        assert!(!fixture.at("f").exists());
+        fsck(&fixture.behind);
+        let mount = FuseMount::new(&fixture.behind, "ro");
         assert_eq!(fs::read(mount.at("f")).unwrap(), b"kept");
         mount.unmount();
     }
 }
 
 #[test]
-fn a_mount_in_use_is_served_until_nobody_uses_it() {
+fn busy_mount_after_signal_is_served_until_closed() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let mut bench = Bench::new("rw");
-    let path = bench.at("f");
+    let mut fixture = Fixture::new("rw");
+    let path = fixture.at("f");
     let mut file = File::create(&path).unwrap();
-    rustix::process::kill_process(bench.mount.process(), Signal::TERM).unwrap();
+    rustix::process::kill_process(fixture.mount.process(), Signal::TERM).unwrap();
     while path.exists() {
         std::thread::yield_now();
     }
     std::io::Write::write_all(&mut file, b"still served").unwrap();
     drop(file);
-    let (status, told) = bench.mount.ended();
+    let (status, stderr) = fixture.mount.ended();
     assert!(
-        status.success() && told.contains("in use: detached"),
-        "{status}: {told}"
+        status.success() && stderr.contains("in use: detached"),
+        "{status}: {stderr}"
     );
-    fsck(&bench.behind);
-    let mount = FuseMount::new(&bench.behind, "ro");
+    fsck(&fixture.behind);
+    let mount = FuseMount::new(&fixture.behind, "ro");
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"still served");
     assert_eq!(
         fs::write(mount.at("f"), "").unwrap_err().raw_os_error(),
@@ -170,17 +174,17 @@ fn a_mount_in_use_is_served_until_nobody_uses_it() {
 }
 
 #[test]
-fn in_the_background_the_command_returns_when_the_mount_is_ready() {
+fn background_mount_returns_when_ready() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
     let folder = TempDir::new().unwrap();
     let image = empty(folder.path());
     let target = folder.path().join("mount");
     fs::create_dir(&target).unwrap();
-    let mount = |words: &[&str]| {
+    let mount = |args: &[&str]| {
         let mut command = command(env!("CARGO_BIN_EXE_folio"));
         command
             .args(["mount", "--background"])
-            .args(words)
+            .args(args)
             .arg(&image)
             .arg(&target)
             .output()

@@ -1,7 +1,7 @@
-//! Other users: modes, groups and ACLs, as the asking kernel judges them.
+//! Other users: modes, groups and ACLs, checked by the kernel.
 
 use crate::support::tools::{command, run};
-use crate::{Bench, everywhere};
+use crate::{Fixture, for_each_source};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -11,7 +11,7 @@ const USER: u32 = 54_321;
 const GROUP: u32 = 54_322;
 const OTHER_GROUP: u32 = 54_323;
 
-/// Whether a user with these groups can do this in a shell.
+/// Returns whether a shell script succeeds as a user with these groups.
 fn can(groups: &str, script: &str, path: &Path) -> bool {
     let mut shell = command("setpriv");
     shell.args([
@@ -28,22 +28,22 @@ fn can(groups: &str, script: &str, path: &Path) -> bool {
         .success()
 }
 
-everywhere! {
-    modes_groups_and_owners_count: "allow_other", "setpriv";
-    only_the_owner_is_let_in_unless_asked: "rw", "setpriv";
-    with_allow_root_only_the_owner_and_root_are_let_in: "allow_root", "setpriv";
-    acls_are_kept_and_heeded: "allow_other", "setpriv", "setfacl", "getfacl";
-    with_fakeroot_everybody_is_root_inside: "allow_other,fakeroot", "setpriv";
+for_each_source! {
+    access_follows_modes_and_groups: "allow_other", "setpriv";
+    default_mount_denies_other_users: "rw", "setpriv";
+    allow_root_denies_other_users: "allow_root", "setpriv";
+    acl_grants_and_masks_access: "allow_other", "setpriv", "setfacl", "getfacl";
+    fakeroot_new_files_belong_to_root: "allow_other,fakeroot", "setpriv";
 }
 
-fn modes_groups_and_owners_count(bench: Bench) {
-    fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
-    let path = bench.at("f");
+fn access_follows_modes_and_groups(fixture: Fixture) {
+    fs::set_permissions(fixture.mount.path(), Permissions::from_mode(0o777)).unwrap();
+    let path = fixture.at("f");
     fs::write(&path, "x").unwrap();
     chown(&path, Some(0), Some(OTHER_GROUP)).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     assert!(!can("--clear-groups", "cat \"$1\"", &path));
-    // A supplementary group, of which a request says nothing.
+    // By a supplementary group, which requests do not contain.
     assert!(can(&format!("--groups={OTHER_GROUP}"), "cat \"$1\"", &path));
     assert!(!can(
         &format!("--groups={OTHER_GROUP}"),
@@ -53,36 +53,42 @@ fn modes_groups_and_owners_count(bench: Bench) {
     assert!(can(
         "--clear-groups",
         "umask 027; echo y > \"$1\"",
-        &bench.at("g")
+        &fixture.at("g")
     ));
-    let made = fs::metadata(bench.at("g")).unwrap();
+    let made = fs::metadata(fixture.at("g")).unwrap();
     assert_eq!(
         (made.uid(), made.gid(), made.mode() & 0o7777),
         (USER, GROUP, 0o640)
     );
-    // Whoever writes takes setuid away, unless root does.
-    fs::set_permissions(bench.at("g"), Permissions::from_mode(0o6777)).unwrap();
-    fs::write(bench.at("g"), "root").unwrap();
-    assert_eq!(fs::metadata(bench.at("g")).unwrap().mode() & 0o7777, 0o6777);
-    assert!(can("--clear-groups", "echo z >> \"$1\"", &bench.at("g")));
-    assert_eq!(fs::metadata(bench.at("g")).unwrap().mode() & 0o7777, 0o777);
-    bench.finish();
+    // A write clears setuid, except by root.
+    fs::set_permissions(fixture.at("g"), Permissions::from_mode(0o6777)).unwrap();
+    fs::write(fixture.at("g"), "root").unwrap();
+    assert_eq!(
+        fs::metadata(fixture.at("g")).unwrap().mode() & 0o7777,
+        0o6777
+    );
+    assert!(can("--clear-groups", "echo z >> \"$1\"", &fixture.at("g")));
+    assert_eq!(
+        fs::metadata(fixture.at("g")).unwrap().mode() & 0o7777,
+        0o777
+    );
+    fixture.finish();
 }
 
-fn only_the_owner_is_let_in_unless_asked(bench: Bench) {
-    fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
-    assert!(!can("--clear-groups", "ls \"$1\"", &bench.mount.path()));
-    bench.finish();
+fn default_mount_denies_other_users(fixture: Fixture) {
+    fs::set_permissions(fixture.mount.path(), Permissions::from_mode(0o777)).unwrap();
+    assert!(!can("--clear-groups", "ls \"$1\"", &fixture.mount.path()));
+    fixture.finish();
 }
 
-fn with_allow_root_only_the_owner_and_root_are_let_in(bench: Bench) {
-    fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
-    fs::write(bench.at("f"), "secret").unwrap();
-    fs::set_permissions(bench.at("f"), Permissions::from_mode(0o666)).unwrap();
-    // The kernel has it all by now.
-    assert_eq!(fs::read(bench.at("f")).unwrap(), b"secret");
+fn allow_root_denies_other_users(fixture: Fixture) {
+    fs::set_permissions(fixture.mount.path(), Permissions::from_mode(0o777)).unwrap();
+    fs::write(fixture.at("f"), "secret").unwrap();
+    fs::set_permissions(fixture.at("f"), Permissions::from_mode(0o666)).unwrap();
+    // The kernel has cached everything by now.
+    assert_eq!(fs::read(fixture.at("f")).unwrap(), b"secret");
     assert!(
-        fs::read_dir(bench.mount.path())
+        fs::read_dir(fixture.mount.path())
             .unwrap()
             .all(|entry| entry.is_ok())
     );
@@ -92,14 +98,14 @@ fn with_allow_root_only_the_owner_and_root_are_let_in(bench: Bench) {
         "ls \"$(dirname \"$1\")\"",
         "touch \"$1.new\"",
     ] {
-        assert!(!can("--clear-groups", script, &bench.at("f")), "{script}");
+        assert!(!can("--clear-groups", script, &fixture.at("f")), "{script}");
     }
-    assert_eq!(fs::read(bench.at("f")).unwrap(), b"secret");
-    bench.finish();
+    assert_eq!(fs::read(fixture.at("f")).unwrap(), b"secret");
+    fixture.finish();
 }
 
-fn acls_are_kept_and_heeded(bench: Bench) {
-    let path = bench.at("f");
+fn acl_grants_and_masks_access(fixture: Fixture) {
+    let path = fixture.at("f");
     fs::write(&path, "x").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     assert!(!can("--clear-groups", "cat \"$1\"", &path));
@@ -111,7 +117,7 @@ fn acls_are_kept_and_heeded(bench: Bench) {
             path.as_os_str(),
         ],
     );
-    // The mask shows in the group's place.
+    // The mask takes the place of the group bits.
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
     assert!(can(
         "--clear-groups",
@@ -124,8 +130,8 @@ fn acls_are_kept_and_heeded(bench: Bench) {
             && !can("--clear-groups", "echo y > \"$1\"", &path)
     );
     assert!(run("getfacl", ["-cpn".as_ref(), path.as_os_str()]).contains("mask::r--"));
-    // A default ACL takes the place of the umask.
-    let folder = bench.at("folder");
+    // A default ACL replaces the umask.
+    let folder = fixture.at("folder");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
     run(
@@ -145,19 +151,19 @@ fn acls_are_kept_and_heeded(bench: Bench) {
         fs::metadata(folder.join("f")).unwrap().mode() & 0o777,
         0o660
     );
-    let told = run("getfacl", ["-cpn".as_ref(), folder.join("f").as_os_str()]);
+    let acl = run("getfacl", ["-cpn".as_ref(), folder.join("f").as_os_str()]);
     assert!(
-        told.contains(&format!("user:{USER}:rwx")) && told.contains("mask::rw-"),
-        "{told}"
+        acl.contains(&format!("user:{USER}:rwx")) && acl.contains("mask::rw-"),
+        "{acl}"
     );
-    bench.finish();
+    fixture.finish();
 }
 
-fn with_fakeroot_everybody_is_root_inside(bench: Bench) {
-    fs::create_dir(bench.at("d")).unwrap();
-    fs::set_permissions(bench.at("d"), Permissions::from_mode(0o700)).unwrap();
-    assert!(can("--clear-groups", "echo x > \"$1\"", &bench.at("d/f")));
-    let made = fs::metadata(bench.at("d/f")).unwrap();
+fn fakeroot_new_files_belong_to_root(fixture: Fixture) {
+    fs::create_dir(fixture.at("d")).unwrap();
+    fs::set_permissions(fixture.at("d"), Permissions::from_mode(0o700)).unwrap();
+    assert!(can("--clear-groups", "echo x > \"$1\"", &fixture.at("d/f")));
+    let made = fs::metadata(fixture.at("d/f")).unwrap();
     assert_eq!((made.uid(), made.gid()), (0, 0));
-    bench.finish();
+    fixture.finish();
 }

@@ -1,24 +1,24 @@
-//! A directory of the host in a guest, which both change.
+//! A directory of the host, changed by host and guest.
 
 use crate::support::guest::Guest;
 use crate::support::{report_skip, requires, two_sides};
-use crate::virtiofs::Shared;
+use crate::virtiofs::SharedSource;
 use crate::virtiofs::image::MOUNT;
 use tempfile::TempDir;
 
 #[test]
-fn host_and_guest_change_one_directory() {
+fn guest_and_host_changes_are_seen() {
     requires!(tool("setfattr"), tool("getfattr"), root);
-    for words in ["ttl=0", "ttl=1ms", "cache=none", "cache=writeback"] {
+    for options in ["ttl=0", "ttl=1ms", "cache=none", "cache=writeback"] {
         let parent = TempDir::new().unwrap();
         let folder = two_sides::directory(&parent);
-        let shared = Shared::new(&folder, &["-o", words]);
+        let shared = SharedSource::new(&folder, &["-o", options]);
         let guest = match Guest::new() {
             Ok(guest) => two_sides::with_attributes(guest.share("share", &shared.socket)),
             Err(reason) => return report_skip(&reason),
         };
-        // What is written back is the host's after a sync.
-        let sync = if words.contains("writeback") {
+        // With writeback, data reaches the host by a sync.
+        let sync = if options.contains("writeback") {
             "sync; host 9"
         } else {
             "host 9"

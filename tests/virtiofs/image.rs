@@ -4,7 +4,7 @@ use crate::support::guest::{Guest, Run};
 use crate::support::tools::{command, fsck, mke2fs, succeed, text};
 use crate::support::two_sides::{self, HEAD, LIMIT, with_attributes};
 use crate::support::{report_skip, requires};
-use crate::virtiofs::{Shared, probe};
+use crate::virtiofs::{SharedSource, probe};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -12,11 +12,10 @@ use tempfile::TempDir;
 /// Bytes of the large file.
 const BIG_LEN: usize = 24_000_000;
 
-/// Mounts the share that a guest has.
+/// Mounts the guest's share.
 pub(crate) const MOUNT: &str = "mount -t virtiofs share /mnt || fail mount\ncd /mnt\n";
 
-/// Runs a script in a guest that has a share, and sees that it ends well; `None` where there can be
-/// no guest.
+/// Runs a script in a guest with a share, which must succeed; `None` on a machine without guests.
 #[track_caller]
 fn in_guest(socket: &Path, script: &str, extend: impl FnOnce(Guest) -> Guest) -> Option<Run> {
     let guest = match Guest::new() {
@@ -33,8 +32,7 @@ fn in_guest(socket: &Path, script: &str, extend: impl FnOnce(Guest) -> Guest) ->
     ))
 }
 
-/// Every kind of operation once, each result told to the kernel and asked again after it has
-/// forgotten.
+/// Every kind of operation once, each result checked again after the kernel has dropped its caches.
 const OPERATIONS: &str = r#"
 echo hello > file; same contents "$(cat file)" hello
 same size "$(stat -c %s file)" 6
@@ -90,7 +88,7 @@ mount -t virtiofs share /mnt || fail 'mount again'
 same 'after a mount' "$(cat /mnt/dir/sub/moved; stat -c %s /mnt/copy)" 24000000
 "#;
 
-/// An image with a large file and its checksum.
+/// Creates an image with a large file and its checksum.
 fn image(folder: &TempDir) -> PathBuf {
     let tree = folder.path().join("tree");
     std::fs::create_dir(&tree).unwrap();
@@ -109,7 +107,7 @@ fn image(folder: &TempDir) -> PathBuf {
 }
 
 #[test]
-fn a_guest_reads_and_writes_an_image() {
+fn guest_image_operations_survive_remount() {
     requires!(
         tool("mke2fs"),
         tool("debugfs"),
@@ -119,7 +117,7 @@ fn a_guest_reads_and_writes_an_image() {
     );
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
-    let shared = Shared::new(&image, &[]);
+    let shared = SharedSource::new(&image, &[]);
     if in_guest(&shared.socket, OPERATIONS, with_attributes).is_none() {
         return;
     }
@@ -131,9 +129,9 @@ fn a_guest_reads_and_writes_an_image() {
     assert!(debugfs(&image, "ea_get dir user.kept").contains("yes"));
 }
 
-/// The guest's kernel keeps locks, and asks for files without a name.
+/// The guest's kernel keeps the locks, and sends `FUSE_TMPFILE` for unnamed files.
 #[test]
-fn programs_of_a_guest_lock_files_and_make_some_without_a_name() {
+fn guest_locks_and_unnamed_files_work() {
     requires!(root, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let program = std::env::current_exe().unwrap();
@@ -147,9 +145,9 @@ fn programs_of_a_guest_lock_files_and_make_some_without_a_name() {
     std::fs::create_dir(&directory).unwrap();
     let image = folder.path().join("disk.img");
     mke2fs(&image, "64M", &[]);
-    // Files that are opened, and files that are not.
-    for (source, words) in [(&image, "rw"), (&directory, "rw"), (&directory, "ttl=1s")] {
-        let shared = Shared::new(source, &["-o", words]);
+    // With FUSE_OPEN, and without.
+    for (source, options) in [(&image, "rw"), (&directory, "rw"), (&directory, "ttl=1s")] {
+        let shared = SharedSource::new(source, &["-o", options]);
         let probing = |guest: Guest| {
             guest
                 .size(512, 1)
@@ -165,12 +163,12 @@ fn programs_of_a_guest_lock_files_and_make_some_without_a_name() {
 }
 
 #[test]
-fn one_guest_follows_another_and_a_reader_changes_nothing() {
+fn next_guest_sees_data_and_read_only_refuses() {
     requires!(tool("mke2fs"), tool("sha256sum"));
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
-    let shared = Shared::new(&image, &["--queues", "2", "-o", "cache=none"]);
-    // It ends without a goodbye, a file open.
+    let shared = SharedSource::new(&image, &["--queues", "2", "-o", "cache=none"]);
+    // It powers off with an open file and without an unmount.
     let first = "echo first > left; exec 4> open; echo open >&4; sync; poweroff -f; sleep 60";
     let guest = match Guest::new() {
         Ok(guest) => guest.share("share", &shared.socket),
@@ -184,25 +182,24 @@ fn one_guest_follows_another_and_a_reader_changes_nothing() {
         same sum \"$(sha256sum < big)\" \"$(cat big.sum)\"; rm open";
     in_guest(&shared.socket, second, |guest| guest).unwrap();
     shared.stop();
-    let shared = Shared::new(&image, &["--read-only", "--once"]);
+    let shared = SharedSource::new(&image, &["--read-only", "--once"]);
     let third =
         "same left \"$(cat left)\" first; rm left 2>/dev/null && fail 'rm of what is read-only'
         echo 2>/dev/null > new && fail 'a new file in what is read-only'; exit 0";
     in_guest(&shared.socket, third, |guest| guest).unwrap();
     let mut shared = shared;
-    let (status, said) = shared.ended();
-    assert!(status.success() && said.is_empty(), "{status}: {said}");
+    let (status, stderr) = shared.ended();
+    assert!(status.success() && stderr.is_empty(), "{status}: {stderr}");
     fsck(&image);
 }
 
 #[test]
-fn a_machine_boots_again_in_the_middle_of_its_work() {
+fn rebooted_guest_sees_synced_data() {
     requires!(tool("mke2fs"), tool("sha256sum"));
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
-    let shared = Shared::new(&image, &[]);
-    // The first time files are open and being written; the second time all that was synced is
-    // there.
+    let shared = SharedSource::new(&image, &[]);
+    // In the first run files are open and being written; in the second all synced data must exist.
     let script = "if [ ! -e second ]; then
           echo synced > second; exec 4> open; echo open >&4; sync
           (while :; do cat big > copy; done) & sleep 1; reboot -f; sleep 60

@@ -1,11 +1,11 @@
-//! Shares in a real guest: `folio share`, QEMU, a Linux kernel that mounts virtiofs, and a script
-//! that looks around.
+//! Shares in a real guest: `folio share`, QEMU, a Linux kernel that mounts virtiofs, and a shell
+//! script.
 //!
 //! ```text
-//!   script in the guest --> its kernel --> QEMU --> folio share --> image --> e2fsck, a look by debugfs
-//!     image.rs      an ext4 image: every operation, both directions, and who comes after whom
-//!     directory.rs  a directory of the host, which host and guest change
-//!     socket.rs     no guest: the socket, signals, and monitors that break the rules
+//!   script in the guest --> its kernel --> QEMU --> folio share --> image --> e2fsck, debugfs
+//!     image.rs      an ext4 image: every operation, both directions, guests in sequence
+//!     directory.rs  a directory, changed by host and guest
+//!     socket.rs     no guest: the socket, signals, and invalid monitors
 //! ```
 
 mod directory;
@@ -17,17 +17,17 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
-/// A share, which ends with the value.
-struct Shared {
+/// A running `folio share`, killed on drop.
+struct SharedSource {
     child: Child,
     socket: PathBuf,
-    told: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
 }
 
-impl Shared {
+impl SharedSource {
     /// Shares `source` at a socket beside it.
     #[track_caller]
-    fn new(source: &Path, words: &[&str]) -> Self {
+    fn new(source: &Path, args: &[&str]) -> Self {
         let socket = source.with_extension("sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
         command
@@ -35,15 +35,15 @@ impl Shared {
             .arg(source)
             .arg("--socket")
             .arg(&socket)
-            .args(words);
+            .args(args);
         let mut child = command
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .expect("folio runs");
-        let mut told = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
+        let mut stderr = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
         let mut line = String::new();
-        told.read_line(&mut line).expect("folio tells");
+        stderr.read_line(&mut line).expect("folio prints a line");
         assert!(
             line.contains("until Ctrl-C"),
             "folio share {}: {line}",
@@ -52,31 +52,31 @@ impl Shared {
         Self {
             child,
             socket,
-            told,
+            stderr,
         }
     }
 
-    /// Ends it as an operator would, and nothing was wrong.
+    /// Ends the command by SIGTERM; it must succeed without a message.
     #[track_caller]
     fn stop(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-        let (status, said) = self.ended();
-        assert!(status.success() && said.is_empty(), "{status}: {said}");
-        assert!(!self.socket.exists(), "the socket is gone");
+        let (status, stderr) = self.ended();
+        assert!(status.success() && stderr.is_empty(), "{status}: {stderr}");
+        assert!(!self.socket.exists(), "the socket still exists");
     }
 
-    /// How the command ended, and what it told since it was ready.
+    /// Waits for the command; returns its status and its output since it was ready.
     fn ended(&mut self) -> (ExitStatus, String) {
-        let mut said = String::new();
-        self.told
-            .read_to_string(&mut said)
-            .expect("folio tells text");
-        (self.child.wait().expect("folio ends"), said)
+        let mut text = String::new();
+        self.stderr
+            .read_to_string(&mut text)
+            .expect("folio prints text");
+        (self.child.wait().expect("folio ends"), text)
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedSource {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = self.child.kill();

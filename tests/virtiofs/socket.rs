@@ -2,7 +2,7 @@
 
 use crate::support::requires;
 use crate::support::tools::{command, fsck, mke2fs, text};
-use crate::virtiofs::Shared;
+use crate::virtiofs::SharedSource;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -18,25 +18,25 @@ fn image(folder: &TempDir) -> PathBuf {
 const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn monitors_come_and_go_and_break_the_rules() {
+fn invalid_monitor_does_not_end_service() {
     requires!(tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
-    let shared = Shared::new(&image, &[]);
-    let mut dice = 1_u32;
+    let shared = SharedSource::new(&image, &[]);
+    let mut random = 1_u32;
     for round in 0..60_usize {
         let mut stream = UnixStream::connect(&shared.socket).unwrap();
         let mut bytes = GET_FEATURES.repeat(round % 3);
         for _ in 0..round * 7 % 100 {
-            dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // Requests of all kinds, most of them with a header that makes sense.
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Requests of all kinds, most of them with a valid header.
             bytes.push(if bytes.len() % 12 == 4 {
                 1
             } else {
-                (dice >> 24) as u8 % 48
+                (random >> 24) as u8 % 48
             });
         }
-        // It may have been cut off already.
+        // The service may have disconnected already.
         let _ = stream.write_all(&bytes);
     }
     let mut stream = UnixStream::connect(&shared.socket).unwrap();
@@ -48,31 +48,31 @@ fn monitors_come_and_go_and_break_the_rules() {
     let pid = rustix::process::Pid::from_child(&shared.child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let mut shared = shared;
-    let (status, said) = shared.ended();
-    // Each is told in a line, and none of them has harmed the command.
+    let (status, stderr) = shared.ended();
+    // Each failure is one line, and the command goes on.
     assert!(
-        status.success() && !said.contains("panicked"),
-        "{status}: {said}"
+        status.success() && !stderr.contains("panicked"),
+        "{status}: {stderr}"
     );
     fsck(&image);
 }
 
 #[test]
-fn what_cannot_be_shared_is_told() {
+fn invalid_share_returns_reason() {
     requires!(tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
-    let shared = Shared::new(&image, &["--read-only"]);
+    let shared = SharedSource::new(&image, &["--read-only"]);
     let socket = folder.path().join("other.sock");
     std::fs::write(folder.path().join("file"), "").unwrap();
-    let refused = |words: &[&str]| {
+    let refused = |args: &[&str]| {
         let output = command(env!("CARGO_BIN_EXE_folio"))
             .arg("share")
             .arg(&image)
-            .args(words)
+            .args(args)
             .output()
             .unwrap();
-        assert!(!output.status.success(), "{words:?}");
+        assert!(!output.status.success(), "{args:?}");
         text(&output)
     };
     let socket = socket.to_str().unwrap();
@@ -90,7 +90,7 @@ fn what_cannot_be_shared_is_told() {
         refused(&["--socket", socket, "--read-only", "-o", "journal=always"])
             .contains("journal=always")
     );
-    // Who writes wants the image alone.
+    // A writer needs the image exclusively.
     assert!(refused(&["--socket", socket]).contains("in use"));
     shared.stop();
 }

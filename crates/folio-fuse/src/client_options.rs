@@ -10,7 +10,7 @@ pub enum PermissionChecks {
     /// supplementary groups, capabilities and ACLs, which requests do not carry. New inodes belong
     /// to the requesting user.
     ByClient,
-    /// Neither side: every request acts as the superuser, who owns new inodes.
+    /// Neither side: every request acts as the superuser, which owns new inodes.
     Off,
 }
 

@@ -1,10 +1,9 @@
-//! How the command behaves as a service: it tells when it is ready, it may die, and it needs no
-//! root.
+//! The command as a service: readiness notification, sudden death, mounts without root.
 
 use crate::support::require::find;
 use crate::support::requires;
 use crate::support::tools::{command, fsck};
-use crate::{Bench, Ground, empty, everywhere};
+use crate::{Fixture, MountSource, empty, for_each_source};
 use rustix::process::Signal;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -15,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A process that a test has started; no mount of it outlives the test.
+/// A server started by a test; no mount of it outlives the test.
 struct Server<'a>(Child, &'a Path);
 
 impl Drop for Server<'_> {
@@ -29,7 +28,7 @@ impl Drop for Server<'_> {
 }
 
 #[test]
-fn a_service_manager_is_told_and_so_is_a_descriptor() {
+fn ready_notifies_service_manager_and_descriptor() {
     requires!(root, fuse, tool("sh"));
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -52,13 +51,14 @@ fn a_service_manager_is_told_and_so_is_a_descriptor() {
     let mut server = Server(shell.stdin(Stdio::null()).spawn().unwrap(), &target);
     let mut buf = [0; 4096];
     let receive = |buf: &mut [u8]| {
-        let len = socket.recv(buf).expect("a notice comes");
+        let len = socket.recv(buf).expect("a notification arrives");
         String::from_utf8_lossy(&buf[..len]).into_owned()
     };
-    let told = receive(&mut buf);
+    let notification = receive(&mut buf);
     assert!(
-        told.starts_with("READY=1\n") && told.contains(&format!("MAINPID={}", server.0.id())),
-        "{told}"
+        notification.starts_with("READY=1\n")
+            && notification.contains(&format!("MAINPID={}", server.0.id())),
+        "{notification}"
     );
     assert_eq!(fs::read(at("mount/f")).unwrap(), b"there");
     assert_eq!(fs::read_to_string(at("ready")).unwrap(), "ready\n");
@@ -69,83 +69,86 @@ fn a_service_manager_is_told_and_so_is_a_descriptor() {
     assert!(!at("mount/f").exists());
 }
 
-everywhere! {
-    a_server_that_is_killed_loses_nothing_that_was_synced: "rw";
+for_each_source! {
+    killed_server_keeps_synced_data: "rw";
 }
 
-/// What is mounted fails with ENOTCONN afterwards, and the command mounts again in the same place.
-fn a_server_that_is_killed_loses_nothing_that_was_synced(mut bench: Bench) {
+/// Calls on the dead mount fail with ENOTCONN, and the command mounts on the same directory again.
+fn killed_server_keeps_synced_data(mut fixture: Fixture) {
     let synced: Vec<u8> = (0..300_000_u32)
         .map(|number| (number % 253) as u8)
         .collect();
-    let mut file = File::create(bench.at("synced")).unwrap();
+    let mut file = File::create(fixture.at("synced")).unwrap();
     file.write_all(&synced).unwrap();
     file.sync_all().unwrap();
-    File::open(bench.mount.path()).unwrap().sync_all().unwrap();
+    File::open(fixture.mount.path())
+        .unwrap()
+        .sync_all()
+        .unwrap();
     file.write_all(b"perhaps").unwrap();
-    fs::write(bench.at("perhaps"), "perhaps").unwrap();
-    rustix::process::kill_process(bench.mount.process(), Signal::KILL).unwrap();
-    let (status, _) = bench.mount.ended();
+    fs::write(fixture.at("perhaps"), "perhaps").unwrap();
+    rustix::process::kill_process(fixture.mount.process(), Signal::KILL).unwrap();
+    let (status, _) = fixture.mount.ended();
     assert!(!status.success());
-    let dead = fs::metadata(bench.at("synced")).unwrap_err();
+    let dead = fs::metadata(fixture.at("synced")).unwrap_err();
     assert_eq!(dead.raw_os_error(), Some(107), "{dead}");
-    // The kernel reads what is handed to it by itself, but not for a server that is gone.
+    // The kernel reads passed-through files by itself, but not once the server has died.
     drop(file);
-    let words = format!("rw{}", bench.ground.words());
-    let Bench {
+    let options = format!("rw{}", fixture.source.options());
+    let Fixture {
         mount,
-        ground,
+        source,
         behind,
         folder: _folder,
-    } = bench;
-    let mount = mount.again(&behind, &words);
+    } = fixture;
+    let mount = mount.again(&behind, &options);
     let found = fs::read(mount.at("synced")).unwrap();
     assert_eq!(found[..synced.len()], synced);
     mount.unmount();
-    if ground == Ground::Image {
+    if source == MountSource::Image {
         fsck(&behind);
     }
 }
 
-/// Nobody else changes an image, so the kernel asks nothing again: not even whether a file may be
-/// opened.
+/// An image has no external writers, so the kernel revalidates nothing, and opens cached files
+/// without a request.
 #[test]
-fn what_the_kernel_has_of_an_image_needs_no_server() {
+fn cached_image_read_needs_no_server() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
-    fs::write(bench.at("file"), "text").unwrap();
-    let (path, missing) = (bench.at("file"), bench.at("missing"));
+    let fixture = Fixture::new("rw");
+    fs::write(fixture.at("file"), "text").unwrap();
+    let (path, missing) = (fixture.at("file"), fixture.at("missing"));
     let read = move || {
         let there = fs::read(&path).unwrap() == b"text" && fs::metadata(&path).unwrap().len() == 4;
         there && !missing.exists()
     };
     assert!(read());
-    let server = bench.mount.process();
+    let server = fixture.mount.process();
     rustix::process::kill_process(server, Signal::STOP).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let asking = std::thread::spawn(move || sender.send(read()));
     let answered = receiver.recv_timeout(Duration::from_secs(60));
     rustix::process::kill_process(server, Signal::CONT).unwrap();
     asking.join().unwrap().unwrap();
-    assert_eq!(answered, Ok(true), "the server is asked");
-    bench.finish();
+    assert_eq!(answered, Ok(true), "the kernel sends a request");
+    fixture.finish();
 }
 
 #[test]
-fn what_is_no_place_to_mount_on_is_named() {
+fn invalid_mount_returns_reason() {
     requires!(root, fuse);
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let refused = |source: &Path, target: &Path, words: &str, why: &str| {
+    let refused = |source: &Path, target: &Path, options: &str, reason: &str| {
         let mut folio = command(env!("CARGO_BIN_EXE_folio"));
         let output = folio
-            .args(["mount", "-o", words])
+            .args(["mount", "-o", options])
             .args([source, target])
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && told.contains(why), "{told}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(reason), "{text}");
     };
     refused(folder.path(), &file, "rw", "not a directory");
     refused(
@@ -158,7 +161,7 @@ fn what_is_no_place_to_mount_on_is_named() {
         folder.path(),
         folder.path(),
         "writeback",
-        "would not see what others write",
+        "external changes the kernel would not see",
     );
     refused(folder.path(), folder.path(), "ttl=soon", "ttl");
     refused(
@@ -171,15 +174,15 @@ fn what_is_no_place_to_mount_on_is_named() {
     refused(&image, folder.path(), "passthrough=on", "passthrough");
 }
 
-/// By way of fusermount3, which is root's.
+/// Through fusermount3, which is setuid root.
 #[test]
-fn users_mount_what_is_theirs() {
+fn unprivileged_user_mounts_own_directory() {
     requires!(root, fuse, tool("fusermount3"), tool("setpriv"));
     let mode = fs::metadata("/dev/fuse").map_or(0, |device| device.mode());
     if mode & 0o006 != 0o006 {
-        return crate::support::require::report_skip("needs a /dev/fuse that everybody may open");
+        return crate::support::require::report_skip("needs a /dev/fuse that all users may open");
     }
-    // Whom fusermount3 finds among the users.
+    // A user that fusermount3 finds in /etc/passwd.
     const USER: u32 = 65_534;
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -206,10 +209,10 @@ fn users_mount_what_is_theirs() {
     let refused = as_user("\"$1/folio\" mount -o passthrough=on \"$1/behind\" \"$1/mount\"")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr);
+    let text = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        !refused.status.success() && told.contains("passthrough=on: needs root"),
-        "{told}"
+        !refused.status.success() && text.contains("passthrough=on: needs root"),
+        "{text}"
     );
     let mounted = as_user("\"$1/folio\" mount --background \"$1/behind\" \"$1/mount\"")
         .output()
