@@ -1,4 +1,4 @@
-//! What a hostile image may have opened by naming it: nothing that the user did not allow.
+//! Files that a hostile image names: none is opened unless the policy allows it.
 
 use crate::support::requires;
 use folio::block::{BackingPolicy, CreateOptions, OpenOptions, Qcow2Device, open};
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const LEN: u64 = 1 << 20;
-/// Where header extensions begin in what Folio makes.
+/// Offset of the header extensions in an image that Folio creates.
 const EXTENSIONS: u64 = 112;
 /// Kind of the header extension that names the backing file's format.
 const BACKING_FORMAT: u32 = 0xe279_2aca;
 
-/// A new image whose header says that it stands on `name`, whatever that is.
+/// Creates an image whose header has `name` as its backing file.
 fn overlay(path: &Path, name: &[u8], format: Option<&[u8]>) {
     drop(Qcow2Device::create(path, LEN, &CreateOptions::default()).unwrap());
     let file = std::fs::File::options().write(true).open(path).unwrap();
@@ -40,7 +40,7 @@ fn overlay(path: &Path, name: &[u8], format: Option<&[u8]>) {
         .unwrap();
 }
 
-/// A new image whose header says that its data lies in the file `name`.
+/// Creates an image whose header has `name` as its external data file.
 fn with_data_in(path: &Path, name: &[u8]) {
     const DATA_FILE: u32 = 0x4441_5441;
     drop(Qcow2Device::create(path, LEN, &CreateOptions::default()).unwrap());
@@ -59,7 +59,7 @@ fn refusal(path: &Path, options: &OpenOptions) -> Error {
         .unwrap_or_else(|| panic!("{} was opened", path.display()))
 }
 
-/// Notices when a file is opened.
+/// Detects opens of a file (inotify).
 struct Watch(OwnedFd);
 
 impl Watch {
@@ -90,7 +90,7 @@ fn folders() -> (TempDir, PathBuf, PathBuf) {
 }
 
 #[test]
-fn nothing_outside_the_folder_is_opened() {
+fn files_outside_the_folder_are_not_opened() {
     let (_folder, inner, secret) = folders();
     let watch = Watch::new(&secret);
     let absolute = secret.to_str().unwrap();
@@ -152,12 +152,12 @@ fn nothing_outside_the_folder_is_opened() {
         ..OpenOptions::default()
     };
     open(&top, &anywhere).unwrap();
-    assert!(watch.was_opened(), "an open is noticed");
+    assert!(watch.was_opened(), "the watch detects an open");
 }
 
-/// Below an image that may be opened, its own backing file is bound by the same rule.
+/// The policy also applies to the backing file of an allowed backing file.
 #[test]
-fn nor_by_the_images_between() {
+fn policy_applies_to_the_whole_chain() {
     let (_folder, inner, secret) = folders();
     let watch = Watch::new(&secret);
     overlay(
@@ -166,7 +166,7 @@ fn nor_by_the_images_between() {
         Some(b"raw"),
     );
     let top = inner.join("top.qcow2");
-    // Its format is not named, and is found out.
+    // Without a format name, so the format is detected.
     overlay(&top, b"below/middle.qcow2", None);
     let error = refusal(&top, &OpenOptions::default());
     assert_eq!(error.errno(), Errno::PERM, "{error}");
@@ -175,7 +175,7 @@ fn nor_by_the_images_between() {
 }
 
 #[test]
-fn names_that_are_no_paths_are_refused() {
+fn names_with_a_protocol_are_rejected() {
     let (_folder, inner, secret) = folders();
     let watch = Watch::new(&secret);
     let secret = secret.display();
@@ -217,6 +217,14 @@ fn names_that_are_no_paths_are_refused() {
         );
         std::fs::remove_file(&top).unwrap();
     }
+    assert!(!watch.was_opened());
+}
+
+#[test]
+fn invalid_data_file_names_are_rejected() {
+    let (_folder, inner, secret) = folders();
+    let watch = Watch::new(&secret);
+    let top = inner.join("top.qcow2");
     for name in [
         &b"top.qcow2"[..],
         b"sec\0ret",
@@ -230,6 +238,14 @@ fn names_that_are_no_paths_are_refused() {
         refusal(&top, &OpenOptions::default());
         std::fs::remove_file(&top).unwrap();
     }
+    assert!(!watch.was_opened());
+}
+
+#[test]
+fn invalid_backing_names_are_rejected() {
+    let (_folder, inner, secret) = folders();
+    let watch = Watch::new(&secret);
+    let top = inner.join("top.qcow2");
     for name in [
         &b"sec\0ret"[..],
         b"\xff\xfe",
@@ -241,6 +257,14 @@ fn names_that_are_no_paths_are_refused() {
         refusal(&top, &OpenOptions::default());
         std::fs::remove_file(&top).unwrap();
     }
+    assert!(!watch.was_opened());
+}
+
+#[test]
+fn invalid_backing_formats_are_rejected() {
+    let (_folder, inner, secret) = folders();
+    let watch = Watch::new(&secret);
+    let top = inner.join("top.qcow2");
     for format in [
         &b"nbd"[..],
         b"file",
@@ -257,9 +281,9 @@ fn names_that_are_no_paths_are_refused() {
     assert!(!watch.was_opened());
 }
 
-/// Things beside the image that are no files: their open could wait, or do something.
+/// Special files beside the image: opening one could block or have side effects.
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn special_files_are_not_opened() {
     let folder = TempDir::new().unwrap();
     let top = folder.path().join("top.qcow2");
     let fifo = folder.path().join("fifo");
@@ -290,7 +314,7 @@ fn device_nodes_beside_are_not_opened() {
     requires!(root);
     let folder = TempDir::new().unwrap();
     let top = folder.path().join("top.qcow2");
-    // The null device, and a disk that need not be there: a node is a name, not what it stands for.
+    // The null device, and a disk that may not exist: the node itself must not be opened.
     for (name, kind, device) in [
         ("null", FileType::CharacterDevice, rustix::fs::makedev(1, 3)),
         ("disk", FileType::BlockDevice, rustix::fs::makedev(7, 0)),
@@ -311,7 +335,7 @@ fn device_nodes_beside_are_not_opened() {
 }
 
 #[test]
-fn chains_end() {
+fn chain_of_70_images_is_rejected() {
     const DEPTH: usize = 70;
     let folder = TempDir::new().unwrap();
     let at = |n: usize| folder.path().join(format!("{n}.qcow2"));
@@ -334,7 +358,7 @@ fn chains_end() {
 }
 
 #[test]
-fn chains_do_not_loop() {
+fn chain_with_a_loop_is_rejected() {
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name);
     overlay(&at("self"), b"self", None);

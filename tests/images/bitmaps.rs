@@ -1,4 +1,4 @@
-//! Persistent dirty bitmaps: kept by readers, called out of step by writers.
+//! Persistent dirty bitmaps: readers keep them, writers mark them in-use.
 
 use crate::images::model;
 use crate::support::requires;
@@ -18,7 +18,7 @@ fn with_bitmaps(path: &Path) {
 }
 
 #[test]
-fn writers_call_bitmaps_out_of_step() {
+fn first_write_marks_bitmaps_in_use() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -48,7 +48,7 @@ fn writers_call_bitmaps_out_of_step() {
     qemu_check(&path);
     let info = run("qemu-img", ["info", text]);
     assert_eq!(info.matches("in-use").count(), 2, "{info}");
-    // Both programs go on with it.
+    // Both programs continue to write the image.
     run("qemu-io", ["-c", "write 64k 64k", text]);
     block::resize(&path, 3 << 20, &ResizeImage::default()).unwrap();
     run("qemu-io", ["-c", "write 2560k 64k", text]);
@@ -61,7 +61,7 @@ fn writers_call_bitmaps_out_of_step() {
 }
 
 #[test]
-fn directories_that_are_none_are_not_written() {
+fn corrupt_bitmap_directory_is_not_written() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -91,6 +91,9 @@ fn directories_that_are_none_are_not_written() {
         assert_eq!(error.errno(), Errno::UCLEAN);
         assert!(error.to_string().contains("bitmap"), "{error}");
         drop(device);
-        assert!(std::fs::read(&path).unwrap() == image, "left as it was");
+        assert!(
+            std::fs::read(&path).unwrap() == image,
+            "the image is unchanged"
+        );
     }
 }

@@ -23,9 +23,9 @@ fn check(path: &Path, repair: Repair) -> ImageCheck {
     block::check(path, None, repair, &mut |_| {}).unwrap()
 }
 
-/// What qemu-img finds, in our terms.
+/// Checks with qemu-img, and returns its sums.
 #[track_caller]
-fn judge(path: &Path) -> ImageCheck {
+fn check_by_qemu(path: &Path) -> ImageCheck {
     let output = command("qemu-img")
         .args(["check", "--output=json"])
         .arg(path)
@@ -50,7 +50,7 @@ fn judge(path: &Path) -> ImageCheck {
 #[track_caller]
 fn agrees(path: &Path) -> ImageCheck {
     let ours = check(path, Repair::Nothing);
-    assert_eq!(ours, judge(path), "{}", path.display());
+    assert_eq!(ours, check_by_qemu(path), "{}", path.display());
     ours
 }
 
@@ -67,8 +67,7 @@ fn content(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// An image of these options with two snapshots and writes between them, in pieces so that it is
-/// fragmented.
+/// Creates an image with two snapshots and writes between them, in pieces so that it is fragmented.
 fn sample(folder: &Path, options: &str) -> PathBuf {
     std::fs::write(folder.join("source.raw"), content(3)).unwrap();
     let data = format!("data_file={}", folder.join("data.raw").display());
@@ -111,7 +110,7 @@ const OPTIONS: [&str; 14] = [
 ];
 
 #[test]
-fn good_images_of_every_kind() {
+fn undamaged_images_have_no_findings() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in OPTIONS {
         let folder = TempDir::new().unwrap();
@@ -119,7 +118,7 @@ fn good_images_of_every_kind() {
         let report = agrees(&path);
         assert_eq!((report.leaks, report.corruptions), (0, 0), "{options}");
         assert!(report.allocated_clusters > 0);
-        // Nothing to mend: nothing is written.
+        // Without errors, a repair writes nothing.
         let before = std::fs::read(&path).unwrap();
         assert_eq!(check(&path, Repair::All), report);
         assert!(std::fs::read(&path).unwrap() == before);
@@ -127,7 +126,7 @@ fn good_images_of_every_kind() {
 }
 
 #[test]
-fn bitmaps_count() {
+fn bitmap_clusters_are_counted() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let path = sample(folder.path(), "-o cluster_size=4k");
@@ -140,7 +139,7 @@ fn bitmaps_count() {
     assert_eq!(agrees(&path).leaks, 0);
 }
 
-/// Where things lie in an image, by its header.
+/// Offsets of the tables in an image, by its header.
 struct Map {
     file: std::fs::File,
     cluster: u64,
@@ -195,7 +194,7 @@ impl Map {
 
 type Damage = (&'static str, fn(&Map));
 
-/// Damage of which all can be mended.
+/// Damage that can be repaired completely.
 const MENDABLE: [Damage; 8] = [
     ("a leak", |map| {
         let end = map.file.metadata().unwrap().len() / map.cluster;
@@ -212,7 +211,9 @@ const MENDABLE: [Damage; 8] = [
             0,
         );
     }),
-    ("the header counts as free", |map| map.set_refcount(0, 0)),
+    ("the header has a refcount of zero", |map| {
+        map.set_refcount(0, 0)
+    }),
     ("an L2 entry lacks its flag", |map| {
         let at = map.data_entry();
         map.set(at, map.number(at) & !(1 << 63));
@@ -229,7 +230,7 @@ const MENDABLE: [Damage; 8] = [
 ];
 
 #[test]
-fn damage_is_found_and_mended() {
+fn damage_is_found_and_repaired() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in ["-o cluster_size=4k", "", "-c -o cluster_size=4k"] {
         for (name, damage) in MENDABLE {
@@ -238,7 +239,7 @@ fn damage_is_found_and_mended() {
             let good = folder.path().join("good.qcow2");
             std::fs::copy(&path, &good).unwrap();
             damage(&Map::open(&path));
-            // QEMU counts every cluster that such a block described as an error of its own.
+            // QEMU reports one error for each cluster that such a block described.
             let is_compared = !name.ends_with("not aligned");
             let found = if is_compared {
                 agrees(&path)
@@ -250,7 +251,7 @@ fn damage_is_found_and_mended() {
                 let left = check(&path, Repair::Leaks);
                 assert_eq!((left.leaks, left.leaks_fixed), (0, found.leaks), "{name}");
             } else {
-                // Flags that only follow from sound refcounts are set right, as QEMU does.
+                // Flags that follow from correct refcounts are corrected, as QEMU does.
                 let before = check(&path, Repair::Leaks);
                 assert_eq!(
                     before.corruptions > 0,
@@ -273,7 +274,8 @@ fn damage_is_found_and_mended() {
     }
 }
 
-/// Damage that needs a guess: told, counted as QEMU does, and left with what may belong to it.
+/// Damage whose repair would need a guess: reported and counted as QEMU does, and kept with the
+/// clusters that may belong to it.
 const HOPELESS: [Damage; 6] = [
     ("an L2 entry beyond the end", |map| {
         map.set(map.data_entry(), (1 << 63) | (1 << 40))
@@ -296,14 +298,14 @@ const HOPELESS: [Damage; 6] = [
 ];
 
 #[test]
-fn what_needs_a_guess_is_left() {
+fn ambiguous_damage_is_reported_and_kept() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for (name, damage) in HOPELESS {
         let folder = TempDir::new().unwrap();
         let path = sample(folder.path(), "-o cluster_size=4k");
         damage(&Map::open(&path));
         let found = check(&path, Repair::Nothing);
-        let judged = judge(&path);
+        let judged = check_by_qemu(&path);
         assert!(
             found.corruptions > 0 && judged.corruptions > 0,
             "{name}: {found:?}, {judged:?}"
@@ -318,12 +320,12 @@ fn what_needs_a_guess_is_left() {
 }
 
 #[test]
-fn clusters_used_twice_are_found() {
+fn cluster_with_two_uses_is_found() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let path = sample(folder.path(), "-o cluster_size=4k");
     let map = Map::open(&path);
-    // The guest's data in the L1 table, and the refcount says two.
+    // Guest data in the L1 table's cluster, with a refcount of two.
     map.set(map.data_entry(), map.l1());
     map.set_refcount(map.l1() / map.cluster, 2);
     let report = check(&path, Repair::Nothing);
@@ -331,7 +333,7 @@ fn clusters_used_twice_are_found() {
 }
 
 #[test]
-fn dirty_images_are_mended() {
+fn dirty_image_is_repaired() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in [
         "lazy_refcounts=on",
@@ -368,7 +370,7 @@ fn dirty_images_are_mended() {
 }
 
 #[test]
-fn images_made_here_are_clean_and_raw_ones_cannot_be_checked() {
+fn new_image_is_clean_and_raw_is_unsupported() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk");
     drop(block::create(&path, block::ImageFormat::Qcow2, 1 << 30).unwrap());
@@ -388,9 +390,9 @@ fn images_made_here_are_clean_and_raw_ones_cannot_be_checked() {
     assert_eq!(error.errno(), folio::Errno::OPNOTSUPP);
 }
 
-/// Any damage: an end, no panic, and never worse after a repair.
+/// Random damage: the check ends without a panic, and a repair never adds errors.
 #[test]
-fn flipped_bits_end_in_a_report() {
+fn flipped_bits_are_reported() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new_in("/dev/shm")
         .or_else(|_| TempDir::new())

@@ -1,4 +1,4 @@
-//! Copies from image to image: QEMU calls each clean and finds the content the same.
+//! Copies from image to image: `qemu-img check` finds no error, and the content is equal.
 
 use crate::images::model::Random;
 use crate::support::requires;
@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Noise, text, zeros and holes, of a size that is no multiple of a cluster.
-fn source(path: &Path, seed: u64) {
+/// Creates a file of noise, text, zeros and holes; its size is not a multiple of a cluster.
+fn write_source(path: &Path, seed: u64) {
     let file = std::fs::File::create(path).unwrap();
     let mut random = Random::new(seed);
     let len = (9 << 20) + 512 * (1 + random.below(100));
@@ -60,8 +60,21 @@ fn reading(path: &Path) -> std::sync::Arc<dyn Device> {
     .unwrap()
 }
 
-/// Into a qcow2 image and back into a raw one.
-fn there_and_back(
+fn copy_as(
+    is_compressed: bool,
+    source: &dyn Device,
+    target: &Qcow2Device,
+    options: &CopyOptions<'_>,
+) {
+    if is_compressed {
+        copy_compressed(source, target, options).unwrap();
+    } else {
+        copy(source, target, options).unwrap();
+    }
+}
+
+/// Copies into a qcow2 image and back into a raw one.
+fn round_trip(
     folder: &Path,
     create: &CreateOptions,
     options: &CopyOptions<'_>,
@@ -75,10 +88,7 @@ fn there_and_back(
     let raw = reading(&from);
     create_with(&to, ImageFormat::Qcow2, raw.len_bytes(), create).unwrap();
     let target = writable(&to);
-    match is_compressed {
-        true => copy_compressed(&*raw, &target, options).unwrap(),
-        false => copy(&*raw, &target, options).unwrap(),
-    }
+    copy_as(is_compressed, &*raw, &target, options);
     target.flush().unwrap();
     drop(target);
     qemu_check(&to);
@@ -137,24 +147,24 @@ fn variants() -> Vec<CreateOptions> {
 }
 
 #[test]
-fn plain_images_go_there_and_back() {
+fn plain_copy_round_trips() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     for (seed, create) in variants().iter().enumerate() {
-        source(&folder.path().join("from.raw"), seed as u64);
+        write_source(&folder.path().join("from.raw"), seed as u64);
         for zero_run_bytes in [0, 512, 4096] {
             let options = CopyOptions {
                 zero_run_bytes,
                 threads: 3,
                 ..CopyOptions::default()
             };
-            there_and_back(folder.path(), create, &options, false);
+            round_trip(folder.path(), create, &options, false);
         }
     }
 }
 
 #[test]
-fn compressed_images_go_there_and_back() {
+fn compressed_copy_round_trips() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let zstd = variants()
@@ -165,23 +175,23 @@ fn compressed_images_go_there_and_back() {
         ..options
     });
     for (seed, create) in variants().into_iter().chain(zstd).enumerate() {
-        source(&folder.path().join("from.raw"), 100 + seed as u64);
+        write_source(&folder.path().join("from.raw"), 100 + seed as u64);
         for (zero_run_bytes, threads) in [(4096, 3), (0, 2)] {
             let options = CopyOptions {
                 zero_run_bytes,
                 threads,
                 ..CopyOptions::default()
             };
-            there_and_back(folder.path(), &create, &options, true);
+            round_trip(folder.path(), &create, &options, true);
         }
     }
 }
 
 #[test]
-fn the_same_source_makes_the_same_compressed_image() {
+fn compressed_copy_is_reproducible() {
     let folder = TempDir::new().unwrap();
     let from = folder.path().join("from.raw");
-    source(&from, 200);
+    write_source(&from, 200);
     let image = |threads| {
         let path = folder.path().join(format!("{threads}.qcow2"));
         let raw = reading(&from);
@@ -209,14 +219,14 @@ fn the_same_source_makes_the_same_compressed_image() {
 }
 
 #[test]
-fn a_compressed_image_goes_on_living() {
+fn compressed_image_can_be_written() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let (from, to) = (
         folder.path().join("from.raw"),
         folder.path().join("to.qcow2"),
     );
-    source(&from, 300);
+    write_source(&from, 300);
     let raw = reading(&from);
     create_with(
         &to,
@@ -225,7 +235,7 @@ fn a_compressed_image_goes_on_living() {
         &CreateOptions::default(),
     )
     .unwrap();
-    // Over what is there: old clusters are given back.
+    // Over existing clusters, which are released.
     for seed in 0..3 {
         let target = writable(&to);
         copy_compressed(
@@ -249,23 +259,15 @@ fn a_compressed_image_goes_on_living() {
     }
 }
 
-#[test]
-fn an_overlay_is_longer_than_what_it_stands_on() {
-    requires!(tool("qemu-img"));
-    let folder = TempDir::new().unwrap();
-    let (base, overlay, flat) = (
-        folder.path().join("base.raw"),
-        folder.path().join("overlay.qcow2"),
-        folder.path().join("flat.qcow2"),
-    );
-    source(&base, 400);
-    let len_bytes = std::fs::metadata(&base).unwrap().len() + (3 << 20) + 1024;
+/// Creates an overlay 3 MiB longer than `base`, with writes and zeros; returns its size in bytes.
+fn create_overlay(base: &Path, overlay: &Path) -> u64 {
+    let len_bytes = std::fs::metadata(base).unwrap().len() + (3 << 20) + 1024;
     let backing = Some(BackingName {
         name: "base.raw".to_owned(),
         format: Some(ImageFormat::Raw),
     });
     create_with(
-        &overlay,
+        overlay,
         ImageFormat::Qcow2,
         len_bytes,
         &CreateOptions {
@@ -274,12 +276,26 @@ fn an_overlay_is_longer_than_what_it_stands_on() {
         },
     )
     .unwrap();
-    let device = block::open(&overlay, &OpenOptions::default()).unwrap();
+    let device = block::open(overlay, &OpenOptions::default()).unwrap();
     device.write_at(&[9; 100_000], 70_000).unwrap();
     device.write_at(&[8; 700], len_bytes - 700).unwrap();
     device.write_zeroes(1 << 20, 1 << 20).unwrap();
     device.flush().unwrap();
     drop(device);
+    len_bytes
+}
+
+#[test]
+fn overlay_longer_than_its_backing_is_copied() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let (base, overlay, flat) = (
+        folder.path().join("base.raw"),
+        folder.path().join("overlay.qcow2"),
+        folder.path().join("flat.qcow2"),
+    );
+    write_source(&base, 400);
+    let len_bytes = create_overlay(&base, &overlay);
     for is_compressed in [false, true] {
         create_with(
             &flat,
@@ -289,10 +305,12 @@ fn an_overlay_is_longer_than_what_it_stands_on() {
         )
         .unwrap();
         let target = writable(&flat);
-        match is_compressed {
-            true => copy_compressed(&*reading(&overlay), &target, &CopyOptions::default()).unwrap(),
-            false => copy(&*reading(&overlay), &target, &CopyOptions::default()).unwrap(),
-        }
+        copy_as(
+            is_compressed,
+            &*reading(&overlay),
+            &target,
+            &CopyOptions::default(),
+        );
         target.flush().unwrap();
         drop(target);
         qemu_check(&flat);

@@ -1,5 +1,4 @@
-//! New images with every option: QEMU finds what was asked for, calls them clean, and writes into
-//! them.
+//! New images with every option: QEMU reports the options, finds no error, and writes into them.
 
 use crate::images::model;
 use crate::support::requires;
@@ -14,7 +13,7 @@ use tempfile::TempDir;
 
 const LEN: u64 = 5 << 20;
 
-/// qemu-img's words about an image, without those that depend on where it lies and what it takes.
+/// Returns the output of `qemu-img info`, without path and space on the host.
 fn info(path: &Path) -> String {
     let said = text(&succeed(
         command("qemu-img")
@@ -26,7 +25,8 @@ fn info(path: &Path) -> String {
         .collect()
 }
 
-/// Makes an image of ours and one of QEMU's and compares what QEMU says of both; writes into ours.
+/// Creates an image with Folio and one with QEMU, compares `qemu-img info` of both, and writes into
+/// the first.
 fn same_as_qemu(folder: &Path, len_bytes: u64, options: &CreateOptions, words: &str) {
     let (ours, theirs) = (folder.join("ours.qcow2"), folder.join("theirs.qcow2"));
     for path in [&ours, &theirs] {
@@ -64,7 +64,7 @@ fn same_as_qemu(folder: &Path, len_bytes: u64, options: &CreateOptions, words: &
 }
 
 #[test]
-fn every_option_is_what_qemu_makes_of_it() {
+fn every_option_matches_qemu_img() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let base = CreateOptions::default;
@@ -112,7 +112,7 @@ fn every_option_is_what_qemu_makes_of_it() {
 }
 
 #[test]
-fn preallocation_takes_what_it_says() {
+fn preallocation_takes_space_as_specified() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let taken = |path: &Path| {
@@ -150,7 +150,7 @@ fn preallocation_takes_what_it_says() {
 }
 
 #[test]
-fn a_backing_file_is_named_with_its_format() {
+fn backing_name_and_format_are_stored() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("base.raw"), vec![5; (1 << 20) + 512]).unwrap();
@@ -189,7 +189,7 @@ fn a_backing_file_is_named_with_its_format() {
 }
 
 #[test]
-fn a_data_file_is_made_with_the_image() {
+fn data_file_is_created_with_the_image() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -216,7 +216,7 @@ fn a_data_file_is_made_with_the_image() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_leaves_nothing() {
+fn invalid_options_are_rejected_without_files() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
     let base = CreateOptions::default;
@@ -279,7 +279,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn other_formats_are_refused_by_name() {
+fn other_formats_are_rejected_by_name() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     for (format, name) in [

@@ -1,4 +1,4 @@
-//! External data files: guest data beside the tables, as QEMU keeps it.
+//! External data files: guest data outside the image, as QEMU stores it.
 
 use crate::images::model;
 use crate::support::requires;
@@ -18,13 +18,13 @@ const WRITES: [&str; 6] = [
     "write -P 3 660k 4k",
 ];
 
-/// Runs a tool in `folder`, where QEMU looks for a data file.
+/// Runs a tool in `folder`, where QEMU starts the name of a data file.
 #[track_caller]
 fn qemu<'a>(folder: &Path, program: &str, arguments: impl IntoIterator<Item = &'a str>) {
     succeed(command(program).args(arguments).current_dir(folder));
 }
 
-/// What QEMU reads; as a raw file.
+/// Returns the disk's content as QEMU reads it.
 #[track_caller]
 fn by_qemu(folder: &Path) -> Vec<u8> {
     qemu(
@@ -35,8 +35,8 @@ fn by_qemu(folder: &Path) -> Vec<u8> {
     std::fs::read(folder.join("back.raw")).unwrap()
 }
 
-/// Makes an image and lets qemu-io write, then reads and writes it ourselves, then lets QEMU write
-/// again.
+/// Creates an image, writes it with qemu-io, reads and writes it with Folio, and writes it with
+/// QEMU again.
 fn both_ways(options: &str, seed: u64) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -100,7 +100,7 @@ fn data_files_are_read_and_written() {
 }
 
 #[test]
-fn data_files_over_a_backing_file() {
+fn data_file_over_a_backing_file() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let mut want = vec![7; LEN];
@@ -124,10 +124,9 @@ fn refusal(path: &Path, options: &OpenOptions) -> Error {
     open(path, options).err().expect("has to be refused")
 }
 
-/// The name in the image opens no file that the caller did not allow, and a file in use is not
-/// opened.
+/// A data file is opened only if the policy allows it and no other process has it open.
 #[test]
-fn data_files_need_leave_and_are_locked() {
+fn data_file_obeys_policy_and_lock() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let inner = folder.path().join("inner");
@@ -179,9 +178,9 @@ fn data_files_need_leave_and_are_locked() {
     assert_eq!(refusal(&path, &anywhere).errno(), Errno::NOENT);
 }
 
-/// A header that says what cannot be.
+/// Headers and entries that contradict the data file feature.
 #[test]
-fn data_files_of_broken_headers() {
+fn contradicting_data_file_headers_are_rejected() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("d.qcow2");
@@ -206,7 +205,7 @@ fn data_files_of_broken_headers() {
         let said = refusal(&path, &OpenOptions::default()).to_string();
         assert!(said.contains(name), "{name}: {said}");
     }
-    // Entries that are compressed, or lie elsewhere in the data file.
+    // Entries that are compressed, or have another offset in the data file.
     std::fs::write(&path, &good).unwrap();
     let device = open(&path, &OpenOptions::default()).unwrap();
     device.write_at(&[1; 512], 0).unwrap();

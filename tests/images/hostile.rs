@@ -1,4 +1,4 @@
-//! Broken images: an error or data, never a panic, a hang or memory without bound.
+//! Hostile images: an error or data, never a panic, a hang or unlimited memory.
 
 use crate::images::model::Random;
 use crate::support::requires;
@@ -16,14 +16,14 @@ use tempfile::TempDir;
 
 const LEN: u64 = 256 << 10;
 
-/// A folder in memory where there is one: each of the many images is synced.
+/// Returns a folder in memory if possible, because each of the many images is synced.
 fn scratch() -> TempDir {
     TempDir::new_in("/dev/shm")
         .or_else(|_| TempDir::new())
         .unwrap()
 }
 
-/// Opens the bytes as an image and reads, maps, writes and flushes it; whatever it says is fine.
+/// Opens the bytes as an image, and reads, maps, writes and flushes it; any result is accepted.
 fn provoke(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     for read_only in [true, false] {
@@ -55,7 +55,7 @@ fn use_it(device: &dyn Device) {
     }
 }
 
-/// An image with a bit of everything, small enough that each of its bytes matters.
+/// Creates an image with each kind of structure, small enough that each byte matters.
 fn sample(folder: &Path, options: &str) -> Vec<u8> {
     let mut random = Random::new(4);
     let source: Vec<u8> = (0..LEN)
@@ -78,7 +78,7 @@ fn sample(folder: &Path, options: &str) -> Vec<u8> {
 }
 
 #[test]
-fn flipped_bits_in_metadata() {
+fn flipped_metadata_bits_do_not_panic() {
     requires!(tool("qemu-img"));
     let folder = scratch();
     let path = folder.path().join("broken.qcow2");
@@ -89,7 +89,7 @@ fn flipped_bits_in_metadata() {
     ] {
         let good = sample(folder.path(), options);
         let mut random = Random::new(5);
-        // The whole header, then a sample of the tables, which lie in the first and last clusters.
+        // The whole header, then a sample of the tables, in the first and last clusters.
         let header = (0..120usize).map(|at| (at, 1u8 << (at % 8)));
         let edges: Vec<(usize, u8)> = (0..150)
             .map(|_| {
@@ -107,8 +107,7 @@ fn flipped_bits_in_metadata() {
     }
 }
 
-/// Clusters that hold tables: of the header, L1 and L2, refcounts and snapshots, of the disk and of
-/// each snapshot.
+/// Returns the clusters of the header and of all tables: L1, L2, refcounts, snapshots.
 fn metadata(image: &[u8]) -> Vec<usize> {
     let number = |at: usize, len: usize| {
         image[at..at + len]
@@ -139,11 +138,11 @@ fn metadata(image: &[u8]) -> Vec<usize> {
     bytes.filter(|at| *at < image.len()).collect()
 }
 
-/// Each byte of a small image's metadata: one bit of it, all of them, none; of the header, each
-/// bit.
+/// Changes each byte of a small image's metadata: one bit, all bits to one, all to zero; in the
+/// header, each bit.
 #[test]
-fn every_byte_of_metadata() {
-    // `fuzz/images/make.sh` makes them.
+fn every_metadata_byte_does_not_panic() {
+    // `fuzz/images/make.sh` creates them.
     let images: [&[u8]; 3] = [
         include_bytes!("../../fuzz/images/version-2.qcow2"),
         include_bytes!("../../fuzz/images/version-3.qcow2"),
@@ -177,7 +176,7 @@ fn every_byte_of_metadata() {
 }
 
 #[test]
-fn truncated_anywhere() {
+fn truncated_image_does_not_panic() {
     requires!(tool("qemu-img"));
     let folder = scratch();
     let path = folder.path().join("broken.qcow2");
@@ -188,9 +187,9 @@ fn truncated_anywhere() {
     }
 }
 
-/// Numbers that would ask for memory or time without bound.
+/// Numbers that would need unlimited memory or time.
 #[test]
-fn absurd_headers_are_refused_by_name() {
+fn absurd_header_fields_are_rejected_by_name() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
     let options = CreateOptions {
@@ -230,9 +229,9 @@ fn absurd_headers_are_refused_by_name() {
     }
 }
 
-/// Features that do not go with what else the header says.
+/// Features that contradict other fields of the header.
 #[test]
-fn features_that_contradict_each_other() {
+fn contradicting_features_are_rejected() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
     let small = CreateOptions {
@@ -295,7 +294,7 @@ fn features_that_contradict_each_other() {
 }
 
 #[test]
-fn clusters_that_only_seem_free_are_not_given_out() {
+fn metadata_with_refcount_zero_is_not_allocated() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
     let options = CreateOptions {
@@ -305,7 +304,7 @@ fn clusters_that_only_seem_free_are_not_given_out() {
     };
     drop(Qcow2Device::create(&path, LEN, &options).unwrap());
     let mut image = std::fs::read(&path).unwrap();
-    // The refcount block is the third cluster: header, table, block and L1 now count as free.
+    // The refcount block is the third cluster: header, table, block and L1 get a refcount of zero.
     image[2 * 4096..3 * 4096].fill(0);
     std::fs::write(&path, &image).unwrap();
     let device = open(&path, &OpenOptions::default()).unwrap();
@@ -320,13 +319,14 @@ fn clusters_that_only_seem_free_are_not_given_out() {
     assert_eq!(std::fs::read(&path).unwrap(), image, "left as it was");
 }
 
-/// Tables that name one cluster over and over: a walk over them would take hours, or all memory.
+/// Tables that name one cluster a million times: walking each entry would take hours, or all
+/// memory.
 #[test]
-fn one_table_named_a_million_times_is_no_flood() {
+fn table_named_a_million_times_is_read_once() {
     const CLUSTER: usize = 2 << 20;
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    // As large as its L1 table can say: 32 MiB of entries of 512 GiB each.
+    // The largest L1 table: 32 MiB of entries for 512 GiB each.
     let len = (4u64 << 20) * (CLUSTER as u64 / 8) * CLUSTER as u64;
     assert_eq!(len, 1 << 61);
     let options = CreateOptions {
@@ -378,9 +378,9 @@ fn one_table_named_a_million_times_is_no_flood() {
     assert!(said.contains("holds two tables"), "{said}");
 }
 
-/// A file that is nearly all hole, as long as files are counted: the work is by what is there.
+/// The longest file that can be counted, nearly all hole: the work depends on the bytes stored.
 #[test]
-fn a_huge_sparse_file_is_checked_and_mended_soon() {
+fn huge_sparse_file_is_checked_quickly() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
     let options = CreateOptions {
@@ -392,7 +392,7 @@ fn a_huge_sparse_file_is_checked_and_mended_soon() {
     drop(device);
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(1 << 40).unwrap();
-    // Dirty.
+    // Sets the dirty bit.
     file.write_all_at(&1u64.to_be_bytes(), 72).unwrap();
     for repair in [Repair::Nothing, Repair::All] {
         let report = check(&path, None, repair, &mut |_| {}).unwrap();

@@ -14,10 +14,10 @@ fn is_dirty(path: &Path) -> bool {
     std::fs::read(path).unwrap()[79] & 1 != 0
 }
 
-/// What is on the disk between a flush and the close says that its refcounts are stale, and holds
-/// what was flushed.
+/// Between a flush and the close, the image in the file is marked dirty and contains the flushed
+/// data.
 #[test]
-fn refcounts_wait_for_the_close() {
+fn refcounts_are_written_at_close() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let [path, copy, raw] =
@@ -32,7 +32,7 @@ fn refcounts_wait_for_the_close() {
         );
         let mut want = vec![0; LEN];
         let device = open(&path, &OpenOptions::default()).unwrap();
-        assert!(!is_dirty(&path), "nothing is written yet");
+        assert!(!is_dirty(&path), "no write yet");
         for round in 0..3 {
             model::run(&*device, &mut want, 10 + round, 100);
             device.flush().unwrap();
@@ -43,7 +43,7 @@ fn refcounts_wait_for_the_close() {
                 ..OpenOptions::default()
             };
             model::same(&*open(&copy, &read_only).unwrap(), &want, round);
-            assert!(is_dirty(&copy), "readers leave it");
+            assert!(is_dirty(&copy), "readers do not clear it");
             run("qemu-img", ["check", "-r", "all", copy.to_str().unwrap()]);
             to_raw(&copy, &raw);
             assert!(
@@ -59,9 +59,54 @@ fn refcounts_wait_for_the_close() {
     }
 }
 
-/// An image that was not closed, by Folio or by QEMU, with a snapshot or without, is written again.
+/// Writes an image with a snapshot between the writes, and copies it before it is closed. Returns
+/// the content at the snapshot, and at the copy.
+fn dirty_copy(path: &Path, copy: &Path, seed: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut want = vec![0; LEN];
+    let device = open(path, &OpenOptions::default()).unwrap();
+    model::run(&*device, &mut want, seed, 100);
+    drop(device);
+    let before = want.clone();
+    run(
+        "qemu-img",
+        ["snapshot", "-c", "before", path.to_str().unwrap()],
+    );
+    let device = open(path, &OpenOptions::default()).unwrap();
+    model::run(&*device, &mut want, 20 + seed, 100);
+    device.flush().unwrap();
+    std::fs::copy(path, copy).unwrap();
+    drop(device);
+    (before, want)
+}
+
+/// Writes an image with qemu-io, which is killed before it closes the image.
+fn write_and_kill_qemu(copy: &Path, want: &mut [u8]) {
+    let lines = [
+        "discard 1M 300k",
+        "write -P 1 1M 300k",
+        "write -z 4k 8k",
+        "flush",
+        "sigraise 9",
+    ];
+    let arguments = lines.iter().flat_map(|line| ["-c", line]);
+    let arguments = ["-d", "unmap", copy.to_str().unwrap()]
+        .into_iter()
+        .chain(arguments);
+    assert!(
+        !command("qemu-io")
+            .args(arguments)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    want[1 << 20..(1 << 20) + (300 << 10)].fill(1);
+    want[4 << 10..12 << 10].fill(0);
+}
+
+/// An image that Folio or QEMU did not close, with a snapshot, is repaired before a write.
 #[test]
-fn stale_refcounts_are_rebuilt_before_writing() {
+fn stale_refcounts_are_repaired_before_a_write() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let [path, copy, raw] =
@@ -81,20 +126,7 @@ fn stale_refcounts_are_rebuilt_before_writing() {
                 .args(arguments)
                 .current_dir(folder.path()),
         );
-        let mut want = vec![0; LEN];
-        let device = open(&path, &OpenOptions::default()).unwrap();
-        model::run(&*device, &mut want, seed as u64, 100);
-        drop(device);
-        let before = want.clone();
-        run(
-            "qemu-img",
-            ["snapshot", "-c", "before", path.to_str().unwrap()],
-        );
-        let device = open(&path, &OpenOptions::default()).unwrap();
-        model::run(&*device, &mut want, 20 + seed as u64, 100);
-        device.flush().unwrap();
-        std::fs::copy(&path, &copy).unwrap();
-        drop(device);
+        let (before, mut want) = dirty_copy(&path, &copy, seed as u64);
         assert!(is_dirty(&copy));
         for round in 0..2 {
             let device = open(&copy, &OpenOptions::default()).unwrap();
@@ -109,28 +141,7 @@ fn stale_refcounts_are_rebuilt_before_writing() {
                 std::fs::read(&raw).unwrap() == want,
                 "{options}, round {round}"
             );
-            // QEMU writes, and is killed.
-            let lines = [
-                "discard 1M 300k",
-                "write -P 1 1M 300k",
-                "write -z 4k 8k",
-                "flush",
-                "sigraise 9",
-            ];
-            let arguments = lines.iter().flat_map(|line| ["-c", line]);
-            let arguments = ["-d", "unmap", copy.to_str().unwrap()]
-                .into_iter()
-                .chain(arguments);
-            assert!(
-                !command("qemu-io")
-                    .args(arguments)
-                    .output()
-                    .unwrap()
-                    .status
-                    .success()
-            );
-            want[1 << 20..(1 << 20) + (300 << 10)].fill(1);
-            want[4 << 10..12 << 10].fill(0);
+            write_and_kill_qemu(&copy, &mut want);
             assert!(is_dirty(&copy));
         }
         drop(open(&copy, &OpenOptions::default()).unwrap());
@@ -147,9 +158,9 @@ fn stale_refcounts_are_rebuilt_before_writing() {
     }
 }
 
-/// Tables that contradict each other cannot be mended by counting.
+/// Counting cannot repair tables that contradict each other.
 #[test]
-fn a_dirty_image_with_bad_tables_is_only_read() {
+fn dirty_image_with_corrupt_tables_is_read_only() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -172,7 +183,7 @@ fn a_dirty_image_with_bad_tables_is_only_read() {
     device.flush().unwrap();
     let mut image = std::fs::read(&path).unwrap();
     drop(device);
-    // The L1 table says where the L2 table is; its second entry is to be the header.
+    // The L1 table names the L2 table, whose second entry is set to a cluster outside the file.
     let number = |at: usize| u64::from_be_bytes(image[at..at + 8].try_into().unwrap());
     let l2 = (number(number(40) as usize) & 0x00ff_ffff_ffff_fe00) as usize;
     image[l2 + 8..l2 + 16].copy_from_slice(&(1u64 << 40).to_be_bytes());

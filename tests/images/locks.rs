@@ -1,14 +1,14 @@
-//! A running QEMU and Folio keep away from each other's images.
+//! Image locks between a running QEMU and Folio.
 
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
 use folio::block::{ImageFormat, OpenOptions, create, open};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use tempfile::TempDir;
 
-/// A qemu-io that has the image open and waits for commands.
+/// A qemu-io process that has the image open and waits for commands.
 struct Qemu(Child);
 
 impl Qemu {
@@ -20,7 +20,7 @@ impl Qemu {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // It answers once the image is open.
+        // It prints the length once the image is open.
         use std::io::Write;
         child
             .stdin
@@ -46,7 +46,7 @@ impl Drop for Qemu {
 }
 
 #[test]
-fn a_running_qemu_excludes_writers() {
+fn running_qemu_excludes_writers() {
     requires!(tool("qemu-io"), tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     for (format, name) in [(ImageFormat::Raw, "raw"), (ImageFormat::Qcow2, "qcow2")] {
@@ -71,7 +71,7 @@ fn a_running_qemu_excludes_writers() {
         }
         drop(qemu);
         let qemu = Qemu::new(&path, &["-r", "-f", name]);
-        // A QEMU that reads a raw image bears writers; one that reads qcow2 does not.
+        // A QEMU that reads a raw image allows writers; one that reads qcow2 does not.
         assert_eq!(
             open(&path, &writing).is_err(),
             format == ImageFormat::Qcow2,
@@ -79,7 +79,7 @@ fn a_running_qemu_excludes_writers() {
         );
         drop(open(&path, &read_only).unwrap());
         drop(qemu);
-        // And the other way round.
+        // The reverse: Folio has the image open.
         let tries = |arguments: &[&str]| {
             let mut command = command("qemu-io");
             command
@@ -105,97 +105,141 @@ fn a_running_qemu_excludes_writers() {
     }
 }
 
-/// What an open overlay stands on is read, and no more than read, whoever else comes.
-#[test]
-fn backing_files_of_open_images_are_not_written() {
-    requires!(tool("qemu-io"), tool("qemu-img"));
-    for (format, name) in [(ImageFormat::Raw, "raw"), (ImageFormat::Qcow2, "qcow2")] {
+/// A base of a format in a folder, with two overlays on it.
+struct Overlays {
+    folder: TempDir,
+    format: ImageFormat,
+    base_read: OpenOptions,
+    base_write: OpenOptions,
+    top: OpenOptions,
+}
+
+impl Overlays {
+    fn new(format: ImageFormat) -> Self {
         let folder = TempDir::new().unwrap();
-        let at = |file: &str| folder.path().join(file);
-        drop(create(at("base"), format, 1 << 20).unwrap());
+        drop(create(folder.path().join("base"), format, 1 << 20).unwrap());
         for top in ["one", "two"] {
-            let line = format!("create -f qcow2 -b base -F {name} {top}");
+            let line = format!("create -f qcow2 -b base -F {format} {top}");
             succeed(
                 command("qemu-img")
                     .args(line.split(' '))
                     .current_dir(folder.path()),
             );
         }
-        let base_read = OpenOptions {
-            read_only: true,
-            format: Some(format),
-            ..OpenOptions::default()
-        };
         let base_write = OpenOptions {
             format: Some(format),
             ..OpenOptions::default()
         };
-        let top = OpenOptions::default();
-        let is_refused = |path: &Path, options: &OpenOptions| {
-            let error = open(path, options).err().expect("it is in use");
-            assert!(
-                error.to_string().contains("is in use by another process"),
-                "{error}"
-            );
-        };
-        let qemu = |file: &str, arguments: &[&str]| {
-            let mut command = command("qemu-io");
-            let output = command
-                .args(arguments)
-                .args(["-c", "read 0 512"])
-                .arg(at(file))
-                .output()
-                .unwrap();
-            output.status.success()
-        };
-        // Two overlays of ours on one base.
+        Self {
+            folder,
+            format,
+            base_read: OpenOptions {
+                read_only: true,
+                ..base_write.clone()
+            },
+            base_write,
+            top: OpenOptions::default(),
+        }
+    }
+
+    fn at(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    /// An open fails because another process has the file open.
+    #[track_caller]
+    fn assert_busy(&self, file: &str, options: &OpenOptions) {
+        let error = open(self.at(file), options).err().expect("it is in use");
+        assert!(
+            error.to_string().contains("is in use by another process"),
+            "{error}"
+        );
+    }
+
+    /// Whether qemu-io opens and reads a file.
+    fn qemu_reads(&self, file: &str, arguments: &[&str]) -> bool {
+        let output = command("qemu-io")
+            .args(arguments)
+            .args(["-c", "read 0 512"])
+            .arg(self.at(file))
+            .output()
+            .unwrap();
+        output.status.success()
+    }
+
+    /// Two overlays open in Folio: QEMU and Folio may read the base only.
+    fn open_here(&self) {
+        let name = self.format.name();
         let devices = [
-            open(at("one"), &top).unwrap(),
-            open(at("two"), &top).unwrap(),
+            open(self.at("one"), &self.top).unwrap(),
+            open(self.at("two"), &self.top).unwrap(),
         ];
         devices[0].write_at(&[1; 512], 0).unwrap();
-        is_refused(&at("base"), &base_write);
-        is_refused(&at("one"), &top);
-        drop(open(at("base"), &base_read).unwrap());
-        assert!(!qemu("base", &["-f", name]), "QEMU writes our backing file");
-        assert!(qemu("base", &["-r", "-f", name]), "QEMU reads it beside us");
+        self.assert_busy("base", &self.base_write);
+        self.assert_busy("one", &self.top);
+        drop(open(self.at("base"), &self.base_read).unwrap());
+        assert!(
+            !self.qemu_reads("base", &["-f", name]),
+            "QEMU opens the backing file for writing"
+        );
+        assert!(
+            self.qemu_reads("base", &["-r", "-f", name]),
+            "QEMU cannot read the backing file"
+        );
         let commit = command("qemu-img")
             .args(["commit", "two"])
-            .current_dir(folder.path())
+            .current_dir(self.folder.path())
             .output()
             .unwrap();
         assert!(
             !commit.status.success(),
-            "QEMU commits into our backing file"
+            "QEMU commits into the backing file"
         );
-        drop(devices);
-        // One of QEMU's, and one of ours on the same base.
-        let running = Qemu::new(&at("one"), &["-f", "qcow2"]);
-        is_refused(&at("one"), &top);
-        // QEMU itself bears writers of a raw file that it reads.
+    }
+
+    /// One overlay open in QEMU: Folio opens the other.
+    fn open_in_qemu(&self) {
+        let running = Qemu::new(&self.at("one"), &["-f", "qcow2"]);
+        self.assert_busy("one", &self.top);
+        // QEMU itself allows writers of a raw file that it reads.
         assert_eq!(
-            open(at("base"), &base_write).is_err(),
-            format == ImageFormat::Qcow2
+            open(self.at("base"), &self.base_write).is_err(),
+            self.format == ImageFormat::Qcow2
         );
-        drop(open(at("base"), &base_read).unwrap());
-        drop(open(at("two"), &top).unwrap());
+        drop(open(self.at("base"), &self.base_read).unwrap());
+        drop(open(self.at("two"), &self.top).unwrap());
         drop(running);
-        // The base is written: nobody may stand on it.
-        let device = open(at("base"), &base_write).unwrap();
-        is_refused(&at("one"), &top);
-        is_refused(
-            &at("one"),
+    }
+
+    /// The base open for writing: no overlay on it may be opened.
+    fn open_base_for_writing(&self) {
+        let device = open(self.at("base"), &self.base_write).unwrap();
+        self.assert_busy("one", &self.top);
+        self.assert_busy(
+            "one",
             &OpenOptions {
                 read_only: true,
                 ..OpenOptions::default()
             },
         );
         assert_eq!(
-            qemu("one", &["-f", "qcow2"]),
-            format == ImageFormat::Raw,
-            "QEMU stands on a file that we write"
+            self.qemu_reads("one", &["-f", "qcow2"]),
+            self.format == ImageFormat::Raw,
+            "QEMU opens an overlay on a base that Folio writes"
         );
         drop(device);
-        assert!(qemu("one", &["-f", "qcow2"]));
+        assert!(self.qemu_reads("one", &["-f", "qcow2"]));
+    }
+}
+
+/// The backing file of an open overlay may be read by any process, and written by none.
+#[test]
+fn backing_file_of_open_overlay_is_not_written() {
+    requires!(tool("qemu-io"), tool("qemu-img"));
+    for format in ImageFormat::ALL {
+        let overlays = Overlays::new(format);
+        overlays.open_here();
+        overlays.open_in_qemu();
+        overlays.open_base_for_writing();
     }
 }

@@ -1,4 +1,5 @@
-//! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
+//! Image files shared with QEMU: each reads the other's writes, and `qemu-img check` finds no
+//! error.
 
 mod backing;
 mod bitmaps;

@@ -1,18 +1,18 @@
-//! Random operations on a device and on plain memory, from a seed.
+//! Random operations on a device and on a model in memory, from a seed.
 
 use folio::block::Device;
 use std::io::IoSlice;
 
-/// A small generator (xorshift64*), so that a seed in a message is enough to repeat a run.
+/// A small generator (xorshift64*): the seed in a message repeats the run.
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator for this seed.
+    /// Returns a generator for this seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -20,13 +20,13 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }
 
-/// Does `count` random operations on both, and compares what is read on the way.
+/// Makes `count` random operations on both, and compares every read.
 #[track_caller]
 pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize) {
     let mut random = Random::new(seed);
@@ -63,7 +63,7 @@ pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize
             }
             10 => {
                 device.discard(offset, size).unwrap();
-                // What a discarded range reads as is the device's choice.
+                // The content of a discarded range is undefined.
                 device.read_at(&mut model[range], offset).unwrap();
             }
             _ => device.flush().unwrap(),
@@ -72,7 +72,7 @@ pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize
     same(device, model, seed);
 }
 
-/// The whole device reads as `model`, and its allocation map says nothing else.
+/// Asserts that the whole device reads as `model`, and that its holes are zeros there.
 #[track_caller]
 pub(crate) fn same(device: &dyn Device, model: &[u8], seed: u64) {
     assert_eq!(device.len_bytes(), model.len() as u64);

@@ -1,5 +1,4 @@
-//! Overlays: another backing file under one, and one into its backing file, as qemu-img does it on
-//! a copy.
+//! Rebase and commit of overlays, compared with qemu-img on a copy.
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
@@ -56,8 +55,8 @@ fn info(folder: &Path, name: &str) -> serde_json::Value {
     .unwrap()
 }
 
-/// Two bases that differ here and there, an overlay over the first, twice.
-fn scene(options: &str) -> TempDir {
+/// Creates two bases that differ in some ranges, and two equal overlays over the first.
+fn overlays(options: &str) -> TempDir {
     let scene = TempDir::new().unwrap();
     let folder = scene.path();
     let mut bytes = vec![0; 5 << 20];
@@ -88,10 +87,10 @@ fn scene(options: &str) -> TempDir {
 }
 
 #[test]
-fn another_backing_file_and_the_same_disk() {
+fn rebase_keeps_the_content() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in VARIANTS {
-        let scene = scene(options);
+        let scene = overlays(options);
         let folder = scene.path();
         let before = raw(folder, "ours.qcow2");
         let path = folder.join("ours.qcow2");
@@ -108,8 +107,7 @@ fn another_backing_file_and_the_same_disk() {
             (&"two.qcow2".into(), &"qcow2".into())
         );
         qemu_img(folder, "rebase -b two.qcow2 -F qcow2 theirs.qcow2");
-        // What is the same below is not copied: no more than qemu-img takes, and what alignment
-        // costs.
+        // Equal data is not copied: no more space than after qemu-img, plus alignment.
         let used = |name| {
             folio::block::check(folder.join(name), None, block::Repair::Nothing, &mut |_| {})
                 .unwrap()
@@ -119,7 +117,7 @@ fn another_backing_file_and_the_same_disk() {
             ours.allocated_clusters <= theirs.allocated_clusters + 2,
             "{options}: {ours:?} {theirs:?}"
         );
-        // To none, and back to one that must not show.
+        // To no backing file, then to one whose content must stay hidden.
         block::rebase(&path, None, &OverlayOptions::default()).unwrap();
         qemu_check(&path);
         std::fs::rename(folder.join("two.qcow2"), folder.join("away.qcow2")).unwrap();
@@ -134,10 +132,10 @@ fn another_backing_file_and_the_same_disk() {
 }
 
 #[test]
-fn a_name_alone() {
+fn rename_changes_only_the_name() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in VARIANTS {
-        let scene = scene(options);
+        let scene = overlays(options);
         let folder = scene.path();
         let path = folder.join("ours.qcow2");
         let long = format!("{}two.qcow2", "./".repeat(200));
@@ -171,16 +169,16 @@ fn a_name_alone() {
         }
         qemu_img(folder, "compare ours.qcow2 theirs.qcow2");
     }
-    let scene = scene("compat=1.1");
+    let scene = overlays("compat=1.1");
     let path = scene.path().join("one.raw");
     let error = block::rename_backing(&path, None, &OverlayOptions::default()).unwrap_err();
     assert!(error.to_string().contains("no backing file"), "{error}");
 }
 
 #[test]
-fn bitmaps_and_feature_names_survive_a_new_name() {
+fn rename_keeps_bitmaps_and_feature_names() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let scene = scene("compat=1.1");
+    let scene = overlays("compat=1.1");
     let folder = scene.path();
     qemu_img(folder, "bitmap --add ours.qcow2 one");
     let before = info(folder, "ours.qcow2");
@@ -199,14 +197,14 @@ fn bitmaps_and_feature_names_survive_a_new_name() {
 }
 
 #[test]
-fn commit_as_qemu_img_does() {
+fn commit_matches_qemu_img() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in VARIANTS {
-        let scene = scene(options);
+        let scene = overlays(options);
         let folder = scene.path();
         let want = raw(folder, "ours.qcow2");
         let path = folder.join("ours.qcow2");
-        // Once and kept, once and emptied: the second has nothing new to give.
+        // First kept, then emptied: the second commit writes nothing new.
         block::commit(&path, AfterCommit::Keep, &OverlayOptions::default()).unwrap();
         let base = std::fs::read(folder.join("one.raw")).unwrap();
         assert!(base == want, "{options}: the backing file has grown, too");
@@ -227,9 +225,9 @@ fn commit_as_qemu_img_does() {
 }
 
 #[test]
-fn commit_into_an_overlay_of_an_overlay() {
+fn commit_into_the_middle_of_a_chain() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let scene = scene("cluster_size=4k");
+    let scene = overlays("cluster_size=4k");
     let folder = scene.path();
     qemu_img(
         folder,
@@ -260,9 +258,9 @@ fn commit_into_an_overlay_of_an_overlay() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_rebase_and_commit_are_rejected() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let scene = scene("compat=1.1");
+    let scene = overlays("compat=1.1");
     let folder = scene.path();
     let path = folder.join("ours.qcow2");
     let before = std::fs::read(&path).unwrap();

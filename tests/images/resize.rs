@@ -1,4 +1,4 @@
-//! Other sizes: what is done here and by qemu-img on a copy reads the same, and is clean.
+//! Resizes, compared with qemu-img on a copy: equal content, and no error in either.
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
@@ -44,7 +44,7 @@ fn clean(path: &Path) {
     );
 }
 
-/// Resizes `ours` here and `theirs` by qemu-img.
+/// Resizes `ours` with Folio and `theirs` with qemu-img.
 #[track_caller]
 fn resize_both(folder: &Path, len_bytes: u64) {
     block::resize(folder.join("ours.qcow2"), len_bytes, &any()).unwrap();
@@ -72,7 +72,7 @@ fn both(folder: &Path) -> [PathBuf; 2] {
 }
 
 #[test]
-fn smaller_and_larger_as_qemu_img_does() {
+fn shrink_and_grow_match_qemu_img() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in [
         "",
@@ -92,8 +92,8 @@ fn smaller_and_larger_as_qemu_img_does() {
             &["write -P 1 0 3M", "write -P 2 4M 1M", "write -P 3 5M 100k"],
         );
         let pair = both(folder);
-        // qemu-img keeps what lies behind the end in its cluster, so whole clusters where it grows
-        // again.
+        // qemu-img keeps the content behind the end in its cluster, so sizes are whole clusters
+        // where the image grows again.
         for len_bytes in [
             5 * MIB,
             200 * MIB,
@@ -115,7 +115,7 @@ fn smaller_and_larger_as_qemu_img_does() {
 }
 
 #[test]
-fn the_l1_table_moves() {
+fn growth_moves_the_l1_table() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
@@ -142,9 +142,9 @@ fn the_l1_table_moves() {
     assert_eq!(error.errno(), folio::Errno::FBIG);
 }
 
-/// What was cut off does not come back, also not inside of the last cluster.
+/// Content that was cut off does not reappear, also not inside the last cluster.
 #[test]
-fn what_was_cut_off_reads_as_zeros() {
+fn content_cut_off_reads_as_zeros() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in ["", "-o compat=0.10"] {
         let folder = TempDir::new().unwrap();
@@ -165,7 +165,7 @@ fn what_was_cut_off_reads_as_zeros() {
             drop(device);
             clean(&path);
         }
-        // The same where qemu-img cut, and left what was there.
+        // The same after a cut by qemu-img, which keeps the content.
         write(&path, &["write -P 1 0 1M"]);
         qemu_img(folder.path(), "resize -q --shrink disk.qcow2 100k");
         block::resize(&path, MIB, &any()).unwrap();
@@ -177,7 +177,7 @@ fn what_was_cut_off_reads_as_zeros() {
 }
 
 #[test]
-fn a_longer_backing_file_does_not_show() {
+fn longer_backing_file_stays_hidden() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in ["compat=1.1", "cluster_size=4k", "compat=0.10"] {
         let folder = TempDir::new().unwrap();
@@ -189,7 +189,7 @@ fn a_longer_backing_file_does_not_show() {
         );
         write(&folder.join("ours.qcow2"), &["write -P 1 500k 10k"]);
         if options == "compat=0.10" {
-            // qemu-img cannot do it there, for want of zero clusters.
+            // qemu-img cannot do it in version 2, which has no zero clusters.
             let path = folder.join("ours.qcow2");
             block::resize(&path, 2 * MIB, &any()).unwrap();
             clean(&path);
@@ -239,7 +239,7 @@ fn snapshots_keep_their_size() {
 }
 
 #[test]
-fn preallocation_of_the_new_part() {
+fn new_part_is_preallocated() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     for preallocation in [
@@ -284,7 +284,7 @@ fn preallocation_of_the_new_part() {
 }
 
 #[test]
-fn less_needs_leave_and_bitmaps_fall_out_of_step() {
+fn shrink_needs_option_and_marks_bitmaps() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
@@ -304,7 +304,7 @@ fn less_needs_leave_and_bitmaps_fall_out_of_step() {
             MIB
         );
     }
-    // A bitmap for another size is out of step, and says so.
+    // A bitmap for the old size is marked in-use.
     qemu_img(folder, "bitmap --add disk.qcow2 one");
     for len_bytes in [8 * MIB, 2 * MIB] {
         block::resize(folder.join("disk.qcow2"), len_bytes, &any()).unwrap();

@@ -1,4 +1,4 @@
-//! Internal snapshots: whatever is done here and by qemu-img on a copy ends the same, and clean.
+//! Internal snapshots, compared with qemu-img on a copy: equal results, and no error in either.
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
@@ -15,7 +15,7 @@ fn qemu_img(folder: &Path, line: &str) {
     );
 }
 
-/// The same image twice; one is changed here, the other by qemu-img.
+/// Two copies of an image: Folio changes one, qemu-img the other.
 struct Pair {
     folder: TempDir,
     options: String,
@@ -46,14 +46,14 @@ impl Pair {
         this
     }
 
-    fn path(&self, whose: &str) -> PathBuf {
-        self.folder.path().join(format!("{whose}.qcow2"))
+    fn path(&self, program: &str) -> PathBuf {
+        self.folder.path().join(format!("{program}.qcow2"))
     }
 
-    fn text(&self, whose: &str) -> &'static str {
-        // Leaked: a test's few names.
+    fn text(&self, program: &str) -> &'static str {
+        // Leaks a few short strings, once for each test.
         Box::leak(
-            self.path(whose)
+            self.path(program)
                 .to_str()
                 .unwrap()
                 .to_owned()
@@ -119,23 +119,23 @@ impl Pair {
             self.options
         );
         qemu_img(self.folder.path(), "compare -s ours.qcow2 theirs.qcow2");
-        let list = |whose| -> Vec<(String, String)> {
-            let found = block::snapshots(self.path(whose), None).unwrap();
+        let list = |program| -> Vec<(String, String)> {
+            let found = block::snapshots(self.path(program), None).unwrap();
             found
                 .into_iter()
                 .map(|snapshot| (snapshot.id, snapshot.name))
                 .collect()
         };
         assert_eq!(list("ours"), list("theirs"));
-        // What each snapshot holds, read by QEMU.
+        // The content of each snapshot, read by QEMU.
         for (_, name) in list("ours") {
-            for whose in ["ours", "theirs"] {
+            for program in ["ours", "theirs"] {
                 let line =
-                    format!("convert -l snapshot.name={name} -O raw {whose}.qcow2 {whose}.raw");
+                    format!("convert -l snapshot.name={name} -O raw {program}.qcow2 {program}.raw");
                 qemu_img(self.folder.path(), &line);
             }
-            let read = |whose: &str| {
-                std::fs::read(self.folder.path().join(format!("{whose}.raw"))).unwrap()
+            let read = |program: &str| {
+                std::fs::read(self.folder.path().join(format!("{program}.raw"))).unwrap()
             };
             assert!(
                 read("ours") == read("theirs"),
@@ -147,7 +147,7 @@ impl Pair {
 }
 
 #[test]
-fn as_qemu_img_does() {
+fn snapshot_operations_match_qemu_img() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     for options in [
         "-o cluster_size=64k",
@@ -176,7 +176,7 @@ fn as_qemu_img_does() {
 }
 
 #[test]
-fn extended_tables_and_compressed_clusters_are_shared() {
+fn snapshots_share_subclusters_and_compressed() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at / 5000) as u8).collect();
@@ -207,12 +207,12 @@ fn extended_tables_and_compressed_clusters_are_shared() {
 }
 
 #[test]
-fn a_snapshot_of_another_size() {
+fn apply_restores_the_disk_size() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let pair = Pair::new("-o cluster_size=4k");
     pair.create("small");
-    for whose in ["ours", "theirs"] {
-        qemu_img(pair.folder.path(), &format!("resize {whose}.qcow2 40M"));
+    for program in ["ours", "theirs"] {
+        qemu_img(pair.folder.path(), &format!("resize {program}.qcow2 40M"));
     }
     pair.write("write -P 9 30M 1M");
     pair.create("large");
@@ -223,7 +223,7 @@ fn a_snapshot_of_another_size() {
 }
 
 #[test]
-fn what_cannot_be_done_changes_nothing() {
+fn rejected_operations_change_nothing() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let pair = Pair::new("-o refcount_bits=1");
     let path = pair.path("ours");
@@ -261,7 +261,7 @@ fn what_cannot_be_done_changes_nothing() {
     let device = block::open(&path, &OpenOptions::default()).unwrap();
     refused(block::create_snapshot(&path, None, "one", now), "in use");
     drop(device);
-    // Damage: a leak is no reason not to go on, anything else is.
+    // An image with leaks is accepted; one with any other error is rejected.
     let mut bytes = before;
     bytes[48..56].fill(0);
     std::fs::write(&path, bytes).unwrap();
@@ -271,10 +271,9 @@ fn what_cannot_be_done_changes_nothing() {
     );
 }
 
-/// More snapshots than the first refcount block describes clusters for: the refcount tree grows on
-/// the way.
+/// More snapshots than the clusters of the first refcount block, so the refcount tree grows.
 #[test]
-fn many_snapshots() {
+fn many_snapshots_grow_the_refcount_tree() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let pair = Pair::new("-o cluster_size=512,refcount_bits=16");
     let path = pair.path("ours");

@@ -1,5 +1,5 @@
-//! Images that qemu-img makes, in every variant: read as QEMU reads them, and still clean after we
-//! wrote.
+//! Images that qemu-img creates, in every variant: Folio reads the same content, and leaves no
+//! error after its writes.
 
 use crate::images::model;
 use crate::support::requires;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const LEN: usize = 2 << 20;
 
-/// Half noise that repeats (so that it compresses), half zeros.
+/// Returns half repeating noise, which compresses, and half zeros.
 fn content(seed: u64) -> Vec<u8> {
     let mut random = model::Random::new(seed);
     let mut bytes = vec![0; LEN];
@@ -33,7 +33,8 @@ fn qemu_img(folder: &Path, line: &str) {
     );
 }
 
-/// Reads the image and compares; writes at random and lets QEMU compare.
+/// Reads the image and compares it with `want`, then writes at random and compares with QEMU's
+/// reads.
 #[track_caller]
 fn read_then_write(path: &Path, mut want: Vec<u8>, seed: u64) {
     let read_only = OpenOptions {
@@ -53,13 +54,13 @@ fn read_then_write(path: &Path, mut want: Vec<u8>, seed: u64) {
     to_raw(path, &raw);
     assert!(
         std::fs::read(&raw).unwrap() == want,
-        "{}: QEMU reads something else",
+        "{}: QEMU reads different content",
         path.display()
     );
 }
 
-/// Converts a raw image with these options and checks both ways.
-fn converted(options: &[&str]) {
+/// Converts a raw image with each of these options, and reads and writes the result.
+fn convert_and_write(options: &[&str]) {
     let folder = TempDir::new().unwrap();
     let source = folder.path().join("source.raw");
     for (seed, option) in options.iter().enumerate() {
@@ -72,9 +73,9 @@ fn converted(options: &[&str]) {
 }
 
 #[test]
-fn versions_and_cluster_sizes() {
+fn versions_and_cluster_sizes_match_qemu() {
     requires!(tool("qemu-img"));
-    converted(&[
+    convert_and_write(&[
         "-o compat=0.10",
         "-o compat=1.1",
         "-o cluster_size=512",
@@ -85,17 +86,17 @@ fn versions_and_cluster_sizes() {
 }
 
 #[test]
-fn refcounts_of_every_width() {
+fn refcount_widths_match_qemu() {
     requires!(tool("qemu-img"));
     let widths =
         [1, 2, 4, 8, 16, 32, 64].map(|bits| format!("-o refcount_bits={bits},cluster_size=1024"));
-    converted(&widths.each_ref().map(String::as_str));
+    convert_and_write(&widths.each_ref().map(String::as_str));
 }
 
 #[test]
-fn compressed_clusters() {
+fn compressed_clusters_match_qemu() {
     requires!(tool("qemu-img"));
-    converted(&[
+    convert_and_write(&[
         "-c",
         "-c -o compression_type=zstd",
         "-c -o cluster_size=4096",
@@ -105,9 +106,9 @@ fn compressed_clusters() {
 }
 
 #[test]
-fn extended_l2_entries() {
+fn extended_l2_entries_match_qemu() {
     requires!(tool("qemu-img"));
-    converted(&[
+    convert_and_write(&[
         "-o extended_l2=on",
         "-o extended_l2=on,cluster_size=16k",
         "-o extended_l2=on,cluster_size=2M",
@@ -118,9 +119,42 @@ fn extended_l2_entries() {
     ]);
 }
 
-/// What qemu-io writes at random, with subclusters in every state; both go on in turns.
+/// Returns 60 random commands for qemu-io.
+fn random_lines(random: &mut model::Random, options: &str) -> Vec<String> {
+    const COMMANDS: [&str; 6] = [
+        "write -P 5",
+        "write -P 6",
+        "write -z",
+        "write -z -u",
+        "discard",
+        "write -c -P 7",
+    ];
+    let mut lines = Vec::new();
+    for _ in 0..60 {
+        let offset = random.below(LEN as u64 / 512 - 400) * 512;
+        let most = if random.below(5) == 0 { 400 } else { 20 };
+        let (offset, len) = match random.below(2) {
+            0 => (offset, (1 + random.below(most)) * 512),
+            _ => (offset & !2047, (1 + random.below(most)) * 2048),
+        };
+        let len = len.min(LEN as u64 - offset);
+        let mut command = COMMANDS[random.below(6) as usize];
+        if command.contains("-c") && options.contains("data_file") {
+            command = "write -P 8";
+        }
+        lines.push(if command.contains("-c") {
+            let offset = (offset & !0xffff).min(LEN as u64 - 0x10000);
+            format!("{command} {offset} 64k")
+        } else {
+            format!("{command} {offset} {len}")
+        });
+    }
+    lines
+}
+
+/// QEMU and Folio write in turns, at random, with subclusters in every state.
 #[test]
-fn subclusters_that_qemu_wrote() {
+fn subclusters_written_in_turns_match_qemu() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -136,35 +170,7 @@ fn subclusters_that_qemu_wrote() {
         qemu_img(folder.path(), line.replace("  ", " ").as_str());
         let mut random = model::Random::new(seed);
         for round in 0..3 {
-            let mut lines = Vec::new();
-            for _ in 0..60 {
-                let offset = random.below(LEN as u64 / 512 - 400) * 512;
-                let most = if random.below(5) == 0 { 400 } else { 20 };
-                let (offset, len) = match random.below(2) {
-                    0 => (offset, (1 + random.below(most)) * 512),
-                    _ => (offset & !2047, (1 + random.below(most)) * 2048),
-                };
-                let len = len.min(LEN as u64 - offset);
-                let what = [
-                    "write -P 5",
-                    "write -P 6",
-                    "write -z",
-                    "write -z -u",
-                    "discard",
-                    "write -c -P 7",
-                ];
-                let mut what = what[random.below(6) as usize];
-                if what.contains("-c") && options.contains("data_file") {
-                    what = "write -P 8";
-                }
-                match what.contains("-c") {
-                    true => lines.push(format!(
-                        "{what} {} 64k",
-                        (offset & !0xffff).min(LEN as u64 - 0x10000)
-                    )),
-                    false => lines.push(format!("{what} {offset} {len}")),
-                }
-            }
+            let lines = random_lines(&mut random, options);
             let mut qemu_io = command("qemu-io");
             qemu_io
                 .current_dir(folder.path())
@@ -172,7 +178,7 @@ fn subclusters_that_qemu_wrote() {
             lines.iter().for_each(|line| {
                 qemu_io.args(["-c", line]);
             });
-            // It writes no compressed cluster over another one, and says so.
+            // qemu-io prints an error where it would write a compressed cluster over another one.
             let said = text(&qemu_io.output().unwrap());
             assert!(said.contains("wrote"), "{said}");
             qemu_img(folder.path(), "convert -O raw disk.qcow2 back.raw");
@@ -186,16 +192,16 @@ fn subclusters_that_qemu_wrote() {
             let found = std::fs::read(&raw).unwrap();
             assert!(
                 found == want,
-                "{options:?}, round {round}: QEMU reads something else"
+                "{options:?}, round {round}: QEMU reads different content"
             );
         }
     }
 }
 
-/// A small write copies what it leaves of its subcluster, not of its cluster; a cluster without
-/// data gives space back.
+/// A small write copies the rest of its subcluster, not of its cluster; a cluster without data
+/// releases its space.
 #[test]
-fn subclusters_are_copied_one_by_one() {
+fn small_write_copies_only_its_subcluster() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -235,9 +241,9 @@ fn subclusters_are_copied_one_by_one() {
 }
 
 #[test]
-fn preallocation_and_lazy_refcounts() {
+fn preallocated_and_lazy_images_match_qemu() {
     requires!(tool("qemu-img"));
-    converted(&[
+    convert_and_write(&[
         "-o preallocation=metadata",
         "-o preallocation=falloc",
         "-o preallocation=full",
@@ -247,7 +253,7 @@ fn preallocation_and_lazy_refcounts() {
 }
 
 #[test]
-fn zero_clusters_of_both_kinds() {
+fn both_kinds_of_zero_clusters_match_qemu() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
@@ -274,7 +280,7 @@ fn zero_clusters_of_both_kinds() {
 }
 
 #[test]
-fn snapshots_keep_what_they_had() {
+fn writes_keep_snapshots_intact() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let source = folder.path().join("source.raw");
@@ -312,7 +318,7 @@ fn backing_chains_read_through() {
         "extended_l2=on,cluster_size=16k",
     ] {
         let folder = TempDir::new().unwrap();
-        // The lowest is shorter than what stands on it, and no multiple of a cluster.
+        // The base is shorter than its overlays, and its size is not a multiple of a cluster.
         let mut want = content(90)[..(1 << 20) + 512].to_vec();
         std::fs::write(folder.path().join("base.raw"), &want).unwrap();
         qemu_img(
@@ -342,12 +348,12 @@ fn backing_chains_read_through() {
 fn refusal(path: &Path, options: &OpenOptions) -> String {
     open(path, options)
         .err()
-        .expect("has to be refused")
+        .expect("must be rejected")
         .to_string()
 }
 
 #[test]
-fn backing_files_elsewhere_need_leave() {
+fn backing_file_elsewhere_needs_permission() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let inner = folder.path().join("inner");
@@ -379,7 +385,7 @@ fn backing_files_elsewhere_need_leave() {
         ..OpenOptions::default()
     };
     assert!(refusal(&beside, &none).contains("backing files are not allowed"));
-    // A loop, made with -u so that qemu-img does not open it.
+    // A loop, created with -u so that qemu-img does not open it.
     qemu_img(folder.path(), "create -f qcow2 a.qcow2 1M");
     qemu_img(
         folder.path(),
@@ -393,7 +399,7 @@ fn backing_files_elsewhere_need_leave() {
 }
 
 #[test]
-fn what_is_not_done_is_named() {
+fn unsupported_features_are_named() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let refused = |line: &str, name: &str| {
@@ -403,12 +409,12 @@ fn what_is_not_done_is_named() {
         assert!(said.contains(name), "{said}");
         std::fs::remove_file(path).unwrap();
     };
-    // LUKS, which qemu-img times on the machine's clock, is refused by a changed header in
-    // hostile.rs.
+    // hostile.rs tests LUKS with a changed header, because qemu-img measures the machine to create
+    // it.
     let secret =
         "create -f qcow2 --object secret,id=key,data=abc -o encrypt.key-secret=key,encrypt.format";
     refused(&format!("{secret}=aes disk.qcow2 1M"), "AES encryption");
-    // Any image can be opened as what it is not, if someone says so.
+    // The caller may open any image as raw.
     qemu_img(folder.path(), "create -f qcow2 disk.qcow2 1M");
     let raw = OpenOptions {
         format: Some(ImageFormat::Raw),

@@ -1,4 +1,4 @@
-//! Images that Folio makes and writes.
+//! Images that Folio creates and writes, compared with QEMU.
 
 use crate::images::model;
 use crate::support::requires;
@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 const LEN: usize = (3 << 20) + 1536;
 
-/// Writes at random, flushes, and lets QEMU judge, several times over.
-fn write_and_judge(folder: &Path, options: &CreateOptions, seed: u64) {
+/// Three times: writes at random, flushes, and compares with QEMU's check and reads.
+fn write_and_compare(folder: &Path, options: &CreateOptions, seed: u64) {
     let path = folder.join(format!("{seed}-{:?}.qcow2", options.compat));
     let raw = folder.join("back.raw");
     let mut model = vec![0; LEN];
@@ -39,12 +39,12 @@ fn open(path: &Path) -> Opened {
 type Opened = Arc<dyn Device>;
 
 #[test]
-fn random_writes_are_what_qemu_reads() {
+fn random_writes_match_qemu() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     for (seed, cluster_bytes) in [(100, 512), (200, 4096), (300, 65536), (400, 2 << 20)] {
         for compat in [Compat::V0_10, Compat::V1_1] {
-            write_and_judge(
+            write_and_compare(
                 folder.path(),
                 &CreateOptions {
                     cluster_bytes,
@@ -57,10 +57,10 @@ fn random_writes_are_what_qemu_reads() {
     }
 }
 
-/// Images whose tables say more than that of plain ones.
+/// Returns options whose images have other tables than plain ones.
 fn special(folder: &Path) -> Vec<CreateOptions> {
     let data_file = |name: &str, is_raw| {
-        // QEMU looks for a relative name in its own folder.
+        // QEMU starts a relative name at its working folder.
         Some(DataFileName {
             name: folder.join(name).to_str().unwrap().to_owned(),
             is_raw,
@@ -107,11 +107,11 @@ fn special(folder: &Path) -> Vec<CreateOptions> {
 }
 
 #[test]
-fn random_writes_into_special_images() {
+fn random_writes_to_special_images_match_qemu() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     for (seed, options) in (500..).step_by(10).zip(special(folder.path())) {
-        write_and_judge(folder.path(), &options, seed);
+        write_and_compare(folder.path(), &options, seed);
         if let Some(data_file) = options.data_file.filter(|file| file.is_raw) {
             let raw = std::fs::read(folder.path().join("back.raw")).unwrap();
             assert!(
@@ -123,7 +123,7 @@ fn random_writes_into_special_images() {
 }
 
 #[test]
-fn threads_that_share_clusters_keep_their_bytes() {
+fn threads_sharing_clusters_keep_their_bytes() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let options = CreateOptions {
@@ -136,8 +136,7 @@ fn threads_that_share_clusters_keep_their_bytes() {
     }
 }
 
-/// Threads whose bytes share clusters: none may lose another's, while yet another flushes and
-/// discards.
+/// Threads write, zero, read and flush stripes that share clusters; no bytes may be lost.
 fn threads_keep_their_bytes(path: &Path, options: &CreateOptions) {
     const THREADS: usize = 4;
     const STRIPE: usize = 5000;
