@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A control group with little memory, of version 1 or 2, gone when it is dropped: nobody may be in
-/// it then.
+/// A control group with a memory limit, of version 1 or 2. Dropping it removes the group; no
+/// process may be in it then.
 pub struct Group(PathBuf);
 
 impl Group {
-    /// `None` where control groups cannot be made, or do not limit memory.
+    /// Makes a group; `None` where control groups cannot be made, or do not limit memory.
     pub fn new(limit_bytes: u64) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -31,7 +31,7 @@ impl Group {
         None
     }
 
-    /// The command by which a shell enters it.
+    /// Returns the command with which a shell enters the group.
     pub fn entry(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.0.display())
     }

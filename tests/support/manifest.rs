@@ -1,4 +1,4 @@
-//! All that a tree on the host is: names, types, modes, owners, times, sizes, link groups, xattrs,
+//! Manifest of a tree on the host: names, types, modes, owners, times, sizes, link groups, xattrs,
 //! content, holes.
 
 use rustix::fs::SeekFrom;
@@ -11,17 +11,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What of a tree is taken down.
+/// The facts about a tree that a manifest records.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scope {
-    /// Where files have holes; the same only if both file systems keep holes of the sizes in the
+    /// The places of holes. They are equal only if both file systems keep holes of the sizes in the
     /// tree.
     pub holes: bool,
     /// Leave out the root's own attributes, and `lost+found` below it.
     pub below_root: bool,
 }
 
-/// One line of facts per name.
+/// A tree as one line of facts per name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
     entries: BTreeMap<Vec<u8>, String>,
@@ -55,7 +55,7 @@ impl Manifest {
     /// Fails with the first differences if `other` is not the same tree.
     #[track_caller]
     pub fn assert_same(&self, other: &Self, what: &str) {
-        let mut told = String::new();
+        let mut differences = String::new();
         let mut count = 0;
         let names: std::collections::BTreeSet<_> =
             self.entries.keys().chain(other.entries.keys()).collect();
@@ -67,23 +67,23 @@ impl Manifest {
                     let shown = name.escape_ascii();
                     let (left, right) =
                         (left.map_or("absent", |s| s), right.map_or("absent", |s| s));
-                    let _ = writeln!(told, "{shown}:\n  want {left}\n  got  {right}");
+                    let _ = writeln!(differences, "{shown}:\n  want {left}\n  got  {right}");
                 }
             }
         }
         assert!(
             count == 0,
-            "{what}: {count} of {} entries differ\n{told}",
+            "{what}: {count} of {} entries differ\n{differences}",
             self.entries.len()
         );
     }
 
-    /// Number of entries, directories included.
+    /// Returns the number of entries, directories included.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many entries' facts contain `text`.
+    /// Returns the number of entries whose facts contain `text`.
     pub fn count(&self, text: &str) -> usize {
         self.entries
             .values()
@@ -95,7 +95,7 @@ impl Manifest {
 struct Walk {
     root: PathBuf,
     scope: Scope,
-    /// Device and inode number to the first name seen.
+    /// The first name seen, by device and inode number.
     links: HashMap<(u64, u64), Vec<u8>>,
     entries: BTreeMap<Vec<u8>, String>,
 }
@@ -194,12 +194,12 @@ fn kind(metadata: &Metadata) -> &'static str {
     }
 }
 
-/// A hash of the bytes and their places; zeros count the same whether they are stored or a hole.
+/// Returns a hash of the bytes and their offsets. Stored zeros and holes hash alike.
 fn content(path: &Path) -> std::io::Result<u64> {
     const BLOCK: usize = 4096;
     let file = File::open(path)?;
     let len = file.metadata()?.len();
-    // SipHash with fixed keys: 64 bits are plenty to see a difference.
+    // SipHash with fixed keys: 64 bits suffice to find a difference.
     let mut hasher = std::hash::DefaultHasher::new();
     let mut buffer = vec![0; 64 * BLOCK];
     let mut at = 0;
@@ -222,7 +222,7 @@ fn content(path: &Path) -> std::io::Result<u64> {
     Ok(hasher.finish())
 }
 
-/// Where the file has data, as (start, end) in bytes.
+/// Returns the ranges of data, as (start, end) in bytes.
 fn data_ranges(path: &Path, len: u64) -> std::io::Result<Vec<(u64, u64)>> {
     let file = File::open(path)?;
     let mut out = Vec::new();

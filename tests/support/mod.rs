@@ -1,18 +1,18 @@
-//! What integration tests share: guards that report a skip, the tools that judge, manifests of
-//! trees.
+//! Support for integration tests: guards that report a skip, external checkers, manifests of trees.
 //!
 //! ```text
 //!   tests/library.rs  tests/command.rs   most topics, each a folder with mod.rs;  mod support;
 //!   tests/<topic>/main.rs                topics that need a process of their own;
 //!                                        #[path = "../support/mod.rs"] mod support;
-//!        requires!(...)     skip with a reason                    require.rs
-//!        Mounted            a raw image in the kernel's mount     mounted.rs
-//!        fsck, qemu_check   the judges                            tools.rs
-//!        real_tree          a large tree of the machine's own files    real_tree.rs
-//!        Group              a control group with little memory   group.rs
-//!        Guest              a Linux guest in QEMU                guest.rs
-//!        two_sides          what a guest and its host do to one directory
-//!        Manifest           all that a tree is, to be compared    manifest.rs
+//!     requires!(...)     skips the test with a reason              require.rs
+//!     Mounted            a raw image in a mount of the kernel       mounted.rs
+//!     fsck, qemu_check   checks by e2fsck and qemu-img              tools.rs
+//!     real_tree          a large tree of the machine's own files    folio-bench
+//!     Group              a control group with a memory limit        group.rs
+//!     Guest              a Linux guest in QEMU                      folio-bench
+//!     two_sides          a directory that guest and host change     two_sides.rs
+//!     Manifest           names, attributes and content of a tree    manifest.rs
+//!     Random             reproducible random numbers                random.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 

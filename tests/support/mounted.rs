@@ -1,11 +1,11 @@
-//! A raw image in the kernel's own mount, taken down again whatever happens.
+//! Loop mount of a raw image by the kernel, unmounted at drop.
 
 use super::tools::{command, run};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A loop mount; dropping it unmounts. The loop device is set to go away with the mount.
+/// A loop mount. Dropping it unmounts, which also detaches the loop device.
 pub struct Mounted {
     folder: Option<TempDir>,
     mounted: bool,
@@ -29,8 +29,8 @@ impl Mounted {
             .args(["-t", "ext4", "-o", options, device])
             .arg(folder.path())
             .output();
-        // Detaching a device in use only marks it: the kernel frees it at the unmount, even if we
-        // are killed.
+        // Detaching a device in use only marks it: the kernel frees it at the unmount, even after
+        // this process was killed.
         let detached = command("losetup").args(["--detach", device]).status();
         let output = output.expect("mount runs");
         let mounted = output.status.success();
@@ -51,7 +51,7 @@ impl Mounted {
         this
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> PathBuf {
         self.folder
             .as_ref()
@@ -60,12 +60,12 @@ impl Mounted {
     }
 
     /// Unmounts; panics if that fails. A mount may be busy for a moment: a program that another
-    /// test starts holds copies of our files until its exec, and closing goes on in the kernel
-    /// after close(2).
+    /// test starts holds copies of this process's files until its exec, and the kernel finishes
+    /// closing after close(2) returns.
     #[track_caller]
     #[expect(
         clippy::disallowed_methods,
-        reason = "nothing tells when a mount is no longer busy"
+        reason = "the kernel does not report when a mount is no longer busy"
     )]
     pub fn unmount(mut self) {
         let path = self.path();
@@ -95,7 +95,7 @@ impl Drop for Mounted {
                 .status()
                 .is_ok_and(|status| status.success());
             if !unmounted {
-                // Lazily: gone from the tree now, freed when the last user is gone.
+                // Lazily: leaves the tree now, is freed after its last use.
                 let _ = command("umount").arg("--lazy").arg(&path).status();
             }
         }

@@ -1,8 +1,8 @@
-//! Locks and files without a name, as two processes meet them: a test, and its own program that is
-//! run again, on this machine or in a guest.
+//! Checks of locks and unnamed files between two processes: a test, and its own program started a
+//! second time, on this machine or in a guest.
 //!
-//! A program that has this module has the test `probe::again` with it, which does nothing unless
-//! [`ASKED`] says what.
+//! A program with this module has the test `probe::again`, which does nothing unless the variable
+//! [`ASKED`] is set.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -15,13 +15,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The variable that says what the program is run for: a word and a path.
+/// The environment variable with the task of the second program: a word and a path.
 pub(crate) const ASKED: &str = "FOLIO_PROBE";
-/// What runs only that.
+/// The arguments that run only that task.
 pub(crate) const WORDS: &str = "--exact probe::again --nocapture";
-/// The exit status of who did not get a lock.
+/// The exit status after a refused lock.
 const REFUSED: i32 = 11;
-/// What who is going to wait for a lock says.
+/// Printed before the program waits for a lock.
 const WAITS: &str = "waits";
 
 /// The calls that lock.
@@ -29,13 +29,13 @@ const WAITS: &str = "waits";
 enum Kind {
     /// flock(2), of the whole file.
     Flock,
-    /// fcntl(2), `F_SETLK`: the process has it.
+    /// fcntl(2), `F_SETLK`: the process holds the lock.
     Posix,
-    /// fcntl(2), `F_OFD_SETLK`: the open file has it.
+    /// fcntl(2), `F_OFD_SETLK`: the open file holds the lock.
     Ofd,
 }
 
-/// What they do.
+/// The operations on a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Take,
@@ -54,8 +54,9 @@ const STEPS: [(&str, Step); 3] = [
     ("share", Step::Share),
     ("wait", Step::Wait),
 ];
-/// The bytes that are locked, if not all, and others.
+/// The locked bytes of record locks, as (start, length).
 const BYTES: (i64, i64) = (0, 10);
+/// Bytes that no test locks.
 const BESIDE: (i64, i64) = (10, 10);
 
 impl Kind {
@@ -106,7 +107,7 @@ fn open(path: &Path) -> File {
         .unwrap()
 }
 
-/// This program again, for something else.
+/// Returns a command that runs this program for another task.
 fn another(word: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -116,7 +117,7 @@ fn another(word: &str, path: &Path) -> Command {
     command
 }
 
-/// Whether another process gets a lock.
+/// Returns whether another process gets a lock.
 #[track_caller]
 fn another_gets(word: &str, path: &Path) -> bool {
     let output = another(word, path).output().unwrap();
@@ -127,18 +128,18 @@ fn another_gets(word: &str, path: &Path) -> bool {
     }
 }
 
-/// Locks of each kind hold between two processes that open `path`, and are free again when they
-/// should be.
+/// Asserts that locks of each kind hold between two processes that open `path`, and are released
+/// on unlock and close.
 #[track_caller]
 pub(crate) fn locks(path: &Path) {
     for (name, kind) in KINDS {
         let word = |step: &str| format!("{name}:{step}");
         let file = open(path);
         kind.lock(&file, Step::Take, BYTES).unwrap();
-        assert!(!another_gets(&word("take"), path), "{name}: two have it");
+        assert!(!another_gets(&word("take"), path), "{name}: two processes hold it");
         assert!(
             !another_gets(&word("share"), path),
-            "{name}: who has it alone shares it"
+            "{name}: an exclusive lock is shared"
         );
         if kind != Kind::Flock {
             assert!(
@@ -150,34 +151,34 @@ pub(crate) fn locks(path: &Path) {
         let mut said = BufReader::new(waiting.stdout.take().unwrap()).lines();
         assert!(
             said.any(|line| line.unwrap().contains(WAITS)),
-            "{name}: nobody waits"
+            "{name}: the other process does not wait"
         );
         kind.lock(&file, Step::Free, BYTES).unwrap();
-        // The pipe is closed when it ends.
+        // The pipe closes when the process ends.
         said.for_each(drop);
         assert!(
             waiting.wait().unwrap().success(),
-            "{name}: who waits gets it"
+            "{name}: the waiter does not get the lock"
         );
         kind.lock(&file, Step::Share, BYTES).unwrap();
         assert!(
             another_gets(&word("share"), path),
-            "{name}: it is not shared"
+            "{name}: the lock is not shared"
         );
         assert!(
             !another_gets(&word("take"), path),
-            "{name}: it is taken from who shares it"
+            "{name}: a shared lock is taken exclusively"
         );
         drop(file);
         assert!(
             another_gets(&word("take"), path),
-            "{name}: it is kept when the file is closed"
+            "{name}: the lock survives close"
         );
     }
 }
 
-/// Files are made in `directory` without a name, and given one unless they were opened with
-/// `O_EXCL`.
+/// Asserts that files can be made in `directory` without a name, and linked unless they were opened
+/// with `O_EXCL`.
 #[track_caller]
 pub(crate) fn unnamed(directory: &Path) {
     let open = |flags| {
@@ -217,7 +218,7 @@ pub(crate) fn unnamed(directory: &Path) {
     assert_eq!(count(), before);
 }
 
-/// What this program is run again for.
+/// Runs the task that [`ASKED`] names.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -240,7 +241,7 @@ fn again() {
                 .expect("a kind of lock")
                 .1;
             let found = STEPS.iter().find(|known| known.0 == step);
-            // What is not a step is to take other bytes.
+            // Any other word takes the lock on other bytes.
             let (step, bytes) = found.map_or((Step::Take, BESIDE), |known| (known.1, BYTES));
             if step == Step::Wait {
                 println!("{WAITS}");

@@ -1,6 +1,6 @@
 //! A small random number generator, so that a printed seed reproduces a run.
 
-/// splitmix64.
+/// The generator splitmix64.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! What a test needs from the machine; a test that cannot have it reports itself as skipped.
+//! Requirements of tests on the machine; a test without its requirements reports a skip.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -6,12 +6,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Something a machine may lack.
+/// A requirement that a machine may lack.
 #[derive(Debug, Clone, Copy)]
 pub enum Need {
     /// Effective user 0.
     Root,
-    /// Loop devices that can be set up and mounted.
+    /// Loop devices that can be attached and mounted.
     LoopDevices,
     /// A FUSE device that can be opened.
     Fuse,
@@ -73,7 +73,10 @@ pub fn user_namespaces() -> Need {
 }
 
 impl Need {
-    /// Whether the machine has it; if not, what is missing.
+    /// Checks that the machine has it.
+    ///
+    /// # Errors
+    /// The missing requirement, in words.
     pub fn met(self) -> Result<(), String> {
         match self {
             Self::Root if rustix::process::geteuid().is_root() => Ok(()),

@@ -1,18 +1,18 @@
-//! The programs that judge an image: e2fsck, qemu-img and friends.
+//! External programs that check and convert images: e2fsck, mke2fs, qemu-img.
 
 use super::require::find;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// A command for `program`, in the C locale, found as [`super::require::find`] does.
+/// Returns a command for `program` in the C locale, found by [`super::require::find`].
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(find(program).unwrap_or_else(|| program.into()));
     command.env("LC_ALL", "C").stdin(Stdio::null());
     command
 }
 
-/// Runs a command that has to succeed; its output otherwise is the panic's message.
+/// Runs a command; panics with its output unless it succeeds.
 #[track_caller]
 pub fn succeed(command: &mut Command) -> Output {
     let output = command
@@ -27,7 +27,7 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Standard output and error of a command.
+/// Returns standard output and standard error as text.
 pub fn text(output: &Output) -> String {
     format!(
         "{}{}",
@@ -36,18 +36,18 @@ pub fn text(output: &Output) -> String {
     )
 }
 
-/// Runs `program` with `arguments`; it has to succeed.
+/// Runs `program` with `arguments` and returns its output; panics unless it succeeds.
 #[track_caller]
 pub fn run<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> String {
     text(&succeed(command(program).args(arguments)))
 }
 
-/// `e2fsck -fn` on a raw image finds nothing to mend and nothing to say.
+/// Asserts that `e2fsck -fn` finds nothing to repair in a raw image.
 #[track_caller]
 pub fn fsck(image: &Path) {
     let output = succeed(command("e2fsck").arg("-fn").arg(image));
     let said = text(&output);
-    // Status 0 with a remark such as "Fix? no" would be a defect that e2fsck calls harmless.
+    // With status 0, "Fix? no" would report a defect that e2fsck calls harmless.
     assert!(
         !said.contains("? no"),
         "e2fsck -fn {}:\n{said}",
@@ -55,7 +55,7 @@ pub fn fsck(image: &Path) {
     );
 }
 
-/// `qemu-img check` finds neither errors nor leaks.
+/// Asserts that `qemu-img check` finds neither errors nor leaks.
 #[track_caller]
 pub fn qemu_check(image: &Path) {
     let said = run("qemu-img", [OsStr::new("check"), image.as_os_str()]);
@@ -66,7 +66,7 @@ pub fn qemu_check(image: &Path) {
     );
 }
 
-/// The image as a raw file at `raw`, made by qemu-img.
+/// Converts the image to a raw file at `raw` with qemu-img.
 #[track_caller]
 pub fn to_raw(image: &Path, raw: &Path) {
     let arguments = ["convert", "-O", "raw"].map(OsStr::new);
@@ -78,7 +78,7 @@ pub fn to_raw(image: &Path, raw: &Path) {
     );
 }
 
-/// The image as a qcow2 file at `qcow2`, made by qemu-img.
+/// Converts the image to a qcow2 file at `qcow2` with qemu-img.
 #[track_caller]
 pub fn to_qcow2(image: &Path, qcow2: &Path) {
     let arguments = ["convert", "-O", "qcow2"].map(OsStr::new);
@@ -90,7 +90,7 @@ pub fn to_qcow2(image: &Path, qcow2: &Path) {
     );
 }
 
-/// A new ext4 in a new raw file of `size` (as mke2fs writes sizes), made by mke2fs.
+/// Makes an ext4 with mke2fs in a new raw file of `size`, in the notation of mke2fs.
 #[track_caller]
 pub fn mke2fs(image: &Path, size: &str, options: &[&str]) {
     let fixed = ["-q", "-F", "-t", "ext4"];

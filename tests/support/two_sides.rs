@@ -1,5 +1,5 @@
-//! One directory that a host and its guest change, whatever carries it: what each does, and sees of
-//! the other.
+//! A directory that a host and its guest change, over any transport: the changes of each side, and
+//! the checks that the other side sees them.
 
 use super::guest::{Guest, Run};
 use super::require::find;
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A guest boots in about ten seconds where QEMU translates its instructions; this is for a machine
-/// that has others to serve.
+/// Time limit of a guest. It boots in about ten seconds where QEMU translates its instructions; the
+/// limit allows for a machine under load.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// What every script begins with: whoever is wrong says so and ends.
+/// The first lines of every script: a failed check prints its subject and ends the script.
 pub const HEAD: &str = "\
 fail() { echo \"wrong: $*\"; exit 1; }
 same() { [ \"$2\" = \"$3\" ] || fail \"$1: $2, not $3\"; }
 ";
 
-/// The tools that look at attributes; busybox has none.
+/// Adds the tools that read and write extended attributes; busybox has none.
 pub fn with_attributes(guest: Guest) -> Guest {
     ["setfattr", "getfattr"].iter().fold(guest, |guest, name| {
         guest
@@ -28,11 +28,11 @@ pub fn with_attributes(guest: Guest) -> Guest {
     })
 }
 
-/// Before a line by which the guest asks the host to do something, and waits until it sees that.
+/// Prefix of a line with which the guest asks the host for a change.
 const DO: &str = "@@host ";
 
-/// What the guest does in the directory: `host N` has the host do something, `until_seen` waits for
-/// what it sees of that.
+/// The guest's script: `host N` asks the host for change N, `until_seen` waits until the guest sees
+/// the change.
 pub const SCRIPT: &str = r#"
 host() { echo "@@host $1"; }
 until_seen() {
@@ -66,7 +66,7 @@ cat up/etc/hostname > /dev/null 2>&1; same 'up' "$(cat up/tmp/outside)" 'inside'
 for n in $(seq 100); do echo $n > many-$n; done; rm many-*; same 'all gone' "$(ls | grep -c many)" 0
 "#;
 
-/// What the host does when it is asked.
+/// Makes the change that the guest asks for.
 fn do_for_guest(number: u32, folder: &Path) {
     let at = |name: &str| folder.join(name);
     match number {
@@ -96,7 +96,7 @@ fn do_for_guest(number: u32, folder: &Path) {
     }
 }
 
-/// The directory, before anybody has changed it, below a folder with what is not shared.
+/// Makes the shared directory in its first state, below a folder with files that are not shared.
 pub fn directory(parent: &TempDir) -> PathBuf {
     let folder = parent.path().join("shared");
     fs::create_dir_all(folder.join("folder")).unwrap();
@@ -108,7 +108,8 @@ pub fn directory(parent: &TempDir) -> PathBuf {
     folder
 }
 
-/// Runs a script in a guest, does in `folder` what it asks for, and sees that it ends well.
+/// Runs a script in a guest and makes in `folder` the changes that it asks for; panics unless the
+/// script succeeds.
 #[track_caller]
 pub fn run(guest: Guest, script: &str, folder: &Path) -> Run {
     let run = guest.run(&format!("{HEAD}{script}"), LIMIT, |line| {

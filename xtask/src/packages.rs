@@ -1,4 +1,4 @@
-//! The programs that tests drive, and the Debian packages they come from.
+//! Programs that tests run, and the Debian packages that hold them.
 
 use std::env;
 use std::path::PathBuf;
@@ -40,14 +40,14 @@ const PROGRAMS: [(&str, &str); 32] = [
     ("fish", "fish"),
 ];
 
-/// A kernel for guests: where it has its modules, and the package.
+/// The kernel for guests: a module that it must have, and its package.
 const GUEST_MODULE: &str = "kernel/fs/fuse/virtiofs.ko";
 const GUEST_KERNEL: &str = "linux-image-cloud-amd64";
 
 /// Folders that hold system programs but are often missing from a user's PATH.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// PATH with the system folders at its end.
+/// Returns PATH with the system folders at its end.
 pub(crate) fn search_path() -> std::ffi::OsString {
     let mut folders: Vec<PathBuf> = env::var_os("PATH")
         .iter()
@@ -57,12 +57,12 @@ pub(crate) fn search_path() -> std::ffi::OsString {
     env::join_paths(folders).unwrap_or_default()
 }
 
-/// Whether a program is found on the search path.
+/// Returns whether a program is on the search path.
 pub(crate) fn has(program: &str) -> bool {
     env::split_paths(&search_path()).any(|folder| folder.join(program).is_file())
 }
 
-/// Packages of programs that are missing, each once.
+/// Returns the packages of missing programs, each once.
 fn missing() -> Vec<&'static str> {
     let mut packages: Vec<_> = PROGRAMS
         .iter()
@@ -76,7 +76,7 @@ fn missing() -> Vec<&'static str> {
     packages
 }
 
-/// Whether there is a kernel that guests can be booted with.
+/// Returns whether there is a kernel that guests can boot.
 fn has_guest_kernel() -> bool {
     let releases = std::fs::read_dir("/lib/modules").into_iter().flatten();
     releases
@@ -84,12 +84,12 @@ fn has_guest_kernel() -> bool {
         .any(|release| release.path().join(GUEST_MODULE).is_file())
 }
 
-/// Installs what is missing where that is possible; else says what to install. Checks that need a
-/// program which is still missing report themselves as skipped.
+/// Installs missing packages where that is possible; otherwise prints their names. A check without
+/// its program reports a skip.
 pub(crate) fn provide(may_install: bool) {
     let packages = missing();
     if packages.is_empty() {
-        println!("all programs that the tests drive are here");
+        println!("all programs that the tests run are installed");
         return;
     }
     let list = packages.join(" ");

@@ -1,4 +1,4 @@
-//! Runs a command, lets its output through, and reads the counts of test harnesses from it.
+//! Run a command, pass its output on, and read the counts of test harnesses from it.
 
 use crate::packages;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What test harnesses said about their tests.
+/// Results that test harnesses print.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Takes in one line of a harness's output.
+    /// Reads one line of a harness's output.
     pub(crate) fn read_line(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result: ") {
             for part in rest.split([';', '.']) {
@@ -49,14 +49,14 @@ impl Counts {
     }
 }
 
-/// How a command ended.
+/// The result of a command.
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
     pub(crate) counts: Counts,
 }
 
-/// Runs `program` in `folder` with the system folders on its PATH; standard output is passed on and
-/// read.
+/// Runs `program` in `folder` with the system folders on its PATH; passes standard output on and
+/// reads it.
 pub(crate) fn run(
     folder: &Path,
     program: &str,

@@ -110,7 +110,7 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// Length of a raw string that `rest` begins with: `r"a"`, `br##"a"##`.
+/// Returns the length of a raw string that `rest` begins with: `r"a"`, `br##"a"##`.
 fn raw_string(rest: &str) -> Option<usize> {
     let prefix = ["r", "br", "cr"].into_iter().find(|prefix| {
         let after = rest.strip_prefix(prefix).unwrap_or("");
@@ -129,7 +129,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     )
 }
 
-/// Length of the string that `rest` begins with, its prefix and quotes included.
+/// Returns the length of the string that `rest` begins with, its prefix and quotes included.
 fn quoted(rest: &str) -> usize {
     let bytes = rest.as_bytes();
     let mut at = rest.find('"').unwrap_or(0) + 1;
@@ -159,7 +159,7 @@ fn character_or_lifetime(rest: &str) -> usize {
     }
 }
 
-/// The lines of inline `#[cfg(test)]` modules.
+/// Returns the lines of inline `#[cfg(test)]` modules.
 pub(crate) fn test_lines(source: &str) -> Vec<std::ops::RangeInclusive<usize>> {
     let tokens = tokens(source);
     test_modules(&tokens)
@@ -168,7 +168,7 @@ pub(crate) fn test_lines(source: &str) -> Vec<std::ops::RangeInclusive<usize>> {
         .collect()
 }
 
-/// Everything below an inline `#[cfg(test)] mod`, as ranges of token indices.
+/// Returns inline `#[cfg(test)]` modules, as ranges of token indices.
 fn test_modules(tokens: &[Token]) -> Vec<std::ops::Range<usize>> {
     let attribute = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut out = Vec::new();
@@ -195,7 +195,7 @@ fn test_modules(tokens: &[Token]) -> Vec<std::ops::Range<usize>> {
     out
 }
 
-/// Index of the brace that closes the one at `open`.
+/// Returns the index of the brace that closes the one at `open`.
 pub(crate) fn closing_brace(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -213,7 +213,7 @@ pub(crate) fn closing_brace(tokens: &[Token], open: usize) -> usize {
     tokens.len() - 1
 }
 
-/// All paths in the crate that `tokens` name, outside test modules. `module` is the file's own
+/// Returns all paths of the crate in `tokens`, outside of test modules. `module` is the file's own
 /// path.
 pub(crate) fn mentions(tokens: &[Token], module: &[String]) -> Vec<Mention> {
     let tests = test_modules(tokens);
@@ -248,7 +248,7 @@ pub(crate) fn mentions(tokens: &[Token], module: &[String]) -> Vec<Mention> {
     out
 }
 
-/// Reads a use tree (or a plain path) from `at`; returns the index after it.
+/// Reads a use tree or a plain path from `at`; returns the index after it.
 fn tree(
     tokens: &[Token],
     mut at: usize,
@@ -298,7 +298,7 @@ fn tree(
     at
 }
 
-/// The names of functions marked `#[test]`, each with its line.
+/// Returns the names of functions marked `#[test]`, each with its line.
 pub(crate) fn test_names(tokens: &[Token]) -> Vec<(usize, String)> {
     let attribute = ["#", "[", "test", "]"];
     let is_test = |here: &[Token]| {
@@ -318,12 +318,12 @@ pub(crate) fn test_names(tokens: &[Token]) -> Vec<(usize, String)> {
         .collect()
 }
 
-/// Whether a token is a name or a keyword.
+/// Returns whether a token is a name or a keyword.
 pub(crate) fn is_identifier(text: &str) -> bool {
     text.starts_with(|first: char| first == '_' || first.is_ascii_alphabetic())
 }
 
-/// Every function with a body.
+/// Returns every function with a body.
 pub(crate) fn functions(tokens: &[Token]) -> Vec<Function> {
     let mut out = Vec::new();
     for at in 0..tokens.len().saturating_sub(1) {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_and_comments_name_nothing() {
+    fn literals_and_comments_are_left_out() {
         let source = "// crate::fs::x\n/* crate::a /* b */ */ let a = \"crate::b\"; r#\"crate::c \" \"#; 'c'; '\\'' crate::d";
         assert_eq!(paths(source, &[]), [(2, "d".to_owned())]);
     }
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn visibility_is_no_path_and_tests_are_left_out() {
+    fn visibility_and_tests_are_left_out() {
         assert_eq!(
             paths("pub(crate) fn f() {} pub(in crate::vfs) struct A;", &[]),
             [(1, "vfs".to_owned())]

@@ -1,4 +1,4 @@
-//! The house rules as a program: each breach is told with its file, line and rule.
+//! The house rules as a program: each breach is printed with its file, line and rule.
 
 use crate::circles;
 use crate::counts;
@@ -10,14 +10,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Longest file, in lines; what is longer stands in the ratchet file.
+/// Longest file, in lines; longer ones are listed in the ratchet file.
 const FILE_LINES_MAX: usize = 800;
 /// Longest function, in lines.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Where existing excess is written down; it may shrink, never grow.
+/// The list of existing excess; it may shrink, never grow.
 const RATCHET: &str = "xtask/ratchet.txt";
-/// What each layer may name besides itself. A `Process` holds its `Kernel`, so `syscall` may name
-/// that type.
+/// The layers that each layer may name besides itself. A `Process` holds its `Kernel`, so `syscall`
+/// may name that type.
 const LAYERS: [(&str, &[&str]); 6] = [
     ("syscall", &["vfs", "base", "kernel"]),
     ("vfs", &["cache", "base"]),
@@ -59,7 +59,7 @@ impl fmt::Display for Breach {
 /// Sizes above the limits: "path" or "path::function" with its lines.
 type Sizes = BTreeMap<String, usize>;
 
-/// Checks the tree and prints what is wrong.
+/// Checks the tree and prints the breaches.
 pub(crate) fn main(root: &Path, lower: bool) -> ExitCode {
     match check(root, lower) {
         Ok(breaches) if breaches.is_empty() => ExitCode::SUCCESS,
@@ -223,13 +223,13 @@ fn words(file: &str, text: &str) -> Vec<Breach> {
         out.push(breach(
             1,
             "picture",
-            "a layer's mod.rs shows where it stands in a `//! ```text` picture".into(),
+            "a layer's mod.rs shows its neighbors in a `//! ```text` picture".into(),
         ));
     }
     out
 }
 
-/// Module path of a file of `crates/folio/src`: `fs/ext4/mod.rs` is `[fs, ext4]`.
+/// Returns the module path of a file of `crates/folio/src`: `fs/ext4/mod.rs` is `[fs, ext4]`.
 fn module(file: &str) -> Option<Vec<String>> {
     let inside = file
         .strip_prefix("crates/folio/src/")?
@@ -238,8 +238,9 @@ fn module(file: &str) -> Option<Vec<String>> {
     Some(inside.split('/').map(str::to_owned).collect())
 }
 
-/// What file systems may use of `block`: the names that block/mod.rs re-exports from device.rs, and
-/// from overlay.rs, which keeps writes over any device in memory and knows no format.
+/// Returns the names of `block` that file systems may use: those that block/mod.rs re-exports from
+/// device.rs, and from overlay.rs, which keeps writes over any device in memory and depends on no
+/// format.
 fn device_seam(block_mod: &str) -> BTreeSet<String> {
     const MODULES: [&str; 2] = ["device", "overlay"];
     let mut rooted = block_mod.to_owned();
@@ -261,7 +262,7 @@ fn device_seam(block_mod: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Who may name whom, inside `crates/folio/src`.
+/// Checks the order of layers inside `crates/folio/src`.
 fn layers(file: &str, text: &str, seam: &BTreeSet<String>) -> Vec<Breach> {
     let Some(module) = module(file) else {
         return Vec::new();
@@ -332,7 +333,7 @@ fn judge(
         && second.is_some_and(|second| second != "device" && !seam.contains(second))
     {
         let message = format!(
-            "{path} is a concrete device: only kernel.rs names those, others use the device seam"
+            "{path} is a concrete device: only kernel.rs names those, other files use the device seam"
         );
         return Some(("concrete", message));
     }
@@ -371,7 +372,8 @@ fn parse_ratchet(text: &str) -> Result<Sizes, String> {
         .collect()
 }
 
-/// What is larger than allowed, or allowed more than it needs; and the entries as they should be.
+/// Returns breaches of size limits and of entries that are larger than needed, and the lowered
+/// entries.
 fn ratchet(sizes: &Sizes, allowed: &Sizes) -> (Vec<Breach>, Sizes) {
     let mut breaches = Vec::new();
     for (key, &lines) in sizes {
@@ -424,13 +426,13 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_above_is_told_with_line_and_rule() {
-        let told = breaches(
+    fn upward_layer_is_reported_with_line_and_rule() {
+        let found = breaches(
             "crates/folio/src/cache/mapping.rs",
             "//! x\nuse crate::base::Error;\nuse crate::fs::ext4::Ext4;",
         );
         assert_eq!(
-            told,
+            found,
             [
                 "crates/folio/src/cache/mapping.rs:3: [layers] cache names crate::fs::ext4::Ext4, but may name only: base"
             ]
@@ -466,18 +468,18 @@ mod tests {
         for (layer, allowed) in LAYERS {
             for (other, _) in LAYERS {
                 let text = format!("use crate::{other}::device;");
-                let told = breaches(&format!("crates/folio/src/{layer}/mod.rs"), &text);
+                let found = breaches(&format!("crates/folio/src/{layer}/mod.rs"), &text);
                 assert_eq!(
-                    told.is_empty(),
+                    found.is_empty(),
                     other == layer || allowed.contains(&other),
-                    "{layer} {other} {told:?}"
+                    "{layer} {other} {found:?}"
                 );
             }
         }
     }
 
     #[test]
-    fn file_systems_stay_apart_and_know_no_concrete_device() {
+    fn file_systems_name_neither_each_other_nor_devices() {
         let file = "crates/folio/src/fs/ext4/file.rs";
         assert_eq!(
             breaches(
@@ -509,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told() {
+    fn words_are_reported() {
         let text = format!(
             "// no opening\nlet a = \"\u{e9}\"; // {}: later\n",
             STRAY_WORDS[0]
@@ -526,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratchet_lets_excess_shrink_and_never_grow() {
+    fn ratchet_shrinks_and_never_grows() {
         let sizes = |pairs: &[(&str, usize)]| {
             pairs
                 .iter()
@@ -534,12 +536,14 @@ mod tests {
                 .collect()
         };
         let allowed = parse_ratchet("# head\na.rs 900\na.rs::f 80\n").unwrap();
-        let (told, kept) = ratchet(&sizes(&[("a.rs", 900), ("a.rs::f", 80)]), &allowed);
-        assert!(told.is_empty() && kept == allowed);
-        let (told, kept) = ratchet(&sizes(&[("a.rs", 901), ("b.rs::g", 71)]), &allowed);
-        let told: Vec<_> = told.iter().map(|breach| breach.message.as_str()).collect();
-        assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told[0].contains("901") && told[1].contains("`g`") && told[2].contains("a.rs::f"));
+        let (found, kept) = ratchet(&sizes(&[("a.rs", 900), ("a.rs::f", 80)]), &allowed);
+        assert!(found.is_empty() && kept == allowed);
+        let (found, kept) = ratchet(&sizes(&[("a.rs", 901), ("b.rs::g", 71)]), &allowed);
+        let found: Vec<_> = found.iter().map(|breach| breach.message.as_str()).collect();
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(
+            found[0].contains("901") && found[1].contains("`g`") && found[2].contains("a.rs::f")
+        );
         assert_eq!(kept, sizes(&[("a.rs", 900)]));
         assert!(parse_ratchet("nonsense").is_err());
     }

@@ -146,7 +146,7 @@ impl Circle {
         for &file in &self.files {
             let _ = writeln!(out, "  {}", links.files[file]);
         }
-        let _ = writeln!(out, "without these {} links it is gone:", self.cuts.len());
+        let _ = writeln!(out, "without these {} links it is broken:", self.cuts.len());
         for edge in &self.cuts {
             let _ = writeln!(out, "  {}", shown(links, edge, MENTIONS_SHOWN));
         }
