@@ -182,6 +182,12 @@ impl Kernel {
         ManuallyDrop::new(self).vfs.halt()
     }
 
+    /// Returns the page cache that all file systems of this kernel share, for a file system of
+    /// another crate: [`PageCache::writeback`] and [`crate::cache::Mapping::new`].
+    pub fn cache(&self) -> &Arc<PageCache> {
+        &self.cache
+    }
+
     /// What the page cache has done so far.
     pub fn counters(&self) -> Counters {
         self.cache.counters()

@@ -163,6 +163,19 @@ pub struct InodeCommon {
 }
 
 impl InodeCommon {
+    /// Returns the common part of an inode that has `attributes` and no external writers. A regular
+    /// file has a `mapping`, whose size counts as the size of the file.
+    pub fn new(attributes: &Attributes, mapping: Option<Mapping>) -> Self {
+        Self {
+            number: attributes.number,
+            file_type: attributes.file_type,
+            lock: RwLock::new(()),
+            mapping,
+            attributes: AttributeCell::new(attributes),
+            validity: None,
+        }
+    }
+
     /// Returns whether attributes may be used without asking the backing store.
     #[inline]
     pub fn is_valid(&self) -> bool {
