@@ -1,12 +1,12 @@
-//! The hash of a name, by which an indexed directory is ordered. Linux: fs/ext4/hash.c.
+//! The hash of a name, which orders an indexed directory. Linux: fs/ext4/hash.c.
 //!
-//! Three families, each with the bytes of the name taken as signed or as unsigned numbers: file
-//! systems made on x86 hash signed, those made on ARM unsigned, and the superblock says which
+//! Three families, each with the bytes of the name as signed or as unsigned numbers: file systems
+//! made on x86 hash signed bytes, those made on ARM unsigned ones. The superblock records it
 //! (`s_flags`).
 
 use crate::base::{Error, Result};
 
-/// Which family of hash an index uses (`dx_root_info.hash_version`, `s_def_hash_version`).
+/// The family of hash that an index uses (`dx_root_info.hash_version`, `s_def_hash_version`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HashVersion {
     /// The first one, from 2002 (0).
@@ -18,8 +18,11 @@ pub(crate) enum HashVersion {
 }
 
 impl HashVersion {
-    /// The version with this number on disk. The "unsigned" numbers 3 to 5 never stand in an index,
-    /// but some tools put them into the superblock's default.
+    /// Returns the version with this number on disk. The "unsigned" numbers 3 to 5 are never in an
+    /// index, but some tools write them into the superblock's default.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for siphash; EUCLEAN for an unknown number.
     pub(crate) fn from_disk(number: u8) -> Result<Self> {
         match number {
             0 | 3 => Ok(Self::Legacy),
@@ -34,7 +37,7 @@ impl HashVersion {
         }
     }
 
-    /// The number that stands in an index.
+    /// Returns the number in an index.
     pub(crate) fn to_disk(self) -> u8 {
         match self {
             Self::Legacy => 0,
@@ -44,12 +47,11 @@ impl HashVersion {
     }
 }
 
-/// The largest hash that a name can have; one more would read as the end of the directory in
-/// Linux's readdir.
+/// The largest hash of a name. Linux's readdir takes one more as the end of the directory.
 const HASH_MAX: u32 = 0xffff_fffc;
 
-/// The hash of `name`. The lowest bit is always clear: in an index it marks a leaf that continues
-/// its predecessor.
+/// Returns the hash of `name`. The lowest bit is always clear: in an index it marks a leaf that
+/// continues its predecessor.
 pub(crate) fn hash(name: &[u8], version: HashVersion, is_unsigned: bool, seed: &[u32; 4]) -> u32 {
     let value = match version {
         HashVersion::Legacy => legacy(name, is_unsigned),
@@ -71,8 +73,8 @@ pub(crate) fn hash(name: &[u8], version: HashVersion, is_unsigned: bool, seed: &
     (value & !1).min(HASH_MAX)
 }
 
-/// The tail of the name from each multiple of `step` on: the padding depends on all that is left,
-/// not on the step.
+/// Returns the tail of the name from each multiple of `step` on. The padding depends on the whole
+/// tail, not on the step.
 fn chunks(name: &[u8], step: usize) -> impl Iterator<Item = &[u8]> {
     (0..name.len()).step_by(step).map(|start| &name[start..])
 }
@@ -86,7 +88,8 @@ fn initial_state(seed: &[u32; 4]) -> [u32; 4] {
     }
 }
 
-/// One byte of a name as a number, sign-extended unless the file system hashes unsigned.
+/// Returns one byte of a name as a number, sign-extended unless the file system hashes unsigned
+/// bytes.
 fn number(byte: u8, is_unsigned: bool) -> u32 {
     if is_unsigned {
         u32::from(byte)
@@ -95,7 +98,8 @@ fn number(byte: u8, is_unsigned: bool) -> u32 {
     }
 }
 
-/// The first `4 * N` bytes of `tail` as big-endian words, padded with the length of the whole tail.
+/// Returns the first `4 * N` bytes of `tail` as big-endian words, padded with the length of the whole
+/// tail.
 fn words<const N: usize>(tail: &[u8], is_unsigned: bool) -> [u32; N] {
     let pad = (tail.len() as u32 & 0xff) * 0x0101_0101;
     // The kernel forms the pad from the int `len | len << 8`; names are at most 255 bytes, so the
@@ -123,8 +127,8 @@ fn legacy(name: &[u8], is_unsigned: bool) -> u32 {
     current << 1
 }
 
-/// MD4's three rounds, each over eight words instead of sixteen (RFC 1320 for the functions and
-/// constants).
+/// Runs the three rounds of MD4, each over eight words instead of sixteen (RFC 1320 has the functions
+/// and constants).
 fn half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     type Mix = fn(u32, u32, u32) -> u32;
     const ROUNDS: [(Mix, u32, [usize; 8], [u32; 4]); 3] = [
@@ -162,7 +166,7 @@ fn half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     }
 }
 
-/// Sixteen cycles of TEA (Wheeler and Needham, 1994) with the name as key.
+/// Runs sixteen cycles of TEA (Wheeler and Needham, 1994) with the name as key.
 fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
     let (mut low, mut high, mut sum) = (state[0], state[1], 0_u32);
     for _ in 0..16 {
@@ -186,11 +190,10 @@ fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
 mod tests {
     use super::*;
 
-    /// 01234567-89ab-cdef-0123-456789abcdef, as the superblock's bytes make words of it.
+    /// 01234567-89ab-cdef-0123-456789abcdef, as little-endian words of the superblock.
     const SEED: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x6745_2301, 0xefcd_ab89];
 
-    /// Hash without a seed and with [`SEED`], as `debugfs -R "dx_hash -h VERSION [-s SEED] NAME"`
-    /// gives them.
+    /// Hashes without a seed and with [`SEED`], from `debugfs -R "dx_hash -h VERSION [-s SEED] NAME"`.
     fn check(version: HashVersion, is_unsigned: bool, name: &str, plain: u32, seeded: u32) {
         assert_eq!(
             hash(name.as_bytes(), version, is_unsigned, &[0; 4]),
@@ -258,7 +261,7 @@ mod tests {
     #[test]
     fn tea_agrees_with_debugfs() {
         use HashVersion::Tea;
-        // The seed's first two words are MD4's own, and TEA looks at no others.
+        // The seed's first two words are those of MD4, and TEA reads only these.
         check(Tea, false, "a", 0x6d0e_a4c0, 0x6d0e_a4c0);
         check(Tea, false, "foo", 0x901b_3376, 0x901b_3376);
         check(Tea, false, &"a".repeat(72), 0xcfac_5c42, 0xcfac_5c42);
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn siphash_is_refused_by_name() {
+    fn siphash_error_names_the_hash() {
         let error = HashVersion::from_disk(6).unwrap_err();
         assert_eq!(error.kind(), crate::base::ErrorKind::Unsupported);
         assert!(error.to_string().contains("siphash"));

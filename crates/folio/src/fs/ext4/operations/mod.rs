@@ -1,4 +1,26 @@
-//! The VFS's calls in ext4's words: what each changes, and in which order.
+//! The VFS's calls: checks each, runs it in one transaction, and updates times and link counts.
+//!
+//! ```text
+//!   VFS -> change(): begin_change -> handle -> names (directory/), data (file/), attributes (xattr/)
+//!                       ^                |
+//!                       `- ENOSPC: commit frees blocks, then once more
+//! ```
+//!
+//! | file | subject |
+//! |---|---|
+//! | `mod.rs` | `Inode` and `FileOperations` of the VFS |
+//! | `symlink.rs` | targets of symbolic links |
+//! | `evict.rs` | freeing an inode without names, with its last reference |
+//!
+//! Neighbors: the VFS above, which holds the inode locks; all other parts of a mounted ext4 below.
+//!
+//! Lock order: an operation's handle (`Volume::start`) is taken after the VFS's inode locks and before
+//! all locks of ext4.
+//!
+//! Invariants:
+//! 1. All changes of one operation are made under one handle.
+//! 2. An operation that can be rejected is rejected before its first change.
+//! 3. An operation that fails with ENOSPC can be run again.
 
 mod evict;
 mod symlink;
@@ -100,7 +122,7 @@ impl Inode for Ext4Inode {
             let links = state.raw.links_count.get() + 1;
             state.raw.links_count = links.into();
             state.set_changed(self.fs.volume.now());
-            // It may have had none (`O_TMPFILE`).
+            // The file may have had no name (`O_TMPFILE`).
             self.fs.orphans.lock().remove(target.number);
             target.mark_dirty(&mut state);
             drop(state);

@@ -1,4 +1,4 @@
-//! A bitmap of one block group: which of its blocks or inodes are in use.
+//! A bitmap of one block group: its blocks or inodes in use.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// `len` clear bits.
+    /// Returns `len` clear bits.
     pub(crate) fn new(len: u32) -> Self {
         Self {
             words: vec![0; len.div_ceil(64) as usize].into(),
@@ -18,7 +18,7 @@ impl Bitmap {
         }
     }
 
-    /// The first `len` bits of `bytes`, as they lie on disk.
+    /// Returns the first `len` bits of `bytes`, in the format on disk.
     pub(crate) fn from_bytes(bytes: &[u8], len: u32) -> Self {
         let mut bitmap = Self::new(len);
         for (word, chunk) in bitmap.words.iter_mut().zip(bytes.chunks(8)) {
@@ -35,7 +35,7 @@ impl Bitmap {
         bitmap
     }
 
-    /// Fills `bytes`, a whole block: the bits, then ones to the end, as the format pads bitmaps.
+    /// Fills `bytes`, a whole block: the bits, then ones to the end, which is the format's padding.
     pub(crate) fn write_to(&self, bytes: &mut [u8]) {
         bytes.fill(0xFF);
         for (word, chunk) in self.words.iter().zip(bytes.chunks_mut(8)) {
@@ -50,12 +50,12 @@ impl Bitmap {
         bytes[padding_from..].fill(0xFF);
     }
 
-    /// Number of bits.
+    /// Returns the number of bits.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Number of clear bits.
+    /// Returns the number of clear bits.
     pub(crate) fn count_clear(&self) -> u32 {
         self.len - self.words.iter().map(|w| w.count_ones()).sum::<u32>()
     }
@@ -80,24 +80,24 @@ impl Bitmap {
         self.for_words(range, |word, mask| *word &= !mask);
     }
 
-    /// The first clear bit in `from..end`.
+    /// Returns the first clear bit in `from..end`.
     pub(crate) fn next_clear(&self, from: u32, end: u32) -> Option<u32> {
         self.next(from, end, |word| !word)
     }
 
-    /// The first set bit in `from..end`.
+    /// Returns the first set bit in `from..end`.
     pub(crate) fn next_set(&self, from: u32, end: u32) -> Option<u32> {
         self.next(from, end, |word| word)
     }
 
-    /// The first run of clear bits in `from..len`, cut at `max` bits.
+    /// Returns the first run of clear bits in `from..len`, cut at `max` bits.
     pub(crate) fn next_clear_run(&self, from: u32, max: u32) -> Option<Range<u32>> {
         let start = self.next_clear(from, self.len)?;
         let limit = self.len.min(start.saturating_add(max));
         Some(start..self.next_set(start, limit).unwrap_or(limit))
     }
 
-    /// All runs of set bits.
+    /// Returns all runs of set bits.
     pub(crate) fn set_runs(&self) -> impl Iterator<Item = Range<u32>> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn padding_is_ones() {
+    fn bitmap_padding_is_ones() {
         let mut bitmap = Bitmap::new(12);
         bitmap.set(1..2);
         let mut bytes = [0; 4];
@@ -164,7 +164,7 @@ mod tests {
             let mut model = vec![false; len as usize];
             for (set, start, count) in edits {
                 let range = start.min(len)..(start + count).min(len);
-                match set { true => bitmap.set(range.clone()), false => bitmap.clear(range.clone()) }
+                if set { bitmap.set(range.clone()) } else { bitmap.clear(range.clone()) }
                 for bit in range { model[bit as usize] = set; }
             }
             prop_assert_eq!(bitmap.count_clear() as usize, model.iter().filter(|b| !**b).count());

@@ -1,12 +1,14 @@
-//! Blocks and inodes that replay finds in use, or not: the bitmaps follow what the inodes say.
+//! Claims of the fast-commit replay: makes the bitmaps follow the inodes.
 
 use super::{Metadata, Space, Superblock, inode_place};
 use crate::base::{Error, Result};
 use std::ops::Range;
 
 impl Space {
-    /// Makes the blocks in `range` used or free, as far as they are not; returns those that
-    /// changed. They exist, and are not the file system's own.
+    /// Marks the blocks in `range` as used or free; returns those that changed.
+    ///
+    /// # Errors
+    /// EUCLEAN for blocks that do not exist or are the file system's own.
     pub(crate) fn settle(
         &mut self,
         superblock: &Superblock,
@@ -55,7 +57,7 @@ impl Space {
         Ok(changed)
     }
 
-    /// Takes inode `number`; says whether it was free.
+    /// Marks inode `number` as used; returns whether it was free.
     pub(crate) fn claim_inode(
         &mut self,
         superblock: &Superblock,
@@ -71,14 +73,15 @@ impl Space {
         }
         bitmap.set(index..index + 1);
         let table = group.inode_table();
-        let unused = match group.has_flag(superblock, super::GROUP_INODE_UNINIT) {
-            true => superblock.inodes_per_group,
-            false => group.itable_unused().min(superblock.inodes_per_group),
+        let unused = if group.has_flag(superblock, super::GROUP_INODE_UNINIT) {
+            superblock.inodes_per_group
+        } else {
+            group.itable_unused().min(superblock.inodes_per_group)
         };
         group.note_inode(superblock, index, true, is_directory);
         self.dirty_groups.insert(group_number);
         self.free_inodes = self.free_inodes.saturating_sub(1);
-        // Slots that were never used may hold old bytes, which must not pass for inodes.
+        // Slots that were never used may hold old bytes, which must not be taken for inodes.
         let unused_from = superblock.inodes_per_group - unused;
         super::zero_inodes(superblock, metadata, table, unused_from..index)?;
         Ok(true)
@@ -98,20 +101,17 @@ impl Space {
     }
 }
 
-/// The next run in `range` that is not as it shall be.
+/// Returns the next run in `range` that differs from `is_used`.
 fn next_run(
     bitmap: &super::bitmap::Bitmap,
     range: Range<u32>,
     is_used: bool,
 ) -> Option<Range<u32>> {
-    match is_used {
-        true => {
-            let start = bitmap.next_clear(range.start, range.end)?;
-            Some(start..bitmap.next_set(start, range.end).unwrap_or(range.end))
-        }
-        false => {
-            let start = bitmap.next_set(range.start, range.end)?;
-            Some(start..bitmap.next_clear(start, range.end).unwrap_or(range.end))
-        }
+    if is_used {
+        let start = bitmap.next_clear(range.start, range.end)?;
+        Some(start..bitmap.next_set(start, range.end).unwrap_or(range.end))
+    } else {
+        let start = bitmap.next_set(range.start, range.end)?;
+        Some(start..bitmap.next_clear(start, range.end).unwrap_or(range.end))
     }
 }

@@ -1,4 +1,4 @@
-//! Block groups in memory: descriptors and bitmaps, and where the file system's own blocks lie.
+//! Block groups in memory: descriptors, bitmaps, and the zones of the file system's own blocks.
 
 use super::bitmap::Bitmap;
 use crate::base::{Error, PhysicalBlock, Result};
@@ -17,27 +17,26 @@ pub(crate) struct Group {
     pub(crate) blocks: Option<Bitmap>,
     /// Inodes in use.
     pub(crate) inodes: Option<Bitmap>,
-    /// Blocks that the running transaction freed: free on disk with it, but not to be used before
-    /// it is durable.
+    /// Blocks that the running transaction freed. They are free on disk with it, and can be used only
+    /// after it is durable.
     freed: Option<Bitmap>,
-    /// The same of the transaction that is being committed.
+    /// Blocks that the transaction being committed freed.
     freeing: Option<Bitmap>,
-    /// No run of free blocks is longer than this; an estimate from above.
+    /// An upper bound of the longest run of free blocks.
     pub(crate) longest_free_run: u32,
     is_dirty: bool,
     blocks_dirty: bool,
     inodes_dirty: bool,
 }
 
-/// Reads a number whose halves lie apart; the upper half counts only in long descriptors, and is
-/// zero otherwise.
+/// Defines the accessors of a number in two halves. The upper half is zero in short descriptors.
 macro_rules! joined {
     ($name:ident, $set:ident, $low:ident, $high:ident, $whole:ty, $half:ty, $bits:literal) => {
         pub(crate) fn $name(&self) -> $whole {
             <$whole>::from(self.raw.$high.get()) << $bits | <$whole>::from(self.raw.$low.get())
         }
 
-        #[allow(dead_code)] // Places never move; only counts are set.
+        #[allow(dead_code)] // Only counts are set: bitmaps and tables never move.
         fn $set(&mut self, value: $whole) {
             self.raw.$low = (value as $half).into();
             self.raw.$high = ((value >> $bits) as $half).into();
@@ -128,7 +127,7 @@ impl Group {
         16
     );
 
-    /// Whether flag `flag` of `bg_flags` is set; flags count only where descriptors have checksums.
+    /// Whether `flag` of `bg_flags` is set. Flags are valid only if descriptors have checksums.
     pub(crate) fn has_flag(&self, superblock: &Superblock, flag: u16) -> bool {
         let ro_compat = superblock.features.ro_compat;
         ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG)
@@ -139,14 +138,14 @@ impl Group {
         self.raw.flags.set(self.raw.flags.get() & !flag);
     }
 
-    /// Notes that blocks became used (negative) or free (positive).
+    /// Counts blocks that became free (positive) or used (negative).
     pub(crate) fn add_free_blocks(&mut self, change: i64) {
         self.set_free_blocks((i64::from(self.free_blocks()) + change).max(0) as u32);
         self.clear_flag(GROUP_BLOCK_UNINIT);
         (self.is_dirty, self.blocks_dirty) = (true, true);
     }
 
-    /// Notes that inode `index` of the group became used or free.
+    /// Counts inode `index` of the group, which became used or free.
     pub(crate) fn note_inode(
         &mut self,
         superblock: &Superblock,
@@ -180,8 +179,8 @@ impl Group {
         (self.is_dirty, self.inodes_dirty) = (true, true);
     }
 
-    /// Frees the blocks `range`, whose bitmap is loaded, once the transaction is durable; false if
-    /// some are free already.
+    /// Frees the blocks in `range`, whose bitmap is loaded, once the transaction is durable. Returns
+    /// false if some are free already.
     pub(crate) fn free_later(&mut self, range: Range<u32>) -> bool {
         let Some(blocks) = &self.blocks else {
             return false;
@@ -194,7 +193,7 @@ impl Group {
         true
     }
 
-    /// The transaction is being committed: what it freed waits for that. Returns the freed runs.
+    /// Sets the freed blocks aside while their transaction is committed, and returns them.
     pub(crate) fn close_freed(&mut self) -> Vec<Range<u32>> {
         self.freeing = self.freed.take();
         self.freeing
@@ -202,7 +201,7 @@ impl Group {
             .map_or(Vec::new(), |freeing| freeing.set_runs().collect())
     }
 
-    /// The transaction is durable: what it freed can be used. Returns how many blocks that are.
+    /// Makes the blocks usable that the committed transaction freed; returns how many they are.
     pub(crate) fn finish_freed(&mut self) -> u64 {
         let (Some(freeing), Some(blocks)) = (self.freeing.take(), &mut self.blocks) else {
             return 0;
@@ -216,12 +215,12 @@ impl Group {
         count
     }
 
-    /// The bitmap must be written with the next transaction, though nothing was taken or freed.
+    /// Marks the bitmap to be written with the next transaction, although it did not change.
     pub(crate) fn touch_blocks(&mut self) {
         (self.is_dirty, self.blocks_dirty) = (true, true);
     }
 
-    /// The bitmap of blocks, from disk at first.
+    /// Returns the bitmap of blocks, which the first call reads from disk.
     pub(crate) fn load_blocks(
         &mut self,
         number: u32,
@@ -272,17 +271,18 @@ impl Group {
                 ));
             }
         }
-        match bitmap.count_clear() == self.free_blocks() {
-            true => Ok(bitmap),
-            false => Err(Error::corrupt(format!(
-                "block bitmap has {} free, descriptor says {}; run e2fsck",
-                bitmap.count_clear(),
+        let free = bitmap.count_clear();
+        if free == self.free_blocks() {
+            Ok(bitmap)
+        } else {
+            Err(Error::corrupt(format!(
+                "block bitmap has {free} free, but the descriptor counts {}: run e2fsck",
                 self.free_blocks()
-            ))),
+            )))
         }
     }
 
-    /// The bitmap of inodes, from disk at first.
+    /// Returns the bitmap of inodes, which the first call reads from disk.
     pub(crate) fn load_inodes(
         &mut self,
         number: u32,
@@ -307,13 +307,14 @@ impl Group {
         let used = &bytes[..(superblock.inodes_per_group / 8) as usize];
         self.check_csum(used, self.inodes_csum(), superblock, "inode bitmap")?;
         let bitmap = Bitmap::from_bytes(&bytes, superblock.inodes_per_group);
-        match bitmap.count_clear() == self.free_inodes() {
-            true => Ok(bitmap),
-            false => Err(Error::corrupt(format!(
-                "inode bitmap has {} free, descriptor says {}; run e2fsck",
-                bitmap.count_clear(),
+        let free = bitmap.count_clear();
+        if free == self.free_inodes() {
+            Ok(bitmap)
+        } else {
+            Err(Error::corrupt(format!(
+                "inode bitmap has {free} free, but the descriptor counts {}: run e2fsck",
                 self.free_inodes()
-            ))),
+            )))
         }
     }
 
@@ -327,19 +328,20 @@ impl Group {
         let Some(seed) = superblock.checksum_seed else {
             return Ok(());
         };
-        // Short descriptors have room for the low half only.
+        // Short descriptors have only the low half.
         let mask = if superblock.descriptor_len >= size_of::<RawGroupDescriptor>() {
             u32::MAX
         } else {
             0xFFFF
         };
-        match crc32c(seed, bytes) & mask == stored & mask {
-            true => Ok(()),
-            false => Err(Error::corrupt(format!("{what}: bad checksum"))),
+        if crc32c(seed, bytes) & mask == stored & mask {
+            Ok(())
+        } else {
+            Err(Error::corrupt(format!("{what}: bad checksum")))
         }
     }
 
-    /// The group's own bitmaps, table and head, wherever they lie.
+    /// Returns the blocks of the group's bitmaps, inode table, and superblock with descriptors.
     fn own_zones(&self, number: u32, superblock: &Superblock) -> [Range<u64>; 4] {
         let (blocks, inodes, table) =
             (self.block_bitmap(), self.inode_bitmap(), self.inode_table());
@@ -351,12 +353,13 @@ impl Group {
         ]
     }
 
-    fn check_places(&self, number: u32, superblock: &Superblock) -> Result<()> {
+    fn check_locations(&self, number: u32, superblock: &Superblock) -> Result<()> {
         let is_flex = superblock.features.incompat.contains(Incompat::FLEX_BG);
         let start = superblock.group_start(number);
-        let (low, high) = match is_flex {
-            true => (superblock.first_data_block + 1, superblock.block_count),
-            false => (start, start + u64::from(superblock.group_len(number))),
+        let (low, high) = if is_flex {
+            (superblock.first_data_block + 1, superblock.block_count)
+        } else {
+            (start, start + u64::from(superblock.group_len(number)))
         };
         let table_end = self
             .inode_table()
@@ -378,8 +381,8 @@ impl Group {
         Err(Error::corrupt(what))
     }
 
-    /// Puts what changed into the metadata blocks, with fresh checksums. The blocks in `hidden` are
-    /// in use, but nothing on disk shall show it yet.
+    /// Writes changes into the metadata blocks, with new checksums. The blocks in `hidden` are in use,
+    /// but shown as free on disk.
     pub(crate) fn flush(
         &mut self,
         number: u32,
@@ -447,7 +450,7 @@ fn flush_bitmap(
         .map_or(0, |seed| crc32c(seed, &bytes[..covered])))
 }
 
-/// The checksum of a descriptor as it lies on disk; 0 where descriptors have none.
+/// Returns the checksum of a descriptor with the bytes on disk; 0 if descriptors have none.
 pub(crate) fn descriptor_checksum(number: u32, bytes: &[u8], superblock: &Superblock) -> u16 {
     match superblock.checksum_seed {
         Some(seed) => group_checksum_crc32c(seed, number, bytes),
@@ -458,7 +461,7 @@ pub(crate) fn descriptor_checksum(number: u32, bytes: &[u8], superblock: &Superb
     }
 }
 
-/// The part of `zone` that lies in group `number`, as bits of its bitmap.
+/// Returns the part of `zone` in group `number`, as bits of its bitmap.
 fn zone_in_group(zone: &Range<u64>, number: u32, superblock: &Superblock) -> Option<Range<u32>> {
     let start = superblock.group_start(number);
     let end = start + u64::from(superblock.group_len(number));
@@ -474,6 +477,9 @@ fn mark_zone(bitmap: &mut Bitmap, zone: Range<u64>, number: u32, superblock: &Su
 }
 
 /// Reads and checks all group descriptors.
+///
+/// # Errors
+/// EUCLEAN for a damaged descriptor.
 pub(crate) fn load_groups(superblock: &Superblock, metadata: &Metadata) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
     let per_block = superblock.descriptors_per_block();
@@ -515,15 +521,15 @@ fn load_group(number: u32, slot: &[u8], superblock: &Superblock) -> Result<Group
         blocks_dirty: false,
         inodes_dirty: false,
     };
-    group.check_places(number, superblock)?;
+    group.check_locations(number, superblock)?;
     Ok(group)
 }
 
-/// Where the file system's own blocks lie: sorted, merged. No file may claim any of them.
+/// The zones of the file system's own blocks, which no file may claim: sorted, merged.
 pub(crate) struct SystemZones(Vec<Range<u64>>);
 
 impl SystemZones {
-    /// The zones of all groups.
+    /// Returns the zones of all groups.
     pub(crate) fn new(superblock: &Superblock, groups: &[Group]) -> Self {
         let zones: Vec<Range<u64>> = groups
             .iter()
@@ -546,14 +552,14 @@ impl SystemZones {
         Self(merged)
     }
 
-    /// Adds zones that no descriptor tells of.
+    /// Adds zones that no descriptor names.
     pub(crate) fn extend(&mut self, more: impl Iterator<Item = Range<u64>>) {
         let mut zones = std::mem::take(&mut self.0);
         zones.extend(more);
         *self = Self::merged(zones);
     }
 
-    /// Whether any block of `range` is the file system's own.
+    /// Whether any block in `range` is the file system's own.
     pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         let after = self.0.partition_point(|zone| zone.end <= range.start);
         self.0.get(after).is_some_and(|zone| zone.start < range.end)

@@ -1,12 +1,26 @@
-//! Free space: which blocks and inodes are given out, and which are promised.
+//! Free space: allocates blocks and inodes, and reserves blocks for delayed allocation.
 //!
-//! Delayed allocation reserves blocks when a write is accepted and places them at writeback. A
-//! reservation is a promise: `free - reserved` is what others may still have, so that ENOSPC is
-//! told at the write.
+//! ```text
+//!   write            reserve   ->  free - reserved is left for other writers: ENOSPC is reported here
+//!   writeback        allocate, release the reservation
+//!   unlink           free      ->  pending until the transaction that freed them is durable
 //!
-//! Placement: a file goes on where it ended. Else each purpose has a cursor that moves on through
-//! the device, so that what is written together lies together: directories and trees near the
-//! front, small files after them, large files in a region of their own, where long runs stay whole.
+//!   mod.rs: all groups, reservations, placement      claim.rs: marks of the fast-commit replay
+//!      |
+//!   group.rs: one group   bitmap.rs: its bits        reserved.rs: blocks reserved for root
+//! ```
+//!
+//! Placement: blocks of a file continue where the file ended. Otherwise each purpose has a cursor that
+//! moves through the device, so that blocks written together are adjacent: directories and trees near
+//! the front, small files after them, large files in a region of their own with long free runs.
+//!
+//! Neighbors: files and inodes above, through `Volume::space`, which is the only lock. Metadata blocks
+//! below hold bitmaps and descriptors.
+//!
+//! Invariants:
+//! 1. A file never gets a block of the file system itself (`SystemZones`).
+//! 2. `reserved + pending <= free`, except after damage: a reservation can always be allocated.
+//! 3. Bitmaps and descriptors reach the metadata blocks only through [`Space::flush`].
 
 pub(super) mod bitmap;
 mod claim;
@@ -22,7 +36,7 @@ use reserved::may_use_reserved_blocks;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What blocks are wanted for; each purpose has its own place on the device.
+/// The purpose of an allocation. Each has its own region on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Directories, extent tree blocks, xattr blocks.
@@ -33,16 +47,16 @@ pub(crate) enum Purpose {
     LargeFile,
 }
 
-/// From this size on a file counts as large.
+/// The size in bytes from which a file counts as large.
 pub(crate) const LARGE_FILE_BYTES: u64 = 1 << 20;
 
-/// A continuation of the file is taken only if it is at least this long, or all that is wanted.
+/// The shortest run, in blocks, that is used only because it continues the file.
 const CONTINUATION_MIN: u32 = 16;
 
-/// Blocks kept for metadata before small files begin.
+/// Blocks at the front that are preferred for metadata, before the region of small files.
 const METADATA_REGION_BLOCKS: u64 = 2048;
 
-/// All groups with their bitmaps, and the promises made. Guarded by one lock in `Ext4`.
+/// All groups with their bitmaps, and the reservations. `Volume::space` is its lock.
 pub(crate) struct Space {
     groups: Vec<Group>,
     zones: SystemZones,
@@ -51,17 +65,18 @@ pub(crate) struct Space {
     reserved_blocks: u64,
     /// Kept for root and whom the superblock or the mount names.
     kept_blocks: u64,
-    /// Blocks among the free ones that wait for the transaction that freed them.
+    /// Free blocks that cannot be used before the transaction that freed them is durable.
     pending_blocks: u64,
-    /// Whether freed blocks wait for their transaction: with a journal.
+    /// Whether freed blocks wait for their transaction (with a journal).
     defers_frees: bool,
     /// Groups to write with the next flush.
     dirty_groups: BTreeSet<u32>,
-    /// Where the next search of each [`Purpose`] starts.
+    /// The block where the next search of each [`Purpose`] starts.
     cursors: [u64; 3],
 }
 
 impl Space {
+    /// Returns the free space of a file system with the groups `groups`.
     pub(crate) fn new(superblock: &Superblock, groups: Vec<Group>) -> Self {
         let zones = SystemZones::new(superblock, &groups);
         let free_blocks = groups.iter().map(|g| u64::from(g.free_blocks())).sum();
@@ -89,19 +104,19 @@ impl Space {
         }
     }
 
-    /// Blocks free and not promised (clusters with bigalloc).
+    /// Returns the blocks that can be allocated without a reservation (clusters with bigalloc).
     pub(crate) fn available_blocks(&self) -> u64 {
         self.free_blocks
             .saturating_sub(self.reserved_blocks + self.pending_blocks)
     }
 
-    /// Blocks that a commit would leave free and not promised (clusters with bigalloc), as
-    /// statfs(2) tells them.
+    /// Returns the free blocks of statfs(2): those that are available after a commit (clusters with
+    /// bigalloc).
     pub(crate) fn unreserved_blocks(&self) -> u64 {
         self.free_blocks.saturating_sub(self.reserved_blocks)
     }
 
-    /// From now on no file may claim the blocks of `runs`, each a first block and a length.
+    /// Protects the blocks of `runs`, each a first block and a length, from being used by files.
     pub(crate) fn protect(&mut self, runs: &[(u64, u32)]) {
         self.zones.extend(
             runs.iter()
@@ -119,30 +134,34 @@ impl Space {
         }
     }
 
+    /// Returns the number of free inodes.
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes
     }
 
-    /// Blocks that the file system itself occupies.
+    /// Returns the number of blocks that the file system itself uses.
     pub(crate) fn system_blocks(&self) -> u64 {
         self.zones.block_count()
     }
 
-    /// Refuses a range that holds the file system's own blocks.
+    /// Checks that no block in `range` is the file system's own.
+    ///
+    /// # Errors
+    /// EUCLEAN.
     pub(crate) fn check_not_system(&self, range: &Range<u64>) -> Result<()> {
-        match self.zones.overlaps(range) {
-            false => Ok(()),
-            true => {
-                let what = format!(
-                    "blocks {}..{} belong to the file system itself",
-                    range.start, range.end
-                );
-                Err(Error::corrupt(what))
-            }
+        if self.zones.overlaps(range) {
+            return Err(Error::corrupt(format!(
+                "blocks {}..{} belong to the file system itself",
+                range.start, range.end
+            )));
         }
+        Ok(())
     }
 
-    /// Promises `count` blocks; ENOSPC if they are not there.
+    /// Reserves `count` blocks.
+    ///
+    /// # Errors
+    /// ENOSPC.
     pub(crate) fn reserve(&mut self, count: u64) -> Result<()> {
         if count > self.for_caller(self.available_blocks()) {
             return Err(Errno::NOSPC.into());
@@ -151,14 +170,17 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a promise back, or notes that it was kept.
+    /// Releases `count` reserved blocks, because they were allocated or are not needed.
     pub(crate) fn release(&mut self, count: u64) {
         debug_assert!(count <= self.reserved_blocks, "more released than reserved");
         self.reserved_blocks = self.reserved_blocks.saturating_sub(count);
     }
 
-    /// Takes up to `want` blocks in one run, best at `goal`. With `is_promised` they come out of
-    /// the caller's reservation (which the caller releases), else out of what nobody was promised.
+    /// Allocates up to `want` blocks in one run, at `goal` if possible. With `is_reserved` they come out
+    /// of the caller's reservation, which the caller then releases.
+    ///
+    /// # Errors
+    /// ENOSPC.
     pub(crate) fn allocate(
         &mut self,
         superblock: &Superblock,
@@ -166,9 +188,9 @@ impl Space {
         goal: Option<PhysicalBlock>,
         want: u32,
         purpose: Purpose,
-        is_promised: bool,
+        is_reserved: bool,
     ) -> Result<Range<u64>> {
-        let left = if is_promised {
+        let left = if is_reserved {
             self.free_blocks.saturating_sub(self.pending_blocks)
         } else {
             self.available_blocks()
@@ -177,7 +199,7 @@ impl Space {
         if want == 0 {
             return Err(Errno::NOSPC.into());
         }
-        if !is_promised && self.for_caller(self.available_blocks()) < u64::from(want) {
+        if !is_reserved && self.for_caller(self.available_blocks()) < u64::from(want) {
             return Err(Errno::NOSPC.into());
         }
         if let Some(goal) = goal.filter(|g| g.0 < superblock.block_count)
@@ -193,13 +215,14 @@ impl Space {
             if need == 1 {
                 return Err(Error::new(
                     Errno::NOSPC,
-                    "free block count and bitmaps disagree; run e2fsck",
+                    "free block count and bitmaps disagree: run e2fsck",
                 ));
             }
             need = need.div_ceil(2);
         }
     }
 
+    /// Allocates a run at `goal`, if that is free and long enough.
     fn take_at(
         &mut self,
         superblock: &Superblock,
@@ -225,7 +248,8 @@ impl Space {
         }
     }
 
-    /// The first run of at least `need` blocks after the purpose's cursor, going round once.
+    /// Allocates the first run of at least `need` blocks after the purpose's cursor, which wraps around
+    /// once.
     fn take_from_cursor(
         &mut self,
         superblock: &Superblock,
@@ -236,7 +260,7 @@ impl Space {
     ) -> Result<Option<Range<u64>>> {
         let cursor = self.cursors[purpose as usize].min(superblock.block_count - 1);
         let (first, first_bit) = superblock.group_of(cursor);
-        // The cursor's group comes twice: from the cursor on, and at the end from its start.
+        // The cursor's group is searched twice: first from the cursor on, last from its start.
         for step in 0..=superblock.group_count {
             let number = (u64::from(first) + u64::from(step))
                 .rem_euclid(u64::from(superblock.group_count)) as u32;
@@ -269,6 +293,7 @@ impl Space {
         Ok(None)
     }
 
+    /// Marks a run of group `number` as used.
     fn take(&mut self, superblock: &Superblock, number: u32, run: Range<u32>) -> Range<u64> {
         let group = &mut self.groups[number as usize];
         let len = run.len() as u64;
@@ -282,7 +307,10 @@ impl Space {
         start..start + len
     }
 
-    /// Gives blocks back.
+    /// Frees blocks.
+    ///
+    /// # Errors
+    /// EUCLEAN for blocks that do not exist, are free already, or are the file system's own.
     pub(crate) fn free(
         &mut self,
         superblock: &Superblock,
@@ -303,13 +331,13 @@ impl Space {
                 (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
             let group = &mut self.groups[number as usize];
             let bitmap = group.load_blocks(number, superblock, metadata)?;
-            let is_freed = match self.defers_frees {
-                true => group.free_later(bit..bit + count),
-                false if bitmap.all_set(bit..bit + count) => {
-                    bitmap.clear(bit..bit + count);
-                    true
-                }
-                false => false,
+            let is_freed = if self.defers_frees {
+                group.free_later(bit..bit + count)
+            } else if bitmap.all_set(bit..bit + count) {
+                bitmap.clear(bit..bit + count);
+                true
+            } else {
+                false
             };
             if !is_freed {
                 let what = format!(
@@ -332,7 +360,10 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a free inode, as near to `parent` as there is one.
+    /// Allocates a free inode, as near to `parent` as possible.
+    ///
+    /// # Errors
+    /// ENOSPC.
     pub(crate) fn allocate_inode(
         &mut self,
         superblock: &Superblock,
@@ -355,7 +386,7 @@ impl Space {
                 continue;
             };
             bitmap.set(index..index + 1);
-            // Slots that were never used may hold old bytes, which must not pass for inodes.
+            // Slots that were never used may hold old bytes, which must not be taken for inodes.
             let unused = if was_uninit {
                 superblock.inodes_per_group
             } else {
@@ -372,7 +403,10 @@ impl Space {
         Err(Error::new(Errno::NOSPC, "no free inodes"))
     }
 
-    /// Gives an inode back.
+    /// Frees an inode.
+    ///
+    /// # Errors
+    /// EUCLEAN if it is free already.
     pub(crate) fn free_inode(
         &mut self,
         superblock: &Superblock,
@@ -395,12 +429,12 @@ impl Space {
         Ok(())
     }
 
-    /// First block of the inode table that holds inode `number`.
+    /// Returns the first block of the inode table that holds inode `number`.
     pub(crate) fn inode_table(&self, superblock: &Superblock, number: u32) -> u64 {
         self.groups[inode_place(superblock, number).0 as usize].inode_table()
     }
 
-    /// From now on freed blocks wait for their transaction.
+    /// Makes freed blocks wait for their transaction.
     pub(crate) fn defer_frees(&mut self) {
         self.defers_frees = true;
     }
@@ -410,12 +444,12 @@ impl Space {
         self.pending_blocks > 0
     }
 
-    /// Metadata blocks that the next flush will change at most.
+    /// Returns the most metadata blocks that the next flush can change.
     pub(crate) fn dirty_len(&self) -> usize {
         3 * self.dirty_groups.len()
     }
 
-    /// The blocks `range` were hidden from the last flush, and shall be seen by the next one.
+    /// Makes the next flush write the blocks in `range` as used, which the last one hid.
     pub(crate) fn show(&mut self, superblock: &Superblock, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -432,8 +466,8 @@ impl Space {
         }
     }
 
-    /// Puts every changed bitmap and descriptor into the metadata blocks, and the totals into
-    /// `superblock`. The blocks in `hidden` are in use, but nothing on disk shall show it yet.
+    /// Writes every changed bitmap and descriptor into the metadata blocks, and the totals into
+    /// `superblock`. The blocks in `hidden` are in use, but shown as free on disk.
     pub(crate) fn flush(
         &mut self,
         superblock: &mut Superblock,
@@ -454,8 +488,8 @@ impl Space {
         Ok(())
     }
 
-    /// After the flush of a transaction: what it freed waits until it is durable. Returns the freed
-    /// blocks.
+    /// Closes a transaction, after its flush: the blocks it freed wait until it is durable. Returns
+    /// them.
     pub(crate) fn close_freed(&mut self, superblock: &Superblock) -> Vec<Range<u64>> {
         let mut freed = Vec::new();
         for number in std::mem::take(&mut self.dirty_groups) {
@@ -469,7 +503,7 @@ impl Space {
         freed
     }
 
-    /// The transaction that freed the blocks `freed` is durable: they can be used again.
+    /// Makes the blocks in `freed` usable again: the transaction that freed them is durable.
     pub(crate) fn finish_freed(&mut self, superblock: &Superblock, freed: &[Range<u64>]) {
         let mut groups: Vec<u32> = freed
             .iter()
@@ -483,7 +517,7 @@ impl Space {
     }
 }
 
-/// The group of an inode and its place there.
+/// Returns the group of an inode, and its index in the group.
 pub(crate) fn inode_place(superblock: &Superblock, number: u32) -> (u32, u32) {
     (
         (number - 1) / superblock.inodes_per_group,

@@ -1,5 +1,5 @@
-//! ext4's form of POSIX access control lists on disk, shorter than the kernel's: only named users
-//! and groups have an id. Linux: fs/ext4/acl.c, fs/ext4/acl.h.
+//! POSIX access control lists in ext4's format on disk, in which only named users and groups have an
+//! id. Linux: fs/ext4/acl.c, fs/ext4/acl.h.
 
 use crate::base::{Error, Result};
 use crate::vfs::{Acl, AclEntry, AclTag};
@@ -8,27 +8,32 @@ const VERSION: u32 = 1;
 const VERSION_LEN: usize = 4;
 const ENTRY_LEN_SHORT: usize = 4;
 const ENTRY_LEN_LONG: usize = 8;
-/// The id of an entry that has none.
+/// The id of an entry without one.
 const ID_NONE: u32 = u32::MAX;
 
-/// An ACL from its bytes on disk.
+/// Decodes an ACL from its bytes on disk.
+///
+/// # Errors
+/// EUCLEAN for bytes that are not a valid ACL.
 pub(crate) fn from_disk(bytes: &[u8]) -> Result<Acl> {
-    let wrong = |what: &'static str| Error::corrupt(what).at("access control list");
+    let damaged = |what: &'static str| Error::corrupt(what).at("access control list");
     let (version, mut rest) = bytes
         .split_first_chunk::<VERSION_LEN>()
-        .ok_or_else(|| wrong("too short"))?;
+        .ok_or_else(|| damaged("too short"))?;
     if u32::from_le_bytes(*version) != VERSION {
-        return Err(wrong("unknown version"));
+        return Err(damaged("unknown version"));
     }
     let mut entries = Vec::new();
     while let Some((&[t0, t1, p0, p1], after)) = rest.split_first_chunk::<ENTRY_LEN_SHORT>() {
         let number = u16::from_le_bytes([t0, t1]);
         rest = after;
-        let mut tag = AclTag::new(number, ID_NONE).ok_or_else(|| wrong("unknown tag"))?;
+        let mut tag = AclTag::new(number, ID_NONE).ok_or_else(|| damaged("unknown tag"))?;
         if tag.id().is_some() {
-            let (id, after) = rest.split_first_chunk().ok_or_else(|| wrong("cut short"))?;
-            tag =
-                AclTag::new(number, u32::from_le_bytes(*id)).ok_or_else(|| wrong("unknown tag"))?;
+            let (id, after) = rest
+                .split_first_chunk()
+                .ok_or_else(|| damaged("cut short"))?;
+            tag = AclTag::new(number, u32::from_le_bytes(*id))
+                .ok_or_else(|| damaged("unknown tag"))?;
             rest = after;
         }
         entries.push(AclEntry {
@@ -37,12 +42,12 @@ pub(crate) fn from_disk(bytes: &[u8]) -> Result<Acl> {
         });
     }
     if !rest.is_empty() {
-        return Err(wrong("cut short"));
+        return Err(damaged("cut short"));
     }
-    Acl::new(entries).ok_or_else(|| wrong("entries make no sense together"))
+    Acl::new(entries).ok_or_else(|| damaged("conflicting entries"))
 }
 
-/// The bytes on disk.
+/// Encodes an ACL for the disk.
 pub(crate) fn to_disk(acl: &Acl) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(VERSION_LEN + acl.entries().len() * ENTRY_LEN_LONG);
     bytes.extend(VERSION.to_le_bytes());
@@ -77,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_hold_the_same() {
+    fn disk_and_xattr_formats_agree() {
         let disk = to_disk(&named());
         assert_eq!(disk.len(), 4 + 4 * 4 + 2 * 8);
         assert_eq!(
@@ -89,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_bytes_on_disk_are_corrupt() {
+    fn invalid_acl_on_disk_is_corrupt() {
         let disk = to_disk(&named());
         for len in 0..disk.len() {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Extended attributes as bytes: those behind the inode's fields and those in a block of their own.
+//! Extended attributes as bytes: after the inode's fields, and in a block of their own.
 //!
 //! ```text
 //!   inode:  | fields, i_extra_isize | magic | entry | entry | 0 ...   value | value |
@@ -6,8 +6,8 @@
 //!     entry: name length, name index, value offset, value inode, value size, hash, name
 //! ```
 //!
-//! Values lie at the far end and are found by offset, counted from the first entry in an inode and
-//! from the start of a block. A value too large for both may be an inode of its own (ea_inode).
+//! Values are stored from the end down. Their offsets count from the first entry in an inode, and
+//! from the start of a block. A value too large for both may be in an inode of its own (ea_inode).
 //! Source: the kernel's ext4 documentation, "Extended Attributes"; Linux: fs/ext4/xattr.c.
 
 use crate::base::{Errno, Error, InodeNumber, PhysicalBlock, Result};
@@ -16,7 +16,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Stands before the entries, in an inode and in a block.
+/// The magic number before the entries, in an inode and in a block.
 pub(crate) const MAGIC: u32 = 0xEA02_0000;
 
 /// Bytes of the header in an inode: the magic alone.
@@ -39,7 +39,7 @@ const _: () = assert!(size_of::<RawBlockHeader>() == BLOCK_HEADER_LEN);
 const CHECKSUM_AT: usize = offset_of!(RawBlockHeader, checksum);
 const _: () = assert!(CHECKSUM_AT == 16);
 
-/// What stands before an attribute's name.
+/// The header before an attribute's name.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawEntry {
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<RawEntry>() == ENTRY_LEN);
 /// Four zero bytes end the entries.
 const TERMINATOR_LEN: usize = 4;
 
-/// Prefixes that are stored as a number, longest first where one starts another.
+/// Prefixes that are stored as a number. A prefix is before the shorter ones that it starts with.
 const PREFIXES: [(u8, &[u8]); 8] = [
     (1, b"user."),
     (INDEX_ACL_ACCESS, b"system.posix_acl_access"),
@@ -72,19 +72,20 @@ const PREFIXES: [(u8, &[u8]); 8] = [
 pub(crate) const INDEX_ACL_ACCESS: u8 = 2;
 /// Name index of `system.posix_acl_default`.
 pub(crate) const INDEX_ACL_DEFAULT: u8 = 3;
+/// Name index of the other `system.` attributes.
 pub(crate) const INDEX_SYSTEM: u8 = 7;
-/// The attribute (of index 7) that holds the end of an inline file.
+/// The suffix of the attribute (of index 7) that continues an inline file.
 pub(crate) const INLINE_DATA_SUFFIX: &[u8] = b"data";
 
-/// The longest suffix a name may have, in bytes.
+/// The longest suffix of a name, in bytes.
 const SUFFIX_LEN_MAX: usize = 255;
 
-/// Where an attribute's value is.
+/// An attribute's value, or its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Value {
-    /// Here.
+pub(crate) enum XattrValue {
+    /// Beside the entry.
     Inline(Vec<u8>),
-    /// The data of another inode. `hash` is the entry's, over the name and the value's own
+    /// In the data of another inode. `hash` is that of the entry, over the name and the value's
     /// checksum.
     EaInode {
         number: InodeNumber,
@@ -93,19 +94,19 @@ pub(crate) enum Value {
     },
 }
 
-/// An extended attribute as it is stored: its prefix as a number.
+/// An extended attribute as stored, with its prefix as a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Xattr {
     /// The number of the name's prefix.
     pub(crate) index: u8,
-    /// The name behind the prefix.
+    /// The name after the prefix.
     pub(crate) suffix: Vec<u8>,
     /// The value.
-    pub(crate) value: Value,
+    pub(crate) value: XattrValue,
 }
 
 impl Xattr {
-    /// The name as a program gives it ("user.colour"); `None` for a prefix no program can ask for.
+    /// Returns the name that programs use ("user.color"); `None` for an unknown prefix.
     pub(crate) fn full_name(&self) -> Option<Vec<u8>> {
         let (_, prefix) = PREFIXES
             .into_iter()
@@ -113,37 +114,40 @@ impl Xattr {
         Some([prefix, &self.suffix].concat())
     }
 
-    /// Whether this is the attribute that holds the end of an inline file.
+    /// Whether this is `system.data`, which continues an inline file.
     pub(crate) fn is_inline_data(&self) -> bool {
         self.index == INDEX_SYSTEM && self.suffix == INLINE_DATA_SUFFIX
     }
 
     fn value_len(&self) -> usize {
         match &self.value {
-            Value::Inline(bytes) => bytes.len(),
-            Value::EaInode { .. } => 0,
+            XattrValue::Inline(bytes) => bytes.len(),
+            XattrValue::EaInode { .. } => 0,
         }
     }
 
-    /// Bytes the attribute takes, with its name and its value if that is here.
+    /// Returns the bytes that the attribute needs for its name and a value beside the entry.
     pub(super) fn stored_len(&self) -> usize {
         entry_len(self.suffix.len()) + self.value_len().next_multiple_of(4)
     }
 }
 
+/// Returns the bytes of an entry, without its value.
 pub(crate) fn entry_len(suffix_len: usize) -> usize {
     (ENTRY_LEN + suffix_len).next_multiple_of(4)
 }
 
-/// Splits a full name into the number of its prefix and the rest. EOPNOTSUPP for a prefix without a
-/// number, EINVAL for a prefix alone, ERANGE for a rest over 255 bytes.
+/// Splits a full name into the number of its prefix and the rest.
+///
+/// # Errors
+/// EOPNOTSUPP for an unknown prefix, EINVAL for a prefix alone, ERANGE for a rest over 255 bytes.
 pub(crate) fn split_name(full_name: &[u8]) -> Result<(u8, &[u8])> {
     for (index, prefix) in PREFIXES {
         let Some(suffix) = full_name.strip_prefix(prefix) else {
             continue;
         };
         if prefix.ends_with(b".") == suffix.is_empty() {
-            // "user." names nothing, and "system.posix_acl_accessory" is no ACL.
+            // "user." is not a name, and "system.posix_acl_accessory" is not an ACL.
             if suffix.is_empty() {
                 return Err(Errno::INVAL.into());
             }
@@ -157,7 +161,10 @@ pub(crate) fn split_name(full_name: &[u8]) -> Result<(u8, &[u8])> {
     Err(Errno::OPNOTSUPP.into())
 }
 
-/// The attributes in an inode: `area` is everything behind the fields that `i_extra_isize` counts.
+/// Decodes the attributes in an inode. `area`: the bytes after the fields that `i_extra_isize` counts.
+///
+/// # Errors
+/// EUCLEAN for damaged entries.
 pub(crate) fn parse_inode_area(area: &[u8]) -> Result<Vec<Xattr>> {
     match U32::ref_from_prefix(area) {
         Ok((magic, entries)) if magic.get() == MAGIC => {
@@ -167,16 +174,20 @@ pub(crate) fn parse_inode_area(area: &[u8]) -> Result<Vec<Xattr>> {
     }
 }
 
-/// A block of attributes, which inodes with the same ones may share.
+/// A block of attributes, which inodes with equal attributes may share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct XattrBlock {
-    /// How many inodes share the block.
+    /// The number of inodes that share the block.
     pub(crate) reference_count: u32,
     /// The attributes.
     pub(crate) xattrs: Vec<Xattr>,
 }
 
-/// The attributes in the block `number`. `checksum_seed` is the file system's, with metadata_csum.
+/// Decodes the attributes in the block `number`. `checksum_seed`: the file system's, with
+/// metadata_csum.
+///
+/// # Errors
+/// EUCLEAN for a damaged block.
 pub(crate) fn parse_block(
     bytes: &[u8],
     number: PhysicalBlock,
@@ -213,45 +224,46 @@ fn check_block(
     })
 }
 
+/// Returns the checksum of the block `number`.
 pub(crate) fn block_checksum(bytes: &[u8], number: PhysicalBlock, seed: u32) -> u32 {
     let crc = crc32c(seed, &number.0.to_le_bytes());
     let crc = crc32c(crc, &bytes[..CHECKSUM_AT]);
     crc32c(crc32c(crc, &[0; 4]), &bytes[CHECKSUM_AT + 4..])
 }
 
-/// Sets how many inodes share the block. [`seal_block`] must follow.
+/// Sets the number of inodes that share the block. The caller calls [`seal_block`] afterwards.
 pub(crate) fn set_reference_count(bytes: &mut [u8], reference_count: u32) {
     let at = offset_of!(RawBlockHeader, reference_count);
     bytes[at..at + 4].copy_from_slice(&reference_count.to_le_bytes());
 }
 
-/// Writes the checksum of a block of attributes that goes to `number`.
+/// Writes the checksum of a block of attributes for block `number`.
 pub(crate) fn seal_block(bytes: &mut [u8], number: PhysicalBlock, checksum_seed: Option<u32>) {
     let checksum = checksum_seed.map_or(0, |seed| block_checksum(bytes, number, seed));
     bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The attributes whose entries start at `entries_at`; value offsets count from the start of
+/// Decodes the attributes whose entries start at `entries_at`. Value offsets count from the start of
 /// `bytes`.
 fn parse(bytes: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
     let mut raw_entries = Vec::new();
     let mut at = entries_at;
     loop {
-        let wrong = |what: &str| Error::corrupt(format!("entry at byte {at}: {what}"));
+        let damaged = |what: &str| Error::corrupt(format!("entry at byte {at}: {what}"));
         let rest = bytes.get(at..).unwrap_or_default();
         match rest.first_chunk::<TERMINATOR_LEN>() {
             Some([0, 0, 0, 0]) => break,
             Some(_) => {}
-            None => return Err(wrong("no end of the entries")),
+            None => return Err(damaged("entries without an end")),
         }
         let Ok((raw, after)) = RawEntry::ref_from_prefix(rest) else {
-            return Err(wrong("no room for an entry"));
+            return Err(damaged("no room for an entry"));
         };
         let Some(suffix) = after.get(..usize::from(raw.name_len)) else {
-            return Err(wrong("name goes past the end"));
+            return Err(damaged("name exceeds the area"));
         };
         if suffix.contains(&0) {
-            return Err(wrong("name with a zero byte"));
+            return Err(damaged("name with a zero byte"));
         }
         raw_entries.push((at, raw, suffix));
         at += entry_len(suffix.len());
@@ -271,10 +283,14 @@ fn parse(bytes: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
         .collect()
 }
 
-fn parse_value(bytes: &[u8], raw: &RawEntry, values_from: usize) -> Result<Value, &'static str> {
+fn parse_value(
+    bytes: &[u8],
+    raw: &RawEntry,
+    values_from: usize,
+) -> Result<XattrValue, &'static str> {
     if raw.value_inode.get() != 0 {
         let number = InodeNumber(raw.value_inode.get().into());
-        return Ok(Value::EaInode {
+        return Ok(XattrValue::EaInode {
             number,
             size_bytes: raw.value_size.get(),
             hash: raw.hash.get(),
@@ -285,40 +301,42 @@ fn parse_value(bytes: &[u8], raw: &RawEntry, values_from: usize) -> Result<Value
         raw.value_size.get() as usize,
     );
     if size == 0 {
-        return Ok(Value::Inline(Vec::new()));
+        return Ok(XattrValue::Inline(Vec::new()));
     }
     if offset < values_from {
-        return Err("value lies among the entries");
+        return Err("value overlaps the entries");
     }
     let value = offset
         .checked_add(size)
         .and_then(|end| bytes.get(offset..end));
     value
-        .map(|value| Value::Inline(value.to_vec()))
-        .ok_or("value goes past the end")
+        .map(|value| XattrValue::Inline(value.to_vec()))
+        .ok_or("value exceeds the area")
 }
 
-/// Where a set of attributes goes.
+/// The encoded attributes of one inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Layout {
-    /// Everything behind the inode's fields; zeros if there are no attributes in the inode.
+pub(crate) struct XattrLayout {
+    /// The bytes after the inode's fields; zeros if the inode has no attributes.
     pub(crate) inode_area: Vec<u8>,
-    /// The block, unshared and without its checksum ([`seal_block`]), if one is needed.
+    /// The block, if one is needed: for one inode, and without its checksum ([`seal_block`]).
     pub(crate) block: Option<Vec<u8>>,
 }
 
-/// Lays attributes out: in the inode as long as there is room, the others in a block. ENOSPC if
-/// neither will do.
+/// Encodes attributes: in the inode as far as they fit, the rest in a block.
+///
+/// # Errors
+/// ENOSPC if they do not fit.
 pub(crate) fn lay_out(
     xattrs: &[Xattr],
     inode_area_len: usize,
     block_size: usize,
-) -> Result<Layout> {
+) -> Result<XattrLayout> {
     let inode_room = inode_area_len.saturating_sub(INODE_HEADER_LEN + TERMINATOR_LEN);
     let block_room = block_size - BLOCK_HEADER_LEN - TERMINATOR_LEN;
     let mut order: Vec<&Xattr> = xattrs.iter().collect();
-    // What every open asks for stands nearest. Should that leave the block overfull, small ones
-    // first may do.
+    // Attributes that every open reads come first. If the block is then too full, another order
+    // may fit.
     order.sort_by_key(|xattr| !matches!(xattr.index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT | 6));
     let split = split_between(&order, inode_room, block_room).or_else(|| {
         order.sort_by_key(|xattr| xattr.stored_len());
@@ -351,10 +369,10 @@ pub(crate) fn lay_out(
         bytes[..BLOCK_HEADER_LEN].copy_from_slice(header.as_bytes());
         bytes
     });
-    Ok(Layout { inode_area, block })
+    Ok(XattrLayout { inode_area, block })
 }
 
-/// Shares attributes out in the order given; the end of an inline file must be in the inode.
+/// Distributes attributes in the given order. `system.data` must be in the inode.
 fn split_between<'a>(
     order: &[&'a Xattr],
     inode_room: usize,
@@ -381,15 +399,16 @@ fn split_between<'a>(
     Some((in_inode, in_block))
 }
 
-/// Writes entries from `entries_at` on and values from the end of `bytes` down; they fit. Returns
-/// the hash over all entries, 0 unless `is_block`: in an inode the kernel leaves hashes zero.
+/// Writes entries from `entries_at` on and values from the end of `bytes` down. They fit: the caller
+/// counted them. Returns the hash over all entries; 0 unless `is_block`, because the kernel leaves
+/// the hashes in an inode zero.
 fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: bool) -> u32 {
     // The order in which the kernel searches a block.
     xattrs.sort_by(|a, b| {
         (a.index, a.suffix.len(), &a.suffix).cmp(&(b.index, b.suffix.len(), &b.suffix))
     });
     let (mut at, mut values_at, mut hashes) = (entries_at, bytes.len(), Vec::new());
-    // Values end at a multiple of four, counted from where their offsets count.
+    // Values end at a multiple of four of their offset.
     values_at -= values_at % 4;
     for xattr in xattrs {
         let mut raw = RawEntry {
@@ -401,7 +420,7 @@ fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: b
             hash: U32::ZERO,
         };
         match &xattr.value {
-            Value::Inline(value) => {
+            XattrValue::Inline(value) => {
                 values_at -= value.len().next_multiple_of(4);
                 bytes[values_at..values_at + value.len()].copy_from_slice(value);
                 if !value.is_empty() {
@@ -414,12 +433,12 @@ fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: b
                     0
                 });
             }
-            Value::EaInode {
+            XattrValue::EaInode {
                 number,
                 size_bytes,
                 hash,
             } => {
-                // The number was read from 32 bits, or comes from the file system's own allocator.
+                // The number has 32 bits: it was read from an entry, or allocated by `Space`.
                 raw.value_inode.set(number.0 as u32);
                 raw.value_size.set(*size_bytes);
                 raw.hash.set(*hash);
@@ -433,8 +452,8 @@ fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: b
     if is_block { block_hash(&hashes) } else { 0 }
 }
 
-/// The hash of one entry (`e_hash`): the name by bytes, then the value by little-endian words,
-/// padded with zeros.
+/// Returns the hash of one entry (`e_hash`): the name by bytes, then the value by little-endian
+/// words, padded with zeros.
 pub(crate) fn entry_hash(suffix: &[u8], value: &[u8]) -> u32 {
     let name = suffix
         .iter()
@@ -446,7 +465,7 @@ pub(crate) fn entry_hash(suffix: &[u8], value: &[u8]) -> u32 {
     })
 }
 
-/// The hash of a block (`h_hash`); 0, "not to be shared", if an entry has none.
+/// Returns the hash of a block (`h_hash`); 0, "do not share", if an entry has none.
 fn block_hash(entry_hashes: &[u32]) -> u32 {
     if entry_hashes.contains(&0) {
         return 0;

@@ -1,7 +1,7 @@
 //! The extended attributes of an inode: after its fields, and in a block that inodes may share.
 
 use super::acl::{from_disk, to_disk};
-use super::format::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Value, Xattr};
+use super::format::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Xattr, XattrValue};
 use crate::base::{Errno, Error, PhysicalBlock, Result};
 use crate::fs::ext4::inode::state::InodeState;
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
@@ -61,8 +61,8 @@ impl Ext4Inode {
             .find(|x| x.index == index && x.suffix == suffix && !x.is_inline_data());
         let Some(found) = found else { return Ok(None) };
         let value = match found.value {
-            Value::Inline(bytes) => bytes,
-            Value::EaInode {
+            XattrValue::Inline(bytes) => bytes,
+            XattrValue::EaInode {
                 number, size_bytes, ..
             } => self.fs.value_of_inode(number.0, size_bytes)?,
         };
@@ -89,7 +89,7 @@ impl Ext4Inode {
         let probe = Xattr {
             index,
             suffix: suffix.to_vec(),
-            value: Value::Inline(Vec::new()),
+            value: XattrValue::Inline(Vec::new()),
         };
         if probe.is_inline_data() {
             return Err(Errno::OPNOTSUPP.into());
@@ -139,11 +139,11 @@ impl Ext4Inode {
             (None, None) if !is_acl => return Err(Errno::NODATA.into()),
             (None, None) => {}
             (Some(at), None) => drop(xattrs.remove(at)),
-            (Some(at), Some(bytes)) => xattrs[at].value = Value::Inline(bytes),
+            (Some(at), Some(bytes)) => xattrs[at].value = XattrValue::Inline(bytes),
             (None, Some(bytes)) => xattrs.push(Xattr {
                 index,
                 suffix,
-                value: Value::Inline(bytes),
+                value: XattrValue::Inline(bytes),
             }),
         }
         self.store_xattrs(&mut state, &xattrs)?;
@@ -159,7 +159,7 @@ impl Ext4Inode {
     pub(crate) fn change_acl_mode(&self, state: &mut InodeState, mode: u16) -> Result<()> {
         let mut xattrs = self.stored_xattrs(state)?;
         for xattr in &mut xattrs {
-            if let (INDEX_ACL_ACCESS, Value::Inline(bytes)) = (xattr.index, &mut xattr.value) {
+            if let (INDEX_ACL_ACCESS, XattrValue::Inline(bytes)) = (xattr.index, &mut xattr.value) {
                 *bytes = to_disk(&from_disk(bytes)?.with_mode(mode));
                 return self.store_xattrs(state, &xattrs);
             }
@@ -236,8 +236,8 @@ impl Ext4Inode {
             .find(Xattr::is_inline_data)
             .map(|x| x.value)
         {
-            Some(Value::Inline(bytes)) => Ok(Some(bytes)),
-            Some(Value::EaInode { .. }) => Err(Error::corrupt("inline data in another inode")),
+            Some(XattrValue::Inline(bytes)) => Ok(Some(bytes)),
+            Some(XattrValue::EaInode { .. }) => Err(Error::corrupt("inline data in another inode")),
             None => Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! Attributes as the kernel writes them, round trips, and forged bytes.
+//! Attributes of the kernel, round trips, and forged bytes.
 
 use super::format::*;
 use crate::base::{Errno, InodeNumber, PhysicalBlock};
@@ -8,7 +8,7 @@ fn inline(full_name: &str, value: &[u8]) -> Xattr {
     Xattr {
         index,
         suffix: suffix.to_vec(),
-        value: Value::Inline(value.to_vec()),
+        value: XattrValue::Inline(value.to_vec()),
     }
 }
 
@@ -17,7 +17,7 @@ fn sorted(mut xattrs: Vec<Xattr>) -> Vec<Xattr> {
     xattrs
 }
 
-/// The file system whose bytes stand here: 1 KiB blocks, UUID 01234567-89ab-cdef-0123-456789abcdef.
+/// The file system of the bytes below: 1 KiB blocks, UUID 01234567-89ab-cdef-0123-456789abcdef.
 const CHECKSUM_SEED: Option<u32> = Some(0x688c_b585);
 const BLOCK: PhysicalBlock = PhysicalBlock(1618);
 
@@ -73,14 +73,14 @@ fn kernel_block_xattrs() -> Vec<Xattr> {
 }
 
 #[test]
-fn reads_a_block_that_the_kernel_wrote() {
+fn xattr_block_of_the_kernel_is_read() {
     let block = parse_block(&kernel_block(), BLOCK, CHECKSUM_SEED).unwrap();
     assert_eq!(block.reference_count, 1);
     assert_eq!(block.xattrs, kernel_block_xattrs());
 }
 
 #[test]
-fn hashes_are_the_kernels() {
+fn hashes_equal_those_of_the_kernel() {
     let layout = lay_out(&kernel_block_xattrs(), 0, 1024).unwrap();
     let block = layout.block.unwrap();
     let kernel = kernel_block();
@@ -96,7 +96,7 @@ fn hashes_are_the_kernels() {
 }
 
 #[test]
-fn reads_an_inode_that_the_kernel_wrote() {
+fn xattrs_in_inode_of_the_kernel_are_read() {
     let mut area = vec![0; 96];
     let words: [u32; 17] = [
         0xea02_0000,
@@ -141,10 +141,10 @@ fn reads_an_inode_that_the_kernel_wrote() {
 }
 
 #[test]
-fn without_attributes_the_inode_is_all_zeros() {
+fn inode_without_xattrs_is_zeroed() {
     assert_eq!(
         lay_out(&[], 96, 4096).unwrap(),
-        Layout {
+        XattrLayout {
             inode_area: vec![0; 96],
             block: None
         }
@@ -154,7 +154,7 @@ fn without_attributes_the_inode_is_all_zeros() {
 }
 
 #[test]
-fn what_does_not_fit_anywhere_is_no_space() {
+fn xattrs_that_do_not_fit_fail_with_enospc() {
     let big = |n: usize| inline(&format!("user.{n}"), &[7; 400]);
     assert!(lay_out(&[big(1), big(2)], 96, 1024).is_ok());
     assert_eq!(
@@ -163,7 +163,7 @@ fn what_does_not_fit_anywhere_is_no_space() {
             .errno(),
         Errno::NOSPC
     );
-    // The end of an inline file has no other place than the inode.
+    // `system.data` must be in the inode.
     let data = inline("system.data", &[7; 100]);
     assert_eq!(
         lay_out(&[data], 96, 1024).unwrap_err().errno(),
@@ -180,7 +180,7 @@ fn what_does_not_fit_anywhere_is_no_space() {
 }
 
 #[test]
-fn round_trips() {
+fn xattrs_survive_a_round_trip() {
     use proptest::prelude::*;
     let names = prop::collection::btree_set("(user|trusted|security)\\.[a-z0-9.]{1,40}", 0..8);
     let values = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 8);
@@ -191,7 +191,7 @@ fn round_trips() {
     proptest!(|(names in names, values in values, (area, block_size) in sizes)| {
         let area = area * 4;
         let xattrs: Vec<_> = names.iter().zip(values).map(|(name, value)| inline(name, &value)).collect();
-        let Ok(Layout { inode_area, block }) = lay_out(&xattrs, area, block_size) else {
+        let Ok(XattrLayout { inode_area, block }) = lay_out(&xattrs, area, block_size) else {
             let total: usize = xattrs.iter().map(Xattr::stored_len).sum();
             prop_assert!(total + 200 > block_size, "{total} bytes do not fit {block_size}");
             return Ok(());
@@ -207,8 +207,8 @@ fn round_trips() {
 }
 
 #[test]
-fn values_in_inodes_of_their_own_are_kept() {
-    let value = Value::EaInode {
+fn values_in_other_inodes_are_kept() {
+    let value = XattrValue::EaInode {
         number: InodeNumber(77),
         size_bytes: 100_000,
         hash: 0xdead_beef,
@@ -259,7 +259,7 @@ fn names_split_at_known_prefixes() {
         Xattr {
             index: 9,
             suffix: b"c".to_vec(),
-            value: Value::Inline(vec![])
+            value: XattrValue::Inline(vec![])
         }
         .full_name(),
         None
@@ -267,18 +267,16 @@ fn names_split_at_known_prefixes() {
 }
 
 #[test]
-fn forged_bytes_are_refused() {
+fn forged_xattrs_fail() {
     type Forgery = (&'static str, fn(&mut [u8]));
     let forgeries: [Forgery; 7] = [
         ("bad magic", |bytes| bytes[0] = 1),
         ("spans 2 blocks", |bytes| bytes[8] = 2),
         ("reference count is 0", |bytes| bytes[4] = 0),
         ("name with a zero byte", |bytes| bytes[49] = 0),
-        ("value lies among the entries", |bytes| {
-            bytes[34..36].fill(0)
-        }),
-        ("value goes past the end", |bytes| bytes[41] = 0xff),
-        ("value goes past the end", |bytes| bytes[40..44].fill(0xff)),
+        ("value overlaps the entries", |bytes| bytes[34..36].fill(0)),
+        ("value exceeds the area", |bytes| bytes[41] = 0xff),
+        ("value exceeds the area", |bytes| bytes[40..44].fill(0xff)),
     ];
     for (what, forge) in forgeries {
         let mut bytes = kernel_block();
@@ -293,7 +291,7 @@ fn forged_bytes_are_refused() {
     assert_eq!(error.to_string(), "xattr block 1618: bad checksum");
     assert!(parse_block(&kernel_block(), PhysicalBlock(1619), CHECKSUM_SEED).is_err());
     assert!(parse_block(&[0; 8], BLOCK, None).is_err());
-    // Entries without an end: cut the inode's area anywhere within them.
+    // Entries without an end: the inode's area is cut anywhere within them.
     for len in 4..kernel_block().len() - 28 {
         let mut bytes = kernel_block();
         bytes[28..32].copy_from_slice(&MAGIC.to_le_bytes());
@@ -305,7 +303,7 @@ fn forged_bytes_are_refused() {
 }
 
 #[test]
-fn random_bytes_never_panic() {
+fn random_xattr_bytes_never_panic() {
     use proptest::prelude::*;
     let changes = prop::collection::vec((0_usize..1024, any::<u8>()), 0..40);
     proptest!(|(changes in changes, len in 0_usize..200)| {
