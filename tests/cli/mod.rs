@@ -565,7 +565,7 @@ fn tune_refuses_invalid_values() {
         1,
         "unknown default mount option \"foo\"",
     );
-    dir.fails(&["tune", "disk.img", "-m", "51"], 1, "at most half");
+    dir.fails(&["tune", "disk.img", "-m", "51"], 1, "half of all");
     dir.fails(
         &["tune", "disk.img", "-L", "seventeen letters"],
         1,

@@ -99,11 +99,11 @@ fn name_once(error: Error, path: &Path) -> Error {
 }
 
 /// Returns the requested format, or the one that the file's name implies.
-pub(crate) fn format_of(path: &Path, asked: Option<ImageFormat>) -> ImageFormat {
+pub(crate) fn format_of(path: &Path, requested: Option<ImageFormat>) -> ImageFormat {
     let is_qcow2 = path
         .extension()
         .is_some_and(|extension| extension == "qcow2");
-    asked.unwrap_or(if is_qcow2 {
+    requested.unwrap_or(if is_qcow2 {
         ImageFormat::Qcow2
     } else {
         ImageFormat::Raw
@@ -144,7 +144,7 @@ impl Image {
         Self::mount_with(session, place, device, &options)
     }
 
-    /// Mounts and unmounts the file system, whatever `-o` says, so that its journal is empty.
+    /// Mounts and unmounts the file system, whatever `-o` specifies, so that its journal is empty.
     pub(crate) fn replay(session: &Session, place: &ImagePath, device: Arc<dyn Device>) -> Outcome {
         let options = MountOptions {
             access_time: AccessTime::Never,

@@ -99,7 +99,7 @@ impl Session {
     /// Prints a failure after which the command continues.
     pub(crate) fn fail(&self, message: impl Display) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.say(FAILURE, &message.to_string());
+        self.print_message(FAILURE, &message.to_string());
     }
 
     /// Adds to the number of files that a copy created.
@@ -124,11 +124,11 @@ impl Session {
 
     /// Prints a note, which is not a failure.
     pub(crate) fn note(&self, message: impl Display) {
-        self.say(Style::new(), &message.to_string());
+        self.print_message(Style::new(), &message.to_string());
     }
 
     /// Prints a message. Names may come from an image, so terminal control characters are escaped.
-    fn say(&self, style: Style, message: &str) {
+    fn print_message(&self, style: Style, message: &str) {
         let lead = paint(
             color::on_stderr(),
             style,
@@ -233,7 +233,7 @@ impl Session {
             Err(failure) => {
                 if !failure.message.is_empty() {
                     let hint = self.option_hint(&failure.message);
-                    self.say(FAILURE, &format!("{}{hint}", failure.message));
+                    self.print_message(FAILURE, &format!("{}{hint}", failure.message));
                 }
                 failure.exit
             }

@@ -26,10 +26,10 @@ const VARIABLE: &str = "FOLIO_LOG";
 
 /// Starts the log; an error is about FOLIO_LOG.
 pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
-    let asked = std::env::var(VARIABLE)
+    let requested = std::env::var(VARIABLE)
         .ok()
         .filter(|text| !text.trim().is_empty());
-    let filter = match (asked, verbose) {
+    let filter = match (requested, verbose) {
         (Some(text), _) => Targets::from_str(&text).map_err(|error| {
             format!("invalid {VARIABLE} {text:?}: {error} (e.g. info, or folio::block=debug)")
         })?,

@@ -58,8 +58,8 @@ struct PathReport {
     kind: Kind,
     size_bytes: u64,
     /// The directory that this file represents.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stands_for: Option<String>,
+    #[serde(rename = "stands_for", skip_serializing_if = "Option::is_none")]
+    sample_of: Option<String>,
     chain: Vec<Step>,
     checks: Vec<Check>,
 }
@@ -84,7 +84,7 @@ enum ProbeTarget {
     /// A path of the host, and the directory that it represents.
     Host {
         path: PathBuf,
-        stands_for: Option<PathBuf>,
+        sample_of: Option<PathBuf>,
     },
     /// A file inside an image.
     Inside(ImagePath),
@@ -94,7 +94,7 @@ impl ProbeTarget {
     fn host(path: impl Into<PathBuf>) -> Self {
         Self::Host {
             path: path.into(),
-            stands_for: None,
+            sample_of: None,
         }
     }
 
@@ -113,10 +113,10 @@ impl ProbeTarget {
         read_bytes: u64,
     ) -> Result<PathReport, String> {
         match self {
-            Self::Host { path, stands_for } => {
+            Self::Host { path, sample_of } => {
                 // The file system treats all files of a directory alike at close, so one probe of
                 // the directory suffices.
-                let may_write = doctor.write_probe && stands_for.is_none();
+                let may_write = doctor.write_probe && sample_of.is_none();
                 let facts = probe(
                     path,
                     Limits {
@@ -125,7 +125,7 @@ impl ProbeTarget {
                     },
                 );
                 Ok(path_report(
-                    stands_for.as_deref(),
+                    sample_of.as_deref(),
                     facts.map_err(|error| reason(&error))?,
                 ))
             }
@@ -228,16 +228,16 @@ fn targets(doctor: &Doctor, session: &Session) -> Outcome<Vec<ProbeTarget>> {
         }
         let sample_target = |file| ProbeTarget::Host {
             path: file,
-            stands_for: Some(path.to_owned()),
+            sample_of: Some(path.to_owned()),
         };
         targets.extend(found.files.into_iter().map(sample_target));
     }
     Ok(targets)
 }
 
-fn path_report(stands_for: Option<&Path>, facts: Facts) -> PathReport {
+fn path_report(sample_of: Option<&Path>, facts: Facts) -> PathReport {
     let mut checks = judge(&facts);
-    if stands_for.is_some() {
+    if sample_of.is_some() {
         // The directory's own result has these checks already.
         checks.retain(|check| check.layer != "file-system");
     }
@@ -245,7 +245,7 @@ fn path_report(stands_for: Option<&Path>, facts: Facts) -> PathReport {
         path: facts.path.display().to_string(),
         kind: facts.kind,
         size_bytes: facts.size_bytes,
-        stands_for: stands_for.map(|path| path.display().to_string()),
+        sample_of: sample_of.map(|path| path.display().to_string()),
         chain: facts.chain,
         checks,
     }
@@ -296,7 +296,7 @@ fn examine_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outc
         path: place.to_string(),
         kind: Kind::File,
         size_bytes,
-        stands_for: None,
+        sample_of: None,
         chain: layers,
         checks,
     })
@@ -308,7 +308,7 @@ fn print(report: &DoctorReport) -> Outcome {
         let folder = report
             .paths
             .iter()
-            .find(|other| Some(&other.path) == path.stands_for.as_ref());
+            .find(|other| Some(&other.path) == path.sample_of.as_ref());
         let is_known = folder.is_some_and(|folder| folder.chain == path.chain);
         out.write_all(colored(text(path, is_known)).as_bytes())?;
     }

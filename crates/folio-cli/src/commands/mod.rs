@@ -1,7 +1,7 @@
 //! The commands, one file each, and their dispatch.
 //!
 //! ```text
-//!   Command    clap's list of all commands; run() starts the one that was asked for
+//!   Command    clap's list of all commands; run() starts the requested one
 //!     v
 //!   cp/ image/ cache/ warm/   commands of several files
 //!   ls cat stat rm ...        commands of one file

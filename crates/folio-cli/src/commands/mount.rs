@@ -194,11 +194,11 @@ fn start_in_background() -> Outcome {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
-    let mut said = String::new();
+    let mut line = String::new();
     if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut said)?;
+        BufReader::new(out).read_line(&mut line)?;
     }
-    if said.trim() == serving::READY {
+    if line.trim() == serving::READY {
         return Ok(());
     }
     let exit = match child.wait()?.code() {

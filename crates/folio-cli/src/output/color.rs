@@ -35,7 +35,7 @@ pub(crate) const LINK: Style = AnsiColor::Cyan.on_default();
 /// Applies `--color` before the command line is parsed, so that usage errors have the right colors.
 pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
     let is_forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| value != "0");
-    let when = match asked(words).unwrap_or(When::Auto) {
+    let when = match requested(words).unwrap_or(When::Auto) {
         // Otherwise `anstream` would show colors if the variable CI is set.
         When::Auto if is_dumb_terminal() && !is_forced => When::Never,
         when => when,
@@ -55,20 +55,20 @@ pub(crate) fn is_dumb_terminal() -> bool {
 }
 
 /// Returns the last `--color` among the words.
-fn asked(words: &[OsString]) -> Option<When> {
+fn requested(words: &[OsString]) -> Option<When> {
     let words = words
         .iter()
         .take_while(|word| *word != "--")
         .filter_map(|word| word.to_str());
-    let (mut asked, mut is_next) = (None, false);
+    let (mut requested, mut is_next) = (None, false);
     for word in words {
         if is_next || word.starts_with("--color=") {
             let word = word.strip_prefix("--color=").unwrap_or(word);
-            asked = When::from_str(word, false).ok().or(asked);
+            requested = When::from_str(word, false).ok().or(requested);
         }
         is_next = word == "--color";
     }
-    asked
+    requested
 }
 
 /// Whether standard output shows colors.
@@ -101,11 +101,18 @@ mod tests {
 
     #[test]
     fn last_color_option_wins() {
-        let asked = |text: &str| asked(&text.split(' ').map(OsString::from).collect::<Vec<_>>());
-        assert_eq!(asked("ls disk.img"), None);
-        assert_eq!(asked("--color always ls --color=never"), Some(When::Never));
-        assert_eq!(asked("--color=never --color always"), Some(When::Always));
-        assert_eq!(asked("ls -- --color=never"), None);
-        assert_eq!(asked("--color purple"), None);
+        let requested =
+            |text: &str| requested(&text.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(requested("ls disk.img"), None);
+        assert_eq!(
+            requested("--color always ls --color=never"),
+            Some(When::Never)
+        );
+        assert_eq!(
+            requested("--color=never --color always"),
+            Some(When::Always)
+        );
+        assert_eq!(requested("ls -- --color=never"), None);
+        assert_eq!(requested("--color purple"), None);
     }
 }

@@ -60,7 +60,8 @@ struct TopReport {
     /// None if only some paths were walked.
     cached_bytes: Option<u64>,
     buffers_bytes: Option<u64>,
-    untold_bytes: Option<u64>,
+    #[serde(rename = "untold_bytes")]
+    unexplained_bytes: Option<u64>,
     seconds: f64,
     left_out: Vec<SkippedMount>,
     entries: Vec<Row>,
@@ -128,7 +129,7 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
         unknown_files: found.unknown_files,
         cached_bytes: memory.as_ref().map(|memory| memory.cached_bytes),
         buffers_bytes: memory.as_ref().map(|memory| memory.buffers_bytes),
-        untold_bytes: memory
+        unexplained_bytes: memory
             .as_ref()
             .map(|memory| memory.cached_bytes.saturating_sub(resident_bytes)),
         seconds: start.elapsed().as_secs_f64(),
@@ -256,7 +257,7 @@ impl TopReport {
         )?;
         writeln!(out, " in {:.1} s", self.seconds)?;
         if let (Some(cached), Some(buffers)) = (self.cached_bytes, self.buffers_bytes) {
-            let unexplained = human(self.untold_bytes.unwrap_or(0));
+            let unexplained = human(self.unexplained_bytes.unwrap_or(0));
             writeln!(
                 out,
                 "{:>7} are cached according to the kernel; {unexplained} of it belongs to no file that was found",

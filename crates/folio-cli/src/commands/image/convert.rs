@@ -1,8 +1,8 @@
 //! `folio image convert`: copies an image into another format, in parallel.
 
-use super::new_image::NewImage;
+use super::new_image::NewImageOptions;
 use super::shared_options::{BackingOptions, image_failure};
-use super::target::{Caching, TargetOptions};
+use super::target::{CacheMode, TargetOptions};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::progress::Progress;
@@ -77,16 +77,17 @@ pub(crate) struct Convert {
     /// Read the source even if another process writes it
     #[arg(short = 'U', long)]
     force_share: bool,
-    /// Whether the target reaches the disk before the end: unsafe: not guaranteed; any other value: yes
+    /// Whether the target reaches the disk before the end: unsafe: not guaranteed; any other value:
+    /// yes
     #[arg(
         short = 't',
         value_name = "CACHE",
         value_enum,
         default_value = "unsafe"
     )]
-    caching: Caching,
+    cache_mode: CacheMode,
     #[command(flatten)]
-    new_image: NewImage,
+    new_image: NewImageOptions,
     #[command(flatten)]
     backing: BackingOptions,
 }
@@ -116,7 +117,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
         path: &convert.target,
         format: output_format,
         backing: &convert.backing,
-        caching: convert.caching,
+        cache_mode: convert.cache_mode,
     };
     let target = if convert.no_create {
         target.existing()?

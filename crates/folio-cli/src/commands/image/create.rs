@@ -1,6 +1,6 @@
 //! `folio image create`: creates an image that reads as zeros, or as its backing file.
 
-use super::new_image::NewImage;
+use super::new_image::NewImageOptions;
 use super::shared_options::{BackingOptions, beside, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
@@ -30,7 +30,7 @@ pub(crate) struct Create {
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     #[command(flatten)]
-    new_image: NewImage,
+    new_image: NewImageOptions,
     #[command(flatten)]
     backing: BackingOptions,
     /// Do not open the backing file; requires SIZE

@@ -13,14 +13,14 @@ const OPTION_NAMES: &str = "cluster_size, compat, backing_file, backing_fmt, pre
 
 /// Options of a new image.
 #[derive(Args)]
-pub(crate) struct NewImage {
+pub(crate) struct NewImageOptions {
     /// Options of the format, with the names of qemu-img, separated by commas:
     /// cluster_size=2M,compat=0.10
     #[arg(short = 'o', value_name = "KEY=VALUE,...")]
     pub(crate) options: Vec<String>,
     /// Space to allocate in advance
     #[arg(long, value_enum)]
-    preallocation: Option<Allocate>,
+    preallocation: Option<PreallocationMode>,
     /// Cluster size of a qcow2 image
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cluster_size: Option<u64>,
@@ -36,20 +36,20 @@ pub(crate) struct NewImage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Allocate {
+pub(crate) enum PreallocationMode {
     Off,
     Metadata,
     Falloc,
     Full,
 }
 
-impl From<Allocate> for Preallocation {
-    fn from(allocate: Allocate) -> Self {
-        match allocate {
-            Allocate::Off => Self::Off,
-            Allocate::Metadata => Self::Metadata,
-            Allocate::Falloc => Self::Falloc,
-            Allocate::Full => Self::Full,
+impl From<PreallocationMode> for Preallocation {
+    fn from(mode: PreallocationMode) -> Self {
+        match mode {
+            PreallocationMode::Off => Self::Off,
+            PreallocationMode::Metadata => Self::Metadata,
+            PreallocationMode::Falloc => Self::Falloc,
+            PreallocationMode::Full => Self::Full,
         }
     }
 }
@@ -67,7 +67,7 @@ struct ParsedOptions {
     only_qcow2: Option<String>,
 }
 
-impl NewImage {
+impl NewImageOptions {
     /// Returns the options for the library, and the size if `-o` has one.
     pub(crate) fn create_options(
         &self,
@@ -141,7 +141,9 @@ impl ParsedOptions {
                         .map_err(|_| "expected raw or qcow2".to_owned())?,
                 )
             }
-            "preallocation" => self.qcow2.preallocation = Allocate::from_str(value, false)?.into(),
+            "preallocation" => {
+                self.qcow2.preallocation = PreallocationMode::from_str(value, false)?.into()
+            }
             "lazy_refcounts" => self.qcow2.lazy_refcounts = switch(value)?,
             "refcount_bits" => {
                 self.qcow2.refcount_bits = value

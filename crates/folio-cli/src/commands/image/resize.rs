@@ -1,6 +1,6 @@
 //! `folio image resize`: changes the size of a disk.
 
-use super::new_image::Allocate;
+use super::new_image::PreallocationMode;
 use super::shared_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
@@ -36,7 +36,7 @@ pub(crate) struct Resize {
     shrink: bool,
     /// Space to allocate in advance for the new part
     #[arg(long, value_enum, default_value = "off")]
-    preallocation: Allocate,
+    preallocation: PreallocationMode,
     #[command(flatten)]
     backing: BackingOptions,
 }

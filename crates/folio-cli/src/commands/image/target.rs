@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// When written data reaches the disk, with the names of qemu-img.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Caching {
+pub(crate) enum CacheMode {
     /// Whenever the host writes it.
     Unsafe,
     /// At the end.
@@ -33,15 +33,15 @@ pub(crate) struct Target {
     /// The device reads as zeros.
     pub(crate) is_zero: bool,
     path: PathBuf,
-    made: Option<MadeFile>,
+    temporary: Option<TemporaryFile>,
 }
 
 /// A new file that is removed unless it is kept.
-struct MadeFile {
+struct TemporaryFile {
     path: Option<PathBuf>,
 }
 
-impl MadeFile {
+impl TemporaryFile {
     /// Renames the file to its final name.
     fn keep(mut self, name: &Path) -> std::io::Result<()> {
         match self.path.take() {
@@ -53,7 +53,7 @@ impl MadeFile {
     }
 }
 
-impl Drop for MadeFile {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             // The file is new and incomplete, so no data is lost.
@@ -67,7 +67,7 @@ pub(crate) struct TargetOptions<'a> {
     pub(crate) path: &'a Path,
     pub(crate) format: ImageFormat,
     pub(crate) backing: &'a BackingOptions,
-    pub(crate) caching: Caching,
+    pub(crate) cache_mode: CacheMode,
 }
 
 impl TargetOptions<'_> {
@@ -75,7 +75,7 @@ impl TargetOptions<'_> {
         let options = OpenOptions {
             format: Some(self.format),
             backing: self.backing.policy(),
-            is_volatile: self.caching == Caching::Unsafe,
+            is_volatile: self.cache_mode == CacheMode::Unsafe,
             ..OpenOptions::default()
         };
         let failed = |error| image_failure(error, self.path);
@@ -94,7 +94,7 @@ impl TargetOptions<'_> {
             qcow2,
             is_zero: false,
             path: self.path.to_owned(),
-            made: None,
+            temporary: None,
         })
     }
 
@@ -134,7 +134,7 @@ impl TargetOptions<'_> {
         };
         block::create_with(&made, self.format, len_bytes, options)
             .map_err(|error| image_failure(error, self.path))?;
-        let file = MadeFile {
+        let file = TemporaryFile {
             path: Some(made.clone()),
         };
         let (device, qcow2) = self.open(&made)?;
@@ -144,7 +144,7 @@ impl TargetOptions<'_> {
             qcow2,
             is_zero,
             path: self.path.to_owned(),
-            made: Some(file),
+            temporary: Some(file),
         })
     }
 }
@@ -165,8 +165,11 @@ impl Target {
             .flush()
             .map_err(|error| image_failure(error, &self.path))?;
         drop((self.device, self.qcow2));
-        let Some(made) = self.made else { return Ok(()) };
-        made.keep(&self.path)
+        let Some(temporary) = self.temporary else {
+            return Ok(());
+        };
+        temporary
+            .keep(&self.path)
             .map_err(|error| Failure::new(format!("{}: {error}", self.path.display())))
     }
 }

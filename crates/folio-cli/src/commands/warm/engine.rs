@@ -91,18 +91,18 @@ impl Engine {
         let memory = Memory::here();
         // More would evict pages that were just read.
         let room = memory.available_bytes / 10 * 9;
-        let asked = match self.budget {
+        let requested = match self.budget {
             None => return room,
             Some(Budget::Bytes(bytes)) => bytes,
             Some(Budget::Share(share)) => (memory.total_bytes as f64 * share) as u64,
         };
-        if asked > room && !session.quiet {
-            let (asked, room) = (human(asked), human(room));
+        if requested > room && !session.quiet {
+            let (requested, room) = (human(requested), human(room));
             session.note(format_args!(
-                "the budget of {asked} is cut to {room}: more memory is not available"
+                "the budget of {requested} is cut to {room}: the limit is 90% of the available memory"
             ));
         }
-        asked.min(room)
+        requested.min(room)
     }
 
     /// Reads `files` into memory, with a progress bar if one is visible.

@@ -32,13 +32,13 @@ const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 pub(super) fn find(word: &Path, scan: &Scan, session: &Session) -> Outcome<Option<Vec<Found>>> {
     if word.exists() {
         return if is_qcow2(word) {
-            used(word, session).map(Some)
+            used_ranges(word, session).map(Some)
         } else {
             Ok(None)
         };
     }
     match PathArgument::parse(word.as_os_str(), false) {
-        PathArgument::Image(place) => inside(&place, scan, session).map(Some),
+        PathArgument::Image(place) => file_ranges(&place, scan, session).map(Some),
         PathArgument::Host(_) => Ok(None),
     }
 }
@@ -52,11 +52,11 @@ fn is_qcow2(path: &Path) -> bool {
 
 /// Returns the ranges of image files that a disk uses. Other programs may read or write the disk
 /// meanwhile; the result may then be inconsistent.
-fn used(path: &Path, session: &Session) -> Outcome<Vec<Found>> {
+fn used_ranges(path: &Path, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(path)?;
-    let mut needs = Needs::new(path)?;
-    needs.add(&*device, 0..device.len_bytes(), session)?;
-    needs.found()
+    let mut ranges = ImageRanges::new(path)?;
+    ranges.add(&*device, 0..device.len_bytes(), session)?;
+    ranges.found()
 }
 
 fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
@@ -69,12 +69,12 @@ fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
 }
 
 /// Returns the ranges of image files that hold files inside an image.
-fn inside(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Found>> {
+fn file_ranges(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(&place.image)?;
     let selected = block::select(device.clone(), place.partition)
         .map_err(|error| image_failure(error, &place.image))?;
     let image = Image::mount(session, place, device, Access::Read)?;
-    let mut runs = Runs {
+    let mut runs = DeviceRanges {
         image: &image,
         scan,
         runs: Vec::new(),
@@ -87,23 +87,23 @@ fn inside(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Foun
     let runs = merge(runs.runs);
     image.close()?;
     worked?;
-    let mut needs = Needs::new(&place.image)?;
+    let mut ranges = ImageRanges::new(&place.image)?;
     for run in runs {
         let end = run.end.min(selected.len_bytes());
-        needs.add(&*selected, run.start.min(end)..end, session)?;
+        ranges.add(&*selected, run.start.min(end)..end, session)?;
     }
-    needs.found()
+    ranges.found()
 }
 
 /// The locations on the device of all files of a walk.
-struct Runs<'a> {
+struct DeviceRanges<'a> {
     image: &'a Image,
     scan: &'a Scan,
     runs: Vec<Range<u64>>,
     session: &'a Session,
 }
 
-impl Visitor for Runs<'_> {
+impl Visitor for DeviceRanges<'_> {
     fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl> {
         if visit.attributes.file_type == FileType::Regular
             && (visit.depth == 0 || self.scan.takes(visit.path))
@@ -135,7 +135,7 @@ impl Visitor for Runs<'_> {
 }
 
 /// Ranges of the files of a chain, the image first.
-struct Needs {
+struct ImageRanges {
     files: Vec<PathBuf>,
     parts: Vec<Vec<Range<u64>>>,
     /// Files that are needed as a whole, because some data has no offset in them, such as
@@ -143,7 +143,7 @@ struct Needs {
     whole: BTreeSet<usize>,
 }
 
-impl Needs {
+impl ImageRanges {
     fn new(path: &Path) -> Outcome<Self> {
         let mut files = chain_files(path, true)?;
         for file in &mut files {

@@ -63,12 +63,12 @@ pub(crate) struct WarmCommand {
 }
 
 /// The files to read.
-struct Wanted {
+struct Selection {
     paths: Vec<PathBuf>,
     select: Select,
 }
 
-impl Wanted {
+impl Selection {
     /// Adds the paths and globs of a recipe.
     fn add_recipe(&mut self, text: &str) {
         for line in text
@@ -89,19 +89,19 @@ impl Wanted {
 
 /// Runs the command.
 pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
-    let mut wanted = Wanted {
+    let mut selection = Selection {
         paths: command.paths.clone(),
         select: command.select.clone(),
     };
     if let Some(recipe) = &command.recipe {
         let text = std::fs::read_to_string(recipe);
-        wanted.add_recipe(
+        selection.add_recipe(
             &text.map_err(|error| Failure::new(format!("{}: {error}", recipe.display())))?,
         );
     }
-    let scan = wanted.select.scan(session)?;
+    let scan = selection.select.scan(session)?;
     let (mut paths, mut inside) = (Vec::new(), Vec::new());
-    for path in wanted.paths {
+    for path in selection.paths {
         match images::find(&path, &scan, session)? {
             Some(mut found) => inside.append(&mut found),
             None => paths.push(path),
@@ -191,20 +191,20 @@ mod tests {
 
     #[test]
     fn recipe_lists_paths_and_globs() {
-        let mut wanted = Wanted {
+        let mut selection = Selection {
             paths: Vec::new(),
             select: Select::default(),
         };
-        wanted.add_recipe("# the database\n/var/lib/mysql\n\n+ *.ibd\n - *.log\n");
+        selection.add_recipe("# the database\n/var/lib/mysql\n\n+ *.ibd\n - *.log\n");
         let words = |words: &[&str]| {
             words
                 .iter()
                 .map(|word| (*word).to_owned())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(wanted.paths, [PathBuf::from("/var/lib/mysql")]);
+        assert_eq!(selection.paths, [PathBuf::from("/var/lib/mysql")]);
         assert_eq!(
-            (wanted.select.include, wanted.select.exclude),
+            (selection.select.include, selection.select.exclude),
             (words(&["*.ibd"]), words(&["*.log"]))
         );
     }
