@@ -440,7 +440,7 @@ fn check_named_inodes(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::A
     }
 }
 
-/// Reports facts that are no damage as warnings.
+/// Reports harmless facts as warnings.
 fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>) {
     let raw = &superblock.raw;
     let mut warning = |what: std::fmt::Arguments<'_>| {

@@ -17,8 +17,8 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode and claims their block. Returns the attribute `system.data`
-    /// of a file with inline data.
+    /// Checks all attributes of an inode and claims their block. Returns the attribute
+    /// `system.data` of a file with inline data.
     pub(super) fn check_xattrs(
         &mut self,
         view: &InodeView<'_>,

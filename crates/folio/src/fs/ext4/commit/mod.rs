@@ -1,4 +1,5 @@
-//! Commits: everything that changed in memory goes into metadata blocks, and those into the journal.
+//! Commits: everything that changed in memory goes into metadata blocks, and those into the
+//! journal.
 //!
 //! ```text
 //!   ordered files: data to its place        operations run
@@ -47,8 +48,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Ext4 {
-    /// Prepares an operation: makes room for it, and marks the device as not clean. The caller holds
-    /// no lock.
+    /// Prepares an operation: makes room for it, and marks the device as not clean. The caller
+    /// holds no lock.
     ///
     /// # Errors
     /// EROFS on a read-only mount; after a failure what `errors=` demands.

@@ -114,8 +114,8 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Whether this is the entry of `name`. Names in one directory often differ only at their ends, so
-    /// the last byte is compared first.
+    /// Whether this is the entry of `name`. Names in one directory often differ only at their ends,
+    /// so the last byte is compared first.
     #[inline]
     fn is_called(&self, name: &[u8]) -> bool {
         self.name.len() == name.len()
@@ -289,7 +289,8 @@ pub(crate) fn insert(bytes: &mut [u8], room: Room, entry: &NewEntry<'_>) -> bool
     true
 }
 
-/// Frees the entry at `offset`, `len` bytes long. The entry before it, at `previous`, gets its space.
+/// Frees the entry at `offset`, `len` bytes long. The entry before it, at `previous`, gets its
+/// space.
 pub(crate) fn remove(bytes: &mut [u8], offset: usize, len: usize, previous: Option<usize>) {
     bytes[offset..offset + len].fill(0);
     match previous {
@@ -356,8 +357,8 @@ pub(crate) fn seal(context: &DirectoryContext, bytes: &mut [u8]) {
     tail.copy_from_slice(raw.as_bytes());
 }
 
-/// Fills the leaf `bytes` with `entries`, without gaps and in this order. They fit: the caller counted
-/// them. The last one extends to the end.
+/// Fills the leaf `bytes` with `entries`, without gaps and in this order. They fit: the caller
+/// counted them. The last one extends to the end.
 pub(crate) fn pack<'a>(
     context: &DirectoryContext,
     bytes: &mut [u8],
@@ -388,8 +389,8 @@ pub(crate) enum BlockKind {
 }
 
 /// Detects the kind of the block `block`. Without checksums the first block of an empty directory
-/// looks like an index root, and an empty leaf like an index node. Neither has entries that a reader
-/// would miss.
+/// looks like an index root, and an empty leaf like an index node. Neither has entries that a
+/// reader would miss.
 pub(crate) fn kind(context: &DirectoryContext, block: LogicalBlock, bytes: &[u8]) -> BlockKind {
     let header = |offset: usize| {
         RawEntryHeader::ref_from_prefix(&bytes[offset..])

@@ -98,8 +98,8 @@ fn number(byte: u8, is_unsigned: bool) -> u32 {
     }
 }
 
-/// Returns the first `4 * N` bytes of `tail` as big-endian words, padded with the length of the whole
-/// tail.
+/// Returns the first `4 * N` bytes of `tail` as big-endian words, padded with the length of the
+/// whole tail.
 fn words<const N: usize>(tail: &[u8], is_unsigned: bool) -> [u32; N] {
     let pad = (tail.len() as u32 & 0xff) * 0x0101_0101;
     // The kernel forms the pad from the int `len | len << 8`; names are at most 255 bytes, so the
@@ -127,8 +127,8 @@ fn legacy(name: &[u8], is_unsigned: bool) -> u32 {
     current << 1
 }
 
-/// Runs the three rounds of MD4, each over eight words instead of sixteen (RFC 1320 has the functions
-/// and constants).
+/// Runs the three rounds of MD4, each over eight words instead of sixteen (RFC 1320 has the
+/// functions and constants).
 fn half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     type Mix = fn(u32, u32, u32) -> u32;
     const ROUNDS: [(Mix, u32, [usize; 8], [u32; 4]); 3] = [
@@ -193,7 +193,8 @@ mod tests {
     /// 01234567-89ab-cdef-0123-456789abcdef, as little-endian words of the superblock.
     const SEED: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x6745_2301, 0xefcd_ab89];
 
-    /// Hashes without a seed and with [`SEED`], from `debugfs -R "dx_hash -h VERSION [-s SEED] NAME"`.
+    /// Hashes without a seed and with [`SEED`], from
+    /// `debugfs -R "dx_hash -h VERSION [-s SEED] NAME"`.
     fn check(version: HashVersion, is_unsigned: bool, name: &str, plain: u32, seeded: u32) {
         assert_eq!(
             hash(name.as_bytes(), version, is_unsigned, &[0; 4]),

@@ -9,12 +9,12 @@
 //!   leaf      entries whose hash is at least its own and at most the next one's
 //! ```
 //!
-//! A hash with its lowest bit set marks a leaf that continues the hash of the leaf before it. Blocks
-//! of the index are encoded in index_block.rs.
-//! Source: the kernel's ext4 documentation, "Hash Tree Directories"; Linux: fs/ext4/namei.c.
+//! A hash with its lowest bit set marks a leaf that continues the hash of the leaf before it.
+//! Blocks of the index are encoded in index_block.rs. Source: the kernel's ext4 documentation,
+//! "Hash Tree Directories"; Linux: fs/ext4/namei.c.
 //!
-//! Every change leaves a valid tree: growth of the index and the split of a leaf are separate steps,
-//! each with one new block, which is allocated before anything is written.
+//! Every change leaves a valid tree: growth of the index and the split of a leaf are separate
+//! steps, each with one new block, which is allocated before anything is written.
 
 use super::block::{self, Entries, NewEntry, Room};
 use super::context::{DirectoryBlocks, DirectoryContext};

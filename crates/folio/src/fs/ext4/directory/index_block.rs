@@ -176,8 +176,8 @@ fn check(context: &DirectoryContext, bytes: &[u8], entries_at: usize) -> Result<
     Ok(count)
 }
 
-/// Returns the last entry whose hash is not above `hash`. The first entry has no hash: it covers all
-/// hashes below the second.
+/// Returns the last entry whose hash is not above `hash`. The first entry has no hash: it covers
+/// all hashes below the second.
 pub(super) fn search(bytes: &[u8], entries_at: usize, count: usize, hash: u32) -> usize {
     let (mut low, mut high) = (0, count);
     while high - low > 1 {

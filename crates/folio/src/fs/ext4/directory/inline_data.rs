@@ -28,7 +28,8 @@ pub(crate) struct InlineDirectory<'a> {
 }
 
 impl<'a> InlineDirectory<'a> {
-    /// Returns the directory `number` with its `i_block` and the value of system.data, if it is set.
+    /// Returns the directory `number` with its `i_block` and the value of system.data, if it is
+    /// set.
     pub(crate) fn new(
         number: InodeNumber,
         block_field: &'a [u8; BLOCK_FIELD_LEN],

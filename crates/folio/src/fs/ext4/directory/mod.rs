@@ -16,11 +16,11 @@
 //!   context.rs       properties of the directory; the trait for its blocks
 //! ```
 //!
-//! Neighbors: the VFS's calls and the fast-commit replay above; the inode below, with its block map.
-//! The code below blocks.rs knows no inode: tests run it on memory.
+//! Neighbors: the VFS's calls and the fast-commit replay above; the inode below, with its block
+//! map. The code below blocks.rs knows no inode: tests run it on memory.
 //!
-//! Lock order: the VFS holds the inode lock, exclusively around changes. `Ext4Inode::state` is locked
-//! only while a block is mapped or appended; metadata pages one at a time.
+//! Lock order: the VFS holds the inode lock, exclusively around changes. `Ext4Inode::state` is
+//! locked only while a block is mapped or appended; metadata pages one at a time.
 //!
 //! Invariants:
 //! 1. A name that stays is listed exactly once by a series of `read_directory` calls.

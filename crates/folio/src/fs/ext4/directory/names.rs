@@ -30,8 +30,8 @@ pub(crate) fn find(
     Ok(locate(blocks, is_indexed, name)?.map(|located| located.found))
 }
 
-/// Inserts `name`. When the first block overflows, the directory becomes indexed and `is_indexed` is
-/// set.
+/// Inserts `name`. When the first block overflows, the directory becomes indexed and `is_indexed`
+/// is set.
 ///
 /// # Errors
 /// EEXIST if a block that is searched has the name; ENOSPC if neither the directory nor its index

@@ -1,4 +1,5 @@
-//! The log writer: appends transactions and checkpoints them. Linux: fs/jbd2/commit.c, checkpoint.c.
+//! The log writer: appends transactions and checkpoints them. Linux: fs/jbd2/commit.c,
+//! checkpoint.c.
 //!
 //! ```text
 //!   | revokes | descriptor, data ... | descriptor, data ... |  flush  | commit |  flush

@@ -94,8 +94,8 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Creates the mapping of the `block_count` blocks of `device`, each `block_size` bytes, at most
-    /// [`PAGE_SIZE`].
+    /// Creates the mapping of the `block_count` blocks of `device`, each `block_size` bytes, at
+    /// most [`PAGE_SIZE`].
     pub(crate) fn new(
         writeback: &Arc<Writeback>,
         device: Arc<dyn Device>,
@@ -165,7 +165,8 @@ impl Metadata {
         self.mapping.throttle()
     }
 
-    /// Redirects dirty blocks to `snapshots`; only [`Metadata::write_back`] writes them from now on.
+    /// Redirects dirty blocks to `snapshots`; only [`Metadata::write_back`] writes them from now
+    /// on.
     pub(crate) fn use_journal(&self, snapshots: Arc<Snapshots>) {
         // Called once, at mount.
         let _ = self.store.snapshots.set(snapshots);
@@ -176,7 +177,8 @@ impl Metadata {
         self.mapping.dirty_pages()
     }
 
-    /// Writes all dirty metadata blocks to the device, or into the transaction that is being closed.
+    /// Writes all dirty metadata blocks to the device, or into the transaction that is being
+    /// closed.
     pub(crate) fn write_back(&self) -> Result<()> {
         self.mapping.write_back(0..u64::MAX)
     }

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Replays all complete transactions of the journal on `device`. The caller applies the fast commits
-/// and empties the journal.
+/// Replays all complete transactions of the journal on `device`. The caller applies the fast
+/// commits and empties the journal.
 ///
 /// # Errors
 /// EUCLEAN for an inconsistent journal, EOPNOTSUPP for unknown features. Nothing was written then,

@@ -55,7 +55,8 @@ impl Drop for PeriodicThread {
         *self.signals.is_stopping.lock() = true;
         self.signals.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
-            // The thread itself may drop the last reference to its owner; it cannot wait for itself.
+            // The thread itself may drop the last reference to its owner; it cannot wait for
+            // itself.
             && thread.thread().id() != std::thread::current().id()
         {
             // A panic there was reported when it happened.

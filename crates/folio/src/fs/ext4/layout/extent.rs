@@ -86,8 +86,8 @@ pub(crate) fn split_for_disk(extent: Extent) -> impl Iterator<Item = Extent> {
     })
 }
 
-/// Splits a node into its header and the bytes of its entries. `depth`: the depth that the node must
-/// have, unless it is a root.
+/// Splits a node into its header and the bytes of its entries. `depth`: the depth that the node
+/// must have, unless it is a root.
 ///
 /// # Errors
 /// EUCLEAN for a header that cannot be.

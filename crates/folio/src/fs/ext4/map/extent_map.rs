@@ -171,7 +171,7 @@ impl ExtentMap {
         for extent in &self.extents[first..last] {
             let mut middle = *extent;
             if u64::from(extent.logical) < range.start {
-                // The casts are exact: both bounds lie inside the extent, whose blocks are 32-bit.
+                // The casts are exact: both bounds are inside the extent, whose blocks are 32-bit.
                 let split = range.start as u32;
                 kept.push(Extent {
                     len: split - extent.logical,

@@ -14,8 +14,8 @@
 //!
 //! Neighbors: the VFS above, which holds the inode locks; all other parts of a mounted ext4 below.
 //!
-//! Lock order: an operation's handle (`Volume::start`) is taken after the VFS's inode locks and before
-//! all locks of ext4.
+//! Lock order: an operation's handle (`Volume::start`) is taken after the VFS's inode locks and
+//! before all locks of ext4.
 //!
 //! Invariants:
 //! 1. All changes of one operation are made under one handle.

@@ -17,8 +17,8 @@ pub(crate) struct Group {
     pub(crate) blocks: Option<Bitmap>,
     /// Inodes in use.
     pub(crate) inodes: Option<Bitmap>,
-    /// Blocks that the running transaction freed. They are free on disk with it, and can be used only
-    /// after it is durable.
+    /// Blocks that the running transaction freed. They are free on disk with it, and can be used
+    /// only after it is durable.
     freed: Option<Bitmap>,
     /// Blocks that the transaction being committed freed.
     freeing: Option<Bitmap>,
@@ -179,8 +179,8 @@ impl Group {
         (self.is_dirty, self.inodes_dirty) = (true, true);
     }
 
-    /// Frees the blocks in `range`, whose bitmap is loaded, once the transaction is durable. Returns
-    /// false if some are free already.
+    /// Frees the blocks in `range`, whose bitmap is loaded, once the transaction is durable.
+    /// Returns false if some are free already.
     pub(crate) fn free_later(&mut self, range: Range<u32>) -> bool {
         let Some(blocks) = &self.blocks else {
             return false;
@@ -381,8 +381,8 @@ impl Group {
         Err(Error::corrupt(what))
     }
 
-    /// Writes changes into the metadata blocks, with new checksums. The blocks in `hidden` are in use,
-    /// but shown as free on disk.
+    /// Writes changes into the metadata blocks, with new checksums. The blocks in `hidden` are in
+    /// use, but shown as free on disk.
     pub(crate) fn flush(
         &mut self,
         number: u32,

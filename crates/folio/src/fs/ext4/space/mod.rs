@@ -10,12 +10,13 @@
 //!   group.rs: one group   bitmap.rs: its bits        reserved.rs: blocks reserved for root
 //! ```
 //!
-//! Placement: blocks of a file continue where the file ended. Otherwise each purpose has a cursor that
-//! moves through the device, so that blocks written together are adjacent: directories and trees near
-//! the front, small files after them, large files in a region of their own with long free runs.
+//! Placement: blocks of a file continue where the file ended. Otherwise each purpose has a cursor
+//! that moves through the device, so that blocks written together are adjacent: directories and
+//! trees near the front, small files after them, large files in a region of their own with long
+//! free runs.
 //!
-//! Neighbors: files and inodes above, through `Volume::space`, which is the only lock. Metadata blocks
-//! below hold bitmaps and descriptors.
+//! Neighbors: files and inodes above, through `Volume::space`, which is the only lock. Metadata
+//! blocks below hold bitmaps and descriptors.
 //!
 //! Invariants:
 //! 1. A file never gets a block of the file system itself (`SystemZones`).
@@ -176,8 +177,8 @@ impl Space {
         self.reserved_blocks = self.reserved_blocks.saturating_sub(count);
     }
 
-    /// Allocates up to `want` blocks in one run, at `goal` if possible. With `is_reserved` they come out
-    /// of the caller's reservation, which the caller then releases.
+    /// Allocates up to `want` blocks in one run, at `goal` if possible. With `is_reserved` they
+    /// come out of the caller's reservation, which the caller then releases.
     ///
     /// # Errors
     /// ENOSPC.
@@ -248,8 +249,8 @@ impl Space {
         }
     }
 
-    /// Allocates the first run of at least `need` blocks after the purpose's cursor, which wraps around
-    /// once.
+    /// Allocates the first run of at least `need` blocks after the purpose's cursor, which wraps
+    /// around once.
     fn take_from_cursor(
         &mut self,
         superblock: &Superblock,

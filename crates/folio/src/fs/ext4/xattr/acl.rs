@@ -1,5 +1,5 @@
-//! POSIX access control lists in ext4's format on disk, in which only named users and groups have an
-//! id. Linux: fs/ext4/acl.c, fs/ext4/acl.h.
+//! POSIX access control lists in ext4's format on disk, in which only named users and groups have
+//! an id. Linux: fs/ext4/acl.c, fs/ext4/acl.h.
 
 use crate::base::{Error, Result};
 use crate::vfs::{Acl, AclEntry, AclTag};

@@ -161,7 +161,8 @@ pub(crate) fn split_name(full_name: &[u8]) -> Result<(u8, &[u8])> {
     Err(Errno::OPNOTSUPP.into())
 }
 
-/// Decodes the attributes in an inode. `area`: the bytes after the fields that `i_extra_isize` counts.
+/// Decodes the attributes in an inode. `area`: the bytes after the fields that `i_extra_isize`
+/// counts.
 ///
 /// # Errors
 /// EUCLEAN for damaged entries.
@@ -243,8 +244,8 @@ pub(crate) fn seal_block(bytes: &mut [u8], number: PhysicalBlock, checksum_seed:
     bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Decodes the attributes whose entries start at `entries_at`. Value offsets count from the start of
-/// `bytes`.
+/// Decodes the attributes whose entries start at `entries_at`. Value offsets count from the start
+/// of `bytes`.
 fn parse(bytes: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
     let mut raw_entries = Vec::new();
     let mut at = entries_at;
@@ -399,9 +400,9 @@ fn split_between<'a>(
     Some((in_inode, in_block))
 }
 
-/// Writes entries from `entries_at` on and values from the end of `bytes` down. They fit: the caller
-/// counted them. Returns the hash over all entries; 0 unless `is_block`, because the kernel leaves
-/// the hashes in an inode zero.
+/// Writes entries from `entries_at` on and values from the end of `bytes` down. They fit: the
+/// caller counted them. Returns the hash over all entries; 0 unless `is_block`, because the kernel
+/// leaves the hashes in an inode zero.
 fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: bool) -> u32 {
     // The order in which the kernel searches a block.
     xattrs.sort_by(|a, b| {

@@ -6,8 +6,8 @@
 //!   format.rs   entries and values as bytes          acl.rs   ACLs as bytes
 //! ```
 //!
-//! Neighbors: the VFS's calls above; files above, whose contents `system.data` may continue; the inode
-//! below. The check reads blocks of attributes through format.rs.
+//! Neighbors: the VFS's calls above; files above, whose contents `system.data` may continue; the
+//! inode below. The check reads blocks of attributes through format.rs.
 //!
 //! Lock order: `Ext4Inode::state`, then metadata pages.
 //!

@@ -72,8 +72,8 @@ impl Ext4Inode {
         }
     }
 
-    /// Checks and encodes one attribute that is to be set (`Some`) or removed (`None`). The inode is
-    /// not changed before [`Ext4Inode::apply_xattr`].
+    /// Checks and encodes one attribute that is to be set (`Some`) or removed (`None`). The inode
+    /// is not changed before [`Ext4Inode::apply_xattr`].
     ///
     /// # Errors
     /// EOPNOTSUPP for an unknown name, EACCES for a default ACL on a file, EINVAL for an ACL that

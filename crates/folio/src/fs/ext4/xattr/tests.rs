@@ -105,17 +105,17 @@ fn xattrs_in_inode_of_the_kernel_are_read() {
         4,
         0,
         0x6f6c_6f63,
-        0x0000_7275, // user.colour
+        0x0000_7275, // user.*, "colo", "ur"
         0x0000_0105,
         0,
         0,
         0,
         0x7470_6d65,
-        0x0000_0079, // user.empty
+        0x0000_0079, // user.*, "empt", "y"
         0x0050_0401,
         0,
         5,
-        0, // trusted.t
+        0, // trusted.*, "t"
     ];
     for (at, word) in words.iter().enumerate() {
         area[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());

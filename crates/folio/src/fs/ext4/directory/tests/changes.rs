@@ -211,7 +211,7 @@ fn name_is_listed_once_during_other_changes() {
         };
         (0..count).for_each(|number| add(&mut is_indexed, format!("stays-{number:04}")));
         (0..count).for_each(|number| add(&mut is_indexed, format!("goes-{number:04}")));
-        let (mut new, mut gone) = (0, 0);
+        let (mut new, mut removed) = (0, 0);
         let listed = blocks.listed(&mut is_indexed, 7, &mut |is_indexed| {
             for _ in 0..9 {
                 add(is_indexed, format!("new-{new:080}"));
@@ -220,9 +220,14 @@ fn name_is_listed_once_during_other_changes() {
                     break;
                 }
             }
-            if gone < count {
-                remove(&blocks, *is_indexed, format!("goes-{gone:04}").as_bytes()).unwrap();
-                gone += 1;
+            if removed < count {
+                remove(
+                    &blocks,
+                    *is_indexed,
+                    format!("goes-{removed:04}").as_bytes(),
+                )
+                .unwrap();
+                removed += 1;
             }
         });
         let mut stays: Vec<_> = listed
