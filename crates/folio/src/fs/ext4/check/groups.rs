@@ -126,31 +126,7 @@ impl Checker<'_> {
                 format_args!("unknown flags {flags:#x}"),
             );
         }
-        let mut facts = GroupFacts {
-            block_bitmap: None,
-            inode_bitmap: None,
-            inode_table: None,
-            block_bitmap_csum: join(
-                raw.block_bitmap_csum_lo.get(),
-                raw.block_bitmap_csum_hi.get(),
-            ),
-            inode_bitmap_csum: join(
-                raw.inode_bitmap_csum_lo.get(),
-                raw.inode_bitmap_csum_hi.get(),
-            ),
-            free_blocks: join(
-                raw.free_blocks_count_lo.get(),
-                raw.free_blocks_count_hi.get(),
-            ),
-            free_inodes: join(
-                raw.free_inodes_count_lo.get(),
-                raw.free_inodes_count_hi.get(),
-            ),
-            used_dirs: join(raw.used_dirs_count_lo.get(), raw.used_dirs_count_hi.get()),
-            unused_inodes: join(raw.itable_unused_lo.get(), raw.itable_unused_hi.get()),
-            block_uninit: flags & GROUP_BLOCK_UNINIT != 0,
-            inode_uninit: flags & GROUP_INODE_UNINIT != 0,
-        };
+        let mut facts = group_facts(&raw);
         let is_marked = facts.block_uninit || facts.inode_uninit || facts.unused_inodes != 0;
         if !has_checksum && is_marked {
             let what = format_args!("marked as never used, but descriptors have no checksums");
@@ -285,4 +261,34 @@ impl Checker<'_> {
 
 fn join(low: u16, high: u16) -> u32 {
     u32::from(high) << 16 | u32::from(low)
+}
+
+/// Returns the fields of a descriptor, without the locations that are still to be checked.
+fn group_facts(raw: &RawGroupDescriptor) -> GroupFacts {
+    let flags = raw.flags.get();
+    GroupFacts {
+        block_bitmap: None,
+        inode_bitmap: None,
+        inode_table: None,
+        block_bitmap_csum: join(
+            raw.block_bitmap_csum_lo.get(),
+            raw.block_bitmap_csum_hi.get(),
+        ),
+        inode_bitmap_csum: join(
+            raw.inode_bitmap_csum_lo.get(),
+            raw.inode_bitmap_csum_hi.get(),
+        ),
+        free_blocks: join(
+            raw.free_blocks_count_lo.get(),
+            raw.free_blocks_count_hi.get(),
+        ),
+        free_inodes: join(
+            raw.free_inodes_count_lo.get(),
+            raw.free_inodes_count_hi.get(),
+        ),
+        used_dirs: join(raw.used_dirs_count_lo.get(), raw.used_dirs_count_hi.get()),
+        unused_inodes: join(raw.itable_unused_lo.get(), raw.itable_unused_hi.get()),
+        block_uninit: flags & GROUP_BLOCK_UNINIT != 0,
+        inode_uninit: flags & GROUP_INODE_UNINIT != 0,
+    }
 }

@@ -244,22 +244,7 @@ impl Checker<'_> {
         padded[..known].copy_from_slice(&bytes[..known]);
         let raw: RawInode = zerocopy::transmute!(padded);
         let pointers: Vec<u32> = words(&raw.block).collect();
-        let (per_block, block_size) = (self.sb.block_size as u64 / 4, self.sb.block_size as u64);
-        let size = u64::from(raw.size_high.get()) << 32 | u64::from(raw.size_lo.get());
-        let is_plain = raw.mode.get() >> 12 == 8
-            && raw.links_count.get() == 1
-            && raw.dtime.get() == 0
-            && raw.file_acl_lo.get() == 0
-            && raw.file_acl_high.get() == 0
-            && raw.flags.get()
-                & (inode_flags::EXTENTS | inode_flags::INLINE_DATA | inode_flags::INDEX)
-                == 0
-            && size == (per_block * per_block + per_block + 12) * block_size
-            && pointers
-                .iter()
-                .enumerate()
-                .all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0));
-        if !is_plain {
+        if !is_plain_resize_inode(&raw, &pointers, &self.sb) {
             let what = format_args!("not a file with a single double indirect block");
             return self
                 .report
@@ -330,4 +315,24 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes
         .chunks_exact(4)
         .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+/// Returns whether the resize inode is a regular file with a double indirect block and nothing
+/// else.
+fn is_plain_resize_inode(raw: &RawInode, pointers: &[u32], superblock: &Superblock) -> bool {
+    let block_size = superblock.block_size as u64;
+    let per_block = block_size / 4;
+    let size = u64::from(raw.size_high.get()) << 32 | u64::from(raw.size_lo.get());
+    raw.mode.get() >> 12 == 8
+        && raw.links_count.get() == 1
+        && raw.dtime.get() == 0
+        && raw.file_acl_lo.get() == 0
+        && raw.file_acl_high.get() == 0
+        && raw.flags.get() & (inode_flags::EXTENTS | inode_flags::INLINE_DATA | inode_flags::INDEX)
+            == 0
+        && size == (per_block * per_block + per_block + 12) * block_size
+        && pointers
+            .iter()
+            .enumerate()
+            .all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0))
 }
