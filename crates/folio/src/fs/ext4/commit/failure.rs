@@ -24,7 +24,7 @@ impl Volume {
 
     /// Handles an error of an operation: damage is marked in the superblock, and `errors=` decides
     /// what is allowed from now on.
-    pub(crate) fn notice(&self, error: &Error) {
+    pub(crate) fn note_damage(&self, error: &Error) {
         if error.kind() != ErrorKind::Corrupt || self.is_read_only {
             return;
         }

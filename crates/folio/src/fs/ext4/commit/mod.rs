@@ -196,7 +196,7 @@ impl Ext4 {
         &self,
         journal: &Journal,
     ) -> Result<Option<(Transaction, Vec<Range<u64>>)>> {
-        let hidden = self.settle_holds()?;
+        let hidden = self.finish_holds()?;
         self.flush_inodes()?;
         self.write_orphans()?;
         let mut superblock = self.volume.superblock.lock();

@@ -37,7 +37,7 @@ impl DirectoryBlocks for OpenDirectory<'_> {
             MappedRange::Data { physical, .. } => self.inode.fs.volume.metadata.block(physical),
             _ => Err(Error::corrupt("is not mapped")),
         }
-        .map_err(|e| self.context.place(block, e))
+        .map_err(|e| self.context.in_block(block, e))
     }
 
     fn append(&self) -> Result<(LogicalBlock, MetadataBlock)> {

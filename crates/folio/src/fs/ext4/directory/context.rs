@@ -31,7 +31,7 @@ pub(crate) struct DirectoryContext {
 
 impl DirectoryContext {
     /// Adds the directory and its block to `error`.
-    pub(crate) fn place(&self, block: LogicalBlock, error: Error) -> Error {
+    pub(crate) fn in_block(&self, block: LogicalBlock, error: Error) -> Error {
         error.at(format!("directory inode {}, block {block}", self.number))
     }
 

@@ -74,7 +74,7 @@ impl IndexPath {
             position: 0,
         };
         path.push(blocks, first, Some(hash))
-            .map_err(|error| context.place(LogicalBlock(0), error))?;
+            .map_err(|error| context.in_block(LogicalBlock(0), error))?;
         path.descend(blocks, Some(hash))?;
         Ok(path)
     }
@@ -119,7 +119,7 @@ impl IndexPath {
             let logical = self.leaf;
             let block = blocks.block(logical)?;
             let count = check_node(context, &block.read())
-                .map_err(|error| context.place(logical, error))?;
+                .map_err(|error| context.in_block(logical, error))?;
             let frame = IndexFrame {
                 block,
                 logical,
@@ -128,7 +128,7 @@ impl IndexPath {
                 position: 0,
             };
             self.push(blocks, frame, hash)
-                .map_err(|error| context.place(logical, error))?;
+                .map_err(|error| context.in_block(logical, error))?;
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl IndexPath {
         drop(bytes);
         self.frames.truncate(depth + 1);
         self.check_child(blocks)
-            .map_err(|error| blocks.context().place(logical, error))?;
+            .map_err(|error| blocks.context().in_block(logical, error))?;
         self.descend(blocks, None)?;
         Ok(true)
     }
@@ -178,7 +178,7 @@ impl IndexRoot {
         }?;
         let checked = check_root(context, &block.read());
         let (version, levels, count) =
-            checked.map_err(|error| context.place(LogicalBlock(0), error))?;
+            checked.map_err(|error| context.in_block(LogicalBlock(0), error))?;
         Ok(Self {
             block,
             version,
@@ -220,7 +220,7 @@ fn visit_once(
 ) -> Result<()> {
     if !visited.insert(leaf.0) {
         let error = Error::corrupt(format!("index leads to block {leaf} twice"));
-        return Err(blocks.context().place(LogicalBlock(0), error));
+        return Err(blocks.context().in_block(LogicalBlock(0), error));
     }
     Ok(())
 }
@@ -278,12 +278,12 @@ pub(crate) fn insert(blocks: &dyn DirectoryBlocks, entry: &NewEntry<'_>) -> Resu
         match path.frames.last() {
             Some(parent) if !parent.is_full(context) => {
                 return split_leaf(blocks, parent, &block, version, entry)
-                    .map_err(|error| context.place(path.leaf, error));
+                    .map_err(|error| context.in_block(path.leaf, error));
             }
             _ => make_room(blocks, &path)?,
         }
     }
-    Err(context.place(
+    Err(context.in_block(
         LogicalBlock(0),
         Error::corrupt("index is full after room was made"),
     ))
@@ -429,7 +429,7 @@ fn entries_of<'a>(bytes: &'a [u8], frame: &IndexFrame, first: usize) -> &'a [u8]
 /// Turns a linear directory of one block into an indexed one with one leaf.
 pub(crate) fn convert(blocks: &dyn DirectoryBlocks) -> Result<()> {
     let context = blocks.context();
-    let place = |error| context.place(LogicalBlock(0), error);
+    let place = |error| context.in_block(LogicalBlock(0), error);
     let version = HashVersion::from_disk(context.default_hash_version)?;
     let block = blocks.block(LogicalBlock(0))?;
     let copy = block.read().to_vec();

@@ -66,7 +66,7 @@ impl<'a> InlineDirectory<'a> {
         }
     }
 
-    fn place(&self, error: Error) -> Error {
+    fn in_directory(&self, error: Error) -> Error {
         error.at(format!("inline directory inode {}", self.number))
     }
 
@@ -92,7 +92,9 @@ impl<'a> InlineDirectory<'a> {
             _ => {}
         }
         for (_, region) in self.regions() {
-            if let Some(slot) = block::find(region, name).map_err(|error| self.place(error))? {
+            if let Some(slot) =
+                block::find(region, name).map_err(|error| self.in_directory(error))?
+            {
                 let number = InodeNumber(slot.entry.number.into());
                 return Ok(Some(FoundName {
                     number,
@@ -128,15 +130,17 @@ impl<'a> InlineDirectory<'a> {
         }
         for (start, region) in self.regions() {
             for entry in Entries::new(region) {
-                let entry = entry.map_err(|error| self.place(error))?;
+                let entry = entry.map_err(|error| self.in_directory(error))?;
                 let position = start + entry.offset as u64;
                 if entry.is_unused() || position < cookie {
                     continue;
                 }
-                entry.check_name().map_err(|error| self.place(error))?;
+                entry
+                    .check_name()
+                    .map_err(|error| self.in_directory(error))?;
                 if matches!(entry.name, b"." | b"..") {
                     let what = format!("entry at byte {position}: . or .. out of place");
-                    return Err(self.place(Error::corrupt(what)));
+                    return Err(self.in_directory(Error::corrupt(what)));
                 }
                 let flow = sink(&DirectoryEntry {
                     name: entry.name,

@@ -28,7 +28,7 @@ pub(crate) fn locate_in_block(
     let bytes = block.read();
     let slot = checked_entries(context, logical, &bytes)
         .and_then(|region| region.map_or(Ok(None), |region| block::find(region, name)))
-        .map_err(|error| context.place(logical, error))?;
+        .map_err(|error| context.in_block(logical, error))?;
     let Some(slot) = slot else { return Ok(None) };
     let found = FoundName {
         number: InodeNumber(slot.entry.number.into()),
@@ -79,7 +79,7 @@ pub(crate) fn find_room(
     let bytes = block.read();
     let room =
         block::checked_region(context, &bytes).and_then(|region| block::find_room(region, name));
-    match room.map_err(|error| context.place(logical, error))? {
+    match room.map_err(|error| context.in_block(logical, error))? {
         Room::Exists => Err(Errno::EXIST.into()),
         room => Ok(room),
     }

@@ -164,7 +164,7 @@ fn dot_entry(blocks: &dyn DirectoryBlocks, name: &[u8]) -> Result<FoundName> {
             let what = format!("no entry for {}", String::from_utf8_lossy(name));
             Err(blocks
                 .context()
-                .place(LogicalBlock(0), Error::corrupt(what)))
+                .in_block(LogicalBlock(0), Error::corrupt(what)))
         }
     }
 }
@@ -244,7 +244,8 @@ fn iterate_by_hash(
                 entries.push((position + FIRST_HASH_COOKIE, *entry));
                 ControlFlow::Continue(())
             });
-            let _: ControlFlow<()> = collected.map_err(|error| context.place(*logical, error))?;
+            let _: ControlFlow<()> =
+                collected.map_err(|error| context.in_block(*logical, error))?;
         }
         entries.retain(|(position, entry)| *position >= cookie && !is_dot_or_dot_dot(entry.name));
         entries.sort_by_key(|(position, _)| *position);
@@ -289,7 +290,7 @@ pub(super) fn iterate_by_position(
             ))
         });
         if flow
-            .map_err(|error| context.place(logical, error))?
+            .map_err(|error| context.in_block(logical, error))?
             .is_break()
         {
             break;
@@ -309,7 +310,7 @@ fn locate(
         if block_count == 0 {
             return Err(blocks
                 .context()
-                .place(LogicalBlock(0), Error::corrupt("directory without a block")));
+                .in_block(LogicalBlock(0), Error::corrupt("directory without a block")));
         }
         return locate_in_block(blocks, LogicalBlock(0), name);
     }

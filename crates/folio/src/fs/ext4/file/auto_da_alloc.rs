@@ -104,7 +104,7 @@ impl Ext4Inode {
         }
         let mut space = fs.volume.space.lock();
         for extent in state.map.extents() {
-            space.show(&fs.volume.geometry, extent.physical_range());
+            space.unhide(&fs.volume.geometry, extent.physical_range());
         }
         drop(space);
         state.map_is_dirty = true;
@@ -189,7 +189,7 @@ impl Ext4 {
     /// Ends the holds whose new contents are on the device, and drops written files from the list
     /// of ordered files. Operations and writeback are stopped. Returns the blocks that the bitmaps
     /// on disk must not show in use yet: those of files that stay held.
-    pub(crate) fn settle_holds(&self) -> Result<Vec<Range<u64>>> {
+    pub(crate) fn finish_holds(&self) -> Result<Vec<Range<u64>>> {
         let mut hidden = Vec::new();
         for inode in self.held_inodes.all() {
             let mut state = inode.state_mut();

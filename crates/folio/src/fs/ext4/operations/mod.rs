@@ -64,13 +64,13 @@ impl Inode for Ext4Inode {
 
     fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
         self.fs.volume.check_alive()?;
-        let Some(found) = self.find_name(name).map_err(|e| self.place(e))? else {
+        let Some(found) = self.find_name(name).map_err(|e| self.handle_error(e))? else {
             return Ok(None);
         };
         let number = found.number.0;
         if number < self.fs.volume.geometry.first_inode.into() && number != u64::from(ROOT_INODE) {
             let what = format!("a name leads to the reserved inode {number}");
-            return Err(self.place(Error::corrupt(what)));
+            return Err(self.handle_error(Error::corrupt(what)));
         }
         let inode = self.fs.inode(number).map_err(|e| e.at("ext4"))?;
         Ok(Some(inode))
@@ -198,16 +198,17 @@ impl Inode for Ext4Inode {
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.fs.volume.check_alive()?;
-        self.iterate_names(cookie, sink).map_err(|e| self.place(e))
+        self.iterate_names(cookie, sink)
+            .map_err(|e| self.handle_error(e))
     }
 
     fn parent_number(&self) -> Result<InodeNumber> {
-        self.parent_of_directory().map_err(|e| self.place(e))
+        self.parent_of_directory().map_err(|e| self.handle_error(e))
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
         match self.common.file_type {
-            FileType::Symlink => self.target().map_err(|e| self.place(e)),
+            FileType::Symlink => self.target().map_err(|e| self.handle_error(e)),
             _ => Err(Errno::INVAL.into()),
         }
     }
@@ -237,7 +238,7 @@ impl Inode for Ext4Inode {
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.fs.check_namespace(name)?;
         self.fs.volume.check_alive()?;
-        self.xattr_value(name).map_err(|e| self.place(e))
+        self.xattr_value(name).map_err(|e| self.handle_error(e))
     }
 
     fn set_xattr(
@@ -257,7 +258,7 @@ impl Inode for Ext4Inode {
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        let mut names = self.xattr_names().map_err(|e| self.place(e))?;
+        let mut names = self.xattr_names().map_err(|e| self.handle_error(e))?;
         names.retain(|name| self.fs.check_namespace(name).is_ok());
         Ok(names)
     }
@@ -335,18 +336,18 @@ impl Ext4Inode {
             };
             let error = match done {
                 Err(error) if error.errno() == Errno::NOSPC && !is_last => error,
-                done => return done.map_err(|e| self.place(e)),
+                done => return done.map_err(|e| self.handle_error(e)),
             };
             is_last = true;
             if !self.fs.commit_for_space()? {
-                return Err(self.place(error));
+                return Err(self.handle_error(error));
             }
         }
     }
 
     /// Handles an error of this inode. Adds the inode to it, unless it is a plain errno.
-    fn place(&self, error: Error) -> Error {
-        self.fs.volume.notice(&error);
+    fn handle_error(&self, error: Error) -> Error {
+        self.fs.volume.note_damage(&error);
         match error.kind() {
             crate::base::ErrorKind::Errno => error,
             _ => error.at(format!("inode {}", self.number)).at("ext4"),

@@ -451,7 +451,7 @@ impl Space {
     }
 
     /// Makes the next flush write the blocks in `range` as used, which the last one hid.
-    pub(crate) fn show(&mut self, superblock: &Superblock, range: Range<u64>) {
+    pub(crate) fn unhide(&mut self, superblock: &Superblock, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
