@@ -4,6 +4,7 @@ use crate::base::{Clock, Error, Result, Timespec};
 use crate::block::Device;
 use crate::cache::{CacheOptions, Counters, PageCache};
 use crate::fs::ext4::{self, Ext4};
+#[cfg(feature = "hostfs")]
 use crate::fs::hostfs::{self, Hostfs};
 use crate::fs::ramfs::{self, Ramfs};
 use crate::vfs::{
@@ -98,11 +99,16 @@ impl Kernel {
         self.mount(Ext4::mount(device, &self.cache, options)?, target, options)
     }
 
-    /// Mounts the host's directory `source` over the directory `target`. Others may change it
-    /// meanwhile: what they do is seen within a time to live. Options besides those of every file
-    /// system:
+    /// Mounts the host's directory `source` over the directory `target`. Changes by other programs
+    /// are seen within a time to live, or sooner by change notification. Options besides those of
+    /// every file system:
     /// `ttl=5ms,cache=writethrough|writeback|none,push=auto|inotify|off,squash=UID:GID,map=u:INSIDE:OUTSIDE:COUNT,xattr=on|off`.
-    /// Times of access are the host's to note.
+    /// The host records access times. Linux: mount(2) with type virtiofs.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for an invalid option; else those of [`Kernel::mount`] and of the host's open(2).
+    #[cfg(feature = "hostfs")]
     pub fn mount_hostfs(
         self: &Arc<Self>,
         source: impl AsRef<Path>,
@@ -238,13 +244,13 @@ impl Drop for Kernel {
     }
 }
 
-/// The words that `-o` may have for an image or a directory of the host, those with a value without
-/// it: for lists, and for who looks for the nearest one.
+/// Returns the mount options of images and host directories, without their values: for lists, and to
+/// suggest the nearest one.
 pub fn mount_words() -> impl Iterator<Item = &'static str> {
-    MountOptions::WORDS
-        .into_iter()
-        .chain(ext4::words_known())
-        .chain(hostfs::HOSTFS_WORDS)
+    let words = MountOptions::WORDS.into_iter().chain(ext4::words_known());
+    #[cfg(feature = "hostfs")]
+    let words = words.chain(hostfs::HOSTFS_WORDS);
+    words
 }
 
 fn place(error: Error, path: &Path) -> Error {

@@ -87,6 +87,18 @@
 //! walks take no lock. A mounted image has background threads for readahead, writeback and the
 //! journal. After fork(2) a child process must not use handles of its parent.
 //!
+//! # Features
+//!
+//! All are on by default. `default-features = false` leaves raw images, ext4, ramfs and tmpfs, and
+//! builds no C code.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `qcow2` | the image format qcow2 |
+//! | `compress` | compressed clusters of qcow2 images (libdeflate and zstd, two C libraries) |
+//! | `partitions` | GPT and MBR partition tables |
+//! | `hostfs` | directories of the host as file systems ([`Fs::host`]) |
+//!
 //! # Limits
 //!
 //! - Linux only (the host; the images come from any system).
@@ -96,6 +108,16 @@
 //! - No mmap(2) and no flock(2); a process has no root directory of its own (chroot).
 
 #![deny(unsafe_code)]
+// Parts of the lower layers serve one optional layer only: validity serves hostfs, for example.
+#![cfg_attr(
+    not(all(
+        feature = "qcow2",
+        feature = "compress",
+        feature = "partitions",
+        feature = "hostfs"
+    )),
+    allow(dead_code, unused_imports, unused_mut, unused_variables)
+)]
 
 pub mod base;
 pub mod block;

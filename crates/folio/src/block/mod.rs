@@ -33,6 +33,7 @@ mod iov;
 mod memory;
 mod overlay;
 mod partition;
+#[cfg(feature = "qcow2")]
 mod qcow2;
 mod raw;
 mod tools;
@@ -46,13 +47,18 @@ pub use image::{
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
+#[cfg(feature = "qcow2")]
 pub use qcow2::{Finding, ImageCheck, Qcow2Device, Repair, Snapshot};
 pub use raw::RawDevice;
+#[cfg(feature = "qcow2")]
 pub use tools::{
-    AfterCommit, CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, OverlayOptions,
-    ResizeImage, apply_snapshot, apply_snapshot_on, check, check_on, commit, compare, copy,
-    copy_compressed, create, create_snapshot, create_snapshot_on, create_with, delete_snapshot,
-    delete_snapshot_on, info, open, rebase, rename_backing, resize, snapshots,
+    AfterCommit, OverlayOptions, apply_snapshot, apply_snapshot_on, check, check_on, commit,
+    copy_compressed, create_snapshot, create_snapshot_on, delete_snapshot, delete_snapshot_on,
+    rebase, rename_backing, snapshots,
+};
+pub use tools::{
+    CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, ResizeImage, compare, copy,
+    create, create_with, info, open, resize,
 };
 pub use wrappers::{
     DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice, Recorded, SlowDevice,

@@ -45,7 +45,8 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// `NotADirectory`, or why the host does not open `path`.
+    /// `NotADirectory`; else those of the host's open(2).
+    #[cfg(feature = "hostfs")]
     pub fn host(path: impl AsRef<Path>) -> io::Result<Self> {
         let kernel = Kernel::new(KernelOptions::default());
         kernel.mount_hostfs(path, "/", &MountOptions::default())?;

@@ -10,5 +10,6 @@
 //! ```
 
 pub mod ext4;
+#[cfg(feature = "hostfs")]
 pub mod hostfs;
 pub mod ramfs;

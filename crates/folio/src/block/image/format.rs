@@ -94,6 +94,13 @@ pub(crate) fn detect(file: &HostFile) -> Result<ImageFormat> {
     Ok(ImageFormat::Raw)
 }
 
+/// Returns the error for a qcow2 image in a build without that format.
+#[cfg(not(feature = "qcow2"))]
+pub(crate) fn without_qcow2(path: &Path) -> Error {
+    Error::unsupported("a qcow2 image; this build lacks the Cargo feature `qcow2`")
+        .at(path.display().to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,8 @@ pub use create_options::{
     BackingName, Compat, Compression, CreateOptions, DataFileName, Preallocation,
 };
 pub(crate) use format::detect;
+#[cfg(not(feature = "qcow2"))]
+pub(crate) use format::without_qcow2;
 pub use format::{ImageFormat, format_of};
 pub use options::{BackingPolicy, OpenOptions};
 pub use qcow2_info::Qcow2Info;

@@ -10,14 +10,19 @@
 //!    entry.rs                one partition
 //! ```
 //!
+//! `no_table.rs` takes the place of `table.rs` in a build without the Cargo feature `partitions`.
+//!
 //! Invariant: a [`Partition`] is inside its disk; tables are hostile until checked.
 
 mod entry;
+#[cfg(feature = "partitions")]
 mod gpt;
+#[cfg(feature = "partitions")]
 mod mbr;
 mod select;
+#[cfg_attr(not(feature = "partitions"), path = "no_table.rs")]
 mod table;
-#[cfg(test)]
+#[cfg(all(test, feature = "partitions"))]
 mod tests;
 mod window;
 

@@ -3,6 +3,7 @@
 use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{CreateOptions, ImageFormat, Preallocation};
+#[cfg(feature = "qcow2")]
 use crate::block::qcow2::{self, Qcow2Device};
 use crate::block::{Device, RawDevice};
 use std::path::Path;
@@ -20,6 +21,9 @@ pub fn create(
 ) -> Result<Arc<dyn Device>> {
     match format {
         ImageFormat::Raw => Ok(Arc::new(RawDevice::create(path, len_bytes)?)),
+        #[cfg(not(feature = "qcow2"))]
+        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path.as_ref())),
+        #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::create(
             path,
             len_bytes,
@@ -53,7 +57,10 @@ pub fn create_with(
             check_raw(options).map_err(at_path)?;
             create_raw(path, len_bytes, options.preallocation)
         }
+        #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => qcow2::create(path, len_bytes, options),
+        #[cfg(not(feature = "qcow2"))]
+        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::base::{Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{ImageFormat, OpenOptions, Qcow2Info, detect};
+#[cfg(feature = "qcow2")]
 use crate::block::qcow2;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -53,14 +54,22 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
             backing_path: None,
         });
     }
+    #[cfg(not(feature = "qcow2"))]
+    return Err(crate::block::image::without_qcow2(path));
+    #[cfg(feature = "qcow2")]
+    qcow2_info(path, &file, allocated_bytes)
+}
+
+#[cfg(feature = "qcow2")]
+fn qcow2_info(path: &Path, file: &HostFile, allocated_bytes: u64) -> Result<ImageInfo> {
     let at_image = |error: Error| error.at("qcow2").at(path.display().to_string());
-    let qcow2 = qcow2::inspect(&file).map_err(at_image)?;
+    let qcow2 = qcow2::inspect(file).map_err(at_image)?;
     let backing_path = qcow2.backing_name.as_ref().map(|name| {
         let name = name.strip_prefix("file:").unwrap_or(name);
         path.parent().unwrap_or(Path::new("")).join(name)
     });
     Ok(ImageInfo {
-        format,
+        format: ImageFormat::Qcow2,
         len_bytes: qcow2.len_bytes,
         allocated_bytes,
         qcow2: Some(qcow2),

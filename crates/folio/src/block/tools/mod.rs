@@ -14,27 +14,35 @@
 //!
 //! Neighbours: below, the formats. Nothing in `block/` is above.
 
+#[cfg(feature = "qcow2")]
 mod check;
 mod compare;
 mod copy;
+#[cfg(feature = "qcow2")]
 mod copy_compressed;
 mod create;
 mod info;
 mod open;
+#[cfg(feature = "qcow2")]
 mod rebase;
 mod resize;
+#[cfg(feature = "qcow2")]
 mod snapshot;
 mod zeros;
 
+#[cfg(feature = "qcow2")]
 pub use check::{check, check_on};
 pub use compare::{CompareOptions, Comparison, Difference, compare};
 pub use copy::{CopyOptions, copy};
+#[cfg(feature = "qcow2")]
 pub use copy_compressed::copy_compressed;
 pub use create::{create, create_with};
 pub use info::{ImageInfo, info};
 pub use open::open;
+#[cfg(feature = "qcow2")]
 pub use rebase::{AfterCommit, OverlayOptions, commit, rebase, rename_backing};
 pub use resize::{ResizeImage, resize};
+#[cfg(feature = "qcow2")]
 pub use snapshot::{
     apply_snapshot, apply_snapshot_on, create_snapshot, create_snapshot_on, delete_snapshot,
     delete_snapshot_on, snapshots,

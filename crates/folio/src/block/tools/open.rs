@@ -2,9 +2,13 @@
 
 use crate::base::Result;
 use crate::block::file::HostFile;
-use crate::block::image::{Chain, CreateOptions, ImageFormat, OpenOptions, Opener, detect};
-use crate::block::qcow2::{self, Qcow2Device};
+use crate::block::image::{Chain, ImageFormat, OpenOptions, Opener, detect};
 use crate::block::{Device, RawDevice};
+#[cfg(feature = "qcow2")]
+use crate::block::{
+    image::CreateOptions,
+    qcow2::{self, Qcow2Device},
+};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -59,11 +63,15 @@ impl Opener for AnyFormat {
         tracing::info!(file = %path.display(), %format, read_only, depth = chain.depth() - 1, "image file opened");
         match format {
             ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
+            #[cfg(feature = "qcow2")]
             ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(Box::new(file), path, chain)?)),
+            #[cfg(not(feature = "qcow2"))]
+            ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
         }
     }
 }
 
+#[cfg(feature = "qcow2")]
 impl Qcow2Device {
     /// Creates an image of `len_bytes` bytes that reads as zeros, and opens it for writing.
     ///

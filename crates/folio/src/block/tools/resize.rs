@@ -4,6 +4,7 @@ use super::open::open_file;
 use crate::base::{Errno, Error, ErrorKind, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{BackingPolicy, ImageFormat, OpenOptions, Preallocation, detect};
+#[cfg(feature = "qcow2")]
 use crate::block::qcow2;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -52,7 +53,10 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
     let format = options.format.map_or_else(|| detect(&file), Ok)?;
     let old_bytes = match format {
         ImageFormat::Raw => file.len_bytes()?,
+        #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => qcow2::disk_bytes(&file).map_err(at_image)?,
+        #[cfg(not(feature = "qcow2"))]
+        ImageFormat::Qcow2 => return Err(crate::block::image::without_qcow2(path)),
     };
     if len_bytes < old_bytes && !options.may_shrink {
         let why =
@@ -60,6 +64,9 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
         return Err(at_image(Error::new(Errno::INVAL, why)));
     }
     match format {
+        #[cfg(not(feature = "qcow2"))]
+        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
+        #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => {
             qcow2::resize(file, path, &mut chain, len_bytes, options.preallocation)
                 .map_err(at_image)

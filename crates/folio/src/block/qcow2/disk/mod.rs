@@ -12,7 +12,8 @@
 //!   lazy.rs autoclear.rs reserve.rs data_file.rs backing.rs compressed.rs codec.rs    parts
 //! ```
 //!
-//! `codec.rs` is the only file that names the crates libdeflater and zstd.
+//! `codec.rs` is the only file that names the crates libdeflater and zstd. `no_codec.rs` takes its
+//! place in a build without the Cargo feature `compress`.
 //!
 //! Neighbours: above, `offline/` and `tools/`; below, `metadata/`, `check/` (stale refcounts at
 //! open) and `layout/`.
@@ -21,6 +22,7 @@ mod append;
 mod autoclear;
 pub(crate) mod backing;
 mod calls;
+#[cfg_attr(not(feature = "compress"), path = "no_codec.rs")]
 mod codec;
 mod compressed;
 mod data_file;
