@@ -1,4 +1,4 @@
-//! Extent trees and the inodes they hang on.
+//! Extent trees and their inodes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What a disk in a qcow2 image is asked to do, compared with plain memory.
+//! Operations on the disk of a qcow2 image, compared with plain memory.
 
 #![no_main]
 

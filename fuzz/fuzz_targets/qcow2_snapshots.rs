@@ -1,4 +1,4 @@
-//! The snapshot table of a qcow2 image, and the snapshots' tables.
+//! The snapshot table of a qcow2 image and the tables of its snapshots.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What a client reads of a server of a remote share: handshake and frames.
+//! The bytes that a client reads from the server of a remote share: handshake and frames.
 
 #![no_main]
 

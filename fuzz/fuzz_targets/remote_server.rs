@@ -1,4 +1,4 @@
-//! What a server reads of a client of a remote share: handshake and frames.
+//! The bytes that a server reads from the client of a remote share: handshake and frames.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What a guest or a remote client asks by FUSE messages.
+//! FUSE messages of a guest or a remote client.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the images that the qcow2 targets damage, with qemu-img 7.2 or later: small, each with many kinds of structures.
+# Creates the images of the qcow2 targets with qemu-img 7.2 or later: small, with many kinds of structures.
 set -eu
 cd "$(dirname "$0")"
 scratch=$(mktemp -d)
@@ -37,13 +37,13 @@ qemu-img snapshot -c only version-3.qcow2
 qemu-img bitmap --add -g 4k version-3.qcow2 dirty
 io version-3.qcow2 'write -P 2 8k 9k' 'write -P 3 60k 5k'
 
-# An overlay, with lazy refcounts, its size no multiple of a cluster.
+# An overlay with lazy refcounts; its size is not a multiple of a cluster.
 cp "$scratch/source.raw" base.raw
 qemu-img create -q -f qcow2 -b base.raw -F raw -o cluster_size=512,lazy_refcounts=on overlay.qcow2 98816
 io overlay.qcow2 'write -P 1 3k 9k' 'write -z 20k 7k'
 rm base.raw
 
-# Subclusters, which want clusters of 16 KiB.
+# Subclusters, which need clusters of 16 KiB.
 qemu-img create -q -f qcow2 -o cluster_size=16k,extended_l2=on subclusters.qcow2 96k
 io subclusters.qcow2 'write -P 1 3k 9k' 'write -z 32k 3k' 'write -P 2 40k 20k'
 ls -l ./*.qcow2

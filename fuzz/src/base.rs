@@ -1,4 +1,4 @@
-//! The image that inputs damage: small, with every kind of structure, and a map of where each lies.
+//! The base image: small, with every kind of structure, and a map of their offsets.
 
 use super::exercise::{self, DATA};
 use folio::block::{Device, MemoryDevice, OverlayDevice};
@@ -13,9 +13,9 @@ pub(crate) const JOURNAL_INODE: u32 = 8;
 const FLAG_INDEX: u32 = 0x1000;
 const FLAG_EXTENTS: u32 = 0x8_0000;
 
-/// What a structure is.
+/// The class of a structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum StructureClass {
     Superblock,
     Group,
     Bitmap,
@@ -30,21 +30,21 @@ pub(crate) enum Class {
 
 /// One structure of the image.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Structure {
-    pub(crate) class: Class,
+pub(crate) struct ImageStructure {
+    pub(crate) class: StructureClass,
     /// First byte in the image.
     pub(crate) offset: usize,
     pub(crate) len: usize,
-    /// The group it belongs to, or the inode.
+    /// The group or inode that owns the structure.
     pub(crate) owner: u32,
-    /// First byte of that inode.
+    /// First byte of the owning inode.
     pub(crate) owner_offset: usize,
 }
 
 /// The intact image.
-pub(crate) struct Base {
+pub(crate) struct BaseImage {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) structures: Vec<Structure>,
+    pub(crate) structures: Vec<ImageStructure>,
     pub(crate) block_size: usize,
     /// Device blocks of the journal, in order.
     pub(crate) journal: Vec<u64>,
@@ -53,7 +53,7 @@ pub(crate) struct Base {
     device: Arc<dyn Device>,
 }
 
-/// Little-endian numbers at a place.
+/// Returns a little-endian number at an offset.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -62,19 +62,19 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-impl Base {
-    /// The image, made once.
+impl BaseImage {
+    /// Returns the image, which is created once.
     pub(crate) fn get() -> &'static Self {
-        static BASE: OnceLock<Base> = OnceLock::new();
+        static BASE: OnceLock<BaseImage> = OnceLock::new();
         BASE.get_or_init(Self::make)
     }
 
-    /// A device that shows the image and takes changes.
+    /// Returns a writable overlay over the image.
     pub(crate) fn device(&self) -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(self.device.clone()))
     }
 
-    /// Where inode `number` lies.
+    /// Returns the offset of inode `number`.
     pub(crate) fn inode_offset(&self, number: u32) -> usize {
         let bytes = &self.bytes;
         let per_group = u32_at(bytes, 1024 + 0x28);
@@ -127,11 +127,11 @@ impl Base {
         let blocks = u32_at(&self.bytes, 1024 + 4) - u32_at(&self.bytes, 1024 + 0x14);
         let groups = blocks.div_ceil(u32_at(&self.bytes, 1024 + 0x20));
         let per_group = u32_at(&self.bytes, 1024 + 0x28);
-        self.add(Class::Superblock, 1024, 1024, 0, 0);
+        self.add(StructureClass::Superblock, 1024, 1024, 0, 0);
         for group in 0..groups {
             let at = self.descriptor_offset(group);
             self.add(
-                Class::Group,
+                StructureClass::Group,
                 at,
                 usize::from(u16_at(&self.bytes, 1024 + 0xFE)),
                 group,
@@ -139,7 +139,13 @@ impl Base {
             );
             for field in [0, 4] {
                 let bitmap = u32_at(&self.bytes, at + field) as usize;
-                self.add(Class::Bitmap, bitmap * block_size, block_size, group, 0);
+                self.add(
+                    StructureClass::Bitmap,
+                    bitmap * block_size,
+                    block_size,
+                    group,
+                    0,
+                );
             }
         }
         for number in 1..=groups * per_group {
@@ -174,7 +180,7 @@ impl Base {
         let extra_end = at + 128 + usize::from(u16_at(&self.bytes, at + 0x80));
         if xattr_block != 0 {
             self.add(
-                Class::XattrBlock,
+                StructureClass::XattrBlock,
                 xattr_block * self.block_size,
                 self.block_size,
                 number,
@@ -182,19 +188,19 @@ impl Base {
             );
         }
         if xattr_block != 0 || u32_at(&self.bytes, extra_end) == 0xEA02_0000 {
-            self.add(Class::XattrInode, at, len, number, at);
+            self.add(StructureClass::XattrInode, at, len, number, at);
         }
         if mode & 0xF000 != 0x4000 {
-            self.add(Class::FileInode, at, len, number, at);
+            self.add(StructureClass::FileInode, at, len, number, at);
             return;
         }
-        // Few of those that are alike.
+        // Only a few similar directories.
         if flags & FLAG_INDEX != 0 || number < 20 {
-            self.add(Class::DirectoryInode, at, len, number, at);
+            self.add(StructureClass::DirectoryInode, at, len, number, at);
             for (first, len) in extents {
                 for block in first..first + len {
                     self.add(
-                        Class::Directory,
+                        StructureClass::Directory,
                         block as usize * self.block_size,
                         self.block_size,
                         number,
@@ -225,15 +231,28 @@ impl Base {
                 }
                 _ => {
                     let child = u32_at(&self.bytes, entry + 4) as usize * self.block_size;
-                    self.add(Class::ExtentBlock, child, self.block_size, number, inode);
+                    self.add(
+                        StructureClass::ExtentBlock,
+                        child,
+                        self.block_size,
+                        number,
+                        inode,
+                    );
                     self.walk_extents(child, number, inode, extents);
                 }
             }
         }
     }
 
-    fn add(&mut self, class: Class, offset: usize, len: usize, owner: u32, owner_offset: usize) {
-        self.structures.push(Structure {
+    fn add(
+        &mut self,
+        class: StructureClass,
+        offset: usize,
+        len: usize,
+        owner: u32,
+        owner_offset: usize,
+    ) {
+        self.structures.push(ImageStructure {
             class,
             offset,
             len,
@@ -243,7 +262,7 @@ impl Base {
     }
 }
 
-/// Puts every kind of structure into the file system on `device`.
+/// Creates every kind of structure in the file system on `device`.
 fn fill(device: Arc<dyn Device>) {
     let (kernel, process) = exercise::kernel();
     kernel

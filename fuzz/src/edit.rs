@@ -1,18 +1,18 @@
-//! Changes to some structures of the image, as an input asks for.
+//! Changes to structures of the image, given by an input.
 
-use super::base::{Base, Class};
+use super::base::{BaseImage, StructureClass};
 use super::{exercise, seal};
 use arbitrary::{Arbitrary, Unstructured};
 use folio::block::Device;
 use std::collections::BTreeMap;
 
-/// Changes of one input, at most.
+/// Maximum number of changes per input.
 const EDITS_MAX: usize = 32;
 
 /// One change.
 #[derive(Debug, Arbitrary)]
 struct Edit {
-    /// Which structure, of those the target damages.
+    /// Index of the structure among those of the target.
     structure: u16,
     offset: u16,
     patch: Patch,
@@ -24,10 +24,10 @@ enum Patch {
     Word(u16),
     Long(u32),
     Flip(u8),
-    /// A number that is often an end of something.
+    /// A number that is often a limit.
     Extreme(u8),
     Bytes([u8; 12]),
-    /// What lies elsewhere in the same structure.
+    /// Bytes of another part of the same structure.
     Copy(u16, u8),
     Zero(u8),
 }
@@ -60,8 +60,8 @@ impl Patch {
     }
 }
 
-/// Damages structures of these classes as `data` says, and uses the image.
-pub(crate) fn run(data: &[u8], classes: &[Class]) {
+/// Damages structures of these classes as given by `data`, and uses the image.
+pub(crate) fn run(data: &[u8], classes: &[StructureClass]) {
     let mut input = Unstructured::new(data);
     let mut edits = Vec::new();
     while edits.len() < EDITS_MAX && !input.is_empty() {
@@ -70,13 +70,13 @@ pub(crate) fn run(data: &[u8], classes: &[Class]) {
         };
         edits.push(edit);
     }
-    let base = Base::get();
+    let base = BaseImage::get();
     let device = base.device();
     apply(base, &*device, classes, &edits);
     exercise::image(&device);
 }
 
-fn apply(base: &Base, device: &dyn Device, classes: &[Class], edits: &[Edit]) {
+fn apply(base: &BaseImage, device: &dyn Device, classes: &[StructureClass], edits: &[Edit]) {
     let chosen: Vec<_> = base
         .structures
         .iter()
@@ -97,8 +97,8 @@ fn apply(base: &Base, device: &dyn Device, classes: &[Class], edits: &[Edit]) {
             .write_at(bytes, offset as u64)
             .expect("memory can be written");
     };
-    // Inodes come before what hangs on them only by chance; a structure is sealed with its inode as
-    // it is in the end.
+    // Inodes may come after the structures that belong to them, so seal each structure with the
+    // final bytes of its inode.
     let now: Vec<(usize, Vec<u8>)> = changed
         .iter()
         .map(|(which, bytes)| (chosen[*which].offset, bytes.clone()))
@@ -115,13 +115,13 @@ fn apply(base: &Base, device: &dyn Device, classes: &[Class], edits: &[Edit]) {
             );
         seal::seal(base, structure, &mut bytes, inode);
         write(&bytes, structure.offset);
-        if structure.class == Class::Bitmap {
+        if structure.class == StructureClass::Bitmap {
             let at = base.descriptor_offset(structure.owner);
             let mut descriptor = vec![0; 64];
             device
                 .read_at(&mut descriptor, at as u64)
                 .expect("memory can be read");
-            seal::note_bitmap(base, structure, &bytes, &mut descriptor);
+            seal::store_bitmap_checksum(base, structure, &bytes, &mut descriptor);
             write(&descriptor, at);
         }
     }

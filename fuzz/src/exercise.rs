@@ -1,5 +1,4 @@
-//! Uses an image: mounts it, looks at all of it, changes a little of everything. Errors are
-//! answers.
+//! The use of an image: mounts it, reads all of it, makes changes of every kind. Errors are allowed.
 
 use folio::base::{Clock, Timespec};
 use folio::block::{Device, OverlayDevice};
@@ -8,14 +7,14 @@ use folio::vfs::{FallocateMode, FileType, MountOptions, XattrFlags};
 use folio::{Kernel, KernelOptions};
 use std::sync::Arc;
 
-/// What file data consists of, so that damage goes to metadata.
+/// The byte of all file data, so that only metadata is damaged.
 pub const DATA: u8 = 0xDA;
-/// Names looked at in one walk: a directory that contains itself must not be walked for ever.
+/// Names visited in one walk, at most: a directory may contain itself.
 pub const NAMES_MAX: usize = 4000;
-/// Each run sees the same time.
+/// A fixed time, the same in each run.
 pub const CLOCK: Clock = Clock::Fixed(Timespec::new(1_700_000_000, 0));
 
-/// A kernel with little memory and no threads, with a directory to mount on.
+/// Returns a kernel with a small cache, no threads and a mount point.
 pub fn kernel() -> (Arc<Kernel>, Process) {
     let options = KernelOptions {
         cache_bytes: 1 << 20,
@@ -31,8 +30,8 @@ pub fn kernel() -> (Arc<Kernel>, Process) {
     (kernel, process)
 }
 
-/// Mounts what `device` holds, reads it all, then mounts it for writing and changes it. Returns the
-/// names met. A failure to mount must name the file system.
+/// Mounts `device` read-only and reads all of it, then mounts it for writing and changes it. Returns
+/// the number of names found. An error of the mount must name the file system.
 pub fn image(device: &Arc<dyn Device>) -> usize {
     let mut names = 0;
     for read_only in [true, false] {
@@ -46,10 +45,10 @@ pub fn image(device: &Arc<dyn Device>) -> usize {
         match kernel.mount_ext4(layer, "/disk", &options) {
             Err(error) => assert!(
                 error.to_string().contains("ext4"),
-                "no structure named: {error}"
+                "the error names no structure: {error}"
             ),
             Ok(()) => {
-                names += look(&process);
+                names += read_all(&process);
                 if !read_only {
                     change(&process);
                 }
@@ -61,8 +60,8 @@ pub fn image(device: &Arc<dyn Device>) -> usize {
     names
 }
 
-/// Looks at everything there is; errors are answers. Returns how many names it met.
-pub fn look(process: &Process) -> usize {
+/// Reads all files and attributes, ignoring errors. Returns the number of names found.
+pub fn read_all(process: &Process) -> usize {
     let mut waiting = vec!["/disk".to_owned()];
     let mut names_left = NAMES_MAX;
     while let Some(path) = waiting.pop() {
@@ -79,7 +78,7 @@ pub fn look(process: &Process) -> usize {
                     continue;
                 };
                 let at = format!("{path}/{name}");
-                let is_directory = look_at(process, &at) == Some(FileType::Directory);
+                let is_directory = read_name(process, &at) == Some(FileType::Directory);
                 if is_directory && name != "." && name != ".." && path.len() < 400 {
                     waiting.push(at);
                 }
@@ -90,8 +89,8 @@ pub fn look(process: &Process) -> usize {
     NAMES_MAX - names_left
 }
 
-/// Reads one name: attributes, extended ones, some data.
-fn look_at(process: &Process, path: &str) -> Option<FileType> {
+/// Reads one name: attributes, extended attributes, some data.
+fn read_name(process: &Process, path: &str) -> Option<FileType> {
     let found = process
         .fstatat(AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW)
         .ok()?;
@@ -114,7 +113,7 @@ fn look_at(process: &Process, path: &str) -> Option<FileType> {
     Some(found.file_type)
 }
 
-/// Changes a little of everything.
+/// Makes a few changes of every kind.
 pub fn change(process: &Process) {
     let flags = OpenFlags::CREAT | OpenFlags::RDWR;
     for i in 0..20 {

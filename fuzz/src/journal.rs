@@ -1,7 +1,6 @@
-//! A log that waits to be replayed, as an input asks for: well-formed as far as the input wishes,
-//! and sealed.
+//! A log to replay, given by an input: as well-formed as the input selects, with valid checksums.
 
-use super::base::{Base, u32_at};
+use super::base::{BaseImage, u32_at};
 use super::exercise;
 use super::seal::crc32c;
 use arbitrary::{Arbitrary, Unstructured};
@@ -19,15 +18,14 @@ const NEEDS_RECOVERY: u32 = 4;
 /// One block of the log.
 #[derive(Debug, Arbitrary)]
 enum LogBlock {
-    /// A descriptor with data behind it, for these blocks of the file system; each datum is what
-    /// lies there, changed.
+    /// A descriptor and its data: changed contents of these blocks of the file system.
     Descriptor(Vec<Datum>),
     Revoke {
         blocks: Vec<u16>,
         len: Option<u16>,
     },
     Commit,
-    /// The same with a sequence number that is off.
+    /// The same with a wrong sequence number.
     StrayCommit(u8),
     Raw {
         block_type: u8,
@@ -88,7 +86,7 @@ enum FastTag {
     },
 }
 
-/// Journal features and what is in the log.
+/// Journal features and the contents of the log.
 #[derive(Debug, Arbitrary)]
 struct Log {
     has_checksums: bool,
@@ -99,12 +97,12 @@ struct Log {
     fast: Vec<FastTag>,
 }
 
-/// Makes a log of `data`, has it replayed, and uses the image.
+/// Builds a log from `data`, replays it, and uses the image.
 pub fn journal(data: &[u8]) {
     let Ok(log) = Log::arbitrary_take_rest(Unstructured::new(data)) else {
         return;
     };
-    let base = Base::get();
+    let base = BaseImage::get();
     let device = base.device();
     let mut writer = Writer::new(base, &*device, &log);
     for block in log.blocks.iter().take(BLOCKS_MAX) {
@@ -116,7 +114,7 @@ pub fn journal(data: &[u8]) {
 }
 
 struct Writer<'a> {
-    base: &'a Base,
+    base: &'a BaseImage,
     device: &'a dyn Device,
     seed: u32,
     features: u32,
@@ -125,7 +123,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(base: &'a Base, device: &'a dyn Device, log: &Log) -> Self {
+    fn new(base: &'a BaseImage, device: &'a dyn Device, log: &Log) -> Self {
         let superblock = &base.bytes[base.journal[0] as usize * base.block_size..];
         let seed = crc32c(!0, &superblock[0x30..0x40]);
         let mut features = INCOMPAT_REVOKE | INCOMPAT_FAST_COMMIT;
@@ -167,7 +165,7 @@ impl<'a> Writer<'a> {
         bytes
     }
 
-    /// Writes the next block, sealed where blocks of its kind have their checksum.
+    /// Writes the next block, with its checksum at the given offset.
     fn append(&mut self, mut bytes: Vec<u8>, checksum_at: Option<usize>) {
         bytes.resize(self.base.block_size, 0);
         if let Some(at) = checksum_at.filter(|_| self.has_checksums()) {
@@ -255,7 +253,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes the area of fast commits, which lies behind the ring.
+    /// Writes the area of fast commits after the ring.
     fn put_fast(&self, tags: &[FastTag]) {
         let mut area: Vec<u8> = Vec::new();
         let mut crc = 0;
@@ -369,8 +367,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes both superblocks: the journal's, which says where the log starts, and that of the
-    /// file system.
+    /// Writes the superblocks of the journal, with the start of the log, and of the file system.
     fn finish(&self, log: &Log) {
         let at = base_of(self.base, 0);
         let mut bytes = self.base.bytes[at..at + 1024].to_vec();
@@ -401,6 +398,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn base_of(base: &Base, at: usize) -> usize {
+fn base_of(base: &BaseImage, at: usize) -> usize {
     base.journal[at] as usize * base.block_size
 }

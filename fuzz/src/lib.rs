@@ -1,14 +1,14 @@
-//! What the fuzz targets run: each takes bytes, makes an image or a program of them, and must come
-//! to an end without a panic, whatever they are.
+//! The fuzz targets' functions: each builds an image or a program from its input and must end
+//! without a panic for all inputs.
 //!
 //! ```text
-//!   base.rs     an image with every kind of structure, and where each lies
-//!   seal.rs     the checksums of those structures, made anew after a change
-//!   edit.rs     changes to some of them, as an input asks for
-//!   journal.rs  a log that is waiting to be replayed, as an input asks for
-//!   exercise.rs mounts an image, looks at all of it, changes a little of everything
+//!   base.rs     an image with every kind of structure, and their offsets
+//!   seal.rs     the update of checksums after a change
+//!   edit.rs     changes to structures, given by the input
+//!   journal.rs  a log to replay, given by the input
+//!   exercise.rs mounts an image, reads all of it, makes changes of every kind
 //!   operations.rs  the same system calls on ext4 and on a ramfs
-//!   qcow2/      the same for disk images, with an exercise of their own
+//!   qcow2/      the same for disk images, with a separate exercise
 //! ```
 //!
 //! The tests of the main workspace run the stored corpora through the same functions with stable
@@ -29,24 +29,40 @@ pub use qcow2::{
     qcow2_tables,
 };
 
-use base::Class;
+use base::StructureClass;
 
-/// Damage to the superblock, the group descriptors and the bitmaps.
+/// Damages the superblock, the group descriptors and the bitmaps.
 pub fn superblock(data: &[u8]) {
-    edit::run(data, &[Class::Superblock, Class::Group, Class::Bitmap]);
+    edit::run(
+        data,
+        &[
+            StructureClass::Superblock,
+            StructureClass::Group,
+            StructureClass::Bitmap,
+        ],
+    );
 }
 
-/// Damage to directories.
+/// Damages directories.
 pub fn directory(data: &[u8]) {
-    edit::run(data, &[Class::Directory, Class::DirectoryInode]);
+    edit::run(
+        data,
+        &[StructureClass::Directory, StructureClass::DirectoryInode],
+    );
 }
 
-/// Damage to extent trees.
+/// Damages extent trees.
 pub fn extent(data: &[u8]) {
-    edit::run(data, &[Class::ExtentBlock, Class::FileInode]);
+    edit::run(
+        data,
+        &[StructureClass::ExtentBlock, StructureClass::FileInode],
+    );
 }
 
-/// Damage to extended attributes.
+/// Damages extended attributes.
 pub fn xattr(data: &[u8]) {
-    edit::run(data, &[Class::XattrBlock, Class::XattrInode]);
+    edit::run(
+        data,
+        &[StructureClass::XattrBlock, StructureClass::XattrInode],
+    );
 }

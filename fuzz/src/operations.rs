@@ -1,5 +1,4 @@
-//! The same system calls on ext4 and on a ramfs: both answer the same, and hold the same in the
-//! end.
+//! The same system calls on ext4 and on a ramfs: results and final contents must be equal.
 
 use super::exercise;
 use arbitrary::{Arbitrary, Unstructured};
@@ -15,66 +14,66 @@ use std::sync::Arc;
 const IMAGE_BYTES: u64 = 8 << 20;
 const OPERATIONS_MAX: usize = 100;
 
-/// A name: one of a few, in one of a few directories.
+/// An index of one of a few names in one of a few directories.
 #[derive(Debug, Clone, Copy, Arbitrary)]
-struct Name(u8);
+struct NameIndex(u8);
 
 #[derive(Debug, Arbitrary)]
 enum Operation {
-    Create(Name),
-    Mkdir(Name),
+    Create(NameIndex),
+    Mkdir(NameIndex),
     Write {
-        name: Name,
+        name: NameIndex,
         offset: u16,
         len: u16,
         byte: u8,
         appends: bool,
     },
     Truncate {
-        name: Name,
+        name: NameIndex,
         size: u32,
     },
     Allocate {
-        name: Name,
+        name: NameIndex,
         offset: u16,
         len: u16,
         mode: u8,
     },
-    Unlink(Name),
-    Rmdir(Name),
+    Unlink(NameIndex),
+    Rmdir(NameIndex),
     Rename {
-        from: Name,
-        to: Name,
+        from: NameIndex,
+        to: NameIndex,
         flags: u8,
     },
     Link {
-        from: Name,
-        to: Name,
+        from: NameIndex,
+        to: NameIndex,
     },
     Symlink {
-        name: Name,
+        name: NameIndex,
         len: u16,
     },
     SetXattr {
-        name: Name,
+        name: NameIndex,
         which: u8,
         len: u8,
         flags: u8,
     },
     RemoveXattr {
-        name: Name,
+        name: NameIndex,
         which: u8,
     },
     Chmod {
-        name: Name,
+        name: NameIndex,
         mode: u16,
     },
-    Fsync(Name),
+    Fsync(NameIndex),
     Sync,
     Remount(u8),
 }
 
-/// Ways to mount; what is seen is the same.
+/// Mount options, with the same visible contents.
 const MOUNTS: [&str; 6] = [
     "",
     "nodelalloc",
@@ -84,7 +83,7 @@ const MOUNTS: [&str; 6] = [
     "data=writeback,sync",
 ];
 
-impl Name {
+impl NameIndex {
     fn path(self, root: &str) -> String {
         let directory = ["", "/d0", "/d1", "/d0/d0"][usize::from(self.0 >> 3) % 4];
         let name = ["d0", "d1", "f0", "f1", "f2", "l0"][usize::from(self.0 & 7) % 6];
@@ -92,7 +91,7 @@ impl Name {
     }
 }
 
-/// Makes system calls of `data`, on both file systems.
+/// Makes the system calls given by `data` on both file systems.
 pub fn operations(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let (kernel, process) = exercise::kernel();
@@ -122,7 +121,7 @@ pub fn operations(data: &[u8]) {
         }
         let disk = run(&process, "/disk", operation).map_err(|error| error.errno());
         let model = run(&process, "/model", operation).map_err(|error| error.errno());
-        // The disk is small. What there was no space for is not in the model either.
+        // The disk is small; stop when it is full, because the model has no such limit.
         if disk == Err(Errno::NOSPC) {
             is_full = true;
             break;
@@ -149,13 +148,34 @@ fn mount(kernel: &Arc<Kernel>, device: &Arc<MemoryDevice>, how: u8) {
         .expect("the device can be mounted");
 }
 
+/// Opens a file, calls `act` on it, and closes it.
+fn with_file(
+    process: &Process,
+    path: &str,
+    flags: OpenFlags,
+    act: impl FnOnce(folio::syscall::Fd) -> Result<()>,
+) -> Result<()> {
+    let fd = process.open(path, flags, 0o644)?;
+    let acted = act(fd);
+    process.close(fd).and(acted)
+}
+
+fn allocate(process: &Process, path: &str, offset: u16, len: u16, mode: u8) -> Result<()> {
+    let modes = [
+        FallocateMode::Allocate,
+        FallocateMode::AllocateKeepSize,
+        FallocateMode::PunchHole,
+    ];
+    let (offset, len) = (u64::from(offset) * 3, u64::from(len));
+    with_file(process, path, OpenFlags::RDWR, |fd| {
+        process.fallocate(fd, modes[usize::from(mode % 3)], offset, len)
+    })
+}
+
 fn run(process: &Process, root: &str, operation: &Operation) -> Result<()> {
-    let with_file =
-        |name: &Name, flags: OpenFlags, act: &dyn Fn(folio::syscall::Fd) -> Result<()>| {
-            let fd = process.open(name.path(root), flags, 0o644)?;
-            let acted = act(fd);
-            process.close(fd).and(acted)
-        };
+    let with_file = |name: &NameIndex, flags, act: &dyn Fn(folio::syscall::Fd) -> Result<()>| {
+        with_file(process, &name.path(root), flags, act)
+    };
     match operation {
         Operation::Create(name) => with_file(name, OpenFlags::CREAT | OpenFlags::RDWR, &|_| Ok(())),
         Operation::Mkdir(name) => process.mkdir(name.path(root), 0o755),
@@ -186,15 +206,7 @@ fn run(process: &Process, root: &str, operation: &Operation) -> Result<()> {
             offset,
             len,
             mode,
-        } => with_file(name, OpenFlags::RDWR, &|fd| {
-            let modes = [
-                FallocateMode::Allocate,
-                FallocateMode::AllocateKeepSize,
-                FallocateMode::PunchHole,
-            ];
-            let (offset, len) = (u64::from(*offset) * 3, u64::from(*len));
-            process.fallocate(fd, modes[usize::from(mode % 3)], offset, len)
-        }),
+        } => allocate(process, &name.path(root), *offset, *len, *mode),
         Operation::Unlink(name) => process.unlink(name.path(root)),
         Operation::Rmdir(name) => process.rmdir(name.path(root)),
         Operation::Rename { from, to, flags } => {
@@ -204,7 +216,7 @@ fn run(process: &Process, root: &str, operation: &Operation) -> Result<()> {
         }
         Operation::Link { from, to } => process.link(from.path(root), to.path(root)),
         Operation::Symlink { name, len } => {
-            // Leads nowhere, so that both file systems answer alike.
+            // A dangling target, so that both file systems give the same results.
             process.symlink("x".repeat(1 + usize::from(*len) % 900), name.path(root))
         }
         Operation::SetXattr {
@@ -232,7 +244,7 @@ fn run(process: &Process, root: &str, operation: &Operation) -> Result<()> {
     }
 }
 
-/// One line of facts per name.
+/// Returns one line of facts per name.
 fn tree(process: &Process, root: &str) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut waiting = vec![String::new()];
@@ -269,7 +281,7 @@ fn describe(process: &Process, path: &str) -> (String, bool) {
     let at = folio::syscall::AT_FDCWD;
     let found = process
         .fstatat(at, path, folio::syscall::AtFlags::SYMLINK_NOFOLLOW)
-        .expect("what is listed is there");
+        .expect("listed names exist");
     let mut line = format!(
         "{:?} {:o} links {}",
         found.file_type, found.mode, found.link_count
@@ -277,9 +289,7 @@ fn describe(process: &Process, path: &str) -> (String, bool) {
     let mut names = process.llistxattr(path).expect("attributes can be listed");
     names.sort();
     for name in names {
-        let value = process
-            .lgetxattr(path, &name)
-            .expect("what is listed is there");
+        let value = process.lgetxattr(path, &name).expect("listed names exist");
         let _ = write!(line, " {}={}", name.escape_ascii(), value.escape_ascii());
     }
     match found.file_type {

@@ -1,9 +1,8 @@
-//! ext4's checksums, made anew, so that damage gets past them. Source: the kernel's ext4
-//! documentation.
+//! The update of ext4's checksums after damage. Source: the kernel's ext4 documentation.
 
-use super::base::{Base, Class, Structure, u16_at, u32_at};
+use super::base::{BaseImage, ImageStructure, StructureClass, u16_at, u32_at};
 
-/// The bare crc32c register, as ext4 and jbd2 use it.
+/// Returns the crc32c register without inversion, as in ext4 and jbd2.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !::crc32c::crc32c_append(!seed, bytes)
 }
@@ -16,33 +15,33 @@ fn put_low(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
 }
 
-/// Seals `bytes`, the changed contents of `structure`; `inode` holds those of the inode it belongs
-/// to.
-pub(crate) fn seal(base: &Base, structure: &Structure, bytes: &mut [u8], inode: &[u8]) {
+/// Updates the checksum in `bytes`, the changed contents of `structure`; `inode` is its owning
+/// inode.
+pub(crate) fn seal(base: &BaseImage, structure: &ImageStructure, bytes: &mut [u8], inode: &[u8]) {
     let seed = |inode: &[u8]| {
         let numbered = crc32c(base.seed, &structure.owner.to_le_bytes());
         crc32c(numbered, &inode[0x64..0x68])
     };
     match structure.class {
-        Class::Superblock => {
+        StructureClass::Superblock => {
             let crc = crc32c(!0, &bytes[..1020]);
             put(bytes, 1020, crc);
         }
-        Class::Group => seal_descriptor(base, structure.owner, bytes),
-        Class::Bitmap => {}
-        Class::DirectoryInode | Class::FileInode | Class::XattrInode => {
+        StructureClass::Group => seal_descriptor(base, structure.owner, bytes),
+        StructureClass::Bitmap => {}
+        StructureClass::DirectoryInode | StructureClass::FileInode | StructureClass::XattrInode => {
             let seed = seed(bytes);
             seal_inode(seed, bytes);
         }
-        Class::Directory => seal_directory(seed(inode), bytes),
-        Class::ExtentBlock => {
+        StructureClass::Directory => seal_directory(seed(inode), bytes),
+        StructureClass::ExtentBlock => {
             let tail = 12 + 12 * usize::from(u16_at(bytes, 4));
             if tail + 4 <= bytes.len() {
                 let crc = crc32c(seed(inode), &bytes[..tail]);
                 put(bytes, tail, crc);
             }
         }
-        Class::XattrBlock => {
+        StructureClass::XattrBlock => {
             let number = (structure.offset / base.block_size) as u64;
             put(bytes, 16, 0);
             let crc = crc32c(crc32c(base.seed, &number.to_le_bytes()), bytes);
@@ -51,16 +50,16 @@ pub(crate) fn seal(base: &Base, structure: &Structure, bytes: &mut [u8], inode: 
     }
 }
 
-pub(crate) fn seal_descriptor(base: &Base, group: u32, bytes: &mut [u8]) {
+pub(crate) fn seal_descriptor(base: &BaseImage, group: u32, bytes: &mut [u8]) {
     put_low(bytes, 0x1E, 0);
     let crc = crc32c(crc32c(base.seed, &group.to_le_bytes()), bytes);
     put_low(bytes, 0x1E, crc);
 }
 
-/// Puts a bitmap's checksum into its group's descriptor.
-pub(crate) fn note_bitmap(
-    base: &Base,
-    structure: &Structure,
+/// Stores a bitmap's checksum in its group's descriptor.
+pub(crate) fn store_bitmap_checksum(
+    base: &BaseImage,
+    structure: &ImageStructure,
     bitmap: &[u8],
     descriptor: &mut [u8],
 ) {
@@ -94,8 +93,7 @@ fn seal_directory(seed: u32, bytes: &mut [u8]) {
         put(bytes, len - 4, crc);
         return;
     }
-    // A node of a hash tree: the list of hashes starts behind two names and a header, or behind an
-    // empty entry.
+    // A node of a hash tree: the list of hashes follows two names and a header, or an empty entry.
     let list = if usize::from(u16_at(bytes, 4)) == len {
         8
     } else {

@@ -1,20 +1,20 @@
-//! The images that inputs damage: small, of every variant, and a map of where each structure lies.
+//! The base images: small, of every variant, and a map of their structures.
 //!
-//! Source: QEMU, docs/interop/qcow2.txt. `images/make.sh` makes those of qemu-img.
+//! Source: QEMU, docs/interop/qcow2.txt. `images/make.sh` creates those of qemu-img.
 
 use folio::block::{CreateOptions, Device, MemoryDevice, OverlayDevice, Qcow2Device};
 use std::sync::{Arc, OnceLock};
 
-/// Room behind each image, to grow.
+/// Free bytes after each image, for growth.
 const ROOM_BYTES: u64 = 1 << 20;
 const DISK_BYTES: u64 = 96 << 10;
 const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
 const COMPRESSED: u64 = 1 << 62;
 
-/// What a structure is.
+/// The class of a structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
-    /// With its extensions and the name of the backing file.
+pub(super) enum StructureClass {
+    /// The header with its extensions and the name of the backing file.
     Header,
     L1,
     L2,
@@ -27,17 +27,17 @@ pub(super) enum Class {
 
 /// One structure of an image.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Structure {
-    pub(super) class: Class,
+pub(super) struct ImageStructure {
+    pub(super) class: StructureClass,
     /// First byte in the image.
     pub(super) offset: usize,
     pub(super) len: usize,
 }
 
 /// An intact image.
-pub(super) struct Base {
+pub(super) struct BaseImage {
     pub(super) bytes: Vec<u8>,
-    pub(super) structures: Vec<Structure>,
+    pub(super) structures: Vec<ImageStructure>,
     pub(super) cluster_bits: u32,
     has_backing: bool,
     device: Arc<dyn Device>,
@@ -53,10 +53,10 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
 }
 
-impl Base {
-    /// All images, made once.
+impl BaseImage {
+    /// Returns all images, which are created once.
     pub(super) fn all() -> &'static [Self] {
-        static ALL: OnceLock<Vec<Base>> = OnceLock::new();
+        static ALL: OnceLock<Vec<BaseImage>> = OnceLock::new();
         ALL.get_or_init(|| {
             vec![
                 Self::new(include_bytes!("../../images/version-2.qcow2").to_vec()),
@@ -68,15 +68,15 @@ impl Base {
         })
     }
 
-    /// A device that shows the image and takes changes.
+    /// Returns a writable overlay over the image.
     pub(super) fn device(&self) -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(self.device.clone()))
     }
 
-    /// Opens what such a device holds.
+    /// Opens the image on such a device.
     pub(super) fn open(&self, device: Arc<dyn Device>) -> folio::Result<Qcow2Device> {
         if self.has_backing {
-            // Shorter than what stands on it.
+            // Shorter than its overlay.
             let backing = MemoryDevice::new(DISK_BYTES - 700);
             backing
                 .write_at(&[0xba; 30_000], 10_000)
@@ -105,22 +105,26 @@ impl Base {
 
     fn find(&mut self) {
         let cluster = 1 << self.cluster_bits;
-        self.add(Class::Header, 0, cluster.min(512));
-        self.find_l1(Class::L1, u64_at(&self.bytes, 40), u32_at(&self.bytes, 36));
+        self.add(StructureClass::Header, 0, cluster.min(512));
+        self.find_l1(
+            StructureClass::L1,
+            u64_at(&self.bytes, 40),
+            u32_at(&self.bytes, 36),
+        );
         let table = u64_at(&self.bytes, 48) as usize;
         let table_len = u32_at(&self.bytes, 56) as usize * cluster;
-        self.add(Class::RefcountTable, table, table_len);
+        self.add(StructureClass::RefcountTable, table, table_len);
         for at in (table..table + table_len).step_by(8) {
             match u64_at(&self.bytes, at) as usize {
                 0 => {}
-                block => self.add(Class::RefcountBlock, block, cluster),
+                block => self.add(StructureClass::RefcountBlock, block, cluster),
             }
         }
         let (count, first) = (u32_at(&self.bytes, 60), u64_at(&self.bytes, 64) as usize);
         let mut at = first;
         for _ in 0..count {
             self.find_l1(
-                Class::SnapshotL1,
+                StructureClass::SnapshotL1,
                 u64_at(&self.bytes, at),
                 u32_at(&self.bytes, at + 8),
             );
@@ -129,11 +133,11 @@ impl Base {
             at += (40 + u32_at(&self.bytes, at + 36) + texts).next_multiple_of(8) as usize;
         }
         if count > 0 {
-            self.add(Class::Snapshots, first, at - first);
+            self.add(StructureClass::Snapshots, first, at - first);
         }
     }
 
-    fn find_l1(&mut self, class: Class, at: u64, entries: u32) {
+    fn find_l1(&mut self, class: StructureClass, at: u64, entries: u32) {
         let at = at as usize;
         self.add(class, at, entries as usize * 8);
         for index in 0..entries as usize {
@@ -141,27 +145,27 @@ impl Base {
             if table == 0 || self.structures.iter().any(|known| known.offset == table) {
                 continue;
             }
-            self.add(Class::L2, table, 1 << self.cluster_bits);
+            self.add(StructureClass::L2, table, 1 << self.cluster_bits);
             for at in (table..table + (1 << self.cluster_bits)).step_by(8) {
                 let entry = u64_at(&self.bytes, at);
                 if entry & COMPRESSED != 0 {
                     let bits = 62 - (self.cluster_bits - 8);
                     let host = (entry & ((1 << bits) - 1)) as usize;
                     let len = self.bytes.len().min(host + 64) - host;
-                    self.add(Class::Compressed, host, len);
+                    self.add(StructureClass::Compressed, host, len);
                 }
             }
         }
     }
 
-    fn add(&mut self, class: Class, offset: usize, len: usize) {
+    fn add(&mut self, class: StructureClass, offset: usize, len: usize) {
         if len > 0 {
-            self.structures.push(Structure { class, offset, len });
+            self.structures.push(ImageStructure { class, offset, len });
         }
     }
 }
 
-/// An image as Folio makes and writes them.
+/// Returns an image created and written by Folio.
 fn by_folio() -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(ROOM_BYTES));
     let options = CreateOptions {

@@ -1,16 +1,16 @@
-//! Changes to some structures of an image, as an input asks for.
+//! Changes to structures of an image, given by an input.
 
-use super::base::{Base, Class};
+use super::base::{BaseImage, StructureClass};
 use super::exercise;
 use arbitrary::{Arbitrary, Unstructured};
 
-/// Changes of one input, at most.
+/// Maximum number of changes per input.
 const EDITS_MAX: usize = 32;
 
 /// One change.
 #[derive(Debug, Arbitrary)]
 struct Edit {
-    /// Which structure, of those the target damages.
+    /// Index of the structure among those of the target.
     structure: u16,
     offset: u16,
     patch: Patch,
@@ -21,16 +21,16 @@ enum Patch {
     Byte(u8),
     Flip(u8),
     Long(u32),
-    /// A number of 8, 4 or 2 bytes that is often an end of something.
+    /// A number of 8, 4 or 2 bytes that is often a limit.
     Extreme(u8),
-    /// A number that says where a cluster is, with flags: what tables are made of.
+    /// The offset of a cluster with flags, as in table entries.
     Entry {
         cluster: u16,
         low: u16,
         flags: u8,
     },
     Bytes([u8; 12]),
-    /// What lies elsewhere in the same structure.
+    /// Bytes of another part of the same structure.
     Copy(u16, u8),
     Zero(u8),
 }
@@ -49,7 +49,7 @@ const EXTREMES: [u64; 10] = [
 ];
 
 impl Patch {
-    /// Numbers in tables stand at multiples of 8.
+    /// Returns whether the patch goes to a multiple of 8, like table entries.
     fn is_aligned(&self) -> bool {
         matches!(self, Self::Entry { .. } | Self::Extreme(_))
     }
@@ -69,8 +69,8 @@ impl Patch {
                 flags,
             } => {
                 let place = u64::from(*cluster) << cluster_bits;
-                // Copied, compressed, and what stands above the offset; below it, for half of them,
-                // nothing.
+                // The flags "copied" and "compressed" and the bits above the offset; the bits below
+                // are zero in half of the cases.
                 let low = if flags & 1 == 0 {
                     u64::from(*low) & 1
                 } else {
@@ -97,10 +97,10 @@ impl Patch {
     }
 }
 
-/// Damages structures of these classes as `data` says, in the image it chooses, and uses that.
-pub(super) fn run(data: &[u8], classes: &[Class]) {
+/// Damages structures of these classes as given by `data`, in the image it selects, and uses it.
+pub(super) fn run(data: &[u8], classes: &[StructureClass]) {
     let mut input = Unstructured::new(data);
-    let bases = Base::all();
+    let bases = BaseImage::all();
     let base = &bases[usize::from(u8::arbitrary(&mut input).unwrap_or(0)) % bases.len()];
     let chosen: Vec<_> = base
         .structures

@@ -1,7 +1,7 @@
-//! Uses an image: reads, checks and mends it, writes a little of everything, makes snapshots, opens
-//! it again. Errors are answers.
+//! The use of an image: reads, checks and repairs it, writes to it, creates snapshots, opens it
+//! again. Errors are allowed.
 
-use super::base::Base;
+use super::base::BaseImage;
 use folio::base::Timespec;
 use folio::block::{
     Device, Finding, OverlayDevice, Repair, apply_snapshot_on, check_on, create_snapshot_on,
@@ -9,21 +9,21 @@ use folio::block::{
 };
 use std::sync::Arc;
 
-/// Bytes looked at from the start of the disk.
+/// Bytes read from the start of the disk.
 const LOOK_BYTES: u64 = 128 << 10;
-/// Runs asked for in one walk over a disk that may claim to be huge.
+/// Allocation queries in one walk, at most: a disk may claim to be huge.
 const RUNS_MAX: usize = 300;
 
-/// Opens what `device` holds, and reads it; then opens it for writing and changes it, as it is and
-/// mended. A failure to open must name the format.
-pub(super) fn image(base: &Base, device: &Arc<dyn Device>) {
+/// Opens the image on `device` and reads it; then opens it for writing and changes it, with and
+/// without a repair. An error of the open must name the format.
+pub(super) fn image(base: &BaseImage, device: &Arc<dyn Device>) {
     let sealed: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()).sealed());
     match base.open(sealed) {
         Err(error) => assert!(
             error.to_string().contains("qcow2"),
             "no structure named: {error}"
         ),
-        Ok(disk) => look(&disk),
+        Ok(disk) => read_parts(&disk),
     }
     for repair in [Repair::Nothing, Repair::Leaks, Repair::All] {
         let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()));
@@ -33,7 +33,7 @@ pub(super) fn image(base: &Base, device: &Arc<dyn Device>) {
                 break;
             };
             change(&disk, round);
-            look(&disk);
+            read_parts(&disk);
         }
         let date = Timespec::new(1_700_000_000, 0);
         let _ = create_snapshot_on(layer.clone(), "made", date);
@@ -43,27 +43,27 @@ pub(super) fn image(base: &Base, device: &Arc<dyn Device>) {
             change(&disk, 3);
         }
         let _ = apply_snapshot_on(layer.clone(), "made");
-        // What was sound, or mended, stays so.
+        // A sound or repaired image must stay sound.
         if checked.is_ok_and(|report| report.corruptions + report.check_errors == 0) {
-            let mut said = Vec::new();
+            let mut findings = Vec::new();
             let after = check_on(layer, Repair::Nothing, &mut |finding| {
-                // Of two guest clusters in one cluster, the last that stays has it alone and does
-                // not know.
+                // Of two guest clusters that shared a cluster, the last one owns it alone, but its
+                // flag still says "shared".
                 let is_flag = finding.to_string().contains("OFLAG_COPIED");
                 if !is_flag && !matches!(finding, Finding::Leak(_)) {
-                    said.push(finding.to_string());
+                    findings.push(finding.to_string());
                 }
             });
             assert!(
-                after.is_ok() && said.is_empty(),
-                "{repair:?}: {after:?}: {said:?}"
+                after.is_ok() && findings.is_empty(),
+                "{repair:?}: {after:?}: {findings:?}"
             );
         }
     }
 }
 
-/// Reads the disk's start and end, and all that is said of its holes.
-fn look(disk: &dyn Device) {
+/// Reads the disk's start and end, and its allocation map.
+fn read_parts(disk: &dyn Device) {
     let len = disk.len_bytes();
     let mut buf = vec![0; 16 << 10];
     let starts = (0..len.min(LOOK_BYTES)).step_by(buf.len());

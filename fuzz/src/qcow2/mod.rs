@@ -1,10 +1,10 @@
-//! qcow2 images: what their targets run.
+//! The functions of the qcow2 targets.
 //!
 //! ```text
-//!   base.rs        images with every kind of structure, and where each lies
-//!   edit.rs        changes to some of them, as an input asks for
-//!   exercise.rs    opens an image, reads it, changes a little of everything
-//!   operations.rs  what a disk is asked to do, compared with plain memory
+//!   base.rs        images with every kind of structure, and their offsets
+//!   edit.rs        changes to structures, given by the input
+//!   exercise.rs    opens an image, reads it, makes changes of every kind
+//!   operations.rs  disk operations, compared with plain memory
 //! ```
 
 mod base;
@@ -14,32 +14,43 @@ mod operations;
 
 pub use operations::operations as qcow2_operations;
 
-use base::Class;
+use base::StructureClass;
 
-/// Damage to the header and its extensions.
+/// Damages the header and its extensions.
 pub fn qcow2_header(data: &[u8]) {
-    edit::run(data, &[Class::Header]);
+    edit::run(data, &[StructureClass::Header]);
 }
 
-/// Damage to the L1 table and the L2 tables.
+/// Damages the L1 table and the L2 tables.
 pub fn qcow2_tables(data: &[u8]) {
-    edit::run(data, &[Class::L1, Class::L2]);
+    edit::run(data, &[StructureClass::L1, StructureClass::L2]);
 }
 
-/// Damage to the refcount table and its blocks, and to the L1 table.
+/// Damages the refcount table and its blocks, and to the L1 table.
 pub fn qcow2_refcounts(data: &[u8]) {
     edit::run(
         data,
-        &[Class::RefcountTable, Class::RefcountBlock, Class::L1],
+        &[
+            StructureClass::RefcountTable,
+            StructureClass::RefcountBlock,
+            StructureClass::L1,
+        ],
     );
 }
 
-/// Damage to the snapshot table, to the tables of snapshots, and to what the header says of them.
+/// Damages the snapshot table, the tables of snapshots, and the header's fields of them.
 pub fn qcow2_snapshots(data: &[u8]) {
-    edit::run(data, &[Class::Snapshots, Class::SnapshotL1, Class::Header]);
+    edit::run(
+        data,
+        &[
+            StructureClass::Snapshots,
+            StructureClass::SnapshotL1,
+            StructureClass::Header,
+        ],
+    );
 }
 
-/// Damage to compressed clusters and to the tables that lead there.
+/// Damages compressed clusters and the tables that point to them.
 pub fn qcow2_compressed(data: &[u8]) {
-    edit::run(data, &[Class::Compressed, Class::L2]);
+    edit::run(data, &[StructureClass::Compressed, StructureClass::L2]);
 }

@@ -1,10 +1,10 @@
-//! What a disk is asked to do, on a sound image, compared with the same on plain memory.
+//! Disk operations on a sound image, compared with plain memory.
 
-use super::base::Base;
+use super::base::BaseImage;
 use arbitrary::{Arbitrary, Unstructured};
 use folio::block::{Allocation, Device, Repair, check_on};
 
-/// Operations of one input, at most.
+/// Maximum number of operations per input.
 const OPERATIONS_MAX: usize = 60;
 
 #[derive(Debug, Arbitrary)]
@@ -17,10 +17,10 @@ enum Operation {
     Reopen,
 }
 
-/// Does what `data` says; what is read is what was written.
+/// Runs the operations given by `data`; reads must return the written bytes.
 pub fn operations(data: &[u8]) {
     let mut input = Unstructured::new(data);
-    let bases = Base::all();
+    let bases = BaseImage::all();
     let base = &bases[usize::from(u8::arbitrary(&mut input).unwrap_or(0)) % bases.len()];
     let device = base.device();
     let open = || base.open(device.clone()).expect("the image is sound");
@@ -52,7 +52,8 @@ pub fn operations(data: &[u8]) {
     );
 }
 
-/// Twice a number of 16 bits reaches beyond the disk, a length is mostly a few clusters.
+/// Returns a byte range on the disk. Twice a 16-bit number exceeds the disk; a length is mostly a
+/// few clusters.
 fn range(model: &[u8], offset: u16, len: u16) -> std::ops::Range<usize> {
     let start = usize::from(offset) * 2 % model.len();
     let len = if len & 7 == 7 {
@@ -78,7 +79,7 @@ fn run(disk: &dyn Device, model: &mut [u8], operation: &Operation) -> folio::Res
         Operation::Discard { offset, len } => {
             let range = range(model, *offset, *len);
             disk.discard(range.start as u64, range.len() as u64)?;
-            // What it reads as from now on is the disk's choice.
+            // The disk may return any bytes for the range now, so store them in the model.
             disk.read_at(&mut model[range.clone()], range.start as u64)
         }
         Operation::Read { offset, len } => {
