@@ -1,14 +1,14 @@
-//! One error type: an errno for programs, and operation, place and cause for people.
+//! The error type: an errno for programs; operation, place and cause for people.
 
 use super::Errno;
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 
-/// The result of nearly every call in Folio.
+/// The result of most calls in Folio.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What sort of failure this is, beyond its errno.
+/// The class of a failure, beyond its errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// An ordinary errno, as a system call would return it: no such file, not a directory, no
@@ -16,13 +16,13 @@ pub enum ErrorKind {
     Errno,
     /// Bytes on the medium contradict the format. Errno is EUCLEAN.
     Corrupt,
-    /// The format is sound but asks for something Folio does not do. Errno is EOPNOTSUPP.
+    /// The format is valid but needs a feature that Folio does not support. Errno is EOPNOTSUPP.
     Unsupported,
     /// The host or a device failed to read or write. Errno is the host's, often EIO.
     Io,
 }
 
-/// A failure: errno, what was attempted, where, and what lies beneath.
+/// A failure: errno, operation, place and cause.
 ///
 /// The plain errno form costs no allocation, so a failed lookup stays cheap. Printed as
 /// `place: operation: reason`; causes are chained through [`std::error::Error::source`].
@@ -43,18 +43,18 @@ struct Full {
 }
 
 impl Error {
-    /// Bytes that contradict the format: `what` is wrong at the place named later with
-    /// [`Error::at`]. EUCLEAN.
+    /// Creates an EUCLEAN error: bytes contradict the format. `what` is wrong at the place that
+    /// [`Error::at`] adds.
     pub fn corrupt(what: impl Into<Cow<'static, str>>) -> Self {
         Self::full(ErrorKind::Corrupt, Errno::UCLEAN, what.into(), None)
     }
 
-    /// Something valid that Folio does not do. EOPNOTSUPP.
+    /// Creates an EOPNOTSUPP error: the request is valid but not supported.
     pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
         Self::full(ErrorKind::Unsupported, Errno::OPNOTSUPP, what.into(), None)
     }
 
-    /// A host or device failure during `operation`; the errno is the host's where it gave one.
+    /// Creates an error of the host or a device during `operation`, with the host's errno, or EIO.
     pub fn io(operation: impl Into<Cow<'static, str>>, cause: std::io::Error) -> Self {
         let errno = Errno::from_io_error(&cause).unwrap_or(Errno::IO);
         Self::full(
@@ -65,13 +65,12 @@ impl Error {
         )
     }
 
-    /// An errno with a sentence that explains it.
+    /// Creates an error with an explanation.
     pub fn new(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Self {
         Self::full(ErrorKind::Errno, errno, reason.into(), None)
     }
 
-    /// The same failure, placed: the first call names the innermost place, later calls what
-    /// encloses it.
+    /// Adds a place: the first call names the innermost place, later calls the enclosing ones.
     #[must_use]
     pub fn at(self, place: impl Into<Cow<'static, str>>) -> Self {
         let mut full = match self.0 {
@@ -88,7 +87,7 @@ impl Error {
         Self(Repr::Full(full))
     }
 
-    /// The same failure with its cause attached.
+    /// Adds the cause.
     #[must_use]
     pub fn caused_by(self, cause: impl StdError + Send + Sync + 'static) -> Self {
         let mut full = match self.0 {
@@ -101,7 +100,7 @@ impl Error {
         Self(Repr::Full(full))
     }
 
-    /// The errno a system call would return.
+    /// Returns the errno, as of a system call.
     pub fn errno(&self) -> Errno {
         match &self.0 {
             Repr::Plain(errno) => *errno,
@@ -109,7 +108,7 @@ impl Error {
         }
     }
 
-    /// The sort of failure.
+    /// Returns the class of the failure.
     pub fn kind(&self) -> ErrorKind {
         match &self.0 {
             Repr::Plain(_) => ErrorKind::Errno,
@@ -117,7 +116,7 @@ impl Error {
         }
     }
 
-    /// The outermost place, if there is one.
+    /// Returns the outermost place, if there is one.
     pub fn place(&self) -> Option<&str> {
         match &self.0 {
             Repr::Plain(_) => None,

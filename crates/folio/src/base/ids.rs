@@ -1,4 +1,4 @@
-//! Numbers that name things, each its own type so that they cannot be mixed up.
+//! Number types of inodes and blocks, distinct so that they cannot be confused.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
-//! So many of something at most, counted by all who share it.
+//! A shared count with an upper limit.
 
 use super::sync::atomic::{AtomicU64, Ordering};
 use super::{Errno, Result};
 
-/// A count that never goes beyond its limit, whoever adds at the same time. Linux:
+/// A count that never exceeds its limit, even if several threads add at a time. Linux:
 /// `percpu_counter_limited_add`.
 #[derive(Debug)]
 pub struct Limit {
@@ -12,7 +12,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// At most `max`, of which none is used.
+    /// Creates a limit of `max`, of which nothing is used.
     pub fn new(max: u64) -> Self {
         Self {
             used: AtomicU64::new(0),
@@ -20,7 +20,10 @@ impl Limit {
         }
     }
 
-    /// Takes `count`, all of it or, with ENOSPC, nothing.
+    /// Takes `count`.
+    ///
+    /// # Errors
+    /// ENOSPC if less than `count` is free; nothing is taken then.
     pub fn take(&self, count: u64) -> Result<()> {
         let add = |used: u64| used.checked_add(count).filter(|used| *used <= self.max);
         let taken = self
@@ -29,17 +32,17 @@ impl Limit {
         taken.map(drop).map_err(|_| Errno::NOSPC.into())
     }
 
-    /// Gives back `count` of what was taken.
+    /// Returns `count` that was taken.
     pub fn give_back(&self, count: u64) {
         self.used.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// What may still be taken.
+    /// Returns how much can still be taken.
     pub fn free(&self) -> u64 {
         self.max - self.used.load(Ordering::Relaxed)
     }
@@ -50,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_all_or_nothing_up_to_the_limit() {
+    fn take_beyond_the_limit_takes_nothing() {
         let limit = Limit::new(3);
         assert!(limit.take(4).is_err());
         assert!(limit.take(u64::MAX).is_err());

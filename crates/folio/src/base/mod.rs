@@ -1,4 +1,4 @@
-//! What all layers share: errno, errors, ids and time.
+//! The vocabulary that all layers share: errno, errors, ids, time, locks and RCU.
 //!
 //! ```text
 //!   syscall  vfs  cache  fs  block
@@ -6,8 +6,11 @@
 //!                base
 //! ```
 //!
-//! Neighbours: everybody above, nobody below. No I/O; the only state of its own is who is reading
-//! ([`rcu`]).
+//! Neighbors: all layers above, no layer below. No I/O. The only state is that of RCU ([`rcu`]) and
+//! the slots of threads ([`thread_slots`]).
+//!
+//! Lock order: a registry of thread slots, or RCU's deferred drops; never both, and no other lock
+//! under either.
 
 mod error;
 mod ids;
@@ -15,6 +18,7 @@ mod limit;
 pub(crate) mod rcu;
 pub(crate) mod seq;
 pub(crate) mod sync;
+pub(crate) mod thread_slots;
 mod time;
 
 pub use error::{Error, ErrorKind, Result};
@@ -22,8 +26,8 @@ pub use ids::{InodeNumber, LogicalBlock, PhysicalBlock};
 pub use limit::Limit;
 pub use time::{Clock, Timespec};
 
-/// An error number as Linux gives it (errno(3)).
+/// An error number of Linux (errno(3)).
 pub use rustix::io::Errno;
 
-/// Bytes in one page of the page cache; also the alignment of every folio.
+/// Bytes of one page of the page cache; also the alignment of every folio.
 pub const PAGE_SIZE: usize = 4096;

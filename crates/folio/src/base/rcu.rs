@@ -1,25 +1,24 @@
-//! Read-copy-update: readers that take no lock and write to no shared memory. Linux: kernel/rcu.
+//! Read-copy-update (RCU): readers take no lock and write to no shared memory. Linux: kernel/rcu.
 //!
 //! ```text
 //!   reader   pin ......... load a pointer, use what it points to ......... unpin
-//!   writer        replace the pointer -> Grace::start ..... is_over -> the old one is the writer's alone
+//!   writer        replace the pointer -> Grace::start ..... is_over -> only the writer has the old value
 //! ```
 //!
-//! A pin is two plain stores to memory of the reader's own thread. What orders them against a
-//! writer is a barrier that the writer makes all threads pass at once (membarrier(2)); hosts
-//! without it pay a fence in each pin.
+//! A pin is two plain stores to memory of the reader's own thread. The writer orders them by a
+//! barrier in all threads at once (membarrier(2)). On hosts without it, each pin has a fence.
 //!
 //! Invariants:
-//! - R1: what was loaded under a pin stays valid until that pin ends.
+//! - R1: a pointer loaded under a pin stays valid until that pin ends.
 //! - R2: a grace period is over when every pin that began before it started has ended.
-//! - R3: nobody waits for a grace period while pinned.
-//! - R4: what is dropped by way of [`defer`] is plain memory: its drop takes no lock and does no
-//!   I/O.
+//! - R3: no thread waits for a grace period while pinned.
+//! - R4: a value dropped by [`defer`] is plain memory: its drop takes no lock and does no I/O.
 
 use super::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };
 use super::sync::{self, Mutex, process_wide, thread_local};
+use super::thread_slots::{self, SlotRelease, ThreadSlot, ThreadSlots};
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -27,7 +26,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Deferred things from which on a grace period is started for them.
+/// Deferred values from which on a grace period is started for them.
 const DEFERRED_MAX: usize = 64;
 
 process_wide! {
@@ -35,81 +34,57 @@ process_wide! {
     static EPOCH: AtomicU64 = AtomicU64::new(1);
     /// Whether writers use membarrier(2); set before the first pin and constant from then on.
     static IS_ASYMMETRIC: AtomicBool = AtomicBool::new(false);
-    /// Every thread that ever pinned; slots of threads that ended are used again.
-    static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
+    /// The pins of all threads.
+    static SLOTS: ThreadSlots<PinState> = ThreadSlots::new();
     static DEFERRED: Mutex<Deferred> =
         Mutex::new(Deferred { fresh: Vec::new(), waiting: Vec::new(), grace: None });
 }
 
-/// What one thread tells about itself; alone on its cache lines, two of which the processor fetches
-/// at once.
-#[repr(align(128))]
-struct Slot {
+/// One thread's pins.
+struct PinState {
     /// The epoch in which the outermost pin began; 0 while not pinned.
     epoch: AtomicU64,
-    /// Nested pins; only the owner looks.
+    /// The number of nested pins; only the owner reads it.
     depth: AtomicU32,
-    is_taken: AtomicBool,
 }
 
 thread_local! {
-    // Without a destructor, which makes access cheap; `RELEASE` has one for it.
-    static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
-    static RELEASE: Release = const { Release };
-}
-
-/// Gives the thread's slot back when the thread ends.
-struct Release;
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        if let Ok(Some(slot)) = SLOT.try_with(Cell::take) {
-            slot.is_taken.store(false, Ordering::Release);
-        }
-    }
+    static SLOT: Cell<Option<&'static ThreadSlot<PinState>>> = const { Cell::new(None) };
+    static RELEASE: SlotRelease<PinState> = const { SlotRelease(&SLOT) };
 }
 
 #[cold]
-fn register() -> &'static Slot {
+fn register() -> &'static ThreadSlot<PinState> {
     let mut slots = SLOTS.lock();
     if slots.is_empty() {
         let is_there = !sync::IS_MODEL_CHECKED
             && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
         IS_ASYMMETRIC.store(is_there, Ordering::Relaxed);
     }
-    let is_free = |slot: &&&'static Slot| !slot.is_taken.load(Ordering::Acquire);
-    let slot = slots.iter().find(is_free).copied().unwrap_or_else(|| {
-        let slot: &'static Slot = Box::leak(Box::new(Slot {
-            epoch: AtomicU64::new(0),
-            depth: AtomicU32::new(0),
-            is_taken: AtomicBool::new(true),
-        }));
-        slots.push(slot);
-        slot
+    let slot = thread_slots::claim(&mut slots, &SLOT, || PinState {
+        epoch: AtomicU64::new(0),
+        depth: AtomicU32::new(0),
     });
-    slot.is_taken.store(true, Ordering::Relaxed);
-    SLOT.with(|own| own.set(Some(slot)));
-    // A thread that pins while it ends keeps its slot for ever: a few bytes, and nothing waits for
-    // it.
     let _ = RELEASE.try_with(|_| ());
     slot
 }
 
-/// A pin: what is loaded under it stays valid while it lives. Nests; never leaves its thread.
+/// A pin: pointers loaded under it stay valid while it exists. Pins nest, and never leave their
+/// thread.
 pub(crate) struct Pin {
-    slot: &'static Slot,
+    slot: &'static ThreadSlot<PinState>,
     not_send: PhantomData<*const ()>,
 }
 
-/// Begins to read.
+/// Starts a read-side critical section. Linux: `rcu_read_lock`.
 #[inline]
 pub(crate) fn pin() -> Pin {
     let slot = SLOT.with(Cell::get).unwrap_or_else(register);
     let depth = slot.depth.load(Ordering::Relaxed);
     slot.depth.store(depth + 1, Ordering::Relaxed);
     if depth == 0 {
-        // Acquire: what the pin protects is loaded after the epoch. Release: whoever sees this sees
-        // the last unpin.
+        // Acquire: protected pointers are loaded after the epoch. Release: a thread that sees this
+        // store also sees the last unpin.
         slot.epoch
             .store(EPOCH.load(Ordering::Acquire), Ordering::Release);
         if IS_ASYMMETRIC.load(Ordering::Relaxed) {
@@ -135,26 +110,26 @@ impl Drop for Pin {
     }
 }
 
-/// A grace period: over when nobody is left who may have loaded what was unpublished before it
-/// started.
+/// A grace period: over when no reader is left that may have loaded a pointer that was replaced
+/// before its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grace {
     target: u64,
 }
 
 impl Grace {
-    /// Starts one, for everything unpublished so far.
+    /// Starts a grace period for all pointers replaced so far. Linux: `start_poll_synchronize_rcu`.
     pub(crate) fn start() -> Self {
         let slots = SLOTS.lock();
         fence(Ordering::SeqCst);
         let target = EPOCH.fetch_add(1, Ordering::SeqCst) + 1;
         let own = SLOT.with(Cell::get).map(std::ptr::from_ref);
-        let is_other = |slot: &&'static Slot| {
-            slot.is_taken.load(Ordering::Relaxed) && own != Some(std::ptr::from_ref(*slot))
+        let is_other = |slot: &&'static ThreadSlot<PinState>| {
+            slot.is_taken() && own != Some(std::ptr::from_ref(*slot))
         };
-        // A thread that registers later takes the lock after us and so sees what was unpublished.
+        // A thread that registers later takes the lock after this one, so it sees the new pointers.
         if slots.iter().any(is_other) && IS_ASYMMETRIC.load(Ordering::Relaxed) {
-            // Cannot fail once registered; if it did, nothing would order the readers.
+            // Cannot fail once registered; a failure would leave the readers unordered.
             assert!(
                 membarrier(MembarrierCommand::PrivateExpedited).is_ok(),
                 "membarrier works once registered"
@@ -163,23 +138,24 @@ impl Grace {
         Self { target }
     }
 
-    /// Whether it is over; never waits. Never over while the caller's own pin from before lives.
+    /// Returns whether the grace period is over; never waits. It is not over while an earlier pin
+    /// of the caller exists. Linux: `poll_state_synchronize_rcu`.
     pub(crate) fn is_over(self) -> bool {
-        let is_past = |slot: &&'static Slot| {
+        let is_past = |slot: &&'static ThreadSlot<PinState>| {
             let epoch = slot.epoch.load(Ordering::Acquire);
             epoch == 0 || epoch >= self.target
         };
         SLOTS.lock().iter().all(is_past)
     }
 
-    /// Like [`Grace::is_over`], with something to show for it.
+    /// Like [`Grace::is_over`], with a proof.
     pub(crate) fn over(self) -> Option<Over> {
         self.is_over().then_some(Over(()))
     }
 
-    /// Waits until it is over (R3).
+    /// Waits until the grace period is over (R3). Linux: `synchronize_rcu`.
     pub(crate) fn wait(self) -> Over {
-        debug_assert!(!is_pinned(), "waiting for oneself");
+        debug_assert!(!is_pinned(), "a thread would wait for its own pin");
         while !self.is_over() {
             sync::thread::yield_now();
         }
@@ -187,17 +163,17 @@ impl Grace {
     }
 }
 
-/// Shows that a grace period is over.
+/// A proof that a grace period is over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Over(());
 
-/// Whether this thread is pinned.
+/// Returns whether the calling thread is pinned.
 pub(crate) fn is_pinned() -> bool {
     SLOT.with(Cell::get)
         .is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
 }
 
-/// Plain memory that may have readers.
+/// A replaced value, plain memory that may have readers.
 type Garbage = Arc<dyn Send + Sync>;
 
 struct Deferred {
@@ -207,7 +183,7 @@ struct Deferred {
     grace: Option<Grace>,
 }
 
-/// Drops plain memory (R4) some time after every present reader has gone.
+/// Drops plain memory (R4) after every current reader has ended. Linux: `kfree_rcu`.
 pub(crate) fn defer(garbage: Garbage) {
     let mut deferred = DEFERRED.lock();
     deferred.fresh.push(garbage);
@@ -215,16 +191,16 @@ pub(crate) fn defer(garbage: Garbage) {
         return;
     }
     let fresh = std::mem::take(&mut deferred.fresh);
-    let gone = std::mem::replace(&mut deferred.waiting, fresh);
+    let unread = std::mem::replace(&mut deferred.waiting, fresh);
     deferred.grace = Some(Grace::start());
     drop(deferred);
-    drop(gone);
+    drop(unread);
 }
 
 /// A shared pointer that readers follow without a lock. Linux: `rcu_dereference`,
 /// `rcu_assign_pointer`.
 ///
-/// Writers order themselves among one another.
+/// Writers exclude one another by a lock of their own.
 pub(crate) struct RcuCell<T> {
     /// From `Arc::into_raw`, or null.
     pointer: AtomicPtr<T>,
@@ -232,7 +208,7 @@ pub(crate) struct RcuCell<T> {
 }
 
 impl<T: Send + Sync + 'static> RcuCell<T> {
-    /// A cell that holds nothing.
+    /// Creates an empty cell.
     pub(crate) const fn empty() -> Self {
         Self {
             pointer: AtomicPtr::new(std::ptr::null_mut()),
@@ -240,7 +216,7 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         }
     }
 
-    /// A cell that holds `value`.
+    /// Creates a cell with `value`.
     pub(crate) fn new(value: Arc<T>) -> Self {
         Self {
             pointer: AtomicPtr::new(Arc::into_raw(value).cast_mut()),
@@ -248,23 +224,23 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         }
     }
 
-    /// Whether it holds nothing.
+    /// Returns whether the cell is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.pointer.load(Ordering::Acquire).is_null()
     }
 
-    /// What the cell holds now, valid as long as the pin.
+    /// Returns the current value, valid as long as the pin.
     #[inline]
     pub(crate) fn load<'p>(&self, pin: &'p Pin) -> Option<&'p T> {
         self.borrow(pin).map(Ref::value)
     }
 
-    /// Like [`RcuCell::load`], for a caller who may want a reference of its own later.
+    /// Like [`RcuCell::load`], for a caller that may need a counted reference later.
     #[inline]
     pub(crate) fn borrow<'p>(&self, _pin: &'p Pin) -> Option<Ref<'p, T>> {
-        // From `Arc::into_raw`, and whoever replaces it keeps that reference until every pin that
-        // could have seen it has ended (`Replaced`, R1).
+        // From `Arc::into_raw`. A writer that replaces it keeps that reference until every pin that
+        // may have loaded it has ended (`Replaced`, R1).
         let pointer = NonNull::new(self.pointer.load(Ordering::Acquire))?;
         Some(Ref {
             pointer,
@@ -272,12 +248,12 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         })
     }
 
-    /// Another reference to what the cell holds now.
+    /// Returns a counted reference to the current value.
     pub(crate) fn get(&self, pin: &Pin) -> Option<Arc<T>> {
         Some(self.borrow(pin)?.to_arc())
     }
 
-    /// Publishes `value` and hands out what was there.
+    /// Publishes `value` and returns the old value.
     #[allow(unsafe_code)]
     pub(crate) fn replace(&self, value: Option<Arc<T>>) -> Option<Replaced<T>> {
         let new = value.map_or(std::ptr::null_mut(), |value| {
@@ -286,7 +262,7 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         // No exchange: there is one writer at a time.
         let old = self.pointer.load(Ordering::Relaxed);
         self.pointer.store(new, Ordering::Release);
-        // SAFETY: the reference that the cell held is ours now.
+        // SAFETY: the reference that the cell held is the caller's now.
         (!old.is_null()).then(|| Replaced {
             value: Some(unsafe { Arc::from_raw(old) }),
         })
@@ -295,7 +271,7 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
 
 /// A value with a reference count, borrowed without touching the count.
 pub(crate) struct Ref<'p, T> {
-    /// From `Arc::into_raw` or `Arc::as_ptr`; the reference behind it lives for `'p` at least.
+    /// From `Arc::into_raw` or `Arc::as_ptr`; that reference exists for `'p` at least.
     pointer: NonNull<T>,
     borrows: PhantomData<&'p T>,
 }
@@ -309,7 +285,7 @@ impl<T> Clone for Ref<'_, T> {
 impl<T> Copy for Ref<'_, T> {}
 
 impl<'p, T> Ref<'p, T> {
-    /// Borrows what `arc` refers to.
+    /// Borrows the value of `arc`.
     #[inline]
     pub(crate) fn new(arc: &'p Arc<T>) -> Self {
         let pointer = Arc::as_ptr(arc).cast_mut();
@@ -319,7 +295,7 @@ impl<'p, T> Ref<'p, T> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline]
     #[allow(unsafe_code)]
     pub(crate) fn value(self) -> &'p T {
@@ -327,7 +303,7 @@ impl<'p, T> Ref<'p, T> {
         unsafe { self.pointer.as_ref() }
     }
 
-    /// How many references there are.
+    /// Returns the number of strong references.
     #[allow(unsafe_code)]
     pub(crate) fn strong_count(self) -> usize {
         // SAFETY: the pointer is that of an `Arc`, one reference of which is alive for `'p`; none
@@ -336,7 +312,7 @@ impl<'p, T> Ref<'p, T> {
         Arc::strong_count(&arc)
     }
 
-    /// A reference of the caller's own.
+    /// Returns a counted reference.
     #[inline]
     #[allow(unsafe_code)]
     pub(crate) fn to_arc(self) -> Arc<T> {
@@ -353,20 +329,20 @@ impl<T> Drop for RcuCell<T> {
     fn drop(&mut self) {
         let pointer = *self.pointer.get_mut();
         if !pointer.is_null() {
-            // SAFETY: nobody else has the cell, and the reference that it holds goes with it.
+            // SAFETY: `&mut self` is the only access to the cell, whose reference is released here.
             drop(unsafe { Arc::from_raw(pointer) });
         }
     }
 }
 
-/// What an [`RcuCell`] no longer holds, but readers may still look at. Dropping it defers the drop
-/// of the value, which must be plain memory then (R4).
+/// A value that an [`RcuCell`] no longer holds, but that may still have readers. Dropping it defers
+/// the drop of the value, which must be plain memory then (R4).
 pub(crate) struct Replaced<T: Send + Sync + 'static> {
     value: Option<Arc<T>>,
 }
 
 impl<T: Send + Sync + 'static> Replaced<T> {
-    /// The value, to look at.
+    /// Returns the value.
     pub(crate) fn value(&self) -> &Arc<T> {
         // Taken only by `after`, which consumes the handle, and by drop.
         self.value
@@ -374,7 +350,7 @@ impl<T: Send + Sync + 'static> Replaced<T> {
             .unwrap_or_else(|| unreachable!("held until the end"))
     }
 
-    /// The value; the grace period that is over started after the replacement.
+    /// Takes the value, after a grace period that started after the replacement.
     pub(crate) fn after(mut self, _over: Over) -> Arc<T> {
         // As in `value`.
         self.value
@@ -397,7 +373,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_grace_period_waits_for_readers_of_before_alone() {
+    fn grace_period_waits_for_earlier_readers_only() {
         let (go, gone) = channel::<()>();
         let (pinned, is_pinned) = channel();
         let reader = std::thread::spawn(move || {
@@ -412,7 +388,7 @@ mod tests {
         let later = pin();
         go.send(()).unwrap();
         reader.join().unwrap();
-        // Other tests may have readers of before, this one has only a later one.
+        // Threads of other tests may be earlier readers; this one has a later pin only.
         while !grace.is_over() {
             std::thread::yield_now();
         }
@@ -420,18 +396,18 @@ mod tests {
     }
 
     #[test]
-    fn nested_pins_are_one() {
+    fn nested_pin_ends_with_the_outer_one() {
         let outer = pin();
         let inner = pin();
         let grace = Grace::start();
         drop(inner);
         assert!(!grace.is_over());
         drop(outer);
-        // Readers of other tests may still be there.
+        // Threads of other tests may still be pinned.
         grace.wait();
     }
 
-    /// Each value says whether it is alive; readers must never see a dead one.
+    /// A value that records its drop; readers must never see a dropped one.
     struct Canary(AtomicU64);
 
     impl Drop for Canary {
@@ -441,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_never_see_what_was_dropped() {
+    fn readers_never_see_a_dropped_value() {
         const ALIVE: u64 = 0x600d_600d;
         let canary = || Arc::new(Canary(AtomicU64::new(ALIVE)));
         let cell = Arc::new(RcuCell::new(canary()));

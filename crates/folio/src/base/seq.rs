@@ -1,17 +1,18 @@
-//! A few words read together without a lock while others change them. Linux: `seqlock_t`.
+//! A few words that are read consistently without a lock, while other threads write them. Linux:
+//! `seqlock_t`.
 
 use super::sync::atomic::{AtomicU64, Ordering, fence};
 use super::sync::{spin_loop, thread};
 
-/// Reads after which a reader lets others run: the writer it waits for may have lost its processor.
+/// Attempts after which a reader yields: the writer may have been preempted.
 const TRIES: u32 = 100;
 
-/// `N` words that are always read as one writer left them.
+/// `N` words, of which a reader always sees the values of a single write.
 ///
-/// Writers order themselves among one another. A reader writes to no shared memory; it tries again
-/// if the words change under its eyes.
+/// Writers exclude one another by a lock of their own. A reader writes to no shared memory; it
+/// retries if the words change during the read.
 pub(crate) struct SeqWords<const N: usize> {
-    /// Odd while a writer is at it.
+    /// Odd during a write.
     sequence: AtomicU64,
     words: [AtomicU64; N],
 }
@@ -24,7 +25,7 @@ impl<const N: usize> SeqWords<N> {
         }
     }
 
-    /// `COUNT` words from `FIRST` on.
+    /// Reads `COUNT` words from word `FIRST` on. Linux: `read_seqbegin`, `read_seqretry`.
     #[inline]
     pub(crate) fn read<const FIRST: usize, const COUNT: usize>(&self) -> [u64; COUNT] {
         const { assert!(FIRST + COUNT <= N, "within the words") };
@@ -32,7 +33,7 @@ impl<const N: usize> SeqWords<N> {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
             let words = std::array::from_fn(|at| self.words[FIRST + at].load(Ordering::Relaxed));
-            // The loads above come before the one below; pairs with the fence in `write`.
+            // Orders the loads above before the one below; pairs with the fence in `write`.
             fence(Ordering::Acquire);
             if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
                 return words;
@@ -46,11 +47,11 @@ impl<const N: usize> SeqWords<N> {
         }
     }
 
-    /// Sets all words.
+    /// Writes all words. Linux: `write_seqlock`.
     pub(crate) fn write(&self, words: [u64; N]) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Who sees a word of ours sees the odd number too.
+        // A reader that sees a new word also sees the odd sequence.
         fence(Ordering::Release);
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_never_see_half_a_change() {
+    fn readers_never_see_a_partial_write() {
         let shared = SeqWords::new([0; 8]);
         std::thread::scope(|scope| {
             for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Points in time, and the clock they come from.
+//! Time stamps, and the clock that they come from.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -15,25 +15,25 @@ pub struct Timespec {
 }
 
 impl Timespec {
-    /// The point `secs` seconds and `nanos` nanoseconds after the epoch.
+    /// Creates the time `secs` seconds and `nanos` nanoseconds after the epoch.
     pub const fn new(secs: i64, nanos: u32) -> Self {
         Self { secs, nanos }
     }
 }
 
-/// Where "now" comes from.
+/// The source of the current time.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Clock {
     /// The host's real-time clock.
     #[default]
     System,
-    /// Always the same instant, for reproducible images (`SOURCE_DATE_EPOCH`).
+    /// A fixed time, for reproducible images (`SOURCE_DATE_EPOCH`).
     Fixed(Timespec),
 }
 
 impl Clock {
-    /// The current time; from the host as its last timer tick saw it, a few milliseconds ago at
-    /// most. Linux stamps inodes with that time too (`ktime_get_coarse_real_ts64`).
+    /// Returns the current time. The host's is that of its last timer tick, a few milliseconds ago
+    /// at most. Linux: `ktime_get_coarse_real_ts64`, which stamps inodes too.
     pub fn now(&self) -> Timespec {
         match self {
             Self::Fixed(time) => *time,

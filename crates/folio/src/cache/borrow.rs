@@ -1,34 +1,35 @@
-//! Reading without a copy: pages held in memory, and what a write takes its bytes from.
+//! Reads without a copy: pages of a file that stay in memory. Linux: `filemap_splice_read`.
 
-use super::folio::Hold;
-use super::locked::{PageReadGuard, PageWriteGuard, pieces};
-use super::mapping::{Inner, Mapping, PAGE};
-use super::pool::Frame;
+use super::folio::{Frame, PAGE};
+use super::folio_ref::FolioRef;
+use super::locked::{PageReadGuard, pieces};
+use super::mapping::{AddressSpace, Mapping};
 use crate::base::{PAGE_SIZE, Result};
 use smallvec::SmallVec;
-use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages that one borrow holds at most: 2 MiB.
+/// Most pages of one borrow: 2 MiB.
 const BORROW_MAX: u64 = 512;
 
-/// Bytes of a file, held in memory: neither reclaim nor truncation gives the pages to anybody else
-/// meanwhile.
+/// Bytes of a file that stay in memory: neither reclaim nor truncation reuses the pages meanwhile.
 ///
 /// The bytes are those of the file, not a copy: a write to the file changes them, unless they are
-/// being looked at.
+/// locked by [`Borrowed::read`].
 pub struct Borrowed {
-    owner: Arc<Inner>,
-    /// In order; a hole has none.
-    frames: SmallVec<[Option<Frame>; 16]>,
-    /// The part that was asked for, from the first page's beginning.
-    range: Range<usize>,
+    pub(super) owner: Arc<AddressSpace>,
+    /// The frames in order; `None` is a hole.
+    pub(super) frames: SmallVec<[Option<Frame>; 16]>,
+    /// The requested bytes, relative to the start of the first page.
+    pub(super) range: Range<usize>,
 }
 
 impl Mapping {
-    /// Holds the pages of up to `len_bytes` bytes from `offset` on, reading those that are not in
-    /// memory. Fewer at the end of the file, and after 2 MiB; none at or past the end.
+    /// Borrows up to `len_bytes` bytes from byte `offset`, and reads absent pages. Returns fewer at
+    /// the end of the file and beyond 2 MiB; none at or past the end.
+    ///
+    /// # Errors
+    /// The store's, or ENOMEM, if not a single page could be read. Linux: `filemap_splice_read`.
     pub fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
         let start = (offset % PAGE) as usize;
         let most = (BORROW_MAX * PAGE) as usize - start;
@@ -44,12 +45,12 @@ impl Mapping {
         let pages = offset / PAGE..(offset + len as u64).div_ceil(PAGE);
         for index in if len == 0 { 0..0 } else { pages.clone() } {
             match self.0.hold(index, pages.end - index) {
-                Ok(hold) => borrowed.frames.push(hold.map(Hold::keep)),
+                Ok(hold) => borrowed.frames.push(hold.map(FolioRef::into_frame)),
                 Err(error) if borrowed.frames.is_empty() => return Err(error),
                 Err(_) => break,
             }
         }
-        // The file may have become shorter meanwhile.
+        // The file may have been truncated meanwhile.
         let len = len.min(
             self.size_bytes()
                 .saturating_sub(offset)
@@ -63,10 +64,10 @@ impl Mapping {
     }
 }
 
-impl Inner {
-    /// The page at `index`, brought in if need be, with `wanted` pages being asked for; none for a
-    /// hole.
-    fn hold(self: &Arc<Self>, index: u64, wanted: u64) -> Result<Option<Hold<'_>>> {
+impl AddressSpace {
+    /// Returns a reference of the page at `index`, read if absent as the first of `wanted` pages;
+    /// `None` for a hole.
+    fn hold(self: &Arc<Self>, index: u64, wanted: u64) -> Result<Option<FolioRef<'_>>> {
         loop {
             if let Some(hold) = self.hold_cached(index) {
                 return Ok(Some(hold));
@@ -80,19 +81,18 @@ impl Inner {
 }
 
 impl Borrowed {
-    /// Bytes held.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether none are: the end of the file.
+    /// Returns whether there are no bytes: the end of the file.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// Locks the bytes, to be looked at. Who writes to these pages waits as long as that lives, so
-    /// a thread that has it must neither write there itself nor look at the same pages by a second
-    /// borrow.
+    /// Locks the bytes for reading. Writers of these pages wait while the result exists. So the
+    /// thread that has it must neither write to the pages nor lock them by a second borrow.
     pub fn read(&self) -> BorrowedRead<'_> {
         let lock = |frame: &Option<Frame>| {
             frame.map(|frame| PageReadGuard::lock(self.owner.pool(), frame))
@@ -102,32 +102,24 @@ impl Borrowed {
             range: self.range.clone(),
         }
     }
-
-    /// The bytes as what a write takes: they go from page to page without a buffer between.
-    pub fn source(&self) -> Source<'_> {
-        Source {
-            from: From::Pages(self),
-            range: self.range.clone(),
-        }
-    }
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
         for frame in self.frames.iter().flatten() {
-            drop(Hold::adopt(self.owner.pool(), *frame));
+            drop(FolioRef::from_frame(self.owner.pool(), *frame));
         }
     }
 }
 
-/// Bytes of a file that stand still while they are looked at.
+/// Locked bytes of a file: they do not change while this exists.
 pub struct BorrowedRead<'a> {
-    guards: SmallVec<[Option<PageReadGuard<'a>>; 16]>,
-    range: Range<usize>,
+    pub(super) guards: SmallVec<[Option<PageReadGuard<'a>>; 16]>,
+    pub(super) range: Range<usize>,
 }
 
 impl BorrowedRead<'_> {
-    /// The bytes in order, in as few pieces as they lie in.
+    /// Returns the bytes in order, in as few slices as their memory allows.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = 0;
         pieces(&self.guards).into_iter().filter_map(move |piece| {
@@ -137,91 +129,5 @@ impl BorrowedRead<'_> {
             let start = self.range.start.max(start);
             (start < end).then(|| &piece[start + piece.len() - at..end + piece.len() - at])
         })
-    }
-}
-
-/// What a write takes its bytes from.
-#[derive(Clone)]
-pub struct Source<'a> {
-    from: From<'a>,
-    range: Range<usize>,
-}
-
-#[derive(Clone, Copy)]
-enum From<'a> {
-    Bytes(&'a [u8]),
-    Pages(&'a Borrowed),
-}
-
-impl<'a> std::convert::From<&'a [u8]> for Source<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Self {
-            from: From::Bytes(bytes),
-            range: 0..bytes.len(),
-        }
-    }
-}
-
-impl Source<'_> {
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.range.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.range.is_empty()
-    }
-
-    /// Shows the bytes to `take`, in as few pieces as they lie in; nobody changes them meanwhile.
-    pub fn with_slices<T>(&self, take: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
-        match self.from {
-            From::Bytes(bytes) => take(&[IoSlice::new(&bytes[self.range.clone()])]),
-            From::Pages(borrowed) => {
-                let read = BorrowedRead {
-                    range: self.range.clone(),
-                    ..borrowed.read()
-                };
-                let slices: SmallVec<[IoSlice<'_>; 8]> = read.slices().map(IoSlice::new).collect();
-                take(&slices)
-            }
-        }
-    }
-
-    /// At most `len` bytes from `start` on.
-    pub fn part(&self, start: usize, len: usize) -> Self {
-        let start = (self.range.start + start).min(self.range.end);
-        Self {
-            from: self.from,
-            range: start..start.saturating_add(len).min(self.range.end),
-        }
-    }
-
-    /// Copies all bytes into a page, `start` bytes from its beginning.
-    #[inline]
-    pub(super) fn put(&self, page: &mut PageWriteGuard<'_>, start: usize) {
-        match self.from {
-            From::Bytes(bytes) => page.copy_in(start, &bytes[self.range.clone()]),
-            From::Pages(borrowed) => self.put_pages(borrowed, page, start),
-        }
-    }
-
-    fn put_pages(&self, borrowed: &Borrowed, page: &mut PageWriteGuard<'_>, start: usize) {
-        let mut done = 0;
-        while done < self.len() {
-            let at = self.range.start + done;
-            let count = (PAGE_SIZE - at % PAGE_SIZE).min(self.len() - done);
-            match borrowed.frames[at / PAGE_SIZE] {
-                Some(frame) => page.copy_from_page(
-                    start + done,
-                    borrowed.owner.pool(),
-                    frame,
-                    at % PAGE_SIZE,
-                    count,
-                ),
-                None => page.zero(start + done..start + done + count),
-            }
-            done += count;
-        }
     }
 }

@@ -1,29 +1,30 @@
-//! Copies between a page and a caller's buffer, by the one loop that was measured best.
+//! Copies between a page and a caller's buffer, by the loop that was measured fastest. Linux:
+//! `copy_folio_to_iter`.
 //!
-//! A page that is read may be written at the same time, as in Linux: the reader gets old bytes, new
-//! bytes, or some of each. Such a copy must not be visible to the compiler as a plain read, which
-//! could assume that nobody writes. Both directions are therefore a call that the compiler cannot
-//! look into: the C library's, which for every length measured was as fast as the best of vector
-//! loops and `rep movsb`.
+//! A page may be written while it is read, as in Linux: the reader gets old bytes, new bytes, or
+//! some of each. The compiler must not see such a copy as a plain read, since it could assume that
+//! no thread writes. So both directions are calls that the compiler cannot analyze: those of the C
+//! library, which for every measured length were as fast as the best of vector loops and `rep
+//! movsb`.
 
 #![allow(unsafe_code)]
 
 use crate::base::sync;
 
-/// Copies from a page that others may be writing.
+/// Copies from a page that other threads may be writing.
 ///
 /// # Safety
 /// `from` is valid for reads of `to.len()` bytes.
 #[inline]
 pub(super) unsafe fn from_page(from: *const u8, to: &mut [u8]) {
-    // SAFETY: as the caller promises; `to` is ours to write.
+    // SAFETY: as the caller promises; `to` is exclusively borrowed.
     unsafe { copy(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// Copies to a page that others may be reading.
+/// Copies to a page that other threads may be reading.
 ///
 /// # Safety
-/// `to` is valid for writes of `from.len()` bytes, and nobody else writes them.
+/// `to` is valid for writes of `from.len()` bytes, and no other thread writes them.
 #[inline]
 pub(super) unsafe fn to_page(to: *mut u8, from: &[u8]) {
     // SAFETY: as the caller promises.
@@ -33,17 +34,17 @@ pub(super) unsafe fn to_page(to: *mut u8, from: &[u8]) {
 /// Copies from page to page, which may be the same.
 ///
 /// # Safety
-/// Both are valid for `len` bytes, and nobody else writes `to`.
+/// Both are valid for `len` bytes, and no other thread writes `to`.
 #[inline]
 pub(super) unsafe fn between_pages(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
     unsafe { OPAQUE_COPY.get()(to, from, len) };
 }
 
-/// Zeroes part of a page that others may be reading.
+/// Zeroes part of a page that other threads may be reading.
 ///
 /// # Safety
-/// `to` is valid for writes of `len` bytes, and nobody else writes them.
+/// `to` is valid for writes of `len` bytes, and no other thread writes them.
 #[inline]
 pub(super) unsafe fn zero(to: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
@@ -55,7 +56,7 @@ pub(super) unsafe fn zero(to: *mut u8, len: usize) {
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     if sync::IS_MODEL_CHECKED {
-        // The model checker lets others in before and in the middle.
+        // The model checker can switch threads before the copy and in its middle.
         let half = len / 2;
         sync::step();
         // SAFETY: as the caller promises.
@@ -81,7 +82,7 @@ unsafe extern "C" {
     fn memset(to: *mut u8, byte: i32, len: usize) -> *mut u8;
 }
 
-/// A function known only when the program runs, as far as the compiler can tell.
+/// A function that the compiler does not know at compile time.
 struct Opaque<F>(F);
 
 impl<F: std::marker::Copy> Opaque<F> {
@@ -91,6 +92,6 @@ impl<F: std::marker::Copy> Opaque<F> {
     }
 }
 
-// A caller's buffer may be a page that it has locked, even the one it reads from.
+// memmove: a caller's buffer may be a page that it has locked, even the one that it reads.
 static OPAQUE_COPY: Opaque<Copy> = Opaque(memmove);
 static OPAQUE_SET: Opaque<Set> = Opaque(memset);

@@ -1,135 +1,140 @@
-//! Misses: bringing pages in from the store, for a reader who waits and for one who will come.
+//! Misses: reads of pages from the store, for a waiting reader or ahead of one. Linux:
+//! `filemap_get_pages`, mm/readahead.c.
 
-use super::folio::Hold;
-use super::index::{BLOCK, Word};
+use super::folio::{Frame, LARGE_FOLIO_PAGES, PAGE};
+use super::folio_ref::FolioRef;
+use super::index::Word;
 use super::locked::{PageReadGuard, PageWriteGuard, slices_mut};
-use super::mapping::{Inner, Mapping, PAGE};
-use super::pool::Frame;
-use super::readahead::{Plan, ReadPattern};
+use super::mapping::{AddressSpace, Mapping};
+use super::readahead::{ReadPattern, ReadaheadPlan};
 use crate::base::rcu;
 use crate::base::sync::atomic::Ordering;
 use crate::base::{Errno, Result};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// Pages brought in ahead, as 1 / this of all.
+/// Most pages read ahead at a time, as 1 / this of all.
 const AHEAD_SHARE: u64 = 8;
-/// Pages looked at to find where the next window starts; the table is locked meanwhile.
+/// Most pages examined to find the start of the next window, with the state locked.
 const LOOKS_MAX: u64 = 4096;
-/// Pages brought in by one call to the store.
+/// Most pages of one call to the store.
 const FILL_MAX: u64 = 512;
 
-/// How a page comes in.
+/// The purpose of a read from the store.
 #[derive(Clone, Copy)]
-struct Purpose {
-    /// Pages from the first on that somebody waits for.
+struct FillPurpose {
+    /// The number of pages, from the first one, that a reader waits for.
     wanted: u64,
-    /// The page to mark.
+    /// The page to mark for the next readahead.
     mark: Option<u64>,
 }
 
 impl Mapping {
-    /// Brings the pages `first..first+count` in with few large reads, in the background where there
-    /// is a thread; of more pages than the cache has, the first. Absent memory or errors are no
-    /// failure.
+    /// Reads the pages `first..first+count` ahead with few large reads, in the background if there
+    /// is a thread; at most as many as the cache has. Ignores errors and lack of memory. Linux:
+    /// `force_page_cache_readahead`.
     pub fn read_ahead(&self, first: u64, count: u64) {
         let end = first.saturating_add(count.min(self.0.pool.budget()));
-        self.0.start_readahead(Plan {
+        self.0.start_readahead(ReadaheadPlan {
             pages: first..end,
             mark: None,
         });
     }
 
-    /// How the file will be read. Linux: posix_fadvise(2), which says it for one open file.
+    /// Sets the expected pattern of reads. Linux: posix_fadvise(2), for one open file.
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
-        self.0.table.lock().readahead.pattern = pattern;
+        self.0.state.lock().readahead.pattern = pattern;
         self.0.is_no_reuse.store(false, Ordering::Relaxed);
     }
 
-    /// Reads from now on leave no trace that would keep pages in memory. Linux:
-    /// `POSIX_FADV_NOREUSE`.
+    /// Lets later reads not mark pages as accessed. Linux: `POSIX_FADV_NOREUSE`.
     pub fn set_no_reuse(&self) {
         self.0.is_no_reuse.store(true, Ordering::Relaxed);
     }
 }
 
-impl Inner {
-    /// Does what a reader needs who found no page at `index` that can be read at once: `wanted`
-    /// pages are asked for from there on. The reader looks again afterwards. Returns the pages that
-    /// had to be read for it.
+impl AddressSpace {
+    /// Handles a miss of a reader at `index`, which wants `wanted` pages from there: reads pages,
+    /// waits for a read under way, or starts readahead. The reader looks again afterwards. Returns
+    /// the number of pages read for the reader.
+    ///
+    /// # Errors
+    /// The store's or the swap device's, or ENOMEM. Linux: `filemap_get_pages`.
     pub(super) fn fault(self: &Arc<Self>, index: u64, wanted: u64) -> Result<u64> {
         let pin = rcu::pin();
-        let mut table = self.table.lock();
+        let mut state = self.state.lock();
         let word = self.index.word(index, &pin);
         if let Some(frame) = word.frame() {
             if word.has(Word::BUSY) {
-                let hold = Hold::try_new(&self.pool, frame);
-                drop((table, pin));
-                // Somebody reads it; when the bytes are unlocked, it is there or gone.
+                let hold = FolioRef::try_new(&self.pool, frame);
+                drop((state, pin));
+                // Another thread reads it; when the bytes are unlocked, it is present or removed.
                 if let Some(hold) = hold {
                     drop(PageReadGuard::lock(&self.pool, hold.frame()));
                 }
             } else if word.has(Word::MARK) {
                 self.index.change(index, 0, Word::MARK, &pin);
-                self.index.try_join(index, &pin);
+                self.index.try_form_large(index, &pin);
                 let mut missing = index + 1;
                 while missing - index < LOOKS_MAX && self.index.word(missing, &pin) != Word::ABSENT
                 {
                     missing += 1;
                 }
-                let plan = table.readahead.on_mark(missing);
-                drop((table, pin));
+                let plan = state.readahead.on_mark(missing);
+                drop((state, pin));
                 self.start_readahead(plan);
             }
             return Ok(0);
         }
         if self.store.is_none() {
-            drop((table, pin));
+            drop((state, pin));
             return self.swap_in(index).map(u64::from);
         }
-        let is_there = |back: &u64| {
+        let is_present = |back: &u64| {
             index
                 .checked_sub(*back)
                 .is_some_and(|i| self.index.word(i, &pin) != Word::ABSENT)
         };
-        let history = (1..=BLOCK).take_while(is_there).count() as u64;
-        let mut plan = table.readahead.on_miss(index, wanted, history);
-        drop((table, pin));
-        // In a small cache, pages far ahead would go again before anybody comes for them.
+        let history = (1..=LARGE_FOLIO_PAGES).take_while(is_present).count() as u64;
+        let mut plan = state.readahead.on_miss(index, wanted, history);
+        drop((state, pin));
+        // In a small cache, pages far ahead would be evicted before their use.
         let len_max = (self.pool.budget() / AHEAD_SHARE).max(wanted);
         plan.pages.end = plan.pages.end.min(index.saturating_add(len_max));
         let is_more = plan.pages.end - plan.pages.start > wanted;
         let filled = self.fill(
             plan.pages,
-            Purpose {
+            FillPurpose {
                 wanted,
                 mark: plan.mark,
             },
         );
         match filled {
-            // Only what was asked for may fail the caller; what comes ahead is a guess.
-            Err(_) if is_more => self.fill(index..index + wanted, Purpose { wanted, mark: None }),
+            // Only the wanted pages may fail the reader; pages ahead are a guess.
+            Err(_) if is_more => {
+                self.fill(index..index + wanted, FillPurpose { wanted, mark: None })
+            }
             filled => filled,
         }
         .map(|count| count.min(wanted))
     }
 
-    /// Has a thread bring pages in, or does it itself where there is none.
-    fn start_readahead(self: &Arc<Self>, plan: Plan) {
+    /// Passes a plan to the readahead thread, or reads the pages itself if there is none.
+    fn start_readahead(self: &Arc<Self>, plan: ReadaheadPlan) {
         if plan.pages.start * PAGE >= self.size_bytes.load(Ordering::Acquire) {
             return;
         }
         if let Some(plan) = self
             .cache()
             .readahead_thread
-            .submit(Arc::downgrade(self), plan)
+            .submit(Arc::<Self>::downgrade(self), plan)
         {
             self.fill_ahead(&plan);
         }
     }
 
-    /// Brings pages in that nobody waits for; absent memory or errors are no failure.
-    pub(super) fn fill_ahead(self: &Arc<Self>, plan: &Plan) {
+    /// Reads pages that no reader waits for. Ignores errors and lack of memory.
+    pub(super) fn fill_ahead(self: &Arc<Self>, plan: &ReadaheadPlan) {
         let mut at = plan.pages.start;
         let end = plan
             .pages
@@ -138,7 +143,7 @@ impl Inner {
         while at < end {
             match self.fill(
                 at..end,
-                Purpose {
+                FillPurpose {
                     wanted: 0,
                     mark: plan.mark,
                 },
@@ -149,9 +154,9 @@ impl Inner {
         }
     }
 
-    /// Reads pages from the first on with one call to the store; stops at a page that is present,
-    /// and at the end of the file. Returns how many came in.
-    fn fill(self: &Arc<Self>, pages: Range<u64>, purpose: Purpose) -> Result<u64> {
+    /// Reads pages from the first one with one call to the store; stops at a present page and at
+    /// the end of the file. Returns the number of pages read.
+    fn fill(self: &Arc<Self>, pages: Range<u64>, purpose: FillPurpose) -> Result<u64> {
         let Some(store) = self.store.as_ref().and_then(Weak::upgrade) else {
             return Err(Errno::IO.into());
         };
@@ -162,10 +167,10 @@ impl Inner {
             .min(file_pages.max(at_least))
             .min(pages.start.saturating_add(FILL_MAX));
         let frames = self.frames_for(pages.start..end, purpose.wanted)?;
-        let mut holds: Vec<Hold<'_>> = Vec::with_capacity(frames.len());
+        let mut holds: Vec<FolioRef<'_>> = Vec::with_capacity(frames.len());
         for (index, frame) in (pages.start..).zip(&frames) {
             self.pool.folio(*frame).begin(self.number, index);
-            holds.push(Hold::adopt(&self.pool, *frame));
+            holds.push(FolioRef::from_frame(&self.pool, *frame));
         }
         let mut guards: Vec<_> = holds
             .iter()
@@ -192,9 +197,8 @@ impl Inner {
         result.map(|()| taken)
     }
 
-    /// Frames for pages that are absent, up to the first that is not; whole blocks in one piece
-    /// where possible. At least one if any is wanted, fewer than there are pages if memory is
-    /// short.
+    /// Allocates frames for absent pages, up to the first present one; large folios where possible.
+    /// At least one frame if any page is wanted, and fewer than pages if memory is short.
     fn frames_for(&self, pages: Range<u64>, wanted: u64) -> Result<Vec<Frame>> {
         let pin = rcu::pin();
         let absent = pages
@@ -207,15 +211,15 @@ impl Inner {
         let mut index = pages.start;
         self.cache().make_room(absent);
         while index < end {
-            if index.is_multiple_of(BLOCK)
-                && end - index >= BLOCK
+            if index.is_multiple_of(LARGE_FOLIO_PAGES)
+                && end - index >= LARGE_FOLIO_PAGES
                 && let Some(first) = self.cache().group()
             {
-                frames.extend(first..first + BLOCK as Frame);
-                index += BLOCK;
+                frames.extend(first..first + LARGE_FOLIO_PAGES as Frame);
+                index += LARGE_FOLIO_PAGES;
                 continue;
             }
-            // Nobody waits for what comes ahead: it must not push the budget.
+            // No reader waits for pages ahead: they must not exceed the budget.
             let is_ahead = index >= pages.start + wanted;
             let frame = if is_ahead {
                 self.cache().frame_within_budget()
@@ -232,38 +236,38 @@ impl Inner {
         Ok(frames)
     }
 
-    /// Puts pages in that are being read, up to the first that is there already.
-    fn insert_busy(&self, first: u64, holds: &[Hold<'_>]) -> usize {
+    /// Inserts busy pages into the index, up to the first present one. Returns their number.
+    fn insert_busy(&self, first: u64, holds: &[FolioRef<'_>]) -> usize {
         let pin = rcu::pin();
-        let _table = self.table.lock();
+        let _table = self.state.lock();
         let mut taken = 0;
         for (index, hold) in (first..).zip(holds) {
             if self.index.word(index, &pin) != Word::ABSENT {
                 break;
             }
-            let Some(counted) = Hold::try_new(&self.pool, hold.frame()) else {
+            let Some(counted) = FolioRef::try_new(&self.pool, hold.frame()) else {
                 break;
             };
             self.index
-                .insert(index, Word::new(counted.keep(), Word::BUSY), &pin);
+                .insert(index, Word::new(counted.into_frame(), Word::BUSY), &pin);
             taken += 1;
         }
         self.page_count.fetch_add(taken as u64, Ordering::Relaxed);
         taken
     }
 
-    /// Pages are read: they are up to date now, or gone if that failed.
-    fn end_fill(&self, first: u64, holds: &[Hold<'_>], purpose: Purpose, is_ok: bool) {
+    /// Ends a read: the pages are up to date, or removed if it failed.
+    fn end_fill(&self, first: u64, holds: &[FolioRef<'_>], purpose: FillPurpose, is_ok: bool) {
         let pin = rcu::pin();
-        let mut gone = Vec::new();
-        let table = self.table.lock();
+        let mut removed = Vec::new();
+        let state = self.state.lock();
         for (index, hold) in (first..).zip(holds) {
-            // Truncation may have taken it out.
+            // Truncation may have removed it.
             if self.index.word(index, &pin).frame() != Some(hold.frame()) {
                 continue;
             }
             if !is_ok {
-                gone.extend(self.take_out(index, &pin));
+                removed.extend(self.take_out(index, &pin));
                 continue;
             }
             if index >= first + purpose.wanted {
@@ -275,25 +279,26 @@ impl Inner {
                 0
             };
             self.index.change(index, mark, Word::BUSY, &pin);
-            if index % BLOCK == BLOCK - 1 {
-                self.index.try_join(index, &pin);
+            if index % LARGE_FOLIO_PAGES == LARGE_FOLIO_PAGES - 1 {
+                self.index.try_form_large(index, &pin);
             }
         }
-        drop(table);
-        self.release(gone);
+        drop(state);
+        self.release(removed);
     }
 
-    /// Lets reclaim know of pages that just came in, if they have a place to come back from.
+    /// Adds new pages to the queues of reclaim, if they can be evicted or swapped.
     pub(super) fn add_candidates(&self, frames: &[Frame]) {
         if self.store.is_some() || self.swap().is_some() {
-            self.cache().add_candidates(self, frames);
+            let refaulted = self.cache().add_candidates(self.number, frames);
+            self.count(|tally| &tally.refaulted_pages, refaulted);
         }
     }
 
-    /// Lets go of the index's count of frames that were taken out. Nobody may hold the table.
+    /// Releases the index's references of removed frames. The caller has the state unlocked.
     pub(super) fn release(&self, frames: Vec<Frame>) {
         frames
             .into_iter()
-            .for_each(|frame| drop(Hold::adopt(&self.pool, frame)));
+            .for_each(|frame| drop(FolioRef::from_frame(&self.pool, frame)));
     }
 }

@@ -1,11 +1,12 @@
-//! Dirty pages of one mapping: marking them, and writing them in runs as long as they come.
+//! Dirty pages of one mapping: marking them, and writing them in long runs. Linux:
+//! `filemap_fdatawrite`, `write_cache_pages` (mm/page-writeback.c).
 
-use super::Store;
-use super::folio::Hold;
+use super::folio::{Frame, PAGE};
+use super::folio_ref::FolioRef;
 use super::index::Word;
 use super::locked::{PageReadGuard, slices};
-use super::mapping::{Inner, Mapping, PAGE, Table};
-use super::pool::Frame;
+use super::mapping::{AddressSpace, AddressSpaceState, Mapping};
+use super::store::Store;
 use crate::base::Result;
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::Ordering;
@@ -14,49 +15,58 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pages in one call to the store.
+/// Most pages of one call to the store.
 const RUN_MAX: u64 = 1024;
 
 impl Mapping {
-    /// Writes the dirty pages that touch `range` (in bytes) to the store, in runs as long as they
-    /// come, and waits. On error the pages stay dirty and the error is remembered for
-    /// [`Mapping::check_error`].
+    /// Writes the dirty pages that touch `range` (in bytes) to the store, in runs as long as
+    /// possible, and waits.
+    ///
+    /// # Errors
+    /// The first error of the store. The pages stay dirty, and [`Mapping::check_error`] reports the
+    /// error again. Linux: `filemap_write_and_wait_range`.
     pub fn write_back(&self, range: Range<u64>) -> Result<()> {
         self.0.write_back(range)
     }
 
-    /// Writes the dirty pages that touch `range` (in bytes), but for those that somebody else is
-    /// writing. Errors are remembered, too.
+    /// Writes the dirty pages that touch `range` (in bytes), except those that another thread is
+    /// writing.
+    ///
+    /// # Errors
+    /// As for [`Mapping::write_back`]. Linux: `filemap_fdatawrite_range`.
     pub fn write_dirty(&self, range: Range<u64>) -> Result<()> {
         self.0.write_dirty(range)
     }
 
-    /// Holds back who is about to make pages dirty by their handles while too much is dirty
-    /// already, as [`Mapping::write`] does by itself. With no page's bytes locked.
+    /// Throttles a caller that is about to dirty pages by their handles while too many pages are
+    /// dirty; [`Mapping::write`] throttles by itself. The caller has no page locked.
+    ///
+    /// # Errors
+    /// The store's, if too many pages stay dirty. Linux: `balance_dirty_pages_ratelimited`.
     pub fn throttle(&self) -> Result<()> {
         self.0.writeback.throttle()
     }
 
-    /// Waits for the writes that are under way.
+    /// Waits for writeback under way. Linux: `filemap_fdatawait`.
     pub fn wait_written(&self) {
         self.0.wait_written();
     }
 
-    /// How many pages are dirty.
+    /// Returns the number of dirty pages.
     pub fn dirty_pages(&self) -> u64 {
-        self.0.table.lock().dirty_count
+        self.0.state.lock().dirty_count
     }
 
-    /// Whether any page is dirty or being written.
+    /// Returns whether any page is dirty or being written.
     pub fn is_dirty(&self) -> bool {
-        let table = self.0.table.lock();
-        table.dirty_count > 0 || table.runs_in_flight > 0
+        let state = self.0.state.lock();
+        state.dirty_count > 0 || state.runs_in_flight > 0
     }
 }
 
-impl Inner {
-    /// The page is dirty from now on, if it still is the one at `index`. The caller has its bytes
-    /// locked.
+impl AddressSpace {
+    /// Marks a page dirty, if it is still the one at `index`. The caller has its bytes locked.
+    /// Linux: `filemap_dirty_folio`.
     pub(super) fn mark_dirty(self: &Arc<Self>, index: u64, frame: Frame) {
         if self.store.is_none() {
             return;
@@ -66,14 +76,19 @@ impl Inner {
         if word.frame() != Some(frame) || word.has(Word::DIRTY) {
             return;
         }
-        let mut table = self.table.lock();
-        // A page that was truncated away meanwhile belongs to nobody.
+        let mut state = self.state.lock();
+        // A page that was truncated meanwhile has no file any more.
         if self.index.word(index, &pin).frame() == Some(frame) {
-            self.mark_dirty_locked(&mut table, index, &pin);
+            self.mark_dirty_locked(&mut state, index, &pin);
         }
     }
 
-    pub(super) fn mark_dirty_locked(self: &Arc<Self>, table: &mut Table, index: u64, pin: &Pin) {
+    pub(super) fn mark_dirty_locked(
+        self: &Arc<Self>,
+        state: &mut AddressSpaceState,
+        index: u64,
+        pin: &Pin,
+    ) {
         let Some(store) = &self.store else { return };
         if self
             .index
@@ -82,58 +97,59 @@ impl Inner {
         {
             return;
         }
-        if table.dirty_count == 0 {
-            table.dirty_since = Some(Instant::now());
+        if state.dirty_count == 0 {
+            state.dirty_since = Some(Instant::now());
         }
-        table.dirty_count += 1;
+        state.dirty_count += 1;
         self.writeback.count_dirty(1);
         self.count(|tally| &tally.dirtied_pages, 1);
         self.count(|tally| &tally.dirty_pages, 1);
-        if table.held_store.is_none() {
-            table.held_store = store.upgrade();
+        if state.held_store.is_none() {
+            state.held_store = store.upgrade();
         }
-        if !table.is_listed {
-            table.is_listed = true;
+        if !state.is_listed {
+            state.is_listed = true;
             self.writeback.list(self.clone());
         }
     }
 
-    /// `count` pages are no longer dirty.
-    pub(super) fn uncount_dirty(&self, table: &mut Table, count: u64) {
-        table.dirty_count -= count;
+    /// Counts `count` dirty pages less.
+    pub(super) fn uncount_dirty(&self, state: &mut AddressSpaceState, count: u64) {
+        state.dirty_count -= count;
         self.writeback.count_dirty(-(count as i64));
         self.count(|tally| &tally.dirty_pages, count.wrapping_neg());
     }
 
-    /// Whether the first dirty page has been so for this long.
+    /// Returns whether the oldest dirty page has been dirty for `age`.
     pub(super) fn is_dirty_since(&self, now: Instant, age: Duration) -> bool {
-        let table = self.table.lock();
-        let since = table.dirty_since.filter(|_| table.dirty_count > 0);
+        let state = self.state.lock();
+        let since = state.dirty_since.filter(|_| state.dirty_count > 0);
         since.is_some_and(|since| now.saturating_duration_since(since) >= age)
     }
 
-    /// Whether the device's list must keep this mapping. If not, the next dirty page lists it anew.
+    /// Returns whether the device's list must keep this mapping. If not, the next dirty page adds
+    /// it again.
     pub(super) fn stays_listed(&self) -> bool {
-        let mut table = self.table.lock();
-        table.is_listed = table.dirty_count > 0 || table.runs_in_flight > 0;
-        table.is_listed
+        let mut state = self.state.lock();
+        state.is_listed = state.dirty_count > 0 || state.runs_in_flight > 0;
+        state.is_listed
     }
 
     pub(super) fn write_back(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let result = self.write_dirty(range);
         self.wait_written();
-        self.writeback.unlist(self);
+        self.writeback.unlist(self.number);
         result
     }
 
     fn wait_written(&self) {
-        let mut table = self.table.lock();
-        while table.runs_in_flight > 0 {
-            self.written.wait(&mut table);
+        let mut state = self.state.lock();
+        while state.runs_in_flight > 0 {
+            self.written.wait(&mut state);
         }
     }
 
-    /// Writes what is dirty now and not being written by somebody else, without waiting for those.
+    /// Writes the pages that are dirty now, without waiting for other threads' writeback.
     pub(super) fn write_dirty(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let indexes = range.start / PAGE..range.end.div_ceil(PAGE);
         let mut result = Ok(());
@@ -142,20 +158,20 @@ impl Inner {
             let (end, written) = self.write_run(&run);
             at = end;
             result = result.and(written);
-            // Whoever waits for the end of the run shall find that nobody holds its pages.
+            // Before the waiters of the run are notified, its pages must have no references left.
             drop(run);
             self.leave_run();
         }
         result
     }
 
-    /// The next run of dirty pages, held; counted as in flight from now on.
-    fn begin_run(&self, indexes: Range<u64>) -> Option<Run<'_>> {
+    /// Finds the next run of dirty pages, takes references, and counts the run as in flight.
+    fn begin_run(&self, indexes: Range<u64>) -> Option<DirtyRun<'_>> {
         if indexes.is_empty() {
             return None;
         }
         let pin = rcu::pin();
-        let mut table = self.table.lock();
+        let mut state = self.state.lock();
         let (first, _) = self
             .index
             .next(indexes.start, true, &pin)
@@ -166,24 +182,26 @@ impl Inner {
             let Some(frame) = word.frame().filter(|_| word.has(Word::DIRTY)) else {
                 break;
             };
-            let Some(hold) = Hold::try_new(&self.pool, frame) else {
+            let Some(hold) = FolioRef::try_new(&self.pool, frame) else {
                 break;
             };
             holds.push(hold);
         }
-        table.runs_in_flight += 1;
-        Some(Run { first, holds })
+        state.runs_in_flight += 1;
+        Some(DirtyRun { first, holds })
     }
 
     /// Writes the pages at the start of `run`, as far as their bytes can be locked without waiting
-    /// for a second lock. Returns the index to go on from.
-    fn write_run(self: &Arc<Self>, run: &Run<'_>) -> (u64, Result<()>) {
+    /// for a second lock. Returns the index to continue from.
+    fn write_run(self: &Arc<Self>, run: &DirtyRun<'_>) -> (u64, Result<()>) {
         let mut guards: SmallVec<[PageReadGuard<'_>; 8]> = SmallVec::new();
         for hold in &run.holds {
-            // Waiting with bytes locked could meet somebody who holds those and wants these.
-            let guard = match guards.is_empty() {
-                true => Some(PageReadGuard::lock(&self.pool, hold.frame())),
-                false => PageReadGuard::try_lock(&self.pool, hold.frame()),
+            // Waiting with bytes locked could deadlock with a thread that locks them in another
+            // order.
+            let guard = if guards.is_empty() {
+                Some(PageReadGuard::lock(&self.pool, hold.frame()))
+            } else {
+                PageReadGuard::try_lock(&self.pool, hold.frame())
             };
             match guard {
                 Some(guard) => guards.push(guard),
@@ -197,36 +215,42 @@ impl Inner {
             result = store.write_pages((run.first + taken.start as u64) * PAGE, &bufs);
         }
         self.end_run(run, taken.clone(), &result);
-        // Past what was written, or past what stood in the way.
+        // After the written pages, or after the page that could not be written.
         (run.first + taken.end.max(1) as u64, result)
     }
 
-    /// Makes the first run of dirty pages among the first `locked` clean, to be written.
-    fn take_dirty(&self, run: &Run<'_>, locked: usize) -> (Range<usize>, Option<Arc<dyn Store>>) {
+    /// Clears DIRTY of the first run of dirty pages among the first `locked` ones, to write them.
+    fn take_dirty(
+        &self,
+        run: &DirtyRun<'_>,
+        locked: usize,
+    ) -> (Range<usize>, Option<Arc<dyn Store>>) {
         let pin = rcu::pin();
-        let mut table = self.table.lock();
-        let is_dirty = |place: usize| {
-            let word = self.index.word(run.first + place as u64, &pin);
-            word.has(Word::DIRTY) && word.frame() == Some(run.holds[place].frame())
+        let mut state = self.state.lock();
+        let is_dirty = |offset: usize| {
+            let word = self.index.word(run.first + offset as u64, &pin);
+            word.has(Word::DIRTY) && word.frame() == Some(run.holds[offset].frame())
         };
-        let start = (0..locked).find(|place| is_dirty(*place)).unwrap_or(locked);
-        let end = (start..locked)
-            .find(|place| !is_dirty(*place))
+        let start = (0..locked)
+            .find(|offset| is_dirty(*offset))
             .unwrap_or(locked);
-        for place in start..end {
+        let end = (start..locked)
+            .find(|offset| !is_dirty(*offset))
+            .unwrap_or(locked);
+        for offset in start..end {
             self.index
-                .change(run.first + place as u64, 0, Word::DIRTY, &pin);
+                .change(run.first + offset as u64, 0, Word::DIRTY, &pin);
         }
         let count = (end - start) as u64;
-        self.uncount_dirty(&mut table, count);
+        self.uncount_dirty(&mut state, count);
         self.count(|tally| &tally.writeback_pages, count);
-        (start..end, table.held_store.clone())
+        (start..end, state.held_store.clone())
     }
 
-    /// After the store was called: failed pages are dirty again.
-    fn end_run(self: &Arc<Self>, run: &Run<'_>, taken: Range<usize>, result: &Result<()>) {
+    /// Records the result of the store: failed pages are dirty again.
+    fn end_run(self: &Arc<Self>, run: &DirtyRun<'_>, taken: Range<usize>, result: &Result<()>) {
         let pin = rcu::pin();
-        let mut table = self.table.lock();
+        let mut state = self.state.lock();
         self.count(
             |tally| &tally.writeback_pages,
             (taken.len() as u64).wrapping_neg(),
@@ -234,41 +258,42 @@ impl Inner {
         match result {
             Ok(()) => self.count(|tally| &tally.written_pages, taken.len() as u64),
             Err(error) => {
-                table.last_error = Some(error.errno());
+                state.last_error = Some(error.errno());
                 self.errors.fetch_add(1, Ordering::AcqRel);
-                for place in taken {
-                    let index = run.first + place as u64;
-                    if self.index.word(index, &pin).frame() == Some(run.holds[place].frame()) {
-                        self.mark_dirty_locked(&mut table, index, &pin);
+                for offset in taken {
+                    let index = run.first + offset as u64;
+                    if self.index.word(index, &pin).frame() == Some(run.holds[offset].frame()) {
+                        self.mark_dirty_locked(&mut state, index, &pin);
                     }
                 }
             }
         }
     }
 
-    /// A run is no longer in flight; the store is let go of if nothing needs it.
+    /// Counts a run in flight less; releases the store if nothing needs it.
     fn leave_run(&self) {
-        let mut table = self.table.lock();
-        table.runs_in_flight -= 1;
-        let store = table.release_store();
-        drop(table);
+        let mut state = self.state.lock();
+        state.runs_in_flight -= 1;
+        let store = state.release_store();
+        drop(state);
         self.written.notify_all();
         drop(store);
     }
 }
 
-/// Pages that follow one another and were dirty when they were found.
-struct Run<'a> {
+/// Consecutive pages that were dirty when they were found.
+struct DirtyRun<'a> {
     first: u64,
-    holds: SmallVec<[Hold<'a>; 8]>,
+    holds: SmallVec<[FolioRef<'a>; 8]>,
 }
 
-impl Table {
-    /// The store, to be dropped once the table is unlocked, if nothing needs it any more.
+impl AddressSpaceState {
+    /// Takes the store if nothing needs it any more; the caller drops it with the state unlocked.
     pub(super) fn release_store(&mut self) -> Option<Arc<dyn Store>> {
-        match self.dirty_count == 0 && self.runs_in_flight == 0 {
-            true => self.held_store.take(),
-            false => None,
+        if self.dirty_count == 0 && self.runs_in_flight == 0 {
+            self.held_store.take()
+        } else {
+            None
         }
     }
 }

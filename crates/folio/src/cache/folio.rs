@@ -1,28 +1,39 @@
-//! A folio: one page of a file in memory, what is known of it, and the handles that hold it. Linux:
-//! `struct folio`.
+//! The folio: the state of one frame, and of the page in it. Linux: `struct folio`.
 
-use super::locked::{PageReadGuard, PageWriteGuard};
-use super::mapping::Inner;
-use super::pool::{Frame, Pool};
+use crate::base::PAGE_SIZE;
 use crate::base::sync::RwLock;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
 
-/// What is known of one frame of the pool, and with that of the page that lies in it.
+/// Bytes of a page.
+pub(super) const PAGE: u64 = PAGE_SIZE as u64;
+/// Frames of one group, and pages of one large folio.
+pub(super) const GROUP: u32 = 16;
+/// Pages of a large folio.
+pub(super) const LARGE_FOLIO_PAGES: u64 = GROUP as u64;
+/// Bytes of a large folio.
+pub(super) const LARGE_FOLIO_BYTES: u64 = LARGE_FOLIO_PAGES * PAGE;
+/// Most frames of a pool: a word of the index has 28 bits for the frame.
+pub(super) const FRAMES_MAX: u64 = (1 << 28) - 2;
+
+/// The number of a frame in its pool.
+pub(super) type Frame = u32;
+
+/// The state of one frame of the pool, and of the page in it.
 pub(super) struct Folio {
-    /// The bytes: shared by writeback and borrowers, exclusive to whoever fills or changes them.
-    /// Readers that copy take no lock.
+    /// Locks the bytes: shared by writeback and borrowers, exclusive for a fill or a write. Readers
+    /// that copy take no lock.
     pub(super) lock: RwLock<()>,
-    /// The index's count and one for each handle; at 0 the frame goes back to the pool.
-    refs: AtomicU32,
-    /// Counts the pages that have lain in this frame, so that an old note of one is known as such.
+    /// The reference count: one of the index, and one of each handle. At 0 the frame returns to the
+    /// pool.
+    pub(super) refs: AtomicU32,
+    /// Counts the pages that this frame has held, so that a stale queue entry is detected.
     generation: AtomicU32,
-    /// The mapping (its number in the cache) and the page index that the frame was last put in for.
+    /// The number of the mapping, and the page index, that the frame was last used for.
     owner: AtomicU64,
     index: AtomicU64,
-    /// Brought in ahead of a reader who has not come yet.
+    /// Read ahead, and not used yet.
     pub(super) is_ahead: AtomicBool,
-    /// Nobody has used it yet but whoever it was brought in for, once.
+    /// Used at most once, by the access that it was read for.
     pub(super) is_new: AtomicBool,
 }
 
@@ -39,7 +50,7 @@ impl Folio {
         }
     }
 
-    /// Starts a new life as page `index` of a mapping, with one count, which is the caller's.
+    /// Starts the use of the frame as page `index` of a mapping, with one reference, the caller's.
     pub(super) fn begin(&self, owner: u64, index: u64) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.owner.store(owner, Ordering::Relaxed);
@@ -49,7 +60,7 @@ impl Folio {
         debug_assert_eq!(
             self.refs.load(Ordering::Relaxed),
             0,
-            "still counted by somebody"
+            "the frame still has references"
         );
         self.refs.store(1, Ordering::Release);
     }
@@ -58,8 +69,7 @@ impl Folio {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Whether the page of that generation is still there: not in its frame's next life, nor
-    /// waiting for that.
+    /// Returns whether the frame still holds the page of that generation.
     pub(super) fn is_alive(&self, generation: u32) -> bool {
         self.generation() == generation && self.refs.load(Ordering::Relaxed) > 0
     }
@@ -72,23 +82,23 @@ impl Folio {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Whether only the index counts it, at this instant.
+    /// Returns whether only the index has a reference, at this instant.
     pub(super) fn is_idle(&self) -> bool {
         self.refs.load(Ordering::Relaxed) == 1
     }
 
-    /// Takes all counts away if there are `expected`, the index's and the caller's, so that nobody
-    /// can hold the page any more: a look at the count alone would leave room for somebody who
-    /// found the page in the index. Linux: `folio_ref_freeze`.
+    /// Sets the reference count to 0 if it is `expected`: the index's reference and the caller's.
+    /// Then no thread can take a reference any more. A mere test of the count would race with a
+    /// thread that has found the page in the index. Linux: `folio_ref_freeze`.
     pub(super) fn try_freeze(&self, expected: u32) -> bool {
         self.refs
             .compare_exchange(expected, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// One more count, unless there is none any more. Under a pin, the frame is not recycled
-    /// meanwhile; whether it still is the page it was found as, the caller must look.
-    fn try_hold(&self) -> bool {
+    /// Takes a reference unless the count is 0. Under a pin the frame is not recycled meanwhile;
+    /// the caller must check that it still holds the same page. Linux: `folio_try_get`.
+    pub(super) fn try_get(&self) -> bool {
         let mut refs = self.refs.load(Ordering::Relaxed);
         while refs > 0 {
             match self.refs.compare_exchange_weak(
@@ -104,103 +114,11 @@ impl Folio {
         false
     }
 
-    /// One count less; true if it was the last and the frame must be put back.
-    fn let_go(&self) -> bool {
+    /// Drops a reference; true if it was the last one and the frame must return to the pool. Linux:
+    /// `folio_put`.
+    pub(super) fn put(&self) -> bool {
         let before = self.refs.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "a count that nobody had");
+        debug_assert!(before > 0, "the frame has no reference");
         before == 1
-    }
-}
-
-/// A count of a folio: the frame stays what it is while this lives.
-pub(super) struct Hold<'a> {
-    pool: &'a Pool,
-    frame: Frame,
-}
-
-impl<'a> Hold<'a> {
-    /// Takes over a count that is there already.
-    pub(super) fn adopt(pool: &'a Pool, frame: Frame) -> Self {
-        Self { pool, frame }
-    }
-
-    /// Adds a count, unless the folio is about to go. Needs a pin or the lock of the table where it
-    /// was found.
-    pub(super) fn try_new(pool: &'a Pool, frame: Frame) -> Option<Self> {
-        // Made only if there is a count: dropping it gives one back.
-        pool.folio(frame).try_hold().then(|| Self { pool, frame })
-    }
-
-    pub(super) fn frame(&self) -> Frame {
-        self.frame
-    }
-
-    pub(super) fn folio(&self) -> &'a Folio {
-        self.pool.folio(self.frame)
-    }
-
-    /// Keeps the count for somebody else to adopt.
-    pub(super) fn keep(self) -> Frame {
-        std::mem::ManuallyDrop::new(self).frame
-    }
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        if self.folio().let_go() {
-            self.pool.put([self.frame]);
-        }
-    }
-}
-
-/// A pinned page: stays in memory while this handle lives.
-pub struct Page {
-    owner: Arc<Inner>,
-    index: u64,
-    frame: Frame,
-}
-
-impl Page {
-    pub(super) fn new(owner: &Arc<Inner>, index: u64, hold: Hold<'_>) -> Self {
-        Self {
-            owner: owner.clone(),
-            index,
-            frame: hold.keep(),
-        }
-    }
-
-    /// The bytes, shared with other readers; writers wait.
-    pub fn read(&self) -> PageReadGuard<'_> {
-        PageReadGuard::lock(self.owner.pool(), self.frame)
-    }
-
-    /// The bytes, exclusively; the page is dirty from now on. Waits while the page is being written
-    /// to its store.
-    pub fn write(&self) -> PageWriteGuard<'_> {
-        let guard = PageWriteGuard::lock(self.owner.pool(), self.frame);
-        self.owner.mark_dirty(self.index, self.frame);
-        guard
-    }
-}
-
-impl Clone for Page {
-    fn clone(&self) -> Self {
-        // The count of `self` keeps it above zero.
-        self.owner
-            .pool()
-            .folio(self.frame)
-            .refs
-            .fetch_add(1, Ordering::Relaxed);
-        Self {
-            owner: self.owner.clone(),
-            index: self.index,
-            frame: self.frame,
-        }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        drop(Hold::adopt(self.owner.pool(), self.frame));
     }
 }

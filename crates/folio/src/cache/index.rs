@@ -1,31 +1,29 @@
-//! Which frame holds which page of a file: a radix tree that readers walk without a lock. Linux:
-//! lib/xarray.c.
+//! The index of a mapping: a radix tree from page indexes to frames, which readers walk without a
+//! lock. Linux: lib/xarray.c.
 //!
 //! ```text
 //!   index of a page                 pages 0..16 are in the mapping itself: most files need no tree
 //!        |
-//!   Branch (128) -> ... -> Leaf     256 pages: a word each, and a word for each block of 16
+//!   Branch (128) -> ... -> Leaf     256 pages: a word each, and a word for each large folio of 16
 //!
-//!   word of a page    | MARK | REFERENCED | DIRTY | BUSY | frame + 1, or 0 |      32 bits
-//!   word of a block   |  -   | REFERENCED |   -   |  -   | frame + 1, or 0 |
+//!   word of a page          | MARK | REFERENCED | DIRTY | BUSY | frame + 1, or 0 |      32 bits
+//!   word of a large folio   |  -   | REFERENCED |   -   |  -   | frame + 1, or 0 |
 //! ```
 //!
-//! The word of a block is set while all sixteen pages are there, up to date, and in one run of
-//! memory; a reader who finds it copies up to 64 KiB with one look. It is a shortcut: the words of
-//! the pages say all.
+//! The word of a large folio is set only while all its sixteen pages are present, up to date, and
+//! contiguous in memory; a reader that finds it copies up to 64 KiB after one lookup. It is a
+//! shortcut: the words of the pages are complete without it.
 //!
-//! Everything but finding, and setting and taking REFERENCED, is done with the mapping's table
+//! Lookups, and changes of REFERENCED, need no lock. All other operations need the mapping's state
 //! locked.
 
-use super::pool::{Frame, GROUP};
+use super::folio::{Frame, GROUP, LARGE_FOLIO_PAGES};
 use crate::base::rcu::{Pin, RcuCell};
 use crate::base::sync::atomic::{AtomicU32, Ordering};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages of one block.
-pub(super) const BLOCK: u64 = GROUP as u64;
 const LEAF: usize = 256;
 const LEAF_BITS: u32 = 8;
 const FANOUT: usize = 128;
@@ -38,20 +36,20 @@ pub(super) struct Word(u32);
 impl Word {
     pub(super) const ABSENT: Self = Self(0);
     const FRAME: u32 = (1 << 28) - 1;
-    /// Not up to date: being read, and the reader has the bytes locked.
+    /// Not up to date: being read, by a thread that has the bytes locked.
     pub(super) const BUSY: u32 = 1 << 28;
     /// To be written to the store.
     pub(super) const DIRTY: u32 = 1 << 29;
-    /// Used since reclaim last looked.
+    /// Used since the last scan of reclaim.
     pub(super) const REFERENCED: u32 = 1 << 30;
-    /// Whoever comes here first starts the next readahead. Linux: `PG_readahead`.
+    /// The first reader of this page starts the next readahead. Linux: `PG_readahead`.
     pub(super) const MARK: u32 = 1 << 31;
 
     pub(super) fn new(frame: Frame, flags: u32) -> Self {
         Self((frame + 1) | flags)
     }
 
-    /// The frame, if there is a page.
+    /// Returns the frame, if there is a page.
     #[inline]
     pub(super) fn frame(self) -> Option<Frame> {
         (self.0 & Self::FRAME).checked_sub(1)
@@ -63,17 +61,17 @@ impl Word {
     }
 }
 
-/// Sixteen pages: their words, and the word of the block.
+/// The first sixteen pages: their words, and the word of their large folio.
 #[repr(C)]
-struct Block {
-    whole: AtomicU32,
+struct FirstPages {
+    large: AtomicU32,
     pages: [AtomicU32; GROUP as usize],
 }
 
 #[repr(align(64))]
 struct Leaf {
-    /// A cache line: all a reader of a large file needs of its leaf.
-    wholes: [AtomicU32; LEAF / GROUP as usize],
+    /// The words of the large folios: one cache line, all that a reader of large folios needs.
+    large: [AtomicU32; LEAF / GROUP as usize],
     pages: [AtomicU32; LEAF],
     /// Page index of the first page.
     start: u64,
@@ -98,7 +96,7 @@ enum Node {
 impl Node {
     fn leaf(start: u64) -> Self {
         Self::Leaf(Leaf {
-            wholes: [const { AtomicU32::new(0) }; LEAF / GROUP as usize],
+            large: [const { AtomicU32::new(0) }; LEAF / GROUP as usize],
             pages: [const { AtomicU32::new(0) }; LEAF],
             start,
             present: AtomicU32::new(0),
@@ -115,7 +113,7 @@ impl Node {
         })
     }
 
-    /// It covers `1 << bits` pages.
+    /// Returns the node's size: it covers `1 << bits` pages.
     #[inline]
     fn bits(&self) -> u32 {
         match self {
@@ -124,7 +122,7 @@ impl Node {
         }
     }
 
-    /// Whether the page is below it, if it is the root and so starts at 0.
+    /// Returns whether the root, which starts at page 0, covers the page.
     #[inline]
     fn reaches(&self, index: u64) -> bool {
         index.checked_shr(self.bits()).unwrap_or(0) == 0
@@ -135,7 +133,7 @@ impl Node {
             Self::Leaf(leaf) => leaf.start,
             Self::Branch(branch) => branch.start,
         };
-        // The tree of the largest file ends beyond the last index there is.
+        // The tree of the largest file ends beyond the last possible index.
         start
             ..1_u64
                 .checked_shl(self.bits())
@@ -151,52 +149,52 @@ impl Branch {
     }
 }
 
-/// Where the words of a page are.
-pub(super) struct Slot<'p> {
-    whole: &'p AtomicU32,
+/// The words of a page and of its large folio.
+pub(super) struct PageSlot<'p> {
+    large: &'p AtomicU32,
     page: &'p AtomicU32,
-    /// Of the leaf; none for the pages that are in the mapping itself.
+    /// The counts of present and of dirty pages of the leaf; `None` for the first pages.
     counts: Option<(&'p AtomicU32, &'p AtomicU32)>,
 }
 
-impl Slot<'_> {
+impl PageSlot<'_> {
     #[inline]
     pub(super) fn word(&self) -> Word {
         Word(self.page.load(Ordering::Acquire))
     }
 
-    /// The frame of the first page of the block, if the block is whole.
+    /// Returns the word of the large folio: the frame of its first page, if it is set.
     #[inline]
-    pub(super) fn whole(&self) -> Word {
-        Word(self.whole.load(Ordering::Acquire))
+    pub(super) fn large(&self) -> Word {
+        Word(self.large.load(Ordering::Acquire))
     }
 
-    /// Notes a use of the page, without writing to shared memory when it is noted already.
+    /// Sets REFERENCED of the page; writes to no shared memory if it is set already.
     #[inline]
     pub(super) fn touch(&self, word: Word) {
-        note(self.page, word);
+        set_referenced(self.page, word);
     }
 
-    /// Notes a use of a whole block.
+    /// Sets REFERENCED of the large folio.
     #[inline]
-    pub(super) fn touch_whole(&self, word: Word) {
-        note(self.whole, word);
+    pub(super) fn touch_large(&self, word: Word) {
+        set_referenced(self.large, word);
     }
 }
 
-/// Sets REFERENCED, unless the word has changed: a page that has gone, or a block that came apart,
-/// must stay 0.
+/// Sets REFERENCED, unless the word has changed: the word of a removed page, or of a large folio
+/// that was split, must stay 0.
 #[inline]
-fn note(place: &AtomicU32, word: Word) {
+fn set_referenced(atomic: &AtomicU32, word: Word) {
     if !word.has(Word::REFERENCED) {
-        let noted = word.0 | Word::REFERENCED;
-        let _ = place.compare_exchange(word.0, noted, Ordering::Relaxed, Ordering::Relaxed);
+        let referenced = word.0 | Word::REFERENCED;
+        let _ = atomic.compare_exchange(word.0, referenced, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// The pages of one mapping.
+/// The index of one mapping.
 pub(super) struct Index {
-    first: Block,
+    first: FirstPages,
     first_dirty: AtomicU32,
     root: RcuCell<Node>,
 }
@@ -204,8 +202,8 @@ pub(super) struct Index {
 impl Index {
     pub(super) const fn new() -> Self {
         Self {
-            first: Block {
-                whole: AtomicU32::new(0),
+            first: FirstPages {
+                large: AtomicU32::new(0),
                 pages: [const { AtomicU32::new(0) }; GROUP as usize],
             },
             first_dirty: AtomicU32::new(0),
@@ -213,13 +211,13 @@ impl Index {
         }
     }
 
-    /// The words of a page, if there is a place for them yet.
+    /// Returns the words of a page, if its leaf exists.
     #[inline]
-    pub(super) fn find<'p>(&'p self, index: u64, pin: &'p Pin) -> Option<Slot<'p>> {
-        if index < BLOCK {
+    pub(super) fn find<'p>(&'p self, index: u64, pin: &'p Pin) -> Option<PageSlot<'p>> {
+        if index < LARGE_FOLIO_PAGES {
             let page = &self.first.pages[index as usize];
-            return Some(Slot {
-                whole: &self.first.whole,
+            return Some(PageSlot {
+                large: &self.first.large,
                 page,
                 counts: None,
             });
@@ -236,14 +234,14 @@ impl Index {
         }
     }
 
-    /// The word of a page; absent if there is no place for it.
+    /// Returns the word of a page.
     pub(super) fn word(&self, index: u64, pin: &Pin) -> Word {
         self.find(index, pin)
             .map_or(Word::ABSENT, |slot| slot.word())
     }
 
-    /// The words of a page, for which a place is made if there is none.
-    fn make<'p>(&'p self, index: u64, pin: &'p Pin) -> Slot<'p> {
+    /// Returns the words of a page, and creates its leaf if needed.
+    fn find_or_create<'p>(&'p self, index: u64, pin: &'p Pin) -> PageSlot<'p> {
         loop {
             if let Some(slot) = self.find(index, pin) {
                 return slot;
@@ -274,9 +272,10 @@ impl Index {
                 let child = branch.child(index);
                 if child.load(pin).is_none() {
                     let bits = branch.child_bits;
-                    let fresh = match bits == LEAF_BITS {
-                        true => Node::leaf(start(bits)),
-                        false => Node::branch(start(bits), bits - FANOUT_BITS),
+                    let fresh = if bits == LEAF_BITS {
+                        Node::leaf(start(bits))
+                    } else {
+                        Node::branch(start(bits), bits - FANOUT_BITS)
                     };
                     branch.present.fetch_add(1, Ordering::Relaxed);
                     drop(child.replace(Some(Arc::new(fresh))));
@@ -286,9 +285,9 @@ impl Index {
         }
     }
 
-    /// Puts a page in, where none is.
+    /// Inserts a page, which must be absent.
     pub(super) fn insert(&self, index: u64, word: Word, pin: &Pin) {
-        let slot = self.make(index, pin);
+        let slot = self.find_or_create(index, pin);
         debug_assert_eq!(slot.word(), Word::ABSENT);
         slot.page.store(word.0, Ordering::Release);
         if let Some((present, _)) = slot.counts {
@@ -297,12 +296,12 @@ impl Index {
         self.count_dirty(&slot, u32::from(word.has(Word::DIRTY)), 0);
     }
 
-    /// Takes a page out; returns its word.
+    /// Removes a page; returns its word.
     pub(super) fn remove(&self, index: u64, pin: &Pin) -> Word {
         let Some(slot) = self.find(index, pin) else {
             return Word::ABSENT;
         };
-        slot.whole.store(0, Ordering::Release);
+        slot.large.store(0, Ordering::Release);
         let word = Word(slot.page.swap(0, Ordering::AcqRel));
         if word == Word::ABSENT {
             return word;
@@ -316,15 +315,14 @@ impl Index {
         word
     }
 
-    fn count_dirty(&self, slot: &Slot<'_>, more: u32, less: u32) {
+    fn count_dirty(&self, slot: &PageSlot<'_>, more: u32, less: u32) {
         let dirty = slot.counts.map_or(&self.first_dirty, |(_, dirty)| dirty);
         if more != less {
             dirty.fetch_add(more.wrapping_sub(less), Ordering::Relaxed);
         }
     }
 
-    /// Takes out the leaf of `index`, which has no pages any more, and the branches that are empty
-    /// with it.
+    /// Removes the leaf of `index`, which has no pages left, and the branches that become empty.
     fn prune(&self, index: u64, pin: &Pin) {
         let mut path: SmallVec<[&Branch; 8]> = SmallVec::new();
         let mut node = self.root.load(pin);
@@ -341,8 +339,7 @@ impl Index {
         drop(self.root.replace(None));
     }
 
-    /// Changes flags of a page that is there: `set` are set, `clear` cleared. Returns the word
-    /// before.
+    /// Changes flags of a present page: sets `set`, clears `clear`. Returns the old word.
     pub(super) fn change(&self, index: u64, set: u32, clear: u32, pin: &Pin) -> Word {
         let Some(slot) = self.find(index, pin) else {
             return Word::ABSENT;
@@ -362,9 +359,9 @@ impl Index {
         before
     }
 
-    /// Sets the word of the block of `index` if the block is whole now.
-    pub(super) fn try_join(&self, index: u64, pin: &Pin) {
-        let first = index / BLOCK * BLOCK;
+    /// Sets the word of the large folio of `index` if all its pages are present and contiguous.
+    pub(super) fn try_form_large(&self, index: u64, pin: &Pin) {
+        let first = index / LARGE_FOLIO_PAGES * LARGE_FOLIO_PAGES;
         let Some(slot) = self.find(first, pin) else {
             return;
         };
@@ -375,33 +372,33 @@ impl Index {
         else {
             return;
         };
-        for place in 0..GROUP {
-            let word = self.word(first + u64::from(place), pin);
-            if word.frame() != Some(frame + place) || word.has(Word::BUSY | Word::MARK) {
+        for offset in 0..GROUP {
+            let word = self.word(first + u64::from(offset), pin);
+            if word.frame() != Some(frame + offset) || word.has(Word::BUSY | Word::MARK) {
                 return;
             }
         }
-        slot.whole.store(Word::new(frame, 0).0, Ordering::Release);
+        slot.large.store(Word::new(frame, 0).0, Ordering::Release);
     }
 
-    /// Whether the page was used since this was last asked; from now on it counts as unused.
+    /// Clears REFERENCED of the page; returns whether it was set. Linux: `folio_check_references`.
     pub(super) fn take_referenced(&self, index: u64, pin: &Pin) -> bool {
         let Some(slot) = self.find(index, pin) else {
             return false;
         };
-        let whole = slot.whole();
-        if whole.has(Word::REFERENCED) {
-            // A use of the block is a use of each of its pages.
-            let is_whole = slot.whole.compare_exchange(
-                whole.0,
-                whole.0 & !Word::REFERENCED,
+        let large = slot.large();
+        if large.has(Word::REFERENCED) {
+            // A use of the large folio is a use of each of its pages.
+            let exchanged = slot.large.compare_exchange(
+                large.0,
+                large.0 & !Word::REFERENCED,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );
-            if is_whole.is_ok() {
-                let first = index / BLOCK * BLOCK;
-                for place in first..first + BLOCK {
-                    self.change(place, Word::REFERENCED, 0, pin);
+            if exchanged.is_ok() {
+                let first = index / LARGE_FOLIO_PAGES * LARGE_FOLIO_PAGES;
+                for page in first..first + LARGE_FOLIO_PAGES {
+                    self.change(page, Word::REFERENCED, 0, pin);
                 }
             }
         }
@@ -409,18 +406,23 @@ impl Index {
             .has(Word::REFERENCED)
     }
 
-    /// The first page at or after `from`, only a dirty one if so wished, with its word.
+    /// Returns the first page at or after `from`, dirty ones only with `only_dirty`, with its word.
     pub(super) fn next(&self, from: u64, only_dirty: bool, pin: &Pin) -> Option<(u64, Word)> {
         let is_wanted =
             |word: &Word| *word != Word::ABSENT && (!only_dirty || word.has(Word::DIRTY));
         let is_skipped = only_dirty && self.first_dirty.load(Ordering::Relaxed) == 0;
-        for index in from..if is_skipped { from } else { BLOCK } {
+        for index in from..if is_skipped { from } else { LARGE_FOLIO_PAGES } {
             let word = Word(self.first.pages[index as usize].load(Ordering::Acquire));
             if is_wanted(&word) {
                 return Some((index, word));
             }
         }
-        next_below(self.root.load(pin)?, from.max(BLOCK), only_dirty, pin)
+        next_below(
+            self.root.load(pin)?,
+            from.max(LARGE_FOLIO_PAGES),
+            only_dirty,
+            pin,
+        )
     }
 }
 
@@ -454,10 +456,10 @@ fn next_below(node: &Node, from: u64, only_dirty: bool, pin: &Pin) -> Option<(u6
 
 impl Leaf {
     #[inline]
-    fn slot(&self, index: u64) -> Slot<'_> {
+    fn slot(&self, index: u64) -> PageSlot<'_> {
         let place = index as usize % LEAF;
-        Slot {
-            whole: &self.wholes[place / GROUP as usize],
+        PageSlot {
+            large: &self.large[place / GROUP as usize],
             page: &self.pages[place],
             counts: Some((&self.present, &self.dirty)),
         }
@@ -472,7 +474,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn a_use_of_a_page_that_has_gone_leaves_nothing_behind() {
+    fn touch_of_a_removed_page_has_no_effect() {
         let pin = rcu::pin();
         let index = Index::new();
         for place in [3, 1000] {
@@ -481,35 +483,35 @@ mod tests {
             let word = slot.word();
             index.remove(place, &pin);
             slot.touch(word);
-            slot.touch_whole(word);
+            slot.touch_large(word);
             assert_eq!(slot.word(), Word::ABSENT);
-            assert_eq!(slot.whole(), Word::ABSENT);
+            assert_eq!(slot.large(), Word::ABSENT);
         }
     }
 
     #[test]
-    fn a_block_is_whole_only_while_all_its_pages_are_there_in_order() {
+    fn large_folio_needs_all_pages_in_order() {
         let pin = rcu::pin();
         let index = Index::new();
         for first in [0, 512] {
             for place in 0..GROUP {
                 index.insert(first + u64::from(place), Word::new(32 + place, 0), &pin);
             }
-            index.try_join(first + 5, &pin);
+            index.try_form_large(first + 5, &pin);
             let slot = index.find(first + 9, &pin).unwrap();
-            assert_eq!(slot.whole().frame(), Some(32));
-            slot.touch_whole(slot.whole());
+            assert_eq!(slot.large().frame(), Some(32));
+            slot.touch_large(slot.large());
             assert!(
                 index.take_referenced(first + 9, &pin),
-                "a use of the block is one of each page"
+                "a use of the large folio is one of each page"
             );
             assert!(!index.take_referenced(first + 9, &pin));
             assert!(index.take_referenced(first + 2, &pin));
             index.remove(first + 1, &pin);
-            assert_eq!(slot.whole().frame(), None);
+            assert_eq!(slot.large().frame(), None);
             index.insert(first + 1, Word::new(90, 0), &pin);
-            index.try_join(first, &pin);
-            assert_eq!(slot.whole().frame(), None, "not in one piece");
+            index.try_form_large(first, &pin);
+            assert_eq!(slot.large().frame(), None, "not contiguous");
         }
     }
 
@@ -520,7 +522,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn agrees_with_a_map(operations in prop::collection::vec((0..4_u8, places()), 1..200)) {
+        fn index_agrees_with_a_map(operations in prop::collection::vec((0..4_u8, places()), 1..200)) {
             let pin = rcu::pin();
             let index = Index::new();
             let mut model: BTreeMap<u64, bool> = BTreeMap::new();
@@ -532,8 +534,8 @@ mod tests {
                         model.insert(place, kind == 1);
                     }
                     2 => {
-                        let was_there = index.remove(place, &pin) != Word::ABSENT;
-                        prop_assert_eq!(was_there, model.remove(&place).is_some());
+                        let was_present = index.remove(place, &pin) != Word::ABSENT;
+                        prop_assert_eq!(was_present, model.remove(&place).is_some());
                     }
                     _ => {
                         index.change(place, 0, Word::DIRTY, &pin);

@@ -1,7 +1,8 @@
-//! Pages whose bytes are locked, as slices.
+//! Guards of pages whose bytes are locked, and slices of those bytes.
 
 use super::copy;
-use super::pool::{Frame, Pool};
+use super::folio::Frame;
+use super::pool::Pool;
 use crate::base::PAGE_SIZE;
 use crate::base::sync::{RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
@@ -26,7 +27,7 @@ impl<'a> PageReadGuard<'a> {
         }
     }
 
-    /// Without waiting.
+    /// Locks without waiting; `None` if the page is locked.
     pub(super) fn try_lock(pool: &'a Pool, frame: Frame) -> Option<Self> {
         Some(Self {
             pool,
@@ -41,8 +42,8 @@ impl Deref for PageReadGuard<'_> {
 
     #[allow(unsafe_code)]
     fn deref(&self) -> &Bytes {
-        // SAFETY: the frame's memory is mapped and initialised (by the host, with zeros, at first);
-        // whoever changes it holds the lock exclusively, and we hold it shared.
+        // SAFETY: the frame's memory is mapped and initialized (by the host, with zeros, at first).
+        // A writer holds the lock exclusively, and this guard holds it shared.
         unsafe { &*self.pool.address(self.frame).cast() }
     }
 }
@@ -63,7 +64,7 @@ impl<'a> PageWriteGuard<'a> {
         }
     }
 
-    /// Without waiting.
+    /// Locks without waiting; `None` if the page is locked.
     #[inline]
     pub(super) fn try_lock(pool: &'a Pool, frame: Frame) -> Option<Self> {
         Some(Self {
@@ -77,18 +78,19 @@ impl<'a> PageWriteGuard<'a> {
         self.frame
     }
 
-    /// Copies `bytes` into the page, `start` bytes from its beginning; readers may be looking.
+    /// Copies `bytes` into the page, at byte `start`. Readers may copy from the page meanwhile.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn copy_in(&mut self, start: usize, bytes: &[u8]) {
         assert!(start + bytes.len() <= PAGE_SIZE, "within the page");
         // SAFETY: within the frame, as just checked.
         let to = unsafe { self.pool.address(self.frame).add(start) };
-        // SAFETY: the lock makes us the only writer.
+        // SAFETY: the lock excludes other writers.
         unsafe { copy::to_page(to, bytes) }
     }
 
-    /// Copies `len` bytes from another page, or this one; others may be writing and reading there.
+    /// Copies `len` bytes from another page, or this one. Other threads may read and write that
+    /// page meanwhile.
     #[allow(unsafe_code)]
     pub(super) fn copy_from_page(
         &mut self,
@@ -104,13 +106,13 @@ impl<'a> PageWriteGuard<'a> {
         );
         // SAFETY: within the frame, as just checked.
         let to = unsafe { self.pool.address(self.frame).add(start) };
-        // SAFETY: within the frame, as just checked, whose pool lives.
+        // SAFETY: within the frame, as just checked, and the pool is borrowed.
         let from = unsafe { pool.address(frame).add(from) };
-        // SAFETY: the lock makes us the only writer of `to`.
+        // SAFETY: the lock excludes other writers of `to`.
         unsafe { copy::between_pages(from, to, len) }
     }
 
-    /// Zeroes a part of the page; readers may be looking.
+    /// Zeroes a part of the page. Readers may copy from the page meanwhile.
     #[allow(unsafe_code)]
     pub(super) fn zero(&mut self, range: Range<usize>) {
         assert!(
@@ -119,7 +121,7 @@ impl<'a> PageWriteGuard<'a> {
         );
         // SAFETY: within the frame, as just checked.
         let to = unsafe { self.pool.address(self.frame).add(range.start) };
-        // SAFETY: the lock makes us the only writer.
+        // SAFETY: the lock excludes other writers.
         unsafe { copy::zero(to, range.end - range.start) }
     }
 }
@@ -129,7 +131,7 @@ impl Deref for PageWriteGuard<'_> {
 
     #[allow(unsafe_code)]
     fn deref(&self) -> &Bytes {
-        // SAFETY: mapped and initialised, and the lock is ours.
+        // SAFETY: mapped and initialized, and this guard has the lock.
         unsafe { &*self.pool.address(self.frame).cast() }
     }
 }
@@ -137,13 +139,13 @@ impl Deref for PageWriteGuard<'_> {
 impl DerefMut for PageWriteGuard<'_> {
     #[allow(unsafe_code)]
     fn deref_mut(&mut self) -> &mut Bytes {
-        // SAFETY: as for `deref`, and `&mut self` makes the access exclusive. Readers that take no
-        // lock look at the bytes with copies the compiler does not see (copy.rs).
+        // SAFETY: as for `deref`, and `&mut self` makes the access exclusive. Readers without a
+        // lock use copies that the compiler cannot analyze (copy.rs).
         unsafe { &mut *self.pool.address(self.frame).cast() }
     }
 }
 
-/// Pieces of memory that follow one another are one piece for the store.
+/// Groups frames into runs of contiguous memory: first frame and count.
 fn runs(frames: impl Iterator<Item = Frame>) -> SmallVec<[(Frame, usize); 8]> {
     let mut runs: SmallVec<[(Frame, usize); 8]> = SmallVec::new();
     for frame in frames {
@@ -155,7 +157,7 @@ fn runs(frames: impl Iterator<Item = Frame>) -> SmallVec<[(Frame, usize); 8]> {
     runs
 }
 
-/// The bytes of locked pages, in as few pieces as they lie in.
+/// Returns the bytes of locked pages, one slice for each contiguous run.
 #[allow(unsafe_code)]
 pub(super) fn slices<'a>(
     guards: &'a [PageReadGuard<'_>],
@@ -167,14 +169,14 @@ pub(super) fn slices<'a>(
     };
     let runs = runs(guards.iter().map(|guard| guard.frame));
     let slice = |(first, count): (Frame, usize)| {
-        // SAFETY: frames with consecutive numbers lie one behind the other in the pool's range;
-        // each is locked by one of the guards, for as long as the slice lives.
+        // SAFETY: frames with consecutive numbers are contiguous in the pool's range. One of the
+        // guards locks each of them, for as long as the slice exists.
         IoSlice::new(unsafe { std::slice::from_raw_parts(pool.address(first), count * PAGE_SIZE) })
     };
     runs.into_iter().map(slice).collect()
 }
 
-/// The bytes of exclusively locked pages, in as few pieces as they lie in.
+/// Returns the bytes of exclusively locked pages, one slice for each contiguous run.
 #[allow(unsafe_code)]
 pub(super) fn slices_mut<'a>(
     guards: &'a mut [PageWriteGuard<'_>],
@@ -192,10 +194,11 @@ pub(super) fn slices_mut<'a>(
     runs.into_iter().map(slice).collect()
 }
 
-/// What a hole is made of.
+/// The bytes of a hole's page.
 static ZEROES: Bytes = [0; PAGE_SIZE];
 
-/// The bytes of locked pages in order, in as few pieces as they lie in; `None` is a page of zeros.
+/// Returns the bytes of locked pages in order, one slice for each contiguous run; `None` is a page
+/// of zeros.
 #[allow(unsafe_code)]
 pub(super) fn pieces<'a>(guards: &'a [Option<PageReadGuard<'_>>]) -> SmallVec<[&'a [u8]; 8]> {
     let mut pieces: SmallVec<[&'a [u8]; 8]> = SmallVec::new();

@@ -1,10 +1,10 @@
 //! The races of the cache under a model checker, which tries thousands of orders of steps
-//! (base/sync.rs).
+//! (base/sync).
 //!
-//! A page is filled with one byte, so that a byte tells whose page it is and how old.
+//! Each page is filled with one byte, which identifies the file, the page and the version.
 
 use super::index::Word;
-use super::mapping::Inner;
+use super::mapping::AddressSpace;
 use super::{CacheOptions, Mapping, PageCache, Store, Writeback};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{self, thread};
@@ -14,13 +14,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// What another file wrote.
+/// The byte of another file.
 const FOREIGN: u8 = 99;
 
 /// Runs `test` under `count` random schedules, and under as many with few but arbitrary
 /// preemptions.
 fn check(count: usize, test: impl Fn() + Send + Sync + 'static) {
-    // For a longer hunt.
+    // A longer search.
     let times = std::env::var("FOLIO_MODEL_CHECK_TIMES")
         .ok()
         .and_then(|times| times.parse().ok());
@@ -37,7 +37,7 @@ fn run(scheduler: impl Scheduler + 'static, test: Arc<impl Fn() + Send + Sync + 
     shuttle::Runner::new(scheduler, config).run(move || test());
 }
 
-/// Runs all parts at once and waits for them.
+/// Runs all parts in parallel and waits for them.
 fn together(parts: impl IntoIterator<Item = Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = parts.into_iter().map(thread::spawn).collect();
     threads
@@ -50,12 +50,12 @@ struct Disk {
     pages: Mutex<Vec<u8>>,
     reads: AtomicU64,
     is_failing: AtomicBool,
-    /// No page from here on may be written: the file was cut.
+    /// The first page that may not be written: the file was truncated there.
     end: AtomicU64,
-    /// The block with this byte was freed, and another file has it.
+    /// The byte of a block that was freed and belongs to another file.
     freed: AtomicU64,
-    /// Knows where the file ends.
-    mapping: OnceLock<Weak<Inner>>,
+    /// The mapping, for the size of the file.
+    mapping: OnceLock<Weak<AddressSpace>>,
 }
 
 impl Disk {
@@ -94,7 +94,7 @@ impl Store for Disk {
         if self.is_failing.load(Ordering::Relaxed) {
             return Err(Errno::IO.into());
         }
-        // First of all, as file systems do: blocks behind a cut may be somebody else's at any time.
+        // First, as in file systems: blocks past the end may belong to another file at any time.
         let inner = self.mapping.get().and_then(Weak::upgrade);
         let size =
             inner.map_or(u64::MAX, |inner| inner.size_bytes.load(Ordering::Acquire)) as usize;
@@ -102,7 +102,7 @@ impl Store for Disk {
             .iter_mut()
             .flat_map(|buf| buf.chunks_exact_mut(PAGE_SIZE));
         for (index, page) in (offset / PAGE..).zip(pages) {
-            // Where it lies, and only then what lies there.
+            // First the location, then the contents.
             let byte = self.page(index);
             let is_freed = self.freed.load(Ordering::SeqCst) == byte.into();
             page.fill(if is_freed { FOREIGN } else { byte });
@@ -153,7 +153,7 @@ fn fixture(budget_pages: u64) -> Fixture {
 }
 
 impl Fixture {
-    /// A file with these pages.
+    /// Creates a file with these pages.
     fn file(&self, pages: &[u8]) -> (Arc<Disk>, Mapping) {
         let disk = Disk::new(pages);
         let mapping = self.mapping(&disk, pages.len() as u64);
@@ -168,7 +168,7 @@ impl Fixture {
     }
 }
 
-/// All bytes of a page that the file has; `None` past its end.
+/// Reads the bytes of a page up to the end of the file; `None` past it.
 fn read(mapping: &Mapping, index: u64) -> Option<Vec<u8>> {
     let mut page = vec![0xee; PAGE_SIZE];
     let count = mapping.read(index * PAGE, &mut page).unwrap();
@@ -194,7 +194,7 @@ fn assert_among(bytes: Option<Vec<u8>>, allowed: &[u8]) {
 }
 
 #[test]
-fn a_reader_sees_old_or_new_pages_while_a_file_is_cut_and_grows() {
+fn reader_beside_truncate_sees_old_or_new_pages() {
     check(1500, || {
         let fixture = fixture(3);
         let (disk, mapping) = fixture.file(&[1, 2]);
@@ -213,7 +213,7 @@ fn a_reader_sees_old_or_new_pages_while_a_file_is_cut_and_grows() {
                 move || {
                     mapping.truncate(PAGE);
                     disk.set(1, 0);
-                    // Half of the page, so that the rest must be zeros.
+                    // Half of the page: the rest must be zeros.
                     mapping.write(PAGE + 2048, &[3; 2048]).unwrap();
                     assert_eq!(read(&mapping, 1), Some(vec![0, 3]));
                     mapping.truncate(PAGE);
@@ -231,7 +231,7 @@ fn a_reader_sees_old_or_new_pages_while_a_file_is_cut_and_grows() {
 }
 
 #[test]
-fn a_cut_in_a_page_leaves_zeros_behind() {
+fn truncate_within_a_page_zeroes_its_tail() {
     check(1000, || {
         let fixture = fixture(3);
         let (_disk, mapping) = fixture.file(&[1]);
@@ -239,7 +239,7 @@ fn a_cut_in_a_page_leaves_zeros_behind() {
             let mapping = mapping.clone();
             move || assert_among(read(&mapping, 0), &[1, 0, 3])
         });
-        // A store reads zeros past the end that it was told of: this one is not told.
+        // A store reads zeros past the end of the file; this one does not know the end.
         read(&mapping, 0);
         mapping.truncate(1000);
         mapping.write(3000, &[3; 1096]).unwrap();
@@ -254,7 +254,7 @@ fn a_cut_in_a_page_leaves_zeros_behind() {
 }
 
 #[test]
-fn a_reader_never_sees_the_next_page_of_a_frame() {
+fn reader_never_sees_the_next_page_of_a_frame() {
     check(1500, || {
         let fixture = fixture(2);
         let (_, one) = fixture.file(&[]);
@@ -281,7 +281,7 @@ fn a_reader_never_sees_the_next_page_of_a_frame() {
 }
 
 #[test]
-fn two_faults_of_a_page_read_it_once() {
+fn two_faults_read_a_page_once() {
     check(1500, || {
         let fixture = fixture(4);
         let (disk, mapping) = fixture.file(&[7]);
@@ -296,7 +296,7 @@ fn two_faults_of_a_page_read_it_once() {
 }
 
 #[test]
-fn a_read_that_fails_leaves_no_page() {
+fn failed_read_leaves_no_page() {
     check(1500, || {
         let fixture = fixture(4);
         let (disk, mapping) = fixture.file(&[7]);
@@ -318,7 +318,7 @@ fn a_read_that_fails_leaves_no_page() {
 }
 
 #[test]
-fn a_writer_who_fills_a_page_waits_for_a_read_that_fails() {
+fn overwrite_waits_for_a_failing_read() {
     check(1000, || {
         let fixture = fixture(4);
         let (disk, mapping) = fixture.file(&[7]);
@@ -337,7 +337,7 @@ fn a_writer_who_fills_a_page_waits_for_a_read_that_fails() {
 }
 
 #[test]
-fn what_was_written_reaches_the_store() {
+fn written_pages_reach_the_store() {
     check(1500, || {
         let fixture = fixture(3);
         let (disk, mapping) = fixture.file(&[1, 2]);
@@ -378,7 +378,7 @@ fn what_was_written_reaches_the_store() {
 }
 
 #[test]
-fn a_write_that_fails_leaves_the_page_dirty() {
+fn failed_write_leaves_the_page_dirty() {
     check(1000, || {
         let fixture = fixture(3);
         let (disk, mapping) = fixture.file(&[1]);
@@ -405,7 +405,7 @@ fn a_write_that_fails_leaves_the_page_dirty() {
 }
 
 #[test]
-fn nothing_is_written_behind_a_cut() {
+fn no_page_is_written_past_a_truncation() {
     check(1500, || {
         let fixture = fixture(4);
         let (disk, mapping) = fixture.file(&[1, 2, 3]);
@@ -415,7 +415,7 @@ fn nothing_is_written_behind_a_cut() {
             move || writeback.write_back_all().unwrap()
         });
         let page = mapping.page(1).unwrap();
-        // Who holds a page over the cut has a page of no file then.
+        // A handle of a truncated page refers to no file any more.
         let holder = thread::spawn(move || page.write().fill(20));
         mapping.truncate(PAGE);
         disk.end.store(1, Ordering::SeqCst);
@@ -431,7 +431,7 @@ fn nothing_is_written_behind_a_cut() {
 }
 
 #[test]
-fn a_reader_beside_punch_and_invalidate_sees_old_or_new() {
+fn reader_beside_punch_sees_old_or_new_pages() {
     check(1500, || {
         let fixture = fixture(3);
         let (disk, mapping) = fixture.file(&[1, 2, 3]);
@@ -466,7 +466,7 @@ fn a_reader_beside_punch_and_invalidate_sees_old_or_new() {
 }
 
 #[test]
-fn blocks_are_freed_behind_the_back_of_no_reader() {
+fn reader_never_sees_a_freed_block() {
     check(1500, || {
         let fixture = fixture(4);
         let (disk, mapping) = fixture.file(&[1, 2, 3]);
@@ -478,13 +478,13 @@ fn blocks_are_freed_behind_the_back_of_no_reader() {
                 assert_among(read(&mapping, 1), &[2, 0]);
             }
         });
-        // As file systems punch: pages may come back in until the block is no longer the file's.
+        // As file systems punch: pages may be read again until the block is freed.
         mapping.punch(PAGE..2 * PAGE);
         disk.set(1, 0);
         mapping.punch(PAGE..2 * PAGE);
         disk.freed.store(2, Ordering::SeqCst);
         assert_eq!(read(&mapping, 1), Some(vec![0]));
-        // And as they truncate: a store reads zeros behind the end of the file.
+        // And as they truncate: a store reads zeros past the end of the file.
         mapping.truncate(2 * PAGE);
         disk.set(2, 0);
         disk.freed.store(3, Ordering::SeqCst);
@@ -499,7 +499,7 @@ fn blocks_are_freed_behind_the_back_of_no_reader() {
 }
 
 #[test]
-fn a_handle_keeps_its_page() {
+fn page_with_a_handle_is_not_evicted() {
     check(1500, || {
         let fixture = fixture(2);
         let (_disk, mapping) = fixture.file(&[1, 2, 3]);
@@ -527,7 +527,7 @@ fn a_handle_keeps_its_page() {
 }
 
 #[test]
-fn a_write_by_handle_is_not_lost_to_eviction() {
+fn write_by_handle_survives_eviction() {
     check(3000, || {
         let fixture = fixture(3);
         let (disk, mapping) = fixture.file(&[1]);
@@ -545,7 +545,7 @@ fn a_write_by_handle_is_not_lost_to_eviction() {
 }
 
 #[test]
-fn a_use_of_a_page_that_goes_leaves_nothing_behind() {
+fn access_of_a_removed_page_has_no_effect() {
     check(1500, || {
         let fixture = fixture(4);
         let (_disk, mapping) = fixture.file(&[1]);
@@ -579,7 +579,7 @@ fn a_use_of_a_page_that_goes_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_reader_of_a_large_file_walks_a_tree_that_changes() {
+fn reader_walks_a_changing_tree() {
     check(750, || {
         let fixture = fixture(4);
         let disk = Disk::new(&[]);

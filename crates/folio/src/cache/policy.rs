@@ -1,59 +1,59 @@
-//! Which page goes next: two queues and a memory of what went (S3-FIFO, with a first queue that
-//! adapts).
+//! The reclaim policy: two queues, and ghosts of evicted pages. It is S3-FIFO with an adaptive
+//! small queue. Linux: mm/workingset.c has such ghosts (shadow entries).
 //!
 //! ```text
-//!   new -> [ small ] -- unused --> out, remembered
+//!   new -> [ small ] -- unused --> evicted: ghost
 //!              | used                 |
-//!              v                      v comes back
+//!              v                      v read again (refault)
 //!          [ main  ] <----------------+
-//!           ^     |  used: once more round; unused: out, remembered
+//!           ^     |  used: another round; unused: evicted: ghost
 //!           +-----+
 //! ```
 //!
-//! A scan passes through the small queue and leaves main alone. When pages come back that left
-//! small too early, small grows; when pages come back that left main, it shrinks. Source: J. Yang
-//! et al., "FIFO queues are all you need for cache eviction", SOSP 2023; the adaption is ours.
-//! `folio bench reclaim` compares it with others.
+//! A scan passes through the small queue and does not disturb main. Refaults of pages evicted from
+//! small make small longer; refaults of pages evicted from main make it shorter. Source: J. Yang et
+//! al., "FIFO queues are all you need for cache eviction", SOSP 2023; the adaption is our own.
+//! `folio bench reclaim` compares it with other policies.
 
-use super::pool::Frame;
+use super::folio::Frame;
 use std::collections::VecDeque;
 
-/// The small queue's share of all pages at first, as 1 / this.
+/// The small queue's initial share of all pages, as 1 / this.
 const SMALL_SHARE: usize = 10;
-/// Pages in a row that cannot go, until the other queue is asked.
+/// Consecutive pages that cannot be evicted, before the other queue is tried.
 const PUT_BACKS_MAX: u32 = 32;
-/// Steps from one end of the adaption to the other, at least.
+/// Least number of adaption steps between the extremes.
 const STEPS: usize = 4096;
-/// The least share.
+/// The small queue's least share, as 1 / this.
 const SMALL_SHARE_MIN: usize = 100;
 
-/// A page in a queue: the frame, and which of the pages that have lain in it.
+/// A page in a queue: the frame, and the generation of the page in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct QueueEntry {
     pub(super) frame: Frame,
     pub(super) generation: u32,
 }
 
-/// One of the two queues.
+/// The two queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Queue {
     Small,
     Main,
 }
 
-/// The queues.
-pub(super) struct Policy {
-    small: VecDeque<Entry>,
-    main: VecDeque<Entry>,
-    /// Pages that the small queue should hold.
+/// The queues and the ghosts.
+pub(super) struct ReclaimPolicy {
+    small: VecDeque<QueueEntry>,
+    main: VecDeque<QueueEntry>,
+    /// The target length of the small queue.
     small_target: usize,
-    /// Pages in a row that could not go.
+    /// Consecutive pages that could not be evicted.
     put_backs: u32,
     ghosts: Ghosts,
 }
 
-impl Policy {
-    /// Queues for at most about `page_count` pages.
+impl ReclaimPolicy {
+    /// Creates queues for about `page_count` pages.
     pub(super) fn new(page_count: u64) -> Self {
         let page_count = page_count as usize;
         Self {
@@ -65,14 +65,14 @@ impl Policy {
                 entries: Vec::new(),
                 page_count,
                 time: 0,
-                gone: [0; 2],
+                evicted: [0; 2],
             },
         }
     }
 
-    /// Adds a page that came in; `key` is the same each time it does. Returns whether it went not
-    /// long ago.
-    pub(super) fn insert(&mut self, entry: Entry, key: u64) -> bool {
+    /// Adds a new page; `key` is the same each time the page is read. Returns whether the page was
+    /// evicted recently.
+    pub(super) fn insert(&mut self, entry: QueueEntry, key: u64) -> bool {
         let Some(left) = self.ghosts.take(key) else {
             self.small.push_back(entry);
             return false;
@@ -82,12 +82,12 @@ impl Policy {
         true
     }
 
-    /// A page came back that had left this queue: it should have been longer. As in ARC, the step
-    /// is the larger the rarer such pages leave; otherwise the queue that most pages leave would
-    /// win by their number alone.
+    /// Adapts to the refault of a page that was evicted from the queue `left`, which should have
+    /// been longer. As in ARC, the step is larger the rarer evictions from that queue are;
+    /// otherwise the queue with most evictions would win by their number alone.
     fn adapt(&mut self, left: Queue) {
         let page_count = self.ghosts.page_count;
-        let [small, main] = self.ghosts.gone.map(|gone| gone.max(1) as usize);
+        let [small, main] = self.ghosts.evicted.map(|count| count.max(1) as usize);
         let unit = (page_count / STEPS).max(1);
         self.small_target = match left {
             Queue::Small => {
@@ -103,26 +103,27 @@ impl Policy {
         };
     }
 
-    /// The page to look at next, and the queue it was in.
-    pub(super) fn next(&mut self) -> Option<(Entry, Queue)> {
+    /// Takes the page to examine next, and its queue.
+    pub(super) fn next(&mut self) -> Option<(QueueEntry, Queue)> {
         let is_small_long = self.small.len() > self.small_target;
-        // Where nothing can go, the other queue is asked for a while.
-        let is_other_asked = self.put_backs % (2 * PUT_BACKS_MAX) >= PUT_BACKS_MAX;
-        let prefers_small = is_small_long != is_other_asked;
-        match (prefers_small && !self.small.is_empty()) || self.main.is_empty() {
-            true => self.small.pop_front().map(|entry| (entry, Queue::Small)),
-            false => self.main.pop_front().map(|entry| (entry, Queue::Main)),
+        // After many pages that cannot be evicted, try the other queue for a while.
+        let tries_other = self.put_backs % (2 * PUT_BACKS_MAX) >= PUT_BACKS_MAX;
+        let prefers_small = is_small_long != tries_other;
+        if (prefers_small && !self.small.is_empty()) || self.main.is_empty() {
+            self.small.pop_front().map(|entry| (entry, Queue::Small))
+        } else {
+            self.main.pop_front().map(|entry| (entry, Queue::Main))
         }
     }
 
-    /// It was used: it stays, in main.
-    pub(super) fn keep(&mut self, entry: Entry) {
+    /// Keeps a page that was used, in main.
+    pub(super) fn keep(&mut self, entry: QueueEntry) {
         self.main.push_back(entry);
         self.put_backs = 0;
     }
 
-    /// It could not go: it waits once more where it was.
-    pub(super) fn put_back(&mut self, entry: Entry, queue: Queue) {
+    /// Returns a page that cannot be evicted to its queue.
+    pub(super) fn put_back(&mut self, entry: QueueEntry, queue: Queue) {
         self.put_backs = self.put_backs.wrapping_add(1);
         match queue {
             Queue::Small => self.small.push_back(entry),
@@ -130,43 +131,43 @@ impl Policy {
         }
     }
 
-    /// It went.
-    pub(super) fn note_gone(&mut self, key: u64, queue: Queue) {
+    /// Records an eviction.
+    pub(super) fn record_eviction(&mut self, key: u64, queue: Queue) {
         self.ghosts.add(key, queue);
         self.put_backs = 0;
     }
 
-    /// Entries in both queues, those of pages that are gone included.
+    /// Returns the number of entries in both queues, including stale ones.
     pub(super) fn len(&self) -> usize {
         self.small.len() + self.main.len()
     }
 
-    /// Forgets entries of pages that are gone.
-    pub(super) fn retain(&mut self, is_alive: impl Fn(&Entry) -> bool) {
+    /// Removes stale entries.
+    pub(super) fn retain(&mut self, is_alive: impl Fn(&QueueEntry) -> bool) {
         self.small.retain(&is_alive);
         self.main.retain(&is_alive);
     }
 }
 
-/// What went, as fingerprints: as many as the cache has pages, older ones count as forgotten.
+/// Fingerprints of evicted pages: as many as the cache has pages. Older ones are ignored.
 struct Ghosts {
-    /// Sets of [`WAYS`]; made when the first page goes.
+    /// Sets of [`WAYS`]; allocated at the first eviction.
     entries: Vec<Ghost>,
     page_count: usize,
-    /// Pages that went so far.
+    /// Evictions so far.
     time: u32,
-    /// How many went lately from the small queue and from main.
-    gone: [u32; 2],
+    /// Recent evictions from the small queue and from main.
+    evicted: [u32; 2],
 }
 
-/// Places for a fingerprint.
+/// Possible positions of a fingerprint.
 const WAYS: usize = 4;
 
 #[derive(Clone, Copy, Default)]
 struct Ghost {
-    /// 0 is nobody.
+    /// 0 is an unused position.
     fingerprint: u32,
-    /// When it went; the lowest bit says from which queue.
+    /// The time of the eviction, and in the lowest bit the queue.
     time: u32,
 }
 
@@ -187,9 +188,9 @@ impl Ghosts {
             self.entries = vec![Ghost::default(); 2 * sets * WAYS];
         }
         self.time = self.time.wrapping_add(1);
-        self.gone[usize::from(queue == Queue::Main)] += 1;
-        if self.gone.iter().sum::<u32>() as usize > self.page_count {
-            self.gone = self.gone.map(|gone| gone / 2);
+        self.evicted[usize::from(queue == Queue::Main)] += 1;
+        if self.evicted.iter().sum::<u32>() as usize > self.page_count {
+            self.evicted = self.evicted.map(|count| count / 2);
         }
         let now = self.time;
         let ghost = Ghost {
@@ -233,8 +234,8 @@ impl Ghosts {
 mod tests {
     use super::*;
 
-    fn entry(frame: Frame) -> Entry {
-        Entry {
+    fn entry(frame: Frame) -> QueueEntry {
+        QueueEntry {
             frame,
             generation: 1,
         }
@@ -245,26 +246,26 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_leaves_main_alone() {
-        let mut policy = Policy::new(100);
+    fn scan_evicts_no_page_of_main() {
+        let mut policy = ReclaimPolicy::new(100);
         (0..50).for_each(|page| policy.keep(entry(page)));
         for page in 1000..2000 {
             policy.insert(entry(page), key(page.into()));
             if policy.len() > 100 {
-                let (gone, queue) = policy.next().unwrap();
+                let (evicted, queue) = policy.next().unwrap();
                 assert_eq!(queue, Queue::Small);
-                policy.note_gone(key(gone.frame.into()), queue);
+                policy.record_eviction(key(evicted.frame.into()), queue);
             }
         }
         assert_eq!(policy.main.len(), 50);
     }
 
     #[test]
-    fn what_comes_back_goes_to_main_and_moves_the_border() {
-        let mut policy = Policy::new(1000);
+    fn refault_goes_to_main_and_adapts_the_target() {
+        let mut policy = ReclaimPolicy::new(1000);
         let before = policy.small_target;
         for page in 0..100 {
-            policy.note_gone(key(page), Queue::Small);
+            policy.record_eviction(key(page), Queue::Small);
         }
         for page in 0..100 {
             assert!(policy.insert(entry(page as Frame), key(page)));
@@ -272,15 +273,15 @@ mod tests {
         assert_eq!((policy.main.len(), policy.small.len()), (100, 0));
         assert!(policy.small_target > before);
         for page in 100..300 {
-            policy.note_gone(key(page), Queue::Main);
+            policy.record_eviction(key(page), Queue::Main);
             assert!(policy.insert(entry(page as Frame), key(page)));
         }
         assert!(policy.small_target < before);
     }
 
     #[test]
-    fn a_queue_of_pages_that_cannot_go_does_not_hide_the_other() {
-        let mut policy = Policy::new(1000);
+    fn unevictable_queue_does_not_hide_the_other() {
+        let mut policy = ReclaimPolicy::new(1000);
         (0..900).for_each(|page| policy.keep(entry(page)));
         (900..950).for_each(|page| assert!(!policy.insert(entry(page), key(page.into()))));
         let looks = (0..100).map(|_| {
@@ -292,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn what_went_long_ago_is_forgotten() {
-        let mut policy = Policy::new(64);
-        policy.note_gone(key(1), Queue::Small);
+    fn old_ghost_is_ignored() {
+        let mut policy = ReclaimPolicy::new(64);
+        policy.record_eviction(key(1), Queue::Small);
         for page in 1000..1100 {
-            policy.note_gone(key(page), Queue::Small);
+            policy.record_eviction(key(page), Queue::Small);
         }
         assert!(!policy.insert(entry(1), key(1)));
     }

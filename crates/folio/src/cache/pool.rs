@@ -1,18 +1,18 @@
-//! Memory for pages: one reserved range of addresses, frames handed out from its start, recycled
-//! last-in first-out.
+//! The pool of frames: one reserved range of addresses. Frames are allocated from its start and
+//! recycled last-in first-out. Linux: mm/page_alloc.c.
 //!
 //! ```text
 //!   frame    4 KiB, one page of some file             0 1 2 ... 15 | 16 17 ... 31 | ...
-//!   group    16 frames, aligned: what a block of      group 0        group 1
-//!            a large file gets, so that 64 KiB are one run of memory
+//!   group    16 frames, aligned: the memory of        group 0        group 1
+//!            a large folio, 64 KiB in one run
 //! ```
 //!
-//! A frame that is let go of may still have readers, who hold a pin and no count. It waits in limbo
-//! for the end of a grace period. Frames above the budget exist only while somebody must not wait
+//! A released frame may still have readers, which have a pin and no reference. It waits in limbo
+//! for the end of a grace period. Frames above the budget exist only while a caller must not wait
 //! for memory; they are the price of never deadlocking in writeback.
 
 use super::copy;
-use super::folio::Folio;
+use super::folio::{FRAMES_MAX, Folio, Frame, GROUP};
 use crate::base::rcu::{self, Grace, Pin};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{IS_MODEL_CHECKED, Mutex, spin_loop, thread};
@@ -21,9 +21,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-/// Frames of one group, and pages of one block of a file.
-pub(super) const GROUP: u32 = 16;
-/// Frames whose [`Folio`]s are made together: those of a huge page.
+/// Frames whose [`Folio`]s are allocated together: those of a huge page.
 const ARENA: u32 = if IS_MODEL_CHECKED { 32 } else { 512 };
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = ARENA as usize * PAGE_SIZE;
@@ -31,67 +29,61 @@ const HUGE_BYTES: usize = ARENA as usize * PAGE_SIZE;
 const SPARE_MIN: u64 = 16 << 10;
 /// Frames in limbo from which on a grace period is started for them.
 const LIMBO_MAX: usize = 64;
-/// Pauses between two looks whether readers have gone, and looks before the processor is given
-/// away.
+/// Pauses between two checks for readers, and checks before the thread yields.
 const SPINS: u32 = if IS_MODEL_CHECKED { 0 } else { 64 };
 const PATIENCE: u32 = if IS_MODEL_CHECKED { 0 } else { 32 };
-/// What a frame number has room for (index.rs).
-pub(super) const FRAMES_MAX: u64 = (1 << 28) - 2;
-
-/// The number of a frame in its pool.
-pub(super) type Frame = u32;
 
 /// All frames of one cache.
 pub(super) struct Pool {
     start: NonNull<u8>,
-    mapped: Mapped,
+    mapped: MappedRange,
     frame_count: u32,
     budget_frames: u64,
     in_use: AtomicU64,
     folios: Box<[OnceLock<Box<[Folio]>>]>,
-    free: Mutex<Free>,
+    free: Mutex<FreeFrames>,
 }
 
-/// The range as the host gave it.
-struct Mapped {
+/// The range that the host mapped.
+struct MappedRange {
     start: *mut u8,
     len: usize,
 }
 
-/// Frames nobody uses.
+/// Unused frames.
 #[derive(Default)]
-struct Free {
-    /// One bit per frame of each group that was ever used.
-    masks: Vec<Group>,
-    /// Groups with free frames, and such without: whoever takes one looks.
+struct FreeFrames {
+    /// The free frames of each group that was ever used.
+    masks: Vec<FrameGroup>,
+    /// Groups with free frames. Some may have none: an allocation checks.
     some: Vec<u32>,
-    /// Groups all of whose frames are free, or were.
+    /// Groups whose frames are all free. Some may not be: an allocation checks.
     whole: Vec<u32>,
-    /// Let go of, and perhaps still being read.
+    /// Released frames, perhaps still being read.
     limbo: Vec<Frame>,
-    /// Recycled when the grace period is over.
+    /// Frames that are recycled when the grace period is over.
     waiting: Option<(Grace, Vec<Frame>)>,
     /// Batches recycled so far.
     batches: u64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Group {
+struct FrameGroup {
     free: u16,
     is_in_some: bool,
     is_in_whole: bool,
 }
 
-// SAFETY: the pointers are to memory that the pool owns and hands out; nothing is tied to a thread.
+// SAFETY: the pointers are to memory that the pool owns; nothing is tied to a thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Pool {}
-// SAFETY: as above; what is shared is behind locks or atomic.
+// SAFETY: as above; shared state is behind locks or atomic.
 #[allow(unsafe_code)]
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of `budget_bytes`, of which none is used yet. If the host refuses even the addresses,
-    /// the pool is empty and whoever asks it for a frame is told ENOMEM.
+    /// Creates a pool of `budget_bytes`. If the host refuses the range of addresses, the pool is
+    /// empty and allocations fail with ENOMEM.
     pub(super) fn new(budget_bytes: u64) -> Arc<Self> {
         let budget_frames = (budget_bytes / PAGE_SIZE as u64).clamp(1, FRAMES_MAX / 2);
         let spare = (budget_frames / 2).max(SPARE_MIN);
@@ -113,18 +105,18 @@ impl Pool {
         })
     }
 
-    /// Frames in use, those in limbo included.
+    /// Returns the number of frames in use, including those in limbo.
     pub(super) fn in_use(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Frames that may be in use.
+    /// Returns the budget, in frames.
     pub(super) fn budget(&self) -> u64 {
         self.budget_frames
     }
 
-    /// Frames in use beyond what leaves room for `more` within the budget. What is in limbo counts
-    /// as free: it will be, and more would not come of asking for more.
+    /// Returns how many frames must be reclaimed to have `more` within the budget. Frames in limbo
+    /// count as free: they will be, and reclaiming more would not free them sooner.
     pub(super) fn excess(&self, more: u64) -> u64 {
         let excess = |limbo: u64| (self.in_use() + more).saturating_sub(self.budget_frames + limbo);
         if excess(0) == 0 {
@@ -135,9 +127,9 @@ impl Pool {
         excess(free.in_limbo())
     }
 
-    /// Waits for readers who keep frames in limbo, as far as that is needed to have `count` more
-    /// within the budget, and unless the caller is such a reader. Returns whether there are so
-    /// many. Readers with a pin wait for nobody who calls this.
+    /// Waits for readers that keep frames in limbo, until `count` more frames are within the
+    /// budget. Does not wait if the caller itself is pinned. Returns whether there are as many. A
+    /// pinned reader never waits for a caller of this function.
     pub(super) fn settle(&self, count: u64) -> bool {
         let is_room = || self.in_use() + count <= self.budget_frames;
         let mut enough = None;
@@ -145,15 +137,14 @@ impl Pool {
         while !is_room() {
             let mut free = self.free.lock();
             self.leave_limbo(&mut free);
-            // What is in limbo now has left it after two batches; what others let go of later is
+            // Frames that are in limbo now leave it within two batches. Frames released later are
             // not waited for.
             let enough = *enough.get_or_insert(free.batches + 2);
             if free.in_limbo() == 0 || free.batches >= enough || rcu::is_pinned() {
                 return is_room();
             }
             drop(free);
-            // A reader is gone in less time than it takes to give the processor away, if it is
-            // running at all.
+            // A running reader ends its pin in less time than a switch of threads takes.
             for _ in 0..SPINS {
                 spin_loop();
             }
@@ -165,17 +156,17 @@ impl Pool {
         true
     }
 
-    /// The bytes of a frame. Valid as long as the pool.
+    /// Returns the address of a frame, valid as long as the pool.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn address(&self, frame: Frame) -> *mut u8 {
         debug_assert!(frame < self.frame_count);
-        // SAFETY: frame numbers come from this pool alone and lie within the reserved range.
+        // SAFETY: frame numbers come from this pool and are within the reserved range.
         unsafe { self.start.as_ptr().add(frame as usize * PAGE_SIZE) }
     }
 
-    /// Copies what lies in frames from `frame` on, `start` bytes further, to `to`. Others may be
-    /// changing it.
+    /// Copies bytes to `to`, from byte `start` of `frame` and the frames after it. Other threads
+    /// may write them meanwhile.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn copy_out(&self, frame: Frame, start: usize, to: &mut [u8], _pin: &Pin) {
@@ -184,14 +175,13 @@ impl Pool {
             end <= self.frame_count as usize * PAGE_SIZE,
             "within the pool"
         );
-        // SAFETY: the bytes lie within the pool, as just checked, and are mapped as long as it
-        // lives.
+        // SAFETY: the bytes are within the pool, as just checked, and mapped as long as it exists.
         let from = unsafe { self.address(frame).add(start) };
         // SAFETY: as above.
         unsafe { copy::from_page(from, to) }
     }
 
-    /// What is known of a frame that was handed out.
+    /// Returns the folio of an allocated frame.
     #[inline]
     pub(super) fn folio(&self, frame: Frame) -> &Folio {
         let arena = self.folios[(frame / ARENA) as usize]
@@ -199,8 +189,10 @@ impl Pool {
         &arena[(frame % ARENA) as usize]
     }
 
-    /// A frame with arbitrary old contents, whatever the budget says; ENOMEM if there is no more
-    /// memory at all.
+    /// Allocates a frame with arbitrary contents, even beyond the budget.
+    ///
+    /// # Errors
+    /// ENOMEM if the reserved range is exhausted.
     pub(super) fn take(&self) -> Result<Frame> {
         let mut free = self.free.lock();
         if let Some(frame) = free
@@ -216,7 +208,8 @@ impl Pool {
         Ok(frame)
     }
 
-    /// The first of sixteen frames of one group; none if that would take memory beyond the budget.
+    /// Allocates a whole group, and returns its first frame; `None` if that would exceed the
+    /// budget.
     pub(super) fn take_group(&self) -> Option<Frame> {
         let mut free = self.free.lock();
         let group = free.take_whole().or_else(|| {
@@ -231,7 +224,7 @@ impl Pool {
         Some(group * GROUP)
     }
 
-    /// Takes frames back that nobody counts any more; readers with a pin may still be there.
+    /// Releases frames without references; pinned readers may still read them.
     pub(super) fn put(&self, frames: impl IntoIterator<Item = Frame>) {
         let mut free = self.free.lock();
         free.limbo.extend(frames);
@@ -240,10 +233,10 @@ impl Pool {
         }
     }
 
-    /// Recycles what no reader can see any more. Never waits.
-    fn leave_limbo(&self, free: &mut Free) -> Option<()> {
+    /// Recycles the frames that no reader can read any more. Never waits.
+    fn leave_limbo(&self, free: &mut FreeFrames) -> Option<()> {
         let mut recycled = 0;
-        // Twice, for what has just begun to wait may have no reader to wait for.
+        // Twice: the second batch may have no reader to wait for.
         for _ in 0..2 {
             if let Some((_, frames)) = free.waiting.take_if(|(grace, _)| grace.is_over()) {
                 recycled += frames.len();
@@ -260,7 +253,7 @@ impl Pool {
     }
 
     /// Adds a group that was never used.
-    fn open_group(&self, free: &mut Free) -> Result<()> {
+    fn open_group(&self, free: &mut FreeFrames) -> Result<()> {
         let group = free.masks.len() as u32;
         if (group + 1) * GROUP > self.frame_count {
             return Err(Error::new(
@@ -268,7 +261,7 @@ impl Pool {
                 "no memory left for the page cache",
             ));
         }
-        free.masks.push(Group {
+        free.masks.push(FrameGroup {
             free: u16::MAX,
             is_in_some: true,
             is_in_whole: true,
@@ -279,7 +272,7 @@ impl Pool {
     }
 }
 
-impl Free {
+impl FreeFrames {
     fn in_limbo(&self) -> u64 {
         (self.limbo.len() + self.waiting.as_ref().map_or(0, |(_, frames)| frames.len())) as u64
     }
@@ -326,12 +319,13 @@ impl Free {
     }
 }
 
-/// Addresses for `len` bytes, aligned for huge pages; memory comes when a page is first touched.
+/// Reserves addresses for `len` bytes, aligned for huge pages. The host allocates memory at the
+/// first access of each page.
 #[allow(unsafe_code)]
-fn reserve(len: usize) -> (NonNull<u8>, Mapped) {
+fn reserve(len: usize) -> (NonNull<u8>, MappedRange) {
     let nothing = (
         NonNull::dangling(),
-        Mapped {
+        MappedRange {
             start: std::ptr::null_mut(),
             len: 0,
         },
@@ -339,19 +333,19 @@ fn reserve(len: usize) -> (NonNull<u8>, Mapped) {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let mapped_len = len + HUGE_BYTES;
-    // SAFETY: an anonymous mapping at an address of the host's choice touches no memory of ours.
+    // SAFETY: an anonymous mapping at an address of the host's choice overlaps no other memory.
     let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_len, protection, flags) };
     let Ok(mapped) = mapped else { return nothing };
     let mapped = mapped.cast::<u8>();
     // SAFETY: less than a huge page further, the range has room for `len` bytes.
     let start = unsafe { mapped.add(mapped.align_offset(HUGE_BYTES)) };
-    // Huge pages are a wish: a host without them serves small ones.
+    // A host without huge pages ignores the advice.
     // SAFETY: the range is our own fresh mapping; the advice does not change its contents.
     let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
     match NonNull::new(start) {
         Some(start) => (
             start,
-            Mapped {
+            MappedRange {
                 start: mapped,
                 len: mapped_len,
             },
@@ -364,7 +358,7 @@ impl Drop for Pool {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         if self.mapped.len > 0 {
-            // SAFETY: whoever reads or holds a page holds the pool, so nobody is left.
+            // SAFETY: every reader and every page handle holds the pool, so none is left.
             let _ = unsafe { munmap(self.mapped.start.cast(), self.mapped.len) };
         }
     }
@@ -376,7 +370,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn groups_come_whole_again_once_all_their_frames_are_back() {
+    fn group_is_whole_again_once_all_frames_return() {
         let pool = Pool::new(1 << 20);
         let singles: Vec<Frame> = (0..20).map(|_| pool.take().unwrap()).collect();
         let group = pool.take_group().unwrap();
@@ -402,13 +396,13 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_not_recycled_under_a_reader() {
+    fn frame_is_not_recycled_under_a_reader() {
         let pool = Pool::new(16 * PAGE_SIZE as u64);
         let frames: Vec<Frame> = (0..16).map(|_| pool.take().unwrap()).collect();
         let pin = rcu::pin();
         pool.put(frames);
-        assert_eq!(pool.excess(1), 0, "what is in limbo will be free");
-        assert!(!pool.settle(1), "but is not while a reader is there");
+        assert_eq!(pool.excess(1), 0, "frames in limbo count as free");
+        assert!(!pool.settle(1), "they are not free under a pin");
         assert!(pool.take().unwrap() >= 16);
         drop(pin);
         assert!(pool.settle(1));

@@ -1,14 +1,14 @@
-//! How far to read ahead of a sequential reader. Linux: mm/readahead.c.
+//! The readahead window of a sequential reader. Linux: mm/readahead.c.
 //!
 //! ```text
-//!        |<---- window: brought in together ---->|
-//!        |  asked for  |M                        |
-//!                       ^ mark: whoever reads this page makes a thread bring the next window in, which is
-//!                         twice as large, while the reader still has this one to read
+//!        |<------- window: read together ------->|
+//!        |   wanted    |M                        |
+//!                       ^ mark: a read of this page lets a thread read the next window, twice as large,
+//!                         while the reader still has this one to read
 //! ```
 //!
-//! A read that neither starts the file, nor goes on where a window ended, nor follows pages that
-//! are in memory already, is random: it gets what it asks for and no more.
+//! A read is random if it neither starts the file, nor continues at the end of a window, nor
+//! follows cached pages. It reads only the wanted pages.
 
 use std::ops::Range;
 
@@ -17,29 +17,29 @@ const WINDOW_MIN: u64 = 16;
 /// Pages of the longest window: 2 MiB; less where the whole cache is small.
 const WINDOW_MAX: u64 = 512;
 
-/// What a program says about how it will read. Linux: posix_fadvise(2).
+/// The read pattern that a program announces. Linux: posix_fadvise(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadPattern {
-    /// Find out by watching.
+    /// Detected from the reads.
     #[default]
     Normal,
-    /// From front to end: windows grow twice as large.
+    /// From start to end: the longest window is doubled.
     Sequential,
-    /// Here and there: nothing is read ahead.
+    /// At random: no readahead.
     Random,
 }
 
-/// What to bring in.
+/// The pages to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Plan {
-    /// Pages, from the first that is missing.
+pub(super) struct ReadaheadPlan {
+    /// Page indexes, from the first absent page.
     pub(super) pages: Range<u64>,
     /// The page to mark, if any.
     pub(super) mark: Option<u64>,
 }
 
-impl Plan {
-    /// The first `count` pages, and the rest if there is any.
+impl ReadaheadPlan {
+    /// Splits the plan after `count` pages; the second part is `None` if it would be empty.
     pub(super) fn split(self, count: u64) -> (Self, Option<Self>) {
         let Range { start, end } = self.pages;
         let middle = end.min(start.saturating_add(count));
@@ -57,17 +57,17 @@ impl Plan {
     }
 }
 
-/// The window of the last stream that was seen.
+/// The window of the last sequential stream. Linux: `struct file_ra_state`.
 #[derive(Debug, Default)]
-pub(super) struct Readahead {
+pub(super) struct ReadaheadState {
     pub(super) pattern: ReadPattern,
     window: Range<u64>,
 }
 
-impl Readahead {
-    /// For a page that is missing and asked for with `wanted` pages from there on; `history` pages
-    /// before it are in memory.
-    pub(super) fn on_miss(&mut self, index: u64, wanted: u64, history: u64) -> Plan {
+impl ReadaheadState {
+    /// Returns the plan for a miss at `index` by a reader that wants `wanted` pages from there;
+    /// `history` pages before it are cached. Linux: `page_cache_sync_ra`.
+    pub(super) fn on_miss(&mut self, index: u64, wanted: u64, history: u64) -> ReadaheadPlan {
         let max = self.max();
         let wanted = wanted.max(1);
         let is_sequential = match self.pattern {
@@ -78,37 +78,38 @@ impl Readahead {
             }
         };
         if !is_sequential {
-            return Plan {
+            return ReadaheadPlan {
                 pages: index..index.saturating_add(wanted),
                 mark: None,
             };
         }
-        let len = match index == self.window.end && !self.window.is_empty() {
-            // Whoever takes more than a window at once, and again, shall find the next one begun.
-            true => self.grown().max(wanted.saturating_add(WINDOW_MAX)),
-            false => (2 * wanted.min(max) + 2 * history)
+        let len = if index == self.window.end && !self.window.is_empty() {
+            // For a reader of more than a window at once, the next window starts early.
+            self.grown().max(wanted.saturating_add(WINDOW_MAX))
+        } else {
+            (2 * wanted.min(max) + 2 * history)
                 .next_power_of_two()
                 .clamp(WINDOW_MIN, max)
-                .max(wanted),
+                .max(wanted)
         };
         let end = index.saturating_add(len);
         self.window = index..end;
-        Plan {
+        ReadaheadPlan {
             pages: index..end,
             mark: (wanted < len).then(|| index + wanted),
         }
     }
 
-    /// For a reader who came to the marked page; `missing` is the first page after it that is not
-    /// in memory.
-    pub(super) fn on_mark(&mut self, missing: u64) -> Plan {
+    /// Returns the plan for a read of the marked page; `missing` is the first absent page after it.
+    /// Linux: `page_cache_async_ra`.
+    pub(super) fn on_mark(&mut self, missing: u64) -> ReadaheadPlan {
         let len = if missing == self.window.end {
             self.grown()
         } else {
             2 * WINDOW_MIN
         };
         self.window = missing..missing.saturating_add(len);
-        Plan {
+        ReadaheadPlan {
             pages: self.window.clone(),
             mark: Some(missing),
         }
@@ -134,25 +135,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sequential_reader_gets_growing_windows_ahead_of_it() {
-        let mut state = Readahead::default();
+    fn sequential_reads_get_growing_windows() {
+        let mut state = ReadaheadState::default();
         assert_eq!(
             state.on_miss(0, 1, 0),
-            Plan {
+            ReadaheadPlan {
                 pages: 0..16,
                 mark: Some(1)
             }
         );
         assert_eq!(
             state.on_mark(16),
-            Plan {
+            ReadaheadPlan {
                 pages: 16..48,
                 mark: Some(16)
             }
         );
         assert_eq!(
             state.on_mark(48),
-            Plan {
+            ReadaheadPlan {
                 pages: 48..112,
                 mark: Some(48)
             }
@@ -165,18 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn random_reads_get_what_they_ask_for() {
-        let mut state = Readahead::default();
+    fn random_reads_have_no_readahead() {
+        let mut state = ReadaheadState::default();
         assert_eq!(
             state.on_miss(5000, 2, 0),
-            Plan {
+            ReadaheadPlan {
                 pages: 5000..5002,
                 mark: None
             }
         );
         assert_eq!(
             state.on_miss(70, 1, 0),
-            Plan {
+            ReadaheadPlan {
                 pages: 70..71,
                 mark: None
             }
@@ -184,14 +185,14 @@ mod tests {
         state.pattern = ReadPattern::Random;
         assert_eq!(
             state.on_miss(0, 1, 0),
-            Plan {
+            ReadaheadPlan {
                 pages: 0..1,
                 mark: None
             }
         );
         assert_eq!(
             state.on_miss(1, 1, 1),
-            Plan {
+            ReadaheadPlan {
                 pages: 1..2,
                 mark: None
             }
@@ -199,25 +200,25 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_memory_before_a_miss_are_a_history() {
-        let mut state = Readahead::default();
+    fn cached_pages_before_a_miss_make_it_sequential() {
+        let mut state = ReadaheadState::default();
         assert_eq!(state.on_miss(500, 1, 3).pages, 500..516);
         assert_eq!(state.on_miss(900, 4, 4).pages, 900..904);
     }
 
     #[test]
-    fn a_large_read_is_one_window() {
-        let mut state = Readahead::default();
+    fn large_read_is_one_window() {
+        let mut state = ReadaheadState::default();
         assert_eq!(
             state.on_miss(0, 4000, 0),
-            Plan {
+            ReadaheadPlan {
                 pages: 0..4000,
                 mark: None
             }
         );
         assert_eq!(
             state.on_miss(4000, 4000, 16),
-            Plan {
+            ReadaheadPlan {
                 pages: 4000..8512,
                 mark: Some(8000)
             }
@@ -225,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn another_stream_goes_on_from_its_own_mark() {
-        let mut state = Readahead::default();
+    fn second_stream_continues_at_its_own_mark() {
+        let mut state = ReadaheadState::default();
         state.on_miss(0, 1, 0);
         assert_eq!(state.on_mark(9000).pages, 9000..9032);
     }

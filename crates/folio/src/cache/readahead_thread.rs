@@ -1,50 +1,54 @@
-//! The thread that brings pages in ahead of readers.
+//! The readahead thread: reads planned pages in the background.
 
-use super::mapping::Inner;
-use super::readahead::Plan;
+use super::page_owner::PageOwner;
+use super::readahead::ReadaheadPlan;
 use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Plans that wait at most; a reader that is so far ahead of the thread reads by itself.
+/// Most queued plans; beyond it the reader reads by itself.
 const QUEUE_MAX: usize = 16;
 
-/// Pages of a plan that are brought in before others have their turn.
+/// Most pages of a plan that are read before the next plan has its turn.
 const STEP: u64 = 1024;
 
-/// Started with the first plan, ends with the cache.
+/// The thread and its queue. The thread starts with the first plan and ends with the cache.
 pub(super) struct ReadaheadThread {
-    is_wanted: bool,
-    shared: Arc<Shared>,
+    is_enabled: bool,
+    shared: Arc<PlanQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct PlanQueue {
+    state: Mutex<PlanQueueState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PlanQueueState {
     is_stopping: bool,
-    plans: VecDeque<(Weak<Inner>, Plan)>,
+    plans: VecDeque<(Weak<dyn PageOwner>, ReadaheadPlan)>,
 }
 
 impl ReadaheadThread {
-    /// With `is_wanted` false there is no thread, and every plan comes back.
-    pub(super) fn new(is_wanted: bool) -> Self {
+    /// Creates a queue. Without `is_enabled` there is no thread, and every plan is returned.
+    pub(super) fn new(is_enabled: bool) -> Self {
         Self {
-            is_wanted,
+            is_enabled,
             shared: Arc::default(),
             thread: Mutex::new(None),
         }
     }
 
-    /// Hands a plan to the thread; it comes back if the thread cannot take it.
-    pub(super) fn submit(&self, mapping: Weak<Inner>, plan: Plan) -> Option<Plan> {
-        if !self.is_wanted || !self.start() {
+    /// Queues a plan; returns it if there is no thread or the queue is full.
+    pub(super) fn submit(
+        &self,
+        mapping: Weak<dyn PageOwner>,
+        plan: ReadaheadPlan,
+    ) -> Option<ReadaheadPlan> {
+        if !self.is_enabled || !self.start() {
             return Some(plan);
         }
         let mut state = self.shared.state.lock();
@@ -73,17 +77,17 @@ impl Drop for ReadaheadThread {
         self.shared.state.lock().is_stopping = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
-            // The thread itself may drop the last mapping, and with it the cache; it cannot wait
-            // for itself.
+            // The thread itself may drop the last mapping, and with it the cache; it must not join
+            // itself.
             && thread.thread().id() != thread::current().id()
         {
-            // A panic there was reported when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &PlanQueue) {
     loop {
         let (mapping, plan) = {
             let mut state = shared.state.lock();
@@ -97,11 +101,11 @@ fn run(shared: &Shared) {
                 }
             }
         };
-        let Some(filled) = mapping.upgrade() else {
+        let Some(owner) = mapping.upgrade() else {
             continue;
         };
         let (now, later) = plan.split(STEP);
-        filled.fill_ahead(&now);
+        owner.fill_ahead(&now);
         if let Some(later) = later {
             shared.state.lock().plans.push_back((mapping, later));
         }

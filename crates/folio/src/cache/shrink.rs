@@ -1,10 +1,11 @@
-//! Taking pages out: truncation, hole punching, invalidation, eviction.
+//! Removal of pages: truncation, hole punching, invalidation, eviction. Linux: mm/truncate.c.
 
+use super::folio::{Frame, PAGE};
+use super::folio_ref::FolioRef;
 use super::index::Word;
 use super::locked::PageWriteGuard;
-use super::mapping::{Inner, Mapping, PAGE, Table};
-use super::pool::Frame;
-use super::swap::Swapped;
+use super::mapping::{AddressSpace, AddressSpaceState, Mapping};
+use super::swap::SwapEntry;
 use crate::base::PAGE_SIZE;
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::MutexGuard;
@@ -12,9 +13,9 @@ use crate::base::sync::atomic::Ordering;
 use std::ops::Range;
 
 impl Mapping {
-    /// Sets the size and, when it shrinks, drops every page past the new end, dirty or not, zeroing
-    /// the cached tail of the last page. When it returns, no writeback beyond the new end is under
-    /// way.
+    /// Sets the file's size in bytes. If it shrinks, drops all pages past the new end, dirty or
+    /// not, and zeroes the cached tail of the last page. When it returns, no writeback beyond the
+    /// new end is under way. Linux: `truncate_setsize`.
     pub fn truncate(&self, size_bytes: u64) {
         let old = self.0.size_bytes.swap(size_bytes, Ordering::AcqRel);
         if size_bytes >= old {
@@ -27,27 +28,27 @@ impl Mapping {
         }
     }
 
-    /// Drops the pages that lie wholly inside `range` (in bytes), dirty or not, after writeback on
-    /// them has ended.
+    /// Drops the pages that are wholly inside `range` (in bytes), dirty or not, and waits until
+    /// writeback of them has ended. Linux: `truncate_pagecache_range`.
     pub fn punch(&self, range: Range<u64>) {
         self.0
             .drop_pages(range.start.div_ceil(PAGE)..range.end / PAGE);
     }
 
-    /// Drops every page but the dirty ones, also pages that somebody holds or reads in: what the
-    /// store has is not what it was. Waits for writes that are under way, so that nobody finds
-    /// there what was before them.
+    /// Drops all pages but the dirty ones, also pages in use or being read: the contents of the
+    /// store have changed. First waits for writeback under way, so that a later read gets its data.
+    /// Linux: `invalidate_inode_pages2`.
     pub fn drop_clean(&self) {
         let inner = &*self.0;
-        let mut table = inner.table.lock();
-        while table.runs_in_flight > 0 {
-            inner.written.wait(&mut table);
+        let mut state = inner.state.lock();
+        while state.runs_in_flight > 0 {
+            inner.written.wait(&mut state);
         }
-        inner.drop_where(table, 0..u64::MAX, |word| !word.has(Word::DIRTY));
+        inner.drop_where(state, 0..u64::MAX, |word| !word.has(Word::DIRTY));
     }
 
-    /// Drops clean, unpinned pages inside `range` (in bytes); dirty ones stay. Returns the count
-    /// dropped.
+    /// Drops clean, unused pages inside `range` (in bytes); dirty ones stay. Returns the number of
+    /// dropped pages. Linux: `invalidate_mapping_pages`.
     pub fn invalidate(&self, range: Range<u64>) -> u64 {
         let indexes = range.start.div_ceil(PAGE)..range.end / PAGE;
         let mut at = indexes.start;
@@ -57,18 +58,18 @@ impl Mapping {
             let Some((index, word)) = found.filter(|(index, _)| *index < indexes.end) else {
                 return dropped;
             };
-            let is_gone = word
+            let is_evicted = word
                 .frame()
                 .is_some_and(|frame| self.0.try_evict(index, frame));
-            dropped += u64::from(is_gone);
+            dropped += u64::from(is_evicted);
             at = index + 1;
         }
     }
 }
 
-impl Inner {
-    /// Takes a page out of the index, whose table is locked. Returns its frame: the index's count
-    /// of it is the caller's now.
+impl AddressSpace {
+    /// Removes a page from the index; the caller has the state locked. Returns its frame, with the
+    /// reference of the index.
     pub(super) fn take_out(&self, index: u64, pin: &Pin) -> Option<Frame> {
         let word = self.index.remove(index, pin);
         let frame = word.frame()?;
@@ -79,13 +80,13 @@ impl Inner {
         Some(frame)
     }
 
-    /// Takes a clean page that nobody holds out of memory, if it still is the one in `frame`.
+    /// Evicts a clean, unused page, if it is still the one in `frame`. Linux: `remove_mapping`.
     pub(super) fn try_evict(&self, index: u64, frame: Frame) -> bool {
         if self.store.is_none() {
             return false;
         }
         let pin = rcu::pin();
-        let Some(table) = self.table.try_lock() else {
+        let Some(state) = self.state.try_lock() else {
             return false;
         };
         let word = self.index.word(index, &pin);
@@ -93,8 +94,7 @@ impl Inner {
         if !is_ours || word.has(Word::DIRTY | Word::BUSY) {
             return false;
         }
-        // Whoever has just locked the bytes to write them will look whether the page is still
-        // there.
+        // A writer that locks the bytes after this checks whether the page is still in the index.
         let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else {
             return false;
         };
@@ -102,27 +102,28 @@ impl Inner {
             return false;
         }
         let taken = self.take_out(index, &pin);
-        drop((guard, table));
+        drop((guard, state));
         self.pool.put(taken);
         true
     }
 
-    /// Takes the pages of `indexes` out, then waits until nobody writes any of them to the store.
+    /// Drops the pages of `indexes`, then waits until writeback of them has ended.
     pub(super) fn drop_pages(&self, indexes: Range<u64>) {
         if !indexes.is_empty() {
-            self.drop_where(self.table.lock(), indexes, |_| true);
+            self.drop_where(self.state.lock(), indexes, |_| true);
         }
     }
 
-    /// The same for those of which `is_going` says so.
+    /// Drops the pages of `indexes` for which `is_dropped` returns true, then waits until writeback
+    /// of them has ended.
     fn drop_where(
         &self,
-        mut table: MutexGuard<'_, Table>,
+        mut state: MutexGuard<'_, AddressSpaceState>,
         indexes: Range<u64>,
-        is_going: impl Fn(Word) -> bool,
+        is_dropped: impl Fn(Word) -> bool,
     ) {
         let pin = rcu::pin();
-        let mut gone: Vec<Frame> = Vec::new();
+        let mut removed: Vec<Frame> = Vec::new();
         let mut cleaned = 0;
         let mut at = indexes.start;
         while let Some((index, word)) = self
@@ -131,33 +132,34 @@ impl Inner {
             .filter(|(index, _)| *index < indexes.end)
         {
             at = index + 1;
-            if is_going(word) {
+            if is_dropped(word) {
                 cleaned += u64::from(word.has(Word::DIRTY));
-                gone.extend(self.take_out(index, &pin));
+                removed.extend(self.take_out(index, &pin));
             }
         }
-        self.uncount_dirty(&mut table, cleaned);
-        let store = table.release_store();
-        let reserved = table.reserved.take();
-        let mut swapped: Vec<Swapped> = Vec::new();
-        while let Some((index, _)) = table.swapped.range(indexes.clone()).next() {
+        self.uncount_dirty(&mut state, cleaned);
+        let store = state.release_store();
+        let reserved = state.reserved.take();
+        let mut swapped: Vec<SwapEntry> = Vec::new();
+        while let Some((index, _)) = state.swapped.range(indexes.clone()).next() {
             let index = *index;
-            swapped.extend(table.swapped.remove(&index));
+            swapped.extend(state.swapped.remove(&index));
         }
-        let may_be_written = table.runs_in_flight > 0;
-        drop((table, pin));
+        let may_be_written = state.runs_in_flight > 0;
+        drop((state, pin));
         drop(store);
         self.forget_swapped(swapped);
         self.put_reserved(reserved);
         if may_be_written {
-            gone.iter()
+            removed
+                .iter()
                 .for_each(|frame| drop(PageWriteGuard::lock(&self.pool, *frame)));
         }
-        self.release(gone);
+        self.release(removed);
     }
 
-    /// Pages that were swapped are gone.
-    fn forget_swapped(&self, swapped: Vec<Swapped>) {
+    /// Frees the slots of dropped swapped pages.
+    fn forget_swapped(&self, swapped: Vec<SwapEntry>) {
         let Some(swap) = self.swap().filter(|_| !swapped.is_empty()) else {
             return;
         };
@@ -169,27 +171,27 @@ impl Inner {
         }
     }
 
-    /// Zeroes a page from `start` on, if there is one.
+    /// Zeroes the page at `index` from byte `start`, if there is one.
     fn zero_tail(&self, index: u64, start: usize) {
         loop {
             let pin = rcu::pin();
             let word = self.index.word(index, &pin);
             if word == Word::ABSENT {
-                let mut table = self.table.lock();
+                let mut state = self.state.lock();
                 if self.index.word(index, &pin) != Word::ABSENT {
                     continue;
                 }
-                if let Some(swapped) = table.swapped.get_mut(&index) {
+                if let Some(swapped) = state.swapped.get_mut(&index) {
                     swapped.cut(start);
                 }
                 return;
             }
             let hold = word
                 .frame()
-                .and_then(|frame| super::folio::Hold::try_new(&self.pool, frame));
+                .and_then(|frame| FolioRef::try_new(&self.pool, frame));
             drop(pin);
             let Some(hold) = hold else { continue };
-            // A read of it that is under way has the bytes locked, and ends first.
+            // A thread that is reading the page has the bytes locked, and ends first.
             let mut guard = PageWriteGuard::lock(&self.pool, hold.frame());
             if self.index.word(index, &rcu::pin()).frame() == Some(hold.frame()) {
                 guard.zero(start..PAGE_SIZE);

@@ -1,4 +1,5 @@
-//! The cache against a plain model, with a budget so small that everything happens all the time.
+//! The cache against a plain model, with a budget so small that reclaim and writeback run all the
+//! time.
 
 use super::{Borrowed, CacheOptions, Mapping, PageCache, Store, Writeback};
 use crate::base::{Errno, PAGE_SIZE, Result};
@@ -189,7 +190,7 @@ fn runs_are_long_and_the_budget_holds() {
 }
 
 #[test]
-fn a_failed_write_loses_nothing_and_is_told_once() {
+fn failed_write_keeps_data_and_is_reported_once() {
     let fixture = fixture(64, false);
     let mut early = fixture.mapping.error_cursor();
     fixture.mapping.write(0, b"precious").unwrap();
@@ -212,7 +213,7 @@ fn a_failed_write_loses_nothing_and_is_told_once() {
 }
 
 #[test]
-fn an_error_that_nobody_was_told_of_waits_for_the_next_observer() {
+fn unreported_error_is_seen_by_the_next_observer() {
     let fixture = fixture(64, false);
     fixture.mapping.write(0, b"precious").unwrap();
     fixture.store.is_failing.store(true, Ordering::Relaxed);
@@ -232,11 +233,11 @@ fn an_error_that_nobody_was_told_of_waits_for_the_next_observer() {
         .unwrap();
 }
 
-/// Waits for a thread.
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+/// Waits until a background thread has made `is_true` return true.
+fn wait_until(event: &str, is_true: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
+    while !is_true() {
+        assert!(Instant::now() < deadline, "{event}");
         std::thread::yield_now();
     }
 }
@@ -254,19 +255,17 @@ fn aging_fixture(dirty_expire_ms: u64, dirty_writeback_ms: u64) -> Fixture {
 }
 
 #[test]
-fn what_has_been_dirty_for_long_is_written() {
+fn expired_dirty_page_is_written() {
     let fixture = aging_fixture(0, 1);
     for round in 0..20 {
         fixture.mapping.write(0, &[round; 10]).unwrap();
-        wait_until("one page is written though it is alone", || {
-            !fixture.mapping.is_dirty()
-        });
+        wait_until("a single page is written", || !fixture.mapping.is_dirty());
         assert_eq!(fixture.store.bytes.lock()[..10], [round; 10]);
     }
     fixture.store.is_failing.store(true, Ordering::Relaxed);
     let mut observer = fixture.mapping.error_cursor();
     fixture.mapping.write(0, b"precious").unwrap();
-    wait_until("the failure is noted", || {
+    wait_until("the failure is recorded", || {
         fixture.mapping.check_error(&mut observer.clone()).is_err()
     });
     assert_eq!(
@@ -278,12 +277,12 @@ fn what_has_been_dirty_for_long_is_written() {
         Errno::IO
     );
     fixture.store.is_failing.store(false, Ordering::Relaxed);
-    wait_until("it is tried again", || !fixture.mapping.is_dirty());
+    wait_until("the write is retried", || !fixture.mapping.is_dirty());
     assert_eq!(&fixture.store.bytes.lock()[..8], b"precious");
 }
 
 #[test]
-fn what_is_young_or_never_looked_at_stays_dirty() {
+fn unexpired_page_stays_dirty() {
     for fixture in [
         aging_fixture(3_600_000, 1),
         aging_fixture(0, 0),
@@ -302,14 +301,14 @@ fn what_is_young_or_never_looked_at_stays_dirty() {
 }
 
 #[test]
-fn a_store_that_takes_nothing_stops_writers_and_not_memory() {
+fn failing_store_stops_writers_within_the_budget() {
     for background in [false, true] {
         let fixture = fixture(64, background);
         fixture.store.is_failing.store(true, Ordering::Relaxed);
         let page = [3; PAGE_SIZE];
         let mut written = 0_u64;
         let error = loop {
-            assert!(written < 1000, "somebody must be told");
+            assert!(written < 1000, "no writer gets the error");
             match fixture.mapping.write(written * PAGE_SIZE as u64, &page) {
                 Ok(count) => written += (count / PAGE_SIZE) as u64,
                 Err(error) => break error,
@@ -321,7 +320,7 @@ fn a_store_that_takes_nothing_stops_writers_and_not_memory() {
             counters.file_pages <= 64 && counters.dirty_pages >= 32,
             "{counters:?}"
         );
-        // Nothing that was taken is lost.
+        // No written byte is lost.
         fixture.store.is_failing.store(false, Ordering::Relaxed);
         fixture
             .mapping
@@ -336,7 +335,7 @@ fn a_store_that_takes_nothing_stops_writers_and_not_memory() {
 }
 
 #[test]
-fn a_failed_read_leaves_no_page_behind() {
+fn failed_read_leaves_no_page() {
     let fixture = fixture(64, false);
     fixture.mapping.write(0, &[5; 3 * PAGE_SIZE]).unwrap();
     fixture.writeback.write_back_all().unwrap();
@@ -354,7 +353,7 @@ fn a_failed_read_leaves_no_page_behind() {
 }
 
 #[test]
-fn without_a_store_the_budget_is_the_end() {
+fn write_without_store_beyond_budget_is_enospc() {
     let fixture = fixture(8, false);
     let mapping = Mapping::without_store(&fixture.writeback, 0, None);
     assert_eq!(
@@ -372,17 +371,50 @@ fn without_a_store_the_budget_is_the_end() {
     assert_eq!(mapping.write(0, &[1; 4]).unwrap(), 4);
 }
 
-/// What readers of the stress test may find in a page: every byte is a stamp of this page, from not
-/// before the read began to not after it ended. A stamp is the page's index and the round, 8 bytes
-/// each way.
+/// The contents of a page in the stress test: stamps of 8 bytes, with the page's index and the
+/// round of the write. A reader may find stamps of rounds between the start and the end of its
+/// read.
 fn stamp(index: u64, round: u64) -> [u8; 8] {
     (index << 48 | round).to_le_bytes()
 }
 
-/// Readers look at every byte while pages are written, written back, taken back, punched and
-/// truncated.
+/// Reads random pages, and checks each byte against the rounds of writes that have ended before the
+/// read, and begun before its end.
+fn check_reads(
+    fixture: &Fixture,
+    seed: u64,
+    is_done: &AtomicBool,
+    (ended, begun): (&[AtomicU64], &[AtomicU64]),
+) {
+    let mut random = seed;
+    let mut page = vec![0; PAGE_SIZE];
+    while !is_done.load(Ordering::Relaxed) {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let index = (random >> 33) % ended.len() as u64;
+        let oldest = ended[index as usize].load(Ordering::SeqCst);
+        let count = fixture
+            .mapping
+            .read(index * PAGE_SIZE as u64, &mut page)
+            .unwrap();
+        let newest = begun[index as usize].load(Ordering::SeqCst);
+        for word in page[..count].as_chunks::<8>().0 {
+            let number = u64::from_le_bytes(*word);
+            let (owner, round) = (number >> 48, number & 0xffff_ffff);
+            // A hole that truncation made reads as zeros until the page is written again.
+            let is_hole = number == 0 && oldest != newest;
+            assert!(
+                is_hole || owner == index && (oldest..=newest).contains(&round),
+                "page {index} has page {owner}, round {round}; allowed are {oldest} to {newest}"
+            );
+        }
+    }
+}
+
+/// Readers check every byte while pages are written, written back, evicted, punched and truncated.
 #[test]
-fn threads_never_see_stale_or_foreign_bytes() {
+fn readers_never_see_stale_or_foreign_bytes() {
     const PAGES: u64 = 64;
     const ROUNDS: u64 = 4000;
     let fixture = fixture(24, true);
@@ -400,34 +432,13 @@ fn threads_never_see_stale_or_foreign_bytes() {
     std::thread::scope(|scope| {
         for seed in 1..3_u64 {
             let (fixture, is_done, ended, begun) = (&fixture, &is_done, &ended, &begun);
-            scope.spawn(move || {
-                let mut random = seed;
-                let mut page = vec![0; PAGE_SIZE];
-                while !is_done.load(Ordering::Relaxed) {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    let index = (random >> 33) % PAGES;
-                    let oldest = ended[index as usize].load(Ordering::SeqCst);
-                    let count = fixture.mapping.read(index * PAGE_SIZE as u64, &mut page).unwrap();
-                    let newest = begun[index as usize].load(Ordering::SeqCst);
-                    for word in page[..count].as_chunks::<8>().0 {
-                        let (owner, round) =
-                            ((u64::from_le_bytes(*word) >> 48), u64::from_le_bytes(*word) & 0xffff_ffff);
-                        // A hole that truncation made reads as zeros until the page is written
-                        // again.
-                        let is_hole = *word == [0; 8] && oldest != newest;
-                        assert!(
-                            is_hole || owner == index && (oldest..=newest).contains(&round),
-                            "page {index} has page {owner}, round {round}; allowed are {oldest} to {newest}"
-                        );
-                    }
-                }
-            });
+            scope.spawn(move || check_reads(fixture, seed, is_done, (ended, begun)));
         }
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 fixture.writeback.write_back_all().unwrap();
                 fixture.mapping.invalidate(0..u64::MAX);
-                // Lets the others at the locks.
+                // Lets the other threads take the locks.
                 std::thread::yield_now();
             }
         });
@@ -465,13 +476,13 @@ fn threads_never_see_stale_or_foreign_bytes() {
     }
 }
 
-/// The bytes that a borrow lends.
-fn lent(borrowed: &Borrowed) -> Vec<u8> {
+/// Returns the bytes of a borrow.
+fn borrowed_bytes(borrowed: &Borrowed) -> Vec<u8> {
     borrowed.read().slices().flatten().copied().collect()
 }
 
 #[test]
-fn a_borrow_lends_what_a_read_copies() {
+fn borrow_has_the_same_bytes_as_read() {
     let fixture = fixture(512, false);
     let with_holes = Mapping::without_store(&fixture.writeback, 0, None);
     for mapping in [&fixture.mapping, &with_holes] {
@@ -492,7 +503,7 @@ fn a_borrow_lends_what_a_read_copies() {
             let borrowed = mapping.borrow(offset, len).unwrap();
             assert_eq!((borrowed.len(), borrowed.is_empty()), (count, count == 0));
             assert_eq!(
-                lent(&borrowed),
+                borrowed_bytes(&borrowed),
                 expected[..count],
                 "{len} bytes at {offset}"
             );
@@ -501,14 +512,14 @@ fn a_borrow_lends_what_a_read_copies() {
         assert_eq!(
             whole.read().slices().count(),
             1,
-            "sixteen pages lie in one piece"
+            "a large folio is contiguous"
         );
         assert_eq!(mapping.borrow(0, usize::MAX).unwrap().len(), 500_000);
     }
 }
 
 #[test]
-fn what_is_borrowed_is_nobody_elses() {
+fn borrowed_pages_are_not_reused() {
     let fixture = fixture(16, false);
     fixture.mapping.write(0, &[7; 2 * PAGE_SIZE]).unwrap();
     let borrowed = fixture.mapping.borrow(0, 2 * PAGE_SIZE).unwrap();
@@ -521,17 +532,17 @@ fn what_is_borrowed_is_nobody_elses() {
         fixture.writeback.write_back_all().unwrap();
         fixture.mapping.invalidate(0..u64::MAX);
     }
-    assert_eq!(lent(&borrowed), [7; 2 * PAGE_SIZE]);
+    assert_eq!(borrowed_bytes(&borrowed), [7; 2 * PAGE_SIZE]);
     drop(borrowed);
     fixture.mapping.truncate(0);
     while fixture.cache.counters().file_pages > 0 {
-        // Frames leave limbo when somebody wants some.
+        // Frames leave limbo at an allocation.
         fixture.cache.make_room(16);
     }
 }
 
 #[test]
-fn pages_are_copied_onto_pages() {
+fn write_from_borrowed_pages_copies_them() {
     let fixture = fixture(512, false);
     let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at / 3) as u8).collect();
     fixture.mapping.write(0, &bytes).unwrap();
@@ -559,7 +570,7 @@ fn pages_are_copied_onto_pages() {
 }
 
 #[test]
-fn a_file_with_a_store_has_an_end_of_its_cached_pages() {
+fn next_absent_is_the_end_of_cached_pages() {
     let fixture = fixture(64, false);
     fixture.mapping.write(0, &[1; 3 * PAGE_SIZE]).unwrap();
     assert_eq!(fixture.mapping.next_absent(100), 3 * PAGE_SIZE as u64);
@@ -568,7 +579,7 @@ fn a_file_with_a_store_has_an_end_of_its_cached_pages() {
 }
 
 #[test]
-fn a_mapping_that_was_written_by_itself_leaves_nothing_behind() {
+fn written_mapping_keeps_no_reference_of_the_cache() {
     let fixture = fixture(64, false);
     fixture.mapping.write(0, b"dirty").unwrap();
     fixture.mapping.write_back(0..u64::MAX).unwrap();
@@ -576,12 +587,12 @@ fn a_mapping_that_was_written_by_itself_leaves_nothing_behind() {
     drop(fixture);
     assert!(
         cache.upgrade().is_none(),
-        "the cache goes with its last user"
+        "the cache is dropped with its last user"
     );
 }
 
 #[test]
-fn mappings_that_were_never_written_leave_nothing_behind() {
+fn dirty_mapping_keeps_no_reference_of_the_cache() {
     for truncates in [false, true] {
         let fixture = fixture(64, false);
         fixture.mapping.write(0, b"dirty").unwrap();
@@ -592,14 +603,14 @@ fn mappings_that_were_never_written_leave_nothing_behind() {
         drop(fixture);
         assert!(
             cache.upgrade().is_none(),
-            "the cache goes with its last user"
+            "the cache is dropped with its last user"
         );
     }
 }
 
-/// Otherwise every page that comes in looks through all of them.
+/// Without the removal of stale entries, each new page would scan all of them.
 #[test]
-fn pages_that_were_dropped_leave_nothing_behind() {
+fn dropped_pages_leave_no_queue_entries() {
     let pages = 20_000;
     let fixture = fixture(2 * pages, false);
     for _ in 0..3 {
@@ -614,7 +625,7 @@ fn pages_that_were_dropped_leave_nothing_behind() {
     }
     // Frames of dropped pages count until their grace period is over, which readers in other tests
     // may hold up.
-    let mut known = 0;
+    let mut entries = 0;
     for _ in 0..10_000 {
         for page in 0..100 {
             fixture
@@ -622,13 +633,13 @@ fn pages_that_were_dropped_leave_nothing_behind() {
                 .write(page * PAGE_SIZE as u64, b"x")
                 .unwrap();
         }
-        known = fixture.cache.candidates_len();
-        if known < pages as usize {
+        entries = fixture.cache.candidates_len();
+        if entries < pages as usize {
             return;
         }
         fixture.mapping.write_back(0..u64::MAX).unwrap();
         truncate(&fixture, 0);
         std::thread::yield_now();
     }
-    panic!("{known} entries for 100 pages");
+    panic!("{entries} entries for 100 pages");
 }

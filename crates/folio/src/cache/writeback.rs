@@ -1,16 +1,16 @@
-//! Dirty mappings of one backing device, and the thread that writes them. Linux:
-//! mm/page-writeback.c.
+//! Writeback of one backing device: its dirty mappings, and the thread that writes them. Linux:
+//! mm/page-writeback.c, fs/fs-writeback.c.
 //!
 //! ```text
 //!   dirty bytes:  0 ....... background ............ limit
-//!                 writers run free   |  the thread writes  |  writers write too
+//!                 no writeback       |  the thread writes  |  writers write too
 //! ```
 //!
-//! Whatever is dirty, the thread looks now and then which mappings have been so for long, and
-//! writes them.
+//! The thread also checks at an interval for mappings that have been dirty for long, and writes
+//! them.
 
-use super::mapping::Inner;
-use super::reclaim::PageCache;
+use super::page_cache::PageCache;
+use super::page_owner::PageOwner;
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
@@ -18,39 +18,47 @@ use crate::base::{PAGE_SIZE, Result};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// What the thread and the writers share.
+/// The requests of writers to the thread.
 #[derive(Default)]
-struct Signals {
+struct ThreadSignals {
     is_stopping: bool,
-    is_wanted: bool,
-    /// The thread will look at the list of dirty mappings without being told.
+    is_requested: bool,
+    /// The thread checks the list of dirty mappings after a timeout, without a notification.
     is_timed: bool,
 }
 
 /// The dirty mappings of one backing device. Linux: `struct bdi_writeback`.
 ///
-/// With `background_writeback`, a thread of its own writes them; dropping the `Writeback` stops it.
-/// Dirty pages that nobody wrote back by then stay unwritten: file systems sync first.
+/// With `background_writeback`, a thread writes them; dropping the `Writeback` stops it. Pages that
+/// are still dirty then are lost: file systems sync first.
 pub struct Writeback {
-    shared: Arc<Shared>,
+    shared: Arc<WritebackState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The part that mappings and the thread hold.
-pub(super) struct Shared {
+/// The state that mappings and the thread share.
+pub(super) struct WritebackState {
     pub(super) cache: Arc<PageCache>,
-    /// Mappings with dirty folios, first dirtied first.
-    dirty: Mutex<Vec<Arc<Inner>>>,
+    /// Mappings with dirty pages, oldest first.
+    dirty: Mutex<Vec<Arc<dyn PageOwner>>>,
     /// The list's length, changed with the list locked.
     listed: AtomicUsize,
     dirty_pages: AtomicU64,
-    signals: Mutex<Signals>,
+    signals: Mutex<ThreadSignals>,
     wake: Condvar,
+}
+
+impl PageCache {
+    /// Creates the dirty state of a new backing device (one per mounted file system). Linux:
+    /// `struct bdi_writeback`.
+    pub fn writeback(self: &Arc<Self>) -> Arc<Writeback> {
+        Writeback::new(self)
+    }
 }
 
 impl Writeback {
     pub(super) fn new(cache: &Arc<PageCache>) -> Arc<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WritebackState {
             cache: cache.clone(),
             dirty: Mutex::default(),
             listed: AtomicUsize::new(0),
@@ -64,7 +72,7 @@ impl Writeback {
         })
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<WritebackState> {
         self.start_thread();
         &self.shared
     }
@@ -77,14 +85,16 @@ impl Writeback {
         if thread.is_none() {
             let shared = Arc::downgrade(&self.shared);
             let builder = thread::Builder::new().name("folio-writeback".to_owned());
-            // Without a thread writers write back themselves, which `throttle` sees to.
+            // Without a thread, `throttle` lets the writers write back themselves.
             *thread = builder.spawn(move || run(&shared)).ok();
         }
     }
 
-    /// Writes every dirty page of every mapping of this device to its store, data and metadata
-    /// alike, and waits. The first error is returned after everything was tried; failed pages stay
-    /// dirty.
+    /// Writes all dirty pages of all mappings of this device to their stores, data and metadata,
+    /// and waits. Linux: `sync_inodes_sb`.
+    ///
+    /// # Errors
+    /// The first error, after all pages were tried; failed pages stay dirty.
     pub fn write_back_all(&self) -> Result<()> {
         self.shared.write_back(0)
     }
@@ -95,26 +105,26 @@ impl Drop for Writeback {
         self.shared.signals.lock().is_stopping = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
-            // The thread itself may drop the last reference to a file system; it cannot wait for
+            // The thread itself may drop the last reference to a file system; it must not join
             // itself.
             && thread.thread().id() != thread::current().id()
         {
-            // A panic there was reported when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
-        // Mappings on the list hold it. What they have dirty goes nowhere any more.
+        // Listed mappings hold this state. Their dirty pages are lost.
         let listed = std::mem::take(&mut *self.shared.dirty.lock());
         drop(listed);
     }
 }
 
-impl Shared {
+impl WritebackState {
     fn bytes_dirty(&self) -> u64 {
         self.dirty_pages.load(Ordering::Relaxed) * PAGE_SIZE as u64
     }
 
-    /// Notes that a mapping's first folio became dirty.
-    pub(super) fn list(&self, mapping: Arc<Inner>) {
+    /// Adds a mapping whose first page became dirty.
+    pub(super) fn list(&self, mapping: Arc<dyn PageOwner>) {
         let mut dirty = self.dirty.lock();
         dirty.push(mapping);
         self.listed.store(dirty.len(), Ordering::SeqCst);
@@ -130,13 +140,16 @@ impl Shared {
         options.background_writeback && options.dirty_writeback_ms > 0
     }
 
-    /// Notes that folios became dirty (positive) or clean (negative).
+    /// Counts pages that became dirty (positive) or clean (negative).
     pub(super) fn count_dirty(&self, change: i64) {
         self.dirty_pages.fetch_add(change as u64, Ordering::Relaxed);
     }
 
-    /// Holds a writer back while too much is dirty. Nobody may call this with a folio or table
-    /// locked.
+    /// Delays a writer while too many pages are dirty. The caller has no page and no mapping
+    /// locked. Linux: `balance_dirty_pages`.
+    ///
+    /// # Errors
+    /// The store's, if more than the limit stays dirty.
     pub(super) fn throttle(&self) -> Result<()> {
         let options = &self.cache.options;
         let dirty = self.bytes_dirty();
@@ -144,28 +157,30 @@ impl Shared {
             return Ok(());
         }
         if !options.background_writeback {
-            return match dirty > options.dirty_bytes {
-                true => self.make_room(options.dirty_background_bytes, options.dirty_bytes),
-                false => Ok(()),
+            return if dirty > options.dirty_bytes {
+                self.make_room(options.dirty_background_bytes, options.dirty_bytes)
+            } else {
+                Ok(())
             };
         }
         {
             let mut signals = self.signals.lock();
-            if !signals.is_wanted {
-                signals.is_wanted = true;
+            if !signals.is_requested {
+                signals.is_requested = true;
                 self.wake.notify_one();
             }
         }
-        match dirty > options.dirty_bytes {
-            // The thread is slower than the writer, who lends a hand.
-            true => self.make_room(options.dirty_bytes, options.dirty_bytes),
-            false => Ok(()),
+        if dirty > options.dirty_bytes {
+            // The thread is slower than the writer, so the writer writes back too.
+            self.make_room(options.dirty_bytes, options.dirty_bytes)
+        } else {
+            Ok(())
         }
     }
 
-    /// Writes until at most `keep_bytes` are dirty. A failure belongs to the file it hit, which
-    /// remembers it; the caller is told only if more than `limit_bytes` stay dirty, for then
-    /// nothing more can be taken.
+    /// Writes until at most `keep_bytes` are dirty. An error is kept by the mapping that it belongs
+    /// to. The caller gets it only if more than `limit_bytes` stay dirty: then no further page may
+    /// become dirty.
     fn make_room(&self, keep_bytes: u64, limit_bytes: u64) -> Result<()> {
         match self.write_back(keep_bytes) {
             Err(error) if self.bytes_dirty() > limit_bytes => Err(error),
@@ -173,16 +188,16 @@ impl Shared {
         }
     }
 
-    /// Writes mappings, first dirtied first, until at most `keep_bytes` are dirty; with 0,
-    /// everything, and waits for what others are writing.
+    /// Writes mappings, oldest first, until at most `keep_bytes` are dirty; with 0, all, and waits
+    /// for other threads' writeback.
     fn write_back(&self, keep_bytes: u64) -> Result<()> {
-        let listed: Vec<Arc<Inner>> = self.dirty.lock().clone();
+        let listed: Vec<Arc<dyn PageOwner>> = self.dirty.lock().clone();
         let mut result = Ok(());
         for mapping in &listed {
             let written = match keep_bytes {
-                0 => mapping.write_back(0..u64::MAX),
-                // Several may be at it: each takes what nobody else is writing.
-                _ if self.bytes_dirty() > keep_bytes => mapping.write_dirty(0..u64::MAX),
+                0 => mapping.clone().write_back(0..u64::MAX),
+                // Several threads may do this: each writes pages that no other thread is writing.
+                _ if self.bytes_dirty() > keep_bytes => mapping.clone().write_dirty(0..u64::MAX),
                 _ => break,
             };
             result = result.and(written);
@@ -191,37 +206,36 @@ impl Shared {
         result
     }
 
-    /// Writes the mappings that have been dirty for long. What fails is as if it had become dirty
-    /// now.
+    /// Writes the mappings that have been dirty for long. Pages that fail count as dirty from now.
     fn write_expired(&self) {
         let age = Duration::from_millis(self.cache.options.dirty_expire_ms);
         let now = Instant::now();
-        let mut expired: Vec<Arc<Inner>> = self.dirty.lock().clone();
+        let mut expired: Vec<Arc<dyn PageOwner>> = self.dirty.lock().clone();
         expired.retain(|mapping| mapping.is_dirty_since(now, age));
         for mapping in &expired {
-            // An error is remembered by the mapping it belongs to and told to whoever syncs it.
-            let _ = mapping.write_dirty(0..u64::MAX);
+            // The mapping keeps the error, and reports it at the next sync.
+            let _ = mapping.clone().write_dirty(0..u64::MAX);
         }
         if !expired.is_empty() {
             self.tidy();
         }
     }
 
-    /// Takes a mapping off the list if it is clean now. A device may have no other than one that is
+    /// Removes a mapping from the list if it is clean. A device may have no mapping but one that is
     /// always written by itself (metadata), and each holds the other while it is listed.
-    pub(super) fn unlist(&self, mapping: &Arc<Inner>) {
+    pub(super) fn unlist(&self, number: u64) {
         let mut dirty = self.dirty.lock();
-        let place = dirty.iter().position(|listed| Arc::ptr_eq(listed, mapping));
+        let place = dirty.iter().position(|listed| listed.number() == number);
         let clean = place
-            .filter(|_| !mapping.stays_listed())
+            .filter(|place| !dirty[*place].stays_listed())
             .map(|place| dirty.remove(place));
         self.listed.store(dirty.len(), Ordering::SeqCst);
         drop(dirty);
-        // With no lock held, as for all.
+        // Dropped with no lock held, as in `tidy`.
         drop(clean);
     }
 
-    /// Takes mappings that are clean now off the list.
+    /// Removes clean mappings from the list.
     fn tidy(&self) {
         let mut clean = Vec::new();
         let mut dirty = self.dirty.lock();
@@ -234,41 +248,40 @@ impl Shared {
         });
         self.listed.store(dirty.len(), Ordering::SeqCst);
         drop(dirty);
-        // Dropped with no lock held: the last reference to a file may go here.
+        // Dropped with no lock held: these may be the last references to files.
         drop(clean);
     }
 
-    /// Waits until there may be something to write; says whether a writer asked for it. `None` to
-    /// end.
+    /// Waits until there may be pages to write; returns whether a writer has requested writeback,
+    /// and `None` to end the thread.
     fn wait_for_work(&self) -> Option<bool> {
         let mut signals = self.signals.lock();
-        if !signals.is_wanted && !signals.is_stopping {
-            // Not by a look at the list: whoever has it locked may wait for a table, and the
-            // table's owner for us.
+        if !signals.is_requested && !signals.is_stopping {
+            // Not by locking the list: a thread that has it locked may wait for a mapping's state,
+            // and the thread that has the state may wait for `signals`.
             signals.is_timed = self.writes_by_age() && self.listed.load(Ordering::SeqCst) > 0;
-            match signals.is_timed {
-                true => {
-                    let pause = Duration::from_millis(self.cache.options.dirty_writeback_ms);
-                    self.wake.wait_for(&mut signals, pause);
-                }
-                false => self.wake.wait(&mut signals),
+            if signals.is_timed {
+                let pause = Duration::from_millis(self.cache.options.dirty_writeback_ms);
+                self.wake.wait_for(&mut signals, pause);
+            } else {
+                self.wake.wait(&mut signals);
             }
         }
-        (!signals.is_stopping).then_some(signals.is_wanted)
+        (!signals.is_stopping).then_some(signals.is_requested)
     }
 }
 
-/// The background thread: writes when asked to, down to half the background limit, and what has
-/// been dirty for long.
-fn run(shared: &Weak<Shared>) {
+/// Runs the background thread: on request it writes down to half the background limit; at an
+/// interval it writes pages that have been dirty for long. Linux: `wb_workfn`.
+fn run(shared: &Weak<WritebackState>) {
     while let Some(shared) = shared.upgrade() {
-        let Some(is_wanted) = shared.wait_for_work() else {
+        let Some(is_requested) = shared.wait_for_work() else {
             return;
         };
-        if is_wanted {
-            // An error is remembered by the mapping it belongs to and told to whoever syncs it.
+        if is_requested {
+            // The mapping keeps the error, and reports it at the next sync.
             let _ = shared.write_back((shared.cache.options.dirty_background_bytes / 2).max(1));
-            shared.signals.lock().is_wanted = false;
+            shared.signals.lock().is_requested = false;
         }
         if shared.writes_by_age() {
             shared.write_expired();

@@ -13,7 +13,7 @@ use super::open_flags::OpenFlags;
 use super::permission::mode_after_write;
 use super::revalidate::revalidate;
 use crate::base::{Errno, Error, Result};
-use crate::cache::{Borrowed, Mapping, Source};
+use crate::cache::{Borrowed, Mapping, WriteSource};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -250,7 +250,7 @@ impl OpenFile {
         &self,
         caller: &Credentials,
         start: Start,
-        bytes: &Source<'_>,
+        bytes: &WriteSource<'_>,
     ) -> Result<usize> {
         self.check_writable()?;
         let file = self.file_operations()?;
@@ -273,7 +273,7 @@ impl OpenFile {
         caller: &Credentials,
         file: &dyn FileOperations,
         offset: u64,
-        bytes: &Source<'_>,
+        bytes: &WriteSource<'_>,
     ) -> Result<(u64, usize)> {
         let mut end = offset;
         let mut count = 0;
@@ -302,7 +302,7 @@ impl OpenFile {
         caller: &Credentials,
         file: &dyn FileOperations,
         offset: u64,
-        chunk: &Source<'_>,
+        chunk: &WriteSource<'_>,
     ) -> Result<(u64, usize)> {
         let inode = self.inode();
         revalidate(&**inode)?;

@@ -17,7 +17,7 @@ use super::attributes::{AttributeChange, Attributes, FileType, NewInode};
 use super::credentials::Credentials;
 use super::validity::AttrValidity;
 use crate::base::{Errno, InodeNumber, Result};
-use crate::cache::{Borrowed, Mapping, Source};
+use crate::cache::{Borrowed, Mapping, WriteSource};
 use bitflags::bitflags;
 use parking_lot::RwLock;
 use std::any::Any;
@@ -407,7 +407,12 @@ pub trait FileOperations: Inode {
 
     /// Writes bytes; returns the end offset of the write, and the number of bytes written. Holds
     /// the inode lock.
-    fn write(&self, caller: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
+    fn write(
+        &self,
+        caller: &Credentials,
+        at: WriteAt,
+        bytes: &WriteSource<'_>,
+    ) -> Result<(u64, usize)> {
         buffered_write(self, caller, at, bytes)
     }
 
@@ -469,7 +474,7 @@ pub fn buffered_write(
     file: &(impl FileOperations + ?Sized),
     caller: &Credentials,
     at: WriteAt,
-    bytes: &Source<'_>,
+    bytes: &WriteSource<'_>,
 ) -> Result<(u64, usize)> {
     let mapping = mapping(file)?;
     let offset = match at {

@@ -92,7 +92,7 @@ mod xattr;
 
 pub use crate::base::InodeNumber;
 pub(crate) use crate::cache::Counters;
-pub use crate::cache::{Borrowed, BorrowedRead, Source};
+pub use crate::cache::{Borrowed, BorrowedRead, WriteSource};
 pub(crate) use access_time::touch_accessed;
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag as AclTag, set_access_acl};
 pub use advice::{Advice, SyncFileRange};

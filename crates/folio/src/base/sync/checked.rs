@@ -1,7 +1,7 @@
-//! Shuttle's, with the interface of the real ones.
+//! The locks, atomics and threads of shuttle, with the interface of native.rs.
 //!
-//! Shuttle makes every atomic operation sequentially consistent: what is checked is the order of
-//! steps, not what weak memory adds to that.
+//! Shuttle makes every atomic operation sequentially consistent: it checks the order of steps, not
+//! the effects of weak memory.
 
 pub(crate) use shuttle::hint::spin_loop;
 pub(crate) use shuttle::sync::atomic;
@@ -13,13 +13,12 @@ use std::time::Duration;
 
 pub(crate) const IS_MODEL_CHECKED: bool = true;
 
-/// A place where another thread may go on, where the code itself has no operation on something
-/// shared.
+/// Lets the checker switch to another thread where the code has no operation on shared data.
 pub(crate) fn step() {
     atomic::AtomicBool::new(false).load(atomic::Ordering::SeqCst);
 }
 
-/// Statics of one execution.
+/// Defines statics that live for one execution.
 macro_rules! process_wide {
     ($($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
         shuttle::lazy_static! { $($(#[$attribute])* static ref $name: $type = $value;)* }
@@ -27,7 +26,7 @@ macro_rules! process_wide {
 }
 pub(crate) use process_wide;
 
-/// As in parking_lot: no poison.
+/// A mutex without poisoning, as in parking_lot.
 #[derive(Default)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -75,7 +74,7 @@ impl Condvar {
         guard.0 = Some(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Time does not pass: only who wakes it ends the wait.
+    /// Waits without a timeout: time does not pass under the checker, only a notification ends it.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: Duration) {
         self.wait(guard);
     }

@@ -1,9 +1,8 @@
-//! Locks, atomics, threads and statics, from one place so that a model checker can take their
-//! place.
+//! Locks, atomics, threads and statics, in one module so that a model checker can replace them.
 //!
-//! `RUSTFLAGS="--cfg folio_model_check" cargo test -p folio --lib model_check` puts shuttle's in:
-//! it runs the threads of a test one at a time and picks, before each operation on something
-//! shared, which of them goes on.
+//! `RUSTFLAGS="--cfg folio_model_check" cargo test -p folio --lib model_check` uses those of
+//! shuttle. It runs the threads of a test one at a time, and picks the thread to run before each
+//! operation on shared data.
 
 #[cfg(all(test, folio_model_check))]
 mod checked;

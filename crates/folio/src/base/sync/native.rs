@@ -1,4 +1,4 @@
-//! The real ones.
+//! The locks, atomics and threads of `parking_lot` and `std`.
 
 pub(crate) use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -7,14 +7,15 @@ pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::{thread, thread_local};
 
-/// Whether a model checker runs this: small numbers then, and nothing that it does not see.
+/// Whether a model checker runs the code. It needs small numbers, and no system call that it does
+/// not see.
 pub(crate) const IS_MODEL_CHECKED: bool = false;
 
-/// A place where the model checker may let another thread go on.
+/// Lets the model checker switch to another thread here.
 #[inline]
 pub(crate) fn step() {}
 
-/// Statics, which under the model checker live for one execution.
+/// Defines statics, which under the model checker live for one execution.
 macro_rules! process_wide {
     ($($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
         $($(#[$attribute])* static $name: $type = $value;)*

@@ -4,7 +4,7 @@ use super::host_calls::{self, retry};
 use super::inode::HostInode;
 use super::options::CacheMode;
 use crate::base::{Errno, Result};
-use crate::cache::{Borrowed, Source, Store};
+use crate::cache::{Borrowed, Store, WriteSource};
 use crate::vfs::{FallocateMode, FileType, SeekKind, WriteAt};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
@@ -101,7 +101,7 @@ impl HostInode {
 
     /// Writes to the host, then to cached pages. Returns the end offset of the write, and the number
     /// of bytes.
-    pub(super) fn write_host(&self, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
+    pub(super) fn write_host(&self, at: WriteAt, bytes: &WriteSource<'_>) -> Result<(u64, usize)> {
         let mapping = self.mapping()?;
         let fd = self.writable()?;
         let own = self.begin_own()?;

@@ -5,7 +5,7 @@ use super::host_calls;
 use super::inode::{HostInode, own};
 use super::options::CacheMode;
 use crate::base::{Errno, InodeNumber, Result};
-use crate::cache::Source;
+use crate::cache::WriteSource;
 use crate::vfs::{
     AttributeChange, Borrowed, Credentials, DirectoryEntry, FallocateMode, FileOperations,
     FileType, Inode, InodeCommon, NewInode, Opened, RenameRequest, SeekKind, SetTime, WriteAt,
@@ -237,7 +237,12 @@ impl FileOperations for HostInode {
         }
     }
 
-    fn write(&self, caller: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
+    fn write(
+        &self,
+        caller: &Credentials,
+        at: WriteAt,
+        bytes: &WriteSource<'_>,
+    ) -> Result<(u64, usize)> {
         if self.is_written_back() {
             buffered_write(self, caller, at, bytes)
         } else {

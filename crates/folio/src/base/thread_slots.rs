@@ -1,0 +1,83 @@
+//! Memory of each thread's own that other threads read: a registry of slots.
+//!
+//! A slot is never freed. When its thread ends, another thread takes the slot over, with its
+//! contents.
+
+use super::sync::atomic::{AtomicBool, Ordering};
+use super::sync::thread::LocalKey;
+use super::sync::{Mutex, MutexGuard};
+use std::cell::Cell;
+use std::ops::Deref;
+
+/// The slots of all threads that ever claimed one.
+pub(crate) struct ThreadSlots<T: 'static>(Mutex<Vec<&'static ThreadSlot<T>>>);
+
+/// One thread's slot. It has cache lines of its own, in pairs, which the processor fetches
+/// together.
+#[repr(align(128))]
+pub(crate) struct ThreadSlot<T> {
+    value: T,
+    is_taken: AtomicBool,
+}
+
+/// The calling thread's slot. It has no destructor, which makes access cheap; [`SlotRelease`] has.
+pub(crate) type CurrentSlot<T> = LocalKey<Cell<Option<&'static ThreadSlot<T>>>>;
+
+impl<T: Sync> ThreadSlots<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Locks the registry, to read all slots or to claim one.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<&'static ThreadSlot<T>>> {
+        self.0.lock()
+    }
+}
+
+impl<T> ThreadSlot<T> {
+    /// Returns whether a thread owns the slot.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.is_taken.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Deref for ThreadSlot<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// Claims a slot for the calling thread: a released one, or else a new one with a `new` value.
+pub(crate) fn claim<T>(
+    slots: &mut Vec<&'static ThreadSlot<T>>,
+    current: &'static CurrentSlot<T>,
+    new: impl FnOnce() -> T,
+) -> &'static ThreadSlot<T> {
+    let is_free = |slot: &&&'static ThreadSlot<T>| !slot.is_taken.load(Ordering::Acquire);
+    let slot = slots.iter().find(is_free).copied().unwrap_or_else(|| {
+        let slot: &'static ThreadSlot<T> = Box::leak(Box::new(ThreadSlot {
+            value: new(),
+            is_taken: AtomicBool::new(true),
+        }));
+        slots.push(slot);
+        slot
+    });
+    slot.is_taken.store(true, Ordering::Relaxed);
+    current.with(|own| own.set(Some(slot)));
+    slot
+}
+
+/// A thread-local value that releases the thread's slot when the thread ends. A thread that claims
+/// a slot while it ends keeps it forever: a few bytes, and no thread waits for it.
+pub(crate) struct SlotRelease<T: 'static>(pub(crate) &'static CurrentSlot<T>);
+
+impl<T> Drop for SlotRelease<T> {
+    fn drop(&mut self) {
+        if let Ok(Some(slot)) = self.0.try_with(Cell::take) {
+            slot.is_taken.store(false, Ordering::Release);
+        }
+    }
+}

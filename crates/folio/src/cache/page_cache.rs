@@ -1,0 +1,112 @@
+//! The page cache of a kernel: one budget of memory, shared by all mappings.
+
+use super::counters::{self, Counters, Tally};
+use super::folio::FRAMES_MAX;
+use super::policy::ReclaimPolicy;
+use super::pool::Pool;
+use super::readahead_thread::ReadaheadThread;
+use super::swap::Swap;
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::AtomicU64;
+use crate::base::{Errno, Result};
+use std::sync::{Arc, OnceLock};
+
+/// Limits of a [`PageCache`].
+#[derive(Debug, Clone)]
+pub struct CacheOptions {
+    /// Memory for pages, in bytes; exceeded only by pages in use at this instant. At most 512 GiB.
+    pub budget_bytes: u64,
+    /// Dirty bytes from which background writeback starts (`dirty_background_bytes`).
+    pub dirty_background_bytes: u64,
+    /// Dirty bytes from which a writer must wait, or write back itself, before it continues
+    /// (`dirty_bytes`).
+    pub dirty_bytes: u64,
+    /// Whether threads write in the background (one per [`super::Writeback`]) and read ahead.
+    pub background_writeback: bool,
+    /// Age in milliseconds from which dirty pages are written, however few they are
+    /// (`dirty_expire_centisecs`).
+    pub dirty_expire_ms: u64,
+    /// Interval in milliseconds at which the writeback thread looks for such pages; 0 is never
+    /// (`dirty_writeback_centisecs`).
+    pub dirty_writeback_ms: u64,
+}
+
+impl Default for CacheOptions {
+    /// A budget of 256 MiB; background writeback from an eighth, throttled writers from a half;
+    /// ages as in Linux.
+    fn default() -> Self {
+        let budget_bytes = 256 << 20;
+        Self {
+            budget_bytes,
+            dirty_background_bytes: budget_bytes / 8,
+            dirty_bytes: budget_bytes / 2,
+            background_writeback: true,
+            dirty_expire_ms: 30_000,
+            dirty_writeback_ms: 5_000,
+        }
+    }
+}
+
+/// One budget of memory for pages, shared by all mappings of a kernel.
+pub struct PageCache {
+    pub(super) options: CacheOptions,
+    pub(super) pool: Arc<Pool>,
+    pub(super) tally: Tally,
+    pub(super) readahead_thread: ReadaheadThread,
+    pub(super) policy: Mutex<ReclaimPolicy>,
+    swap: OnceLock<Swap>,
+    /// Frames reserved for the next pages of growing files.
+    pub(super) reserved: AtomicU64,
+}
+
+impl PageCache {
+    /// Creates a cache with the given limits.
+    pub fn new(options: CacheOptions) -> Arc<Self> {
+        let pool = Pool::new(options.budget_bytes);
+        let policy = Mutex::new(ReclaimPolicy::new(pool.budget().min(FRAMES_MAX)));
+        let readahead_thread = ReadaheadThread::new(options.background_writeback);
+        Arc::new(Self {
+            options,
+            pool,
+            tally: Tally::default(),
+            readahead_thread,
+            policy,
+            swap: OnceLock::new(),
+            reserved: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the memory for pages, in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        self.options.budget_bytes
+    }
+
+    /// Returns whether there are background threads.
+    pub fn has_threads(&self) -> bool {
+        self.options.background_writeback
+    }
+
+    /// Adds the swap device, for pages of mappings with a limit and without a store (tmpfs).
+    ///
+    /// # Errors
+    /// EBUSY if there is one already. Linux: swapon(2).
+    pub fn swap_on(&self, swap: Swap) -> Result<()> {
+        self.swap.set(swap).map_err(|_| Errno::BUSY.into())
+    }
+
+    /// Returns the swap device, if there is one.
+    pub fn swap(&self) -> Option<&Swap> {
+        self.swap.get()
+    }
+
+    /// Returns the counters of the cache.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters {
+            file_pages: self.pool.in_use(),
+            ..Counters::default()
+        };
+        self.tally.add_to(&mut counters);
+        counters.hits += counters::hits_of_cache(&self.tally);
+        counters
+    }
+}

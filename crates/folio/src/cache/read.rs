@@ -1,0 +1,181 @@
+//! Reads of cached bytes, without a lock. Linux: `filemap_read` (mm/filemap.c).
+
+use super::counters;
+use super::folio::{LARGE_FOLIO_BYTES, LARGE_FOLIO_PAGES, PAGE};
+use super::index::Word;
+use super::mapping::{AddressSpace, Mapping};
+use crate::base::Result;
+use crate::base::rcu::{self, Pin};
+use crate::base::sync::atomic::Ordering;
+
+/// Most bytes copied under one pin, so that the pin delays the reuse of frames only briefly.
+const PINNED_MAX: usize = 1 << 20;
+
+impl Mapping {
+    /// Copies bytes from `offset` into `buf`, up to the end of the file, if all of them are in
+    /// memory; else returns `None`. Takes no lock and never waits. Returns the number of bytes
+    /// copied. Linux: `filemap_read` with `IOCB_NOWAIT`.
+    #[inline]
+    pub fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let inner = &*self.0;
+        let len = inner.clip(offset, buf.len());
+        if len > PINNED_MAX {
+            return None;
+        }
+        let pin = rcu::pin();
+        if inner.copy_out(offset, &mut buf[..len], &pin) < len {
+            return None;
+        }
+        counters::count_hits(inner.number, pages_of(offset, len));
+        Some(len.min(inner.clip(offset, len)))
+    }
+
+    /// Copies bytes from `offset` into `buf`, up to the end of the file; reads ahead where access
+    /// is sequential. Returns the number of bytes copied; 0 at or past the end of the file. During
+    /// a concurrent write, each byte is an old or a new one, as in Linux.
+    ///
+    /// # Errors
+    /// The store's, or ENOMEM, if not a single byte was copied. Linux: `filemap_read`.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inner = &self.0;
+        let len = inner.clip(offset, buf.len());
+        let mut done = 0;
+        let mut missed = 0;
+        let mut result = Ok(());
+        while done < len && result.is_ok() {
+            let chunk = (len - done).min(PINNED_MAX);
+            let copied = inner.copy_out(
+                offset + done as u64,
+                &mut buf[done..done + chunk],
+                &rcu::pin(),
+            );
+            done += copied;
+            if copied < chunk {
+                let at = offset + done as u64;
+                let index = at / PAGE;
+                if inner.is_hole(index) {
+                    done += zeroes(&mut buf[done..len], at);
+                    continue;
+                }
+                let wanted = (offset + len as u64).div_ceil(PAGE) - index;
+                result = inner.fault(index, wanted).map(|count| missed += count);
+            }
+        }
+        counters::count_hits(inner.number, pages_of(offset, done).saturating_sub(missed));
+        match result {
+            Err(error) if done == 0 => Err(error),
+            // The file may have been truncated meanwhile.
+            _ => Ok(done.min(inner.clip(offset, len))),
+        }
+    }
+
+    /// Returns the byte offset of the first page at or after byte `offset`; `None` if there is none
+    /// before the end of the file. For files without a store, this is SEEK_DATA. Linux:
+    /// `mapping_seek_hole_data`.
+    pub fn next_cached(&self, offset: u64) -> Option<u64> {
+        let from = offset / PAGE;
+        let cached = || {
+            self.0
+                .index
+                .next(from, false, &rcu::pin())
+                .map(|(index, _)| index)
+        };
+        let mut found = cached();
+        if self.0.may_be_swapped() {
+            let state = self.0.state.lock();
+            let swapped = state.swapped.range(from..).next().map(|(index, _)| *index);
+            found = cached().into_iter().chain(swapped).min();
+        }
+        let index = found?;
+        let at = (index * PAGE).max(offset);
+        (at < self.size_bytes()).then_some(at)
+    }
+
+    /// Returns the first byte at or after `offset` that has no page. For files without a store,
+    /// this is SEEK_HOLE. Linux: `mapping_seek_hole_data`.
+    pub fn next_absent(&self, offset: u64) -> u64 {
+        let mut index = offset / PAGE;
+        while self.0.has_page(index) {
+            index += 1;
+        }
+        (index * PAGE).max(offset)
+    }
+}
+
+/// Returns the number of pages that `len` bytes from `offset` touch.
+#[inline]
+fn pages_of(offset: u64, len: usize) -> u64 {
+    if len == 0 {
+        0
+    } else {
+        (offset + len as u64 - 1) / PAGE - offset / PAGE + 1
+    }
+}
+
+impl AddressSpace {
+    /// Returns how many of `len` bytes from `offset` are before the end of the file.
+    #[inline]
+    fn clip(&self, offset: u64, len: usize) -> usize {
+        self.size_bytes
+            .load(Ordering::Acquire)
+            .saturating_sub(offset)
+            .min(len as u64) as usize
+    }
+
+    /// Copies bytes from `offset` as far as they are in memory; returns their number.
+    #[inline]
+    fn copy_out(&self, offset: u64, buf: &mut [u8], pin: &Pin) -> usize {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let rest = buf.len() - done;
+            let slot = self.index.find(at / PAGE, pin);
+            let (frame, start, len) = match slot.as_ref().map(|slot| (slot, slot.large())) {
+                Some((slot, large)) if let Some(first) = large.frame() => {
+                    if !large.has(Word::REFERENCED) {
+                        self.mark_accessed(
+                            slot,
+                            large,
+                            at / LARGE_FOLIO_BYTES * LARGE_FOLIO_PAGES,
+                            true,
+                        );
+                    }
+                    (first, at % LARGE_FOLIO_BYTES, LARGE_FOLIO_BYTES)
+                }
+                Some((slot, _)) => {
+                    let word = slot.word();
+                    match word.frame() {
+                        Some(frame) if !word.has(Word::BUSY | Word::MARK) => {
+                            if !word.has(Word::REFERENCED) {
+                                self.mark_accessed(slot, word, at / PAGE, false);
+                            }
+                            (frame, at % PAGE, PAGE)
+                        }
+                        None if self.store.is_none() && !self.may_be_swapped() => {
+                            done += zeroes(&mut buf[done..], at);
+                            continue;
+                        }
+                        _ => return done,
+                    }
+                }
+                None if self.store.is_none() && !self.may_be_swapped() => {
+                    done += zeroes(&mut buf[done..], at);
+                    continue;
+                }
+                None => return done,
+            };
+            let count = ((len - start) as usize).min(rest);
+            self.pool
+                .copy_out(frame, start as usize, &mut buf[done..done + count], pin);
+            done += count;
+        }
+        done
+    }
+}
+
+/// Zeroes the part of `buf` that is in a hole: at most the rest of its page. Returns its length.
+fn zeroes(buf: &mut [u8], at: u64) -> usize {
+    let count = ((PAGE - at % PAGE) as usize).min(buf.len());
+    buf[..count].fill(0);
+    count
+}
