@@ -1,4 +1,5 @@
-//! The use of an image: mounts it, reads all of it, makes changes of every kind. Errors are allowed.
+//! The use of an image: mounts it, reads all of it, makes changes of every kind. Errors are
+//! allowed.
 
 use folio::base::{Clock, Timespec};
 use folio::block::{Device, OverlayDevice};
@@ -30,8 +31,8 @@ pub fn kernel() -> (Arc<Kernel>, Process) {
     (kernel, process)
 }
 
-/// Mounts `device` read-only and reads all of it, then mounts it for writing and changes it. Returns
-/// the number of names found. An error of the mount must name the file system.
+/// Mounts `device` read-only and reads all of it, then mounts it for writing and changes it.
+/// Returns the number of names found. An error of the mount must name the file system.
 pub fn image(device: &Arc<dyn Device>) -> usize {
     let mut names = 0;
     for read_only in [true, false] {

@@ -9,8 +9,8 @@
 //!   judge     e2fsck -fn and folio check on the same bytes
 //! ```
 //!
-//! `FOLIO_CHECK_CASES=5000` sets the number of random changes per image, `FOLIO_CHECK_SEED` the seed
-//! (default 1). `FOLIO_CHECK_KEEP=folder` keeps the images on which the two differ.
+//! `FOLIO_CHECK_CASES=5000` sets the number of random changes per image, `FOLIO_CHECK_SEED` the
+//! seed (default 1). `FOLIO_CHECK_KEEP=folder` keeps the images on which the two differ.
 
 mod clean;
 mod fields;

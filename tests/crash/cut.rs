@@ -192,7 +192,8 @@ fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut R
 }
 
 /// Returns `count` cuts of a record, each list in record order. Half of them lose nothing and are
-/// spread evenly, after every write if possible; the other cuts are at random positions with losses.
+/// spread evenly, after every write if possible; the other cuts are at random positions with
+/// losses.
 pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (Vec<Cut>, Vec<Cut>) {
     let writes: Vec<usize> = (0..record.len())
         .filter(|at| range(&record[*at]).is_some())

@@ -5,7 +5,7 @@ use crate::crash::program::Program;
 use crate::crash::random::Random;
 use folio::vfs::FallocateMode;
 
-/// Unlinks files while they are open; truncates others.
+/// Unlinks files while they are open; truncates other files.
 pub(crate) fn orphans(program: &mut Program, random: &mut Random) {
     for round in 0..8 {
         let mut open = Vec::new();

@@ -109,7 +109,7 @@ impl Checker<'_> {
         let directory = &mut self.directories[index];
         let (number, flags) = (directory.number, directory.flags);
         let inline = directory.inline.take();
-        let mut reading = DirectoryScan {
+        let mut scan = DirectoryScan {
             index,
             number,
             context: &context,
@@ -118,19 +118,19 @@ impl Checker<'_> {
             entries: 0,
         };
         if let Some(bytes) = inline {
-            self.check_inline_directory(&mut reading, &bytes);
+            self.check_inline_directory(&mut scan, &bytes);
         } else {
             let tree = if flags & inode_flags::INDEX != 0 {
                 self.check_index(index, &context)
             } else {
                 None
             };
-            self.check_blocks(&mut reading, tree.as_ref());
+            self.check_blocks(&mut scan, tree.as_ref());
         }
-        let mut names = std::mem::take(&mut reading.names);
+        let mut names = std::mem::take(&mut scan.names);
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            self.report_duplicates(&reading, &names);
+            self.report_duplicates(&scan, &names);
         }
         if self.directories[index].dotdot == 0 {
             self.report.error(
@@ -142,27 +142,27 @@ impl Checker<'_> {
     }
 
     /// Checks the blocks in order; reads contiguous blocks at once.
-    fn check_blocks(&mut self, reading: &mut DirectoryScan<'_>, tree: Option<&DirectoryIndex>) {
-        let directory = &self.directories[reading.index];
+    fn check_blocks(&mut self, scan: &mut DirectoryScan<'_>, tree: Option<&DirectoryIndex>) {
+        let directory = &self.directories[scan.index];
         let (range, size) = (directory.blocks.clone(), directory.size_blocks);
         let (mut at, mut next, mut bytes) = (range.start, 0, Vec::new());
         while at < range.end {
             let run = run_at(&self.directory_blocks[at..range.end]);
             let first = self.directory_blocks[at];
-            self.read_run(first.block, run, &mut bytes, reading.number);
+            self.read_run(first.block, run, &mut bytes, scan.number);
             for (i, bytes) in bytes.chunks_exact(self.sb.block_size).enumerate() {
                 let DirectoryBlock { logical, block } = self.directory_blocks[at + i];
                 if logical != next {
-                    self.hole(reading.number, next);
+                    self.hole(scan.number, next);
                 }
                 next = logical + 1;
-                let location = FindingLocation::inode(reading.number).at_block(block);
-                self.check_block(reading, tree, logical, location, bytes);
+                let location = FindingLocation::inode(scan.number).at_block(block);
+                self.check_block(scan, tree, logical, location, bytes);
             }
             at += run;
         }
         if next < size {
-            self.hole(reading.number, next);
+            self.hole(scan.number, next);
         }
     }
 
@@ -196,18 +196,18 @@ impl Checker<'_> {
 
     fn check_block(
         &mut self,
-        reading: &mut DirectoryScan<'_>,
+        scan: &mut DirectoryScan<'_>,
         tree: Option<&DirectoryIndex>,
         logical: u64,
         location: FindingLocation,
         bytes: &[u8],
     ) {
-        let context = reading.context;
+        let context = scan.context;
         let mut bounds = None;
         if let Some(tree) = tree {
             if logical == 0 {
                 // The bytes after `..` were checked as the root of the index.
-                return self.check_root_dots(reading, location, bytes);
+                return self.check_root_dots(scan, location, bytes);
             }
             if tree.is_node(logical) {
                 return;
@@ -229,26 +229,26 @@ impl Checker<'_> {
                 &bytes[..block::region_len(context)]
             }
         };
-        self.check_entries(reading, tree.zip(bounds), logical == 0, location, region);
+        self.check_entries(scan, tree.zip(bounds), logical == 0, location, region);
     }
 
     /// Checks `.` and `..` of a directory with an index.
     fn check_root_dots(
         &mut self,
-        reading: &DirectoryScan<'_>,
+        scan: &DirectoryScan<'_>,
         location: FindingLocation,
         bytes: &[u8],
     ) {
         for (offset, name) in [(0, &b"."[..]), (12, b"..")] {
             let bytes = &bytes[offset..];
             let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            self.check_dot(reading, location, number, name, bytes);
+            self.check_dot(scan, location, number, name, bytes);
         }
     }
 
     fn check_entries(
         &mut self,
-        reading: &mut DirectoryScan<'_>,
+        scan: &mut DirectoryScan<'_>,
         bounds: Option<(&DirectoryIndex, (u32, u32))>,
         has_dots: bool,
         location: FindingLocation,
@@ -267,15 +267,9 @@ impl Checker<'_> {
                 }
             };
             if let Some(name) = dots.get(position) {
-                self.check_dot(
-                    reading,
-                    location,
-                    entry.number,
-                    name,
-                    &region[entry.offset..],
-                );
+                self.check_dot(scan, location, entry.number, name, &region[entry.offset..]);
             } else if !entry.is_unused() {
-                self.check_entry(reading, bounds, location, &entry);
+                self.check_entry(scan, bounds, location, &entry);
             }
         }
     }
@@ -283,7 +277,7 @@ impl Checker<'_> {
     /// Checks one of the first two entries, `.` or `..`; `bytes` starts with the entry.
     fn check_dot(
         &mut self,
-        reading: &DirectoryScan<'_>,
+        scan: &DirectoryScan<'_>,
         location: FindingLocation,
         number: u32,
         name: &[u8],
@@ -310,7 +304,7 @@ impl Checker<'_> {
                 format_args!("{shown} is not followed by a zero byte"),
             );
         }
-        let type_code = if reading.context.has_file_type {
+        let type_code = if scan.context.has_file_type {
             DIRECTORY_CODE
         } else {
             0
@@ -322,7 +316,7 @@ impl Checker<'_> {
                 format_args!("{shown} has file type {}", bytes[7]),
             );
         }
-        if is_dot && number != reading.number {
+        if is_dot && number != scan.number {
             self.report.error(
                 CheckedStructure::Directory,
                 location,
@@ -330,7 +324,7 @@ impl Checker<'_> {
             );
         }
         if !is_dot {
-            self.directories[reading.index].dotdot = number;
+            self.directories[scan.index].dotdot = number;
         }
         self.count_name(location, number, name, None);
     }
@@ -374,14 +368,14 @@ impl Checker<'_> {
     /// Checks an entry other than `.` and `..` at the start.
     fn check_entry(
         &mut self,
-        reading: &mut DirectoryScan<'_>,
+        scan: &mut DirectoryScan<'_>,
         bounds: Option<(&DirectoryIndex, (u32, u32))>,
         location: FindingLocation,
         entry: &Entry<'_>,
     ) {
-        reading.entries += 1;
+        scan.entries += 1;
         let (name, number) = (entry.name, entry.number);
-        if !reading.is_encrypted
+        if !scan.is_encrypted
             && let Err(error) = entry.check_name()
         {
             self.report.error(
@@ -395,11 +389,10 @@ impl Checker<'_> {
             self.report
                 .error(CheckedStructure::Directory, location, what);
         }
-        reading
-            .names
+        scan.names
             .push(foldhash::fast::FixedState::default().hash_one(name));
         if let Some((tree, bounds)) = bounds {
-            self.check_hash(reading, tree, bounds, location, name);
+            self.check_hash(scan, tree, bounds, location, name);
         }
         let possible = number <= self.sb.inode_count;
         let facts = if possible {
@@ -410,7 +403,7 @@ impl Checker<'_> {
         if !self.count_name(location, number, name, Some(facts)) {
             return;
         }
-        let code = if reading.context.has_file_type {
+        let code = if scan.context.has_file_type {
             facts.kind.entry_code()
         } else {
             0
@@ -425,19 +418,19 @@ impl Checker<'_> {
                 .error(CheckedStructure::Directory, location, what);
         }
         if facts.kind == InodeKind::Directory {
-            self.set_parent(reading.number, location, number, name);
+            self.set_parent(scan.number, location, number, name);
         }
     }
 
     fn check_hash(
         &mut self,
-        reading: &DirectoryScan<'_>,
+        scan: &DirectoryScan<'_>,
         tree: &DirectoryIndex,
         (low, high): (u32, u32),
         location: FindingLocation,
         name: &[u8],
     ) {
-        let Some(hash) = tree.hash(reading.context, name) else {
+        let Some(hash) = tree.hash(scan.context, name) else {
             return;
         };
         if hash < low || hash > high {
@@ -470,7 +463,7 @@ impl Checker<'_> {
     }
 
     /// Reads the directory again to find the names whose hashes occur twice.
-    fn report_duplicates(&mut self, reading: &DirectoryScan<'_>, sorted: &[u64]) {
+    fn report_duplicates(&mut self, scan: &DirectoryScan<'_>, sorted: &[u64]) {
         let mut repeated: Vec<u64> = sorted
             .windows(2)
             .filter(|pair| pair[0] == pair[1])
@@ -478,17 +471,17 @@ impl Checker<'_> {
             .collect();
         repeated.dedup();
         let (mut seen, mut bytes) = (HashMap::<Vec<u8>, u32>::new(), Vec::new());
-        for at in self.directories[reading.index].blocks.clone() {
+        for at in self.directories[scan.index].blocks.clone() {
             let block = self.directory_blocks[at].block;
             if !self.read_block(
                 block,
                 &mut bytes,
                 CheckedStructure::Directory,
-                FindingLocation::inode(reading.number),
+                FindingLocation::inode(scan.number),
             ) {
                 continue;
             }
-            let region = &bytes[..block::region_len(reading.context)];
+            let region = &bytes[..block::region_len(scan.context)];
             for entry in Entries::new(region)
                 .map_while(|entry| entry.ok())
                 .filter(|entry| !entry.is_unused())
@@ -505,21 +498,21 @@ impl Checker<'_> {
             let what = format_args!("{} occurs {count} times", name.escape_ascii());
             self.report.error(
                 CheckedStructure::Directory,
-                FindingLocation::inode(reading.number),
+                FindingLocation::inode(scan.number),
                 what,
             );
         }
     }
 
     /// Checks a directory in inline data: the parent's number, then entries in two regions.
-    fn check_inline_directory(&mut self, reading: &mut DirectoryScan<'_>, bytes: &[u8]) {
-        let location = FindingLocation::inode(reading.number);
+    fn check_inline_directory(&mut self, scan: &mut DirectoryScan<'_>, bytes: &[u8]) {
+        let location = FindingLocation::inode(scan.number);
         let parent = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        self.directories[reading.index].dotdot = parent;
-        self.count_name(location, reading.number, b".", None);
+        self.directories[scan.index].dotdot = parent;
+        self.count_name(location, scan.number, b".", None);
         self.count_name(location, parent, b"..", None);
         for region in [&bytes[4..60], &bytes[60..]] {
-            self.check_entries(reading, None, false, location, region);
+            self.check_entries(scan, None, false, location, region);
         }
     }
 

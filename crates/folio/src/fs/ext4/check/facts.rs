@@ -15,7 +15,7 @@ pub(super) struct DirectoryBlock {
 /// A directory found by the inode phase.
 pub(super) struct Directory {
     pub(super) number: u32,
-    /// Its blocks, in [`Checker::directory_blocks`].
+    /// Its blocks: indices into `Checker::directory_blocks`.
     pub(super) blocks: Range<usize>,
     /// Blocks according to `i_size`.
     pub(super) size_blocks: u64,
