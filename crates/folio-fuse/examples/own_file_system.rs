@@ -90,7 +90,7 @@ impl Inode for Root {
         &self.common
     }
 
-    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _credentials: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 
@@ -145,7 +145,7 @@ impl Inode for Squares {
         Some(self)
     }
 
-    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _credentials: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 
@@ -157,7 +157,7 @@ impl Inode for Squares {
 /// Reads are the buffered default. The VFS refuses writes before it calls these methods, because
 /// the file system is read-only.
 impl FileOperations for Squares {
-    fn write_begin(&self, _who: &Credentials, _offset: u64, _len_bytes: u64) -> Result<()> {
+    fn write_begin(&self, _credentials: &Credentials, _offset: u64, _len_bytes: u64) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 
