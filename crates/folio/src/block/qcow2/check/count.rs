@@ -457,7 +457,7 @@ impl Walk<'_, '_> {
                     at: entry & OFFSET_MASK,
                     len_bytes: this.roots.cluster_bytes(),
                 };
-                // An entry without an offset stands for a cluster of equal bits.
+                // An entry without an offset describes a cluster of equal bits.
                 if region.at != 0 {
                     this.metadata(region, &what)?;
                 }

@@ -77,8 +77,7 @@ impl Decompressor {
         Ok(())
     }
 
-    /// Drops the cached clusters, before compressed clusters are written to offsets that others
-    /// had.
+    /// Drops the cached clusters: new compressed clusters may reuse their offsets.
     pub(crate) fn invalidate(&self) {
         self.recent.lock().clear();
     }
