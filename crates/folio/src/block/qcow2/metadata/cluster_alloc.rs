@@ -199,7 +199,7 @@ impl Metadata {
     /// # Errors
     ///
     /// EUCLEAN for tables that contradict the format, EFBIG if the file cannot grow further, else
-    /// the file's errors. Nothing was allocated then.
+    /// the file's errors. No guest cluster has changed then.
     pub(crate) fn plan_write(
         &mut self,
         file: &dyn ImageFile,
