@@ -1,6 +1,6 @@
-//! A writer on the host and readers here: whole pages, old or new, and never older than promised.
+//! Coherence: a writer on the host and readers in Folio see whole pages, never older than the TTL.
 
-use super::{MARGIN, Over, World, errno, eventually, pause, promises, read_all, write_host};
+use super::{MARGIN, Over, World, errno, eventually, mounts_and_ttls, pause, read_all, write_host};
 use folio::syscall::{Fd, OpenFlags, Whence};
 use folio::{Errno, Process};
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ impl History {
         self.0.lock().unwrap().push_back((Instant::now(), version));
     }
 
-    /// The oldest version that may be told of to who asks at `asked`.
+    /// Returns the oldest version that a reader may see at `asked`.
     fn promised(&self, asked: Instant, ttl: Duration) -> u64 {
         let history = self.0.lock().unwrap();
         let is_old = |(at, _): &&(Instant, u64)| *at + ttl + MARGIN <= asked;
@@ -38,7 +38,7 @@ fn page(version: u64) -> Vec<u8> {
     version.to_le_bytes().repeat(PAGE / 8)
 }
 
-/// The oldest and the newest version in some bytes.
+/// Returns the oldest and the newest version in some bytes.
 fn versions(bytes: &[u8]) -> (u64, u64) {
     let all = bytes
         .as_chunks::<8>()
@@ -48,7 +48,7 @@ fn versions(bytes: &[u8]) -> (u64, u64) {
     (all.clone().min().unwrap_or(0), all.max().unwrap_or(0))
 }
 
-/// Reads one page in one of the ways that there are.
+/// Reads one page by one of the read calls.
 fn read_page(p: &Process, fd: Fd, spare: Fd, way: usize, at: u64) -> Vec<u8> {
     let mut bytes = vec![0; PAGE];
     let sent = |count: usize| {
@@ -82,34 +82,34 @@ fn read_page(p: &Process, fd: Fd, spare: Fd, way: usize, at: u64) -> Vec<u8> {
     bytes
 }
 
+/// Writes version after version into every page on the host, until the test is over.
+fn overwrite_pages(world: &World, history: &History, is_over: &Over) {
+    let file = File::options().write(true).open(world.host("f")).unwrap();
+    for version in 1.. {
+        for index in 0..PAGES {
+            file.write_all_at(&page(version), (index * PAGE) as u64)
+                .unwrap();
+        }
+        history.acknowledge(version);
+        // The writer pauses now and then, so that wrongly cached pages are visible.
+        let is_long = version % 16 == 0;
+        pause(Duration::from_millis(if is_long { 320 } else { 1 }));
+        if is_over.is_over() {
+            break;
+        }
+    }
+}
+
 #[test]
-fn a_file_that_is_overwritten_is_read_as_promised() {
-    for (words, ttl) in promises() {
+fn overwritten_file_reads_within_ttl() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         write_host(&world.host("f"), &page(0).repeat(PAGES));
         let (history, is_over) = (History::default(), Over::default());
         let (mut reads, mut mixed) = (0, 0);
         std::thread::scope(|scope| {
             let _ender = is_over.ender();
-            scope.spawn(|| {
-                let file = File::options().write(true).open(world.host("f")).unwrap();
-                for version in 1.. {
-                    for index in 0..PAGES {
-                        file.write_all_at(&page(version), (index * PAGE) as u64)
-                            .unwrap();
-                    }
-                    history.acknowledge(version);
-                    // Now and then it rests, so that what was cached wrongly shows.
-                    pause(Duration::from_millis(if version % 16 == 0 {
-                        320
-                    } else {
-                        1
-                    }));
-                    if is_over.is_over() {
-                        break;
-                    }
-                }
-            });
+            scope.spawn(|| overwrite_pages(&world, &history, &is_over));
             let p = &world.p;
             let fd = p.open("/h/f", OpenFlags::empty(), 0).unwrap();
             let spare = p
@@ -134,7 +134,8 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
                         "{words}, way {way}: {newest} after {}",
                         seen[index]
                     );
-                    // The host copies into a page while others copy out of it, too; but only then.
+                    // The host lets readers copy out of a page while it copies into it, but only
+                    // then.
                     mixed += usize::from(oldest != newest);
                     assert!(
                         newest - oldest <= 1,
@@ -148,7 +149,7 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
         });
         println!("{words}: {reads} reads, {mixed} of pages just being written");
         assert!(reads > 100, "{words}");
-        // At rest nothing may be mixed or old.
+        // After the last write, no page may be mixed or old.
         eventually("the last version", ttl, || {
             versions(&world.read("/h/f").unwrap())
                 == versions(&std::fs::read(world.host("f")).unwrap())
@@ -157,8 +158,8 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
 }
 
 #[test]
-fn a_file_that_is_replaced_is_read_as_a_whole() {
-    for (words, ttl) in promises() {
+fn replaced_file_reads_whole() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         write_host(&world.host("f"), &page(0).repeat(PAGES));
         let (history, is_over) = (History::default(), Over::default());
@@ -166,7 +167,7 @@ fn a_file_that_is_replaced_is_read_as_a_whole() {
             let _ender = is_over.ender();
             scope.spawn(|| {
                 for version in 1.. {
-                    // The size says which version it is, too.
+                    // The size identifies the version, too.
                     let bytes = page(version).repeat(PAGES + (version % 3) as usize);
                     write_host(&world.host("new"), &bytes);
                     std::fs::rename(world.host("new"), world.host("f")).unwrap();
@@ -207,8 +208,8 @@ fn a_file_that_is_replaced_is_read_as_a_whole() {
 }
 
 #[test]
-fn a_file_that_grows_is_seen_to_grow() {
-    for (words, ttl) in promises() {
+fn growing_file_reads_grow() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         write_host(&world.host("log"), b"");
         let (history, is_over) = (History::default(), Over::default());
@@ -241,7 +242,7 @@ fn a_file_that_grows_is_seen_to_grow() {
                     size >= history.promised(asked, ttl).max(end),
                     "{words}: size {size} after {end}"
                 );
-                // All of it is there, and no zeros that nobody wrote.
+                // All bytes are present, and no zeros that were never written.
                 let bytes = read_all(p, fd).unwrap();
                 for (place, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
                     assert_eq!(
@@ -264,8 +265,8 @@ fn a_file_that_grows_is_seen_to_grow() {
 }
 
 #[test]
-fn a_file_that_shrinks_shows_no_zeros() {
-    for (words, _) in promises() {
+fn shrinking_file_shows_no_zeros() {
+    for (words, _) in mounts_and_ttls() {
         let world = World::new(words);
         write_host(&world.host("f"), &[1; 3 * PAGE]);
         let is_over = Over::default();
@@ -275,8 +276,7 @@ fn a_file_that_shrinks_shows_no_zeros() {
                 let file = File::options().write(true).open(world.host("f")).unwrap();
                 let start = Instant::now();
                 while start.elapsed() < RUN / 2 {
-                    // To nothing: the rest of a folio the host itself shows to readers as zeros for
-                    // a moment.
+                    // To size 0: the host itself briefly shows the rest of a folio as zeros.
                     file.set_len(0).unwrap();
                     file.write_all_at(&[1; 3 * PAGE], 0).unwrap();
                     pause(Duration::from_micros(300));
@@ -292,13 +292,13 @@ fn a_file_that_shrinks_shows_no_zeros() {
 }
 
 #[test]
-fn a_rewrite_of_the_same_size_in_the_same_tick_is_seen() {
-    for (words, ttl) in promises() {
+fn rewrite_of_same_size_in_same_tick_is_seen() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         for round in 0..100_u32 {
             let (old, new) = (format!("old {round:04}"), format!("new {round:04}"));
             write_host(&world.host("f"), old.as_bytes());
-            // Cached, at a time that is the same for the next write.
+            // Cached, with a time that the next write has, too.
             if ttl.is_zero() {
                 assert_eq!(world.read("/h/f").unwrap(), old.as_bytes(), "{words}");
             } else {
@@ -321,14 +321,14 @@ fn a_rewrite_of_the_same_size_in_the_same_tick_is_seen() {
 }
 
 #[test]
-fn names_come_and_go_as_promised() {
-    for (words, ttl) in promises() {
+fn external_name_changes_are_seen_within_ttl() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         let p = &world.p;
         let is_there = |name: &str| p.stat(format!("/h/{name}")).is_ok();
         for round in 0..10 {
             let name = format!("n{round}");
-            // Known not to be there.
+            // Cached as missing.
             assert_eq!(errno(p.stat(format!("/h/{name}"))), Some(Errno::NOENT));
             write_host(&world.host(&name), b"1");
             eventually("a new file", ttl, || is_there(&name));
@@ -336,7 +336,7 @@ fn names_come_and_go_as_promised() {
             std::fs::remove_file(world.host(&name)).unwrap();
             eventually("a removal", ttl, || !is_there(&name));
             assert_eq!(world.list("/h"), [""; 0], "{words}");
-            // Something else by the same name.
+            // Another inode under the same name.
             std::fs::create_dir(world.host(&name)).unwrap();
             write_host(&world.host(&name).join("in"), b"in");
             eventually("a directory", ttl, || {
@@ -357,9 +357,9 @@ fn names_come_and_go_as_promised() {
 }
 
 #[test]
-fn attributes_change_as_promised() {
+fn external_attribute_changes_are_seen_within_ttl() {
     use std::os::unix::fs::PermissionsExt;
-    for (words, ttl) in promises() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         let p = &world.p;
         write_host(&world.host("f"), b"1");
@@ -367,7 +367,7 @@ fn attributes_change_as_promised() {
         for round in 0..20_u16 {
             let mode = 0o600 | round;
             p.stat("/h/f").unwrap();
-            // By another name than the one that was asked for.
+            // Through another name than the cached one.
             std::fs::set_permissions(world.host("g"), PermissionsExt::from_mode(mode.into()))
                 .unwrap();
             eventually("a mode", ttl, || p.stat("/h/f").unwrap().mode == mode);
@@ -380,22 +380,22 @@ fn attributes_change_as_promised() {
         eventually("one name less", ttl, || {
             p.stat("/h/g").unwrap().link_count == 1
         });
-        let told = std::fs::metadata(world.host("g")).unwrap();
+        let stat = std::fs::metadata(world.host("g")).unwrap();
         let seen = p.stat("/h/g").unwrap();
         assert_eq!(
             (seen.number.0, seen.uid, seen.blocks_512),
-            (told.ino(), told.uid(), told.blocks())
+            (stat.ino(), stat.uid(), stat.blocks())
         );
         assert_eq!(
             (seen.modified.secs, i64::from(seen.modified.nanos)),
-            (told.mtime(), told.mtime_nsec())
+            (stat.mtime(), stat.mtime_nsec())
         );
     }
 }
 
 #[test]
-fn who_stands_in_a_directory_that_others_move_goes_on() {
-    for (words, ttl) in promises() {
+fn externally_moved_working_directory_stays_usable() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         std::fs::create_dir_all(world.host("a/deep/down")).unwrap();
         std::fs::create_dir(world.host("b")).unwrap();
@@ -408,7 +408,7 @@ fn who_stands_in_a_directory_that_others_move_goes_on() {
         assert_eq!(p.stat("/h/b/deep/down/f").unwrap().size_bytes, 1);
         assert_eq!(world.read("f").unwrap(), b"1", "{words}");
         assert_eq!(p.getcwd().unwrap(), b"/h/b/deep/down", "{words}");
-        // And back, with something else where it was.
+        // And back, with another inode at its old position.
         std::fs::create_dir_all(world.host("a/deep/down")).unwrap();
         std::fs::rename(world.host("b/deep"), world.host("a/other")).unwrap();
         eventually("another at the old place", ttl, || {
@@ -421,8 +421,8 @@ fn who_stands_in_a_directory_that_others_move_goes_on() {
 }
 
 #[test]
-fn what_is_open_stays_readable_when_others_remove_it() {
-    for (words, ttl) in promises() {
+fn externally_removed_open_file_stays_readable() {
+    for (words, ttl) in mounts_and_ttls() {
         let world = World::new(words);
         write_host(&world.host("f"), b"before");
         let p = &world.p;

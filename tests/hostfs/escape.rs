@@ -1,4 +1,4 @@
-//! Nothing leads out of the share, and nothing but files and directories is opened.
+//! Containment: no path leaves the share, and only files and directories are opened.
 
 use super::{Over, World, errno, pause, write_host};
 use folio::Errno;
@@ -7,7 +7,7 @@ use folio::vfs::{FileType, XattrFlags};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
-/// A share beside a secret that has a mode of its own.
+/// Creates a share beside a secret with a mode of its own.
 fn world(words: &str) -> World {
     let world = World::new(words);
     write_host(&world.outside("secret"), b"secret");
@@ -19,7 +19,7 @@ fn world(words: &str) -> World {
     world
 }
 
-/// What is outside is as it was.
+/// Checks that the files outside have not changed.
 #[track_caller]
 fn check_untouched(world: &World) {
     for name in ["secret", "vault/secret"] {
@@ -38,7 +38,7 @@ fn check_untouched(world: &World) {
 }
 
 #[test]
-fn links_are_followed_inside_alone() {
+fn links_are_followed_only_inside_the_share() {
     let world = world("ttl=0");
     let p = &world.p;
     symlink(world.outside("secret"), world.host("absolute")).unwrap();
@@ -63,7 +63,7 @@ fn links_are_followed_inside_alone() {
             "{path}"
         );
     }
-    // Here `..` of a share is what it lies on, and its links lead there, too.
+    // Here `..` of the share is the directory it is mounted on, and its links refer to that, too.
     world.write("/secret", b"inside").unwrap();
     assert_eq!(world.read("/h/relative").unwrap(), b"inside");
     assert!(world.write("/h/folder/new", b"1").is_err());
@@ -76,7 +76,7 @@ fn links_are_followed_inside_alone() {
 }
 
 #[test]
-fn devices_and_pipes_are_seen_and_not_opened() {
+fn devices_and_pipes_are_listed_but_not_opened() {
     requires!(root);
     let world = world("ttl=0");
     let p = &world.p;
@@ -99,14 +99,14 @@ fn devices_and_pipes_are_seen_and_not_opened() {
     for name in names {
         let path = format!("/h/{name}");
         for flags in [OpenFlags::empty(), OpenFlags::WRONLY, OpenFlags::RDWR] {
-            // A pipe that was opened would wait for its other end.
+            // Opening a pipe would wait for its other end.
             assert_eq!(errno(p.open(&path, flags, 0)), Some(Errno::NXIO), "{name}");
         }
         p.chmod(&path, 0o622).unwrap();
         assert_eq!(p.stat(&path).unwrap().mode, 0o622);
         p.unlink(&path).unwrap();
     }
-    // What was a file when it was looked at, and is a pipe when it is opened.
+    // A file at lookup that is a pipe at open.
     let world = super::World::new("ttl=inf,push=off");
     write_host(&world.host("f"), b"1");
     world.p.stat("/h/f").unwrap();
@@ -128,7 +128,7 @@ fn devices_and_pipes_are_seen_and_not_opened() {
 }
 
 #[test]
-fn a_directory_that_others_move_out_is_gone() {
+fn directory_moved_out_of_the_share_is_unreachable() {
     for words in ["ttl=0", "push=off", "ttl=inf,push=off", "push=inotify"] {
         let world = world(words);
         let p = &world.p;
@@ -136,7 +136,7 @@ fn a_directory_that_others_move_out_is_gone() {
         p.chdir("/h/d/e").unwrap();
         p.stat("/h/d/e").unwrap();
         std::fs::rename(world.host("d"), world.outside("vault/d")).unwrap();
-        // Believed for a second at most, even by who never asks.
+        // The position is valid for a second at most, even with an infinite TTL.
         pause(Duration::from_millis(1200));
         assert!(world.write("new", b"1").is_err(), "{words}");
         assert!(p.mkdir("sub", 0o755).is_err(), "{words}");
@@ -155,10 +155,10 @@ fn a_directory_that_others_move_out_is_gone() {
 }
 
 #[test]
-fn magic_links_of_proc_lead_nowhere() {
+fn proc_magic_links_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     symlink("/proc/self", folder.path().join("share")).unwrap();
-    // Without the cache, as files there have no size.
+    // Without the cache, as files in /proc have no size.
     let world = World::on(folder, "ttl=0,cache=none");
     let p = &world.p;
     for name in ["root", "cwd", "exe"] {
@@ -173,21 +173,21 @@ fn magic_links_of_proc_lead_nowhere() {
             p.lstat(format!("/h/{name}")).unwrap().file_type,
             FileType::Symlink
         );
-        // It leads where it says, from the root here.
+        // The target is resolved from this mount's root.
         assert!(p.stat(format!("/h/{name}/etc/passwd")).is_err(), "{name}");
     }
     let fd = std::fs::File::open("/etc/passwd").unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&fd);
     assert!(world.read(&format!("/h/fd/{number}")).is_err());
     assert!(world.read("/h/status").unwrap().starts_with(b"Name:"));
-    // Whoever stays in it leaves before it is unmounted.
+    // A thread in the directory leaves before the unmount.
     p.chdir("/").unwrap();
 }
 
-/// A thread that swaps a directory and a link to outside as fast as it can, while others walk and
-/// make.
+/// One thread exchanges a directory and a link to the outside as fast as it can; other threads walk
+/// and create.
 #[test]
-fn a_race_of_directory_and_link_is_never_won() {
+fn directory_and_link_race_never_escapes() {
     for words in ["ttl=0,push=off", "push=off", "push=inotify"] {
         let world = world(words);
         std::fs::create_dir(world.host("d")).unwrap();
@@ -230,9 +230,9 @@ fn a_race_of_directory_and_link_is_never_won() {
     }
 }
 
-/// A file and a link to outside change places while attributes are set.
+/// A file and a link to the outside are exchanged while attributes are set.
 #[test]
-fn a_race_of_file_and_link_is_never_won() {
+fn file_and_link_race_never_escapes() {
     let world = world("ttl=0,push=off");
     write_host(&world.host("f"), b"public");
     symlink(world.outside("secret"), world.host("link")).unwrap();

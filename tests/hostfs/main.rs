@@ -1,14 +1,14 @@
-//! Host directories: what others change is seen in time, what we change reaches the host, and
-//! nothing leads out.
+//! hostfs: external changes are seen within the TTL, changes reach the host, no path leaves the
+//! share.
 
 #[path = "../support/mod.rs"]
 #[macro_use]
 mod support;
 
 mod coherence;
+mod directory_ops;
 mod escape;
-mod names;
-mod push;
+mod notifications;
 mod stress;
 mod writes;
 
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the machine may need besides the time to live: tests run on busy machines.
+/// Tolerance beyond the time to live: tests run on busy machines.
 const MARGIN: Duration = Duration::from_millis(250);
 
-/// A folder of the host, and a kernel that has it at `/h`.
+/// A folder of the host, and a kernel that has it mounted at `/h`.
 struct World {
     // Dropped in this order.
     p: Process,
@@ -55,12 +55,12 @@ impl World {
         Self { p, kernel, folder }
     }
 
-    /// A path on the host, in the share.
+    /// Returns a path on the host, in the share.
     fn host(&self, name: &str) -> PathBuf {
         self.folder.path().join("share").join(name)
     }
 
-    /// A path on the host, beside the share.
+    /// Returns a path on the host, beside the share.
     fn outside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -116,7 +116,7 @@ fn errno<T>(result: folio::Result<T>) -> Option<Errno> {
     result.err().map(|error| error.errno())
 }
 
-/// Ends the other threads of a test, also if it fails.
+/// A flag that ends the other threads of a test, also if the test fails.
 #[derive(Default)]
 struct Over(AtomicBool);
 
@@ -125,7 +125,7 @@ impl Over {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whoever has this ends the others when it goes.
+    /// Returns a guard that ends the other threads when it is dropped.
     fn ender(&self) -> Ender<'_> {
         Ender(self)
     }
@@ -139,13 +139,13 @@ impl Drop for Ender<'_> {
     }
 }
 
-/// Lets time pass: what is promised here is about time, and others change things meanwhile.
+/// Sleeps: the guarantees under test are about time, and another thread makes changes meanwhile.
 #[allow(clippy::disallowed_methods)]
 fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Waits until `is_seen`, which must come in time: who asks later than that sees it.
+/// Waits until `is_seen`; a check that starts after the TTL must succeed.
 #[track_caller]
 fn eventually(what: &str, ttl: Duration, mut is_seen: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -162,8 +162,8 @@ fn eventually(what: &str, ttl: Duration, mut is_seen: impl FnMut() -> bool) {
     }
 }
 
-/// The mounts that every promise is tried on: options, and how old an answer may be.
-fn promises() -> [(&'static str, Duration); 5] {
+/// Returns the mounts under test: options, and the maximum age of an answer.
+fn mounts_and_ttls() -> [(&'static str, Duration); 5] {
     let ms = Duration::from_millis;
     [
         ("ttl=0,push=off", ms(0)),

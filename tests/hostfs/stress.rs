@@ -1,5 +1,5 @@
-//! Everybody changes everything at once, here and on the host: nobody hangs, and at rest both see
-//! the same.
+//! Stress: concurrent changes through Folio and on the host do not hang, and both see one final
+//! tree.
 
 use super::{Over, World, eventually, pause};
 use folio::Process;
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a tree is: names with sizes and contents, or link targets.
+/// A tree: names with sizes and contents, or link targets.
 type Tree = BTreeMap<String, Vec<u8>>;
 
-/// xorshift64*.
+/// The generator xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -23,7 +23,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
     }
 
-    /// A path of up to three of three names.
+    /// Returns a path of up to three components out of three names.
     fn path(&mut self) -> String {
         let depth = 1 + self.below(3);
         (0..depth)
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// One change on the host. Most fail, as the names are no longer what they were.
+/// Makes one change on the host. Most changes fail, as the names have changed.
 fn change_host(share: &Path, random: &mut Random) {
     let (one, other) = (share.join(random.path()), share.join(random.path()));
     let bytes = vec![random.below(256) as u8; random.below(10_000)];
@@ -48,7 +48,7 @@ fn change_host(share: &Path, random: &mut Random) {
     drop(result);
 }
 
-/// One change here.
+/// Makes one change through Folio.
 fn change_here(p: &Process, random: &mut Random) {
     let (one, other) = (
         format!("/h/{}", random.path()),
@@ -91,7 +91,7 @@ fn tree_of_host(folder: &Path, prefix: &str, tree: &mut Tree) {
 }
 
 fn tree_here(world: &World, path: &str, prefix: &str, tree: &mut Tree) -> folio::Result<()> {
-    // What was there a moment ago may be gone by the time to live, and is asked for again.
+    // A name found a moment ago may have been removed within the TTL; the read is repeated.
     for name in world.try_list(path)? {
         let (path, name) = (format!("{path}/{name}"), format!("{prefix}/{name}"));
         if world.p.lstat(&path)?.file_type == FileType::Directory {
@@ -133,14 +133,14 @@ fn stress(words: &str) {
     });
     let mut expected = Tree::new();
     tree_of_host(&share, "", &mut expected);
-    // When it is seen is the matter of other tests.
+    // Other tests check when the change is seen.
     eventually(
         &format!("{words}: the same tree"),
         Duration::from_secs(5),
         || {
             let mut found = Tree::new();
-            let told = tree_here(&world, "/h", "", &mut found);
-            if let Err(error) = &told {
+            let listed = tree_here(&world, "/h", "", &mut found);
+            if let Err(error) = &listed {
                 eprintln!("{words}: {error}");
             }
             for name in expected
@@ -150,33 +150,33 @@ fn stress(words: &str) {
             {
                 eprintln!("{words}: {name} is not the same");
             }
-            told.is_ok() && found == expected
+            listed.is_ok() && found == expected
         },
     );
     world.kernel.unmount("/h").unwrap();
 }
 
 #[test]
-fn by_the_time_to_live() {
+fn stress_with_time_to_live() {
     stress("push=off");
 }
 
 #[test]
-fn always_asked() {
+fn stress_with_ttl_zero() {
     stress("ttl=0,push=off");
 }
 
 #[test]
-fn told_by_the_host() {
+fn stress_with_inotify() {
     stress("push=inotify");
 }
 
 #[test]
-fn written_back() {
+fn stress_with_writeback() {
     stress("cache=writeback,push=off");
 }
 
 #[test]
-fn left_to_the_host() {
+fn stress_with_cache_host() {
     stress("cache=host,push=off");
 }

@@ -1,4 +1,4 @@
-//! Writes: through to the host, or back when the time has come.
+//! Writes: write-through reaches the host at once, write-back later.
 
 use super::{World, eventually, read_all, write_host};
 use folio::base::Timespec;
@@ -18,7 +18,7 @@ fn create(world: &World, path: &str) -> Fd {
 }
 
 #[test]
-fn a_write_is_on_the_host_when_it_returns() {
+fn write_reaches_the_host_before_it_returns() {
     for words in [
         "push=off",
         "ttl=inf,push=off",
@@ -62,7 +62,7 @@ fn a_write_is_on_the_host_when_it_returns() {
 }
 
 #[test]
-fn appends_of_several_go_one_behind_the_other() {
+fn concurrent_appends_do_not_overlap() {
     for words in ["push=off", "ttl=0", "cache=none", "cache=host"] {
         let world = World::new(words);
         write_host(&world.host("log"), b"");
@@ -100,7 +100,7 @@ fn appends_of_several_go_one_behind_the_other() {
 }
 
 #[test]
-fn a_change_by_others_between_our_own_is_not_taken_for_ours() {
+fn external_change_between_own_writes_is_seen() {
     for words in [
         "push=off",
         "ttl=0,push=off",
@@ -131,7 +131,7 @@ fn a_change_by_others_between_our_own_is_not_taken_for_ours() {
 }
 
 #[test]
-fn written_back_data_is_on_the_host_after_fsync() {
+fn writeback_data_is_on_the_host_after_fsync() {
     for words in [
         "cache=writeback,push=off",
         "cache=writeback,push=inotify",
@@ -155,7 +155,7 @@ fn written_back_data_is_on_the_host_after_fsync() {
                 "{words}, round {round}"
             );
         }
-        // And what is closed is there, too.
+        // Closing writes the data back, too.
         p.pwrite(fd, b"closed", 0).unwrap();
         p.close(fd).unwrap();
         assert!(
@@ -168,7 +168,7 @@ fn written_back_data_is_on_the_host_after_fsync() {
 }
 
 #[test]
-fn dirty_pages_outlive_what_others_change() {
+fn dirty_pages_survive_external_changes() {
     let world = World::new("cache=writeback,ttl=0,push=off");
     let p = &world.p;
     write_host(&world.host("f"), &[b'a'; 4 * PAGE]);
@@ -184,7 +184,7 @@ fn dirty_pages_outlive_what_others_change() {
 }
 
 #[test]
-fn a_file_growing_in_the_cache_keeps_its_size() {
+fn file_growing_in_the_cache_keeps_its_size() {
     let world = World::new("cache=writeback,ttl=0,push=off");
     let p = &world.p;
     let fd = create(&world, "/h/f");
@@ -201,7 +201,7 @@ fn a_file_growing_in_the_cache_keeps_its_size() {
 }
 
 #[test]
-fn a_time_that_was_set_outlives_what_was_written_before() {
+fn set_time_survives_earlier_cached_writes() {
     let world = World::new("cache=writeback,ttl=0,push=off");
     let p = &world.p;
     let fd = create(&world, "/h/f");

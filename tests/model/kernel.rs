@@ -1,8 +1,8 @@
-//! Several programs at once on Folio's ext4 and, call by call the same, on the kernel's: the same
-//! answers and trees.
+//! Concurrent programs on Folio's ext4 and, with equal calls, on the kernel's: equal answers and
+//! trees.
 //!
-//! Each works in a directory of its own, and under names of its own in one that all share, so what
-//! comes out is determined whoever is faster.
+//! Each program works in its own directory, and under its own names in a shared one, so the result
+//! does not depend on timing.
 
 use crate::support::tools::{fsck, mke2fs};
 use crate::support::{Manifest, Mounted, Scope};
@@ -21,7 +21,7 @@ const CALLS: usize = 1500;
 enum Call {
     Mkdir(String),
     Rmdir(String),
-    /// Offset, length, byte to fill with; the file is made if need be.
+    /// Offset, length, fill byte; creates the file if needed.
     Write(String, u64, usize, u8),
     Truncate(String, u64),
     Unlink(String),
@@ -30,11 +30,11 @@ enum Call {
     Symlink(String, String),
     Chmod(String, u16),
     Fsync(String),
-    /// Length and sum of the bytes.
+    /// Length and checksum of the bytes.
     Read(String),
 }
 
-/// xorshift64*.
+/// The generator xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -73,7 +73,7 @@ impl Random {
     }
 }
 
-/// What a call answered: a number, or an errno.
+/// The result of a call: a number, or an errno.
 type Answer = Result<u64, i32>;
 
 fn sum(bytes: &[u8]) -> u64 {
@@ -163,7 +163,7 @@ fn on_kernel(root: &Path, call: &Call) -> Answer {
     .map_err(|error| error.raw_os_error())
 }
 
-/// All calls of all threads at once; what each answered.
+/// Runs the calls of all threads concurrently; returns the results.
 fn run(seed: u64, answer: impl Fn(&Call) -> Answer + Sync) -> Vec<Vec<(String, Answer)>> {
     answer(&Call::Mkdir("shared".to_owned())).unwrap();
     let work = |thread: usize| {
@@ -189,7 +189,7 @@ fn run(seed: u64, answer: impl Fn(&Call) -> Answer + Sync) -> Vec<Vec<(String, A
     })
 }
 
-/// The tree with all times made the same.
+/// Returns the tree with all times made equal.
 fn manifest(root: &Path) -> Manifest {
     let mut open = vec![root.to_path_buf()];
     let zero = rustix::fs::Timespec {
@@ -219,7 +219,7 @@ fn manifest(root: &Path) -> Manifest {
 }
 
 #[test]
-fn threads_get_what_they_get_from_the_kernel() {
+fn concurrent_results_match_the_kernel() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     let folder = tempfile::TempDir::new().unwrap();
     for seed in 1..=3 {
@@ -238,7 +238,7 @@ fn threads_get_what_they_get_from_the_kernel() {
         let expected_tree = manifest(&root);
         mounted.unmount();
 
-        // A small cache, so that writeback and reclaim go on meanwhile.
+        // A small cache, so that writeback and reclaim run meanwhile.
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: 2 << 20,
             ..KernelOptions::default()

@@ -1,5 +1,5 @@
-//! Random operations on a file system and on a plain model must give the same answers and the same
-//! tree.
+//! Model test: random operations on a file system and on a plain model give equal results and
+//! trees.
 
 #[path = "../support/mod.rs"]
 #[macro_use]
@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How many sequences each file system gets; `FOLIO_MODEL_CASES` asks for more.
+/// Number of sequences for each file system; `FOLIO_MODEL_CASES` sets another number.
 fn cases(default: u32) -> ProptestConfig {
     let cases = std::env::var("FOLIO_MODEL_CASES")
         .ok()
@@ -34,8 +34,8 @@ fn cases(default: u32) -> ProptestConfig {
     }
 }
 
-/// Runs the operations on a fresh ext4 in memory with a cache so small that pages come and go all
-/// the time, then lets e2fsck judge what is left on the device.
+/// Runs the operations on a fresh ext4 in memory with a cache so small that it always evicts pages,
+/// then checks the device with e2fsck.
 fn on_ext4(block_size: u32, background_writeback: bool, operations: &[Operation]) {
     let device = Arc::new(MemoryDevice::new(24 << 20));
     let format = FormatOptions {
@@ -88,13 +88,13 @@ proptest! {
         run::run(&process, "/disk/tree", &operations, None);
         let mut held = BTreeMap::new();
         let names = count(&process, "/disk", &mut held);
-        let told = process.statfs("/disk").unwrap();
-        assert_eq!(told.blocks - told.blocks_free, held.values().sum::<u64>() / 8);
-        assert_eq!(told.inodes - told.inodes_free, names + 1);
+        let stat = process.statfs("/disk").unwrap();
+        assert_eq!(stat.blocks - stat.blocks_free, held.values().sum::<u64>() / 8);
+        assert_eq!(stat.inodes - stat.inodes_free, names + 1);
     }
 }
 
-/// Counts the names below a directory, and notes what each inode holds.
+/// Counts the names below a directory, and records the blocks of each inode.
 fn count(process: &Process, path: &str, held: &mut BTreeMap<u64, u64>) -> u64 {
     let fd = process.open(path, OpenFlags::DIRECTORY, 0).unwrap();
     let mut names = 0;
@@ -115,8 +115,8 @@ fn count(process: &Process, path: &str, held: &mut BTreeMap<u64, u64>) -> u64 {
     names
 }
 
-/// Runs the operations on a host directory by way of a hostfs, then lets another one say what the
-/// host has.
+/// Runs the operations on a host directory through hostfs, then compares the host's tree through
+/// another mount.
 fn on_hostfs(
     words: &str,
     folder: &std::path::Path,
@@ -147,16 +147,16 @@ fn on_hostfs(
     run::check(&process, "/disk/tree", &model);
 }
 
-/// Sequences on host directories, where the superuser's rights make them what the model says.
+/// Runs sequences on host directories, as the superuser, as the model assumes.
 fn hosted(words: &str) {
     requires!(root);
     let outside = std::env::temp_dir();
-    let told = rustix::fs::statfs(&outside).unwrap();
-    // Which of them can collapse ranges, and by how much, is known of ext4.
-    let block_size = (told.f_type == 0xef53).then_some(told.f_bsize as u64);
+    let stat = rustix::fs::statfs(&outside).unwrap();
+    // Only for ext4 is it known whether ranges can be collapsed, and by which unit.
+    let block_size = (stat.f_type == 0xef53).then_some(stat.f_bsize as u64);
     let mut runner = proptest::test_runner::TestRunner::new(cases(20));
     let outcome = runner.run(&operation::operations(150), |mut operations| {
-        // The host's ext4 sets times even if a range cannot be moved: one or the other.
+        // The host's ext4 may set times even if a range cannot be moved.
         let has_times = operations.len() % 2 == 0;
         operations.retain(|operation| match operation {
             Operation::Fallocate(_, CollapseRange | InsertRange, ..) => !has_times,
@@ -170,36 +170,36 @@ fn hosted(words: &str) {
 }
 
 #[test]
-fn hostfs_written_through() {
+fn hostfs_writethrough_matches_model() {
     hosted("push=off");
 }
 
 #[test]
-fn hostfs_written_through_and_always_asked() {
+fn hostfs_writethrough_ttl_zero_matches_model() {
     hosted("ttl=0,push=off");
 }
 
 #[test]
-fn hostfs_written_through_and_never_asked() {
+fn hostfs_writethrough_ttl_inf_matches_model() {
     hosted("ttl=inf,push=off");
 }
 
 #[test]
-fn hostfs_written_back() {
+fn hostfs_writeback_matches_model() {
     hosted("cache=writeback,push=off");
 }
 
 #[test]
-fn hostfs_left_to_the_host() {
+fn hostfs_cache_host_matches_model() {
     hosted("cache=host,push=off");
 }
 
 #[test]
-fn hostfs_without_cache() {
+fn hostfs_cache_none_matches_model() {
     hosted("cache=none,push=off");
 }
 
-/// Sequences on ext4, unless the judge is missing.
+/// Runs sequences on ext4, unless e2fsck is missing.
 fn judged(block_size: u32, background_writeback: bool) {
     requires!(tool("e2fsck"));
     let mut runner = proptest::test_runner::TestRunner::new(cases(60));

@@ -1,6 +1,6 @@
-//! A file system as simple as can be: nodes in a vector, bytes in vectors, no speed and no disk.
+//! The model: a minimal file system, with nodes and bytes in vectors.
 //!
-//! Acts as the superuser with umask 0. Answers with the errno Linux gives.
+//! Acts as the superuser with umask 0, and returns Linux's errnos.
 
 use crate::operation::{HELD, Operation};
 use folio::Errno;
@@ -18,7 +18,7 @@ pub(crate) struct Node {
     pub(crate) gid: u32,
     pub(crate) links: u32,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The modification time in seconds, where it was set and nothing has changed since.
+    /// The modification time in seconds, if it was set and the contents have not changed since.
     pub(crate) modified: Option<i64>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 pub(crate) struct Model {
     pub(crate) nodes: Vec<Node>,
     held: [Option<usize>; HELD],
-    /// Of a file system that moves blocks within files (`CollapseRange`, `InsertRange`).
+    /// The unit in bytes by which the file system moves ranges (`CollapseRange`, `InsertRange`).
     block_size: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ enum Last {
     DotDot,
 }
 
-/// A directory, the last component in it, and whether a slash follows.
+/// A directory, the last component in it, and whether a slash follows it.
 struct Place {
     directory: usize,
     last: Last,
@@ -88,7 +88,7 @@ impl Model {
         }
     }
 
-    /// Does one operation; answers with what was read, or the errno.
+    /// Runs one operation; returns the data read, or the errno.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Answer<Vec<u8>> {
         let nothing = |()| Vec::new();
         match operation {
@@ -219,7 +219,7 @@ impl Model {
         Ok(self.names(directory)?.get(name).copied())
     }
 
-    /// Goes one component on, through links.
+    /// Walks one component, following links.
     fn enter(&self, directory: usize, name: &str, links: &mut u32) -> Answer<usize> {
         match name {
             "." => self.names(directory).map(|_| directory),
@@ -440,7 +440,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `above` is `at` or an ancestor of it.
+    /// Returns whether `above` is `at` or an ancestor of it.
     fn is_above(&self, above: usize, mut at: usize) -> bool {
         while at != above && at != ROOT {
             at = self.parent(at);
@@ -587,7 +587,7 @@ impl Model {
                 return Err(Errno::INVAL);
             }
         }
-        // Whether the time moves when nothing changes is the file system's choice.
+        // A file system may or may not set the time when nothing changes.
         self.nodes[at].modified = None;
         let bytes = self.bytes_mut(at);
         let end = offset + len;
@@ -605,7 +605,7 @@ impl Model {
     }
 }
 
-/// The attribute that a number stands for.
+/// Returns the attribute name for a number.
 pub(crate) fn xattr_name(name: u8) -> Vec<u8> {
     let names = ["user.a", "user.longer_name", "trusted.b", "security.c"];
     names[name as usize % names.len()].as_bytes().to_vec()

@@ -1,14 +1,14 @@
-//! What the model and a file system are both asked to do.
+//! The random operations for the model and the file systems.
 
 use folio::vfs::{FallocateMode, RenameFlags};
 use proptest::prelude::*;
 
-/// One call, about paths below the root of the tree under test.
+/// One call on paths below the root of the tree under test.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     Mkdir(String, u16),
     Rmdir(String),
-    /// open(2) with O_CREAT, and O_EXCL if so, then close.
+    /// open(2) with O_CREAT, perhaps O_EXCL, then close.
     Create(String, u16, bool),
     Unlink(String),
     Rename(String, String, RenameFlags),
@@ -16,7 +16,7 @@ pub(crate) enum Operation {
     /// Target, then name.
     Symlink(String, String),
     Readlink(String),
-    /// Offset, length, byte to fill with.
+    /// Offset, length, fill byte.
     Write(String, u64, usize, u8),
     Append(String, usize, u8),
     Read(String),
@@ -29,8 +29,7 @@ pub(crate) enum Operation {
     RemoveXattr(String, u8),
     Fsync(String),
     Sync,
-    /// Keeps a file open in one of a few slots; the next calls go to it though its name may be
-    /// gone.
+    /// Keeps a file open in one of a few slots; later calls use it even after its name was removed.
     Hold(usize, String),
     WriteHeld(usize, u64, usize, u8),
     ReadHeld(usize),
@@ -51,7 +50,7 @@ fn name() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Names joined by slashes; never leads above the root.
+/// Returns names joined by slashes; never above the root.
 fn names() -> impl Strategy<Value = String> {
     let count = prop_oneof![4 => Just(1usize), 4 => Just(2), 2 => Just(3)];
     count
@@ -71,13 +70,13 @@ fn path() -> impl Strategy<Value = String> {
         .prop_map(|(names, suffix)| names + suffix)
 }
 
-/// A path that most often leads to a file, if to anything.
+/// Returns a path that usually refers to a file, if it exists.
 fn file() -> impl Strategy<Value = String> {
     let likely = ["b", "c", "a/b", "a/c", "a/a/b", "a/a/c"].map(str::to_owned);
     prop_oneof![4 => prop::sample::select(likely.to_vec()), 1 => path()]
 }
 
-/// A path that most often leads to a directory, if to anything.
+/// Returns a path that usually refers to a directory, if it exists.
 fn directory() -> impl Strategy<Value = String> {
     let likely = ["a", "d", "a/a", "a/d", "a/a/a"].map(str::to_owned);
     prop_oneof![3 => prop::sample::select(likely.to_vec()), 1 => path()]
@@ -151,7 +150,7 @@ fn data_operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(path, mode, offset, len)| Operation::Fallocate(path, mode, offset, len)),
         2 => (file(), any::<bool>(), (0..12u64, 1..6u64), 0..20u64).prop_map(|(path, inserts, (at, count), odd)| {
             let mode = if inserts { FallocateMode::InsertRange } else { FallocateMode::CollapseRange };
-            // Now and then not at the bounds of any block.
+            // Sometimes not a multiple of any block size.
             let odd = if odd == 0 { 100 } else { 0 };
             Operation::Fallocate(path, mode, at * 4096 + odd, count * 4096)
         }),
@@ -176,7 +175,7 @@ fn attribute_operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Sequences of at most `count` random operations, after a few that make something to work on.
+/// Returns sequences of at most `count` random operations, after a few that create files.
 pub(crate) fn operations(count: usize) -> impl Strategy<Value = Vec<Operation>> {
     let operation =
         prop_oneof![4 => names_operation(), 5 => data_operation(), 2 => attribute_operation()];

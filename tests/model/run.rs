@@ -1,14 +1,14 @@
-//! Does the same to a file system and to the model, and compares.
+//! The runner: applies operations to a file system and to the model, and compares the results.
 
-use crate::model::{Kind, Model, xattr_name};
+use crate::model::{Kind, Model, Node, xattr_name};
 use crate::operation::{HELD, Operation};
 use folio::base::Timespec;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
 use folio::vfs::{FileType, SetTime, XattrFlags};
 use folio::{Errno, Process, Result};
 
-/// Runs `operations` below `root`, a fresh directory of mode 0755, as the superuser with umask 0;
-/// every answer and at the end the whole tree must be as the model says. Returns the model, for
+/// Runs `operations` below `root`, a fresh directory of mode 0755, as the superuser with umask 0.
+/// Checks every result, and at the end the whole tree, against the model. Returns the model, for
 /// [`check`] after a remount.
 pub(crate) fn run(
     process: &Process,
@@ -60,7 +60,7 @@ impl Tester<'_> {
         format!("{}/{path}", self.root)
     }
 
-    /// Opens, calls, closes.
+    /// Opens a file, calls a closure, and closes the file.
     fn with<T>(
         &self,
         path: &str,
@@ -228,21 +228,7 @@ fn check_node(
             "{path}: modification time"
         );
     }
-    let mut xattrs: Vec<_> = p.llistxattr(path).unwrap();
-    xattrs.sort();
-    assert_eq!(
-        xattrs,
-        node.xattrs.keys().cloned().collect::<Vec<_>>(),
-        "{path}: attributes"
-    );
-    for (name, value) in &node.xattrs {
-        assert_eq!(
-            &p.lgetxattr(path, name).unwrap(),
-            value,
-            "{path}: {}",
-            String::from_utf8_lossy(name)
-        );
-    }
+    check_xattrs(p, path, node);
     match &node.kind {
         Kind::Link(target) => assert_eq!(p.readlink(path).unwrap(), target.as_bytes(), "{path}"),
         Kind::File(bytes) => {
@@ -266,6 +252,24 @@ fn check_node(
                 check_node(p, &format!("{path}/{name}"), model, *child, numbers);
             }
         }
+    }
+}
+
+fn check_xattrs(p: &Process, path: &str, node: &Node) {
+    let mut xattrs: Vec<_> = p.llistxattr(path).unwrap();
+    xattrs.sort();
+    assert_eq!(
+        xattrs,
+        node.xattrs.keys().cloned().collect::<Vec<_>>(),
+        "{path}: attributes"
+    );
+    for (name, value) in &node.xattrs {
+        assert_eq!(
+            &p.lgetxattr(path, name).unwrap(),
+            value,
+            "{path}: {}",
+            String::from_utf8_lossy(name)
+        );
     }
 }
 

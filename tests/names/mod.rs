@@ -1,5 +1,5 @@
-//! Names and attributes: large directories and xattrs that Folio makes please e2fsck and the
-//! kernel, and those that the kernel makes read the same in Folio.
+//! Large directories and xattrs of ext4: Folio's pass e2fsck and the kernel, the kernel's read
+//! equal.
 
 use crate::support;
 
@@ -18,7 +18,7 @@ use support::tools::{command, fsck, mke2fs, run, succeed, text};
 use support::{Mounted, requires};
 use tempfile::TempDir;
 
-/// Works on the file system in `image`, mounted at `/i`, and unmounts it.
+/// Mounts the file system in `image` at `/i`, calls a closure, and unmounts it.
 fn with_image<T>(image: &Path, read_only: bool, work: impl FnOnce(&Process) -> T) -> T {
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
@@ -41,7 +41,7 @@ fn touch(process: &Process, path: &str) {
     process.close(fd).unwrap();
 }
 
-/// The names in a directory, without `.` and `..`; each must come once.
+/// Returns the names in a directory, without `.` and `..`; checks that each occurs once.
 fn names(process: &Process, path: &str) -> BTreeSet<Vec<u8>> {
     let fd = process.open(path, OpenFlags::DIRECTORY, 0).unwrap();
     let mut names = BTreeSet::new();
@@ -67,20 +67,20 @@ fn host_names(path: &Path) -> BTreeSet<Vec<u8>> {
         .collect()
 }
 
-/// The `number`th of a set of names whose lengths vary up to about `len_max`.
+/// Returns the `number`th of a set of names with lengths up to about `len_max`.
 fn name(number: usize, len_max: usize) -> String {
     let filler = number.wrapping_mul(2_654_435_761) % len_max;
     format!("{number}-{}", "n\u{e9}".repeat(filler / 3))
 }
 
-/// One kind of file system that large directories are made on.
+/// One kind of file system for large directories.
 struct Kind {
     label: &'static str,
     options: &'static [&'static str],
     hash: Option<&'static str>,
     count: usize,
     name_len_max: usize,
-    /// The depth that debugfs must report: 0 is a root over leaves, `None` no index.
+    /// The depth that debugfs must report: 0 is a root over leaves, `None` means unindexed.
     indirect_levels: Option<u32>,
 }
 
@@ -151,8 +151,7 @@ const KINDS: [Kind; 8] = [
     },
 ];
 
-/// Makes `/i/big` with links to one file, removes and renames some. Returns the names that should
-/// be there.
+/// Fills `/i/big` with links to one file, removes and renames some; returns the expected names.
 fn fill(process: &Process, kind: &Kind) -> BTreeSet<Vec<u8>> {
     process.mkdir("/i/big", 0o755).unwrap();
     touch(process, "/i/target");
@@ -183,7 +182,7 @@ fn fill(process: &Process, kind: &Kind) -> BTreeSet<Vec<u8>> {
 }
 
 #[test]
-fn large_directories_please_e2fsck_and_debugfs() {
+fn large_directories_pass_e2fsck_and_debugfs() {
     requires!(
         tool("mke2fs"),
         tool("tune2fs"),
@@ -247,7 +246,7 @@ fn large_directories_please_e2fsck_and_debugfs() {
 }
 
 #[test]
-fn the_kernels_directories_read_the_same_and_grow_on() {
+fn kernel_directories_read_equal_and_grow() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     for options in [&["-b", "1024"], &["-b", "4096"]] {
         let scratch = TempDir::new().unwrap();
@@ -303,7 +302,7 @@ fn the_kernels_directories_read_the_same_and_grow_on() {
     }
 }
 
-/// Attributes that fill the inode and then a block, with names of every prefix.
+/// Returns attributes that fill the inode and then a block, with names of every prefix.
 fn attributes() -> Vec<(String, Vec<u8>)> {
     vec![
         ("user.colour".into(), b"blue".to_vec()),
@@ -336,8 +335,78 @@ fn host_xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
     Some(value)
 }
 
+/// Sets attributes and ACLs of a file, a directory and a link.
+fn set_xattrs(process: &Process) {
+    touch(process, "/i/file");
+    process.mkdir("/i/folder", 0o755).unwrap();
+    process.symlink("file", "/i/link").unwrap();
+    for (name, value) in attributes() {
+        for path in ["/i/file", "/i/folder"] {
+            process
+                .setxattr(path, name.as_bytes(), &value, XattrFlags::CREATE)
+                .unwrap();
+        }
+    }
+    process
+        .lsetxattr("/i/link", b"trusted.t", b"on the link", XattrFlags::empty())
+        .unwrap();
+    let again = process.setxattr("/i/file", b"user.colour", b"red", XattrFlags::CREATE);
+    assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
+    process
+        .setxattr("/i/file", b"user.gone", &[7; 100], XattrFlags::empty())
+        .unwrap();
+    process.removexattr("/i/file", b"user.gone").unwrap();
+    let too_much = process.setxattr("/i/file", b"user.huge", &[7; 5000], XattrFlags::empty());
+    assert_eq!(too_much.unwrap_err().errno(), Errno::NOSPC);
+    process
+        .setxattr(
+            "/i/file",
+            b"system.posix_acl_access",
+            &ACL,
+            XattrFlags::empty(),
+        )
+        .unwrap();
+    assert_eq!(
+        process.stat("/i/file").unwrap().mode,
+        0o664,
+        "the mask is the mode's group"
+    );
+    process.chmod("/i/file", 0o640).unwrap();
+    let acl = process
+        .getxattr("/i/file", b"system.posix_acl_access")
+        .unwrap();
+    assert_eq!(acl[38], 4, "the mask follows the mode");
+    process
+        .setxattr(
+            "/i/folder",
+            b"system.posix_acl_default",
+            &ACL,
+            XattrFlags::empty(),
+        )
+        .unwrap();
+}
+
+/// Checks the attributes of [`set_xattrs`] by the kernel's mount.
+fn check_xattrs_in_the_kernel(mounted: &Mounted) {
+    for (name, value) in attributes() {
+        for path in ["file", "folder"] {
+            assert_eq!(
+                host_xattr(&mounted.path().join(path), &name),
+                Some(value.clone()),
+                "{path}: {name}"
+            );
+        }
+    }
+    let default = host_xattr(&mounted.path().join("folder"), "system.posix_acl_default");
+    assert_eq!(default.as_deref(), Some(&ACL[..]));
+    assert_eq!(
+        host_xattr(&mounted.path().join("link"), "trusted.t"),
+        Some(b"on the link".to_vec())
+    );
+}
+
 #[test]
-fn attributes_please_e2fsck_and_the_kernel() {
+fn xattrs_pass_e2fsck_and_the_kernel() {
     requires!(tool("mke2fs"), tool("e2fsck"));
     for options in [
         &["-b", "1024"][..],
@@ -347,56 +416,7 @@ fn attributes_please_e2fsck_and_the_kernel() {
         let scratch = TempDir::new().unwrap();
         let image = scratch.path().join("disk.img");
         mke2fs(&image, "64M", options);
-        with_image(&image, false, |process| {
-            touch(process, "/i/file");
-            process.mkdir("/i/folder", 0o755).unwrap();
-            process.symlink("file", "/i/link").unwrap();
-            for (name, value) in attributes() {
-                for path in ["/i/file", "/i/folder"] {
-                    process
-                        .setxattr(path, name.as_bytes(), &value, XattrFlags::CREATE)
-                        .unwrap();
-                }
-            }
-            process
-                .lsetxattr("/i/link", b"trusted.t", b"on the link", XattrFlags::empty())
-                .unwrap();
-            let again = process.setxattr("/i/file", b"user.colour", b"red", XattrFlags::CREATE);
-            assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
-            process
-                .setxattr("/i/file", b"user.gone", &[7; 100], XattrFlags::empty())
-                .unwrap();
-            process.removexattr("/i/file", b"user.gone").unwrap();
-            let too_much =
-                process.setxattr("/i/file", b"user.huge", &[7; 5000], XattrFlags::empty());
-            assert_eq!(too_much.unwrap_err().errno(), Errno::NOSPC);
-            process
-                .setxattr(
-                    "/i/file",
-                    b"system.posix_acl_access",
-                    &ACL,
-                    XattrFlags::empty(),
-                )
-                .unwrap();
-            assert_eq!(
-                process.stat("/i/file").unwrap().mode,
-                0o664,
-                "the mask is the mode's group"
-            );
-            process.chmod("/i/file", 0o640).unwrap();
-            let acl = process
-                .getxattr("/i/file", b"system.posix_acl_access")
-                .unwrap();
-            assert_eq!(acl[38], 4, "the mask follows the mode");
-            process
-                .setxattr(
-                    "/i/folder",
-                    b"system.posix_acl_default",
-                    &ACL,
-                    XattrFlags::empty(),
-                )
-                .unwrap();
-        });
+        with_image(&image, false, set_xattrs);
         fsck(&image);
         with_image(&image, true, |process| {
             let listed: BTreeSet<_> = process.listxattr("/i/file").unwrap().into_iter().collect();
@@ -413,27 +433,13 @@ fn attributes_please_e2fsck_and_the_kernel() {
             continue;
         }
         let mounted = Mounted::new(&image, "ro,noload");
-        for (name, value) in attributes() {
-            for path in ["file", "folder"] {
-                assert_eq!(
-                    host_xattr(&mounted.path().join(path), &name),
-                    Some(value.clone()),
-                    "{path}: {name}"
-                );
-            }
-        }
-        let default = host_xattr(&mounted.path().join("folder"), "system.posix_acl_default");
-        assert_eq!(default.as_deref(), Some(&ACL[..]));
-        assert_eq!(
-            host_xattr(&mounted.path().join("link"), "trusted.t"),
-            Some(b"on the link".to_vec())
-        );
+        check_xattrs_in_the_kernel(&mounted);
         mounted.unmount();
     }
 }
 
 #[test]
-fn the_kernels_attributes_read_the_same() {
+fn kernel_xattrs_read_equal() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
@@ -448,8 +454,7 @@ fn the_kernels_attributes_read_the_same() {
     for (name, value) in &set {
         rustix::fs::setxattr(&file, name.as_str(), value, rustix::fs::XattrFlags::empty()).unwrap();
     }
-    // The same attributes on two files may share a block; changing one must leave the other as it
-    // is.
+    // Equal attributes of two files may share a block; changing one file must not change the other.
     let twin = mounted.path().join("twin");
     std::fs::write(&twin, "x").unwrap();
     for path in [&file, &twin] {
@@ -469,7 +474,7 @@ fn the_kernels_attributes_read_the_same() {
 }
 
 #[test]
-fn a_shared_attribute_block_is_copied_before_it_changes() {
+fn shared_xattr_block_is_copied_on_write() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
@@ -507,7 +512,7 @@ fn a_shared_attribute_block_is_copied_before_it_changes() {
 }
 
 #[test]
-fn the_kernels_inline_files_and_directories_read_the_same() {
+fn kernel_inline_files_and_directories_read_equal() {
     requires!(root, loop_devices, tool("mke2fs"));
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
@@ -549,9 +554,9 @@ fn the_kernels_inline_files_and_directories_read_the_same() {
     });
 }
 
-/// mke2fs -d makes linear directories of any size.
+/// mke2fs -d creates linear directories of any size.
 #[test]
-fn a_long_linear_directory_grows_on() {
+fn long_linear_directory_keeps_growing() {
     requires!(tool("mke2fs"), tool("e2fsck"));
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
@@ -602,7 +607,7 @@ fn a_long_linear_directory_grows_on() {
     fsck(&image);
 }
 
-/// The device blocks of a directory, as debugfs tells them.
+/// Returns the device blocks of a directory, as debugfs reports them.
 fn blocks_of(image: &Path, path: &str) -> Vec<u64> {
     let output = succeed(
         command("debugfs")
@@ -616,7 +621,7 @@ fn blocks_of(image: &Path, path: &str) -> Vec<u64> {
         .collect()
 }
 
-/// An image of 1 KiB blocks with 600 names in `/big`, made by Folio.
+/// Creates an image of 1 KiB blocks with 600 names in `/big`.
 fn indexed_image(image: &Path, features: &str) {
     mke2fs(image, "8M", &["-b", "1024", "-O", features]);
     with_image(image, false, |process| {
@@ -631,7 +636,7 @@ fn indexed_image(image: &Path, features: &str) {
 }
 
 #[test]
-fn a_damaged_directory_is_told_by_inode_and_block() {
+fn damaged_directory_error_names_inode_and_block() {
     requires!(tool("mke2fs"), tool("debugfs"));
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
@@ -678,7 +683,7 @@ fn damaged_directories_never_panic() {
     for _ in 0..60 {
         let mut bytes = whole.clone();
         for _ in 0..4 {
-            // The root of the index takes half of the blows, and most fall on its head.
+            // Half of the damage is in the root of the index, most of it in its header.
             let block = if below(2) == 0 {
                 0
             } else {

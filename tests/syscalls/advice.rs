@@ -1,4 +1,4 @@
-//! Advice and sync_file_range, seen through the counters, on an ext4 in memory.
+//! Advice and sync_file_range, observed by the counters, on an ext4 in memory.
 
 use crate::{CREATE, READ, fails, world};
 use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 
-/// An ext4 with a file of so many pages, none of them in memory.
+/// Creates an ext4 with a file of this number of pages, none of them cached.
 fn disk(
     cache_pages: u64,
     file_pages: u64,
@@ -45,7 +45,7 @@ fn disk_on(
     });
     let p = kernel.process(Credentials::root());
     p.mkdir("/disk", 0o755).unwrap();
-    // Without the journal, which a device that fails would end.
+    // Without a journal, which a failing device would abort.
     let options = MountOptions::parse("noload").unwrap();
     kernel.mount_ext4(device, "/disk", &options).unwrap();
     let fd = file(&p, "/disk/file", file_pages);
@@ -63,7 +63,7 @@ fn file(p: &Process, path: &str, pages: u64) -> Fd {
     fd
 }
 
-/// What a call changed in a file's counters: misses, pages read ahead.
+/// Returns the changes of a file's counters by a call: misses, pages read ahead.
 fn cost(p: &Process, fd: Fd, call: impl FnOnce()) -> (u64, u64) {
     let before = p.file_counters(fd).unwrap();
     call();
@@ -81,7 +81,7 @@ fn read_page(p: &Process, fd: Fd, index: u64) {
 }
 
 #[test]
-fn patterns_of_reading() {
+fn read_patterns_set_readahead() {
     let (_kernel, p, fd) = disk(4096, 2048, false);
     let drop_all = || p.posix_fadvise(fd, 0, 0, Advice::DontNeed).unwrap();
     let scan = || (0..2048).for_each(|index| read_page(&p, fd, index));
@@ -110,7 +110,7 @@ fn patterns_of_reading() {
 }
 
 #[test]
-fn willneed_brings_all_of_a_long_range_in() {
+fn willneed_reads_all_of_a_long_range() {
     let (kernel, p, fd) = disk(4096, 2048, false);
     p.posix_fadvise(fd, 10 * PAGE + 1, 2000 * PAGE, Advice::WillNeed)
         .unwrap();
@@ -134,7 +134,7 @@ fn willneed_brings_all_of_a_long_range_in() {
 }
 
 #[test]
-fn willneed_is_done_in_the_background() {
+fn willneed_reads_in_the_background() {
     let (_kernel, p, fd) = disk(4096, 2048, true);
     p.posix_fadvise(fd, 0, 0, Advice::WillNeed).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -150,7 +150,7 @@ fn willneed_is_done_in_the_background() {
 }
 
 #[test]
-fn willneed_of_more_than_there_is_room_for_ends() {
+fn willneed_larger_than_the_cache_ends() {
     let (kernel, p, _) = disk(256, 0, false);
     let fd = p.open("/disk/hole", CREATE, 0o644).unwrap();
     p.ftruncate(fd, 1 << 40).unwrap();
@@ -195,7 +195,7 @@ fn dontneed_writes_and_drops_whole_pages() {
 }
 
 #[test]
-fn noreuse_leaves_no_trace() {
+fn noreuse_reads_do_not_mark_pages() {
     let misses_with = |advice: Advice| {
         let (_kernel, p, fd) = disk(256, 16, false);
         let scan = file(&p, "/disk/scan", 2048);
@@ -215,7 +215,7 @@ fn noreuse_leaves_no_trace() {
 }
 
 #[test]
-fn sync_file_range_writes_data_alone() {
+fn sync_file_range_writes_only_data() {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
     let (kernel, p, fd) = disk_on(device.clone(), 4096, 0, false);
     p.write(fd, &[7; 10 * PAGE as usize]).unwrap();
@@ -242,7 +242,7 @@ fn sync_file_range_writes_data_alone() {
 }
 
 #[test]
-fn errors_of_advice() {
+fn advice_errors_match_linux() {
     let (_kernel, p) = world();
     let fd = p.open("/f", CREATE, 0o644).unwrap();
     p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0))
@@ -265,7 +265,7 @@ fn errors_of_advice() {
     p.posix_fadvise(directory, 0, 0, Advice::WillNeed).unwrap();
     p.sync_file_range(directory, 0, 0, all).unwrap();
     assert_eq!(p.file_counters(directory).unwrap(), Counters::default());
-    // Pages of a ramfs are the file itself.
+    // The pages of a ramfs are its only copy of the file.
     p.write(fd, &[5; 9000]).unwrap();
     for advice in [
         Advice::DontNeed,

@@ -10,18 +10,18 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts what each thread asks for.
+/// The system allocator, counting the allocations of each thread.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: everything is the system allocator's; counting touches a cell of the thread, which needs
+// SAFETY: every call goes to the system allocator; counting uses a cell of the thread, which needs
 // no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are those that `System` asks for.
+        // SAFETY: the caller fulfills the conditions that `System` requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,12 +1,13 @@
-//! Who may read, write and execute; chmod, chown, utimes; setuid and setgid bits; times.
+//! Permissions to read, write and execute; chmod, chown, utimes; setuid and setgid bits; times.
 
 use crate::{READ, fails, mode, read, tick, ticking_world, touch, user, world, write};
+use folio::Process;
 use folio::base::Timespec;
 use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags};
 use folio::vfs::SetTime;
 
 #[test]
-fn owner_group_and_others() {
+fn permission_bits_select_owner_group_other() {
     let (kernel, p) = world();
     touch(&p, "/f", 0o640);
     p.chown("/f", Some(1), Some(2)).unwrap();
@@ -39,7 +40,7 @@ fn owner_group_and_others() {
             }
         }
     }
-    // The superuser needs an execute bit, anybody's, to execute.
+    // The superuser needs at least one execute bit to execute.
     p.access("/f", 6).unwrap();
     fails! { p.access("/f", 1) => ACCESS, p.access("/f", 8) => INVAL, p.access("/none", 0) => NOENT }
     p.chmod("/f", 0o001).unwrap();
@@ -48,7 +49,7 @@ fn owner_group_and_others() {
 }
 
 #[test]
-fn searching_directories() {
+fn directory_search_needs_execute() {
     let (kernel, p) = world();
     p.mkdir("/d", 0o744).unwrap();
     touch(&p, "/d/f", 0o644);
@@ -112,9 +113,9 @@ fn chown() {
     assert_eq!((owners("/l"), owners("/f")), ((4, 4), (1, 9)));
 }
 
-/// What happens to setuid and setgid, as a tmpfs of Linux 6.18 answers.
+/// The effect on setuid and setgid, as on a tmpfs of Linux 6.18.
 #[test]
-fn set_id_bits_go() {
+fn set_id_bits_are_cleared() {
     let (kernel, p) = world();
     let member = user(&kernel, 1000, 1000, &[5]);
     let stranger = user(&kernel, 1000, 7, &[5]);
@@ -148,7 +149,7 @@ fn set_id_bits_go() {
 }
 
 #[test]
-fn chown_keeps_the_bits_of_directories() {
+fn chown_keeps_set_id_bits_of_directories() {
     let (_kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     p.chmod("/d", 0o6755).unwrap();
@@ -157,7 +158,7 @@ fn chown_keeps_the_bits_of_directories() {
 }
 
 #[test]
-fn setting_times() {
+fn set_times_checks_permission() {
     let (kernel, p) = world();
     touch(&p, "/f", 0o646);
     touch(&p, "/closed", 0o644);
@@ -192,118 +193,63 @@ fn setting_times() {
     assert_eq!(p.stat("/f").unwrap().modified, Timespec::new(1000, 5));
 }
 
-#[test]
-fn which_times_change() {
-    let (_kernel, p) = ticking_world();
-    p.mkdir("/d", 0o755).unwrap();
-    touch(&p, "/d/f", 0o644);
-    let fd = p.open("/d/f", OpenFlags::RDWR, 0).unwrap();
-    // (what is done, to what, whether modified and changed move)
-    type Row<'a> = (&'a str, &'a dyn Fn(), &'a str, bool, bool);
-    let rows: &[Row<'_>] = &[
-        (
-            "write",
-            &|| assert_eq!(p.write(fd, b"x").unwrap(), 1),
-            "/d/f",
-            true,
-            true,
-        ),
-        (
-            "write nothing",
-            &|| assert_eq!(p.write(fd, b"").unwrap(), 0),
-            "/d/f",
-            false,
-            false,
-        ),
-        ("read", &|| drop(read(&p, "/d/f")), "/d/f", false, false),
-        (
-            "chmod",
-            &|| p.chmod("/d/f", 0o600).unwrap(),
-            "/d/f",
-            false,
-            true,
-        ),
-        (
-            "chown",
-            &|| p.chown("/d/f", Some(1), None).unwrap(),
-            "/d/f",
-            false,
-            true,
-        ),
-        (
-            "truncate to the same",
-            &|| p.truncate("/d/f", 1).unwrap(),
-            "/d/f",
-            false,
-            false,
-        ),
-        (
-            "truncate",
-            &|| p.truncate("/d/f", 0).unwrap(),
-            "/d/f",
-            true,
-            true,
-        ),
-        (
-            "ftruncate to the same",
-            &|| p.ftruncate(fd, 0).unwrap(),
-            "/d/f",
-            true,
-            true,
-        ),
-        (
-            "link",
-            &|| p.link("/d/f", "/g").unwrap(),
-            "/d/f",
-            false,
-            true,
-        ),
-        (
-            "rename",
-            &|| p.rename("/g", "/h").unwrap(),
-            "/d/f",
-            false,
-            true,
-        ),
-        ("unlink", &|| p.unlink("/h").unwrap(), "/d/f", false, true),
-        (
-            "create in",
-            &|| touch(&p, "/d/new", 0o644),
-            "/d",
-            true,
-            true,
-        ),
-        (
-            "rename in",
-            &|| p.rename("/d/new", "/d/newer").unwrap(),
-            "/d",
-            true,
-            true,
-        ),
-        (
-            "unlink in",
-            &|| p.unlink("/d/newer").unwrap(),
-            "/d",
-            true,
-            true,
-        ),
-        (
-            "stat",
-            &|| assert_eq!(p.stat("/d").unwrap().link_count, 2),
-            "/d",
-            false,
-            false,
-        ),
-    ];
-    for (what, act, path, modified, changed) in rows {
+/// A call, and whether it moves the modification time and the change time.
+type TimedCall<'a> = (&'a str, &'a dyn Fn(), (bool, bool));
+
+const NEITHER: (bool, bool) = (false, false);
+const CHANGED: (bool, bool) = (false, true);
+const BOTH: (bool, bool) = (true, true);
+
+/// Makes each call, and checks which times of `path` it moves.
+fn check_times(p: &Process, path: &str, calls: &[TimedCall<'_>]) {
+    for (name, call, expected) in calls {
         let before = p.stat(path).unwrap();
-        tick(&p);
-        act();
+        tick(p);
+        call();
         let after = p.stat(path).unwrap();
         let moved = (
             after.modified > before.modified,
             after.changed > before.changed,
         );
-        assert_eq!(moved, (*modified, *changed), "{what}");
+        assert_eq!(moved, *expected, "{name}");
     }
+}
+
+#[test]
+fn each_call_changes_the_times_of_its_file() {
+    let (_kernel, p) = ticking_world();
+    p.mkdir("/d", 0o755).unwrap();
+    let f = "/d/f";
+    touch(&p, f, 0o644);
+    let fd = p.open(f, OpenFlags::RDWR, 0).unwrap();
+    let write = |bytes: &[u8]| assert_eq!(p.write(fd, bytes).unwrap(), bytes.len());
+    let calls: &[TimedCall<'_>] = &[
+        ("write", &|| write(b"x"), BOTH),
+        ("write nothing", &|| write(b""), NEITHER),
+        ("read", &|| drop(read(&p, f)), NEITHER),
+        ("chmod", &|| p.chmod(f, 0o600).unwrap(), CHANGED),
+        ("chown", &|| p.chown(f, Some(1), None).unwrap(), CHANGED),
+        ("truncate to 1", &|| p.truncate(f, 1).unwrap(), NEITHER),
+        ("truncate", &|| p.truncate(f, 0).unwrap(), BOTH),
+        ("ftruncate to 0", &|| p.ftruncate(fd, 0).unwrap(), BOTH),
+        ("link", &|| p.link(f, "/g").unwrap(), CHANGED),
+        ("rename", &|| p.rename("/g", "/h").unwrap(), CHANGED),
+        ("unlink", &|| p.unlink("/h").unwrap(), CHANGED),
+    ];
+    check_times(&p, f, calls);
+}
+
+#[test]
+fn each_call_changes_the_times_of_its_directory() {
+    let (_kernel, p) = ticking_world();
+    p.mkdir("/d", 0o755).unwrap();
+    let rename = || p.rename("/d/new", "/d/newer").unwrap();
+    let stat = || assert_eq!(p.stat("/d").unwrap().link_count, 2);
+    let calls: &[TimedCall<'_>] = &[
+        ("create", &|| touch(&p, "/d/new", 0o644), BOTH),
+        ("rename", &rename, BOTH),
+        ("unlink", &|| p.unlink("/d/newer").unwrap(), BOTH),
+        ("stat", &stat, NEITHER),
+    ];
+    check_times(&p, "/d", calls);
 }

@@ -7,7 +7,7 @@ use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, FileType, MountOptions};
 
 #[test]
-fn flags_of_open() {
+fn open_flags_match_linux() {
     let (kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     write(&p, "/f", b"text");
@@ -50,7 +50,7 @@ fn flags_of_open() {
             .file_type,
         FileType::Fifo
     );
-    // Made without permission for anybody, and yet open for writing.
+    // Created with mode 0, and still open for writing.
     let fd = p.open("/closed", CREATE, 0).unwrap();
     p.write(fd, b"x").unwrap();
     p.open("/f", OpenFlags::TRUNC | OpenFlags::RDWR, 0).unwrap();
@@ -239,7 +239,7 @@ fn fallocate() {
 }
 
 #[test]
-fn listing_goes_on_where_it_was() {
+fn listing_continues_at_its_cookie() {
     let (_kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     for name in ["a", "b", "c", "e"] {
@@ -287,7 +287,7 @@ fn unlinked_files_live_until_closed() {
 }
 
 #[test]
-fn unnamed_files() {
+fn unnamed_file_can_be_linked_unless_exclusive() {
     let (_kernel, p) = world();
     let tmpfile = OpenFlags::TMPFILE | OpenFlags::RDWR;
     let fd = p.open("/", tmpfile, 0o600).unwrap();
@@ -366,7 +366,7 @@ fn relatime() {
         read(&p, path);
         let first = p.stat(path).unwrap();
         assert_eq!(first.accessed > before.accessed, is_noted, "{path}");
-        // Newer than modification and change: not noted again.
+        // Later than modification and change: not updated again.
         read(&p, path);
         assert_eq!(p.stat(path).unwrap().accessed, first.accessed);
     }

@@ -1,4 +1,4 @@
-//! ext4 by its journal: commits that fail, files that are replaced, blocks that move.
+//! ext4 and its journal: failing commits, replaced files, moved blocks.
 
 use crate::{CREATE, READ, read};
 use folio::base::Errno;
@@ -45,7 +45,7 @@ fn put(p: &Process, path: &str, bytes: &[u8]) {
 }
 
 #[test]
-fn a_commit_that_fails_ends_changes_and_the_next_mount_has_what_was_synced() {
+fn failed_commit_keeps_synced_data() {
     for (options, reads) in [
         ("errors=continue", true),
         ("errors=remount-ro", true),
@@ -82,7 +82,7 @@ fn a_commit_that_fails_ends_changes_and_the_next_mount_has_what_was_synced() {
 }
 
 #[test]
-fn blocks_of_files_that_are_gone_are_found_when_there_are_no_others() {
+fn freed_blocks_are_reused_when_space_is_short() {
     let device = formatted();
     let (_kernel, p) = mounted(&device, "");
     let half = vec![7; 30 << 20];
@@ -91,7 +91,7 @@ fn blocks_of_files_that_are_gone_are_found_when_there_are_no_others() {
         p.unlink("/disk/large").unwrap();
     }
     put(&p, "/disk/large", &half);
-    // Truncated and written anew, while the old contents are still those on disk.
+    // Truncated and rewritten, while the disk still has the old contents.
     put(&p, "/disk/large", &half);
     p.sync().unwrap();
     put(&p, "/disk/large", &half);
@@ -99,7 +99,7 @@ fn blocks_of_files_that_are_gone_are_found_when_there_are_no_others() {
 }
 
 #[test]
-fn extents_tell_where_a_file_lies() {
+fn fiemap_reports_extents() {
     let device = formatted();
     let (_kernel, p) = mounted(&device, "");
     let fd = p.open("/disk/f", CREATE, 0o644).unwrap();
@@ -132,7 +132,7 @@ fn extents_tell_where_a_file_lies() {
     }
     assert!(matches!(ahead.place, ExtentPlace::Unwritten(_)));
     assert_eq!(p.fiemap(fd, 8192..40_960, false).unwrap(), []);
-    // The hole goes: what follows is where it was, by another number.
+    // The hole is collapsed: later data stays on its blocks, at another file offset.
     p.fallocate(fd, FallocateMode::CollapseRange, 8192, 32_768)
         .unwrap();
     let moved = p.fiemap(fd, 8192..8193, false).unwrap()[0];
@@ -143,7 +143,7 @@ fn extents_tell_where_a_file_lies() {
 }
 
 #[test]
-fn a_mount_that_could_not_be_written_leaves_nothing_behind() {
+fn failed_mount_frees_everything() {
     for options in ["", "noload"] {
         for kind in [FaultKind::Write, FaultKind::Flush] {
             let device = formatted();

@@ -1,13 +1,12 @@
-//! What system calls answer, topic by topic, on a fresh ramfs. Expectations were checked on a Linux
-//! 6.18 tmpfs.
+//! System calls, topic by topic, on a fresh ramfs. Expectations were checked on a Linux 6.18 tmpfs.
 
 mod advice;
 mod allocations;
 mod attributes;
+mod directory_ops;
 mod files;
 mod journal;
 mod mount_options;
-mod names;
 mod paths;
 mod speed;
 mod stress;
@@ -19,7 +18,7 @@ use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::{Kernel, KernelOptions, Process};
 use std::sync::Arc;
 
-/// Calls that must fail, each with its errno.
+/// Checks that calls fail, each with its errno.
 #[macro_export]
 macro_rules! fails {
     ($($call:expr => $errno:ident),* $(,)?) => {
@@ -33,7 +32,7 @@ macro_rules! fails {
     };
 }
 
-/// A kernel whose clock stands still, and its superuser with umask 0.
+/// Returns a kernel with a fixed clock, and a superuser process with umask 0.
 fn world() -> (Arc<Kernel>, Process) {
     let kernel = Kernel::new(KernelOptions {
         cache_bytes: 64 << 20,
@@ -46,7 +45,7 @@ fn world() -> (Arc<Kernel>, Process) {
     (kernel, root)
 }
 
-/// A kernel with the host's clock, and its superuser with umask 0.
+/// Returns a kernel with the host's clock, and a superuser process with umask 0.
 fn ticking_world() -> (Arc<Kernel>, Process) {
     let kernel = Kernel::new(KernelOptions {
         background_writeback: false,
@@ -57,8 +56,7 @@ fn ticking_world() -> (Arc<Kernel>, Process) {
     (kernel, root)
 }
 
-/// Waits until the clock shows another time: inodes are stamped with that of the host's last timer
-/// tick.
+/// Waits until the clock advances: inodes get the time of the host's last timer tick.
 fn tick(process: &Process) {
     let before = process.now();
     while process.now() == before {
@@ -66,7 +64,7 @@ fn tick(process: &Process) {
     }
 }
 
-/// A process of an ordinary user, with umask 0.
+/// Returns a process of an ordinary user, with umask 0.
 fn user(kernel: &Arc<Kernel>, uid: u32, gid: u32, groups: &[u32]) -> Process {
     let process = kernel.process(Credentials::user(uid, gid, groups.to_vec()));
     process.umask(0);
@@ -76,13 +74,13 @@ fn user(kernel: &Arc<Kernel>, uid: u32, gid: u32, groups: &[u32]) -> Process {
 const CREATE: OpenFlags = OpenFlags::CREAT.union(OpenFlags::RDWR);
 const READ: OpenFlags = OpenFlags::empty();
 
-/// Makes an empty file.
+/// Creates an empty file.
 fn touch(process: &Process, path: &str, mode: u16) {
     let fd = process.open(path, CREATE | OpenFlags::EXCL, mode).unwrap();
     process.close(fd).unwrap();
 }
 
-/// Writes a file from scratch.
+/// Creates or replaces a file with these bytes.
 fn write(process: &Process, path: &str, bytes: &[u8]) {
     let fd = process
         .open(path, CREATE | OpenFlags::TRUNC, 0o644)
@@ -91,7 +89,7 @@ fn write(process: &Process, path: &str, bytes: &[u8]) {
     process.close(fd).unwrap();
 }
 
-/// Everything in a file.
+/// Returns the contents of a file.
 fn read(process: &Process, path: &str) -> Vec<u8> {
     let fd = process.open(path, READ, 0).unwrap();
     let bytes = read_fd(process, fd);
@@ -110,7 +108,7 @@ fn read_fd(process: &Process, fd: Fd) -> Vec<u8> {
     }
 }
 
-/// The names in a directory, sorted, without the dots.
+/// Returns the names in a directory, sorted, without `.` and `..`.
 fn list(process: &Process, path: &str) -> Vec<String> {
     let fd = process.open(path, OpenFlags::DIRECTORY, 0).unwrap();
     let mut names = Vec::new();

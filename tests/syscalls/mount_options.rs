@@ -1,5 +1,4 @@
-//! What mount options promise: access times, durability, reserved blocks, namespaces of extended
-//! attributes.
+//! Mount options: access times, durability, reserved blocks, xattr namespaces.
 
 use crate::{CREATE, fails, read, tick, ticking_world, user, write};
 use folio::block::{Device, MemoryDevice};
@@ -13,7 +12,7 @@ fn options(text: &str) -> MountOptions {
     MountOptions::parse(text).unwrap()
 }
 
-/// An ext4 mounted with `text`, where root has umask 0.
+/// Returns an ext4 mounted with `text`, and a root process with umask 0.
 fn disk(len_bytes: u64, text: &str) -> (Arc<MemoryDevice>, Arc<Kernel>, Process) {
     let device = Arc::new(MemoryDevice::new(len_bytes));
     format_ext4(&*device, &FormatOptions::default()).unwrap();
@@ -33,7 +32,7 @@ fn mount(device: Arc<MemoryDevice>, text: &str) -> (Arc<Kernel>, Process) {
     (kernel, p)
 }
 
-/// The disk as it would be found if the power went now.
+/// Returns the disk as it would be after a power cut now.
 fn after_power_cut(device: &MemoryDevice) -> (Arc<Kernel>, Process) {
     let mut bytes = vec![0; device.len_bytes() as usize];
     device.read_at(&mut bytes, 0).unwrap();
@@ -43,7 +42,7 @@ fn after_power_cut(device: &MemoryDevice) -> (Arc<Kernel>, Process) {
 }
 
 #[test]
-fn access_times_change_as_the_mount_says() {
+fn access_times_follow_mount_options() {
     for (text, first, again, directory) in [
         ("", true, false, true),
         ("noatime", false, false, false),
@@ -76,7 +75,7 @@ fn access_times_change_as_the_mount_says() {
 }
 
 #[test]
-fn with_sync_nothing_waits_in_memory() {
+fn sync_mount_makes_changes_durable() {
     for (text, has_name, has_data) in [
         ("", false, false),
         ("dirsync", true, false),
@@ -133,8 +132,7 @@ fn with_sync_nothing_waits_in_memory() {
     }
 }
 
-/// Writes until there is no space, and then into what was only promised; returns the blocks that
-/// were written.
+/// Writes until there is no space, then into reserved space; returns the number of written blocks.
 fn fill(p: &Process, path: &str) -> u64 {
     let mut count = 0;
     loop {
@@ -165,8 +163,8 @@ fn fill_once(p: &Process, path: &str) -> u64 {
 }
 
 #[test]
-fn the_last_blocks_are_for_root_and_whom_the_mount_names() {
-    for (text, who, may) in [
+fn reserved_blocks_are_for_root_and_owners() {
+    for (text, ids, may) in [
         ("", (5, 5), false),
         ("resuid=5", (5, 5), true),
         ("resuid=6", (5, 5), false),
@@ -179,7 +177,7 @@ fn the_last_blocks_are_for_root_and_whom_the_mount_names() {
         let before = p.statfs("/disk").unwrap();
         let kept = before.blocks_free - before.blocks_available;
         assert!(kept > 500, "{before:?}");
-        fill(&user(&kernel, who.0, who.1, &[]), "/disk/f");
+        fill(&user(&kernel, ids.0, ids.1, &[]), "/disk/f");
         let after = p.statfs("/disk").unwrap();
         assert_eq!(after.blocks_available, 0);
         let left = after.blocks_free;
@@ -192,8 +190,8 @@ fn the_last_blocks_are_for_root_and_whom_the_mount_names() {
             may || left >= kept,
             "{text}: {left} of {kept} blocks are left"
         );
-        // What has its blocks may be written again.
-        let owner = user(&kernel, who.0, who.1, &[]);
+        // Allocated blocks can be overwritten.
+        let owner = user(&kernel, ids.0, ids.1, &[]);
         let fd = owner.open("/disk/f", OpenFlags::WRONLY, 0).unwrap();
         owner.pwrite(fd, b"again", 0).unwrap();
         owner.close(fd).unwrap();
@@ -208,7 +206,7 @@ fn the_last_blocks_are_for_root_and_whom_the_mount_names() {
 }
 
 #[test]
-fn namespaces_that_are_switched_off_are_not_there() {
+fn disabled_xattr_namespaces_are_rejected() {
     let (device, kernel, p) = disk(16 << 20, "");
     write(&p, "/disk/f", b"text");
     let acl = [
@@ -238,7 +236,7 @@ fn namespaces_that_are_switched_off_are_not_there() {
 }
 
 #[test]
-fn unknown_options_are_refused_by_name() {
+fn unknown_option_is_rejected_by_name() {
     let (kernel, p) = ticking_world();
     p.mkdir("/m", 0o755).unwrap();
     let device = Arc::new(MemoryDevice::new(16 << 20));
@@ -260,10 +258,10 @@ fn unknown_options_are_refused_by_name() {
     }
 }
 
-/// With lazytime a time alone waits for a sync of its file, or of all; anything else takes it
-/// along.
+/// With lazytime, a changed time waits for a sync of its file or of the file system, or for another
+/// change of the inode.
 #[test]
-fn times_alone_wait_with_lazytime() {
+fn lazytime_defers_times() {
     let accessed = |p: &Process| p.stat("/disk/f").unwrap().accessed;
     for (text, is_lazy) in [("strictatime", false), ("strictatime,lazytime", true)] {
         let (device, _kernel, p) = disk(16 << 20, text);
@@ -275,7 +273,7 @@ fn times_alone_wait_with_lazytime() {
             tick(&p);
             read(&p, path);
             assert!(accessed(&p) > before, "{text}: seen in memory");
-            // Another file's sync commits whatever is in the transaction.
+            // A sync of another file commits the whole transaction.
             let fd = p.open("/disk/other", CREATE, 0).unwrap();
             p.pwrite(fd, &[1; 5000], 0).unwrap();
             p.fsync(fd).unwrap();
@@ -299,7 +297,7 @@ fn times_alone_wait_with_lazytime() {
         let (_k, cut) = after_power_cut(&device);
         assert_eq!(accessed(&cut), accessed(&p), "{text}: sync");
         read(&p, "/disk/f");
-        // What is deleted meanwhile is not kept alive.
+        // An inode deleted meanwhile is freed.
         p.unlink("/disk/f").unwrap();
         let free = p.statfs("/disk").unwrap().inodes_free;
         p.sync().unwrap();

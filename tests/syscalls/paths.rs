@@ -34,7 +34,7 @@ fn dots_and_slashes() {
 }
 
 #[test]
-fn limits_of_length() {
+fn name_and_path_length_limits() {
     let (_kernel, p) = world();
     let name = "n".repeat(255);
     touch(&p, &name, 0o644);
@@ -81,7 +81,7 @@ fn symbolic_links() {
     }) {
         p.symlink(target, link).unwrap();
     }
-    // /lf counts too.
+    // The link /lf counts, too.
     p.stat("/l38").unwrap();
     fails! {
         p.stat("/l39") => LOOP,
@@ -104,7 +104,7 @@ fn symbolic_links() {
     touch_through(&p);
 }
 
-/// O_CREAT makes the target of a dangling link.
+/// O_CREAT creates the target of a dangling link.
 fn touch_through(p: &folio::Process) {
     let fd = p.open("/dangling", CREATE, 0o600).unwrap();
     p.close(fd).unwrap();
@@ -112,7 +112,7 @@ fn touch_through(p: &folio::Process) {
 }
 
 #[test]
-fn directories_as_starting_points() {
+fn dir_descriptors_start_paths() {
     let (_kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     write(&p, "/d/f", b"1");

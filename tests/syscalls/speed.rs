@@ -1,6 +1,6 @@
-//! What warm calls cost, beside the kernel's own on a tmpfs. Run by hand:
-//! `cargo test --release -p folio --test syscalls -- --ignored --nocapture speed`; with `ONLY=open`
-//! in the environment that call alone.
+//! Cost of warm calls, beside the kernel's own calls on a tmpfs. Run by hand:
+//! `cargo test --release -p folio --test syscalls -- --ignored --nocapture speed`; `ONLY=open` in
+//! the environment selects one call.
 
 use crate::{READ, write};
 use folio::syscall::{Credentials, Fd};
@@ -16,7 +16,7 @@ const REPEATS: usize = 51;
 const FILE: &str = "one";
 const DEEP_FILE: &str = "a/b/c/four";
 
-/// Nanoseconds per call, the median of some runs, with each of `threads` threads calling.
+/// Returns nanoseconds per call, the median of several runs, with `threads` threads calling.
 fn ns_per_call(threads: usize, call: impl Fn(usize) + Sync) -> f64 {
     let run = || {
         let barrier = Barrier::new(threads);

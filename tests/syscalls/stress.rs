@@ -1,11 +1,11 @@
-//! Many threads at the same names: no deadlock, no lost inode, no wrong count.
+//! Many threads on the same names: no deadlock, no lost inode, no wrong count.
 
 use crate::{CREATE, list, world};
 use folio::Process;
 use folio::syscall::{AT_FDCWD, Credentials, OpenFlags, Whence};
 use folio::vfs::{FileType, MountOptions, RenameFlags};
 
-/// A small generator of numbers, so that a run can be had again. Marsaglia's xorshift64.
+/// A seeded generator, so that a run can be repeated: Marsaglia's xorshift64.
 struct Numbers(u64);
 
 impl Numbers {
@@ -49,7 +49,7 @@ fn step(p: &Process, numbers: &mut Numbers) -> folio::Result<()> {
 }
 
 #[test]
-fn threads_at_the_same_names() {
+fn threads_share_names_without_errors() {
     let (kernel, p) = world();
     std::thread::scope(|scope| {
         for seed in 1..=6u64 {
@@ -57,8 +57,8 @@ fn threads_at_the_same_names() {
             scope.spawn(move || {
                 let mut numbers = Numbers(seed << 32 | 0x9e37_79b9);
                 for _ in 0..20_000 {
-                    // Most steps fail with an errno; that they end, and what is left, is what
-                    // counts.
+                    // Most steps fail with an errno; the test checks that they end, and the final
+                    // tree.
                     let _ = step(&process, &mut numbers);
                 }
             });
@@ -70,7 +70,7 @@ fn threads_at_the_same_names() {
     assert_eq!(p.stat("/").unwrap().link_count, 2);
 }
 
-/// Every directory counts its subdirectories, and `..` leads back.
+/// Checks that every directory counts its subdirectories, and that `..` is its parent.
 fn check_tree(p: &Process, path: &str) {
     let here = p.lstat(format!("{path}/")).unwrap();
     let mut subdirectories = 0;
@@ -122,7 +122,7 @@ fn one_thread_wins_an_exclusive_create() {
 }
 
 #[test]
-fn a_deep_tree_comes_and_goes() {
+fn deep_tree_is_created_and_removed() {
     let (_kernel, p) = world();
     for _ in 0..20_000 {
         p.mkdir("d", 0o755).unwrap();
@@ -131,11 +131,10 @@ fn a_deep_tree_comes_and_goes() {
     p.chdir("/").unwrap();
 }
 
-/// Files of 3 bytes, each byte the low one of the file's inode number: what is read tells which
-/// file it was.
+/// Files of 3 bytes, each the low byte of the inode number, which identifies the file.
 const STAMPED: u64 = 3;
 
-/// Makes a stamped file elsewhere and moves it into place, or takes a name away, or swaps two.
+/// Creates a stamped file elsewhere and moves it into place, or removes a name, or exchanges two.
 fn change_stamped(p: &Process, numbers: &mut Numbers, own: u64) {
     let name = format!("/{}", numbers.below(4));
     match numbers.below(4) {
@@ -158,7 +157,7 @@ fn change_stamped(p: &Process, numbers: &mut Numbers, own: u64) {
     }
 }
 
-/// What is found by a name or descriptor is one whole file, whatever happens to its name.
+/// Checks that a name or descriptor refers to one whole file, whatever happens to the name.
 fn look_at_stamped(p: &Process, numbers: &mut Numbers) {
     let name = format!("/{}", numbers.below(4));
     match p.stat(&name) {
@@ -182,7 +181,7 @@ fn look_at_stamped(p: &Process, numbers: &mut Numbers) {
 }
 
 #[test]
-fn open_files_while_their_names_change() {
+fn open_files_survive_renames() {
     let (kernel, p) = world();
     let readers = kernel.process(Credentials::root());
     std::thread::scope(|scope| {
@@ -195,20 +194,20 @@ fn open_files_while_their_names_change() {
                     if seed <= 2 {
                         change_stamped(&own, &mut numbers, seed);
                     } else {
-                        // Two threads share one table of descriptors.
+                        // Two threads share one file table.
                         look_at_stamped(readers, &mut numbers);
                     }
                 }
             });
         }
     });
-    // Every descriptor was given back.
+    // Every descriptor was released.
     assert_eq!(readers.open("/", OpenFlags::empty(), 0).unwrap().0, 0);
     remove_tree(&p, "");
 }
 
 #[test]
-fn walks_into_a_mount_that_comes_and_goes() {
+fn walks_survive_mount_and_unmount() {
     let (kernel, p) = world();
     p.mkdir("/m", 0o755).unwrap();
     p.mkdir("/m/below", 0o755).unwrap();
@@ -233,7 +232,7 @@ fn walks_into_a_mount_that_comes_and_goes() {
         for _ in 0..300 {
             kernel.mount_ramfs("/m", &MountOptions::default()).unwrap();
             p.mkdir("/m/above", 0o755).unwrap();
-            // An attempt that fails hides nothing.
+            // A failed attempt leaves the mount visible.
             while let Err(error) = kernel.unmount("/m") {
                 assert_eq!(error.errno(), folio::Errno::BUSY);
                 assert!(p.stat("/m/above").is_ok() && p.stat("/m/below").is_err());

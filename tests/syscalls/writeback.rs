@@ -1,4 +1,4 @@
-//! What programs are told of devices that fail or are full, and that nothing they wrote is lost.
+//! Writeback errors of failing and full devices are reported, and written data is not lost.
 
 use crate::{CREATE, READ, fails, read};
 use folio::block::{FaultDevice, FaultKind, FaultWhen, MemoryDevice};
@@ -8,7 +8,7 @@ use folio::vfs::MountOptions;
 use folio::{Errno, Kernel, KernelOptions, Process};
 use std::sync::Arc;
 
-/// An ext4 on a device that can fail.
+/// Returns an ext4 on a device that can fail.
 fn disk(cache_bytes: u64, background_writeback: bool) -> (Arc<FaultDevice>, Arc<Kernel>, Process) {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
     format_ext4(&*device, &FormatOptions::default()).unwrap();
@@ -19,7 +19,7 @@ fn disk(cache_bytes: u64, background_writeback: bool) -> (Arc<FaultDevice>, Arc<
     });
     let p = kernel.process(Credentials::root());
     p.mkdir("/disk", 0o755).unwrap();
-    // Without the journal, which a device that fails would end.
+    // Without a journal, which a failing device would abort.
     let options = MountOptions::parse("noload").unwrap();
     kernel
         .mount_ext4(device.clone(), "/disk", &options)
@@ -28,7 +28,7 @@ fn disk(cache_bytes: u64, background_writeback: bool) -> (Arc<FaultDevice>, Arc<
 }
 
 #[test]
-fn a_failed_write_is_told_once_to_each_open_file() {
+fn failed_writeback_is_reported_once_per_open_file() {
     for errno in [Errno::IO, Errno::NOSPC] {
         let (device, kernel, p) = disk(16 << 20, false);
         let one = p.open("/disk/f", CREATE, 0o644).unwrap();
@@ -45,11 +45,7 @@ fn a_failed_write_is_told_once_to_each_open_file() {
         assert_eq!(read(&p, "/disk/f"), b"precious");
         let after = p.open("/disk/f", READ, 0).unwrap();
         device.clear_faults();
-        assert_eq!(
-            p.fsync(two).unwrap_err().errno(),
-            errno,
-            "it has not been told yet"
-        );
+        assert_eq!(p.fsync(two).unwrap_err().errno(), errno, "not reported yet");
         assert_eq!(
             p.file_counters(one).unwrap().dirty_pages,
             0,
@@ -74,7 +70,7 @@ fn a_failed_write_is_told_once_to_each_open_file() {
 }
 
 #[test]
-fn a_failure_behind_a_closed_file_is_told_to_the_next_who_opens_it() {
+fn failure_after_close_is_reported_to_next_open() {
     let (device, _kernel, p) = disk(16 << 20, false);
     let fd = p.open("/disk/f", CREATE, 0o644).unwrap();
     p.write(fd, b"precious").unwrap();
@@ -90,7 +86,7 @@ fn a_failure_behind_a_closed_file_is_told_to_the_next_who_opens_it() {
 }
 
 #[test]
-fn sync_file_range_tells_as_fsync_does() {
+fn sync_file_range_reports_errors_as_fsync() {
     let (device, _kernel, p) = disk(16 << 20, false);
     let fd = p.open("/disk/f", CREATE, 0o644).unwrap();
     p.write(fd, &[1; 9000]).unwrap();
@@ -105,7 +101,7 @@ fn sync_file_range_tells_as_fsync_does() {
 }
 
 #[test]
-fn writers_to_a_dead_device_are_told_before_memory_is_full() {
+fn writes_to_dead_device_fail_before_memory_is_full() {
     for background_writeback in [false, true] {
         let (device, kernel, p) = disk(4 << 20, background_writeback);
         let fd = p.open("/disk/f", CREATE, 0o644).unwrap();
@@ -114,7 +110,7 @@ fn writers_to_a_dead_device_are_told_before_memory_is_full() {
         device.fail(FaultKind::Write, FaultWhen::Always);
         let mut written = 1 << 20;
         let error = loop {
-            assert!(written < 32 << 20, "somebody must be told");
+            assert!(written < 32 << 20, "a write must fail");
             match p.write(fd, &[2; 100_000]) {
                 Ok(count) => written += count,
                 Err(error) => break error,
@@ -136,7 +132,7 @@ fn writers_to_a_dead_device_are_told_before_memory_is_full() {
 }
 
 #[test]
-fn names_take_no_more_memory_than_there_is() {
+fn names_stay_within_the_memory_budget() {
     [false, true]
         .into_iter()
         .for_each(names_stay_within_the_budget);

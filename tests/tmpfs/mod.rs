@@ -1,5 +1,4 @@
-//! tmpfs: what its limits count, to the page and to the inode. Expectations were checked on a Linux
-//! 6.18 tmpfs.
+//! tmpfs: exact accounting of its limits. Expectations were checked on a Linux 6.18 tmpfs.
 
 mod swap;
 
@@ -12,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PAGE: usize = 4096;
 const CREATE: OpenFlags = OpenFlags::CREAT.union(OpenFlags::RDWR);
 
-/// A kernel with a tmpfs at `/t`, mounted with these words, and its superuser with umask 0.
+/// Returns a kernel with a tmpfs at `/t`, mounted with these words, and a superuser process with
+/// umask 0.
 fn world(words: &str) -> (Arc<Kernel>, Process) {
     let kernel = Kernel::new(KernelOptions {
         cache_bytes: 16 << 20,
@@ -22,7 +22,8 @@ fn world(words: &str) -> (Arc<Kernel>, Process) {
     mounted(kernel, words)
 }
 
-/// The kernel with a tmpfs at `/t`, mounted with these words, and its superuser with umask 0.
+/// Mounts a tmpfs at `/t` with these words; returns the kernel and a superuser process with umask
+/// 0.
 fn mounted(kernel: Arc<Kernel>, words: &str) -> (Arc<Kernel>, Process) {
     let root = kernel.process(Credentials::root());
     root.umask(0);
@@ -54,37 +55,37 @@ fn errno<T>(result: folio::Result<T>) -> Option<Errno> {
 }
 
 #[test]
-fn statfs_tells_what_there_is() {
+fn statfs_reports_limits_and_use() {
     let (_kernel, p) = world("size=5000,nr_inodes=5,mode=1770,uid=3,gid=4");
-    let told = statistics(&p);
+    let stat = statistics(&p);
     assert_eq!(
-        (told.magic, told.block_size, told.name_max),
+        (stat.magic, stat.block_size, stat.name_max),
         (0x0102_1994, 4096, 255)
     );
     assert_eq!(
-        (told.blocks, told.blocks_free, told.blocks_available),
+        (stat.blocks, stat.blocks_free, stat.blocks_available),
         (2, 2, 2)
     );
-    assert_eq!((told.inodes, told.inodes_free), (5, 4));
+    assert_eq!((stat.inodes, stat.inodes_free), (5, 4));
     let root = p.stat("/t").unwrap();
     assert_eq!((root.mode, root.uid, root.gid), (0o1770, 3, 4));
     let (_kernel, p) = world("");
-    let told = statistics(&p);
+    let stat = statistics(&p);
     assert_eq!(
-        (told.blocks, told.inodes, p.stat("/t").unwrap().mode),
+        (stat.blocks, stat.inodes, p.stat("/t").unwrap().mode),
         (2048, 2048, 0o1777)
     );
     let (_kernel, p) = world("size=0,nr_inodes=0");
-    let told = statistics(&p);
+    let stat = statistics(&p);
     assert_eq!(
-        (told.blocks, told.blocks_free, told.inodes, told.inodes_free),
+        (stat.blocks, stat.blocks_free, stat.inodes, stat.inodes_free),
         (0, 0, 0, 0)
     );
 }
 
 #[test]
-fn a_write_ends_at_the_exact_page() {
-    // Many pages, so that whole blocks of the cache are at the edge, too.
+fn write_fails_at_the_exact_page() {
+    // Many pages, so that large folios are at the limit, too.
     for pages in [1, 4, 16, 21, 100] {
         let (_kernel, p) = world(&format!("size={}", pages * PAGE));
         let fd = create(&p, "/t/f");
@@ -109,7 +110,7 @@ fn a_write_ends_at_the_exact_page() {
         let mut read = vec![0; bytes.len()];
         assert_eq!(p.pread(fd, &mut read, 0).unwrap(), pages * PAGE);
         assert_eq!(read[..pages * PAGE], bytes[..pages * PAGE]);
-        // What is there can be written again, and other files get nothing but a name.
+        // Allocated pages can be overwritten, and other files get a name only.
         assert_eq!(p.pwrite(fd, &bytes[..PAGE], 0).unwrap(), PAGE);
         let other = create(&p, "/t/g");
         assert_eq!(errno(p.write(other, b"x")), Some(Errno::NOSPC));
@@ -118,7 +119,7 @@ fn a_write_ends_at_the_exact_page() {
 }
 
 #[test]
-fn a_write_that_starts_inside_a_page_ends_at_the_exact_page() {
+fn unaligned_write_fails_at_the_exact_page() {
     let (_kernel, p) = world("size=12k");
     let fd = create(&p, "/t/f");
     assert_eq!(p.pwrite(fd, &[7; 20_000], 100).unwrap(), 3 * PAGE - 100);
@@ -130,7 +131,7 @@ fn a_write_that_starts_inside_a_page_ends_at_the_exact_page() {
 }
 
 #[test]
-fn pages_come_back_at_once() {
+fn freed_pages_are_released_at_once() {
     let (kernel, p) = world("size=1m");
     let fd = create(&p, "/t/f");
     let fill = || assert_eq!(p.pwrite(fd, &vec![1; 1 << 20], 0).unwrap(), 1 << 20);
@@ -171,7 +172,7 @@ fn pages_come_back_at_once() {
 }
 
 #[test]
-fn holes_cost_nothing() {
+fn holes_take_no_pages() {
     let (_kernel, p) = world("size=8k");
     let fd = create(&p, "/t/f");
     p.ftruncate(fd, 1 << 40).unwrap();
@@ -183,7 +184,7 @@ fn holes_cost_nothing() {
     p.pwrite(fd, b"x", (1 << 40) - 1).unwrap();
     assert_eq!(errno(p.pwrite(fd, b"x", 0)), Some(Errno::NOSPC));
     assert_eq!(p.lseek(fd, 0, Whence::Data).unwrap(), 1 << 30);
-    // Zeros that are written are data, zeros that are punched are none.
+    // Written zeros are data, punched zeros are holes.
     p.fallocate(fd, FallocateMode::PunchHole, 100, 200).unwrap();
     assert_eq!(blocks_free(&p), 0);
     p.fallocate(fd, FallocateMode::PunchHole, 1 << 30, 1 << 39)
@@ -195,7 +196,7 @@ fn holes_cost_nothing() {
 }
 
 #[test]
-fn fallocate_takes_all_or_nothing() {
+fn fallocate_allocates_all_or_nothing() {
     use FallocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange};
     let (_kernel, p) = world("size=40k");
     let fd = create(&p, "/t/f");
@@ -229,8 +230,8 @@ fn fallocate_takes_all_or_nothing() {
         (blocks_free(&p), p.fstat(fd).unwrap().size_bytes),
         (0, 5 * PAGE as u64 + 1)
     );
-    // What is allocated can be written for sure, and what is past the end goes with a truncation to
-    // the same size.
+    // Allocated pages can always be written; pages past the end are freed by a truncation to the
+    // same size.
     assert_eq!(
         p.pwrite(fd, &[2; 2 * PAGE], 4 * PAGE as u64).unwrap(),
         2 * PAGE
@@ -242,7 +243,7 @@ fn fallocate_takes_all_or_nothing() {
     p.fallocate(fd, PunchHole, 7 * PAGE as u64, PAGE as u64)
         .unwrap();
     assert_eq!(blocks_free(&p), 1);
-    // Growth shows zeros where pages were allocated.
+    // After growth, allocated pages read as zeros.
     p.ftruncate(fd, 9 * PAGE as u64).unwrap();
     let mut read = vec![1; 3 * PAGE];
     assert_eq!(p.pread(fd, &mut read, 6 * PAGE as u64).unwrap(), 3 * PAGE);
@@ -256,7 +257,7 @@ fn fallocate_takes_all_or_nothing() {
 }
 
 #[test]
-fn every_name_counts_as_an_inode() {
+fn each_hard_link_counts_as_an_inode() {
     let (_kernel, p) = world("nr_inodes=4");
     p.close(create(&p, "/t/a")).unwrap();
     p.link("/t/a", "/t/b").unwrap();
@@ -284,7 +285,7 @@ fn every_name_counts_as_an_inode() {
     p.rename("/t/c", "/t/b").unwrap();
     p.rmdir("/t/d").unwrap();
     assert_eq!(inodes_free(&p), 2);
-    // Without a name it counts, and the first name comes with it.
+    // An inode without a name counts, and its first name is included.
     let unnamed = p
         .open("/t", OpenFlags::TMPFILE | OpenFlags::RDWR, 0o644)
         .unwrap();
@@ -299,7 +300,7 @@ fn every_name_counts_as_an_inode() {
 }
 
 #[test]
-fn a_long_link_counts_as_a_page() {
+fn long_symlink_counts_as_a_page() {
     let (_kernel, p) = world("size=4k,nr_inodes=9");
     p.symlink("x".repeat(127), "/t/short").unwrap();
     assert_eq!(
@@ -321,7 +322,7 @@ fn a_long_link_counts_as_a_page() {
 }
 
 #[test]
-fn the_budget_of_the_page_cache_holds_too() {
+fn page_cache_budget_also_limits_tmpfs() {
     let (_kernel, p) = world("size=0");
     let fd = create(&p, "/t/f");
     let written = p.write(fd, &vec![1; 17 << 20]).unwrap();
@@ -335,7 +336,7 @@ fn the_budget_of_the_page_cache_holds_too() {
 }
 
 #[test]
-fn writers_together_never_pass_the_limit() {
+fn concurrent_writers_stay_within_the_limit() {
     const PAGES: u64 = 67;
     let (kernel, p) = world(&format!("nr_blocks={PAGES},nr_inodes=20"));
     let is_done = AtomicBool::new(false);
@@ -386,7 +387,7 @@ fn writers_together_never_pass_the_limit() {
         watcher.join().unwrap();
     });
     assert_eq!((blocks_free(&p), inodes_free(&p)), (PAGES, 19));
-    // All of it can be had by one.
+    // One writer can take the whole limit.
     let fd = create(&p, "/t/all");
     assert_eq!(
         p.write(fd, &vec![1; (PAGES as usize + 1) * PAGE]).unwrap(),

@@ -1,4 +1,4 @@
-//! Pages of a tmpfs that is larger than the page cache, on a swap device.
+//! Swap: a tmpfs larger than the page cache, with its pages on a swap device.
 
 use crate::tmpfs::{CREATE, PAGE, blocks_free, create, errno, mounted};
 use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
@@ -7,7 +7,7 @@ use folio::vfs::FallocateMode;
 use folio::{Errno, Kernel, KernelOptions, Process};
 use std::sync::Arc;
 
-/// A kernel with a page cache of 1 MiB, a tmpfs at `/t` and this swap device.
+/// Returns a kernel with a page cache of 1 MiB, a tmpfs at `/t` and this swap device.
 fn world(words: &str, device: Arc<dyn Device>) -> (Arc<Kernel>, Process) {
     let kernel = Kernel::new(KernelOptions {
         cache_bytes: 1 << 20,
@@ -18,7 +18,7 @@ fn world(words: &str, device: Arc<dyn Device>) -> (Arc<Kernel>, Process) {
     mounted(kernel, words)
 }
 
-/// Bytes that differ from page to page.
+/// Returns bytes that differ from page to page.
 fn pattern(from: usize, len: usize, seed: usize) -> Vec<u8> {
     (from..from + len)
         .map(|at| ((at / PAGE * 7 + at % 249 + seed) % 256) as u8)
@@ -26,7 +26,7 @@ fn pattern(from: usize, len: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_larger_than_the_cache_is_read_as_written() {
+fn file_larger_than_the_cache_reads_back() {
     let (kernel, p) = world("size=8m", Arc::new(MemoryDevice::new(8 << 20)));
     let fd = create(&p, "/t/f");
     let mut expected = pattern(0, 6 << 20, 0);
@@ -41,9 +41,9 @@ fn a_file_larger_than_the_cache_is_read_as_written() {
         assert!(read[..expected.len()] == *expected);
     };
     check(&expected);
-    // Sync writes nothing anywhere and loses nothing.
+    // Sync writes nothing and loses nothing.
     p.sync().unwrap();
-    // Parts of pages, whole pages and whole blocks, most of them swapped.
+    // Parts of pages, whole pages and large folios, most of them swapped.
     for (at, len) in [
         (100, 50),
         (PAGE * 3 - 7, 20),
@@ -86,7 +86,7 @@ fn a_file_larger_than_the_cache_is_read_as_written() {
 }
 
 #[test]
-fn the_tail_of_a_swapped_page_is_cut() {
+fn truncate_zeroes_tail_of_swapped_page() {
     let (_kernel, p) = world("size=8m", Arc::new(MemoryDevice::new(8 << 20)));
     let fd = create(&p, "/t/f");
     p.write(fd, &[1; PAGE]).unwrap();
@@ -100,7 +100,7 @@ fn the_tail_of_a_swapped_page_is_cut() {
 }
 
 #[test]
-fn memory_and_device_full_is_enospc() {
+fn full_memory_and_swap_is_enospc() {
     let (_kernel, p) = world("size=0", Arc::new(MemoryDevice::new(1 << 20)));
     let fd = create(&p, "/t/f");
     let bytes = pattern(0, 4 << 20, 3);
@@ -113,7 +113,7 @@ fn memory_and_device_full_is_enospc() {
         errno(p.pwrite(fd, &vec![1; 1 << 20], 8 << 20)),
         Some(Errno::NOSPC)
     );
-    // What was given back can be used again: on the device, too.
+    // Freed space can be used again, also on the device.
     for round in 0..5 {
         p.ftruncate(fd, 0).unwrap();
         let bytes = pattern(0, 3 << 19, round);
@@ -125,7 +125,7 @@ fn memory_and_device_full_is_enospc() {
 }
 
 #[test]
-fn a_second_device_is_busy() {
+fn second_swap_device_is_busy() {
     let (kernel, _p) = world("", Arc::new(MemoryDevice::new(1 << 20)));
     assert_eq!(
         errno(kernel.swap_on(Arc::new(MemoryDevice::new(1 << 20)))),
@@ -133,9 +133,8 @@ fn a_second_device_is_busy() {
     );
 }
 
-/// Writers each with a file of their own, and one that all read and one truncates: every byte is
-/// one that was written there, or zero. Changes a file of its own against a model, and reads one
-/// that everybody changes.
+/// Each writer changes its own file and compares it with a model. All threads read one shared file,
+/// which one thread truncates: every byte was written there, or is zero.
 fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
     let process = kernel.process(Credentials::root());
     let fd = create(&process, &format!("/t/{number}"));
@@ -197,7 +196,7 @@ fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
 }
 
 #[test]
-fn everybody_at_once() {
+fn concurrent_changes_survive_swapping() {
     let (kernel, p) = world("size=16m", Arc::new(MemoryDevice::new(16 << 20)));
     let shared = create(&p, "/t/shared");
     p.write(shared, &pattern(0, 1 << 20, 1)).unwrap();
@@ -217,7 +216,7 @@ fn everybody_at_once() {
 }
 
 #[test]
-fn a_device_that_fails_loses_nothing() {
+fn failing_swap_device_loses_nothing() {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(8 << 20)), 1));
     let (_kernel, p) = world("size=8m", device.clone());
     let fd = create(&p, "/t/f");
@@ -231,7 +230,7 @@ fn a_device_that_fails_loses_nothing() {
     device.clear_faults();
     let count = p.pread(fd, &mut read, 0).unwrap();
     assert!(count == (2 << 20) - 9 && read[..count] == bytes[..count]);
-    // What cannot be put away stays in memory, and that is full some time.
+    // Pages that cannot be swapped stay in memory, which then becomes full.
     device.fail(FaultKind::Write, FaultWhen::Always);
     let other = create(&p, "/t/g");
     let written = p.write(other, &vec![1; 2 << 20]).unwrap_or(0);

@@ -130,7 +130,7 @@ impl Inode for Root {
         &self.common
     }
 
-    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _caller: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 
@@ -181,7 +181,7 @@ impl Inode for DeviceFile {
         Some(self)
     }
 
-    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _caller: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 
@@ -191,7 +191,7 @@ impl Inode for DeviceFile {
 }
 
 impl FileOperations for DeviceFile {
-    fn write_begin(&self, _who: &Credentials, _offset: u64, _len_bytes: u64) -> Result<()> {
+    fn write_begin(&self, _caller: &Credentials, _offset: u64, _len_bytes: u64) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 

@@ -83,7 +83,11 @@ impl Pusher<'_> {
     fn invalidate_everything(&mut self) {
         let has_dropped_names = self.invalidator.invalidate_all_names().is_ok();
         for node in self.nodes.ids() {
-            let place = self.nodes.handle(node).ok().and_then(|node| node.parent_and_name());
+            let place = self
+                .nodes
+                .handle(node)
+                .ok()
+                .and_then(|node| node.parent_and_name());
             if let (false, Some((parent, name))) = (has_dropped_names, place) {
                 let parent = node_id(self.queue.root, parent);
                 let _ = self.invalidator.invalidate_name(parent, &name);

@@ -39,8 +39,8 @@ impl Handle {
         self.0.inode().attributes()
     }
 
-    /// Returns how long a client may cache attributes and data: without end if there are no external
-    /// writers, or if their changes are reported ([`Handle::listen`]).
+    /// Returns how long a client may cache attributes and data: without end if there are no
+    /// external writers, or if their changes are reported ([`Handle::listen`]).
     pub fn ttl(&self) -> Duration {
         self.0
             .inode()
@@ -85,7 +85,8 @@ impl Handle {
         ))
     }
 
-    /// Returns whether both are the same inode. Two inodes that had one number in succession differ.
+    /// Returns whether both are the same inode. Two inodes that had one number in succession
+    /// differ.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.0.inode(), other.0.inode())
     }
@@ -95,7 +96,8 @@ impl Handle {
         self.0.inode().common().validity.is_some()
     }
 
-    /// Returns the inode number; while the handle is held, no other inode of the file system has it.
+    /// Returns the inode number; while the handle is held, no other inode of the file system has
+    /// it.
     pub fn number(&self) -> u64 {
         self.0.inode().common().number.0
     }
@@ -519,8 +521,8 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Fails with EINVAL unless a name is plain: it refers to an entry of its directory. Clients may send
-/// any bytes.
+/// Fails with EINVAL unless a name is plain: it refers to an entry of its directory. Clients may
+/// send any bytes.
 fn plain(name: &[u8]) -> Result<&[u8]> {
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
         return Err(Errno::INVAL.into());

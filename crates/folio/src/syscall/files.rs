@@ -90,8 +90,9 @@ impl Process {
         }
     }
 
-    /// Reads like pread(2) without a copy: returns references to the cached bytes, up to `len_bytes`
-    /// from byte `offset` on; fewer at the end of the file and after 2 MiB, none at the end.
+    /// Reads like pread(2) without a copy: returns references to the cached bytes, up to
+    /// `len_bytes` from byte `offset` on; fewer at the end of the file and after 2 MiB, none at the
+    /// end.
     ///
     /// # Errors
     ///

@@ -21,12 +21,12 @@ pub const AT_FDCWD: Fd = Fd(u32::MAX);
 /// Maximum number of repeated walks along one path whose end external writers keep replacing.
 const STALE_RETRIES_MAX: u32 = 16;
 
-/// A process: the state that a [`crate::Kernel`] keeps per program, and its system calls. Any thread
-/// may call it.
+/// A process: the state that a [`crate::Kernel`] keeps per program, and its system calls. Any
+/// thread may call it.
 ///
 /// Every call has the name, the meaning and the errno of the Linux system call (man section 2).
-/// `dir` is a directory's descriptor or [`AT_FDCWD`]; an absolute path ignores it. Sizes and offsets
-/// are in bytes.
+/// `dir` is a directory's descriptor or [`AT_FDCWD`]; an absolute path ignores it. Sizes and
+/// offsets are in bytes.
 pub struct Process {
     files: Arc<FileTable>,
     /// Never empty.
@@ -240,8 +240,8 @@ impl Process {
         Ok(file.location().clone())
     }
 
-    /// Makes a call on one path, and adds the path to its error. Walks the path again if an external
-    /// writer replaced the file meanwhile (ESTALE). Linux: `retry_estale`.
+    /// Makes a call on one path, and adds the path to its error. Walks the path again if an
+    /// external writer replaced the file meanwhile (ESTALE). Linux: `retry_estale`.
     pub(super) fn with_path<T>(&self, path: &Path, call: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let bytes = path.as_os_str().as_bytes();
         let mut result = call(bytes);

@@ -1,5 +1,5 @@
-//! Calls on extended attributes. The prefix `f` takes a descriptor; the prefix `l` does not follow a
-//! symbolic link in the last component.
+//! Calls on extended attributes. The prefix `f` takes a descriptor; the prefix `l` does not follow
+//! a symbolic link in the last component.
 
 use super::process::{Fd, Process};
 use crate::base::Result;

@@ -1,4 +1,5 @@
-//! Access times: updated as the mount's options require. Linux: `touch_atime`, `atime_needs_update`.
+//! Access times: updated as the mount's options require. Linux: `touch_atime`,
+//! `atime_needs_update`.
 
 use super::attributes::FileType;
 use super::dentry::Mount;

@@ -78,8 +78,8 @@ impl Tag {
         }
     }
 
-    /// Returns the sort key of the tag in an ACL. Entries of named users may be in any order, and so
-    /// may entries of named groups.
+    /// Returns the sort key of the tag in an ACL. Entries of named users may be in any order, and
+    /// so may entries of named groups.
     fn rank(self) -> u16 {
         self.number()
     }
@@ -187,8 +187,8 @@ impl Acl {
             .all(|entry| !matches!(entry.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
     }
 
-    /// Returns whether `caller`, not the owner, has the wanted access to a file of group `gid`. Linux:
-    /// `posix_acl_permission`.
+    /// Returns whether `caller`, not the owner, has the wanted access to a file of group `gid`.
+    /// Linux: `posix_acl_permission`.
     pub(super) fn permits(&self, caller: &Credentials, gid: u32, want: Access) -> bool {
         let mask = self.permissions(Tag::Mask).unwrap_or(7);
         let grants = |permissions: u16| Access::from_bits_truncate(permissions).contains(want);

@@ -337,8 +337,8 @@ impl OpenFile {
         self.seek_from(self.position.lock(), seek)
     }
 
-    /// Moves the position like [`OpenFile::seek`]; `None` if another thread has the position locked,
-    /// perhaps during I/O, or if the size of the file is not valid.
+    /// Moves the position like [`OpenFile::seek`]; `None` if another thread has the position
+    /// locked, perhaps during I/O, or if the size of the file is not valid.
     pub(crate) fn seek_nowait(&self, seek: Seek) -> Option<Result<u64>> {
         if let Err(error) = self.check_not_path() {
             return Some(Err(error));
@@ -455,8 +455,8 @@ impl OpenFile {
         self.inode().extents(range)
     }
 
-    /// Makes the file durable: fsync(2), fdatasync(2). Reports a writeback error that happened since
-    /// the file was opened, once.
+    /// Makes the file durable: fsync(2), fdatasync(2). Reports a writeback error that happened
+    /// since the file was opened, once.
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
         self.check_not_path()?;
         let synced = self.inode().sync(data_only);

@@ -161,7 +161,8 @@ pub(crate) fn mode_after_write(inode: &dyn Inode, caller: &Credentials) -> Optio
     (drop != 0).then_some(attributes.mode & !drop)
 }
 
-/// Returns group and mode of a new inode in a directory. Linux: `inode_init_owner`, `mode_strip_sgid`.
+/// Returns group and mode of a new inode in a directory. Linux: `inode_init_owner`,
+/// `mode_strip_sgid`.
 pub(crate) fn new_owner(
     directory: &Attributes,
     caller: &Credentials,

@@ -73,7 +73,7 @@ impl Inode for Counted {
         &self.common
     }
 
-    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _caller: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::PERM.into())
     }
 
@@ -83,7 +83,7 @@ impl Inode for Counted {
 
     fn create(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<Arc<dyn Inode>> {
@@ -92,7 +92,7 @@ impl Inode for Counted {
         Ok(inode)
     }
 
-    fn unlink(&self, _who: &Credentials, name: &[u8], _target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, _caller: &Credentials, name: &[u8], _target: &Arc<dyn Inode>) -> Result<()> {
         let removed = self.names.lock().remove(name);
         removed.map(drop).ok_or(Errno::NOENT.into())
     }
@@ -246,8 +246,8 @@ fn dentry_found_before_eviction_stays() {
     shrink(&cache, &root, &alive);
 }
 
-/// Adds names until old ones are evicted, which waits for pinned threads: threads of other tests may
-/// be pinned for as long as they are not scheduled.
+/// Adds names until old ones are evicted, which waits for pinned threads: threads of other tests
+/// may be pinned for as long as they are not scheduled.
 fn shrink(cache: &DentryCache, root: &Arc<Dentry>, alive: &Arc<AtomicUsize>) {
     for number in 100_000..1_000_000 {
         if alive.load(Ordering::Relaxed) < 1000 {
@@ -464,7 +464,7 @@ impl Inode for SharedInode {
         Ok(())
     }
 
-    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _caller: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::PERM.into())
     }
 

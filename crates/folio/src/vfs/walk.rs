@@ -221,7 +221,8 @@ impl Context<'_> {
         }))
     }
 
-    /// Returns the dentry called `name` in the directory `parent`, from the cache or the file system.
+    /// Returns the dentry called `name` in the directory `parent`, from the cache or the file
+    /// system.
     pub(crate) fn child(&self, parent: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>> {
         match self.vfs.dentries.get(parent, name) {
             Cached::Positive(dentry) => Ok(Some(dentry)),

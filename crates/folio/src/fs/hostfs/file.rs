@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// Maximum number of buffers in one host call (limits.h, IOV_MAX).
 const SLICES_MAX: usize = 1024;
-/// For pwritev2(2): use the descriptor's own offset, which `RWF_APPEND` then moves to the end of the
-/// written bytes.
+/// For pwritev2(2): use the descriptor's own offset, which `RWF_APPEND` then moves to the end of
+/// the written bytes.
 const OWN_OFFSET: u64 = u64::MAX;
 
 impl Store for HostInode {
@@ -99,8 +99,8 @@ impl HostInode {
         Ok(done)
     }
 
-    /// Writes to the host, then to cached pages. Returns the end offset of the write, and the number
-    /// of bytes.
+    /// Writes to the host, then to cached pages. Returns the end offset of the write, and the
+    /// number of bytes.
     pub(super) fn write_host(&self, at: WriteAt, bytes: &WriteSource<'_>) -> Result<(u64, usize)> {
         let mapping = self.mapping()?;
         let fd = self.writable()?;
@@ -209,7 +209,8 @@ impl HostInode {
         Ok(())
     }
 
-    /// Returns the offset of the next data or hole on the host: lseek(2). `None` if no data follows.
+    /// Returns the offset of the next data or hole on the host: lseek(2). `None` if no data
+    /// follows.
     pub(super) fn seek_host(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
         let mapping = self.mapping()?;
         if mapping.is_dirty() {

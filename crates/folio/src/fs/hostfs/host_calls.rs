@@ -135,8 +135,8 @@ fn open_beneath(directory: impl AsFd, name: &[u8], flags: OFlags, mode: Mode) ->
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match retry(|| rustix::fs::openat2(&directory, name, flags, mode, resolve)) {
-        // Linux before 5.6, and some sandboxes, lack openat2(2). A single name without a slash stays
-        // in the directory without it.
+        // Linux before 5.6, and some sandboxes, lack openat2(2). A single name without a slash
+        // stays in the directory without it.
         Err(error) if error.errno() == Errno::NOSYS => {
             retry(|| rustix::fs::openat(&directory, name, flags, mode))
         }

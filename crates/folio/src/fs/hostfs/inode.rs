@@ -182,7 +182,8 @@ impl HostInode {
         self.validity().invalidate();
     }
 
-    /// Publishes the host's status, with the time of a cached write that the host does not have yet.
+    /// Publishes the host's status, with the time of a cached write that the host does not have
+    /// yet.
     pub(super) fn publish(&self, status: &Status, written: Option<Timespec>) {
         let mut attributes = self.shared.attributes(self.common.number, status);
         if let Some(written) = written {

@@ -1,4 +1,5 @@
-//! Inode numbers: a stable mapping from the inodes of several host file systems to one number space.
+//! Inode numbers: a stable mapping from the inodes of several host file systems to one number
+//! space.
 
 use crate::base::InodeNumber;
 use parking_lot::Mutex;

@@ -1,9 +1,9 @@
 //! Locations of inodes: names below directories, and the path from the root to them.
 //!
-//! Most inodes have no open descriptor. An inode knows the directory and name by which it was found;
-//! before each use, the host is asked whether that name still refers to it. A directory's descriptor
-//! is cached for a time, but its position is checked now and then: an external writer may have moved
-//! the directory out of the share.
+//! Most inodes have no open descriptor. An inode knows the directory and name by which it was
+//! found; before each use, the host is asked whether that name still refers to it. A directory's
+//! descriptor is cached for a time, but its position is checked now and then: an external writer
+//! may have moved the directory out of the share.
 
 use super::host_calls::{self, Status};
 use super::inode::{HostInode, KnownLocation, monotonic_ns};

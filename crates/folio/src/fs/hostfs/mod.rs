@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Neighbors: the VFS calls through its traits, and asks for revalidation
-//! ([`AttrValidity`](crate::vfs::AttrValidity)); the page cache holds data; below is only the host's
-//! kernel, called with statx(2), openat2(2) and the like.
+//! ([`AttrValidity`](crate::vfs::AttrValidity)); the page cache holds data; below is only the
+//! host's kernel, called with statx(2), openat2(2) and the like.
 //!
 //! Validity: an answer of the host is valid for the time to live, which starts before the question.
 //! Every data path revalidates after that. revalidate.rs describes how a change is detected, and

@@ -16,9 +16,9 @@
 //! answers are valid for the time to live only.
 //!
 //! Changes made through Folio come back as events. An event about a name is expected when Folio
-//! changes the name, and ignored once. An event about data or attributes is ignored if Folio changed
-//! the inode just now and the host's stamps are the known ones; a change hidden behind those stamps
-//! is found as described in revalidate.rs.
+//! changes the name, and ignored once. An event about data or attributes is ignored if Folio
+//! changed the inode just now and the host's stamps are the known ones; a change hidden behind
+//! those stamps is found as described in revalidate.rs.
 //!
 //! inotify does not report stores by mmap(2).
 

@@ -131,8 +131,8 @@ impl HostInode {
         }
     }
 
-    /// Opens the data of a regular file. EINVAL for other types: opening a device or a pipe may have
-    /// side effects.
+    /// Opens the data of a regular file. EINVAL for other types: opening a device or a pipe may
+    /// have side effects.
     pub(super) fn reopen_data(&self, flags: OFlags) -> Result<OwnedFd> {
         if self.common.file_type != FileType::Regular {
             return Err(Errno::INVAL.into());

@@ -81,7 +81,7 @@ impl Inode for HostInode {
         self.ask_host()
     }
 
-    fn set_attributes(&self, _who: &Credentials, change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _caller: &Credentials, change: &AttributeChange) -> Result<()> {
         self.change_attributes(change)
     }
 
@@ -91,35 +91,35 @@ impl Inode for HostInode {
 
     fn create(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<Arc<dyn Inode>> {
         Ok(self.create_named(name, new)?)
     }
 
-    fn create_unnamed(&self, _who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create_unnamed(&self, _caller: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         Ok(self.create_without_name(new)?)
     }
 
-    fn link(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn link(&self, _caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.add_link(name, own(target)?)
     }
 
-    fn unlink(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, _caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.remove(name, own(target)?)
     }
 
     fn remove_directory(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         name: &[u8],
         target: &Arc<dyn Inode>,
     ) -> Result<()> {
         self.remove(name, own(target)?)
     }
 
-    fn rename(&self, _who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, _caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
         self.move_name(request)
     }
 
@@ -161,7 +161,7 @@ impl Inode for HostInode {
 
     fn set_xattr(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         name: &[u8],
         value: &[u8],
         flags: XattrFlags,
@@ -169,7 +169,7 @@ impl Inode for HostInode {
         self.set_host_xattr(name, value, flags)
     }
 
-    fn remove_xattr(&self, _who: &Credentials, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, _caller: &Credentials, name: &[u8]) -> Result<()> {
         self.remove_host_xattr(name)
     }
 
@@ -186,7 +186,7 @@ impl Inode for HostInode {
 /// and writes to the host, `writeback` does both through the page cache, `host` and `none` read and
 /// write the host's file.
 impl FileOperations for HostInode {
-    fn write_begin(&self, _who: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
+    fn write_begin(&self, _caller: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
         offset
             .checked_add(len_bytes)
             .filter(|end| i64::try_from(*end).is_ok())
@@ -252,7 +252,7 @@ impl FileOperations for HostInode {
 
     fn fallocate(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         mode: FallocateMode,
         offset: u64,
         len_bytes: u64,

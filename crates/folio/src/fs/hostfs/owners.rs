@@ -123,8 +123,8 @@ impl Owners {
     }
 }
 
-/// Returns the counterpart of an id. `sides` returns the start of a range on the side of `id` and on
-/// the other side. Without ranges every id maps to itself.
+/// Returns the counterpart of an id. `sides` returns the start of a range on the side of `id` and
+/// on the other side. Without ranges every id maps to itself.
 fn translate(ranges: &[IdRange], id: u32, sides: impl Fn(&IdRange) -> (u32, u32)) -> Option<u32> {
     if ranges.is_empty() {
         return Some(id);

@@ -1,19 +1,19 @@
 //! Revalidation: asks the host whether cached attributes and data are still valid.
 //!
-//! A file's data counts as changed when its size or one of its times has changed. That is not enough
-//! in two cases, where pages are dropped once more although nothing seems to have changed:
+//! A file's data counts as changed when its size or one of its times has changed. That is not
+//! enough in two cases, where pages are dropped once more although nothing seems to have changed:
 //!
-//! - A time has the granularity of a clock tick. Two writes in one tick leave the same time, and the
-//!   cached pages may be from between them. As long as the last change is not older than
+//! - A time has the granularity of a clock tick. Two writes in one tick leave the same time, and
+//!   the cached pages may be from between them. As long as the last change is not older than
 //!   [`TICK_NS`], pages are dropped at every question (git's index has the same rule for "racy"
 //!   entries).
 //! - A write sets the time when it begins. Pages read during the write are a mix of old and new
 //!   data, and no later time shows that. So pages read when the last change was `a` ago are dropped
-//!   when it is `2a` ago: however long a write took, the mix is dropped as long after its end. After
-//!   [`SETTLED_NS`] the write has ended.
+//!   when it is `2a` ago: however long a write took, the mix is dropped as long after its end.
+//!   After [`SETTLED_NS`] the write has ended.
 //!
-//! After a write through Folio the time is Folio's, and hides an external change at the same moment:
-//! pages are dropped once, [`OWN_NS`] later.
+//! After a write through Folio the time is Folio's, and hides an external change at the same
+//! moment: pages are dropped once, [`OWN_NS`] later.
 //!
 //! Answers carry tickets, drawn before the question. An answer to an earlier question than the last
 //! applied one is ignored.

@@ -1,5 +1,5 @@
-//! Extended attributes, accessed by the descriptor's path in /proc, which refers to the same inode as
-//! the descriptor.
+//! Extended attributes, accessed by the descriptor's path in /proc, which refers to the same inode
+//! as the descriptor.
 
 use super::host_calls::{self, retry};
 use super::inode::HostInode;

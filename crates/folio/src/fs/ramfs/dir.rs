@@ -15,8 +15,8 @@ pub(super) struct Entry {
     pub(super) inode: Arc<dyn Inode>,
 }
 
-/// The entries of one directory. An entry keeps its cookie for life, so that readdir continues at the
-/// same entry.
+/// The entries of one directory. An entry keeps its cookie for life, so that readdir continues at
+/// the same entry.
 pub(super) struct Directory {
     by_name: HashMap<Arc<[u8]>, u64, foldhash::fast::RandomState>,
     by_cookie: BTreeMap<u64, Entry>,

@@ -11,8 +11,8 @@
 //!   cache/          a mapping without a store per file
 //! ```
 //!
-//! Neighbors: `vfs` above, `cache` below; no device except for swap. Linux: fs/ramfs, and mm/shmem.c
-//! (tmpfs) for xattrs, fallocate, O_TMPFILE and the sizes of directories.
+//! Neighbors: `vfs` above, `cache` below; no device except for swap. Linux: fs/ramfs, and
+//! mm/shmem.c (tmpfs) for xattrs, fallocate, O_TMPFILE and the sizes of directories.
 //!
 //! Accounting, as in tmpfs: each page of data, and a page for a long symbolic link, counts as a
 //! block; each inode, and each hard link beyond the first, counts as an inode. A call that frees

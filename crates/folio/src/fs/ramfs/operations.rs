@@ -84,7 +84,7 @@ impl Inode for RamInode {
         self.attributes()
     }
 
-    fn set_attributes(&self, _who: &Credentials, change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _caller: &Credentials, change: &AttributeChange) -> Result<()> {
         self.set_attributes(change)
     }
 
@@ -94,7 +94,7 @@ impl Inode for RamInode {
 
     fn create(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<Arc<dyn Inode>> {
@@ -114,13 +114,13 @@ impl Inode for RamInode {
         Ok(inode)
     }
 
-    fn create_unnamed(&self, _who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create_unnamed(&self, _caller: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let inode = RamInode::new(&self.shared, new)?;
         inode.state_mut().link_count = 0;
         Ok(Arc::new(inode))
     }
 
-    fn link(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn link(&self, _caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         let own_target = own(target)?;
         let mut directory = self.directory()?;
         if !directory.is_live {
@@ -142,7 +142,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn unlink(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, _caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
         own(target)?.drop_link();
         self.note_modified();
@@ -152,7 +152,7 @@ impl Inode for RamInode {
 
     fn remove_directory(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         name: &[u8],
         target: &Arc<dyn Inode>,
     ) -> Result<()> {
@@ -166,7 +166,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn rename(&self, _who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, _caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
         let RenameRequest {
             name,
             source,
@@ -281,7 +281,7 @@ impl Inode for RamInode {
 
     fn set_xattr(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         name: &[u8],
         value: &[u8],
         flags: XattrFlags,
@@ -317,7 +317,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn remove_xattr(&self, _who: &Credentials, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, _caller: &Credentials, name: &[u8]) -> Result<()> {
         let now = self.now();
         let mut state = self.state_mut();
         state.xattrs.remove(name).ok_or(Errno::NODATA)?;
@@ -335,7 +335,7 @@ impl Inode for RamInode {
 }
 
 impl FileOperations for RamInode {
-    fn write_begin(&self, _who: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
+    fn write_begin(&self, _caller: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         if end > SIZE_MAX {
             Err(Errno::FBIG.into())
@@ -353,7 +353,7 @@ impl FileOperations for RamInode {
 
     fn fallocate(
         &self,
-        _who: &Credentials,
+        _caller: &Credentials,
         mode: FallocateMode,
         offset: u64,
         len_bytes: u64,

@@ -7,13 +7,14 @@ use std::str::FromStr;
 /// Default share of the page cache for a tmpfs, in percent.
 const SHARE_PERCENT: u64 = 50;
 
-/// The mount options of a tmpfs, parsed from the words of mount(8): `"size=64m,nr_inodes=1k,mode=1777"`.
+/// The mount options of a tmpfs, parsed from the words of mount(8):
+/// `"size=64m,nr_inodes=1k,mode=1777"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TmpfsOptions {
     /// Limit of memory for data (`size=`, `nr_blocks=`).
     pub(super) size: TmpfsSize,
-    /// Limit of inodes (`nr_inodes=`); each additional hard link of a file counts as one. 0 means no
-    /// limit, `None` half the number of pages in the page cache.
+    /// Limit of inodes (`nr_inodes=`); each additional hard link of a file counts as one. 0 means
+    /// no limit, `None` half the number of pages in the page cache.
     pub(super) inode_count: Option<u64>,
     /// Permission bits of the root directory (`mode=`, octal).
     pub(super) mode: u16,

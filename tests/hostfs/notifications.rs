@@ -1,4 +1,4 @@
-//! What the host tells: at once, to everybody, and what happens when it cannot.
+//! Change notifications: listeners receive external changes, and the fallback without inotify.
 
 use super::support;
 use super::{World, eventually, pause, write_host};
@@ -7,10 +7,11 @@ use folio::vfs::{Change, ChangeListener, MountOptions};
 use folio::{Kernel, KernelOptions};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Notes what it is told.
+/// A listener that records its notifications.
 #[derive(Default)]
 struct Notes(Mutex<Vec<String>>);
 
@@ -36,7 +37,7 @@ impl Notes {
         self.0.lock().unwrap().iter().any(|noted| noted == note)
     }
 
-    /// Forgets what was told up to now.
+    /// Drops the notifications received so far.
     fn settle(&self) {
         pause(Duration::from_millis(100));
         self.0.lock().unwrap().clear();
@@ -63,7 +64,7 @@ fn listening(words: &str) -> (World, Arc<Notes>) {
 const SOON: Duration = Duration::from_millis(5);
 
 #[test]
-fn listeners_are_told_of_what_others_change() {
+fn listeners_receive_external_changes() {
     let (world, notes) = listening("push=inotify");
     let p = &world.p;
     write_host(&world.host("f"), b"1");
@@ -86,7 +87,7 @@ fn listeners_are_told_of_what_others_change() {
     assert_eq!(p.stat("/h/h").unwrap().number, file);
     assert!(p.stat("/h/f").is_err());
     notes.settle();
-    // Where it is now it is told of, too.
+    // Changes at its new position are reported, too.
     File::options()
         .write(true)
         .open(world.host("h"))
@@ -100,7 +101,7 @@ fn listeners_are_told_of_what_others_change() {
 }
 
 #[test]
-fn nobody_is_told_of_our_own_changes() {
+fn own_changes_are_not_reported() {
     let (world, notes) = listening("push=inotify");
     let p = &world.p;
     p.stat("/h").unwrap();
@@ -121,17 +122,17 @@ fn nobody_is_told_of_our_own_changes() {
     p.unlink("/h/d/i").unwrap();
     p.symlink("x", "/h/d/l").unwrap();
     pause(Duration::from_millis(50));
-    let told: Vec<_> = notes
+    let reported: Vec<_> = notes
         .all()
         .into_iter()
         .filter(|note| note.starts_with("name"))
         .collect();
-    assert_eq!(told, [""; 0], "names");
+    assert_eq!(reported, [""; 0], "names");
     p.close(fd).unwrap();
 }
 
 #[test]
-fn an_unchanged_file_is_not_asked_for() {
+fn unchanged_file_is_not_revalidated() {
     let folder = tempfile::tempdir().unwrap();
     write_host(&folder.path().join("f"), b"1");
     let kernel = Kernel::new(KernelOptions::default());
@@ -142,11 +143,11 @@ fn an_unchanged_file_is_not_asked_for() {
             &MountOptions::parse("push=inotify").unwrap(),
         )
         .unwrap();
-    let who = Credentials::root();
-    let caller = Caller::new(&kernel, &who, 0);
+    let root = Credentials::root();
+    let caller = Caller::new(&kernel, &root, 0);
     let root = caller.root();
     let file = caller.lookup(&root, b"f").unwrap().unwrap();
-    // The change is young: it is asked for once more.
+    // The change is recent: the file is revalidated once more.
     eventually("an end of questions", Duration::from_millis(200), || {
         file.stat().unwrap();
         root.stat().unwrap();
@@ -168,14 +169,14 @@ fn an_unchanged_file_is_not_asked_for() {
 }
 
 #[test]
-fn a_file_with_several_names_is_told_of_by_any() {
+fn file_with_several_names_is_watched_itself() {
     let (world, _notes) = listening("push=inotify");
     let p = &world.p;
     std::fs::create_dir(world.host("unseen")).unwrap();
     write_host(&world.host("f"), b"1");
     std::fs::hard_link(world.host("f"), world.host("unseen/g")).unwrap();
     for round in 0..10_u8 {
-        // Until it is believed for ever.
+        // Until the file is valid without end.
         for _ in 0..20 {
             p.stat("/h/f").unwrap();
             pause(Duration::from_millis(2));
@@ -191,7 +192,7 @@ fn a_file_with_several_names_is_told_of_by_any() {
 }
 
 #[test]
-fn an_overflow_makes_everything_doubtful() {
+fn queue_overflow_invalidates_everything() {
     let (world, notes) = listening("push=inotify");
     let p = &world.p;
     for number in 0..50 {
@@ -207,7 +208,7 @@ fn an_overflow_makes_everything_doubtful() {
         support::report_skip("the queue of events is too long to fill");
         return;
     }
-    // Others are faster than whoever listens: the listener is held up.
+    // The external writer is faster than the listener, which is blocked.
     struct Slow;
     impl ChangeListener for Slow {
         fn changed(&self, _: Change<'_>) {
@@ -217,7 +218,7 @@ fn an_overflow_makes_everything_doubtful() {
     let slow: Arc<dyn ChangeListener> = Arc::new(Slow);
     assert!(world.kernel.listen("/h", Arc::downgrade(&slow)).unwrap());
     for round in 0..2 * most {
-        // Two in turn, or they are taken together.
+        // Two alternating files, as equal events in succession are merged.
         let name = if round % 2 == 0 { "f0" } else { "f1" };
         rustix::fs::utimensat(
             rustix::fs::CWD,
@@ -248,28 +249,37 @@ fn an_overflow_makes_everything_doubtful() {
     }
 }
 
-/// Set for the same test in a user namespace that has few watches.
+/// Set when the same test runs in a user namespace with few watches.
 const FEW: &str = "FOLIO_FEW_WATCHES";
 
+/// Runs the current test again in a user namespace with three watches.
+fn run_with_few_watches() {
+    support::requires!(root, user_namespaces);
+    let own = std::env::current_exe().unwrap();
+    let mut again = support::require::with_watches(3, own.as_os_str());
+    let test = std::thread::current();
+    again
+        .args(["--exact", test.name().unwrap(), "--nocapture"])
+        .env(FEW, "1");
+    support::tools::succeed(&mut again);
+}
+
+/// Creates directories `d0` to `d5`, each with a file `f`.
+fn create_directories(folder: &Path) {
+    for number in 0..6 {
+        std::fs::create_dir(folder.join(format!("d{number}"))).unwrap();
+        write_host(&folder.join(format!("d{number}/f")), b"1");
+    }
+}
+
 #[test]
-fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
+fn exhausted_watches_fall_back_to_ttl_with_warning() {
     if std::env::var_os(FEW).is_none() {
-        support::requires!(root, user_namespaces);
-        let own = std::env::current_exe().unwrap();
-        let mut again = support::require::with_watches(3, own.as_os_str());
-        let test = std::thread::current();
-        again
-            .args(["--exact", test.name().unwrap(), "--nocapture"])
-            .env(FEW, "1");
-        support::tools::succeed(&mut again);
-        return;
+        return run_with_few_watches();
     }
     let folder = tempfile::tempdir().unwrap();
     let host = |name: String| folder.path().join(name);
-    for number in 0..6 {
-        std::fs::create_dir(host(format!("d{number}"))).unwrap();
-        write_host(&host(format!("d{number}/f")), b"1");
-    }
+    create_directories(folder.path());
     let kernel = Kernel::new(KernelOptions::default());
     kernel
         .mount_hostfs(
@@ -281,8 +291,8 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
     let notes = Arc::new(Notes::default());
     let listener: Arc<dyn ChangeListener> = notes.clone();
     assert!(kernel.listen("/", Arc::downgrade(&listener)).unwrap());
-    let who = Credentials::root();
-    let caller = Caller::new(&kernel, &who, 0);
+    let root = Credentials::root();
+    let caller = Caller::new(&kernel, &root, 0);
     let directory = |number| {
         caller
             .lookup(&caller.root(), format!("d{number}").as_bytes())
@@ -290,15 +300,15 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
             .unwrap()
     };
     let file = |number: usize| caller.lookup(&directory(number), b"f").unwrap().unwrap();
-    // One watch is the root's, two are those of the first directories.
+    // One watch is on the root, two are on the first directories.
     let files: Vec<_> = (0..6).map(file).collect();
-    let is_believed_for_ever = |number: usize| {
+    let is_valid_forever = |number: usize| {
         files[number].stat().unwrap();
         files[number].ttl() == Duration::MAX
     };
     for number in [0, 1] {
         eventually("an end of questions", Duration::from_secs(5), || {
-            is_believed_for_ever(number)
+            is_valid_forever(number)
         });
     }
     for file in &files[2..] {
@@ -325,19 +335,19 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
             caller.lookup(&directory(number), b"g").unwrap().is_some()
         });
     }
-    // Once there are more, they are used.
+    // Additional watches are used as soon as there are some.
     std::fs::write(support::require::WATCHES_MAX, "100").unwrap();
     for number in 2..6 {
         eventually("an end of questions", Duration::from_secs(5), || {
             caller.lookup(&directory(number), b"f").unwrap();
-            is_believed_for_ever(number)
+            is_valid_forever(number)
         });
     }
     assert_eq!(kernel.warnings("/").unwrap().len(), 1);
 }
 
 #[test]
-fn what_cannot_be_told_is_said() {
+fn missing_notifications_cause_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/proc/self", folder.path().join("share")).unwrap();
     let world = World::on(folder, "push=auto");

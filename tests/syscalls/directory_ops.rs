@@ -1,4 +1,4 @@
-//! Making, linking, moving and taking away names.
+//! Creating, linking, moving and removing names.
 
 use crate::{CREATE, READ, fails, list, mode, read, touch, user, world, write};
 use folio::Process;
@@ -10,7 +10,7 @@ fn rename2(p: &Process, from: &str, to: &str, flags: RenameFlags) -> folio::Resu
 }
 
 #[test]
-fn making() {
+fn create_calls_match_linux() {
     let (kernel, p) = world();
     p.mkdir("/d", 0o7777).unwrap();
     assert_eq!(mode(&p, "/d"), 0o1777);
@@ -84,7 +84,7 @@ fn setgid_directories() {
 }
 
 #[test]
-fn taking_away() {
+fn unlink_and_rmdir_match_linux() {
     let (_kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     p.mkdir("/d/sub", 0o755).unwrap();
@@ -175,7 +175,7 @@ fn hard_links() {
 }
 
 #[test]
-fn renaming() {
+fn rename_matches_linux() {
     let (_kernel, p) = world();
     for directory in ["/a", "/a/b", "/a/b/c", "/empty", "/full"] {
         p.mkdir(directory, 0o755).unwrap();
@@ -226,7 +226,7 @@ fn renaming() {
 }
 
 #[test]
-fn two_names_of_one_inode_stay() {
+fn rename_of_two_links_of_one_inode_does_nothing() {
     let (_kernel, p) = world();
     touch(&p, "/f", 0o644);
     p.link("/f", "/g").unwrap();
@@ -235,7 +235,7 @@ fn two_names_of_one_inode_stay() {
 }
 
 #[test]
-fn exchanging() {
+fn rename_exchange_swaps_names() {
     let (_kernel, p) = world();
     for directory in ["/a", "/b", "/b/sub"] {
         p.mkdir(directory, 0o755).unwrap();
@@ -257,7 +257,7 @@ fn exchanging() {
 }
 
 #[test]
-fn moving_a_directory_writes_into_it() {
+fn moving_a_directory_needs_write_access() {
     let (kernel, p) = world();
     p.mkdir("/a", 0o777).unwrap();
     p.mkdir("/b", 0o777).unwrap();

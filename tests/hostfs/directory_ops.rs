@@ -1,4 +1,4 @@
-//! What we make, move and take away is so on the host.
+//! Names and attributes: changes through Folio reach the host.
 
 use super::{World, errno, support, write_host};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags};
@@ -7,7 +7,7 @@ use folio::{Errno, Kernel, KernelOptions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 #[test]
-fn new_inodes_are_as_asked_whatever_the_hosts_umask() {
+fn new_inodes_ignore_the_hosts_umask() {
     requires!(root);
     let world = World::new("ttl=0");
     let p = world.kernel.process(Credentials::user(7, 8, Vec::new()));
@@ -22,15 +22,15 @@ fn new_inodes_are_as_asked_whatever_the_hosts_umask() {
     p.symlink("target", "/h/l").unwrap();
     rustix::process::umask(before);
     for (name, mode) in [("f", 0o666), ("d", 0o776)] {
-        let told = std::fs::metadata(world.host(name)).unwrap();
+        let stat = std::fs::metadata(world.host(name)).unwrap();
         assert_eq!(
-            (told.mode() & 0o7777, told.uid(), told.gid()),
+            (stat.mode() & 0o7777, stat.uid(), stat.gid()),
             (mode, 7, 8),
             "{name}"
         );
     }
-    let told = std::fs::symlink_metadata(world.host("l")).unwrap();
-    assert_eq!((told.uid(), told.gid()), (7, 8));
+    let stat = std::fs::symlink_metadata(world.host("l")).unwrap();
+    assert_eq!((stat.uid(), stat.gid()), (7, 8));
     assert_eq!(
         std::fs::read_link(world.host("l")).unwrap().to_str(),
         Some("target")
@@ -38,7 +38,7 @@ fn new_inodes_are_as_asked_whatever_the_hosts_umask() {
 }
 
 #[test]
-fn a_file_that_may_not_be_written_is_written_by_who_made_it() {
+fn read_only_file_is_writable_by_its_creator() {
     let world = World::new("");
     let p = &world.p;
     let fd = p
@@ -50,7 +50,7 @@ fn a_file_that_may_not_be_written_is_written_by_who_made_it() {
 }
 
 #[test]
-fn renames_do_what_they_say() {
+fn renames_match_the_host() {
     for words in ["ttl=0,push=off", "ttl=inf,push=off", "push=inotify"] {
         let world = World::new(words);
         let p = &world.p;
@@ -74,7 +74,7 @@ fn renames_do_what_they_say() {
         assert_eq!(world.read("/h/e/c").unwrap(), b"a");
         assert_eq!(world.list("/h"), ["e"]);
         assert_eq!(errno(p.stat("/h/d")), Some(Errno::NOENT));
-        // An open file and a place to stand survive.
+        // An open file and a working directory stay usable.
         p.chdir("/h/e").unwrap();
         let fd = p.open("c", OpenFlags::RDWR, 0).unwrap();
         p.mkdir("/h/x", 0o755).unwrap();
@@ -93,7 +93,7 @@ fn renames_do_what_they_say() {
 }
 
 #[test]
-fn unnamed_files_get_names() {
+fn unnamed_file_can_be_linked() {
     let world = World::new("ttl=0");
     let p = &world.p;
     let flags = OpenFlags::TMPFILE | OpenFlags::RDWR;
@@ -108,7 +108,7 @@ fn unnamed_files_get_names() {
 }
 
 #[test]
-fn a_long_listing_goes_on_where_it_was() {
+fn long_listing_continues_at_its_cookie() {
     let world = World::new("push=off");
     let p = &world.p;
     for number in 0..3000 {
@@ -125,7 +125,7 @@ fn a_long_listing_goes_on_where_it_was() {
             break;
         }
         names.extend(entries.into_iter().map(|entry| entry.name));
-        // Others change it meanwhile.
+        // An external writer changes the directory meanwhile.
         std::fs::remove_file(world.host("victim")).ok();
         write_host(&world.host("victim"), b"");
     }
@@ -139,7 +139,7 @@ fn a_long_listing_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_tree_deeper_than_there_are_descriptors_can_be_walked() {
+fn tree_deeper_than_descriptor_limit_is_walked() {
     let world = World::new("ttl=0,push=off");
     let p = &world.p;
     let mut path = String::from("/h");
@@ -153,7 +153,7 @@ fn a_tree_deeper_than_there_are_descriptors_can_be_walked() {
 }
 
 #[test]
-fn extended_attributes_and_acls_are_the_hosts() {
+fn xattrs_and_acls_are_stored_on_the_host() {
     requires!(root);
     let world = World::new("ttl=0,map=u:0:0:1000,map=u:1000:5000:1000");
     let p = &world.p;
@@ -207,25 +207,25 @@ fn extended_attributes_and_acls_are_the_hosts() {
         acl(1001)
     );
     let may = |uid| {
-        let who = world
+        let user = world
             .kernel
             .process(Credentials::user(uid, uid, Vec::new()));
-        who.access("/h/f", 4).is_ok()
+        user.access("/h/f", 4).is_ok()
     };
     assert!(may(1001) && !may(1002));
 }
 
 #[test]
-fn owners_are_called_otherwise_inside() {
+fn owners_are_mapped() {
     requires!(root);
     let world = World::new("ttl=0,map=u:0:1000:10,map=g:0:2000:10");
     let p = &world.p;
     world.write("/h/f", b"1").unwrap();
-    let told = std::fs::metadata(world.host("f")).unwrap();
-    assert_eq!((told.uid(), told.gid()), (1000, 2000));
+    let stat = std::fs::metadata(world.host("f")).unwrap();
+    assert_eq!((stat.uid(), stat.gid()), (1000, 2000));
     p.chown("/h/f", Some(3), Some(4)).unwrap();
-    let told = std::fs::metadata(world.host("f")).unwrap();
-    assert_eq!((told.uid(), told.gid()), (1003, 2004));
+    let stat = std::fs::metadata(world.host("f")).unwrap();
+    assert_eq!((stat.uid(), stat.gid()), (1003, 2004));
     let seen = p.stat("/h/f").unwrap();
     assert_eq!((seen.uid, seen.gid), (3, 4));
     assert_eq!(errno(p.chown("/h/f", Some(10), None)), Some(Errno::INVAL));
@@ -241,7 +241,7 @@ fn owners_are_called_otherwise_inside() {
 }
 
 #[test]
-fn a_share_for_reading_stays_as_it_is() {
+fn read_only_share_is_not_changed() {
     let world = World::new("ro,ttl=0");
     write_host(&world.host("f"), b"1");
     let p = &world.p;
@@ -255,7 +255,7 @@ fn a_share_for_reading_stays_as_it_is() {
 }
 
 #[test]
-fn several_devices_have_numbers_of_their_own() {
+fn inode_numbers_of_several_devices_differ() {
     requires!(root);
     let world = World::new("ttl=0");
     std::fs::create_dir(world.host("proc")).unwrap();
@@ -290,7 +290,7 @@ fn several_devices_have_numbers_of_their_own() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_refused_by_name() {
+fn failed_mount_names_the_path() {
     let kernel = Kernel::new(KernelOptions::default());
     let folder = tempfile::tempdir().unwrap();
     let mount = |path: &std::path::Path, words: &str| {
