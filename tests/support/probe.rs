@@ -136,7 +136,10 @@ pub(crate) fn locks(path: &Path) {
         let word = |step: &str| format!("{name}:{step}");
         let file = open(path);
         kind.lock(&file, Step::Take, BYTES).unwrap();
-        assert!(!another_gets(&word("take"), path), "{name}: two processes hold it");
+        assert!(
+            !another_gets(&word("take"), path),
+            "{name}: two processes hold it"
+        );
         assert!(
             !another_gets(&word("share"), path),
             "{name}: an exclusive lock is shared"
