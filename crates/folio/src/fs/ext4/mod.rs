@@ -38,7 +38,7 @@
 //! one per device); a block device below. Knows no other file system.
 //!
 //! Lock order, outermost first: the VFS's inode locks; the right to commit (`Journal::committer`);
-//! an operation's handle (`Volume::start`); pages; a store's handle (`Gate::start_store`);
+//! an operation's handle (`Volume::start`); pages; a store's handle (`OperationGate::start_store`);
 //! `Ext4Inode::state`; `Ext4::orphans`; `Volume::superblock`; `Volume::space`; metadata pages. The
 //! lists of inodes in `Ext4` and `Volume::first_error` are leaves: nothing is locked, and no inode
 //! dropped, while one is held. A thread within an operation never waits for a commit, and a commit

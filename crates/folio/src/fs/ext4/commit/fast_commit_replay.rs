@@ -42,7 +42,7 @@ impl Ext4 {
     /// Applies `changes` to the file system on `device`, and writes everything to its place.
     ///
     /// # Errors
-    /// EOPNOTSUPP for features that Folio does not write; EUCLEAN for changes that cannot be.
+    /// EOPNOTSUPP for features that Folio does not write; EUCLEAN for invalid changes.
     pub(crate) fn replay_fast_commits(
         device: &Arc<dyn Device>,
         cache: &Arc<PageCache>,

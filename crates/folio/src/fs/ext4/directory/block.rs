@@ -80,7 +80,7 @@ impl<'a> Entry<'a> {
     /// Decodes the entry at `offset` of `region`, at whose end entries end.
     ///
     /// # Errors
-    /// EUCLEAN for an entry that cannot be.
+    /// EUCLEAN for an invalid entry.
     #[inline]
     pub(crate) fn at(region: &'a [u8], offset: usize) -> Result<Self> {
         let rest = region.get(offset..).unwrap_or_default();

@@ -136,21 +136,21 @@ impl Ext4Inode {
             Purpose::SmallFile
         };
         let goal = state.map.goal(LogicalBlock(run.start));
-        let want = run.len() as u32;
+        let len_max = run.len() as u32;
         let allocated = {
             let mut space = self.fs.volume.space.lock();
             let allocated = space.allocate(
                 &self.fs.volume.geometry,
                 &self.fs.volume.metadata,
                 goal,
-                want,
+                len_max,
                 purpose,
                 true,
             )?;
             space.release(allocated.end - allocated.start);
             allocated
         };
-        // At most `want`, so it has 32 bits.
+        // At most `len_max`, so it has 32 bits.
         let len = (allocated.end - allocated.start) as u32;
         state
             .delayed

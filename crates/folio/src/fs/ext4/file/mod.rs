@@ -13,7 +13,8 @@
 //! Neighbors: the VFS's calls above (operations/), commits, which write ordered files; the inode
 //! below, which holds the block map, and the page cache beside.
 //!
-//! Lock order: pages; a store's handle (`Gate::start_store`); `Ext4Inode::state`; `Volume::space`.
+//! Lock order: pages; a store's handle (`OperationGate::start_store`); `Ext4Inode::state`;
+//! `Volume::space`.
 //!
 //! Invariants:
 //! 1. A block is reserved (`Space::reserve`) before a page that needs it becomes dirty.

@@ -84,7 +84,7 @@ impl InodeState {
     /// Decodes an inode whose bytes on disk are `bytes`. Its block map is still empty.
     ///
     /// # Errors
-    /// EUCLEAN for fields that cannot be.
+    /// EUCLEAN for invalid fields.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let mut padded = [0; size_of::<RawInode>()];
         let extra = if bytes.len() > INODE_BASE_LEN {

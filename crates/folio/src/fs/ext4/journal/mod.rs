@@ -14,7 +14,10 @@
 //!                 device            ring.rs disk.rs: location and bytes of the log
 //! ```
 //!
-//! Neighbours: `Ext4` decides when to commit and what is in a transaction; below is the device.
+//! `metadata.rs` has the metadata blocks in the page cache, which a commit copies; `thread.rs` the
+//! periodic thread that commits.
+//!
+//! Neighbors: `Ext4` decides when to commit and what is in a transaction; below is the device.
 //! It has no access to inodes. Format: the kernel's Documentation/filesystems/ext4/journal.rst.
 //!
 //! Unlike jbd2, a block is copied once per transaction, when the transaction is closed, and no

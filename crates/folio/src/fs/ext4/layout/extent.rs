@@ -90,7 +90,7 @@ pub(crate) fn split_for_disk(extent: Extent) -> impl Iterator<Item = Extent> {
 /// must have, unless it is a root.
 ///
 /// # Errors
-/// EUCLEAN for a header that cannot be.
+/// EUCLEAN for an invalid header.
 pub(crate) fn parse_node(bytes: &[u8], depth: Option<u16>) -> Result<(RawExtentHeader, &[u8])> {
     let (header, entries) = RawExtentHeader::read_from_prefix(bytes)
         .map_err(|_| Error::corrupt("extent node cut short"))?;
@@ -104,7 +104,8 @@ pub(crate) fn parse_node(bytes: &[u8], depth: Option<u16>) -> Result<(RawExtentH
             header.entries.get(),
             header.max.get()
         )
-    } else if header.depth.get() > DEPTH_MAX || depth.is_some_and(|want| want != header.depth.get())
+    } else if header.depth.get() > DEPTH_MAX
+        || depth.is_some_and(|expected| expected != header.depth.get())
     {
         format!("extent node has depth {}", header.depth.get())
     } else {

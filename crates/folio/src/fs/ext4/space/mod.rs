@@ -64,8 +64,8 @@ pub(crate) struct Space {
     free_blocks: u64,
     free_inodes: u64,
     reserved_blocks: u64,
-    /// Kept for root and whom the superblock or the mount names.
-    kept_blocks: u64,
+    /// Reserved for root and the owners that the superblock or the mount names.
+    root_reserved_blocks: u64,
     /// Free blocks that cannot be used before the transaction that freed them is durable.
     pending_blocks: u64,
     /// Whether freed blocks wait for their transaction (with a journal).
@@ -90,14 +90,15 @@ impl Space {
         let small = METADATA_REGION_BLOCKS.min(u64::from(superblock.blocks_per_group) / 16);
         let first = superblock.first_data_block;
         let cursors = [first, first + small, superblock.group_start(large_group)];
-        let kept_blocks = superblock.reserved_blocks() / u64::from(superblock.cluster_blocks);
+        let root_reserved_blocks =
+            superblock.reserved_blocks() / u64::from(superblock.cluster_blocks);
         Self {
             groups,
             zones,
             free_blocks,
             free_inodes,
             reserved_blocks: 0,
-            kept_blocks,
+            root_reserved_blocks,
             pending_blocks: 0,
             defers_frees: false,
             dirty_groups: BTreeSet::new(),
@@ -131,7 +132,7 @@ impl Space {
         if may_use_reserved_blocks() {
             available
         } else {
-            available.saturating_sub(self.kept_blocks)
+            available.saturating_sub(self.root_reserved_blocks)
         }
     }
 
@@ -177,7 +178,7 @@ impl Space {
         self.reserved_blocks = self.reserved_blocks.saturating_sub(count);
     }
 
-    /// Allocates up to `want` blocks in one run, at `goal` if possible. With `is_reserved` they
+    /// Allocates up to `len_max` blocks in one run, at `goal` if possible. With `is_reserved` they
     /// come out of the caller's reservation, which the caller then releases.
     ///
     /// # Errors
@@ -187,7 +188,7 @@ impl Space {
         superblock: &Superblock,
         metadata: &Metadata,
         goal: Option<PhysicalBlock>,
-        want: u32,
+        len_max: u32,
         purpose: Purpose,
         is_reserved: bool,
     ) -> Result<Range<u64>> {
@@ -196,30 +197,32 @@ impl Space {
         } else {
             self.available_blocks()
         };
-        let want = u64::from(want).min(left) as u32;
-        if want == 0 {
+        let len_max = u64::from(len_max).min(left) as u32;
+        if len_max == 0 {
             return Err(Errno::NOSPC.into());
         }
-        if !is_reserved && self.for_caller(self.available_blocks()) < u64::from(want) {
+        if !is_reserved && self.for_caller(self.available_blocks()) < u64::from(len_max) {
             return Err(Errno::NOSPC.into());
         }
         if let Some(goal) = goal.filter(|g| g.0 < superblock.block_count)
-            && let Some(run) = self.take_at(superblock, metadata, goal.0, want)?
+            && let Some(run) = self.take_at(superblock, metadata, goal.0, len_max)?
         {
             return Ok(run);
         }
-        let mut need = want.min(superblock.blocks_per_group / 2);
+        let mut len_min = len_max.min(superblock.blocks_per_group / 2);
         loop {
-            if let Some(run) = self.take_from_cursor(superblock, metadata, need, want, purpose)? {
+            if let Some(run) =
+                self.take_from_cursor(superblock, metadata, len_min, len_max, purpose)?
+            {
                 return Ok(run);
             }
-            if need == 1 {
+            if len_min == 1 {
                 return Err(Error::new(
                     Errno::NOSPC,
                     "free block count and bitmaps disagree: run e2fsck",
                 ));
             }
-            need = need.div_ceil(2);
+            len_min = len_min.div_ceil(2);
         }
     }
 
@@ -229,7 +232,7 @@ impl Space {
         superblock: &Superblock,
         metadata: &Metadata,
         goal: u64,
-        want: u32,
+        len_max: u32,
     ) -> Result<Option<Range<u64>>> {
         let (number, bit) = superblock.group_of(goal.max(superblock.first_data_block));
         let Some(group) = self
@@ -241,22 +244,22 @@ impl Space {
         };
         let bitmap = group.load_blocks(number, superblock, metadata)?;
         let run = bitmap
-            .next_clear_run(bit, want)
+            .next_clear_run(bit, len_max)
             .filter(|run| run.start == bit);
-        match run.filter(|run| run.len() as u32 >= want.min(CONTINUATION_MIN)) {
+        match run.filter(|run| run.len() as u32 >= len_max.min(CONTINUATION_MIN)) {
             Some(run) => Ok(Some(self.take(superblock, number, run))),
             None => Ok(None),
         }
     }
 
-    /// Allocates the first run of at least `need` blocks after the purpose's cursor, which wraps
+    /// Allocates the first run of at least `len_min` blocks after the purpose's cursor, which wraps
     /// around once.
     fn take_from_cursor(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
-        need: u32,
-        want: u32,
+        len_min: u32,
+        len_max: u32,
         purpose: Purpose,
     ) -> Result<Option<Range<u64>>> {
         let cursor = self.cursors[purpose as usize].min(superblock.block_count - 1);
@@ -266,7 +269,7 @@ impl Space {
             let number = (u64::from(first) + u64::from(step))
                 .rem_euclid(u64::from(superblock.group_count)) as u32;
             let group = &mut self.groups[number as usize];
-            if group.longest_free_run.min(group.free_blocks()) < need {
+            if group.longest_free_run.min(group.free_blocks()) < len_min {
                 continue;
             }
             let from = if step == 0 { first_bit } else { 0 };
@@ -274,8 +277,8 @@ impl Space {
             let mut longest = 0;
             let mut at = from;
             let mut found = None;
-            while let Some(run) = bitmap.next_clear_run(at, want) {
-                if run.len() as u32 >= need {
+            while let Some(run) = bitmap.next_clear_run(at, len_max) {
+                if run.len() as u32 >= len_min {
                     found = Some(run);
                     break;
                 }

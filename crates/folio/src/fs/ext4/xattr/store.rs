@@ -76,8 +76,8 @@ impl Ext4Inode {
     /// is not changed before [`Ext4Inode::apply_xattr`].
     ///
     /// # Errors
-    /// EOPNOTSUPP for an unknown name, EACCES for a default ACL on a file, EINVAL for an ACL that
-    /// cannot be.
+    /// EOPNOTSUPP for an unknown name, EACCES for a default ACL on a file, EINVAL for an
+    /// invalid ACL.
     pub(crate) fn plan_xattr(&self, name: &[u8], value: Option<&[u8]>) -> Result<XattrChange> {
         let (index, suffix) = format::split_name(name)?;
         let mut change = XattrChange {
