@@ -569,7 +569,7 @@ fn tune_refuses_invalid_values() {
     dir.fails(
         &["tune", "disk.img", "-L", "seventeen letters"],
         1,
-        "label is 17 bytes",
+        "17 bytes long",
     );
     dir.fails(
         &["tune", "disk.img", "--mount-opts", "foo"],

@@ -28,8 +28,8 @@ Nothing is changed. The command reads files, and a part of them twice, so this p
 --write-probe it writes temporary files beside each path. One has no name and disappears with the command, however that
 ends. Further ones are renamed in a hidden directory, .folio-doctor-*, which stays behind only if the command is killed.
 
-Each fault has its evidence, its certainty (certain: counted; likely: one step inferred; hint: other causes are
-possible), and a command that fixes it. ? marks facts that could not be determined, with the reason.
+Each fault has its evidence, its certainty, and a command that fixes it. Certain means counted, likely means one step
+inferred, hint means that other causes are possible. ? marks facts that could not be determined, with the reason.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined.";
 

@@ -23,8 +23,8 @@ refused, and readers too unless --read-only is given.
 Any program that can connect can read the image and, without --read-only, write it: there are no passwords and no
 encryption. Keep a socket in a private directory, and a port on 127.0.0.1.
 
-IMAGE@2 serves only the second partition. If clients may write to a raw image, specify its format with -f raw here and
-wherever it is opened later: otherwise they could make it look like an image of another format.
+IMAGE@2 serves only the second partition. If clients may write to a raw image, specify -f raw here and wherever it is
+opened later. Otherwise they could make it look like an image of another format.
 
 Examples:
   folio serve nbd disk.qcow2 --socket /tmp/disk.sock

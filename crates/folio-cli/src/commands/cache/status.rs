@@ -24,9 +24,10 @@ Examples:
   folio cache status --summarize --watch 1 /srv    the total, every second
   folio cache status --json /srv/index | jq .resident_bytes
 
-EVICTED was in memory before; RECENTLY is the part that a little more memory would have kept. ? marks values that the
-kernel does not report: all values of other users' files without write permission, and all but CACHED on overlays and
-before Linux 6.5.";
+EVICTED was in memory before; RECENTLY is the part that a little more memory would have kept.
+
+? marks values that the kernel does not report: all values of other users' files without write permission. On overlays
+and before Linux 6.5 it reports only CACHED.";
 
 /// Show how much of files and trees is in memory
 #[derive(Args)]

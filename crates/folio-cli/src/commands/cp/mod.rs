@@ -47,8 +47,8 @@ Examples:
   folio cp app.conf disk.img:/etc/                 one file into a directory of an image
   folio cp -r a.img:/home b.img@2:/                from image to image, into the second partition
 
-An argument names an image if the text before its first ':' is an existing file (or, with --create, the destination),
-and a '/' or nothing follows the ':'. Any other argument is a path on the host; ./a:/b is always one.
+An argument names an image if its first ':' is followed by '/' or nothing, and the text before it is an existing file.
+With --create the file of DESTINATION need not exist. Any other argument is a path on the host; ./a:/b is always one.
 
 If DESTINATION is a directory, sources go into it under their own names. A symbolic link at the place of a copied file
 is replaced, never followed. With SOURCE_DATE_EPOCH and --uuid, two copies of the same tree are identical byte for

@@ -37,8 +37,8 @@ Examples:
 
 A recipe has one path per line; + GLOB and - GLOB work like --include and --exclude, and # starts a comment.
 
-Pages in memory are not read again. 16 threads read the files in the order of their inodes, or, on disks that seek, in
-the order of their places on the disk. Symbolic links below the paths are followed only with -L.";
+Pages in memory are not read again. 16 threads read the files in the order of their inodes. On disks that seek they
+read in the order of the places on the disk. Symbolic links below the paths are followed only with -L.";
 
 /// Read files into the page cache of the host's kernel
 #[derive(Args)]
