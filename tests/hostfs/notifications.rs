@@ -272,6 +272,14 @@ fn create_directories(folder: &Path) {
     }
 }
 
+/// Returns a kernel with a directory mounted at `/`, with change notifications.
+fn mount_with_inotify(folder: &Path) -> Arc<Kernel> {
+    let kernel = Kernel::new(KernelOptions::default());
+    let options = MountOptions::parse("push=inotify").unwrap();
+    kernel.mount_hostfs(folder, "/", &options).unwrap();
+    kernel
+}
+
 #[test]
 fn exhausted_watches_fall_back_to_ttl_with_warning() {
     if std::env::var_os(FEW).is_none() {
@@ -280,14 +288,7 @@ fn exhausted_watches_fall_back_to_ttl_with_warning() {
     let folder = tempfile::tempdir().unwrap();
     let host = |name: String| folder.path().join(name);
     create_directories(folder.path());
-    let kernel = Kernel::new(KernelOptions::default());
-    kernel
-        .mount_hostfs(
-            folder.path(),
-            "/",
-            &MountOptions::parse("push=inotify").unwrap(),
-        )
-        .unwrap();
+    let kernel = mount_with_inotify(folder.path());
     let notes = Arc::new(Notes::default());
     let listener: Arc<dyn ChangeListener> = notes.clone();
     assert!(kernel.listen("/", Arc::downgrade(&listener)).unwrap());
