@@ -16,7 +16,7 @@
 //!   [traits: filesystem.rs, inode.rs (Inode, FileOperations)]  --- default data path ---> cache/
 //! ```
 //!
-//! Neighbors: `syscall` above calls [`Context`](walk::Context) and [`OpenFile`](file::OpenFile);
+//! Neighbors: `syscall` above calls `Context` (walk.rs) and `OpenFile` (file.rs);
 //! below are `cache`, and the file systems behind the traits.
 //!
 //! There are two path walks. The RCU walk takes no lock and no reference: under a pin
