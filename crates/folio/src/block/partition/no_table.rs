@@ -1,4 +1,5 @@
-//! Partition tables in a build without the Cargo feature `partitions`: a disk that has one is refused.
+//! Partition tables in a build without the Cargo feature `partitions`: a disk that has one is
+//! refused.
 
 use super::entry::Partition;
 use crate::base::{Error, Result};
