@@ -1,4 +1,4 @@
-//! What is told of a layer: fault, fine, note or unknown.
+//! The verdict on a layer: fault, fine, note or unknown.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -48,7 +48,7 @@ pub struct Check {
     pub evidence: String,
     /// The numbers of the evidence; only those that are known.
     pub numbers: serde_json::Map<String, Value>,
-    /// Commands that mend it.
+    /// Commands that fix it.
     pub remedies: Vec<String>,
 }
 
@@ -115,7 +115,7 @@ impl Check {
         self
     }
 
-    /// With a command that mends it.
+    /// Adds a command that fixes it.
     pub(crate) fn with_remedy(mut self, command: impl Into<String>) -> Self {
         self.remedies.push(command.into());
         self

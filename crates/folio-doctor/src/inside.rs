@@ -1,5 +1,6 @@
-//! A file inside an image, read through Folio: its own counters tell what the host's kernel leaves
-//! to be guessed.
+//! A file inside an image, read through Folio, whose counters report what the host's kernel does
+//! not.
+//!
 
 use crate::finding::{Certainty, Check};
 use crate::judge::blocks::is_fragmented;
@@ -16,7 +17,7 @@ use std::path::Path;
 const PAGE: u64 = 4096;
 /// Bytes asked for in one call.
 const PIECE: usize = 1 << 20;
-/// More tells no more.
+/// A larger sample gives the same result.
 const SAMPLE_MAX: u64 = 64 << 20;
 
 /// What was found out about a file inside an image.
@@ -170,7 +171,7 @@ impl Inside {
             _ => {
                 let room = (self.sampled_bytes * 2).next_power_of_two().max(64 << 20) >> 20;
                 let says =
-                    "Folio's page cache is too small: what was read is gone when it is read again";
+                    "Folio's page cache is too small: bytes are evicted before they are read again";
                 Check::fault("memory", "evicted", Certainty::Certain, says).with_remedy(format!(
                     "folio --cache {room}M cat {}",
                     quote(Path::new(name))
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_of_the_second_read_and_small_pieces_are_faults() {
+    fn second_read_misses_and_small_pieces_are_faults() {
         let faults = |checks: Vec<Check>| {
             checks
                 .into_iter()

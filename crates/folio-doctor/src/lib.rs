@@ -1,14 +1,13 @@
-//! Which layer makes a file slow: what can be found out about a file of the host, and what it
-//! means.
+//! The doctor: finds the layer that makes a file of the host slow, from facts that it measures.
 //!
 //! ```text
 //!   probe/    facts, counted wherever they can be       judge/    verdicts over facts alone
 //!     layers      file system, devices, what is below     page_cache   bypassed, cold, evicted, copied slowly
-//!     blocks      where the file lies (FIEMAP)            attributes   who is asked at each stat
+//!     blocks      the file's extents (FIEMAP)             attributes   the answer to each stat: cache or server
 //!     attributes  context switches of each statx(2)       blocks       holes, unwritten, fragments
 //!     reads       the same part read twice                image        what first writes into an image cost
 //!     rewrite     a temporary file, only if asked         file_system  delayed allocation, flush at close and rename
-//!     rename      another's name taken, only if asked
+//!     rename      a rename over a file, only if asked
 //!     memory      limits, pressure, refaults              device       the disk is the limit
 //!     image       clusters of an image
 //!         |                                                    ^
@@ -18,7 +17,7 @@
 //!
 //! [`inside`] does the same for a file inside an image, by Folio's own counters.
 //!
-//! Neighbours: `folio-cli` above; below, `folio-pagecache` for the kernel's page cache and `folio`
+//! Neighbors: `folio-cli` above; below, `folio-pagecache` for the kernel's page cache and `folio`
 //! for images.
 //!
 //! Invariants:

@@ -1,4 +1,4 @@
-//! A few files that stand for a directory.
+//! Sampling: a few files that represent a directory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 /// Entries that are looked at.
 const ENTRIES_MAX: usize = 20_000;
 
-/// The files that stand for a directory.
+/// The files that represent a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The largest, the one changed last, and one of the size in the middle; each once.
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_the_latest_and_the_one_in_the_middle_stand_for_a_tree() {
+    fn largest_latest_and_median_files_are_sampled() {
         let folder = tempfile::TempDir::new().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("below")).unwrap();

@@ -1,4 +1,4 @@
-//! Attributes: whether the kernel believes what it knows, or asks a server at each stat.
+//! Attributes: whether the kernel answers stat(2) from its cache or asks a server each time.
 
 use super::remedy;
 use crate::finding::{Certainty, Check};
@@ -59,7 +59,7 @@ mod tests {
     use crate::judge::scene::{faults, healthy};
 
     #[test]
-    fn who_waits_at_each_stat_is_told() {
+    fn wait_at_each_stat_is_a_fault() {
         let mut facts = healthy("fuse.bindfs");
         let found = facts.attributes.as_mut().unwrap();
         (found.switches, found.forced_switches) = (96, 3);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_now_and_then_is_no_fault() {
+    fn occasional_wait_is_fine() {
         let mut facts = healthy("fuse.bindfs");
         let found = facts.attributes.as_mut().unwrap();
         (found.switches, found.forced_switches) = (3, 2);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_time_to_live_is_told_and_a_long_one_is_not() {
+    fn short_time_to_live_is_reported_long_is_not() {
         let mut facts = healthy("fuse.bindfs");
         let found = facts.attributes.as_mut().unwrap();
         (

@@ -1,5 +1,5 @@
-//! Where the file lies: holes, unwritten places, fragments, compressed and shared parts; clusters
-//! of images.
+//! The blocks of the file: holes, unwritten extents, fragments, compressed and shared parts, and
+//! clusters of images.
 
 use super::file_system::first_write;
 use crate::finding::{Certainty, Check};
@@ -118,7 +118,7 @@ fn filled(facts: &Facts) -> String {
     }
     let copy = format!("cp --sparse=never --reflink=never {} {target}", quote(path));
     match fs_type(facts) {
-        // A file that is still empty can be told not to be compressed, and to be written in place.
+        // Compression and copy-on-write can be turned off while the file is empty.
         "btrfs" => format!("touch {target} && chattr +C {target} && {copy}"),
         _ => copy,
     }
@@ -135,7 +135,7 @@ fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
         return Check::unknown(
             LAYER,
             CAUSE,
-            "where the pieces of a compressed file end is not told",
+            "the file system does not report where the pieces of a compressed file end",
         );
     }
     let mean = blocks.placed_bytes / blocks.fragments.max(1);
@@ -179,7 +179,7 @@ fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
         .with_remedy(command)
 }
 
-/// Whether heads move on any disk below; none where no disk tells.
+/// Returns whether any disk below has moving heads; `None` if no disk reports it.
 pub(super) fn rotational(facts: &Facts) -> Option<bool> {
     let disks = facts.chain.iter().filter_map(|step| match &step.layer {
         Layer::Disk(disk) => disk.rotational,
@@ -188,7 +188,7 @@ pub(super) fn rotational(facts: &Facts) -> Option<bool> {
     disks.reduce(|one, other| one || other)
 }
 
-/// Compressed and shared parts: told, not blamed, since somebody asked for them.
+/// Compressed and shared parts: a note, not a fault, since a user asked for them.
 fn stored_otherwise(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
     let parts = [
         (
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn images_with_holes_or_unwritten_places_are_faults_and_other_files_are_not() {
+    fn holes_are_faults_in_images_only() {
         let mut facts = image("raw", None);
         assert_eq!(faults(&facts), [""; 0]);
         facts.blocks.as_mut().unwrap().hole_bytes = SIZE / 2;
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_that_are_missing_are_told() {
+    fn missing_clusters_are_a_fault() {
         let facts = image("qcow2", Some(SIZE));
         assert_eq!(faults(&facts), [""; 0]);
         let mut facts = image("qcow2", Some(0));
@@ -316,17 +316,17 @@ mod tests {
         if let Some(Ok(image)) = &mut facts.image {
             image.backing_bytes = Some(SIZE);
         }
-        let told = super::judge(&facts);
+        let found = super::judge(&facts);
         assert!(
-            told.iter().any(|check| check.says.contains("overlay")),
-            "{told:?}"
+            found.iter().any(|check| check.says.contains("overlay")),
+            "{found:?}"
         );
         facts.image = Some(Err("damaged".into()));
         assert_eq!(faults(&facts), [""; 0]);
     }
 
     #[test]
-    fn small_pieces_are_fragments_and_heads_make_them_likely() {
+    fn fragments_are_likely_faults_on_seeking_disks() {
         let mut facts = healthy("ext4");
         facts.blocks.as_mut().unwrap().fragments = 1000;
         assert_eq!(faults(&facts), ["fragmented"]);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_system_has_its_own_way_to_join_pieces_and_to_fill_a_file() {
+    fn remedy_for_fragments_fits_the_file_system() {
         for (fs_type, joined, filled) in [
             (
                 "ext4",
@@ -369,8 +369,8 @@ mod tests {
             let mut facts = healthy(fs_type);
             facts.path = "/mnt/a b.img".into();
             facts.blocks.as_mut().unwrap().fragments = 1000;
-            let told = super::fragments(&facts, facts.blocks.as_ref().unwrap());
-            assert!(told.remedies[0].starts_with(joined), "{told:?}");
+            let found = super::fragments(&facts, facts.blocks.as_ref().unwrap());
+            assert!(found.remedies[0].starts_with(joined), "{found:?}");
             assert!(
                 super::filled(&facts).starts_with(filled),
                 "{}",
@@ -388,8 +388,8 @@ mod tests {
             blocks.placed_bytes,
             blocks.fragments,
         ) = (SIZE, 0, 0);
-        let told = super::fragments(&facts, facts.blocks.as_ref().unwrap());
-        assert_eq!(told.verdict, Verdict::Unknown, "{told:?}");
+        let found = super::fragments(&facts, facts.blocks.as_ref().unwrap());
+        assert_eq!(found.verdict, Verdict::Unknown, "{found:?}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
     let pressure = facts.pressure.io_some_percent;
     if let Some(percent) = pressure {
         evidence.push_str(&format!(
-            ", somebody waited for a device {percent}% of the last minute"
+            ", tasks waited for a device {percent}% of the last minute"
         ));
     }
     let check = if share >= AT_LIMIT {

@@ -55,7 +55,7 @@ fn storing(facts: &Facts) -> Option<&FileSystem> {
             Layer::FileSystem(found) if !found.is_served() && found.fs_type != "overlay" => {
                 return Some(found);
             }
-            // What is below stores the image; the file is stored by whoever serves that.
+            // The layers below store the image; the server of the image stores the file.
             Layer::Path { is_image: true, .. } => return None,
             _ => {}
         }
@@ -92,7 +92,7 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
                 ""
             };
             let evidence = format!(
-                "what was just written had its place before anybody synced, in most of {tries} tries{also}"
+                "written data had its place on disk before any sync, in most of {tries} tries{also}"
             );
             let check = match has_option(own, "delalloc") {
                 Some(true) => in_spite_of_option(own).with_evidence(evidence),
@@ -125,7 +125,7 @@ fn in_spite_of_option(own: &FileSystem) -> Check {
         .with_remedy(format!("df -h {}", quote(&own.mount_point)))
 }
 
-/// What the options say; ext4's default is no fault until it is seen to cost.
+/// What the options say; ext4's default is not a fault unless it costs time.
 fn untried(own: &FileSystem) -> Check {
     if own.has("ro") {
         return Check::fine(LAYER, FLUSH, "mounted read-only: nothing is written");
@@ -212,7 +212,7 @@ fn renamed(facts: &Facts, own: &FileSystem, tried: &Fact<Vec<Rename>>) -> Check 
 
 fn unseen(what: &str) -> String {
     format!(
-        "whether {what} flushes it cannot be seen: neither places nor dirty pages of new files are told"
+        "whether {what} flushes it is unknown: the file system reports neither the blocks nor the dirty pages of new files"
     )
 }
 
@@ -224,7 +224,11 @@ fn with_tries(check: Check, tries: &[Flush<'_>], what: &str, own: &FileSystem) -
         .with("tries", tries.len() as u64)
         .with("flushed_tries", flushed as u64);
     if let Some([_, before, after]) = tries.iter().find(|one| is_flush(one)) {
-        evidence.push_str(&format!(": {}; before, {}", after.told(), before.told()));
+        evidence.push_str(&format!(
+            ": {}; before, {}",
+            after.describe(),
+            before.describe()
+        ));
         let delayed = |state: &crate::probe::rewrite::State| {
             state.blocks.as_ref().ok().map(|found| found.delayed_bytes)
         };
@@ -267,8 +271,7 @@ fn remedy(facts: &Facts, own: &FileSystem, cause: &str) -> String {
     }
 }
 
-/// Whether ext4 has an option on, by /proc/fs/ext4, which also tells of those that are on by
-/// default.
+/// Returns whether an ext4 mount option is on, from /proc/fs/ext4, which includes the defaults.
 fn has_option(own: &FileSystem, name: &str) -> Option<bool> {
     let no = format!("no{name}");
     let all = own.options.iter().chain(&own.effective);
@@ -346,22 +349,22 @@ mod tests {
     }
 
     #[test]
-    fn what_closing_a_rewritten_file_does_is_told() {
+    fn flush_at_close_of_a_rewritten_file_is_reported() {
         let facts = tried("ext4", LEN, LEN, 0);
         assert_eq!(faults(&facts), ["flush-on-truncate", "flush-on-rename"]);
-        let told = super::judge(&facts);
-        for check in &told[1..3] {
+        let found = super::judge(&facts);
+        for check in &found[1..3] {
             assert_eq!(check.remedies, ["mount -o remount,noauto_da_alloc /mnt"]);
             assert!(check.evidence.contains("in 5 of 5 tries"), "{check:?}");
             assert_eq!(check.numbers["delayed_before_bytes"], LEN);
             assert_eq!(check.numbers["delayed_after_bytes"], 0);
         }
         assert!(
-            told[2]
+            found[2]
                 .evidence
                 .ends_with("; 300 us, to a free name 30 us and no flush"),
             "{:?}",
-            told[2]
+            found[2]
         );
         assert_eq!(faults(&tried("ext4", LEN, LEN, LEN)), [""; 0]);
     }
@@ -376,8 +379,8 @@ mod tests {
             ),
             ("bcachefs", "findmnt --target /mnt"),
         ] {
-            let told = super::judge(&tried(fs_type, LEN, LEN, 0));
-            assert_eq!(told[1].remedies, [way], "{fs_type}");
+            let found = super::judge(&tried(fs_type, LEN, LEN, 0));
+            assert_eq!(found[1].remedies, [way], "{fs_type}");
         }
     }
 
@@ -403,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn no_delayed_allocation_is_told_by_trial_or_by_option() {
+    fn missing_delayed_allocation_is_detected() {
         for (fs_type, remedy) in [
             (
                 "ext4",
@@ -419,7 +422,7 @@ mod tests {
         set(&mut facts, "delalloc");
         assert_eq!(faults(&facts), ["no-delayed-allocation"]);
         assert_eq!(super::judge(&facts)[0].remedies, ["df -h /mnt"]);
-        // Others have no option that would turn it on.
+        // Other file systems have no option that turns it on.
         assert_eq!(faults(&tried("vfat", 0, 0, 0)), [""; 0]);
         assert_eq!(
             super::judge(&tried("vfat", 0, 0, 0))[0].verdict,
@@ -446,7 +449,7 @@ mod tests {
     /// A server that shows a folder has it stored by what is below; one that shows what is in an
     /// image stores it itself.
     #[test]
-    fn what_is_below_an_image_does_not_store_the_files_in_it() {
+    fn layers_below_an_image_do_not_store_its_files() {
         let mut facts = healthy("fuse.folio");
         let mut below = healthy("ext4").chain.remove(0);
         below.depth = 2;

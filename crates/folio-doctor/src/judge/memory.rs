@@ -40,7 +40,7 @@ fn evicted(facts: &Facts) -> Check {
         Ok(found) => match found.evicted_bytes {
             Some(evicted) => (found, evicted.min(found.size_bytes)),
             None => {
-                let why = "the kernel does not tell what it evicted of this file (no cachestat)";
+                let why = "the kernel does not report evictions of this file (no cachestat)";
                 return refaulted(facts).unwrap_or_else(|| Check::unknown(LAYER, CAUSE, why));
             }
         },
@@ -67,7 +67,7 @@ fn evicted(facts: &Facts) -> Check {
         "{} of {} evicted ({share}%){}",
         bytes(evicted),
         bytes(found.size_bytes),
-        told(facts)
+        evidence_text(facts)
     );
     let check = Check::fault(
         LAYER,
@@ -82,9 +82,9 @@ fn evicted(facts: &Facts) -> Check {
     with_remedies(counted(check, facts), facts)
 }
 
-/// Where the kernel does not tell what it evicted of this file, pages that come back tell that
-/// something was; that they are this file's is inferred from what had to come from the device
-/// meanwhile.
+/// Infers evictions where the kernel does not report them for this file: refaults on the machine
+/// show that pages were evicted, and reads from the device meanwhile suggest that they are this
+/// file's.
 fn refaulted(facts: &Facts) -> Option<Check> {
     let pages = facts.pressure.during?.refaulted_pages?;
     let reads = facts.reads.as_ref().ok()?;
@@ -98,7 +98,7 @@ fn refaulted(facts: &Facts) -> Option<Check> {
         "{} of {} read{}",
         bytes(back),
         bytes(reads.sampled_bytes),
-        told(facts)
+        evidence_text(facts)
     );
     let check = Check::fault(LAYER, CAUSE, Certainty::Hint, says).with_evidence(evidence);
     Some(with_remedies(counted(check, facts), facts))
@@ -132,7 +132,7 @@ fn with_remedies(check: Check, facts: &Facts) -> Check {
 }
 
 /// What else is known of memory, in words.
-fn told(facts: &Facts) -> String {
+fn evidence_text(facts: &Facts) -> String {
     let pressure = &facts.pressure;
     let during = pressure.during.unwrap_or_default();
     let mut text = String::new();
@@ -144,7 +144,7 @@ fn told(facts: &Facts) -> String {
     text.push_str(&format!(", {} available", bytes(pressure.available_bytes)));
     if let Some(percent) = pressure.memory_some_percent {
         text.push_str(&format!(
-            ", somebody waited for memory {percent}% of the last minute"
+            ", tasks waited for memory {percent}% of the last minute"
         ));
         if let Some(us) = during.memory_wait_us.filter(|us| *us > 0) {
             text.push_str(&format!(
@@ -165,7 +165,7 @@ mod tests {
     use crate::{Certainty, During, Verdict};
 
     #[test]
-    fn evicted_pages_are_told() {
+    fn evicted_pages_are_a_fault() {
         let mut facts = healthy("ext4");
         facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 2);
         assert_eq!(faults(&facts), ["evicted"]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_evicted_pages_are_no_fault_and_none_told_are_unknown() {
+    fn few_evictions_are_fine_and_no_report_is_unknown() {
         let mut facts = healthy("ext4");
         facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 20);
         assert_eq!(faults(&facts), [""; 0]);
@@ -194,7 +194,7 @@ mod tests {
         facts.pressure.memory_some_percent = Some(1.5);
         let check = &super::judge(&facts)[0];
         let wanted = ", 8000 pages refaulted on this machine while it was read, 4 GiB available, \
-                      somebody waited for memory 1.5% of the last minute and 2.5 ms of the read";
+                      tasks waited for memory 1.5% of the last minute and 2.5 ms of the read";
         assert!(check.evidence.ends_with(wanted), "{check:?}");
         assert_eq!(
             (
@@ -203,7 +203,7 @@ mod tests {
             ),
             (&8000.into(), &2500.into())
         );
-        // A kernel without pressure tells less, and no number in its place.
+        // A kernel without pressure information reports less, and no number in its place.
         facts.pressure.during = Some(During::default());
         facts.pressure.memory_some_percent = None;
         let check = &super::judge(&facts)[0];
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn refaults_are_a_hint_where_evictions_are_not_told() {
+    fn refaults_are_a_hint_without_evictions() {
         let mut facts = healthy("overlay");
         facts.residency.as_mut().unwrap().evicted_bytes = None;
         let back = SIZE / 4 / rustix::param::page_size() as u64;
@@ -235,7 +235,7 @@ mod tests {
             check.evidence.starts_with("16 MiB of 64 MiB read, "),
             "{check:?}"
         );
-        facts.residency = Err("not told".into());
+        facts.residency = Err("unknown".into());
         assert_eq!(super::judge(&facts)[0].certainty, Some(Certainty::Hint));
         facts.pressure.during = Some(During {
             refaulted_pages: Some(100),

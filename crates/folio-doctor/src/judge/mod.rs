@@ -171,29 +171,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_no_file_is_not_judged_by_its_contents() {
+    fn empty_file_is_not_judged_by_its_content() {
         let mut facts = healthy("ext4");
         facts.size_bytes = 0;
         facts.reads = Err("empty".into());
-        let told = |facts: &Facts| {
+        let found = |facts: &Facts| {
             judge(facts)
                 .into_iter()
                 .map(|check| check.layer)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(&facts), ["attributes", "page-cache", "file-system"]);
+        assert_eq!(found(&facts), ["attributes", "page-cache", "file-system"]);
         for kind in [Kind::BlockDevice, Kind::Special] {
             facts.kind = kind;
-            assert_eq!(told(&facts), ["attributes", "page-cache"]);
+            assert_eq!(found(&facts), ["attributes", "page-cache"]);
         }
     }
 
     #[test]
-    fn what_is_unknown_is_told_without_numbers() {
+    fn unknown_verdict_has_no_numbers() {
         let mut facts = healthy("ext4");
         facts.attributes = Err("statx: not permitted".into());
         facts.blocks = Err("no FIEMAP".into());
-        facts.residency = Err("not told".into());
+        facts.residency = Err("unknown".into());
         facts.reads = Err("no".into());
         for check in judge(&facts) {
             if check.verdict == Verdict::Unknown {

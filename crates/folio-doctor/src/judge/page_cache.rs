@@ -8,7 +8,7 @@ use crate::probe::reads::Reads;
 use crate::text::{bytes, percent, quote, round};
 
 const LAYER: &str = "page-cache";
-/// From so many waits for each call on, somebody is asked each time.
+/// Waits for each call from which on a server is asked each time.
 const ASKED: f64 = 0.9;
 /// Less is not worth a word.
 const COLD_MIN: u64 = 1 << 20;
@@ -38,7 +38,7 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
     let resident = &reads.resident_after_bytes;
     let is_empty = match resident {
         Ok(resident) => *resident < reads.sampled_bytes / 2,
-        // Without a mapping there are no pages to be told of.
+        // Without a mapping there are no pages to report.
         Err(_) => reads.is_mappable == Ok(false),
     };
     if is_asked && (is_empty || resident.is_err()) {
@@ -81,12 +81,12 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
             waits,
         ),
         Ok(_) if !is_asked => (
-            "the second read waited for nobody, though no page is this file's: the pages of another \
-              file answer (passthrough), or memory that is no cache (DAX)",
+            "the second read did not wait, although this file has no pages: the pages of another \
+              file answer (passthrough), or memory without a cache (DAX)",
             waits,
         ),
         Ok(_) => ("used", waits),
-        Err(_) if !is_asked => ("the second read waited for nobody", waits),
+        Err(_) if !is_asked => ("the second read did not wait", waits),
         Err(why) => return Check::unknown(LAYER, CAUSE, why.clone()),
     };
     Check::fine(LAYER, CAUSE, says)
@@ -130,8 +130,8 @@ fn is_dropped(reads: &Reads) -> bool {
     *after >= reads.sampled_bytes / 2 && *again < *after / 10
 }
 
-/// Whether the file was in memory before anybody read it here; nothing where what is read does not
-/// stay there.
+/// Judges whether the file was in memory before this probe read it; `None` where bytes that are
+/// read do not stay in memory.
 pub(super) fn cold(facts: &Facts) -> Option<Check> {
     const CAUSE: &str = "cold";
     let residency = match &facts.residency {
@@ -193,7 +193,7 @@ pub(super) fn cold(facts: &Facts) -> Option<Check> {
     Some(check)
 }
 
-/// What is read leaves nothing in memory: that is another fault, and warming would not mend it.
+/// Returns whether reads leave nothing in memory: a fault of its own, which warming does not fix.
 fn is_unkept(reads: &Reads) -> bool {
     let is_empty = reads
         .resident_after_bytes
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_passed_by_is_told_and_is_not_cold() {
+    fn bypassed_cache_is_reported_and_not_cold() {
         let facts = direct_io();
         assert_eq!(faults(&facts), ["page-cache-bypassed"]);
         let check = super::bypassed(&facts);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_go_at_open_are_told_and_are_not_cold() {
+    fn pages_dropped_at_open_are_reported_and_not_cold() {
         let mut facts = healthy("fuse.bindfs");
         facts.residency.as_mut().unwrap().resident_bytes = 0;
         let reads = facts.reads.as_mut().unwrap();
@@ -277,15 +277,15 @@ mod tests {
             "all of it had to be fetched, and warming would not help"
         );
         assert!(super::dropped(&facts).unwrap().remedies[0].contains("bindfs -o kernel_cache "));
-        facts.reads.as_mut().unwrap().resident_reopened_bytes = Err("not told".into());
+        facts.reads.as_mut().unwrap().resident_reopened_bytes = Err("unknown".into());
         assert_eq!(faults(&facts), ["cold"]);
     }
 
     #[test]
-    fn pages_that_are_not_told_make_it_likely() {
+    fn unknown_residency_makes_bypass_likely() {
         let mut facts = direct_io();
         let reads = facts.reads.as_mut().unwrap();
-        (reads.is_mappable, reads.resident_after_bytes) = (Ok(true), Err("not told".into()));
+        (reads.is_mappable, reads.resident_after_bytes) = (Ok(true), Err("unknown".into()));
         assert_eq!(super::bypassed(&facts).certainty, Some(Certainty::Likely));
         facts.reads.as_mut().unwrap().again.switches = 0;
         assert_eq!(super::bypassed(&facts).verdict, Verdict::Fine);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_are_asked_for_at_each_read_are_no_bypass() {
+    fn attribute_requests_at_reads_are_not_a_bypass() {
         let mut facts = healthy("fuse");
         facts.reads.as_mut().unwrap().again.switches = 64;
         assert_eq!(
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_file_is_told_and_can_be_warmed() {
+    fn cold_file_is_reported_and_can_be_warmed() {
         let facts = cold_file();
         assert_eq!(faults(&facts), ["cold"]);
         assert_eq!(

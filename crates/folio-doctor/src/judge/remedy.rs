@@ -1,4 +1,4 @@
-//! Commands that mend what a mount does, by the kind of file system.
+//! Commands that fix the behavior of a mount, by the type of file system.
 
 use crate::probe::Facts;
 use crate::text::quote;
@@ -34,7 +34,7 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
     )
 }
 
-/// Words of `-o` (for virtiofs: of its daemon) that mend one thing.
+/// Options of `-o` (for virtiofs: of its daemon) that fix one fault.
 struct Words {
     fuse: &'static str,
     virtiofs: &'static str,
@@ -53,7 +53,7 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
         .fs_type
         .split_once('.')
         .unwrap_or((&found.fs_type, ""));
-    // The subtype is often what is served, not who serves it: `fuse.ext4`.
+    // The subtype is often the served type, not the server: `fuse.ext4`.
     let named = if subtype.is_empty() {
         "SERVER"
     } else {
@@ -72,7 +72,7 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
     match fs_type {
         "fuse" if server == "folio" => vec![folio(&source, &target)],
         "fuse" | "fuseblk" => {
-            // Servers made with libfuse take its words; others have their own, or none.
+            // Servers built with libfuse accept its options; other servers have their own, or none.
             let mut all = vec![format!(
                 "umount {target} && {server} -o {} {source} {target}",
                 words.fuse
@@ -125,8 +125,8 @@ mod tests {
             ("vboxsf", "ttl=1000"),
             ("ext4", "findmnt"),
         ] {
-            let told = attributes(&healthy(fs_type));
-            assert!(told[0].contains(word), "{fs_type}: {told:?}");
+            let options = attributes(&healthy(fs_type));
+            assert!(options[0].contains(word), "{fs_type}: {options:?}");
         }
         let mut facts = healthy("fuse.ext4");
         let Layer::FileSystem(found) = &mut facts.chain[0].layer else {

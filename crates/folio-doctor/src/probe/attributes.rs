@@ -1,4 +1,4 @@
-//! Who answers a stat(2): the kernel from memory, or a server each time.
+//! The answer to stat(2): from the kernel's memory, or from a server each time.
 
 use super::{Fact, switches};
 use crate::text::reason;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Calls of statx(2) in a round.
 const CALLS: u64 = 32;
-/// The round with the fewest waits counts: a wait for anything else is no fault of attributes.
+/// The round with the fewest waits counts: a wait for anything else is not caused by attributes.
 const ROUNDS: usize = 5;
 /// How long attributes are left alone, to see whether they are asked for again.
 const WAITS_MS: [u64; 5] = [1, 4, 16, 64, 200];
@@ -23,7 +23,7 @@ pub struct Attributes {
     pub switches: u64,
     /// Time of a call in that round.
     pub call_ns: u64,
-    /// Waits of one call that must not be answered from memory: 0 where there is nobody to ask.
+    /// Waits of one call that must not be answered from memory: 0 where no server is involved.
     pub forced_switches: u64,
     /// The longest time that they were trusted without asking.
     pub trusted_ns: Option<u64>,
@@ -76,11 +76,11 @@ fn waits(path: &Path, flags: AtFlags) -> Fact<u64> {
     Ok(switches()?.saturating_sub(before))
 }
 
-/// For how long attributes were trusted at most, and after how long they were asked for again at
-/// the soonest.
+/// The longest time for which attributes were trusted, and the shortest after which they were
+/// requested again.
 ///
-/// The name on the way has a time of its own, which may just be over at any moment: only who asks
-/// twice in succession asks because of the wait.
+/// The name has a validity of its own, which may expire at any moment. Only a second request in
+/// succession is due to the wait.
 fn time_to_live(path: &Path) -> Fact<(Option<u64>, Option<u64>)> {
     let (mut trusted, mut asked) = (None, None);
     for wait in WAITS_MS {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_of_a_local_file_are_answered_from_memory() {
+    fn local_attributes_come_from_memory() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let found = probe(file.path()).unwrap();
         assert_eq!((found.switches, found.calls), (0, CALLS));

@@ -1,4 +1,4 @@
-//! Where a file lies on its file system, as FIEMAP tells it.
+//! The extents of a file on its file system, from FIEMAP.
 
 use super::Fact;
 use crate::text::reason;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
-/// Extents that are looked at; what lies behind them is not known.
+/// Maximum number of extents examined; the rest of the file is unknown.
 const EXTENTS_MAX: usize = 200_000;
 
 /// `FIEMAP_EXTENT_*` of linux/fiemap.h.
@@ -44,7 +44,7 @@ pub struct Blocks {
     pub is_complete: bool,
 }
 
-/// Looks where `file` lies.
+/// Reads the extents of `file`.
 pub(super) fn probe(file: &File, size_bytes: u64) -> Fact<Blocks> {
     let found = match extents(file, EXTENTS_MAX) {
         Ok(found) => found,
@@ -63,7 +63,7 @@ fn why(error: &std::io::Error) -> String {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => {
-            "the file system does not tell where a file lies (no FIEMAP)".to_owned()
+            "the file system does not report the extents of a file (no FIEMAP)".to_owned()
         }
         _ => format!("FIEMAP: {}", reason(error)),
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_file_cuts_what_is_reserved_behind_it() {
+    fn reserved_extent_ends_at_the_file_size() {
         let sum = Blocks::of(&[extent(0, 0, 128 * K, UNWRITTEN)], 5 * K, true);
         assert_eq!(
             (sum.unwritten_bytes, sum.hole_bytes, sum.mapped_bytes()),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_that_make_no_sense_do_no_harm() {
+    fn invalid_extents_are_harmless() {
         let wild = [
             extent(u64::MAX, u64::MAX, u64::MAX, 0),
             extent(0, u64::MAX, u64::MAX, 0),

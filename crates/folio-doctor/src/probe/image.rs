@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Smaller files are no disks.
+/// Smaller files are not disk images.
 const DISK_MIN: u64 = 1 << 20;
 /// Runs of clusters that are looked at.
 const RUNS_MAX: usize = 1_000_000;
@@ -22,8 +22,8 @@ pub struct ImageFacts {
     pub format: &'static str,
     /// Size of the disk that was looked at.
     pub disk_bytes: u64,
-    /// Stored in the image itself. Of a raw image: what is neither a hole nor unwritten is told by
-    /// its blocks.
+    /// Stored in the image itself. For a raw image, the file's blocks show which parts are
+    /// neither holes nor unwritten.
     pub stored_bytes: Option<u64>,
     /// Stored in a backing file alone: a first write copies it.
     pub backing_bytes: Option<u64>,
@@ -73,8 +73,8 @@ fn holds_file_system(file: &File) -> bool {
 }
 
 fn qcow2(path: &Path) -> folio::Result<ImageFacts> {
-    // Without a lock, so that an image in use can be looked at; what its owner changes meanwhile is
-    // told as it was or is.
+    // Without a lock, so that an image in use can be examined; concurrent changes appear in their
+    // old or new state.
     let options = OpenOptions {
         read_only: true,
         is_shared: true,
@@ -157,7 +157,7 @@ mod tests {
             probe_file("bad", 0, b"QFI\xfb\xff\xff\xff\xff")
                 .unwrap()
                 .is_err(),
-            "damaged, and told so"
+            "damage is reported"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The chain of layers below a path: file systems, devices, and the files that devices lie in.
+//! The chain of layers below a path: file systems, devices, and the files that hold devices.
 
 use super::mounts::{self, Mount};
 use rustix::fs::{Mode, OFlags};
@@ -16,7 +16,7 @@ const STEPS_MAX: usize = 32;
 /// One layer, and how deep below the path it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// 0 is the file system of the path itself; what lies below a layer is one deeper.
+    /// 0 is the file system of the path itself; the layer below a layer is one deeper.
     pub depth: usize,
     /// The layer.
     #[serde(flatten)]
@@ -29,9 +29,9 @@ pub struct Step {
 pub enum Layer {
     /// A mounted file system.
     FileSystem(FileSystem),
-    /// A disk, a partition, or a device made of others.
+    /// A disk, a partition, or a device composed of other devices.
     Disk(Disk),
-    /// A file or directory that the layer above lies in.
+    /// A file or directory that holds the layer above.
     Path {
         /// From `/`.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub struct FileSystem {
     pub source: String,
     /// Where it is mounted.
     pub mount_point: PathBuf,
-    /// Which directory of it is mounted there: `/`, if it is no bind mount or subvolume.
+    /// Mounted directory of the file system: `/`, unless it is a bind mount or a subvolume.
     pub root: PathBuf,
     /// Options of the mount and of the file system.
     pub options: Vec<String>,
@@ -72,7 +72,7 @@ pub struct FileSystem {
     pub server: Option<String>,
 }
 
-/// A block device, as sysfs tells of it.
+/// A block device, as sysfs describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Disk {
     /// The kernel's name, `vda1`.
@@ -85,7 +85,7 @@ pub struct Disk {
     /// Its maker's name of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Whether heads move; none where nobody knows, as of most virtual disks.
+    /// Whether the disk has moving heads; `None` if unknown, as for most virtual disks.
     pub rotational: Option<bool>,
     /// Bytes.
     pub size_bytes: Option<u64>,
@@ -136,8 +136,8 @@ impl FileSystem {
     }
 }
 
-/// The layers below `path`, from its file system down. Never fails: what cannot be seen is told as
-/// such.
+/// Returns the layers below `path`, from its file system down. Never fails: an unknown layer is
+/// reported as such.
 pub fn chain(path: &Path) -> Vec<Step> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut seeker = Seeker {
@@ -230,16 +230,13 @@ impl Seeker {
             }
             _ => match self.device_of(mount) {
                 Some(device) => self.device(device, depth),
-                None => self.unseen(
-                    depth,
-                    format!("{} is no device that sysfs knows", mount.source),
-                ),
+                None => self.unseen(depth, format!("sysfs has no device {}", mount.source)),
             },
         }
     }
 
-    /// Btrfs and others show a number of their own instead of their device's: then the source names
-    /// it.
+    /// Btrfs and other file systems have a device number of their own; the mount source then names
+    /// the device.
     fn device_of(&self, mount: &Mount) -> Option<(u32, u32)> {
         if self.folder(mount.device).is_some() {
             return Some(mount.device);
@@ -311,7 +308,7 @@ impl Seeker {
         }
     }
 
-    /// What a FUSE server reads nobody knows but the server; most name it as their source.
+    /// Only a FUSE server knows what it reads; most servers name it as the mount source.
     fn fuse(&mut self, mount: &Mount, path: &Path, depth: usize) {
         let source = PathBuf::from(&mount.source);
         if !source.is_absolute() || !source.exists() || source.starts_with(&mount.mount_point) {
@@ -606,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_virtual_disks_are_not_believed_in() {
+    fn virtual_disk_does_not_count_as_rotational() {
         let of = |name, queue: &str| rotational(name, Some(queue.to_owned()));
         assert_eq!(
             (of("sda", "1"), of("sda", "0"), rotational("sda", None)),
@@ -673,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn served_file_systems_are_told_from_local_ones() {
+    fn served_and_local_file_systems_differ() {
         let of = |fs_type: &str| FileSystem {
             fs_type: fs_type.into(),
             source: String::new(),

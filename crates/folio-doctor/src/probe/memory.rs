@@ -1,4 +1,4 @@
-//! Limits of memory, and who presses against them.
+//! Memory limits and memory pressure.
 
 use folio_pagecache::Memory;
 use serde::Serialize;
@@ -15,21 +15,21 @@ pub struct Pressure {
     pub available_bytes: u64,
     /// How often the control group ran into its limit.
     pub limit_hits: Option<u64>,
-    /// Percent of the last minute in which somebody waited for memory.
+    /// Percent of the last minute in which at least one task waited for memory.
     pub memory_some_percent: Option<f64>,
-    /// Percent of the last minute in which somebody waited for a device.
+    /// Percent of the last minute in which at least one task waited for a device.
     pub io_some_percent: Option<f64>,
     /// What happened while the file was read; none where it was not.
     pub during: Option<During>,
 }
 
-/// What happened on the whole machine between two moments. What the kernel does not tell is left
-/// out.
+/// Events on the whole machine between two moments. Values that the kernel does not report are
+/// omitted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct During {
     /// Pages of files that were read in again after they had been evicted.
     pub refaulted_pages: Option<u64>,
-    /// Time in which somebody waited for memory.
+    /// Time in which at least one task waited for memory.
     pub memory_wait_us: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ impl During {
 }
 
 impl Pressure {
-    /// Of this machine and control group; what they do not tell is left out.
+    /// Reads the values of this machine and control group; omits those that are not reported.
     pub(super) fn here() -> Self {
         let memory = Memory::here();
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_both_versions_tell_of_their_limit() {
+    fn limits_of_both_group_versions_are_read() {
         let root = tempfile::TempDir::new().unwrap();
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);

@@ -65,7 +65,7 @@ pub struct Facts {
     pub chain: Vec<Step>,
     /// What the file system was asked for about attributes.
     pub attributes: Fact<Attributes>,
-    /// Where the file lies.
+    /// The extents of the file.
     pub blocks: Fact<Blocks>,
     /// If it is a disk image: what is allocated in it.
     pub image: Option<Fact<ImageFacts>>,
@@ -139,7 +139,7 @@ impl Facts {
     fn look_inside(&mut self, file: &File, limits: Limits) {
         self.residency = match folio_pagecache::residency(file) {
             Ok(ResidencyReport::Known(found)) => Ok(found),
-            Ok(ResidencyReport::Unknown(_)) => Err(NOT_TOLD.to_owned()),
+            Ok(ResidencyReport::Unknown(_)) => Err(RESIDENCY_HIDDEN.to_owned()),
             Err(error) => Err(unmapped(&error)),
         };
         self.blocks = blocks::probe(file, self.size_bytes);
@@ -158,9 +158,9 @@ impl Facts {
     }
 }
 
-/// Why residency is unknown to who may not know it.
-pub(crate) const NOT_TOLD: &str =
-    "the kernel tells what is in memory only to who may write the file or owns it";
+/// Reason for unknown residency without ownership or write permission.
+pub(crate) const RESIDENCY_HIDDEN: &str =
+    "the kernel reports residency only to the owner and to users with write permission";
 
 fn unmapped(error: &io::Error) -> String {
     match error
@@ -168,7 +168,7 @@ fn unmapped(error: &io::Error) -> String {
         .map(rustix::io::Errno::from_raw_os_error)
     {
         Some(rustix::io::Errno::NODEV) => "the file cannot be mapped into memory".to_owned(),
-        _ => format!("the kernel does not tell: {}", reason(error)),
+        _ => format!("the kernel does not report it: {}", reason(error)),
     }
 }
 
@@ -203,7 +203,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(File::from(opened?))
 }
 
-/// Voluntary context switches of this thread so far: each is a wait for somebody.
+/// Returns the voluntary context switches of this thread so far: each is a wait.
 pub(crate) fn switches() -> Fact<u64> {
     use nix::sys::resource::{UsageWho, getrusage};
     let usage =

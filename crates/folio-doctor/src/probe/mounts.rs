@@ -17,7 +17,7 @@ pub(crate) struct Mount {
     pub(crate) options: Vec<String>,
 }
 
-/// All mounts of this process that the text tells of; lines of another shape are passed over.
+/// Parses the mounts of this process; skips malformed lines.
 pub(crate) fn parse(text: &str) -> Vec<Mount> {
     text.lines().filter_map(line).collect()
 }

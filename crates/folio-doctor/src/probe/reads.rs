@@ -1,6 +1,6 @@
-//! The same part of a file read twice: who answered, what it cost.
+//! Two reads of the same part of a file: the source of the bytes, and the cost.
 
-use super::{Fact, NOT_TOLD, cpu_ns, switches, unmapped};
+use super::{Fact, RESIDENCY_HIDDEN, cpu_ns, switches, unmapped};
 use crate::text::reason;
 use folio_pagecache::{ResidencyReport, residency_of};
 use rustix::fs::{Mode, OFlags};
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 /// Bytes asked for in one call.
 const PIECE: usize = 1 << 20;
-/// More tells no more.
+/// A larger sample gives the same result.
 const SAMPLE_MAX: u64 = 64 << 20;
 /// How often what is in memory is read again; the round with the fewest waits counts.
 const ROUNDS: usize = 4;
 /// From so much on rates mean something.
 const RATE_MIN: u64 = 8 << 20;
-/// So many times what memcpy takes is looked at again before anybody is told.
+/// Multiple of memcpy's time from which on a copy is measured again before it is reported.
 const SUSPECT: u64 = 2;
 /// How often that is, and how long it is left alone in between.
 const COPIES: u64 = 8;
@@ -60,7 +60,7 @@ pub struct Pass {
     pub bytes: u64,
     /// Calls of pread(2).
     pub calls: u64,
-    /// How often the reader waited for somebody.
+    /// How often the reader waited.
     pub switches: u64,
     /// Bytes that came from a device on behalf of this process; none where the kernel does not
     /// count.
@@ -92,16 +92,16 @@ impl Pass {
 pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64) -> Fact<Reads> {
     let sampled_bytes = size_bytes.min(SAMPLE_MAX).min(limit_bytes / 4);
     if size_bytes == 0 {
-        return Err("the file is empty, or tells no size".to_owned());
+        return Err("the file is empty, or reports no size".to_owned());
     }
     if sampled_bytes == 0 {
         return Err(format!("no more than {limit_bytes} bytes may be read"));
     }
-    let tell = |error: io::Error| format!("read: {}", reason(&error));
+    let failed = |error: io::Error| format!("read: {}", reason(&error));
     let range = 0..sampled_bytes;
     let resident_before_bytes = resident(file, range.clone());
     let mut buf = vec![0; PIECE.min(usize::try_from(sampled_bytes).unwrap_or(PIECE))];
-    let first = pass(file, range.clone(), &mut buf).map_err(tell)?;
+    let first = pass(file, range.clone(), &mut buf).map_err(failed)?;
     let mut left = limit_bytes - first.bytes;
     let mut again: Option<Pass> = None;
     for _ in 0..ROUNDS {
@@ -109,7 +109,7 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
         if left < sampled_bytes * 2 && again.is_some() {
             break;
         }
-        let round = pass(file, range.clone(), &mut buf).map_err(tell)?;
+        let round = pass(file, range.clone(), &mut buf).map_err(failed)?;
         left = left.saturating_sub(round.bytes);
         if again.is_none_or(|best| (round.switches, round.cpu_ns) < (best.switches, best.cpu_ns)) {
             again = Some(round);
@@ -122,7 +122,7 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
         .is_ok_and(|copy| again.cpu_ns / SUSPECT >= *copy)
     {
         // Half is kept for the device.
-        left -= copied_again(file, &mut again, &mut buf, left / 2).map_err(tell)?;
+        left -= copied_again(file, &mut again, &mut buf, left / 2).map_err(failed)?;
     }
     let resident_after_bytes = resident(file, range.clone());
     Ok(Reads {
@@ -138,8 +138,8 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
     })
 }
 
-/// Reads a little of what is in memory again, at other moments: on a busy machine processors are
-/// shared, and all rounds before may have had a bad one. Tells how many bytes that took.
+/// Reads a small resident part again, at other moments: on a busy machine processors are shared,
+/// and earlier rounds may have been interrupted. Returns the bytes read.
 fn copied_again(
     file: &File,
     again: &mut Pass,
@@ -161,7 +161,7 @@ fn copied_again(
 fn resident(file: &File, range: Range<u64>) -> Fact<u64> {
     match residency_of(file, range) {
         Ok(ResidencyReport::Known(found)) => Ok(found.resident_bytes),
-        Ok(ResidencyReport::Unknown(_)) => Err(NOT_TOLD.to_owned()),
+        Ok(ResidencyReport::Unknown(_)) => Err(RESIDENCY_HIDDEN.to_owned()),
         Err(error) => Err(unmapped(&error)),
     }
 }
@@ -228,7 +228,7 @@ fn device_bytes() -> Option<u64> {
 /// processor's cache holds.
 fn memcpy_ns(len_bytes: u64) -> Fact<u64> {
     if len_bytes < RATE_MIN {
-        return Err("the file is too small to tell a rate".to_owned());
+        return Err("the file is too small to measure a rate".to_owned());
     }
     let source = vec![1_u8; SAMPLE_MAX as usize];
     let mut target = vec![0_u8; PIECE];
@@ -247,7 +247,7 @@ fn memcpy_ns(len_bytes: u64) -> Fact<u64> {
     )
 }
 
-/// The sequential rate of the device, measured where the file is in nobody's memory.
+/// Returns the sequential rate of the device, measured where the file is not in any cache.
 fn direct(path: &Path, file: &File, first: &Pass, size_bytes: u64, left: u64) -> Fact<Pass> {
     let came = first
         .device_bytes
@@ -304,9 +304,9 @@ mod tests {
         assert!(probe(file.path(), file.as_file(), 0, 8 << 20).is_err());
     }
 
-    /// A processor that was somebody else's for a while is not taken for a slow copy.
+    /// A busy processor must not look like a slow copy.
     #[test]
-    fn a_copy_that_looks_slow_is_looked_at_again_within_the_limit() {
+    fn slow_copy_is_measured_again_within_the_limit() {
         let file = tempfile::tempfile().unwrap();
         let len = usize::try_from(RATE_MIN).unwrap();
         file.write_all_at(&vec![7; len], 0).unwrap();

@@ -1,5 +1,5 @@
-//! What a file system does when a written file takes the name of another by rename(2); tried on
-//! files of our own.
+//! The rename probe: how a file system treats a written file that replaces another by rename(2),
+//! tried on temporary files.
 
 use super::Fact;
 use super::rewrite::{LEN, State, TRIES};
@@ -28,12 +28,12 @@ pub struct Rename {
     pub replace_ns: u64,
 }
 
-/// Renames files in a hidden folder of its own in `folder`, which is removed in the end. Nobody
-/// syncs.
+/// Renames files in a hidden folder of its own in `folder`, which is removed in the end. No
+/// call syncs.
 ///
 /// Unlike truncation this needs names: a process killed in between (SIGKILL) leaves them behind.
 pub(super) fn probe(folder: &Path) -> Fact<Vec<Rename>> {
-    let tell = |error: io::Error| {
+    let failed = |error: io::Error| {
         format!(
             "no file can be renamed in {}: {}",
             folder.display(),
@@ -44,11 +44,11 @@ pub(super) fn probe(folder: &Path) -> Fact<Vec<Rename>> {
     let own = own
         .prefix(".folio-doctor-")
         .permissions(Permissions::from_mode(0o700));
-    let own = own.tempdir_in(folder).map_err(tell)?;
+    let own = own.tempdir_in(folder).map_err(failed)?;
     let tries = (0..TRIES)
         .map(|_| once(own.path()))
         .collect::<io::Result<_>>()
-        .map_err(tell)?;
+        .map_err(failed)?;
     own.close()
         .map_err(|error| format!("{}: {}", folder.display(), reason(&error)))?;
     Ok(tries)

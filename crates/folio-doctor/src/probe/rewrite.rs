@@ -1,5 +1,5 @@
-//! What a file system does when a file is truncated, written again and closed; tried on a file
-//! without a name.
+//! The rewrite probe: how a file system treats a file that is truncated, written again and closed,
+//! tried on an unnamed file.
 
 use super::Fact;
 use super::blocks::{self, Blocks};
@@ -23,7 +23,7 @@ const WRITES: u64 = 8;
 /// Bytes of such a write.
 const SMALL: usize = 4096;
 
-/// What writing did, as the file system and the page cache told of it.
+/// The effect of a write, as the file system and the page cache report it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrite {
     /// Each try.
@@ -56,10 +56,10 @@ pub struct State {
     pub writeback_bytes: Option<u64>,
 }
 
-/// Writes into an unnamed file in `folder`, which is gone with the last descriptor, however the
-/// process ends.
+/// Writes into an unnamed file in `folder`. The kernel frees it with the last descriptor, however
+/// the process ends.
 pub(super) fn probe(folder: &Path) -> Fact<Rewrite> {
-    let tell = |error: io::Error| {
+    let failed = |error: io::Error| {
         format!(
             "no temporary file can be written in {}: {}",
             folder.display(),
@@ -69,7 +69,7 @@ pub(super) fn probe(folder: &Path) -> Fact<Rewrite> {
     let tries = (0..TRIES)
         .map(|_| once(folder))
         .collect::<io::Result<Vec<_>>>()
-        .map_err(tell)?;
+        .map_err(failed)?;
     let renames = rename::probe(folder);
     let first_write_ns = first_writes(folder).map_err(|error| reason(&error));
     Ok(Rewrite {
@@ -121,10 +121,10 @@ impl State {
         }
     }
 
-    /// Whether what was written still waits in memory; none where nothing tells.
+    /// Returns whether the written bytes are still in memory only; `None` if unknown.
     ///
-    /// Btrfs tells of a place only when the write has ended, and of clean pages as soon as it has
-    /// begun: either will do.
+    /// Btrfs reports extents once the write has ended, and clean pages once it has begun: either
+    /// suffices.
     pub(crate) fn waits(&self) -> Option<bool> {
         let half = LEN as u64 / 2;
         let is_delayed = self
@@ -139,8 +139,8 @@ impl State {
         }
     }
 
-    /// In words, as far as it is told.
-    pub(crate) fn told(&self) -> String {
+    /// Describes the state, as far as it is known.
+    pub(crate) fn describe(&self) -> String {
         let delayed = self
             .blocks
             .as_ref()
@@ -203,7 +203,7 @@ pub(crate) fn is_flush([fresh, left, done]: &Flush<'_>) -> bool {
 fn flushes(tries: &[Flush<'_>]) -> Option<bool> {
     let delays = delays_allocation(tries.iter().map(|[fresh, ..]| *fresh));
     if delays == Some(false) {
-        // Places are found at write already, and nothing more is told by them later.
+        // Blocks are allocated at the write already, and show nothing more later.
         return Some(false);
     }
     let agree = |is: &dyn Fn(&Flush<'_>) -> bool| {
@@ -216,7 +216,7 @@ fn flushes(tries: &[Flush<'_>]) -> Option<bool> {
             count + 1 >= tries.len()
         }
     };
-    // Written through, or nothing is told.
+    // Written through, or unknown.
     if delays.is_none() && !tries.iter().all(|[fresh, ..]| fresh.waits() == Some(true)) {
         return None;
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_found_at_write_is_no_delayed_allocation_and_no_flush() {
+    fn allocation_at_write_is_neither_delayed_nor_flush() {
         let one = Try {
             fresh: state(0, None),
             fresh_closed: state(0, None),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn where_places_are_not_told_dirty_pages_tell() {
+    fn dirty_pages_count_where_extents_are_unknown() {
         let blind = |dirty| State {
             blocks: Err("no FIEMAP".into()),
             dirty_bytes: dirty,
@@ -358,9 +358,9 @@ mod tests {
         assert_eq!(all(&through).flushes_at_close(), None);
     }
 
-    /// As btrfs tells it: FIEMAP has no place until the write has ended.
+    /// As on btrfs: FIEMAP has no extent until the write has ended.
     #[test]
-    fn pages_in_writeback_are_a_flush_though_they_have_no_place_yet() {
+    fn pages_in_writeback_without_extents_are_a_flush() {
         let (waiting, written) = (state(ALL, Some(ALL)), state(ALL, Some(0)));
         let rename = Rename {
             fresh: waiting.clone(),
@@ -391,7 +391,7 @@ mod tests {
             ]),
             None
         );
-        assert_eq!(waiting.told(), "1 MiB without a place, 1 MiB dirty");
+        assert_eq!(waiting.describe(), "1 MiB without a place, 1 MiB dirty");
     }
 
     #[test]
