@@ -1,12 +1,17 @@
-//! Every check of the repository, one after the other, with what was skipped and why.
+//! Every check of the repository, one after the other; skipped checks are listed with the reason.
 
 use crate::packages;
 use crate::run::{Outcome, run};
 use crate::tidy;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
+
+/// Free space that a build from scratch needs, with the tests' images.
+const BUILD_BYTES: u64 = 8 << 30;
+/// Free space that the tests need once everything is built.
+const REBUILD_BYTES: u64 = 2 << 30;
 
 /// A check that did not run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +20,7 @@ struct Skipped {
     reason: String,
 }
 
-/// What the checks came to.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Tally {
     passed: usize,
@@ -88,9 +93,14 @@ impl Tally {
     }
 }
 
-/// Runs everything; fails if anything failed.
+/// Runs every check; fails if one of them failed.
 pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
     let start = Instant::now();
+    let target = target_folder(root);
+    if let Err(message) = has_space(&target, free_bytes(&target)) {
+        println!("{message}");
+        return ExitCode::FAILURE;
+    }
     let mut tally = Tally::default();
     heading("packages", start);
     packages::provide(!no_install);
@@ -111,6 +121,8 @@ pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
     deny(&mut tally, root);
     heading("test", start);
     workspace_tests(&mut tally, root);
+    heading("examples", start);
+    examples(&mut tally, root);
     heading("model check", start);
     model_check(&mut tally, root);
     println!("{}", tally.closing());
@@ -180,31 +192,117 @@ fn workspace_tests(tally: &mut Tally, root: &Path) {
     tally.tests(&outcome, &reports);
 }
 
-/// The races of the page cache under shuttle, in a target folder of their own: with the flag
-/// everything is compiled anew.
-fn model_check(tally: &mut Tally, root: &Path) {
-    if std::env::var_os("RUSTFLAGS").is_some() {
-        tally.skip(
-            "model check",
-            "RUSTFLAGS is set, and this step needs flags of its own",
-        );
-        return;
+/// Runs each example of each crate, in an empty folder.
+fn examples(tally: &mut Tally, root: &Path) {
+    let manifest = root.join("Cargo.toml");
+    for (package, example) in example_names(root) {
+        let name = format!("example {example}");
+        let Ok(folder) = scratch_folder(&example) else {
+            tally.step(&name, false);
+            continue;
+        };
+        let arguments = [
+            "run",
+            "--quiet",
+            "--manifest-path",
+            &manifest.to_string_lossy(),
+            "--package",
+            &package,
+            "--example",
+            &example,
+        ];
+        println!("{name}");
+        tally.step(&name, run(&folder, "cargo", &arguments, &[]).succeeded);
+        let _ = std::fs::remove_dir_all(&folder);
     }
-    let flags = [("RUSTFLAGS", OsString::from("--cfg folio_model_check"))];
-    let arguments = [
-        "test",
-        "--package",
-        "folio",
-        "--lib",
-        "--target-dir",
-        "target/model-check",
-        "model_check",
-    ];
-    let outcome = run(root, "cargo", &arguments, &flags);
+}
+
+fn scratch_folder(name: &str) -> std::io::Result<PathBuf> {
+    let path = std::env::temp_dir().join(format!("folio-{name}-{}", std::process::id()));
+    std::fs::create_dir(&path).map(|()| path)
+}
+
+/// Package and name of each file `crates/*/examples/*.rs`, sorted.
+fn example_names(root: &Path) -> Vec<(String, String)> {
+    let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut out = Vec::new();
+    for package in entries(root.join("crates")) {
+        for file in entries(package.path().join("examples")) {
+            let path = file.path();
+            if path.extension().is_some_and(|extension| extension == "rs")
+                && let Some(stem) = path.file_stem()
+            {
+                let package = package.file_name().to_string_lossy().into_owned();
+                out.push((package, stem.to_string_lossy().into_owned()));
+            }
+        }
+    }
+    out.sort();
+    out
+}
+
+/// Runs the races of the page cache under shuttle. The flag reaches the crate `folio` alone, so
+/// that its dependencies are those of the other tests.
+fn model_check(tally: &mut Tally, root: &Path) {
+    let output = Command::new("cargo")
+        .args(["rustc", "--package", "folio", "--lib", "--profile", "test"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .args(["--", "--cfg", "folio_model_check"])
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output();
+    let messages = output.map(|output| output.stdout).unwrap_or_default();
+    let Some(program) = executable(&String::from_utf8_lossy(&messages)) else {
+        tally.step("model check", false);
+        return;
+    };
+    let folder = root.join("crates/folio");
+    let outcome = run(&folder, &program, &["model_check"], &[]);
     if outcome.succeeded && outcome.counts.passed == 0 {
         tally.step("model check", false);
     }
     tally.tests(&outcome, "");
+}
+
+/// The executable that cargo's messages name.
+fn executable(messages: &str) -> Option<String> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(str::to_owned))
+}
+
+/// The folder of build products.
+fn target_folder(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+/// Free bytes of the file system that holds `folder` or will hold it; `None` if unknown.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let existing = folder.ancestors().find(|path| path.exists())?;
+    let statistics = rustix::fs::statvfs(existing).ok()?;
+    Some(statistics.f_bavail * statistics.f_frsize)
+}
+
+/// Checks that a build fits.
+fn has_space(target: &Path, free_bytes: Option<u64>) -> Result<(), String> {
+    let needed = if target.join("debug/deps").exists() {
+        REBUILD_BYTES
+    } else {
+        BUILD_BYTES
+    };
+    let gib = |bytes: u64| bytes as f64 / (1 << 30) as f64;
+    match free_bytes {
+        Some(free) if free < needed => Err(format!(
+            "no space for a build: {} has {:.1} GiB free, {:.0} GiB are needed; \
+             delete files there or set CARGO_TARGET_DIR",
+            target.display(),
+            gib(free),
+            gib(needed)
+        )),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -234,6 +332,23 @@ mod tests {
             text,
             "\nskipped: kernel::raw: needs root\nskipped: slow: marked #[ignore]\n5 passed, 0 failed, 2 skipped"
         );
+    }
+
+    #[test]
+    fn build_without_space_is_refused() {
+        let target = Path::new("/nowhere/target");
+        let message = has_space(target, Some(3 << 29)).unwrap_err();
+        assert!(message.contains("/nowhere/target has 1.5 GiB free, 8 GiB are needed"));
+        assert_eq!(has_space(target, Some(BUILD_BYTES)), Ok(()));
+        assert_eq!(has_space(target, None), Ok(()));
+    }
+
+    #[test]
+    fn executable_is_read_from_messages() {
+        let messages =
+            "{\"reason\":\"a\"}\nnoise\n{\"executable\":null}\n{\"executable\":\"/x\"}\n";
+        assert_eq!(executable(messages), Some("/x".to_owned()));
+        assert_eq!(executable(""), None);
     }
 
     #[test]
