@@ -2,6 +2,7 @@
 //! tree.
 
 use super::{Over, World, eventually, pause};
+use crate::support::random::Random;
 use folio::Process;
 use folio::syscall::{AT_FDCWD, Credentials, OpenFlags};
 use folio::vfs::{FileType, RenameFlags};
@@ -12,30 +13,21 @@ use std::time::Duration;
 /// A tree: names with sizes and contents, or link targets.
 type Tree = BTreeMap<String, Vec<u8>>;
 
-/// The generator xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
-    }
-
-    /// Returns a path of up to three components out of three names.
-    fn path(&mut self) -> String {
-        let depth = 1 + self.below(3);
-        (0..depth)
-            .map(|_| ["a", "b", "c"][self.below(3)])
-            .collect::<Vec<_>>()
-            .join("/")
-    }
+/// Returns a random path of up to three of three names.
+fn random_path(random: &mut Random) -> String {
+    let depth = 1 + random.below(3);
+    (0..depth)
+        .map(|_| ["a", "b", "c"][random.below(3)])
+        .collect::<Vec<_>>()
+        .join("/")
 }
 
 /// Makes one change on the host. Most changes fail, as the names have changed.
 fn change_host(share: &Path, random: &mut Random) {
-    let (one, other) = (share.join(random.path()), share.join(random.path()));
+    let (one, other) = (
+        share.join(random_path(random)),
+        share.join(random_path(random)),
+    );
     let bytes = vec![random.below(256) as u8; random.below(10_000)];
     let result = match random.below(9) {
         0 | 1 => std::fs::create_dir(one),
@@ -51,8 +43,8 @@ fn change_host(share: &Path, random: &mut Random) {
 /// Makes one change through Folio.
 fn change_here(p: &Process, random: &mut Random) {
     let (one, other) = (
-        format!("/h/{}", random.path()),
-        format!("/h/{}", random.path()),
+        format!("/h/{}", random_path(random)),
+        format!("/h/{}", random_path(random)),
     );
     let bytes = vec![random.below(256) as u8; random.below(10_000)];
     let rename = |flags| p.renameat2(AT_FDCWD, &one, AT_FDCWD, &other, flags);
@@ -113,7 +105,7 @@ fn stress(words: &str) {
         for seed in 1..=2 {
             let (share, is_over) = (&share, &is_over);
             scope.spawn(move || {
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 while !is_over.is_over() {
                     change_host(share, &mut random);
                 }
@@ -123,7 +115,7 @@ fn stress(words: &str) {
             let (kernel, is_over) = (&world.kernel, &is_over);
             scope.spawn(move || {
                 let p = kernel.process(Credentials::root());
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 while !is_over.is_over() {
                     change_here(&p, &mut random);
                 }

@@ -4,6 +4,7 @@
 //! Each case damages a small image with every kind of structure, then walks and reads all of it,
 //! and in a second pass changes it. `FOLIO_HOSTILE_CASES` sets the number of cases.
 
+use crate::support::random::Random;
 use crate::support::{self, requires};
 
 use folio::block::{Device, MemoryDevice};
@@ -22,19 +23,6 @@ const DATA: u8 = 0xDA;
 const NAMES_MAX: usize = 4000;
 /// Timeout of a case, far above the normal duration.
 const CASE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A small generator, so that a printed seed reproduces a case.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
 
 fn kernel() -> (Arc<Kernel>, Process) {
     let options = KernelOptions {
@@ -242,14 +230,14 @@ fn cases() -> u64 {
 /// Damages one to four words of metadata.
 fn damage(bytes: &mut [u8], interesting: &[usize], random: &mut Random) {
     for _ in 0..=random.below(4) {
-        let block = interesting[random.below(interesting.len() as u64) as usize];
-        let at = block + random.below(256) as usize * 4;
+        let block = interesting[random.below(interesting.len())];
+        let at = block + random.below(256) * 4;
         let word: [u8; 4] = match random.below(7) {
             0 => [0; 4],
             1 => [0xFF; 4],
             2 => 1_u32.to_le_bytes(),
             3 => 0x7FFF_FFFF_u32.to_le_bytes(),
-            4 => (random.below(IMAGE_BYTES / 1024) as u32).to_le_bytes(),
+            4 => (random.below(IMAGE_BYTES as usize / 1024) as u32).to_le_bytes(),
             _ => {
                 let bit = random.below(32) as u32;
                 let old =
@@ -286,11 +274,7 @@ fn bit_flips(what: &str, device: &Arc<MemoryDevice>) {
     let offsets = interesting(&intact);
     run_with_timeout(what, 0..cases(), |seed| {
         let mut bytes = intact.clone();
-        damage(
-            &mut bytes,
-            &offsets,
-            &mut Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1),
-        );
+        damage(&mut bytes, &offsets, &mut Random::new(seed));
         exercise(&bytes);
     });
 }

@@ -1,7 +1,7 @@
 //! The check against `qemu-img check`: the same sums on good and damaged images, and clean images
 //! after a repair.
 
-use crate::images::model::Random;
+use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
 use folio::block::{self, ImageCheck, OpenOptions, Repair};

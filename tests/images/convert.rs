@@ -1,6 +1,6 @@
 //! Copies from image to image: `qemu-img check` finds no error, and the content is equal.
 
-use crate::images::model::Random;
+use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, succeed};
 use folio::block::{

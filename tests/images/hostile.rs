@@ -1,6 +1,6 @@
 //! Hostile images: an error or data, never a panic, a hang or unlimited memory.
 
-use crate::images::model::Random;
+use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
 use folio::base::Timespec;

@@ -1,30 +1,8 @@
 //! Random operations on a device and on a model in memory, from a seed.
 
+use crate::support::random::Random;
 use folio::block::Device;
 use std::io::IoSlice;
-
-/// A small generator (xorshift64*): the seed in a message repeats the run.
-pub(crate) struct Random(u64);
-
-impl Random {
-    /// Returns a generator for this seed.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// Returns the next number.
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Returns a number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// Makes `count` random operations on both, and compares every read.
 #[track_caller]
@@ -44,7 +22,7 @@ pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize
         match random.below(12) {
             0..=5 => {
                 let data: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
-                let cut = random.below(size + 1) as usize;
+                let cut = random.below(size as usize + 1);
                 let parts = [IoSlice::new(&data[..cut]), IoSlice::new(&data[cut..])];
                 device.write_vectored_at(&parts, offset).unwrap();
                 model[range].copy_from_slice(&data);

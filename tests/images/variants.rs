@@ -2,6 +2,7 @@
 //! error after its writes.
 
 use crate::images::model;
+use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed, text, to_raw};
 use folio::block::{BackingPolicy, ImageFormat, OpenOptions, open};
@@ -12,7 +13,7 @@ const LEN: usize = 2 << 20;
 
 /// Returns half repeating noise, which compresses, and half zeros.
 fn content(seed: u64) -> Vec<u8> {
-    let mut random = model::Random::new(seed);
+    let mut random = Random::new(seed);
     let mut bytes = vec![0; LEN];
     for block in bytes.chunks_mut(10_000) {
         if random.below(2) == 0 {
@@ -120,7 +121,7 @@ fn extended_l2_entries_match_qemu() {
 }
 
 /// Returns 60 random commands for qemu-io.
-fn random_lines(random: &mut model::Random, options: &str) -> Vec<String> {
+fn random_lines(random: &mut Random, options: &str) -> Vec<String> {
     const COMMANDS: [&str; 6] = [
         "write -P 5",
         "write -P 6",
@@ -168,7 +169,7 @@ fn subclusters_written_in_turns_match_qemu() {
         let line =
             format!("create -f qcow2 -o extended_l2=on,cluster_size=64k {options} disk.qcow2 2M");
         qemu_img(folder.path(), line.replace("  ", " ").as_str());
-        let mut random = model::Random::new(seed);
+        let mut random = Random::new(seed);
         for round in 0..3 {
             let lines = random_lines(&mut random, options);
             let mut qemu_io = command("qemu-io");

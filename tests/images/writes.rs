@@ -1,6 +1,7 @@
 //! Images that Folio creates and writes, compared with QEMU.
 
 use crate::images::model;
+use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, to_raw};
 use folio::block::{Compat, CreateOptions, DataFileName, Device, Preallocation, Qcow2Device};
@@ -142,7 +143,7 @@ fn threads_keep_their_bytes(path: &Path, options: &CreateOptions) {
     const STRIPE: usize = 5000;
     let device = Qcow2Device::create(path, LEN as u64, options).unwrap();
     let work = |thread: usize| {
-        let mut random = model::Random::new(thread as u64);
+        let mut random = Random::new(thread as u64);
         let mut mine = vec![0; LEN];
         for _ in 0..600 {
             let stripe = random.below((LEN / STRIPE / THREADS) as u64) as usize * THREADS + thread;

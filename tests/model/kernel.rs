@@ -4,6 +4,7 @@
 //! Each program works in its own directory, and under its own names in a shared one, so the result
 //! does not depend on timing.
 
+use crate::support::random::Random;
 use crate::support::tools::{fsck, mke2fs};
 use crate::support::{Manifest, Mounted, Scope};
 use folio::block::{OpenOptions, open};
@@ -34,42 +35,32 @@ enum Call {
     Read(String),
 }
 
-/// The generator xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as usize % end
+/// Returns a random name, shared or of the thread's own.
+fn random_name(random: &mut Random, thread: usize) -> String {
+    match random.below(4) {
+        0 => format!("shared/t{thread}-{}", random.below(30)),
+        1 => format!("own-{thread}/d{}", random.below(4)),
+        2 => format!("own-{thread}/d{}/f{}", random.below(4), random.below(8)),
+        _ => format!("own-{thread}/f{}", random.below(12)),
     }
+}
 
-    fn name(&mut self, thread: usize) -> String {
-        match self.below(4) {
-            0 => format!("shared/t{thread}-{}", self.below(30)),
-            1 => format!("own-{thread}/d{}", self.below(4)),
-            2 => format!("own-{thread}/d{}/f{}", self.below(4), self.below(8)),
-            _ => format!("own-{thread}/f{}", self.below(12)),
-        }
-    }
-
-    fn call(&mut self, thread: usize) -> Call {
-        let (name, other) = (self.name(thread), self.name(thread));
-        let place = self.below(60_000) as u64;
-        match self.below(16) {
-            0 | 1 => Call::Mkdir(name),
-            2 => Call::Rmdir(name),
-            3..=6 => Call::Write(name, place, 1 + self.below(9000), self.below(256) as u8),
-            7 => Call::Truncate(name, place),
-            8 => Call::Unlink(name),
-            9 | 10 => Call::Rename(name, other),
-            11 => Call::Link(name, other),
-            12 => Call::Symlink(other, name),
-            13 => Call::Chmod(name, self.below(0o1000) as u16 | 0o600),
-            14 => Call::Fsync(name),
-            _ => Call::Read(name),
-        }
+/// Returns a random call of a thread.
+fn random_call(random: &mut Random, thread: usize) -> Call {
+    let (name, other) = (random_name(random, thread), random_name(random, thread));
+    let place = random.below(60_000) as u64;
+    match random.below(16) {
+        0 | 1 => Call::Mkdir(name),
+        2 => Call::Rmdir(name),
+        3..=6 => Call::Write(name, place, 1 + random.below(9000), random.below(256) as u8),
+        7 => Call::Truncate(name, place),
+        8 => Call::Unlink(name),
+        9 | 10 => Call::Rename(name, other),
+        11 => Call::Link(name, other),
+        12 => Call::Symlink(other, name),
+        13 => Call::Chmod(name, random.below(0o1000) as u16 | 0o600),
+        14 => Call::Fsync(name),
+        _ => Call::Read(name),
     }
 }
 
@@ -168,11 +159,10 @@ fn run(seed: u64, answer: impl Fn(&Call) -> Answer + Sync) -> Vec<Vec<(String, A
     answer(&Call::Mkdir("shared".to_owned())).unwrap();
     let work = |thread: usize| {
         answer(&Call::Mkdir(format!("own-{thread}"))).unwrap();
-        let mut random =
-            Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (thread as u64 + 1) << 32 | 1);
+        let mut random = Random::new(seed ^ (thread as u64 + 1) << 32);
         let mut answers = Vec::new();
         for _ in 0..CALLS {
-            let call = random.call(thread);
+            let call = random_call(&mut random, thread);
             answers.push((format!("{call:?}"), answer(&call)));
         }
         answers

@@ -13,25 +13,13 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use support::random::Random;
 use support::tools::{fsck, mke2fs};
 use support::{Mounted, requires};
 use tempfile::TempDir;
 
 /// Files by path: mode with type, link count (0 for directories), contents or target.
 type Tree = BTreeMap<String, (u32, u64, Vec<u8>)>;
-
-/// A small generator, so that a printed seed reproduces a case.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
 
 fn host_tree(root: &Path) -> Tree {
     let mut tree = Tree::new();
@@ -160,7 +148,7 @@ fn assert_same(want: &Tree, got: &Tree, what: &str) {
 
 /// Makes one random change to the tree at `root` that a fast commit can record.
 fn change(root: &Path, random: &mut Random) {
-    let folder = |random: &mut Random| root.join(["", "d0", "d1"][random.below(3) as usize]);
+    let folder = |random: &mut Random| root.join(["", "d0", "d1"][random.below(3)]);
     let name = |random: &mut Random| folder(random).join(format!("f{}", random.below(8)));
     let path = name(random);
     // A change may fail, for example on a missing name.
@@ -170,22 +158,22 @@ fn change(root: &Path, random: &mut Random) {
             .append(true)
             .open(&path)
             .and_then(|mut file| {
-                let len = 1 + random.below(20_000) as usize;
+                let len = 1 + random.below(20_000);
                 file.write_all(&vec![random.below(256) as u8; len])
             }),
         4 => File::options().write(true).open(&path).and_then(|file| {
-            let offset = random.below(100_000);
+            let offset = random.below(100_000) as u64;
             file.write_all_at(&[random.below(256) as u8; 3000], offset)
         }),
         5 => File::options()
             .write(true)
             .open(&path)
-            .and_then(|file| file.set_len(random.below(30_000))),
+            .and_then(|file| file.set_len(random.below(30_000) as u64)),
         6 => fs::rename(&path, name(random)),
         7 => fs::hard_link(&path, name(random)),
         8 => fs::remove_file(&path),
         _ => match random.below(3) {
-            0 => symlink("x".repeat(1 + random.below(100) as usize), &path),
+            0 => symlink("x".repeat(1 + random.below(100)), &path),
             1 => fs::create_dir(folder(random).join(format!("n{}", random.below(4)))),
             _ => fs::remove_dir(folder(random).join(format!("n{}", random.below(4)))),
         },
@@ -203,7 +191,7 @@ fn dirty_image(image: &Path, work: &Path, options: &[&str], seed: u64) -> (Tree,
     mke2fs(work, "64M", &options);
     let mounted = Mounted::new(work, "rw,commit=3000");
     let root = mounted.path();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for folder in ["d0", "d1"] {
         fs::create_dir(root.join(folder)).unwrap();
     }
@@ -214,7 +202,7 @@ fn dirty_image(image: &Path, work: &Path, options: &[&str], seed: u64) -> (Tree,
     rustix::fs::syncfs(File::open(&root).unwrap()).unwrap();
     let last = File::create(root.join("last")).unwrap();
     last.sync_all().unwrap();
-    for round in 0..1 + random.below(12) {
+    for round in 0..1 + random.below(12_u64) {
         for _ in 0..random.below(12) {
             change(&root, &mut random);
         }

@@ -25,8 +25,14 @@ impl Random {
     }
 
     /// Returns a number below `end`, which must not be 0.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
+    pub fn below<N: TryInto<u64> + TryFrom<u64>>(&mut self, end: N) -> N {
+        let Ok(end) = end.try_into() else {
+            panic!("a range ends at a number of 64 bits");
+        };
+        let Ok(number) = N::try_from(self.next() % end) else {
+            panic!("a number below another one fits its type");
+        };
+        number
     }
 
     /// Returns true with a probability of `percent`.
