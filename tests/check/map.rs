@@ -118,14 +118,13 @@ impl ImageMap {
     fn descriptor_at(&self, group: u32, has_meta_bg: bool) -> usize {
         let per_block = self.block_size / self.descriptor_len;
         let (table, slot) = (group as usize / per_block, group as usize % per_block);
-        let table_block = match has_meta_bg {
-            false => (if self.block_size == 1024 { 2 } else { 1 }) + table,
+        let table_block = if has_meta_bg {
             // Small images have one meta group; its first group starts with the superblock.
-            true => {
-                self.first_data_block
-                    + table * per_block * self.blocks_per_group as usize
-                    + usize::from(table == 0)
-            }
+            self.first_data_block
+                + table * per_block * self.blocks_per_group as usize
+                + usize::from(table == 0)
+        } else {
+            (if self.block_size == 1024 { 2 } else { 1 }) + table
         };
         table_block * self.block_size + slot * self.descriptor_len
     }

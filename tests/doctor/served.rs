@@ -98,9 +98,10 @@ fn attributes(number: u64) -> FileAttr {
 
 impl Filesystem for Server {
     fn lookup(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match name == "file" {
-            true => reply.entry(&self.keeps.ttl, &attributes(FILE), Generation(0)),
-            false => reply.error(Errno::ENOENT),
+        if name == "file" {
+            reply.entry(&self.keeps.ttl, &attributes(FILE), Generation(0))
+        } else {
+            reply.error(Errno::ENOENT)
         }
     }
 

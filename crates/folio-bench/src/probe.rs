@@ -91,12 +91,13 @@ impl Tree {
                 tree.paths.push(path);
             }
         }
-        match tree.files.is_empty() {
-            true => Err(format!(
+        if tree.files.is_empty() {
+            Err(format!(
                 "{}: no regular file with bytes in it",
                 path.display()
-            )),
-            false => Ok(tree),
+            ))
+        } else {
+            Ok(tree)
         }
     }
 

@@ -197,21 +197,20 @@ fn pieces(blocks: &Blocks, name: &str) -> Check {
         many => format!("{many} pieces"),
     };
     let evidence = format!("{} in {count}{holes}", bytes(blocks.placed_bytes));
-    let check = match is_fragmented(blocks) {
-        false => Check::fine("blocks", "fragmented", "not fragmented in its file system"),
-        true => {
-            let (old, new) = (
-                quote(Path::new(name)),
-                quote(Path::new(&format!("{name}.new"))),
-            );
-            Check::fault(
-                "blocks",
-                "fragmented",
-                Certainty::Hint,
-                "fragmented in its file system",
-            )
-            .with_remedy(format!("folio cp -a {old} {new} && folio mv {new} {old}"))
-        }
+    let check = if is_fragmented(blocks) {
+        let (old, new) = (
+            quote(Path::new(name)),
+            quote(Path::new(&format!("{name}.new"))),
+        );
+        Check::fault(
+            "blocks",
+            "fragmented",
+            Certainty::Hint,
+            "fragmented in its file system",
+        )
+        .with_remedy(format!("folio cp -a {old} {new} && folio mv {new} {old}"))
+    } else {
+        Check::fine("blocks", "fragmented", "not fragmented in its file system")
     };
     check
         .with_evidence(evidence)

@@ -26,8 +26,9 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 pub(crate) fn open_regular(path: &Path) -> io::Result<(File, std::fs::Metadata)> {
     let file = open(path)?;
     let found = file.metadata()?;
-    match found.is_file() {
-        true => Ok((file, found)),
-        false => Err(io::Error::other("no longer a regular file")),
+    if found.is_file() {
+        Ok((file, found))
+    } else {
+        Err(io::Error::other("no longer a regular file"))
     }
 }

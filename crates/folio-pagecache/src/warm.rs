@@ -483,9 +483,10 @@ impl FileRead {
         }
         // Pieces include pages that were resident before.
         let left = self.allowed - self.reported;
-        match self.is_cut {
-            true => done.over_budget_bytes += left,
-            false => self.report(left, context, done),
+        if self.is_cut {
+            done.over_budget_bytes += left;
+        } else {
+            self.report(left, context, done);
         }
         Ok(())
     }

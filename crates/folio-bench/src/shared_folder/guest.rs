@@ -155,18 +155,19 @@ fn boot(
     let folder = tempfile::tempdir().map_err(told("folder"))?;
     let socket = folder.path().join("socket");
     let mut command = Command::new(program);
-    match contender.is_folio {
-        true => command
+    if contender.is_folio {
+        command
             .args(["--quiet", "share"])
             .arg(source)
             .arg("--socket")
-            .arg(&socket),
-        false => command
+            .arg(&socket)
+    } else {
+        command
             .args(["--sandbox=none", "--log-level=error"])
             .arg("--shared-dir")
             .arg(source)
             .arg("--socket-path")
-            .arg(&socket),
+            .arg(&socket)
     };
     command
         .args(contender.words)

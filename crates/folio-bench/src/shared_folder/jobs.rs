@@ -158,12 +158,11 @@ pub(crate) fn run(
     extent: Extent,
     drops_caches: bool,
 ) -> Result<Vec<Option<f64>>, String> {
-    let read_cold = match drops_caches {
-        true => {
-            drop_caches()?;
-            Some(read(world, extent)?)
-        }
-        false => None,
+    let read_cold = if drops_caches {
+        drop_caches()?;
+        Some(read(world, extent)?)
+    } else {
+        None
     };
     read(world, extent)?;
     let read_warm = Some(read(world, extent)?.max(read(world, extent)?));
@@ -376,12 +375,11 @@ pub(crate) fn run_in_guest(root: &Path) -> Result<(), String> {
     for number in 1..=Extent::WHOLE.changes {
         watch(&world)?;
         println!("{READY}{number}");
-        match sees(&world, number)? {
-            true => println!("{SEEN}{number}"),
-            false => {
-                println!("{NOT_SEEN}{number}");
-                break;
-            }
+        if sees(&world, number)? {
+            println!("{SEEN}{number}");
+        } else {
+            println!("{NOT_SEEN}{number}");
+            break;
         }
     }
     Ok(())

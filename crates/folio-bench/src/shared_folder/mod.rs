@@ -107,9 +107,10 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         "{large} MiB in order and at random, {files} small files, one file again and again, changes by the host"
     );
     let mut report = Report::new(NAME, what, &options.dir);
-    let measured = match options.guest {
-        true => guest::measure(options, run, &source, &mut report)?,
-        false => on_host(options, run, extent, folder.path(), &mut report)?,
+    let measured = if options.guest {
+        guest::measure(options, run, &source, &mut report)?
+    } else {
+        on_host(options, run, extent, folder.path(), &mut report)?
     };
     report.tables = tables(&measured);
     if !options.guest {

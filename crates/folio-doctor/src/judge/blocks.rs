@@ -69,9 +69,10 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
             continue;
         }
         let is_image = matches!(&facts.image, Some(Ok(_)));
-        let check = match is_image {
-            true => Check::fault(LAYER, cause, Certainty::Certain, says),
-            false => Check::note(LAYER, cause, says),
+        let check = if is_image {
+            Check::fault(LAYER, cause, Certainty::Certain, says)
+        } else {
+            Check::note(LAYER, cause, says)
         };
         let mut check = check.with("bytes", part).with("percent", share);
         if let Some((hole, written)) = facts.rewrite.as_ref().and_then(first_write) {
@@ -85,9 +86,10 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
         checks.push(check.with_evidence(evidence).with_remedy(filled(facts)));
     }
     if checks.is_empty() {
-        let says = match blocks.is_complete {
-            true => "written throughout, but for small parts",
-            false => "written throughout, as far as it was looked at",
+        let says = if blocks.is_complete {
+            "written throughout, but for small parts"
+        } else {
+            "written throughout, as far as it was looked at"
         };
         checks.push(Check::fine(LAYER, "sparse", says));
     }

@@ -274,13 +274,14 @@ impl TreePlan {
         let own = self.start..self.start + self.blocks.len() as u64 + self.table_clusters;
         for entry in 0..1 << bits {
             let cluster = (index << bits) + entry;
-            let value = match own.contains(&cluster) {
-                true => 1,
-                false => counted
+            let value = if own.contains(&cluster) {
+                1
+            } else {
+                counted
                     .counts
                     .get(cluster)
                     .max(old.get(cluster)?)
-                    .min(roots.refcount_max()),
+                    .min(roots.refcount_max())
             };
             if value > 0 {
                 refcount_block::put(&mut bytes, order, entry, value);

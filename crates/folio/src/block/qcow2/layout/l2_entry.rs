@@ -299,12 +299,13 @@ impl Mapping {
         let descriptor = entry.descriptor(geometry, unit >> geometry.units_bits)?;
         let (word, bitmap) = (entry.word, entry.bitmap);
         let number = unit & ((1 << geometry.units_bits) - 1);
-        let (is_data, is_zero) = match geometry.is_extended() {
-            false => (
+        let (is_data, is_zero) = if geometry.is_extended() {
+            (bitmap >> number & 1 != 0, bitmap >> 32 >> number & 1 != 0)
+        } else {
+            (
                 word & ZERO == 0 && descriptor != ClusterDescriptor::Unallocated,
                 word & ZERO != 0,
-            ),
-            true => (bitmap >> number & 1 != 0, bitmap >> 32 >> number & 1 != 0),
+            )
         };
         let (host, is_copied) = match descriptor {
             ClusterDescriptor::Compressed { host, len_bytes } => {

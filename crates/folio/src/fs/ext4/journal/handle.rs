@@ -54,11 +54,12 @@ impl OperationGate {
     /// Begins an operation. Waits for a commit that is copying blocks, unless this thread is inside
     /// another operation.
     pub(crate) fn start(&self) -> Handle<'_> {
-        let guard = match is_within_operation() {
+        let guard = if is_within_operation() {
             // The outer operation blocks the commit. Waiting here behind that commit would be a
             // deadlock.
-            true => self.operations.read_recursive(),
-            false => self.operations.read(),
+            self.operations.read_recursive()
+        } else {
+            self.operations.read()
         };
         DEPTH.set(DEPTH.get() + 1);
         Handle { _guard: guard }
