@@ -262,9 +262,10 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         // No exchange: there is one writer at a time.
         let old = self.pointer.load(Ordering::Relaxed);
         self.pointer.store(new, Ordering::Release);
-        // SAFETY: the reference that the cell held is the caller's now.
-        (!old.is_null()).then(|| Replaced {
-            value: Some(unsafe { Arc::from_raw(old) }),
+        (!old.is_null()).then(|| {
+            // SAFETY: the reference that the cell held is the caller's now.
+            let value = unsafe { Arc::from_raw(old) };
+            Replaced { value: Some(value) }
         })
     }
 }
