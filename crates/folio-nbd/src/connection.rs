@@ -1,4 +1,4 @@
-//! The threads of a connection: one reads requests, others run them.
+//! The threads of a connection: one reads requests, other threads run them.
 //!
 //! ```text
 //!   thread with the read turn:

@@ -53,11 +53,11 @@ impl Connection {
         let mut reply = Message::default();
         while let Some(request) = self.next_request() {
             self.ensure_reader();
-            let notify_others =
+            let notify_other_clients =
                 |notice: Notice<'_>| self.state.notify_other_sessions(&self.session, notice);
-            if let Err(violation) = self
-                .session
-                .run_request(&request, &mut reply, notify_others)
+            if let Err(violation) =
+                self.session
+                    .run_request(&request, &mut reply, notify_other_clients)
             {
                 self.state.end_session(&self.session, violation.message());
                 break;

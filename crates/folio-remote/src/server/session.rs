@@ -118,7 +118,7 @@ impl Session {
         self.fuse.end();
     }
 
-    /// Runs a request and queues its reply. Passes its changes to `notify_others`.
+    /// Runs a request and queues its reply. Passes its changes to `notify_other_clients`.
     ///
     /// # Errors
     /// A violation of the protocol, which ends the session.
@@ -126,11 +126,11 @@ impl Session {
         &self,
         request: &[u8],
         reply: &mut Message,
-        notify_others: impl FnMut(Notice<'_>),
+        notify_other_clients: impl FnMut(Notice<'_>),
     ) -> Result<(), ProtocolViolation> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let reply_guard = self.fuse.begin_reply();
-        let run = self.run_counted_request(request, reply, notify_others);
+        let run = self.run_counted_request(request, reply, notify_other_clients);
         drop(reply_guard);
         self.under_way.fetch_sub(1, Ordering::SeqCst);
         run
@@ -140,7 +140,7 @@ impl Session {
         &self,
         request: &[u8],
         reply: &mut Message,
-        notify_others: impl FnMut(Notice<'_>),
+        notify_other_clients: impl FnMut(Notice<'_>),
     ) -> Result<(), ProtocolViolation> {
         if self.exceeds_limits(request) {
             return self.link.push(error_reply(request, Errno::NFILE));
@@ -151,7 +151,7 @@ impl Session {
             Outcome::Replied | Outcome::Ended => {
                 // Before the client's reply: then no program can know of a change that another
                 // client has not been notified of.
-                for_each_effect(request, reply.bytes(), notify_others);
+                for_each_effect(request, reply.bytes(), notify_other_clients);
                 self.link.push(Frame::message(reply.bytes().to_vec()))
             }
         }

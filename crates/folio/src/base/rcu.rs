@@ -375,19 +375,19 @@ mod tests {
 
     #[test]
     fn grace_period_waits_for_earlier_readers_only() {
-        let (go, gone) = channel::<()>();
+        let (release, released) = channel::<()>();
         let (pinned, is_pinned) = channel();
         let reader = std::thread::spawn(move || {
             let pin = pin();
             pinned.send(()).unwrap();
-            gone.recv().unwrap();
+            released.recv().unwrap();
             drop(pin);
         });
         is_pinned.recv().unwrap();
         let grace = Grace::start();
         assert!(!grace.is_over());
         let later = pin();
-        go.send(()).unwrap();
+        release.send(()).unwrap();
         reader.join().unwrap();
         // Threads of other tests may be earlier readers; this one has a later pin only.
         while !grace.is_over() {

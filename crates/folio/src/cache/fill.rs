@@ -44,12 +44,12 @@ impl Mapping {
     /// Sets the expected pattern of reads. Linux: posix_fadvise(2), for one open file.
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.0.state.lock().readahead.pattern = pattern;
-        self.0.is_no_reuse.store(false, Ordering::Relaxed);
+        self.0.has_noreuse_advice.store(false, Ordering::Relaxed);
     }
 
     /// Lets later reads not mark pages as accessed. Linux: `POSIX_FADV_NOREUSE`.
     pub fn set_no_reuse(&self) {
-        self.0.is_no_reuse.store(true, Ordering::Relaxed);
+        self.0.has_noreuse_advice.store(true, Ordering::Relaxed);
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct AddressSpace {
     /// Whether any page was ever written to the swap device.
     pub(super) has_swapped: AtomicBool,
     /// Reads do not mark pages as accessed (`POSIX_FADV_NOREUSE`).
-    pub(super) is_no_reuse: AtomicBool,
+    pub(super) has_noreuse_advice: AtomicBool,
     pub(super) writeback: Arc<WritebackState>,
     pub(super) tally: Tally,
     /// The number of failed writeback runs; changes with the state locked.
@@ -117,7 +117,7 @@ impl Mapping {
             page_count: AtomicU64::new(0),
             limit,
             has_swapped: AtomicBool::new(false),
-            is_no_reuse: AtomicBool::new(false),
+            has_noreuse_advice: AtomicBool::new(false),
             writeback: shared,
             tally: Tally::default(),
             errors: AtomicU64::new(0),
@@ -230,7 +230,7 @@ impl AddressSpace {
         );
         let is_repeated = counters::is_repeated(self.number, index);
         let was_new = self.pool.folio(first).is_new.swap(false, Ordering::Relaxed);
-        if is_repeated || was_new || self.is_no_reuse.load(Ordering::Relaxed) {
+        if is_repeated || was_new || self.has_noreuse_advice.load(Ordering::Relaxed) {
             return;
         }
         if is_large {

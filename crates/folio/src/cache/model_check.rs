@@ -372,7 +372,7 @@ fn written_pages_reach_the_store() {
         assert_eq!(
             Arc::strong_count(&disk),
             1,
-            "let go of once everything is clean"
+            "the store is released once all pages are clean"
         );
     });
 }
