@@ -169,14 +169,13 @@ impl FileOperations for Squares {
 impl Store for Squares {
     fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         // Offsets and lengths are multiples of the page size, and so of a line.
-        let mut number = offset / LINE_BYTES;
-        for line in bufs.iter_mut().flat_map(|buf| buf.chunks_exact_mut(16)) {
+        let lines = bufs.iter_mut().flat_map(|buf| buf.chunks_exact_mut(16));
+        for (number, line) in (offset / LINE_BYTES..).zip(lines) {
             if number < LINES {
                 line.copy_from_slice(format!("{:>15}\n", number * number).as_bytes());
             } else {
                 line.fill(0);
             }
-            number += 1;
         }
         Ok(())
     }

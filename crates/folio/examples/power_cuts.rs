@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let fs = Image::create_on(disk.clone()).mount()?;
     fs.write("/config", "old")?;
     fs.close()?;
-    let before = copy_of(&*disk)?;
+    let before = copy_of(&disk)?;
 
     let recorder = Arc::new(RecordDevice::new(disk));
     let fs = Image::device(recorder.clone()).mount()?;

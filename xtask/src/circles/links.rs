@@ -56,7 +56,7 @@ fn without_tests(source: &str, files: &[(String, String)]) -> Vec<(String, Strin
         scope::read(&source::tokens(text), &mut modules, 0);
         let path = module_path(source, file);
         for name in modules.iter().flat_map(|module| &module.test_children) {
-            hidden.insert([path.as_slice(), &[name.clone()]].concat());
+            hidden.insert([path.as_slice(), std::slice::from_ref(name)].concat());
         }
     }
     let is_hidden = |file: &str| {
