@@ -31,15 +31,15 @@ pub use crate::fs::ext4::tune::{ReservedBlockCount, TuneOptions, tune as tune_ex
 pub struct KernelOptions {
     /// Memory for the page cache, in bytes.
     pub cache_bytes: u64,
-    /// Whether dirty pages are written by threads of their own.
+    /// Whether background threads write dirty pages.
     pub background_writeback: bool,
-    /// Age from which those threads write dirty pages however few they are, in milliseconds
-    /// (`dirty_expire_centisecs`).
+    /// Age in milliseconds from which those threads write dirty pages, however few there are.
+    /// Linux: `dirty_expire_centisecs`.
     pub dirty_expire_ms: u64,
-    /// How often they look for such pages, in milliseconds; 0 is never
-    /// (`dirty_writeback_centisecs`).
+    /// Interval in milliseconds at which they look for such pages; 0 is never. Linux:
+    /// `dirty_writeback_centisecs`.
     pub dirty_writeback_ms: u64,
-    /// Where timestamps come from.
+    /// The source of timestamps.
     pub clock: Clock,
 }
 
@@ -56,10 +56,10 @@ impl Default for KernelOptions {
     }
 }
 
-/// Mounts and caches: what all processes share. Starts with an empty ramfs as `/`.
+/// Mounts and caches, shared by all processes. Starts with an empty ramfs as `/`.
 ///
-/// When the last reference goes, every file system is synced and unmounted; errors are then lost,
-/// so a program that cares calls [`Kernel::unmount`] first.
+/// Dropping the last reference syncs and unmounts every file system and discards errors: call
+/// [`Kernel::unmount`] first to see them.
 pub struct Kernel {
     vfs: Vfs,
     cache: Arc<PageCache>,
@@ -67,7 +67,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel with an empty ramfs as its root.
+    /// Returns a kernel with an empty ramfs as its root.
     pub fn new(options: KernelOptions) -> Arc<Self> {
         let cache = PageCache::new(CacheOptions {
             budget_bytes: options.cache_bytes,
@@ -89,7 +89,12 @@ impl Kernel {
         })
     }
 
-    /// Mounts the ext4 file system on `device` over the directory `target`.
+    /// Mounts the ext4 file system on `device` over the directory `target`. Linux: mount(2).
+    ///
+    /// # Errors
+    ///
+    /// EUCLEAN for a corrupt and EOPNOTSUPP for an unsupported file system, EINVAL for an invalid
+    /// option, EROFS for a writable mount of a read-only device; else those of [`Kernel::mount`].
     pub fn mount_ext4(
         self: &Arc<Self>,
         device: Arc<dyn Device>,
@@ -102,7 +107,8 @@ impl Kernel {
     /// Mounts the host's directory `source` over the directory `target`. Changes by other programs
     /// are seen within a time to live, or sooner by change notification. Options besides those of
     /// every file system:
-    /// `ttl=5ms,cache=writethrough|writeback|none,push=auto|inotify|off,squash=UID:GID,map=u:INSIDE:OUTSIDE:COUNT,xattr=on|off`.
+    /// `ttl=5ms`, `cache=writethrough|writeback|none`, `push=auto|inotify|off`, `squash=UID:GID`,
+    /// `map=u:INSIDE:OUTSIDE:COUNT`, `xattr=on|off`.
     /// The host records access times. Linux: mount(2) with type virtiofs.
     ///
     /// # Errors
@@ -124,8 +130,13 @@ impl Kernel {
         self.mount(file_system, target, &options)
     }
 
-    /// Tells `listener` what others change in the file system that `target` lies on, as long as
-    /// somebody else holds it; false if nobody tells of changes there.
+    /// Notifies `listener` of external changes in the file system that `target` is on, as long as
+    /// the caller keeps a strong reference. Returns false if that file system has no change
+    /// notifications.
+    ///
+    /// # Errors
+    ///
+    /// Those of a path walk.
     pub fn listen(
         &self,
         target: impl AsRef<Path>,
@@ -136,15 +147,23 @@ impl Kernel {
         Ok(found.mount.file_system().listen(listener))
     }
 
-    /// What whoever mounted the file system that `target` lies on should know by now: that changes
-    /// by others cannot be told, say.
+    /// Returns warnings for the user that mounted the file system that `target` is on: missing
+    /// change notifications, for example.
+    ///
+    /// # Errors
+    ///
+    /// Those of a path walk.
     pub fn warnings(&self, target: impl AsRef<Path>) -> Result<Vec<String>> {
         let target = target.as_ref();
         let found = self.find(target).map_err(|error| place(error, target))?;
         Ok(found.mount.file_system().warnings())
     }
 
-    /// Mounts a new, empty ramfs over the directory `target`.
+    /// Mounts a new, empty ramfs over the directory `target`. Linux: mount(2) with type ramfs.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for an invalid option; else those of [`Kernel::mount`].
     pub fn mount_ramfs(
         self: &Arc<Self>,
         target: impl AsRef<Path>,
@@ -154,8 +173,12 @@ impl Kernel {
     }
 
     /// Mounts a new, empty tmpfs over the directory `target`: a ramfs with limits, beyond which
-    /// changes fail with ENOSPC. They are options of tmpfs(5):
+    /// changes fail with ENOSPC. The limits are options of tmpfs(5):
     /// `size=64m,nr_inodes=1k,mode=1770,uid=7,gid=8`.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for an invalid option; else those of [`Kernel::mount`].
     pub fn mount_tmpfs(
         self: &Arc<Self>,
         target: impl AsRef<Path>,
@@ -164,14 +187,22 @@ impl Kernel {
         self.mount(Ramfs::mount_tmpfs(&self.cache, options)?, target, options)
     }
 
-    /// Puts pages of tmpfs that nobody uses on `device` from now on, when others need the memory;
-    /// what is on it is lost. EBUSY if there is such a device already. Linux: swapon(2), without
-    /// mkswap's signature.
+    /// Uses `device` as swap space for unused pages of tmpfs, when memory is needed. The previous
+    /// content of the device is lost. Linux: swapon(2), without mkswap's signature.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if there is a swap device already.
     pub fn swap_on(&self, device: Arc<dyn Device>) -> Result<()> {
         ramfs::swap_on(&self.cache, device)
     }
 
-    /// Syncs and detaches what is mounted at `target`; EBUSY while files below it are open.
+    /// Syncs and detaches the file system mounted at `target`. Linux: umount(2).
+    ///
+    /// # Errors
+    ///
+    /// EBUSY while files below it are open, EINVAL if `target` is not a mount point; else what
+    /// could not be written.
     pub fn unmount(&self, target: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref();
         tracing::info!(target = %target.display(), "unmounting");
@@ -194,13 +225,17 @@ impl Kernel {
         &self.cache
     }
 
-    /// What the page cache has done so far.
+    /// Returns the counters of the page cache since the kernel was made.
     pub fn counters(&self) -> Counters {
         self.cache.counters()
     }
 
-    /// Mounts `file_system`, of whatever kind, over the directory `target`. Those of Folio have
-    /// calls of their own; this is for who brings another one.
+    /// Mounts any `file_system` over the directory `target`: one of another crate, for example.
+    /// Linux: mount(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of a path walk, ENOTDIR if `target` is not a directory.
     pub fn mount(
         &self,
         file_system: Arc<dyn FileSystem>,
@@ -239,13 +274,13 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // No process is left, so nothing is in use and nobody to tell an error to.
+        // No process is left, so no file is in use, and no caller can receive an error.
         let _: Result<()> = self.vfs.unmount_all();
     }
 }
 
-/// Returns the mount options of images and host directories, without their values: for lists, and to
-/// suggest the nearest one.
+/// Returns the mount options of images and host directories, without their values: for lists, and
+/// to suggest the nearest one.
 pub fn mount_words() -> impl Iterator<Item = &'static str> {
     let words = MountOptions::WORDS.into_iter().chain(ext4::words_known());
     #[cfg(feature = "hostfs")]

@@ -87,7 +87,7 @@ impl File {
         Ok(self.process.fchmod(self.fd, mode)?)
     }
 
-    /// Returns the file's own bytes in the page cache instead of a copy: those of `range` that lie
+    /// Returns the file's own bytes in the page cache instead of a copy: those of `range` that are
     /// before the end of the file, at most 2 MiB. The result may go to another thread.
     ///
     /// # Errors

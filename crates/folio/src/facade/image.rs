@@ -1,4 +1,4 @@
-//! What is mounted, and how: a builder from an image file or device to an [`Fs`].
+//! The builder from an image file or device to an [`Fs`].
 
 use super::fs::Fs;
 use crate::base::{Clock, Result, Timespec};

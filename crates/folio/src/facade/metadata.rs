@@ -66,7 +66,7 @@ impl Metadata {
     }
 }
 
-/// Converts a timestamp, which may lie before 1970.
+/// Converts a timestamp, which may be before 1970.
 fn system_time(time: Timespec) -> SystemTime {
     let secs = Duration::from_secs(time.secs.unsigned_abs());
     let whole = if time.secs < 0 {

@@ -1,4 +1,4 @@
-//! How a file is opened, with the builder of [`std::fs::OpenOptions`].
+//! Options to open a file, with the builder of [`std::fs::OpenOptions`].
 
 use super::file::File;
 use crate::syscall::{OpenFlags, Process};
