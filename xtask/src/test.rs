@@ -123,6 +123,8 @@ pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
     workspace_tests(&mut tally, root);
     heading("examples", start);
     examples(&mut tally, root);
+    heading("features", start);
+    features(&mut tally, root);
     heading("model check", start);
     model_check(&mut tally, root);
     println!("{}", tally.closing());
@@ -214,6 +216,33 @@ fn examples(tally: &mut Tally, root: &Path) {
         println!("{name}");
         tally.step(&name, run(&folder, "cargo", &arguments, &[]).succeeded);
         let _ = std::fs::remove_dir_all(&folder);
+    }
+}
+
+/// Checks that the library compiles with every combination of its features; the default, all of
+/// them, is compiled by the tests. The feature `compress` includes `qcow2`.
+fn features(tally: &mut Tally, root: &Path) {
+    for format in ["", "qcow2", "compress"] {
+        for partitions in ["", "partitions"] {
+            for hostfs in ["", "hostfs"] {
+                let features = [format, partitions, hostfs];
+                let features = features.map(|feature| format!("{feature},")).concat();
+                if features == "compress,partitions,hostfs," {
+                    continue;
+                }
+                let arguments = [
+                    "check",
+                    "--quiet",
+                    "--package",
+                    "folio",
+                    "--no-default-features",
+                    "--features",
+                    &features,
+                ];
+                let succeeded = run(root, "cargo", &arguments, &[]).succeeded;
+                tally.step(&format!("features {features:?}"), succeeded);
+            }
+        }
     }
 }
 
