@@ -9,13 +9,13 @@ use std::fs::File;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_flush_at_close_and_at_rename_is_seen_where_it_happens() {
+fn ext4_default_flushes_at_close_and_rename() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
-    let told = Told::of(&mounted.path(), &["--write-probe"]);
-    told.has(&["flush-on-truncate", "flush-on-rename"]);
-    let fix = told.check("flush-on-rename")["remedies"][0]
+    let outcome = DoctorRun::of(&mounted.path(), &["--write-probe"]);
+    outcome.has(&["flush-on-truncate", "flush-on-rename"]);
+    let fix = outcome.check("flush-on-rename")["remedies"][0]
         .as_str()
         .unwrap()
         .to_owned();
@@ -23,9 +23,9 @@ fn a_flush_at_close_and_at_rename_is_seen_where_it_happens() {
         fix.starts_with("mount -o remount,noauto_da_alloc "),
         "{fix}"
     );
-    assert_eq!(told.check("flush-on-truncate")["remedies"][0], *fix);
+    assert_eq!(outcome.check("flush-on-truncate")["remedies"][0], *fix);
     for cause in ["flush-on-truncate", "flush-on-rename"] {
-        let check = told.check(cause);
+        let check = outcome.check(cause);
         assert_eq!(check["certainty"], "certain");
         let numbers = &check["numbers"];
         assert_eq!(
@@ -43,18 +43,18 @@ fn a_flush_at_close_and_at_rename_is_seen_where_it_happens() {
             "{check:#}"
         );
     }
-    let numbers = &told.check("flush-on-rename")["numbers"];
+    let numbers = &outcome.check("flush-on-rename")["numbers"];
     assert!(
         numbers["rename_over_us"].is_number() && numbers["rename_free_us"].is_number(),
         "{numbers}"
     );
-    // Without the probe ext4's default is told and not blamed.
-    let told = Told::of(&mounted.path(), &[]);
-    told.has(&[]);
-    assert_eq!(told.check("flush-on-truncate")["verdict"], "note");
-    // The remedy is a command that mends it.
+    // Without the probe ext4's default is a note, not a fault.
+    let outcome = DoctorRun::of(&mounted.path(), &[]);
+    outcome.has(&[]);
+    assert_eq!(outcome.check("flush-on-truncate")["verdict"], "note");
+    // The remedy is a command that fixes it.
     run("sh", ["-c", &fix]);
-    Told::of(&mounted.path(), &["--write-probe"]).has(&[]);
+    DoctorRun::of(&mounted.path(), &["--write-probe"]).has(&[]);
     mounted.unmount();
 }
 
@@ -63,40 +63,43 @@ fn noauto_da_alloc_has_no_fault() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw,noauto_da_alloc");
-    let told = Told::of(&mounted.path(), &["--write-probe"]);
-    told.has(&[]);
+    let outcome = DoctorRun::of(&mounted.path(), &["--write-probe"]);
+    outcome.has(&[]);
     for cause in [
         "flush-on-truncate",
         "flush-on-rename",
         "no-delayed-allocation",
     ] {
-        assert_eq!(told.check(cause)["verdict"], "fine");
+        assert_eq!(outcome.check(cause)["verdict"], "fine");
     }
     assert!(
-        told.chain()[0] == "file-system ext4" && told.chain()[1].starts_with("disk loop"),
+        outcome.chain()[0] == "file-system ext4" && outcome.chain()[1].starts_with("disk loop"),
         "{:?}",
-        told.chain()
+        outcome.chain()
     );
     mounted.unmount();
 }
 
 #[test]
-fn nodelalloc_is_seen_by_trial_and_by_option() {
+fn nodelalloc_is_reported_with_and_without_probe() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw,nodelalloc");
     for options in [&["--write-probe"][..], &[]] {
-        let told = Told::of(&mounted.path(), options);
-        told.has(&["no-delayed-allocation"]);
-        assert_eq!(told.check("no-delayed-allocation")["certainty"], "certain");
+        let outcome = DoctorRun::of(&mounted.path(), options);
+        outcome.has(&["no-delayed-allocation"]);
+        assert_eq!(
+            outcome.check("no-delayed-allocation")["certainty"],
+            "certain"
+        );
     }
     mounted.unmount();
 }
 
-/// The kernel does not change this in a remount: the remedy mounts anew. What is mounted as ext3
-/// has the same fault.
+/// The kernel does not change this option in a remount, so the remedy unmounts and mounts again. A
+/// file system mounted as ext3 has the same fault.
 #[test]
-fn the_remedies_of_nodelalloc_mend_it() {
+fn nodelalloc_remedy_restores_delayed_allocation() {
     requires!(root, loop_devices, tool("mke2fs"), file_system("ext3"));
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("disk.img");
@@ -109,28 +112,28 @@ fn the_remedies_of_nodelalloc_mend_it() {
         );
         let device = LoopDevice::new(&image);
         let mount = HostMount::new(&["-t", fs_type, "-o", options, &device.0].map(OsStr::new));
-        let told = Told::of(mount.folder.path(), &["--write-probe"]);
-        told.has(&["no-delayed-allocation"]);
+        let outcome = DoctorRun::of(mount.folder.path(), &["--write-probe"]);
+        outcome.has(&["no-delayed-allocation"]);
         run(
             "sh",
             [
                 "-c",
-                told.check("no-delayed-allocation")["remedies"][0]
+                outcome.check("no-delayed-allocation")["remedies"][0]
                     .as_str()
                     .unwrap(),
             ],
         );
-        let told = Told::of(mount.folder.path(), &["--write-probe"]);
+        let outcome = DoctorRun::of(mount.folder.path(), &["--write-probe"]);
         assert_eq!(
-            told.check("no-delayed-allocation")["verdict"],
+            outcome.check("no-delayed-allocation")["verdict"],
             "fine",
             "{:#}",
-            told.report
+            outcome.report
         );
     }
 }
 
-/// A loop device that stays when it is unmounted, and goes when this is dropped.
+/// A loop device that remains after an unmount; dropping it detaches the device.
 struct LoopDevice(String);
 
 impl LoopDevice {
@@ -150,19 +153,19 @@ impl Drop for LoopDevice {
 }
 
 #[test]
-fn what_cannot_be_written_is_unknown() {
+fn read_only_mount_reports_flushes_as_unknown() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "ro");
-    let told = Told::of(&mounted.path(), &["--write-probe"]);
-    told.has(&[]);
-    assert_eq!(told.check("flush-on-truncate")["verdict"], "unknown");
-    assert_eq!(told.check("flush-on-rename")["verdict"], "unknown");
+    let outcome = DoctorRun::of(&mounted.path(), &["--write-probe"]);
+    outcome.has(&[]);
+    assert_eq!(outcome.check("flush-on-truncate")["verdict"], "unknown");
+    assert_eq!(outcome.check("flush-on-rename")["verdict"], "unknown");
     mounted.unmount();
 }
 
 #[test]
-fn images_tell_what_first_writes_cost() {
+fn image_with_holes_or_reserved_space_is_a_fault() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
@@ -171,84 +174,87 @@ fn images_tell_what_first_writes_cost() {
         .unwrap()
         .set_len(16 * MIB)
         .unwrap();
-    Told::of(&at("sparse.img"), &[]).has(&["sparse"]);
-    // No image: worth a note.
+    DoctorRun::of(&at("sparse.img"), &[]).has(&["sparse"]);
+    // A sparse file that is not an image gets a note.
     std::fs::rename(at("sparse.img"), at("sparse")).unwrap();
-    let told = Told::of(&at("sparse"), &[]);
-    told.has(&[]);
-    assert_eq!(told.check("sparse")["verdict"], "note");
+    let outcome = DoctorRun::of(&at("sparse"), &[]);
+    outcome.has(&[]);
+    assert_eq!(outcome.check("sparse")["verdict"], "note");
 
     let reserved = File::create(at("reserved.img")).unwrap();
     fallocate(&reserved, FallocateFlags::empty(), 0, 16 * MIB).unwrap();
     drop(reserved);
-    let told = Told::of(&at("reserved.img"), &[]);
-    told.has(&["unwritten"]);
-    assert_eq!(told.check("unwritten")["numbers"]["percent"], 100.0);
+    let outcome = DoctorRun::of(&at("reserved.img"), &[]);
+    outcome.has(&["unwritten"]);
+    assert_eq!(outcome.check("unwritten")["numbers"]["percent"], 100.0);
 
     written(&at("full.img"), 16 << 20);
-    Told::of(&at("full.img"), &[]).has(&[]);
-    let told = Told::of(&at("reserved.img"), &["--write-probe"]);
+    DoctorRun::of(&at("full.img"), &[]).has(&[]);
+    let outcome = DoctorRun::of(&at("reserved.img"), &["--write-probe"]);
     assert!(
-        told.check("unwritten")["numbers"]["first_write_us"].is_number(),
+        outcome.check("unwritten")["numbers"]["first_write_us"].is_number(),
         "{:#}",
-        told.report
+        outcome.report
     );
     mounted.unmount();
 }
 
 #[test]
-fn the_remedy_of_a_sparse_image_mends_it() {
+fn sparse_image_remedy_fills_holes() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let image = mounted.path().join("disk.img");
     File::create(&image).unwrap().set_len(16 * MIB).unwrap();
-    let told = Told::of(&image, &[]);
-    let fix = told.check("sparse")["remedies"][0].as_str().unwrap();
+    let outcome = DoctorRun::of(&image, &[]);
+    let fix = outcome.check("sparse")["remedies"][0].as_str().unwrap();
     run("sh", ["-c", fix]);
     let full = mounted.path().join("disk-full.img");
     File::open(&full).unwrap().sync_all().unwrap();
-    Told::of(&full, &[]).has(&[]);
+    DoctorRun::of(&full, &[]).has(&[]);
     mounted.unmount();
 }
 
 #[test]
-fn qcow2_tells_which_clusters_are_allocated() {
+fn qcow2_unallocated_clusters_are_a_fault() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let image = mounted.path().join("disk.qcow2");
     let device = block::create(&image, ImageFormat::Qcow2, 16 * MIB).unwrap();
-    let told = Told::of(&image, &[]);
-    told.has(&["clusters-not-allocated"]);
+    let outcome = DoctorRun::of(&image, &[]);
+    outcome.has(&["clusters-not-allocated"]);
     assert_eq!(
-        told.check("clusters-not-allocated")["numbers"]["missing_percent"],
+        outcome.check("clusters-not-allocated")["numbers"]["missing_percent"],
         100.0
     );
-    // In use: it is looked at all the same.
+    // The image is in use, and is examined nevertheless.
     device.write_at(&noise(16 << 20), 0).unwrap();
     device.flush().unwrap();
     drop(device);
-    Told::of(&image, &[]).has(&[]);
+    DoctorRun::of(&image, &[]).has(&[]);
     std::fs::write(
         mounted.path().join("bad.qcow2"),
         b"QFI\xfb and nothing that makes sense",
     )
     .unwrap();
-    let told = Told::of(&mounted.path().join("bad.qcow2"), &[]);
-    told.has(&[]);
-    assert_eq!(told.check("clusters-not-allocated")["verdict"], "unknown");
+    let outcome = DoctorRun::of(&mounted.path().join("bad.qcow2"), &[]);
+    outcome.has(&[]);
+    assert_eq!(
+        outcome.check("clusters-not-allocated")["verdict"],
+        "unknown"
+    );
     mounted.unmount();
 }
 
 #[test]
-fn small_pieces_are_seen() {
+fn file_in_small_extents_is_fragmented() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e4defrag"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     written(&mounted.path().join("whole"), 4 << 20);
-    Told::of(&mounted.path().join("whole"), &[]).has(&[]);
-    // Of all that is free, every second block.
+    DoctorRun::of(&mounted.path().join("whole"), &[]).has(&[]);
+    // Allocates all free space, then frees every second block.
     let comb = File::create(mounted.path().join("comb")).unwrap();
     let mut len = 512 * MIB;
     while len >= MIB {
@@ -264,31 +270,31 @@ fn small_pieces_are_seen() {
     drop(comb);
     run("sync", ["-f".as_ref(), mounted.path().as_os_str()]);
     written(&mounted.path().join("pieces"), 4 << 20);
-    let told = Told::of(&mounted.path().join("pieces"), &[]);
-    told.has(&["fragmented"]);
+    let outcome = DoctorRun::of(&mounted.path().join("pieces"), &[]);
+    outcome.has(&["fragmented"]);
     assert!(
-        told.check("fragmented")["numbers"]["fragments"]
+        outcome.check("fragmented")["numbers"]["fragments"]
             .as_u64()
             .is_some_and(|count| count >= 100),
         "{:#}",
-        told.report
+        outcome.report
     );
-    // With room again, the remedy joins them.
+    // With free space again, the remedy joins the extents.
     std::fs::remove_file(mounted.path().join("comb")).unwrap();
     run("sync", ["-f".as_ref(), mounted.path().as_os_str()]);
     run(
         "sh",
         [
             "-c",
-            told.check("fragmented")["remedies"][0].as_str().unwrap(),
+            outcome.check("fragmented")["remedies"][0].as_str().unwrap(),
         ],
     );
     std::fs::read(mounted.path().join("pieces")).unwrap();
-    Told::of(&mounted.path().join("pieces"), &[]).has(&[]);
+    DoctorRun::of(&mounted.path().join("pieces"), &[]).has(&[]);
     mounted.unmount();
 }
 
-/// Out of the page cache, as far as it is written.
+/// Writes a file back and drops its pages from the page cache.
 fn forget(path: &Path) {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -296,18 +302,18 @@ fn forget(path: &Path) {
 }
 
 #[test]
-fn a_cold_file_is_told_from_a_warm_one() {
+fn dropped_file_is_cold_until_warmed() {
     requires!(root, loop_devices, linux(6, 5), tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let file = mounted.path().join("file");
     written(&file, 48 << 20);
-    Told::of(&file, &[]).has(&[]);
+    DoctorRun::of(&file, &[]).has(&[]);
     forget(&file);
-    let told = Told::of(&file, &["--read-limit", "32M"]);
-    told.has(&["cold"]);
-    assert_eq!(told.check("cold")["numbers"]["resident_percent"], 0.0);
-    // The remedy mends it.
+    let outcome = DoctorRun::of(&file, &["--read-limit", "32M"]);
+    outcome.has(&["cold"]);
+    assert_eq!(outcome.check("cold")["numbers"]["resident_percent"], 0.0);
+    // The remedy fixes it.
     forget(&file);
     let warmed = Command::new(env!("CARGO_BIN_EXE_folio"))
         .args(["--quiet", "warm"])
@@ -315,12 +321,12 @@ fn a_cold_file_is_told_from_a_warm_one() {
         .output()
         .unwrap();
     assert!(warmed.status.success(), "{}", text(&warmed));
-    Told::of(&file, &[]).has(&[]);
+    DoctorRun::of(&file, &[]).has(&[]);
     mounted.unmount();
 }
 
 #[test]
-fn a_cache_that_is_too_small_is_seen() {
+fn file_larger_than_memory_is_evicted() {
     requires!(root, loop_devices, linux(6, 5), tool("mke2fs"));
     let Some(group) = Group::new(32 * MIB) else {
         return report_skip("needs control groups that limit memory");
@@ -329,19 +335,26 @@ fn a_cache_that_is_too_small_is_seen() {
     let mounted = ext4_mount(&folder, "rw");
     let file = mounted.path().join("file");
     written(&file, 96 << 20);
-    assert_eq!(Told::of(&file, &[]).check("evicted")["verdict"], "fine");
+    assert_eq!(
+        DoctorRun::of(&file, &[]).check("evicted")["verdict"],
+        "fine"
+    );
     forget(&file);
     read_twice(&group, &file);
-    let told = Told::of(&file, &[]);
-    assert!(told.faults().contains(&"evicted"), "{:#}", told.report);
-    let numbers = &told.check("evicted")["numbers"];
+    let outcome = DoctorRun::of(&file, &[]);
+    assert!(
+        outcome.faults().contains(&"evicted"),
+        "{:#}",
+        outcome.report
+    );
+    let numbers = &outcome.check("evicted")["numbers"];
     assert!(
         numbers["evicted_bytes"]
             .as_u64()
             .is_some_and(|bytes| bytes >= 32 * MIB),
         "{numbers}"
     );
-    // What was evicted came back when the command read it, and that is counted as well.
+    // The command read the evicted pages again, and reports these refaults as well.
     assert!(
         numbers["refaulted_pages"]
             .as_u64()

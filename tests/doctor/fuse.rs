@@ -1,5 +1,4 @@
-//! FUSE mounts that keep pages and attributes, and such that do not: made for this, and Folio's
-//! own.
+//! FUSE mounts with and without cached pages and attributes: a test server, and Folio's own mounts.
 
 use super::*;
 use crate::mount::FuseMount;
@@ -9,37 +8,37 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(86400);
 
 #[test]
-fn what_is_kept_is_cold_once_and_then_has_no_fault() {
+fn kept_pages_are_cold_once_then_have_no_fault() {
     requires!(root, fuse, linux(6, 5));
     let served = Served::new(Keeps {
         pages: Pages::Kept,
         ttl: LONG,
     });
-    Told::of(&served.file(), &[]).has(&["cold"]);
-    let told = Told::of(&served.file(), &[]);
-    told.has(&[]);
+    DoctorRun::of(&served.file(), &[]).has(&["cold"]);
+    let outcome = DoctorRun::of(&served.file(), &[]);
+    outcome.has(&[]);
     assert!(
-        told.chain()[0].starts_with("file-system fuse"),
+        outcome.chain()[0].starts_with("file-system fuse"),
         "{:?}",
-        told.chain()
+        outcome.chain()
     );
     assert_eq!(
-        told.check("page-cache-bypassed")["numbers"]["switches_per_mib"],
+        outcome.check("page-cache-bypassed")["numbers"]["switches_per_mib"],
         0.0
     );
 }
 
 #[test]
-fn a_page_cache_that_is_passed_by_is_seen() {
+fn direct_io_mount_bypasses_page_cache() {
     requires!(root, fuse, linux(6, 5));
     let served = Served::new(Keeps {
-        pages: Pages::PassedBy,
+        pages: Pages::Bypassed,
         ttl: LONG,
     });
     for _ in 0..2 {
-        let told = Told::of(&served.file(), &[]);
-        told.has(&["page-cache-bypassed"]);
-        let check = told.check("page-cache-bypassed");
+        let outcome = DoctorRun::of(&served.file(), &[]);
+        outcome.has(&["page-cache-bypassed"]);
+        let check = outcome.check("page-cache-bypassed");
         assert_eq!(
             (&check["certainty"], &check["numbers"]["resident_bytes"]),
             (&"certain".into(), &0.into())
@@ -53,18 +52,18 @@ fn a_page_cache_that_is_passed_by_is_seen() {
     }
 }
 
-/// Warming would not mend that: the next open drops what was warmed.
+/// Warming would not help: the next open drops the warmed pages.
 #[test]
-fn pages_that_are_dropped_at_open_are_seen_and_are_not_cold() {
+fn pages_dropped_at_open_are_not_cold() {
     requires!(root, fuse, linux(6, 5));
     let served = Served::new(Keeps {
         pages: Pages::DroppedAtOpen,
         ttl: LONG,
     });
     for _ in 0..2 {
-        let told = Told::of(&served.file(), &[]);
-        told.has(&["dropped-at-open"]);
-        let numbers = &told.check("dropped-at-open")["numbers"];
+        let outcome = DoctorRun::of(&served.file(), &[]);
+        outcome.has(&["dropped-at-open"]);
+        let numbers = &outcome.check("dropped-at-open")["numbers"];
         // Another program may take a little of the memory at any moment.
         let resident = numbers["resident_bytes"].as_u64();
         assert!(
@@ -72,14 +71,14 @@ fn pages_that_are_dropped_at_open_are_seen_and_are_not_cold() {
             "{numbers}"
         );
         assert_eq!(numbers["reopened_bytes"], 0);
-        assert_eq!(told.check("page-cache-bypassed")["verdict"], "fine");
+        assert_eq!(outcome.check("page-cache-bypassed")["verdict"], "fine");
     }
 }
 
-/// The subtype is what is served, and the server was told where to mount by a relative path that
-/// nobody can resolve.
+/// The subtype describes what is served. The mount point in the server's arguments is a relative
+/// path that cannot be resolved.
 #[test]
-fn a_server_is_named_by_its_program() {
+fn fuse_server_is_named_by_its_program() {
     requires!(root, fuse, tool("fuse2fs"), tool("mke2fs"), linux(6, 5));
     let folder = TempDir::new().unwrap();
     mke2fs(&folder.path().join("disk.img"), "16M", &[]);
@@ -89,13 +88,13 @@ fn a_server_is_named_by_its_program() {
     run("sh", ["-c", &script]);
     let _unmount = Lazily(mount.clone());
     std::fs::write(mount.join("file"), noise(4 << 20)).unwrap();
-    let told = Told::of(&mount.join("file"), &[]);
+    let outcome = DoctorRun::of(&mount.join("file"), &[]);
     assert_eq!(
-        told.report["paths"][0]["chain"][0]["server"], "fuse2fs",
+        outcome.report["paths"][0]["chain"][0]["server"], "fuse2fs",
         "{:#}",
-        told.report
+        outcome.report
     );
-    for check in told
+    for check in outcome
         .checks()
         .into_iter()
         .filter(|check| check["verdict"] == "fault")
@@ -118,55 +117,54 @@ impl Drop for Lazily {
 }
 
 #[test]
-fn attributes_that_are_not_trusted_are_seen() {
+fn zero_attribute_timeout_is_a_fault() {
     requires!(root, fuse, linux(6, 5));
     let served = Served::new(Keeps {
         pages: Pages::Kept,
         ttl: Duration::ZERO,
     });
-    Told::of(&served.file(), &[]);
-    let told = Told::of(&served.file(), &[]);
-    told.has(&["attributes-not-trusted"]);
-    let each = &told.check("attributes-not-trusted")["numbers"]["switches_per_stat"];
+    DoctorRun::of(&served.file(), &[]);
+    let outcome = DoctorRun::of(&served.file(), &[]);
+    outcome.has(&["attributes-not-trusted"]);
+    let each = &outcome.check("attributes-not-trusted")["numbers"]["switches_per_stat"];
     assert!(each.as_f64().is_some_and(|count| count >= 1.0), "{each}");
     let neither = Served::new(Keeps {
-        pages: Pages::PassedBy,
+        pages: Pages::Bypassed,
         ttl: Duration::ZERO,
     });
-    Told::of(&neither.file(), &[]).has(&["attributes-not-trusted", "page-cache-bypassed"]);
+    DoctorRun::of(&neither.file(), &[]).has(&["attributes-not-trusted", "page-cache-bypassed"]);
 }
 
-/// How long a time to live is can only be seen by waiting, and a busy machine waits longer: then
-/// nothing is claimed.
+/// The probe measures a timeout by waiting, and a busy machine waits longer. In that case the
+/// report has no fault.
 #[test]
-fn a_time_to_live_is_never_taken_for_none() {
+fn short_attribute_timeout_is_not_zero() {
     requires!(root, fuse, linux(6, 5));
     for ttl in [20, 1000] {
         let served = Served::new(Keeps {
             pages: Pages::Kept,
             ttl: Duration::from_millis(ttl),
         });
-        Told::of(&served.file(), &[]);
-        let told = Told::of(&served.file(), &[]);
-        let faults = told.faults();
+        DoctorRun::of(&served.file(), &[]);
+        let outcome = DoctorRun::of(&served.file(), &[]);
+        let faults = outcome.faults();
         assert!(
             faults.is_empty() || faults == ["attributes-trusted-briefly"] && ttl == 20,
             "{ttl}: {:#}",
-            told.report
+            outcome.report
         );
     }
 }
 
-/// Folio's own mount of a directory, with the words that make it ask each time, and with those that
-/// do not.
+/// Folio's own mount of a directory, with and without options that send each request to the server.
 #[test]
-fn folios_own_mounts_are_told_apart() {
+fn folio_mount_faults_follow_cache_options() {
     requires!(root, fuse, linux(6, 9));
     let folder = TempDir::new().unwrap();
     written(&folder.path().join("file"), 8 << 20);
     for (words, wanted) in [
         ("ttl=3600s,push=off,passthrough=off", &[][..]),
-        // Nothing is believed of what is not cached.
+        // Attributes of uncached files are never valid without a request.
         (
             "ttl=3600s,push=off,cache=none",
             &["attributes-not-trusted", "page-cache-bypassed"],
@@ -178,13 +176,13 @@ fn folios_own_mounts_are_told_apart() {
         ("ttl=3600s,push=off,passthrough=on", &[]),
     ] {
         let mount = FuseMount::new(folder.path(), words);
-        Told::of(&mount.at("file"), &[]);
-        let told = Told::of(&mount.at("file"), &[]);
-        told.has(wanted);
-        // What Folio serves is named as its source.
+        DoctorRun::of(&mount.at("file"), &[]);
+        let outcome = DoctorRun::of(&mount.at("file"), &[]);
+        outcome.has(wanted);
+        // The chain names the served file as the source of Folio's mount.
         let behind = format!("path {}", folder.path().join("file").display());
-        assert!(told.chain().contains(&behind), "{:?}", told.chain());
-        for check in wanted.iter().map(|cause| told.check(cause)) {
+        assert!(outcome.chain().contains(&behind), "{:?}", outcome.chain());
+        for check in wanted.iter().map(|cause| outcome.check(cause)) {
             let fix = check["remedies"][0].as_str().unwrap_or_default();
             assert!(
                 fix.contains("&& folio mount --background -o cache=writethrough,ttl=1s /"),
@@ -196,22 +194,24 @@ fn folios_own_mounts_are_told_apart() {
 }
 
 #[test]
-fn a_mounted_image_is_followed_into_its_file() {
+fn mounted_image_chain_reaches_image_file() {
     requires!(root, fuse, tool("mke2fs"), linux(6, 5));
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("disk.img");
     mke2fs(&image, "64M", &["-b", "4096"]);
     let mount = FuseMount::new(&image, "rw");
     written(&mount.at("file"), 4 << 20);
-    Told::of(&mount.at("file"), &[]);
-    let told = Told::of(&mount.at("file"), &[]);
-    told.has(&[]);
+    DoctorRun::of(&mount.at("file"), &[]);
+    let outcome = DoctorRun::of(&mount.at("file"), &[]);
+    outcome.has(&[]);
     assert!(
-        told.chain().contains(&format!("path {}", image.display())),
+        outcome
+            .chain()
+            .contains(&format!("path {}", image.display())),
         "{:?}",
-        told.chain()
+        outcome.chain()
     );
-    // Who stores the image does not store the file in it.
-    assert_eq!(told.check("no-delayed-allocation")["verdict"], "unknown");
+    // The file system that stores the image does not allocate the blocks of the file inside.
+    assert_eq!(outcome.check("no-delayed-allocation")["verdict"], "unknown");
     mount.unmount();
 }

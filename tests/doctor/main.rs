@@ -1,15 +1,14 @@
-//! `folio doctor` on mounts that have a fault and on those that have not: the right cause is named,
-//! and no other.
+//! `folio doctor` on mounts with and without faults: it names the right cause, and no other cause.
 //!
 //! ```text
 //!   kernel's ext4 on a loop device   delayed allocation, flush at close, holes, fragments, cold, evicted   ext4.rs
 //!   the kernel's xfs and btrfs       flush at close and rename, holes, fragments, compressed, shared       xfs_btrfs.rs
-//!   FUSE, made for this and ours     page cache, attributes                                                fuse.rs
+//!   FUSE, a test server and Folio    page cache, attributes                                                fuse.rs
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
 //! ```
 //!
-//! What rests on time (a slow copy, the device as the limit) is at most a hint, and is left out
-//! here.
+//! Verdicts that depend on timing (a slow copy, the device as the limit) are at most hints. These
+//! tests ignore them.
 
 mod ext4;
 mod fuse;
@@ -32,7 +31,7 @@ use support::tools::{command, mke2fs, run, text};
 use support::{Group, Mounted, requires};
 use tempfile::TempDir;
 
-/// Causes whose verdict rests on time.
+/// Causes whose verdict depends on timing.
 const TIMED: [&str; 2] = ["slow-copy", "device-limit"];
 
 fn doctor<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
@@ -45,9 +44,9 @@ fn doctor<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
         .expect("folio runs")
 }
 
-/// Pages that were taken from the page cache on this machine: by reclaim, and by who writes to
-/// drop_caches.
-fn taken() -> u64 {
+/// Returns the number of pages that reclaim and writes to drop_caches removed from the page cache
+/// of this machine.
+fn dropped_pages() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let count = |name: &str| {
         text.lines()
@@ -59,21 +58,21 @@ fn taken() -> u64 {
         .sum()
 }
 
-/// The same before anything was written or looked at.
-static TAKEN_BEFORE: LazyLock<u64> = LazyLock::new(taken);
+/// The number of dropped pages before the first write or examination.
+static DROPPED_BEFORE: LazyLock<u64> = LazyLock::new(dropped_pages);
 
-/// What `folio doctor --json` tells.
-struct Told {
+/// A run of `folio doctor --json`: its arguments, report and exit code.
+struct DoctorRun {
     path: PathBuf,
     options: Vec<String>,
     report: Value,
     code: Option<i32>,
 }
 
-impl Told {
+impl DoctorRun {
     #[track_caller]
     fn of(path: &Path, options: &[&str]) -> Self {
-        LazyLock::force(&TAKEN_BEFORE);
+        LazyLock::force(&DROPPED_BEFORE);
         let words = options
             .iter()
             .map(OsStr::new)
@@ -96,16 +95,16 @@ impl Told {
         }
     }
 
-    /// All checks of all paths.
+    /// Returns all checks of all paths.
     fn checks(&self) -> Vec<&Value> {
         let paths = self.report["paths"].as_array().expect("a list of paths");
         paths
             .iter()
-            .flat_map(|told| told["checks"].as_array().expect("a list of checks"))
+            .flat_map(|entry| entry["checks"].as_array().expect("a list of checks"))
             .collect()
     }
 
-    /// The causes of all faults that do not rest on time.
+    /// Returns the causes of all faults that do not depend on timing.
     fn faults(&self) -> Vec<&str> {
         let faults = self
             .checks()
@@ -115,7 +114,7 @@ impl Told {
         causes.filter(|cause| !TIMED.contains(cause)).collect()
     }
 
-    /// The check for this cause.
+    /// Returns the check for this cause.
     #[track_caller]
     fn check(&self, cause: &str) -> &Value {
         let found = self
@@ -125,7 +124,7 @@ impl Told {
         found.unwrap_or_else(|| panic!("no check for {cause}: {:#}", self.report))
     }
 
-    /// The layers of the first path, as `kind fs_type-or-name`.
+    /// Returns the layers of the first path, as `kind fs_type-or-name`.
     fn chain(&self) -> Vec<String> {
         let steps = self.report["paths"][0]["chain"]
             .as_array()
@@ -143,7 +142,7 @@ impl Told {
         steps.iter().map(name).collect()
     }
 
-    /// Whether a disk below is known to seek.
+    /// Returns whether a disk below is known to seek.
     fn seeks(&self) -> bool {
         let steps = self.report["paths"][0]["chain"]
             .as_array()
@@ -151,15 +150,16 @@ impl Told {
         steps.iter().any(|step| step["rotational"] == true)
     }
 
-    /// These faults and no other, each with what a reader needs, and the exit code that says so.
+    /// Checks that the report has exactly these faults, each with evidence, numbers and remedies, and
+    /// that the exit code matches.
     #[track_caller]
     fn has(&self, wanted: &[&str]) {
-        // Somebody else may have emptied the page cache just before: what was read by looking is
-        // there when we look again.
-        let is_lost = |told: &Self| {
+        // Another program may have emptied the page cache just before. The examination itself reads
+        // the file, so its pages are in memory when the test looks again.
+        let is_lost = |outcome: &Self| {
             let lost =
                 |cause: &&str| ["cold", "evicted"].contains(cause) && !wanted.contains(cause);
-            told.faults().iter().any(lost) && taken() != *TAKEN_BEFORE
+            outcome.faults().iter().any(lost) && dropped_pages() != *DROPPED_BEFORE
         };
         let mut again = None;
         for _ in 0..3 {
@@ -210,7 +210,7 @@ impl Told {
     }
 }
 
-/// What docs/schema says of the report.
+/// Returns the validator for docs/schema/doctor.json.
 fn schema() -> &'static jsonschema::Validator {
     static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| {
         let schema =
@@ -220,7 +220,7 @@ fn schema() -> &'static jsonschema::Validator {
     &SCHEMA
 }
 
-/// Bytes that no file system stores as a hole or packs.
+/// Returns bytes that no file system stores as a hole or compresses.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut step = || {
@@ -235,28 +235,28 @@ fn noise(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A written and synced file.
+/// Writes and syncs a file.
 fn written(path: &Path, len: usize) {
-    LazyLock::force(&TAKEN_BEFORE);
+    LazyLock::force(&DROPPED_BEFORE);
     let file = std::fs::File::create(path).unwrap();
     file.write_all_at(&noise(len), 0).unwrap();
     file.sync_all().unwrap();
 }
 
-/// An empty ext4 of 256 MiB, mounted by the kernel with these options.
+/// Mounts an empty ext4 of 256 MiB with these options, by the kernel.
 fn ext4_mount(folder: &TempDir, options: &str) -> Mounted {
     let image = folder.path().join("disk.img");
     mke2fs(&image, "256M", &["-b", "4096"]);
     Mounted::new(&image, options)
 }
 
-/// Any other mount, taken down again whatever happens.
+/// Any other mount; dropping it unmounts, even if the test fails.
 struct HostMount {
     folder: TempDir,
 }
 
 impl HostMount {
-    /// Mounts with the words of mount(8), the target left out.
+    /// Mounts with the arguments of mount(8), without the target.
     #[track_caller]
     fn new(words: &[&OsStr]) -> Self {
         let folder = TempDir::with_prefix("folio-doctor-").unwrap();
@@ -281,7 +281,7 @@ impl Drop for HostMount {
     }
 }
 
-/// Reads a file twice with no more memory than the group has.
+/// Reads a file twice within the memory limit of the group.
 fn read_twice(group: &Group, file: &Path) {
     let script = format!(
         "{0} && cat {1} {1} > /dev/null",
@@ -291,9 +291,9 @@ fn read_twice(group: &Group, file: &Path) {
     run("sh", ["-c", &script]);
 }
 
-/// A device is what lies below it, not where its node is.
+/// The chain of a device follows the device, not the file system of its node.
 #[test]
-fn a_block_device_is_followed_down() {
+fn block_device_chain_reaches_image_file() {
     requires!(root, loop_devices, tool("mke2fs"), tool("findmnt"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
@@ -306,10 +306,10 @@ fn a_block_device_is_followed_down() {
             mounted.path().as_os_str(),
         ],
     );
-    let told = Told::of(Path::new(device.trim()), &["--write-probe"]);
-    told.has(&[]);
-    assert_eq!(told.report["paths"][0]["kind"], "block-device");
-    let chain = told.chain();
+    let outcome = DoctorRun::of(Path::new(device.trim()), &["--write-probe"]);
+    outcome.has(&[]);
+    assert_eq!(outcome.report["paths"][0]["kind"], "block-device");
+    let chain = outcome.chain();
     assert!(chain[0].starts_with("disk loop"), "{chain:?}");
     assert_eq!(
         chain[1],
@@ -318,9 +318,9 @@ fn a_block_device_is_followed_down() {
     mounted.unmount();
 }
 
-/// One reason is told once for each layer, without the kernel's number.
+/// Each reason is printed once, not once per layer, and without the errno.
 #[test]
-fn reasons_are_not_repeated() {
+fn reason_is_printed_once_without_errno() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "ro");
@@ -334,26 +334,26 @@ fn reasons_are_not_repeated() {
     assert!(shown.contains("Read-only file system\n"), "{shown}");
     let missing = text(&doctor([folder.path().join("missing")]));
     assert!(missing.contains("No such file or directory\n"), "{missing}");
-    // Read-only, and not tried: there is nothing to try.
+    // On a read-only mount without the probe, no rewrite can flush.
     assert_eq!(
-        Told::of(&mounted.path(), &[]).check("flush-on-truncate")["verdict"],
+        DoctorRun::of(&mounted.path(), &[]).check("flush-on-truncate")["verdict"],
         "fine"
     );
     mounted.unmount();
 }
 
 #[test]
-fn exit_codes_tell_what_was_found() {
+fn missing_path_and_usage_error_set_exit_code() {
     let folder = TempDir::new().unwrap();
     let missing = folder.path().join("missing");
     let output = doctor([&missing]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     assert!(text(&output).contains("missing"), "{}", text(&output));
-    let told = Told::of(&missing, &[]);
+    let outcome = DoctorRun::of(&missing, &[]);
     assert_eq!(
         (
-            told.code,
-            told.report["not_probed"].as_array().map(Vec::len)
+            outcome.code,
+            outcome.report["not_probed"].as_array().map(Vec::len)
         ),
         (Some(3), Some(1))
     );
@@ -361,34 +361,34 @@ fn exit_codes_tell_what_was_found() {
     assert_eq!(doctor([""; 0]).status.code(), Some(2));
 }
 
-/// Nothing is opened that may wait for ever or do something.
+/// The command does not open files that may block forever or have side effects.
 #[test]
 fn special_files_are_not_opened() {
     requires!(tool("mkfifo"));
     let folder = TempDir::new().unwrap();
     let fifo = folder.path().join("fifo");
     run("mkfifo", [&fifo]);
-    let told = Told::of(&fifo, &[]);
-    assert_eq!(told.report["paths"][0]["kind"], "special");
-    told.has(&[]);
-    let told = Told::of(Path::new("/dev/null"), &[]);
-    assert_eq!(told.report["paths"][0]["kind"], "special");
-    // Nothing is written beside a device.
-    Told::of(Path::new("/dev/null"), &["--write-probe"]).has(&[]);
-    // A file of no size that has contents all the same.
-    Told::of(Path::new("/proc/version"), &[]).has(&[]);
+    let outcome = DoctorRun::of(&fifo, &[]);
+    assert_eq!(outcome.report["paths"][0]["kind"], "special");
+    outcome.has(&[]);
+    let outcome = DoctorRun::of(Path::new("/dev/null"), &[]);
+    assert_eq!(outcome.report["paths"][0]["kind"], "special");
+    // The write probe writes no file beside a device.
+    DoctorRun::of(Path::new("/dev/null"), &["--write-probe"]).has(&[]);
+    // A file of size 0 that has contents.
+    DoctorRun::of(Path::new("/proc/version"), &[]).has(&[]);
 }
 
-/// What was not asked for is not done: no file is written, no byte of the file changes, and no more
-/// is read than allowed.
+/// Without the write probe no file is written. No byte of the file changes, and the command reads
+/// at most the read limit.
 #[test]
-fn looking_changes_nothing() {
+fn doctor_leaves_files_unchanged() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     written(&file, 4 << 20);
     let before = std::fs::metadata(&file).unwrap();
-    let told = Told::of(&file, &["--read-limit", "1M"]);
-    let check = told.check("page-cache-bypassed");
+    let outcome = DoctorRun::of(&file, &["--read-limit", "1M"]);
+    let check = outcome.check("page-cache-bypassed");
     assert!(
         check["evidence"]
             .as_str()
@@ -398,20 +398,20 @@ fn looking_changes_nothing() {
     let after = std::fs::metadata(&file).unwrap();
     assert_eq!(before.modified().unwrap(), after.modified().unwrap());
     for options in [&["--write-probe"][..], &[]] {
-        Told::of(folder.path(), options);
+        DoctorRun::of(folder.path(), options);
         let names: Vec<_> = std::fs::read_dir(folder.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
         assert_eq!(names, ["file"], "{options:?}");
     }
-    let none = Told::of(&file, &["--read-limit", "0"]);
+    let none = DoctorRun::of(&file, &["--read-limit", "0"]);
     assert_eq!(none.check("page-cache-bypassed")["verdict"], "unknown");
 }
 
-/// A file inside an image is judged by Folio's own counters, and the image beside it.
+/// A file inside an image is judged by Folio's own counters. The image file is judged as well.
 #[test]
-fn a_file_inside_an_image_is_read_through_folio() {
+fn file_inside_image_is_read_through_folio() {
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("disk.img");
     written(&folder.path().join("file"), 12 << 20);
@@ -432,33 +432,40 @@ fn a_file_inside_an_image_is_read_through_folio() {
         create,
         size,
     ]);
-    let told = Told::of(&place, &[]);
+    let outcome = DoctorRun::of(&place, &[]);
     assert_eq!(
-        told.check("evicted")["verdict"],
+        outcome.check("evicted")["verdict"],
         "fine",
         "{:#}",
-        told.report
+        outcome.report
     );
-    assert_eq!(told.check("evicted")["numbers"]["misses"], 0);
-    assert_eq!(told.check("fragmented")["verdict"], "fine");
+    assert_eq!(outcome.check("evicted")["numbers"]["misses"], 0);
+    assert_eq!(outcome.check("fragmented")["verdict"], "fine");
     assert_eq!(
-        told.chain()[..2],
+        outcome.chain()[..2],
         [
             "file-system ext4".to_owned(),
             format!("path {}", image.display())
         ]
     );
-    assert_eq!(told.report["paths"][1]["path"], image.display().to_string());
+    assert_eq!(
+        outcome.report["paths"][1]["path"],
+        image.display().to_string()
+    );
     // With a cache too small for it.
-    let told = Told::of(&place, &["--cache", "1M"]);
-    assert!(told.faults().contains(&"evicted"), "{:#}", told.report);
-    let none = Told::of(Path::new(&format!("{}:/none", image.display())), &[]);
+    let outcome = DoctorRun::of(&place, &["--cache", "1M"]);
+    assert!(
+        outcome.faults().contains(&"evicted"),
+        "{:#}",
+        outcome.report
+    );
+    let none = DoctorRun::of(Path::new(&format!("{}:/none", image.display())), &[]);
     assert_eq!(none.code, Some(3));
 }
 
-/// What is told for people has the same faults, and unknown things are told as such.
+/// The text output has the same layers as the JSON report, and names the samples of a directory.
 #[test]
-fn text_tells_what_json_tells() {
+fn text_and_json_cover_same_files() {
     let folder = TempDir::new().unwrap();
     written(&folder.path().join("a"), 2 << 20);
     written(&folder.path().join("b"), 1 << 20);
@@ -473,11 +480,11 @@ fn text_tells_what_json_tells() {
         "{}",
         text(&output)
     );
-    let told = Told::of(folder.path(), &[]);
+    let outcome = DoctorRun::of(folder.path(), &[]);
     assert_eq!(
-        told.report["paths"].as_array().map(Vec::len),
+        outcome.report["paths"].as_array().map(Vec::len),
         Some(3),
         "{:#}",
-        told.report
+        outcome.report
     );
 }

@@ -1,4 +1,4 @@
-//! A FUSE file system of one file, which keeps or does not keep what it is told to.
+//! A FUSE file system of one file, with configurable caching of pages and attributes.
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
@@ -13,23 +13,23 @@ use tempfile::TempDir;
 /// Size of the file.
 pub(crate) const LEN: u64 = 8 << 20;
 
-/// What becomes of the pages of the file.
+/// Caching of the file's pages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pages {
-    /// They stay.
+    /// The pages stay in memory.
     Kept,
-    /// They stay until somebody opens the file: what libfuse does without `kernel_cache`.
+    /// The pages stay until the next open of the file, as libfuse does without `kernel_cache`.
     DroppedAtOpen,
-    /// There are none.
-    PassedBy,
+    /// Reads bypass the page cache (`FOPEN_DIRECT_IO`).
+    Bypassed,
 }
 
-/// What the kernel is told to keep.
+/// Caching that the server allows the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeps {
     /// Pages of the file.
     pub(crate) pages: Pages,
-    /// Names and attributes, for so long.
+    /// Timeout of names and attributes.
     pub(crate) ttl: Duration,
 }
 
@@ -119,7 +119,7 @@ impl Filesystem for Server {
         let flags = match self.keeps.pages {
             Pages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
             Pages::DroppedAtOpen => FopenFlags::empty(),
-            Pages::PassedBy => FopenFlags::FOPEN_DIRECT_IO,
+            Pages::Bypassed => FopenFlags::FOPEN_DIRECT_IO,
         };
         reply.opened(FileHandle(0), flags);
     }

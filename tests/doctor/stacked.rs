@@ -1,4 +1,4 @@
-//! tmpfs, overlays and bind mounts: what is below is seen, and none of them is a fault.
+//! tmpfs, overlays and bind mounts: the chain shows the layers below, and none of them is a fault.
 
 use super::*;
 use crate::support::report_skip;
@@ -8,10 +8,10 @@ fn tmpfs_has_no_fault() {
     requires!(root, tool("mount"), linux(6, 5));
     let mounted = HostMount::new(&["-t", "tmpfs", "-o", "size=64M", "tmpfs"].map(OsStr::new));
     written(&mounted.at("file"), 8 << 20);
-    let told = Told::of(&mounted.at("file"), &["--write-probe"]);
-    told.has(&[]);
-    assert_eq!(told.chain(), ["file-system tmpfs", "memory "]);
-    assert_eq!(told.check("flush-on-truncate")["verdict"], "fine");
+    let outcome = DoctorRun::of(&mounted.at("file"), &["--write-probe"]);
+    outcome.has(&[]);
+    assert_eq!(outcome.chain(), ["file-system tmpfs", "memory "]);
+    assert_eq!(outcome.check("flush-on-truncate")["verdict"], "fine");
 }
 
 fn overlay(lower: &Path, folder: &Path) -> HostMount {
@@ -29,7 +29,7 @@ fn overlay(lower: &Path, folder: &Path) -> HostMount {
 }
 
 #[test]
-fn an_overlay_is_followed_to_the_layer_that_has_the_file() {
+fn overlay_chain_reaches_layer_with_file() {
     requires!(
         root,
         loop_devices,
@@ -44,9 +44,9 @@ fn an_overlay_is_followed_to_the_layer_that_has_the_file() {
     written(&lower.join("below"), 8 << 20);
     let merged = overlay(&lower, &mounted.path());
     written(&merged.at("above"), 8 << 20);
-    let told = Told::of(&merged.at("below"), &["--write-probe"]);
-    told.has(&[]);
-    let chain = told.chain();
+    let outcome = DoctorRun::of(&merged.at("below"), &["--write-probe"]);
+    outcome.has(&[]);
+    let chain = outcome.chain();
     assert_eq!(
         chain[..3],
         [
@@ -56,10 +56,10 @@ fn an_overlay_is_followed_to_the_layer_that_has_the_file() {
         ]
     );
     assert!(chain[3].starts_with("disk loop"), "{chain:?}");
-    let told = Told::of(&merged.at("above"), &[]);
-    told.has(&[]);
+    let outcome = DoctorRun::of(&merged.at("above"), &[]);
+    outcome.has(&[]);
     assert_eq!(
-        told.chain()[1],
+        outcome.chain()[1],
         format!("path {}", mounted.path().join("upper/above").display())
     );
     drop(merged);
@@ -67,7 +67,7 @@ fn an_overlay_is_followed_to_the_layer_that_has_the_file() {
 }
 
 #[test]
-fn a_flush_at_close_and_at_rename_is_seen_through_an_overlay() {
+fn overlay_on_ext4_flushes_at_close_and_rename() {
     requires!(
         root,
         loop_devices,
@@ -80,15 +80,15 @@ fn a_flush_at_close_and_at_rename_is_seen_through_an_overlay() {
     let lower = mounted.path().join("lower");
     std::fs::create_dir(&lower).unwrap();
     let merged = overlay(&lower, &mounted.path());
-    Told::of(merged.folder.path(), &["--write-probe"])
+    DoctorRun::of(merged.folder.path(), &["--write-probe"])
         .has(&["flush-on-truncate", "flush-on-rename"]);
     drop(merged);
     mounted.unmount();
 }
 
-/// What was evicted is not told through an overlay, but what comes back is counted.
+/// The kernel does not report evictions through an overlay, but it counts refaults.
 #[test]
-fn a_cache_that_is_too_small_is_seen_through_an_overlay() {
+fn overlay_file_larger_than_memory_is_evicted() {
     requires!(
         root,
         loop_devices,
@@ -106,21 +106,25 @@ fn a_cache_that_is_too_small_is_seen_through_an_overlay() {
     written(&lower.join("file"), 96 << 20);
     let merged = overlay(&lower, &mounted.path());
     assert_eq!(
-        Told::of(&merged.at("file"), &[]).check("evicted")["verdict"],
+        DoctorRun::of(&merged.at("file"), &[]).check("evicted")["verdict"],
         "unknown"
     );
     let below = std::fs::File::open(lower.join("file")).unwrap();
     rustix::fs::fadvise(&below, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     read_twice(&group, &merged.at("file"));
-    let told = Told::of(&merged.at("file"), &[]);
-    assert!(told.faults().contains(&"evicted"), "{:#}", told.report);
-    assert_eq!(told.check("evicted")["certainty"], "hint");
+    let outcome = DoctorRun::of(&merged.at("file"), &[]);
+    assert!(
+        outcome.faults().contains(&"evicted"),
+        "{:#}",
+        outcome.report
+    );
+    assert_eq!(outcome.check("evicted")["certainty"], "hint");
     drop((merged, below));
     mounted.unmount();
 }
 
 #[test]
-fn a_bind_mount_is_the_file_system_it_shows() {
+fn bind_mount_reports_its_root() {
     requires!(
         root,
         loop_devices,
@@ -134,13 +138,13 @@ fn a_bind_mount_is_the_file_system_it_shows() {
     std::fs::create_dir(&inside).unwrap();
     written(&inside.join("file"), 4 << 20);
     let bound = HostMount::new(&["--bind".as_ref(), inside.as_os_str()]);
-    let told = Told::of(&bound.at("file"), &["--write-probe"]);
-    told.has(&[]);
-    assert_eq!(told.report["paths"][0]["chain"][0]["root"], "/inside");
+    let outcome = DoctorRun::of(&bound.at("file"), &["--write-probe"]);
+    outcome.has(&[]);
+    assert_eq!(outcome.report["paths"][0]["chain"][0]["root"], "/inside");
     assert!(
-        told.chain()[1].starts_with("disk loop"),
+        outcome.chain()[1].starts_with("disk loop"),
         "{:?}",
-        told.chain()
+        outcome.chain()
     );
     drop(bound);
     mounted.unmount();

@@ -6,7 +6,7 @@ use std::fs::File;
 
 const MIB: u64 = 1 << 20;
 
-/// A new file system of 512 MiB, mounted by the kernel; the loop device goes with the mount.
+/// Mounts a new file system of 512 MiB by the kernel; unmounting detaches the loop device.
 fn mounted(folder: &TempDir, fs_type: &str, options: &str) -> HostMount {
     let image = folder.path().join("disk.img");
     File::create(&image).unwrap().set_len(512 * MIB).unwrap();
@@ -25,92 +25,94 @@ fn mounted(folder: &TempDir, fs_type: &str, options: &str) -> HostMount {
     ])
 }
 
-/// Nothing is wrong with a file that was written at once, nor with a folder; what is below is seen.
+/// Checks that a file written at once and a directory have no fault, and that the chain shows the
+/// device.
 #[track_caller]
 fn has_no_fault(mount: &HostMount, fs_type: &str) {
     written(&mount.at("whole"), 16 << 20);
-    let told = Told::of(&mount.at("whole"), &[]);
-    told.has(&[]);
-    assert_eq!(told.chain()[0], format!("file-system {fs_type}"));
+    let outcome = DoctorRun::of(&mount.at("whole"), &[]);
+    outcome.has(&[]);
+    assert_eq!(outcome.chain()[0], format!("file-system {fs_type}"));
     assert!(
-        told.chain()[1].starts_with("disk loop"),
+        outcome.chain()[1].starts_with("disk loop"),
         "{:?}",
-        told.chain()
+        outcome.chain()
     );
-    assert_eq!(told.check("fragmented")["verdict"], "fine");
-    assert_eq!(told.check("sparse")["verdict"], "fine");
+    assert_eq!(outcome.check("fragmented")["verdict"], "fine");
+    assert_eq!(outcome.check("sparse")["verdict"], "fine");
     assert_eq!(
-        told.check("flush-on-truncate")["verdict"],
+        outcome.check("flush-on-truncate")["verdict"],
         "note",
         "not tried"
     );
     std::fs::rename(mount.at("whole"), mount.at("whole.img")).unwrap();
-    Told::of(&mount.at("whole.img"), &[]).has(&[]);
-    Told::of(mount.folder.path(), &[]).has(&[]);
+    DoctorRun::of(&mount.at("whole.img"), &[]).has(&[]);
+    DoctorRun::of(mount.folder.path(), &[]).has(&[]);
 }
 
-/// Holes of a disk image are told, those of another file are noted, and the remedy fills them.
+/// Checks that holes are a fault of a disk image and a note for another file, and that the remedy
+/// fills them.
 #[track_caller]
 fn sees_holes(mount: &HostMount) {
     let image = mount.at("sparse.img");
     File::create(&image).unwrap().set_len(16 * MIB).unwrap();
-    let told = Told::of(&image, &[]);
-    told.has(&["sparse"]);
-    assert_eq!(told.check("sparse")["numbers"]["percent"], 100.0);
-    run("sh", ["-c", remedy(&told, "sparse")]);
+    let outcome = DoctorRun::of(&image, &[]);
+    outcome.has(&["sparse"]);
+    assert_eq!(outcome.check("sparse")["numbers"]["percent"], 100.0);
+    run("sh", ["-c", remedy(&outcome, "sparse")]);
     let full = mount.at("sparse-full.img");
     File::open(&full).unwrap().sync_all().unwrap();
-    Told::of(&full, &[]).has(&[]);
+    DoctorRun::of(&full, &[]).has(&[]);
     let reserved = File::create(mount.at("reserved.img")).unwrap();
     rustix::fs::fallocate(&reserved, FallocateFlags::empty(), 0, 16 * MIB).unwrap();
-    Told::of(&mount.at("reserved.img"), &[]).has(&["unwritten"]);
+    DoctorRun::of(&mount.at("reserved.img"), &[]).has(&["unwritten"]);
     std::fs::rename(&image, mount.at("sparse")).unwrap();
-    let told = Told::of(&mount.at("sparse"), &[]);
-    told.has(&[]);
-    assert_eq!(told.check("sparse")["verdict"], "note");
+    let outcome = DoctorRun::of(&mount.at("sparse"), &[]);
+    outcome.has(&[]);
+    assert_eq!(outcome.check("sparse")["verdict"], "note");
 }
 
-/// Small pieces are seen, and joined by the remedy.
+/// Checks that small extents are a fault, and that the remedy joins them.
 #[track_caller]
 fn sees_fragments(mount: &HostMount) {
     let path = mount.at("pieces");
     let file = File::create(&path).unwrap();
     let data = noise(8192);
-    // Each piece has to find a place of its own before its neighbours are there.
+    // Each piece is allocated on its own, before the adjacent pieces are written.
     for number in 0..256_u64 {
         file.write_all_at(&data, number * 101 % 256 * 8192).unwrap();
         file.sync_data().unwrap();
     }
     drop(file);
-    let told = Told::of(&path, &[]);
-    told.has(&["fragmented"]);
-    let pieces = told.check("fragmented")["numbers"]["fragments"].as_u64();
+    let outcome = DoctorRun::of(&path, &[]);
+    outcome.has(&["fragmented"]);
+    let pieces = outcome.check("fragmented")["numbers"]["fragments"].as_u64();
     assert!(
         pieces.is_some_and(|count| count >= 100),
         "{:#}",
-        told.report
+        outcome.report
     );
-    // Nobody knows whether a loop device seeks.
+    // The kernel does not report whether a loop device seeks.
     assert!(
-        told.check("fragmented")["certainty"] == "hint" || told.seeks(),
+        outcome.check("fragmented")["certainty"] == "hint" || outcome.seeks(),
         "{:#}",
-        told.report
+        outcome.report
     );
-    run("sh", ["-c", remedy(&told, "fragmented")]);
+    run("sh", ["-c", remedy(&outcome, "fragmented")]);
     File::open(&path).unwrap().sync_all().unwrap();
     // xfs_fsr writes past the page cache.
     std::fs::read(&path).unwrap();
-    Told::of(&path, &[]).has(&[]);
+    DoctorRun::of(&path, &[]).has(&[]);
 }
 
-fn remedy<'a>(told: &'a Told, cause: &str) -> &'a str {
-    told.check(cause)["remedies"][0]
+fn remedy<'a>(outcome: &'a DoctorRun, cause: &str) -> &'a str {
+    outcome.check(cause)["remedies"][0]
         .as_str()
         .unwrap_or_default()
 }
 
 #[test]
-fn xfs_without_a_fault_has_none() {
+fn healthy_xfs_has_no_fault() {
     requires!(
         root,
         loop_devices,
@@ -124,7 +126,7 @@ fn xfs_without_a_fault_has_none() {
 }
 
 #[test]
-fn holes_and_pieces_are_seen_on_xfs() {
+fn xfs_holes_and_fragments_are_reported() {
     requires!(
         root,
         loop_devices,
@@ -139,7 +141,7 @@ fn holes_and_pieces_are_seen_on_xfs() {
     sees_fragments(&mount);
 }
 
-/// XFS watches for truncation alone, and no option turns that off: a rename is the way around it.
+/// XFS flushes only after truncation, and no option turns that off. The remedy is a rename.
 #[test]
 fn xfs_flushes_at_close_and_not_at_rename() {
     requires!(
@@ -151,13 +153,13 @@ fn xfs_flushes_at_close_and_not_at_rename() {
     );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "xfs", "rw");
-    let told = Told::of(mount.folder.path(), &["--write-probe"]);
-    told.has(&["flush-on-truncate"]);
+    let outcome = DoctorRun::of(mount.folder.path(), &["--write-probe"]);
+    outcome.has(&["flush-on-truncate"]);
     assert_eq!(
-        remedy(&told, "flush-on-truncate"),
+        remedy(&outcome, "flush-on-truncate"),
         "cp NEW FILE.new && mv FILE.new FILE"
     );
-    let check = told.check("flush-on-truncate");
+    let check = outcome.check("flush-on-truncate");
     let evidence = check["evidence"].as_str().unwrap_or_default();
     assert!(
         evidence.starts_with("truncated, written again and closed in "),
@@ -171,14 +173,14 @@ fn xfs_flushes_at_close_and_not_at_rename() {
         ),
         (&MIB.into(), &0.into())
     );
-    assert_eq!(told.check("flush-on-rename")["verdict"], "fine");
-    assert_eq!(told.check("no-delayed-allocation")["verdict"], "fine");
+    assert_eq!(outcome.check("flush-on-rename")["verdict"], "fine");
+    assert_eq!(outcome.check("no-delayed-allocation")["verdict"], "fine");
     assert_eq!(std::fs::read_dir(mount.folder.path()).unwrap().count(), 0);
 }
 
-/// Shared blocks are noted, and a fault of disk images.
+/// Shared blocks are a note, and a fault of disk images.
 #[test]
-fn shared_blocks_are_seen_on_xfs() {
+fn xfs_shared_blocks_are_reported() {
     requires!(
         root,
         loop_devices,
@@ -198,24 +200,24 @@ fn shared_blocks_are_seen_on_xfs() {
                 mount.at(name).as_os_str(),
             ],
         );
-        // Blocks are shared, pages are not.
+        // Files share blocks, but not pages.
         std::fs::read(mount.at(name)).unwrap();
     }
-    let told = Told::of(&mount.at("two"), &[]);
-    told.has(&[]);
-    assert_eq!(told.check("shared")["verdict"], "note");
-    let told = Told::of(&mount.at("two.img"), &[]);
-    told.has(&["shared"]);
-    run("sh", ["-c", remedy(&told, "shared")]);
+    let outcome = DoctorRun::of(&mount.at("two"), &[]);
+    outcome.has(&[]);
+    assert_eq!(outcome.check("shared")["verdict"], "note");
+    let outcome = DoctorRun::of(&mount.at("two.img"), &[]);
+    outcome.has(&["shared"]);
+    run("sh", ["-c", remedy(&outcome, "shared")]);
     File::open(mount.at("two-full.img"))
         .unwrap()
         .sync_all()
         .unwrap();
-    Told::of(&mount.at("two-full.img"), &[]).has(&[]);
+    DoctorRun::of(&mount.at("two-full.img"), &[]).has(&[]);
 }
 
 #[test]
-fn btrfs_without_a_fault_has_none() {
+fn healthy_btrfs_has_no_fault() {
     requires!(
         root,
         loop_devices,
@@ -229,7 +231,7 @@ fn btrfs_without_a_fault_has_none() {
 }
 
 #[test]
-fn holes_and_pieces_are_seen_on_btrfs() {
+fn btrfs_holes_and_fragments_are_reported() {
     requires!(
         root,
         loop_devices,
@@ -244,7 +246,7 @@ fn holes_and_pieces_are_seen_on_btrfs() {
     sees_fragments(&mount);
 }
 
-/// FIEMAP has no place for what btrfs writes until that has ended: pages in writeback tell.
+/// FIEMAP shows no blocks for data that btrfs is still writing. Pages in writeback show the flush.
 #[test]
 fn btrfs_flushes_at_close_and_at_rename() {
     requires!(
@@ -257,10 +259,10 @@ fn btrfs_flushes_at_close_and_at_rename() {
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "btrfs", "rw");
     written(&mount.at("file"), 2 << 20);
-    let told = Told::of(&mount.at("file"), &["--write-probe"]);
-    told.has(&["flush-on-truncate", "flush-on-rename"]);
+    let outcome = DoctorRun::of(&mount.at("file"), &["--write-probe"]);
+    outcome.has(&["flush-on-truncate", "flush-on-rename"]);
     for cause in ["flush-on-truncate", "flush-on-rename"] {
-        let numbers = &told.check(cause)["numbers"];
+        let numbers = &outcome.check(cause)["numbers"];
         assert_eq!(
             (
                 &numbers["dirty_before_bytes"],
@@ -269,17 +271,17 @@ fn btrfs_flushes_at_close_and_at_rename() {
             (&MIB.into(), &0.into())
         );
         assert!(
-            remedy(&told, cause).starts_with("dd if=NEW of="),
+            remedy(&outcome, cause).starts_with("dd if=NEW of="),
             "{:#}",
-            told.report
+            outcome.report
         );
     }
-    // The way around it: nothing of it is written before somebody asks.
+    // The remedy: no page of the file is written before a sync.
     std::fs::write(mount.at("NEW"), noise(1 << 20)).unwrap();
     let script = format!(
         "cd {} && {}",
         mount.folder.path().display(),
-        remedy(&told, "flush-on-rename")
+        remedy(&outcome, "flush-on-rename")
     );
     run("sh", ["-c", &script]);
     let file = File::open(mount.at("file")).unwrap();
@@ -291,10 +293,10 @@ fn btrfs_flushes_at_close_and_at_rename() {
     assert_eq!((found.size_bytes, found.dirty_bytes), (MIB, Some(MIB)));
 }
 
-/// Packed blocks are noted; of a disk image they are a fault, which a copy that may not be packed
-/// mends.
+/// Compressed blocks are a note. For a disk image they are a fault, which an uncompressed copy
+/// fixes.
 #[test]
-fn compressed_files_are_seen_on_btrfs() {
+fn btrfs_compressed_files_are_reported() {
     requires!(
         root,
         loop_devices,
@@ -304,38 +306,39 @@ fn compressed_files_are_seen_on_btrfs() {
     );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "btrfs", "compress-force=zstd");
-    let text = "a line that is easy to pack\n".repeat(300_000);
+    let text = "a line that compresses well\n".repeat(300_000);
     for name in ["text", "text.img"] {
         let file = File::create(mount.at(name)).unwrap();
         file.write_all_at(text.as_bytes(), 0).unwrap();
         file.sync_all().unwrap();
     }
-    let told = Told::of(&mount.at("text"), &[]);
-    told.has(&[]);
-    assert_eq!(told.check("compressed")["verdict"], "note");
+    let outcome = DoctorRun::of(&mount.at("text"), &[]);
+    outcome.has(&[]);
+    assert_eq!(outcome.check("compressed")["verdict"], "note");
     assert_eq!(
-        told.check("fragmented")["verdict"],
+        outcome.check("fragmented")["verdict"],
         "unknown",
-        "how much each piece takes is not told"
+        "btrfs does not report the size of each compressed extent"
     );
-    let told = Told::of(&mount.at("text.img"), &[]);
-    told.has(&["compressed"]);
-    assert_eq!(told.check("compressed")["numbers"]["percent"], 100.0);
-    run("sh", ["-c", remedy(&told, "compressed")]);
+    let outcome = DoctorRun::of(&mount.at("text.img"), &[]);
+    outcome.has(&["compressed"]);
+    assert_eq!(outcome.check("compressed")["numbers"]["percent"], 100.0);
+    run("sh", ["-c", remedy(&outcome, "compressed")]);
     File::open(mount.at("text-full.img"))
         .unwrap()
         .sync_all()
         .unwrap();
-    Told::of(&mount.at("text-full.img"), &[]).has(&[]);
-    // What cannot be packed is stored as it is.
+    DoctorRun::of(&mount.at("text-full.img"), &[]).has(&[]);
+    // Incompressible data is stored uncompressed.
     written(&mount.at("noise"), 8 << 20);
-    let told = Told::of(&mount.at("noise"), &[]);
-    told.has(&[]);
+    let outcome = DoctorRun::of(&mount.at("noise"), &[]);
+    outcome.has(&[]);
     assert!(
-        told.checks()
+        outcome
+            .checks()
             .iter()
             .all(|check| check["cause"] != "compressed"),
         "{:#}",
-        told.report
+        outcome.report
     );
 }

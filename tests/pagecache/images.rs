@@ -1,4 +1,4 @@
-//! Images: what a disk uses, and what files inside it need, is warmed, and nothing else.
+//! Images: warming reads only the used blocks of a disk, or the blocks of files inside it.
 
 use super::{Bench, MIB, PAGE, forget, pages, resident, touch};
 use crate::support::requires;
@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// Pages of a raw image in which a file of 2 MiB lies, as debugfs tells.
+/// Returns the pages of a raw image that hold a file of 2 MiB, as debugfs reports them.
 fn blocks(image: &Path, path: &str) -> Vec<u64> {
     let request = format!("blocks {path}");
     let arguments = ["-R", &request].map(OsStr::new);
@@ -35,7 +35,7 @@ fn bench_with_files() -> Bench {
 }
 
 #[test]
-fn files_inside_a_raw_image_are_warmed_alone() {
+fn files_inside_raw_image_are_warmed_alone() {
     requires!(tool("debugfs"), tool("fincore"));
     let bench = bench_with_files();
     bench.ok(&["cp", "-a", "tree/.", "disk.img:/", "--create", "64M"]);
@@ -43,26 +43,26 @@ fn files_inside_a_raw_image_are_warmed_alone() {
     let wanted = blocks(&image, "/srv/wanted");
     assert!(wanted.len() >= 512);
     forget(&image);
-    let told = bench.json(&["warm", "disk.img:/srv"]);
-    // The image's own tables are read beside that, and the kernel's readahead brings in what lies
+    let report = bench.json(&["warm", "disk.img:/srv"]);
+    // The command also reads the image's own tables, and the kernel's readahead reads the pages
     // around them.
-    assert_eq!(told["size_bytes"], 2 * MIB);
+    assert_eq!(report["size_bytes"], 2 * MIB);
     let there = pages(&image);
     assert!(
         wanted.iter().all(|page| there[*page as usize]),
         "all of the file"
     );
-    let told = bench.json(&["warm", "--dry-run", "--include", "oth*", "disk.img:/"]);
-    assert_eq!(told["size_bytes"], 2 * MIB);
-    let (output, told) = bench.output(&["warm", "disk.img:/none"]);
+    let report = bench.json(&["warm", "--dry-run", "--include", "oth*", "disk.img:/"]);
+    assert_eq!(report["size_bytes"], 2 * MIB);
+    let (output, stderr) = bench.output(&["warm", "disk.img:/none"]);
     assert!(
-        output.status.code() == Some(1) && told.contains("No such file"),
-        "{told}"
+        output.status.code() == Some(1) && stderr.contains("No such file"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn a_qcow2_is_warmed_where_it_is_used() {
+fn qcow2_warm_reads_used_clusters_only() {
     requires!(tool("qemu-img"), tool("qemu-io"), tool("fincore"));
     let bench = Bench::new();
     let make = |arguments: &[&str]| {
@@ -84,7 +84,7 @@ fn a_qcow2_is_warmed_where_it_is_used() {
         "write -q -P 2 900M 2M",
         "base.img",
     ]);
-    // What was written and given back is no longer used.
+    // Written and then discarded clusters are unused.
     make(&[
         "qemu-io",
         "-f",
@@ -104,16 +104,16 @@ fn a_qcow2_is_warmed_where_it_is_used() {
         "write -q -P 3 900M 1M",
         "top",
     ]);
-    // It is its content that makes it an image, whatever it is called.
+    // Detection uses the content, not the file name.
     let files = ["base.img", "top"].map(|name| bench.path(name));
     files.iter().for_each(|file| forget(file));
-    let told = bench.json(&["warm", "top"]);
+    let report = bench.json(&["warm", "top"]);
     assert_eq!(
-        (&told["files"], &told["size_bytes"]),
+        (&report["files"], &report["size_bytes"]),
         (&2.into(), &(3 * MIB).into()),
-        "{told}"
+        "{report}"
     );
-    // Tables are read to find that out.
+    // The command also reads the tables.
     let most = [2, 1].map(|mib| mib * MIB + 100 * PAGE);
     for ((file, least), most) in files.iter().zip([2 * MIB, MIB]).zip(most) {
         let there = resident(file);
@@ -127,7 +127,7 @@ fn a_qcow2_is_warmed_where_it_is_used() {
 }
 
 #[test]
-fn looking_whether_a_file_is_an_image_brings_nothing_in() {
+fn image_detection_reads_no_pages() {
     requires!(tool("fincore"));
     let bench = Bench::new();
     let short = bench.cold("short", 3);
@@ -137,7 +137,7 @@ fn looking_whether_a_file_is_an_image_brings_nothing_in() {
         let file = bench.cold(name, MIB);
         assert_eq!(bench.json(&["warm", "--dry-run", name])["size_bytes"], MIB);
         assert_eq!(resident(&file), 0, "{name}");
-        // What is there stays there.
+        // Resident pages stay in memory.
         touch(&file, [0]);
         bench.ok(&["warm", "--dry-run", name]);
         assert_eq!(resident(&file), PAGE, "{name}");
@@ -145,7 +145,7 @@ fn looking_whether_a_file_is_an_image_brings_nothing_in() {
 }
 
 #[test]
-fn files_inside_a_qcow2_are_found_through_its_chain() {
+fn files_inside_qcow2_are_found_through_chain() {
     requires!(tool("qemu-img"), tool("fincore"));
     let bench = bench_with_files();
     bench.ok(&["cp", "-a", "tree/.", "base.qcow2:/", "--create", "64M"]);
@@ -165,15 +165,18 @@ fn files_inside_a_qcow2_are_found_through_its_chain() {
     for name in ["base.qcow2", "top.qcow2"] {
         forget(&bench.path(name));
     }
-    let told = bench.json(&["warm", "top.qcow2:/srv"]);
+    let report = bench.json(&["warm", "top.qcow2:/srv"]);
     assert_eq!(
-        (&told["files"], &told["size_bytes"]),
+        (&report["files"], &report["size_bytes"]),
         (&2.into(), &(3 * MIB).into()),
-        "{told}"
+        "{report}"
     );
     let there = ["base.qcow2", "top.qcow2"].map(|name| resident(&bench.path(name)));
-    assert!(there[0] >= 2 * MIB && there[1] >= MIB, "{there:?}: {told}");
-    // Compressed clusters lie nowhere as they are.
+    assert!(
+        there[0] >= 2 * MIB && there[1] >= MIB,
+        "{there:?}: {report}"
+    );
+    // No range of the image holds compressed clusters in plain form.
     bench.ok(&[
         "image",
         "convert",
@@ -184,10 +187,10 @@ fn files_inside_a_qcow2_are_found_through_its_chain() {
         "small.qcow2",
     ]);
     forget(&bench.path("small.qcow2"));
-    let told = bench.json(&["warm", "small.qcow2:/srv"]);
+    let report = bench.json(&["warm", "small.qcow2:/srv"]);
     assert!(
-        told["size_bytes"].as_u64().unwrap() > 4096,
-        "all of it: {told}"
+        report["size_bytes"].as_u64().unwrap() > 4096,
+        "all of it: {report}"
     );
     assert_eq!(bench.json(&["warm", "small.qcow2"])["read_bytes"], 0);
 }

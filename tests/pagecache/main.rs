@@ -1,5 +1,4 @@
-//! `folio warm` and `folio cache` as an operator runs them, with the kernel's own answers as the
-//! judge.
+//! `folio warm` and `folio cache`, run as commands and compared with the kernel's own counters.
 
 mod images;
 #[path = "../support/mod.rs"]
@@ -20,14 +19,14 @@ use tempfile::TempDir;
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A folder on the disk that holds the build: what is in memory alone, as tmpfs is, cannot be
-/// dropped.
+/// A folder on the disk that holds the build. Pages of a file system in memory, such as tmpfs,
+/// cannot be dropped.
 struct Bench {
     folder: TempDir,
     _cache: Cache,
 }
 
-/// The cache is everybody's: who drops all of it is alone.
+/// All tests share the page cache: a test that drops all of it holds this lock exclusively.
 static CACHE: RwLock<()> = RwLock::new(());
 
 enum Cache {
@@ -47,7 +46,7 @@ impl Bench {
         }
     }
 
-    /// One while which no other is.
+    /// Returns a bench that excludes all others while it exists.
     fn alone() -> Self {
         let cache = Cache::Alone(CACHE.write().unwrap_or_else(PoisonError::into_inner));
         Self {
@@ -60,7 +59,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// A file of this size that no longer is in memory.
+    /// Creates a file of this size without pages in memory.
     fn cold(&self, name: &str, size_bytes: u64) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -84,17 +83,17 @@ impl Bench {
 
     fn output(&self, arguments: &[&str]) -> (Output, String) {
         let output = self.command(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!told.contains("panicked"), "{arguments:?}: {told}");
-        (output, told)
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
+        (output, stderr)
     }
 
     #[track_caller]
     fn ok(&self, arguments: &[&str]) -> String {
-        let (output, told) = self.output(arguments);
+        let (output, stderr) = self.output(arguments);
         assert!(
-            output.status.success() && told.is_empty(),
-            "{arguments:?}: {told}"
+            output.status.success() && stderr.is_empty(),
+            "{arguments:?}: {stderr}"
         );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -104,28 +103,28 @@ impl Bench {
         serde_json::from_str(&self.ok(&[arguments, &["--json"]].concat())).unwrap()
     }
 
-    /// Fails with exit code 1, says why, and tells the rest as JSON.
+    /// Runs a command that fails with exit code 1 and these words, and returns its JSON report.
     #[track_caller]
     fn partly(&self, arguments: &[&str], words: &str) -> Value {
         let arguments = [arguments, &["--json"]].concat();
-        let (output, told) = self.output(&arguments);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        let (output, stderr) = self.output(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
         assert!(
-            told.contains(words),
-            "{arguments:?}: {told:?} lacks {words:?}"
+            stderr.contains(words),
+            "{arguments:?}: {stderr:?} lacks {words:?}"
         );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }
 
-/// Has the kernel forget a file, without folio.
+/// Drops the pages of a file from the page cache, without Folio.
 fn forget(path: &Path) {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
 }
 
-/// Bytes in memory, as fincore(1) counts them: whole pages.
+/// Returns the bytes in memory, as fincore(1) counts them: whole pages.
 fn resident(path: &Path) -> u64 {
     let arguments = ["--bytes", "--noheadings", "--output", "RES"].map(Into::into);
     let said = run(
@@ -137,8 +136,8 @@ fn resident(path: &Path) -> u64 {
         .unwrap_or_else(|_| panic!("fincore: {said}"))
 }
 
-/// Which pages of a file are in memory: those that can be read without waiting. Looking brings them
-/// in.
+/// Returns which pages of a file are in memory: those that can be read without waiting. The check
+/// itself reads the others in the background.
 fn pages(path: &Path) -> Vec<bool> {
     let file = File::open(path).unwrap();
     let size_bytes = file.metadata().unwrap().len();
@@ -151,7 +150,7 @@ fn pages(path: &Path) -> Vec<bool> {
     (0..size_bytes.div_ceil(PAGE)).map(is_there).collect()
 }
 
-/// Reads pages of a file, and no others.
+/// Reads exactly these pages of a file.
 fn touch(path: &Path, pages: impl IntoIterator<Item = u64>) {
     let file = File::open(path).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
@@ -162,24 +161,24 @@ fn touch(path: &Path, pages: impl IntoIterator<Item = u64>) {
 }
 
 #[test]
-fn status_says_what_fincore_says() {
+fn status_matches_fincore() {
     requires!(tool("fincore"));
     let bench = Bench::new();
     let file = bench.cold("tree/a", 2 * MIB);
     touch(&file, (0..100).map(|page| page * 5));
     bench.cold("tree/deep/b", MIB);
     fs::hard_link(&file, bench.path("tree/deep/again")).unwrap();
-    let told = bench.json(&["cache", "status", "tree"]);
-    assert_eq!(told["resident_bytes"], 100 * PAGE);
-    assert_eq!(told["resident_bytes"].as_u64(), Some(resident(&file)));
+    let report = bench.json(&["cache", "status", "tree"]);
+    assert_eq!(report["resident_bytes"], 100 * PAGE);
+    assert_eq!(report["resident_bytes"].as_u64(), Some(resident(&file)));
     assert_eq!(
-        (&told["files"], &told["size_bytes"]),
+        (&report["files"], &report["size_bytes"]),
         (&2.into(), &(3 * MIB).into()),
-        "a link is no file"
+        "a hard link is not counted twice"
     );
-    assert_eq!(told["entries"].as_array().unwrap().len(), 3);
-    let told = bench.json(&["cache", "status", "--tree", "tree"]);
-    let paths: Vec<_> = told["entries"]
+    assert_eq!(report["entries"].as_array().unwrap().len(), 3);
+    let report = bench.json(&["cache", "status", "--tree", "tree"]);
+    let paths: Vec<_> = report["entries"]
         .as_array()
         .unwrap()
         .iter()
@@ -198,7 +197,7 @@ fn status_says_what_fincore_says() {
 }
 
 #[test]
-fn what_is_there_is_not_read_again() {
+fn resident_pages_are_not_read_again() {
     requires!(tool("fincore"));
     let bench = Bench::new();
     let large = bench.cold("tree/large", 20 * MIB + 5);
@@ -211,18 +210,18 @@ fn what_is_there_is_not_read_again() {
     }
     let small: u64 = (0..50).map(|number| 1 + number * 300).sum();
     for order in ["inode", "physical"] {
-        let told = bench.json(&["warm", "--order", order, "tree"]);
-        assert_eq!(told["files"], 51);
-        assert_eq!(told["resident_before_bytes"], 500 * PAGE);
+        let report = bench.json(&["warm", "--order", order, "tree"]);
+        assert_eq!(report["files"], 51);
+        assert_eq!(report["resident_before_bytes"], 500 * PAGE);
         assert_eq!(
-            told["read_bytes"],
+            report["read_bytes"],
             20 * MIB + 5 + small - 500 * PAGE,
-            "{told}"
+            "{report}"
         );
         assert!(pages(&large).iter().all(|is_there| *is_there));
-        let told = bench.json(&["warm", "tree"]);
+        let report = bench.json(&["warm", "tree"]);
         assert_eq!(
-            (&told["read_bytes"], &told["over_budget_bytes"]),
+            (&report["read_bytes"], &report["over_budget_bytes"]),
             (&0.into(), &0.into())
         );
         let status = bench.json(&["cache", "status", "tree"]);
@@ -230,20 +229,20 @@ fn what_is_there_is_not_read_again() {
         bench.ok(&["cache", "drop", "tree"]);
         touch(&large, 100..600);
     }
-    let told = bench.json(&["warm", "--dry-run", "tree"]);
+    let report = bench.json(&["warm", "--dry-run", "tree"]);
     assert_eq!(
-        (&told["read_bytes"], resident(&large)),
+        (&report["read_bytes"], resident(&large)),
         (&0.into(), 500 * PAGE)
     );
-    let told = bench.json(&["warm", "--include", "small1*", "--exclude", "3", "tree"]);
+    let report = bench.json(&["warm", "--include", "small1*", "--exclude", "3", "tree"]);
     assert_eq!(
-        told["files"], 9,
+        report["files"], 9,
         "small1 and small10 to small19 without those in folder 3"
     );
 }
 
 #[test]
-fn holes_are_read_from_nowhere() {
+fn holes_are_not_read() {
     requires!(tool("fincore"));
     let bench = Bench::new();
     let file = File::create(bench.path("sparse")).unwrap();
@@ -251,15 +250,15 @@ fn holes_are_read_from_nowhere() {
     file.write_all_at(&vec![7; MIB as usize], 512 * MIB)
         .unwrap();
     forget(&bench.path("sparse"));
-    let told = bench.json(&["warm", "sparse"]);
+    let report = bench.json(&["warm", "sparse"]);
     assert_eq!(
-        (&told["read_bytes"], resident(&bench.path("sparse"))),
+        (&report["read_bytes"], resident(&bench.path("sparse"))),
         (&MIB.into(), MIB)
     );
 }
 
 #[test]
-fn a_budget_is_never_exceeded() {
+fn warm_never_exceeds_budget() {
     requires!(tool("fincore"));
     let bench = Bench::new();
     let files: Vec<_> = (0..6)
@@ -268,46 +267,49 @@ fn a_budget_is_never_exceeded() {
     for order in ["inode", "physical"] {
         for budget in [0, PAGE, 10 * PAGE + 1, 3 * MIB, 7 * MIB + 123, 100 * MIB] {
             files.iter().for_each(|file| forget(file));
-            // Some is there already, here and there.
+            // Some scattered pages are in memory already.
             files
                 .iter()
                 .skip(1)
                 .for_each(|file| touch(file, (0..100).map(|page| page * 2)));
             let before: u64 = files.iter().map(|file| resident(file)).sum();
             let budget_text = budget.to_string();
-            let told = bench.json(&["warm", "--order", order, "--budget", &budget_text, "tree"]);
+            let report = bench.json(&["warm", "--order", order, "--budget", &budget_text, "tree"]);
             let after: u64 = files.iter().map(|file| resident(file)).sum();
-            // Less than before: somebody else on this machine has dropped the cache.
+            // Less than before: another program on this machine has dropped the cache.
             let Some(came) = after.checked_sub(before) else {
                 continue;
             };
-            assert!(came <= budget, "{order}, {budget}: {came} came in; {told}");
-            // Pages are not cut.
+            assert!(
+                came <= budget,
+                "{order}, {budget}: {came} came in; {report}"
+            );
+            // Only whole pages are read.
             assert!(
                 came + 7 * PAGE >= budget.min(21 * MIB - before),
-                "{order}, {budget}: only {came}; {told}"
+                "{order}, {budget}: only {came}; {report}"
             );
             let sum = ["resident_before_bytes", "read_bytes", "over_budget_bytes"]
-                .map(|key| told[key].as_u64().unwrap());
+                .map(|key| report[key].as_u64().unwrap());
             assert_eq!(
                 Some(sum.iter().sum()),
-                told["size_bytes"].as_u64(),
-                "{told}"
+                report["size_bytes"].as_u64(),
+                "{report}"
             );
         }
     }
-    let (output, told) = bench.output(&["warm", "--budget", "100000G", "--json", "tree"]);
+    let (output, stderr) = bench.output(&["warm", "--budget", "100000G", "--json", "tree"]);
     assert!(
-        output.status.success() && told.contains("is cut to"),
-        "{told}"
+        output.status.success() && stderr.contains("is cut to"),
+        "{stderr}"
     );
 }
 
-/// A command of folio that another user runs.
-fn as_nobody(bench: &Bench, arguments: &[&str]) -> (Output, String) {
+/// Runs a command of folio as an unprivileged user.
+fn as_unprivileged(bench: &Bench, arguments: &[&str]) -> (Output, String) {
     let program = bench.path("folio");
     if !program.exists() {
-        // The build may lie where others cannot look.
+        // The user may have no access to the build directory.
         fs::copy(env!("CARGO_BIN_EXE_folio"), &program).unwrap();
     }
     let mut command = command("setpriv");
@@ -316,11 +318,11 @@ fn as_nobody(bench: &Bench, arguments: &[&str]) -> (Output, String) {
         .arg(&program)
         .args(arguments);
     let output = command.current_dir(bench.folder.path()).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output, told)
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, stderr)
 }
 
-/// A bench that everybody can look at.
+/// Returns a bench that all users can read.
 fn open_bench() -> Bench {
     let bench = Bench {
         folder: TempDir::new_in("/var/tmp").unwrap(),
@@ -331,25 +333,25 @@ fn open_bench() -> Bench {
 }
 
 #[test]
-fn of_files_of_others_nothing_is_known_and_budgets_hold_all_the_same() {
+fn unknown_residency_respects_budget() {
     requires!(root, tool("setpriv"), tool("fincore"));
     let bench = open_bench();
     let file = bench.path("theirs");
     fs::write(&file, vec![1; 4 << 20]).unwrap();
     forget(&file);
-    let (output, told) = as_nobody(&bench, &["cache", "status", "--json", "theirs"]);
-    assert!(output.status.success(), "{told}");
+    let (output, stderr) = as_unprivileged(&bench, &["cache", "status", "--json", "theirs"]);
+    assert!(output.status.success(), "{stderr}");
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (&status["unknown_files"], &status["entries"][0]["unknown"]),
         (&1.into(), &"rights".into())
     );
-    let (output, _) = as_nobody(&bench, &["cache", "status", "theirs"]);
+    let (output, _) = as_unprivileged(&bench, &["cache", "status", "theirs"]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("?       ?     ?"));
     for (budget, most) in [("1M", MIB), ("8M", 4 * MIB)] {
         forget(&file);
-        let (output, told) = as_nobody(&bench, &["warm", "--budget", budget, "theirs"]);
-        assert!(output.status.success(), "{told}");
+        let (output, stderr) = as_unprivileged(&bench, &["warm", "--budget", budget, "theirs"]);
+        assert!(output.status.success(), "{stderr}");
         assert_eq!(resident(&file), most);
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
@@ -359,17 +361,17 @@ fn of_files_of_others_nothing_is_known_and_budgets_hold_all_the_same() {
         &["cache", "status", "."],
         &["cache", "drop", "."],
     ] {
-        let (output, told) = as_nobody(&bench, arguments);
+        let (output, stderr) = as_unprivileged(&bench, arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(
-            told.contains("theirs: Permission denied"),
-            "{arguments:?}: {told}"
+            stderr.contains("theirs: Permission denied"),
+            "{arguments:?}: {stderr}"
         );
     }
 }
 
 #[test]
-fn what_was_brought_in_stays_when_memory_runs_short() {
+fn warmed_pages_stay_when_memory_runs_short() {
     requires!(root, tool("unshare"), tool("dd"), tool("fincore"));
     let bench = Bench::new();
     let Some(group) = Group::new(512 * MIB) else {
@@ -379,8 +381,8 @@ fn what_was_brought_in_stays_when_memory_runs_short() {
         .map(|n| bench.cold(&format!("tree/{n}"), 8 * MIB))
         .collect();
     fs::create_dir(bench.path("taken")).unwrap();
-    // Files of a tmpfs take memory that nobody gives back, until the mount goes with its namespace.
-    // Of the 30 MiB that are left the budget is 27, and 10 MiB, 2% of all, have to stay.
+    // Files of a tmpfs take memory that the kernel cannot reclaim, until the mount ends with its
+    // namespace. 30 MiB are left: the budget is 27 MiB, and 10 MiB, 2% of all, have to stay free.
     let in_group = |words: &str| {
         files.iter().for_each(|file| forget(file));
         let script = format!(
@@ -394,10 +396,10 @@ fn what_was_brought_in_stays_when_memory_runs_short() {
             .args(["--mount", "sh", "-ec", &script])
             .current_dir(bench.folder.path());
         let output = command.output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.success() && told.is_empty(),
-            "{words}: {:?}: {told}",
+            output.status.success() && stderr.is_empty(),
+            "{words}: {:?}: {stderr}",
             output.status
         );
         (
@@ -405,30 +407,30 @@ fn what_was_brought_in_stays_when_memory_runs_short() {
             files.iter().map(|file| resident(file)).sum::<u64>(),
         )
     };
-    let (told, there) = in_group("--json");
-    let told: Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(told["memory_short"], true, "{told}");
-    let read = told["read_bytes"].as_u64().unwrap();
-    // So near its limit the kernel may take some pages of the group by itself.
+    let (stdout, there) = in_group("--json");
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(report["memory_short"], true, "{report}");
+    let read = report["read_bytes"].as_u64().unwrap();
+    // So near the limit the kernel may reclaim some pages of the group.
     assert!(
         (read * 3 / 4..=read).contains(&there),
-        "what was read is there, and nothing else: {there}, {told}"
+        "only the pages that were read are in memory: {there}, {report}"
     );
     assert_eq!(
-        read + told["over_budget_bytes"].as_u64().unwrap(),
+        read + report["over_budget_bytes"].as_u64().unwrap(),
         64 * MIB,
-        "{told}"
+        "{report}"
     );
-    assert!((5 * MIB..30 * MIB).contains(&there), "{told}");
-    let (told, _) = in_group("");
+    assert!((5 * MIB..30 * MIB).contains(&there), "{report}");
+    let (stdout, _) = in_group("");
     assert!(
-        told.contains("M left out: memory ran short before the budget of "),
-        "{told}"
+        stdout.contains("M left out: memory ran short before the budget of "),
+        "{stdout}"
     );
 }
 
 #[test]
-fn a_hot_set_comes_back_page_by_page() {
+fn hot_set_restores_exactly_its_pages() {
     requires!(tool("fincore"));
     let bench = Bench::new();
     let names = [
@@ -446,20 +448,20 @@ fn a_hot_set_comes_back_page_by_page() {
     touch(&files[1], 0..1024);
     fs::read(&files[1]).unwrap();
     touch(&files[3], [1000]);
-    let told = bench.json(&["cache", "save", "hot", "tree"]);
-    assert_eq!(told["files"], 3);
+    let report = bench.json(&["cache", "save", "hot", "tree"]);
+    assert_eq!(report["files"], 3);
     assert_eq!(
-        told["hot_bytes"],
+        report["hot_bytes"],
         (stripes.len() as u64 + 1) * PAGE + 4 * MIB + 10
     );
-    assert!(told["file_bytes"].as_u64().unwrap() < 2000, "{told}");
+    assert!(report["file_bytes"].as_u64().unwrap() < 2000, "{report}");
     let before: Vec<u64> = files.iter().map(|file| resident(file)).collect();
     for order in ["auto", "inode", "physical"] {
         let restore = || {
             files.iter().for_each(|file| forget(file));
-            let told = bench.json(&["cache", "restore", "--order", order, "hot"]);
+            let report = bench.json(&["cache", "restore", "--order", order, "hot"]);
             assert_eq!(
-                (&told["files"], &told["changed_files"]),
+                (&report["files"], &report["changed_files"]),
                 (&3.into(), &0.into())
             );
             let after: Vec<u64> = files.iter().map(|file| resident(file)).collect();
@@ -471,22 +473,23 @@ fn a_hot_set_comes_back_page_by_page() {
                     .collect::<Vec<u64>>(),
             )
         };
-        // Others on the machine use the page cache, too: one attempt of four has to be undisturbed.
+        // Other programs on the machine use the page cache, too: one attempt of four has to be
+        // undisturbed.
         let wanted = (before.clone(), stripes.clone());
         let last = (0..3)
             .map(|_| restore())
             .find(|found| *found == wanted)
             .unwrap_or_else(&restore);
-        assert_eq!(last, wanted, "{order}: what was hot, and nothing between");
+        assert_eq!(last, wanted, "{order}: exactly the hot pages");
     }
     files.iter().for_each(|file| forget(file));
-    let told = bench.json(&["cache", "restore", "--budget", "1M", "hot"]);
-    assert_eq!(told["read_bytes"], MIB);
+    let report = bench.json(&["cache", "restore", "--budget", "1M", "hot"]);
+    assert_eq!(report["read_bytes"], MIB);
     assert_eq!(files.iter().map(|file| resident(file)).sum::<u64>(), MIB);
 }
 
 #[test]
-fn a_hot_set_outlives_drop_caches() {
+fn hot_set_survives_drop_caches() {
     requires!(root, tool("fincore"));
     let bench = Bench::alone();
     let file = bench.cold("hot-file", 2 * MIB);
@@ -502,10 +505,10 @@ fn a_hot_set_outlives_drop_caches() {
 }
 
 #[test]
-fn files_that_changed_since_are_left_out() {
+fn changed_files_are_not_restored() {
     let bench = Bench::new();
     for name in [
-        "same", "written", "grown", "shrunk", "gone", "fifo", "folder",
+        "same", "written", "grown", "shrunk", "unlinked", "fifo", "folder",
     ] {
         fs::write(bench.path(name), vec![7; 100_000]).unwrap();
     }
@@ -514,14 +517,14 @@ fn files_that_changed_since_are_left_out() {
     open("written").write_all_at(b"x", 50).unwrap();
     open("grown").write_all_at(b"x", 200_000).unwrap();
     open("shrunk").set_len(1000).unwrap();
-    for name in ["gone", "fifo", "folder"] {
+    for name in ["unlinked", "fifo", "folder"] {
         fs::remove_file(bench.path(name)).unwrap();
     }
     run("mkfifo", [bench.path("fifo")]);
     fs::create_dir(bench.path("folder")).unwrap();
-    let told = bench.json(&["cache", "restore", "hot"]);
+    let report = bench.json(&["cache", "restore", "hot"]);
     assert_eq!(
-        (&told["files"], &told["changed_files"]),
+        (&report["files"], &report["changed_files"]),
         (&1.into(), &6.into())
     );
     let text = bench.ok(&["cache", "restore", "hot"]);
@@ -531,21 +534,21 @@ fn files_that_changed_since_are_left_out() {
         ("no-set", "no-set: not a hot set"),
         ("nothing", "nothing: No such file"),
     ] {
-        let (output, told) = bench.output(&["cache", "restore", name]);
+        let (output, stderr) = bench.output(&["cache", "restore", name]);
         assert!(
-            output.status.code() == Some(1) && told.contains(words),
-            "{told}"
+            output.status.code() == Some(1) && stderr.contains(words),
+            "{stderr}"
         );
     }
-    let (output, told) = bench.output(&["cache", "save", "no/folder", "same"]);
+    let (output, stderr) = bench.output(&["cache", "save", "no/folder", "same"]);
     assert!(
-        output.status.code() == Some(1) && told.contains("no/folder: No such file"),
-        "{told}"
+        output.status.code() == Some(1) && stderr.contains("no/folder: No such file"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn what_is_no_file_is_counted_and_left() {
+fn special_files_are_counted_and_skipped() {
     let bench = Bench::new();
     fs::create_dir(bench.path("tree")).unwrap();
     run("mkfifo", [bench.path("tree/fifo")]);
@@ -557,9 +560,9 @@ fn what_is_no_file_is_counted_and_left() {
         &["cache", "status", "tree"],
         &["cache", "drop", "tree"],
     ] {
-        let told = bench.json(arguments);
+        let report = bench.json(arguments);
         assert_eq!(
-            (&told["files"], &told["not_regular"]),
+            (&report["files"], &report["not_regular"]),
             (&1.into(), &2.into()),
             "{arguments:?}"
         );
@@ -569,7 +572,7 @@ fn what_is_no_file_is_counted_and_left() {
         2
     );
     drop(socket);
-    let told = bench.json(&[
+    let report = bench.json(&[
         "warm",
         "/dev/null",
         "/dev/zero",
@@ -577,10 +580,10 @@ fn what_is_no_file_is_counted_and_left() {
         "/proc/meminfo",
     ]);
     assert_eq!(
-        (&told["not_regular"], &told["read_bytes"]),
+        (&report["not_regular"], &report["read_bytes"]),
         (&2.into(), &0.into())
     );
-    // Some of it may not be read, some vanishes; nothing hangs.
+    // Some of these files are unreadable, some disappear; the command must not hang.
     bench.output(&["warm", "/proc/self", "/sys/kernel/mm"]);
     bench.output(&["cache", "status", "-s", "/proc/self", "/sys/kernel/mm"]);
     bench.partly(&["warm", "tree", "not/there"], "not/there: No such file");
@@ -601,7 +604,7 @@ fn what_is_no_file_is_counted_and_left() {
 }
 
 #[test]
-fn files_may_change_while_they_are_warmed() {
+fn files_may_change_during_warm() {
     let bench = Bench::new();
     let path = |number: usize| bench.path(&format!("tree/{number}"));
     fs::create_dir(bench.path("tree")).unwrap();
@@ -629,19 +632,19 @@ fn files_may_change_while_they_are_warmed() {
         ]
         .repeat(5)
         {
-            let (output, told) = bench.output(&[command, &["tree"]].concat());
-            // Files that went after they were found are told of, and nothing else.
-            let is_gone = |line: &str| line.ends_with("No such file or directory");
+            let (output, stderr) = bench.output(&[command, &["tree"]].concat());
+            // The only errors are files that were unlinked after they were found.
+            let is_unlinked = |line: &str| line.ends_with("No such file or directory");
             assert!(
-                output.status.success() || told.lines().all(is_gone),
-                "{told}"
+                output.status.success() || stderr.lines().all(is_unlinked),
+                "{stderr}"
             );
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 
-/// A program that is killed in the end.
+/// A child process; dropping it kills it.
 struct Held(Child);
 
 impl Drop for Held {
@@ -652,7 +655,7 @@ impl Drop for Held {
 }
 
 #[test]
-fn what_is_locked_stays_and_drop_says_so() {
+fn locked_pages_stay_and_drop_reports_them() {
     requires!(tool("fincore"));
     let bench = Bench::new();
     let file = bench.cold("locked", MIB);
@@ -671,18 +674,22 @@ fn what_is_locked_stays_and_drop_says_so() {
     let mut text = Vec::new();
     while !text.ends_with(b"\n}\n") {
         let mut byte = [0];
-        assert_eq!(stdout.read(&mut byte).unwrap(), 1, "it stays");
+        assert_eq!(
+            stdout.read(&mut byte).unwrap(),
+            1,
+            "the command keeps running"
+        );
         text.push(byte[0]);
     }
-    let told: Value = serde_json::from_slice(&text).unwrap();
+    let report: Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(
-        (&told["locked_bytes"], resident(&file) + resident(&over)),
+        (&report["locked_bytes"], resident(&file) + resident(&over)),
         (&MIB.into(), MIB),
-        "{told}"
+        "{report}"
     );
-    let told = bench.json(&["cache", "drop", "locked", "over"]);
+    let report = bench.json(&["cache", "drop", "locked", "over"]);
     assert_eq!(
-        (&told["stayed_bytes"], &told["stayed"][0]["reason"]),
+        (&report["stayed_bytes"], &report["stayed"][0]["reason"]),
         (&MIB.into(), &"in-use".into())
     );
     run("kill", ["-INT", &held.0.id().to_string()]);
@@ -694,17 +701,17 @@ fn what_is_locked_stays_and_drop_says_so() {
 }
 
 #[test]
-fn what_was_not_written_stays_until_it_is() {
+fn dirty_pages_stay_until_synced() {
     let bench = Bench::new();
     fs::write(bench.path("fresh"), vec![7; 8 << 20]).unwrap();
-    let told = bench.json(&["cache", "drop", "fresh"]);
-    let of = |told: &Value, key: &str| told[key].as_u64().unwrap();
+    let report = bench.json(&["cache", "drop", "fresh"]);
+    let of = |report: &Value, key: &str| report[key].as_u64().unwrap();
     assert_eq!(
-        of(&told, "dropped_bytes") + of(&told, "stayed_bytes"),
+        of(&report, "dropped_bytes") + of(&report, "stayed_bytes"),
         8 * MIB
     );
-    let told = bench.json(&["cache", "drop", "--sync", "fresh"]);
-    assert_eq!(of(&told, "stayed_bytes"), 0, "{told}");
+    let report = bench.json(&["cache", "drop", "--sync", "fresh"]);
+    assert_eq!(of(&report, "stayed_bytes"), 0, "{report}");
 }
 
 /// An overlay; dropping it unmounts.
@@ -717,7 +724,7 @@ impl Drop for Overlay {
 }
 
 #[test]
-fn overlays_are_told_of_by_mincore() {
+fn overlay_residency_comes_from_mincore() {
     requires!(root, tool("mount"), tool("fincore"));
     let bench = Bench::new();
     let below = bench.cold("lower/file", 2 * MIB);
@@ -737,21 +744,21 @@ fn overlays_are_told_of_by_mincore() {
     }
     let overlay = Overlay(merged);
     touch(&below, 0..50);
-    let told = bench.json(&["cache", "status", "merged"]);
+    let report = bench.json(&["cache", "status", "merged"]);
     assert_eq!(
-        (&told["resident_bytes"], &told["dirty_bytes"]),
+        (&report["resident_bytes"], &report["dirty_bytes"]),
         (&(50 * PAGE).into(), &Value::Null)
     );
-    let told = bench.json(&["warm", "merged"]);
-    assert_eq!(told["read_bytes"], 2 * MIB - 50 * PAGE);
+    let report = bench.json(&["warm", "merged"]);
+    assert_eq!(report["read_bytes"], 2 * MIB - 50 * PAGE);
     assert_eq!(resident(&below), 2 * MIB);
     assert_eq!(bench.json(&["warm", "merged"])["read_bytes"], 0);
     bench.ok(&["cache", "save", "set", "merged"]);
     assert_eq!(bench.json(&["cache", "drop", "merged"])["stayed_bytes"], 0);
     assert_eq!(resident(&below), 0);
-    let told = bench.json(&["warm", "--budget", "100K", "merged"]);
+    let report = bench.json(&["warm", "--budget", "100K", "merged"]);
     assert_eq!(
-        (&told["read_bytes"], resident(&below)),
+        (&report["read_bytes"], resident(&below)),
         (&(25 * PAGE).into(), 25 * PAGE)
     );
     assert_eq!(bench.json(&["cache", "restore", "set"])["files"], 1);
@@ -760,7 +767,7 @@ fn overlays_are_told_of_by_mincore() {
 }
 
 #[test]
-fn a_recipe_says_what_to_warm() {
+fn recipe_selects_files_to_warm() {
     let bench = Bench::new();
     bench.ok(&["mkfs", "disk.img", "--size", "8M"]);
     for name in ["data/a.ibd", "data/b.log", "more/c.ibd"] {
@@ -775,19 +782,19 @@ fn a_recipe_says_what_to_warm() {
     assert_eq!(
         bench.json(&["warm", "--recipe", "recipe"])["files"],
         2,
-        "paths that are named are not left out"
+        "named paths are not excluded"
     );
-    let (output, told) = bench.output(&["warm", "--recipe", "none"]);
+    let (output, stderr) = bench.output(&["warm", "--recipe", "none"]);
     assert!(
-        output.status.code() == Some(1) && told.contains("none: No such file"),
-        "{told}"
+        output.status.code() == Some(1) && stderr.contains("none: No such file"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn memory_is_told_of_as_proc_does() {
+fn meminfo_matches_proc() {
     let bench = Bench::new();
-    let told = bench.json(&["cache", "meminfo"]);
+    let report = bench.json(&["cache", "meminfo"]);
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let total = text
         .split_whitespace()
@@ -796,7 +803,7 @@ fn memory_is_told_of_as_proc_does() {
         .parse::<u64>()
         .unwrap()
         * 1024;
-    assert_eq!(told["total_bytes"], total);
+    assert_eq!(report["total_bytes"], total);
     let lines = bench.ok(&[
         "cache", "meminfo", "--watch", "0.01", "--count", "3", "--json",
     ]);
@@ -829,7 +836,7 @@ fn memory_is_told_of_as_proc_does() {
 }
 
 #[test]
-fn the_fullest_files_and_folders_are_on_top() {
+fn top_lists_fullest_files_and_folders() {
     let bench = Bench::new();
     for (name, len) in [
         ("a/large", 3 << 20),
@@ -839,22 +846,22 @@ fn the_fullest_files_and_folders_are_on_top() {
         fs::create_dir_all(bench.path(name).parent().unwrap()).unwrap();
         fs::write(bench.path(name), vec![1; len]).unwrap();
     }
-    let paths = |told: &Value| -> Vec<String> {
-        told["entries"]
+    let paths = |report: &Value| -> Vec<String> {
+        report["entries"]
             .as_array()
             .unwrap()
             .iter()
             .map(|entry| entry["path"].as_str().unwrap().to_owned())
             .collect()
     };
-    let told = bench.json(&["cache", "top", "-n", "2", "a", "b"]);
-    assert_eq!(paths(&told), ["a/large", "b/middle"]);
+    let report = bench.json(&["cache", "top", "-n", "2", "a", "b"]);
+    assert_eq!(paths(&report), ["a/large", "b/middle"]);
     assert_eq!(
-        (&told["files"], &told["cached_bytes"]),
+        (&report["files"], &report["cached_bytes"]),
         (&3.into(), &Value::Null)
     );
     let deep = bench.folder.path().components().count();
-    let told = bench.json(&[
+    let report = bench.json(&[
         "cache",
         "top",
         "--by",
@@ -872,6 +879,6 @@ fn the_fullest_files_and_folders_are_on_top() {
             .display()
             .to_string()
     });
-    assert_eq!(paths(&told), wanted);
-    assert_eq!(told["entries"][0]["files"], 2);
+    assert_eq!(paths(&report), wanted);
+    assert_eq!(report["entries"][0]["files"], 2);
 }
