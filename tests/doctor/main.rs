@@ -150,8 +150,8 @@ impl DoctorRun {
         steps.iter().any(|step| step["rotational"] == true)
     }
 
-    /// Checks that the report has exactly these faults, each with evidence, numbers and remedies, and
-    /// that the exit code matches.
+    /// Checks that the report has exactly these faults, each with evidence, numbers and remedies.
+    /// Checks the exit code as well.
     #[track_caller]
     fn has(&self, wanted: &[&str]) {
         // Another program may have emptied the page cache just before. The examination itself reads
