@@ -463,7 +463,7 @@ fn file_inside_image_is_read_through_folio() {
     assert_eq!(none.code, Some(3));
 }
 
-/// The text output has the same layers as the JSON report, and names the samples of a directory.
+/// The text output names the layers and the samples; the JSON report has an entry for each path.
 #[test]
 fn text_and_json_cover_same_files() {
     let folder = TempDir::new().unwrap();
