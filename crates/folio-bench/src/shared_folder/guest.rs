@@ -155,21 +155,18 @@ fn boot(
     let folder = tempfile::tempdir().map_err(told("folder"))?;
     let socket = folder.path().join("socket");
     let mut command = Command::new(program);
-    if contender.is_folio {
-        command
-            .args(["--quiet", "share"])
-            .arg(source)
-            .arg("--socket")
-            .arg(&socket)
+    let socket_option = if contender.is_folio {
+        command.args(["--quiet", "share"]).arg(source);
+        "--socket"
     } else {
         command
-            .args(["--sandbox=none", "--log-level=error"])
-            .arg("--shared-dir")
-            .arg(source)
-            .arg("--socket-path")
-            .arg(&socket)
+            .args(["--sandbox=none", "--log-level=error", "--shared-dir"])
+            .arg(source);
+        "--socket-path"
     };
     command
+        .arg(socket_option)
+        .arg(&socket)
         .args(contender.words)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
