@@ -1,5 +1,5 @@
-//! A browser without a window, told what to do over a pipe (the DevTools protocol), that tells what
-//! a page asked for.
+//! A headless browser, driven over a pipe (the DevTools protocol), that records the requests of a
+//! page.
 
 use crate::support::require::find;
 use serde_json::{Value, json};
@@ -86,19 +86,19 @@ impl Browser {
         url
     }
 
-    /// What an expression is in the page; it must be text.
+    /// Evaluates an expression in the page; its value must be text with JSON.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
-        let told = self.call(
+        let answer = self.call(
             "Runtime.evaluate",
             json!({ "expression": expression, "returnByValue": true }),
         );
-        let text = told["result"]["value"]
+        let text = answer["result"]["value"]
             .as_str()
-            .unwrap_or_else(|| panic!("{expression}: {told}"));
+            .unwrap_or_else(|| panic!("{expression}: {answer}"));
         serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// As on a device of somebody who likes it dark.
+    /// Emulates a device with the dark color scheme.
     pub(crate) fn turn_dark(&mut self) {
         let dark = json!({ "features": [{ "name": "prefers-color-scheme", "value": "dark" }] });
         self.call("Emulation.setEmulatedMedia", dark);

@@ -1,4 +1,4 @@
-//! Two results beside each other, and files that are no results.
+//! Two results compared, and files that do not hold results.
 
 use super::results;
 use crate::support::tools::text;
@@ -19,10 +19,10 @@ fn compare(folder: &Path, words: &[&str]) -> Output {
 
 /// Two files of results; in the second, `change` has been at the first row.
 fn two(folder: &Path, change: impl FnOnce(&mut Value)) {
-    let mut told = results(folder, &["memcpy"]);
-    std::fs::write(folder.join("old.json"), told.to_string()).expect("written");
-    change(&mut told["scenarios"][0]["tables"][0]["rows"][0]);
-    std::fs::write(folder.join("new.json"), told.to_string()).expect("written");
+    let mut results = results(folder, &["memcpy"]);
+    std::fs::write(folder.join("old.json"), results.to_string()).expect("written");
+    change(&mut results["scenarios"][0]["tables"][0]["rows"][0]);
+    std::fs::write(folder.join("new.json"), results.to_string()).expect("written");
 }
 
 fn rounds(row: &mut Value, rounds: [f64; 3]) {
@@ -34,33 +34,33 @@ fn rounds(row: &mut Value, rounds: [f64; 3]) {
 }
 
 #[test]
-fn the_same_is_within_the_spread() {
+fn same_results_are_within_the_spread() {
     let folder = TempDir::new().unwrap();
     two(folder.path(), |_| ());
     let output = compare(folder.path(), &["old.json", "new.json", "--json"]);
     assert!(output.status.success(), "{}", text(&output));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = told["rows"].as_array().unwrap();
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = results["rows"].as_array().unwrap();
     assert!(
         rows.len() == 15 && rows.iter().all(|row| row["change"] == "within-spread"),
-        "{told}"
+        "{results}"
     );
     assert_eq!(
-        (&told["only_old"], &told["only_new"]),
+        (&results["only_old"], &results["only_new"]),
         (&json!([]), &json!([]))
     );
 }
 
 #[test]
-fn what_is_slower_beyond_the_spread_ends_with_1() {
+fn row_slower_than_the_spread_exits_1() {
     let folder = TempDir::new().unwrap();
     two(folder.path(), |row| rounds(row, [100.0, 101.0, 102.0]));
     let output = compare(folder.path(), &["old.json", "new.json"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let results = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        told.contains("WORSE") && told.contains("15 rows: 0 better, 1 worse"),
-        "{told}"
+        results.contains("WORSE") && results.contains("15 rows: 0 better, 1 worse"),
+        "{results}"
     );
     let output = compare(folder.path(), &["new.json", "old.json"]);
     assert!(
@@ -71,7 +71,7 @@ fn what_is_slower_beyond_the_spread_ends_with_1() {
 }
 
 #[test]
-fn one_round_says_nothing() {
+fn one_round_gives_no_verdict() {
     let folder = TempDir::new().unwrap();
     two(folder.path(), |row| {
         rounds(row, [100.0, 100.0, 100.0]);
@@ -86,7 +86,7 @@ fn one_round_says_nothing() {
 }
 
 #[test]
-fn what_is_no_result_is_named() {
+fn compare_of_another_file_names_it() {
     let folder = TempDir::new().unwrap();
     let deep = "[".repeat(100_000);
     let old = r#"{"format":2,"folio":"","taken_at":"","is_optimised":true,"is_quick":false,"machine":{"kernel":"",
@@ -99,14 +99,17 @@ fn what_is_no_result_is_named() {
     ] {
         std::fs::write(folder.path().join("x.json"), text).unwrap();
         let output = compare(folder.path(), &["x.json", "x.json"]);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains("x.json") && told.contains(why), "{told}");
+        let results = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{results}");
+        assert!(
+            results.contains("x.json") && results.contains(why),
+            "{results}"
+        );
     }
     let output = compare(folder.path(), &["none.json", "none.json"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let results = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(1) && told.contains("none.json"),
-        "{told}"
+        output.status.code() == Some(1) && results.contains("none.json"),
+        "{results}"
     );
 }

@@ -1,4 +1,4 @@
-//! `folio bench`: every scenario runs, and tells what it should; never how long anything takes.
+//! `folio bench`: every scenario runs and reports its rows; durations are never checked.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,25 +22,25 @@ fn bench(folder: &Path, words: &[&str]) -> Output {
         .current_dir(folder)
         .env("TMPDIR", folder);
     let output = succeed(&mut command);
-    // What contenders have to say belongs into the report.
+    // Messages of the contenders belong in the report.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{words:?}");
     output
 }
 
-/// The same with `--json`: what it prints.
+/// Runs the same with `--json`, and returns the output.
 fn results(folder: &Path, words: &[&str]) -> Value {
     let output = bench(folder, &[&["--json"], words].concat());
-    let told = serde_json::from_slice(&output.stdout)
+    let results = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
     let wrong: Vec<_> = schema()
-        .iter_errors(&told)
+        .iter_errors(&results)
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
     assert!(wrong.is_empty(), "{words:?}: {wrong:?}");
-    told
+    results
 }
 
-/// What all results are.
+/// Returns the schema of all results.
 fn schema() -> jsonschema::Validator {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/bench.json");
     let schema = serde_json::from_slice(&std::fs::read(file).expect("the schema")).expect("JSON");

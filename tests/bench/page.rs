@@ -47,24 +47,24 @@ const CHARTS: &str = r"JSON.stringify([...document.querySelectorAll('svg')].map(
         bars: [...svg.querySelectorAll('rect')].map(bar => size(bar).width * size(bar).height),
         texts: texts.map(text => text.textContent),
         drawn: texts.every(text => size(text).width > 0 && within(text)),
-        colours: [...svg.querySelectorAll('rect')].map(bar => getComputedStyle(bar).fill),
+        colors: [...svg.querySelectorAll('rect')].map(bar => getComputedStyle(bar).fill),
     };
 }))";
 
-const COLOURS: &str = r"JSON.stringify([
+const COLORS: &str = r"JSON.stringify([
     getComputedStyle(document.body).backgroundColor,
     getComputedStyle(document.body).color,
     getComputedStyle(document.querySelector('svg text')).fill,
 ])";
 
 /// Luminance of `rgb(r, g, b)`, as WCAG counts it.
-fn luminance(colour: &str) -> f64 {
-    let numbers = colour
+fn luminance(color: &str) -> f64 {
+    let numbers = color
         .trim_start_matches("rgb(")
         .trim_end_matches(')')
         .split(", ");
     let linear = numbers.map(|number| {
-        let part = number.parse::<f64>().unwrap_or_else(|_| panic!("{colour}")) / 255.0;
+        let part = number.parse::<f64>().unwrap_or_else(|_| panic!("{color}")) / 255.0;
         if part <= 0.04045 {
             part / 12.92
         } else {
@@ -91,7 +91,7 @@ fn charts_are_drawn_and_nothing_is_asked_for() {
     let url = browser.open(&page);
     let charts = browser.evaluate(CHARTS);
     let charts = charts.as_array().expect("charts");
-    // Three jobs, and two figures of the story.
+    // Three jobs, and two published figures.
     assert_eq!(charts.len(), 5);
     for chart in charts {
         let [width, height] = ["width", "height"].map(|key| chart[key].as_f64().expect("a size"));
@@ -121,13 +121,13 @@ fn charts_are_drawn_and_nothing_is_asked_for() {
             .is_some_and(|texts| texts.contains(&Value::from("published")))
     };
     assert_eq!(charts.iter().filter(published).count(), 2);
-    let light = browser.evaluate(COLOURS);
+    let light = browser.evaluate(COLORS);
     browser.turn_dark();
-    let dark = browser.evaluate(COLOURS);
+    let dark = browser.evaluate(COLORS);
     assert_ne!(light[0], dark[0]);
-    for colours in [light, dark] {
+    for colors in [light, dark] {
         let [back, text, label] =
-            [0, 1, 2].map(|at| colours[at].as_str().expect("a colour").to_owned());
+            [0, 1, 2].map(|at| colors[at].as_str().expect("a color").to_owned());
         assert!(
             contrast(&back, &text) > 7.0 && contrast(&back, &label) > 7.0,
             "{back} {text} {label}"

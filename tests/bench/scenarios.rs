@@ -102,10 +102,10 @@ fn a_shared_folder() {
 }
 
 #[test]
-fn a_mount_that_is_refused_is_named_once_with_the_reason() {
+fn refused_mount_is_reported_once_with_reason() {
     requires!(root, fuse, tool("fusermount3"), tool("setpriv"));
     if std::fs::metadata("/dev/fuse").map_or(0, |device| device.mode()) & 0o006 != 0o006 {
-        return report_skip("needs a /dev/fuse that everybody may open");
+        return report_skip("needs a /dev/fuse that every user may open");
     }
     let folder = TempDir::new().expect("a folder");
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("rights");
@@ -191,16 +191,17 @@ fn files_of_a_database() {
 
 #[test]
 fn warm_ups_are_measured_on_a_disk() {
-    // Cold needs a disk; where temporary files lie in memory, the scenario says so.
+    // Cold needs a disk; where temporary files are in memory, the scenario reports it.
     let results = results(
         std::env::temp_dir().as_path(),
         &["page-cache", "--repeats", "1"],
     );
     let report = &results["scenarios"][0];
     let text = report["tables"].to_string();
-    let is_told = report["not_measured"].to_string().contains("is a tmpfs");
+    let is_skipped = report["not_measured"].to_string().contains("is a tmpfs");
     assert!(
-        is_told || text.contains("until all is in the page cache") && text.contains("folio warm"),
+        is_skipped
+            || text.contains("until all is in the page cache") && text.contains("folio warm"),
         "{report}"
     );
 }
@@ -218,7 +219,7 @@ fn rows<'a>(results: &'a Value, title: &str) -> &'a Vec<Value> {
 }
 
 #[test]
-fn any_path_is_read_and_asked_for() {
+fn any_path_is_read_and_statted() {
     let folder = TempDir::new().expect("a folder");
     let (small, large) = (
         folder.path().join("tree/small"),
@@ -231,7 +232,7 @@ fn any_path_is_read_and_asked_for() {
     for row in rows(&results, "in order") {
         let evidence = &row["evidence"];
         if row["contender"] == "warm" {
-            // Whoever may not be told has none.
+            // A user without the permission to see the cache state has no figure.
             assert!(
                 evidence["cached_before"]
                     .as_f64()
@@ -335,17 +336,17 @@ fn trees_and_images() {
 fn files_are_warmed() {
     let results = results(std::env::temp_dir().as_path(), &["warm"]);
     let report = &results["scenarios"][0];
-    let is_told = report["not_measured"]
+    let is_skipped = report["not_measured"]
         .to_string()
         .contains("cannot be put out of memory");
     assert!(
-        is_told || contenders(&results).iter().any(|name| name == "folio warm"),
+        is_skipped || contenders(&results).iter().any(|name| name == "folio warm"),
         "{report}"
     );
 }
 
 #[test]
-fn a_disk_that_seeks_is_made_and_taken_away() {
+fn seeking_disk_is_made_and_removed() {
     requires!(root, fuse, loop_devices, tool("mke2fs"), tool("vmtouch"));
     let folder = TempDir::new().expect("a folder");
     let words = [
@@ -361,7 +362,7 @@ fn a_disk_that_seeks_is_made_and_taken_away() {
     ];
     let dir = folder.path().display().to_string();
     let results = measured(&[&words[..], &["--disk-dir", &dir]].concat());
-    let title = "aged files on a disk that seeks (modelled SATA disk, 7200 turns a minute)";
+    let title = "aged files on a disk that seeks (modeled SATA disk, 7200 turns a minute)";
     let seeks = |contender: &str| {
         let row = rows(&results, title)
             .iter()

@@ -16,8 +16,8 @@ const ROOT: &str = "/";
 
 /// What the numbers of trees in images do not mean.
 const LIMITS: [&str; 6] = [
-    "images and trees lie in the folder named above; on a disk, the disk decides more, and nothing here calls fsync",
-    "the source is in the host's memory before the first round; a cold one costs everybody the same reading",
+    "images and trees are in the folder named above; on a disk, the disk decides more, and nothing here calls fsync",
+    "the source is in the host's memory before the first round; reading a cold one costs all contenders the same",
     "folio's and the kernel's times include making the file system, as mke2fs -d's does",
     "mke2fs -d drops sub-second times; debugfs rdump drops those, xattrs, hard links, holes and special files; neither \
      pays for what it drops",
@@ -243,7 +243,7 @@ impl Bench<'_> {
         Ok(notes)
     }
 
-    /// Whether everything came out: debugfs tells no failure by its exit status.
+    /// Checks that all files came out: debugfs does not report a failure by its exit status.
     fn count(&self, contender: Contender, out: &Path) -> Result<Option<String>, String> {
         let mut got = 0;
         let mut open = vec![out.to_path_buf()];
@@ -263,7 +263,7 @@ impl Bench<'_> {
     }
 }
 
-/// The contenders that can run here; the report is told why the others cannot.
+/// Returns the contenders that can run here; the report gets the reason for each missing one.
 fn present(job: &str, all: &[Contender], report: &mut Report) -> Vec<(Contender, Vec<Cost>)> {
     let mut rows = Vec::new();
     for &contender in all {

@@ -51,11 +51,11 @@ type Key = (String, String, String, String);
 /// Sets `new` beside `old`.
 pub fn compare(old: &Results, new: &Results) -> Comparison {
     let (old_rows, new_rows) = (rows(old), rows(new));
-    let told = |key: &Key| format!("{}, {}, {}, {}", key.0, key.1, key.2, key.3);
+    let words = |key: &Key| format!("{}, {}, {}, {}", key.0, key.1, key.2, key.3);
     let only = |here: &BTreeMap<Key, (Unit, &Row)>, there: &BTreeMap<Key, (Unit, &Row)>| {
         here.keys()
             .filter(|key| !there.contains_key(*key))
-            .map(told)
+            .map(words)
             .collect()
     };
     let both = new_rows
@@ -122,8 +122,8 @@ fn warnings(old: &Results, new: &Results) -> Vec<String> {
         let words = |results: &Results| results.machine.words();
         warnings.push(format!("other machines: {}; {}", words(old), words(new)));
     }
-    if (old.is_quick, old.is_optimised) != (new.is_quick, new.is_optimised) {
-        warnings.push("one of them is quick, or not optimised, and the other is not".to_owned());
+    if (old.is_quick, old.is_optimized) != (new.is_quick, new.is_optimized) {
+        warnings.push("one of them is quick, or not optimized, and the other is not".to_owned());
     }
     warnings.extend(new.warnings().into_iter().map(str::to_owned));
     warnings
@@ -176,7 +176,7 @@ impl Comparison {
         let (better, worse) = (count(Change::Better), count(Change::Worse));
         writeln!(
             out,
-            "\n{} rows: {better} better, {worse} worse, the others within the spread",
+            "\n{} rows: {better} better, {worse} worse, the rest within the spread",
             self.rows.len()
         )
     }
@@ -210,7 +210,7 @@ mod tests {
             format: FORMAT,
             folio: "0".to_owned(),
             taken_at: String::new(),
-            is_optimised: true,
+            is_optimized: true,
             is_quick: false,
             machine: Machine::here(),
             scenarios: vec![report],
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_one_side_and_zeros_are_told() {
+    fn rows_of_one_side_and_zeros_are_reported() {
         let old = results(&[("a", &[0.0, 0.0]), ("gone", &[1.0, 2.0])], Unit::Seconds);
         let new = results(&[("a", &[1.0, 1.0]), ("come", &[1.0, 2.0])], Unit::Seconds);
         let comparison = compare(&old, &new);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_are_told() {
+    fn different_machines_give_a_warning() {
         let old = results(&[], Unit::Seconds);
         let mut new = old.clone();
         new.machine.load = "99".to_owned();

@@ -28,7 +28,7 @@ pub(crate) struct Job<'a> {
     pub(crate) from: &'a Path,
     /// The image or the folder to make; absent before.
     pub(crate) to: &'a Path,
-    /// Where the tree stands in the image.
+    /// Path of the tree in the image.
     pub(crate) place: &'a str,
     /// An empty folder to mount on.
     pub(crate) mount_point: &'a Path,
@@ -46,10 +46,10 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 }
 
 impl Contender {
-    /// Who builds.
+    /// The contenders that build images.
     pub(crate) const BUILDERS: [Self; 4] =
         [Self::FolioRaw, Self::FolioQcow2, Self::Mke2fs, Self::Kernel];
-    /// Who extracts.
+    /// The contenders that extract trees.
     pub(crate) const EXTRACTORS: [Self; 4] = [
         Self::FolioRaw,
         Self::FolioQcow2,

@@ -151,8 +151,8 @@ impl Bench<'_> {
         })
     }
 
-    /// The raw image, and the others out of it by qemu-img if there is one: the same for all
-    /// contenders.
+    /// Makes the raw image, and from it the other formats by qemu-img if it is installed: the same
+    /// for all contenders.
     fn make_sources(&self, size_mib: u64) -> Result<(), String> {
         let tree = self.folder.join("tree");
         fs::create_dir(&tree).map_err(|error| error.to_string())?;

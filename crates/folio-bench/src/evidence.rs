@@ -1,15 +1,16 @@
-//! What a measurement saw beside the clock: how much was in the page cache, what came from the
-//! device, who was waited for. Without it a figure cannot be told from the speed of memory.
+//! Evidence collected beside the clock: the share in the page cache, bytes from the device, and
+//! context switches. Without it a figure of the device looks the same as the speed of memory.
 
 use crate::measure::Used;
-use crate::report::{Evidence, Sample, told};
+use crate::report::{Evidence, Sample, with_context};
 use folio_pagecache::{ResidencyReport, residency};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::time::Instant;
 
 /// Bytes that this process has caused to be read from devices, and to be written to them (proc(5),
-/// /proc/pid/io). Writes count when a page becomes dirty. `None` where the kernel does not tell.
+/// /proc/pid/io). Writes count when a page becomes dirty. `None` where the kernel does not report
+/// them.
 #[derive(Debug, Clone, Copy)]
 struct Moved {
     read_bytes: f64,
@@ -63,7 +64,8 @@ pub(crate) fn watched(
     Ok((seconds, evidence))
 }
 
-/// Share of the files' bytes in the kernel's page cache; `None` where it does not tell.
+/// Returns the share of the files' bytes in the kernel's page cache; `None` where the kernel does
+/// not report it.
 pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
     let (mut size, mut resident) = (0, 0);
     for file in files {
@@ -79,15 +81,15 @@ pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
 /// Makes the kernel write the files and forget them, without root: POSIX_FADV_DONTNEED.
 pub(crate) fn forget(files: &[File]) -> Result<(), String> {
     for file in files {
-        rustix::fs::fdatasync(file).map_err(told("fdatasync"))?;
-        fadvise(file, 0, None, Advice::DontNeed).map_err(told("fadvise"))?;
+        rustix::fs::fdatasync(file).map_err(with_context("fdatasync"))?;
+        fadvise(file, 0, None, Advice::DontNeed).map_err(with_context("fadvise"))?;
     }
     Ok(())
 }
 
 /// What is cold may have this share in memory.
 const COLD_MOST: f64 = 0.05;
-/// Who reads less than this share from the device measures memory.
+/// A run that reads less than this share from the device measures memory.
 const DEVICE_LEAST: f64 = 0.05;
 
 /// A rate of reading `bytes`, in MiB a second, named for what it is.
@@ -111,7 +113,7 @@ pub(crate) fn label(bytes: u64, evidence: Evidence, is_cold: bool) -> Option<&'s
         }
         (true, None) => Some("whether it was cold is not known"),
         (true, Some(_)) if is_from_device == Some(false) => {
-            Some("not from the device: somebody below has it in memory")
+            Some("not from the device: a layer below has it in memory")
         }
         (false, _) if is_from_device == Some(false) => Some("memory speed"),
         _ => None,

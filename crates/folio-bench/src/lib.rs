@@ -1,11 +1,11 @@
 //! Folio's measurements, side by side with its rivals; `folio bench` is their face.
 //!
 //! ```text
-//!   Scenario       what is measured                  Run     how often, how large, until when
-//!   Results        report: figures with their spread, evidence, aims; stories: what was published
+//!   Scenario       the list of measurements          Run     rounds, sizes, time limit
+//!   Results        report: figures with their spread, evidence, aims; published: figures of the articles
 //!     text         as text    html/   as a page with charts    compare   two of them
 //!
-//!   the five stories
+//!   the five published cases
 //!   shared_folder/ a host folder beside folio mount, Folio in process, and bindfs
 //!   ext4/          files rewritten, made and removed beside the kernel's ext4 and fuse2fs
 //!   memcpy         a ramfs with a copy loop of bytes, and with memcpy
@@ -15,7 +15,7 @@
 //!   warm           large and small files into the page cache, beside vmtouch and the device
 //!
 //!   any path       probe: reads, stats, writes           evidence   cache state, bytes from the device, switches
-//!   others         bench, tree, contender: trees and images; small_file; convert; nbd;
+//!   the rest       bench, tree, contender: trees and images; small_file; convert; nbd;
 //!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
 //!   measure        one command, its time and memory
 //! ```
@@ -35,14 +35,15 @@ mod nbd;
 mod page_cache;
 mod policies;
 mod probe;
+mod published;
 mod real_tree;
 mod reclaim;
 mod report;
+mod rows;
 mod run;
 mod scenario;
 mod shared_folder;
 mod small_file;
-mod stories;
 mod text;
 mod traces;
 mod tree;
@@ -62,7 +63,7 @@ use std::path::PathBuf;
 /// What the scenarios of trees and images take.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
-    /// Where images and extracted trees lie; should be in memory
+    /// Folder for images and extracted trees; should be in memory
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     /// Size of the images in MiB; without it, as large as suits the scenario

@@ -43,11 +43,11 @@ impl Meter {
         arguments: impl IntoIterator<Item = A>,
     ) -> Result<String, String> {
         let name = program.to_string_lossy().into_owned();
-        let told = |error: std::io::Error| format!("{name}: {error}");
-        // Files, not pipes: nobody has to read them while the command runs.
+        let failed = |error: std::io::Error| format!("{name}: {error}");
+        // Files, not pipes: no thread has to read them while the command runs.
         let (mut out, mut err) = (
-            tempfile::tempfile().map_err(told)?,
-            tempfile::tempfile().map_err(told)?,
+            tempfile::tempfile().map_err(failed)?,
+            tempfile::tempfile().map_err(failed)?,
         );
         let mut command = Command::new(program);
         command
@@ -55,33 +55,33 @@ impl Meter {
             .env("LC_ALL", "C")
             .stdin(Stdio::null());
         command
-            .stdout(out.try_clone().map_err(told)?)
-            .stderr(err.try_clone().map_err(told)?);
+            .stdout(out.try_clone().map_err(failed)?)
+            .stderr(err.try_clone().map_err(failed)?);
         let start = Instant::now();
-        let child = command.spawn().map_err(told)?;
-        let (status, mut cost) = wait(child.id()).map_err(told)?;
+        let child = command.spawn().map_err(failed)?;
+        let (status, mut cost) = wait(child.id()).map_err(failed)?;
         cost.seconds = start.elapsed().as_secs_f64();
         self.cost.add(cost);
         if status != 0 {
             return Err(format!(
                 "{name}: wait status {status:#x}: {}",
-                text(&mut err).map_err(told)?.trim()
+                text(&mut err).map_err(failed)?.trim()
             ));
         }
-        text(&mut out).map_err(told)
+        text(&mut out).map_err(failed)
     }
 }
 
-/// What a server says on its standard error, kept to be told with the reason why it is left out.
+/// The standard error of a server, kept for the message that explains why it is left out.
 #[derive(Debug)]
 pub(crate) struct Said(File);
 
 impl Said {
-    /// What the process that `command` starts is going to say.
+    /// Captures the standard error of the process that `command` starts.
     pub(crate) fn by(command: &mut Command) -> Result<Self, String> {
-        let told = |error| format!("a file for what a server says: {error}");
-        let file = tempfile::tempfile().map_err(told)?;
-        command.stderr(file.try_clone().map_err(told)?);
+        let failed = |error| format!("file for a server's standard error: {error}");
+        let file = tempfile::tempfile().map_err(failed)?;
+        command.stderr(file.try_clone().map_err(failed)?);
         Ok(Self(file))
     }
 
@@ -107,11 +107,11 @@ fn text(file: &mut File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Has a process of its own use so much memory and give it back.
+/// Starts a process that uses `mib` MiB of memory and gives it back.
 ///
-/// In a virtual machine a page that nobody used for a while may have gone back to the machine's
-/// host; whoever is first to use it again pays for that, several times the price of a copy.
-/// Contenders shall find the same pages.
+/// In a virtual machine a page that was unused for a while may have returned to the machine's
+/// host. The first process that uses it again pays several times the price of a copy. This call
+/// gives all contenders the same pages.
 pub(crate) fn touch_memory(folio: &Path, mib: u64) -> Result<(), String> {
     Meter::default()
         .run(
@@ -130,7 +130,7 @@ pub(crate) fn use_memory(mib: usize) -> Result<(), String> {
         .step_by(4096)
         .map(|byte| usize::from(*byte))
         .sum();
-    // Whoever reads the memory has to have written it before.
+    // The sum reads the memory, so the compiler keeps the writes.
     (sum == mib << 8)
         .then_some(())
         .ok_or_else(|| "memory forgets".to_owned())
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_told_in_a_line() {
+    fn server_stderr_becomes_one_line() {
         let mut server = Command::new("sh");
         server.args(["-c", "echo one >&2; echo >&2; echo two >&2"]);
         let said = Said::by(&mut server).unwrap();

@@ -4,10 +4,10 @@
 use crate::cache::jobs::{BYTES, COPY_JOBS, FOLIO, KERNEL, MEMCPY, RAMFS_BYTES};
 use crate::cache::rounds::measure as timed;
 use crate::cache::table::{Figure, Row, Table};
-use crate::cache::{effort, size, worlds, worlds::find_tmpfs};
-use crate::report::{Report, Unit, Verdict, owned, told};
+use crate::cache::{effort, make_targets, size, targets::find_tmpfs};
+use crate::published::{PublishedCase, Today};
+use crate::report::{Report, Unit, Verdict, owned, with_context};
 use crate::run::Run;
-use crate::stories::{Story, Today};
 
 /// What the scenario takes.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -22,10 +22,10 @@ const LIMITS: [&str; 4] = [
     "the story's figures are those of another machine: compare how many times, not how long; today's pieces are of \
      200 KiB",
     "the kernel also pays for the way into it and back; memcpy and the byte-wise copy alone have no file",
-    "folio, copied byte by byte: Folio's ramfs with borrowed pages, and the story's loop in place of its copy",
+    "folio, copied byte by byte: Folio's ramfs with borrowed pages, and the article's loop in place of its copy",
 ];
 const TITLE: &str = "read from a ramfs";
-/// The story's job: 200 KB at a time.
+/// The article's job: 200 KB at a time.
 const STORY_JOB: &str = "pread-200k-seq";
 
 /// Measures.
@@ -41,12 +41,12 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let mut report = Report::new("memcpy", what, &tmpfs);
     let effort = effort(run, None);
     report.repeats = effort.repeats;
-    let worlds = worlds(set_bytes, &tmpfs)?;
+    let targets = make_targets(set_bytes, &tmpfs)?;
     let mut rows = Vec::new();
     for job in COPY_JOBS {
         (run.step)(&format!("memcpy: {}", job.name))?;
-        let contenders = worlds.copiers(job);
-        let rounds = timed(&contenders, 1, effort).map_err(told(job.name))?;
+        let contenders = targets.copiers(job);
+        let rounds = timed(&contenders, 1, effort).map_err(with_context(job.name))?;
         let names = contenders.iter().map(|contender| contender.name);
         let figures = names
             .zip(rounds)
@@ -65,9 +65,9 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             base: MEMCPY,
             rows,
         }
-        .told(),
+        .to_report(),
     );
-    report.story = Some(story(&report));
+    report.story = Some(published_case(&report));
     report.limits = owned(&LIMITS);
     Ok(report)
 }
@@ -82,9 +82,9 @@ fn verdict(row: &Row) -> Option<Verdict> {
     })
 }
 
-fn story(report: &Report) -> Story {
+fn published_case(report: &Report) -> PublishedCase {
     let of = |name: &str| Today::of(name, report.row(TITLE, STORY_JOB, name));
-    Story::new(
+    PublishedCase::new(
         "reads from the ramfs of a library OS were slow because its memcpy went byte by byte",
     )
     .with(

@@ -3,7 +3,7 @@
 
 use crate::contender::find;
 use crate::measure::Said;
-use crate::report::{Report, Row, Table, Unit, Verdict, owned, told};
+use crate::report::{Report, Row, Table, Unit, Verdict, owned, with_context};
 use crate::run::{Run, scratch_in};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// What the scenario takes.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Where the images lie; should be in memory
+    /// Folder for the images; should be in memory
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     /// Size of the disks in MiB; needs twice that [default: 256]
@@ -31,7 +31,7 @@ const ROUNDS: u32 = 5;
 
 /// What each measurement is: size of the disk, and how long.
 #[derive(Debug, Clone, Copy)]
-struct Extent {
+struct WorkloadSize {
     size_mib: u64,
     seconds: f64,
 }
@@ -182,14 +182,14 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         return Err(format!("{name} is not installed"));
     }
     let folder = scratch_in(&options.dir)?;
-    let extent = Extent {
+    let workload = WorkloadSize {
         size_mib: options.size_mib.unwrap_or_else(|| run.sized(256, 16)),
         seconds: options.seconds.unwrap_or_else(|| run.sized(2.0, 0.1)),
     };
-    let (raw, qcow2) = images(folder.path(), extent.size_mib)?;
+    let (raw, qcow2) = images(folder.path(), workload.size_mib)?;
     let what = format!(
         "requests to disks of {} MiB, fully written, over a Unix socket, {} s each",
-        extent.size_mib, extent.seconds
+        workload.size_mib, workload.seconds
     );
     let mut report = Report::new("nbd", what, &options.dir);
     let mut contenders = Vec::new();
@@ -208,7 +208,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             let server =
                 Server::start(*contender, &run.folio, image, &folder.path().join("socket"))?;
             for (job, samples) in JOBS.iter().zip(samples) {
-                samples.push(server.measure(job, extent)?);
+                samples.push(server.measure(job, workload)?);
             }
             server.stop()?;
         }
@@ -255,7 +255,7 @@ fn table(
 /// A raw image full of what is not zero, and the same as qcow2.
 fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
     let (raw, qcow2) = (folder.join("disk.raw"), folder.join("disk.qcow2"));
-    let mut file = File::create(&raw).map_err(told(raw.display()))?;
+    let mut file = File::create(&raw).map_err(with_context(raw.display()))?;
     let mut word = 0x9e37_79b9_7f4a_7c15u64;
     for _ in 0..size_mib {
         let words = (0..1 << 17).flat_map(|_| {
@@ -266,7 +266,7 @@ fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
             word.to_ne_bytes()
         });
         file.write_all(&words.collect::<Vec<u8>>())
-            .map_err(told(raw.display()))?;
+            .map_err(with_context(raw.display()))?;
     }
     let convert = ["convert", "-f", "raw", "-O", "qcow2"].map(OsStr::new);
     let paths = [raw.as_os_str(), qcow2.as_os_str()];
@@ -326,7 +326,7 @@ impl Server {
         Ok(server)
     }
 
-    fn measure(&self, job: &Job, extent: Extent) -> Result<Sample, String> {
+    fn measure(&self, job: &Job, workload: WorkloadSize) -> Result<Sample, String> {
         let before = self.cpu_seconds()?;
         let mut fio = Command::new("fio");
         fio.args([
@@ -344,11 +344,11 @@ impl Server {
             .arg(format!("--bs={}", job.block));
         fio.arg(format!("--iodepth={}", job.depth))
             .arg(format!("--numjobs={}", job.connections));
-        fio.arg(format!("--size={}M", extent.size_mib))
-            .arg(format!("--runtime={:.0}ms", extent.seconds * 1e3));
+        fio.arg(format!("--size={}M", workload.size_mib))
+            .arg(format!("--runtime={:.0}ms", workload.seconds * 1e3));
         let said = output(&mut fio)?;
         let used = self.cpu_seconds()? - before;
-        // Remarks may stand before the JSON.
+        // Remarks may precede the JSON.
         let start = said.iter().position(|byte| *byte == b'{').unwrap_or(0);
         let report: serde_json::Value =
             serde_json::from_slice(&said[start..]).map_err(|error| format!("fio: {error}"))?;
@@ -369,7 +369,7 @@ impl Server {
     /// User and system time of the server so far (proc(5), stat).
     fn cpu_seconds(&self) -> Result<f64, String> {
         let path = PathBuf::from(format!("/proc/{}/stat", self.child.id()));
-        let text = fs::read_to_string(&path).map_err(told(path.display()))?;
+        let text = fs::read_to_string(&path).map_err(with_context(path.display()))?;
         // The name before it may hold anything.
         let fields = text
             .rsplit_once(')')

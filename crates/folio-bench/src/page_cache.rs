@@ -2,14 +2,14 @@
 //! and in Folio's cache.
 
 use crate::cache::article::{self, DISK, RAMFS, READ, TMPFS, WRITE};
-use crate::cache::{self, effort, size, worlds::find_tmpfs, worlds::is_tmpfs};
+use crate::cache::{self, effort, size, targets::find_tmpfs, targets::is_tmpfs};
 use crate::contender::find;
 use crate::evidence::{cached_share, forget, label, rate, watched};
 use crate::measure::Meter;
-use crate::report::{Evidence, Report, Sample, Table, Unit, owned, told};
-use crate::run::{Run, Way, interleave, scratch_in};
-use crate::shared_folder::worlds::{FolioWorld, World};
-use crate::stories::{Story, Today};
+use crate::published::{PublishedCase, Today};
+use crate::report::{Evidence, Report, Sample, Table, Unit, owned, with_context};
+use crate::run::{Case, Run, interleave, scratch_in};
+use crate::shared_folder::targets::{FolioTarget, Target};
 use folio_pagecache::{Found, Order, Progress, Warm};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,8 +20,7 @@ use std::path::{Path, PathBuf};
 /// What the scenario takes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where the files lie; without it, the system's folder for temporary
-    /// files
+    /// A folder on a real disk, for the files; without it, the system's folder for temporary files
     #[arg(long)]
     disk_dir: Option<PathBuf>,
     /// Size of all files together, at least 1M [default: 256M]
@@ -41,7 +40,7 @@ impl Options {
 
 const NAME: &str = "page-cache";
 const ROUNDS: u32 = 5;
-/// A page of InnoDB, what it reads of a table in order, and the story's reads.
+/// A page of InnoDB, what it reads of a table in order, and the article's reads.
 const PAGE: usize = 16 << 10;
 const EXTENT: usize = 1 << 20;
 const STORY_READ: usize = 8 << 10;
@@ -66,15 +65,15 @@ const RANDOM_WARM: &str = "a page at random, warm";
 const WARM_UP: &str = "until all is in the page cache";
 
 const LIMITS: [&str; 4] = [
-    "cold: written and forgotten file by file with POSIX_FADV_DONTNEED, checked; below the disk may lie a cache that \
-     nobody here can empty",
+    "cold: written and forgotten file by file with POSIX_FADV_DONTNEED, checked; the disk may have a cache below it \
+     that this program cannot empty",
     "folio, host folder: the same files through Folio's page cache in this process; cold means a new kernel of Folio's \
      above files that the host has forgotten",
     "how much of the files is cached is counted before and after; a read that has only begun counts",
     "bytes from the device are those that the kernel counts for this process; another program's are not in it",
 ];
 
-/// The files of one world, open, and how long they are.
+/// The files of one target, open, and how long they are.
 struct Files {
     open: Vec<File>,
     paths: Vec<PathBuf>,
@@ -114,10 +113,10 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             format!("{} is a tmpfs: see --disk-dir", dir.display()),
         );
     }
-    let folio = FolioWorld::new(files.folder.path(), "")?;
+    let folio = FolioTarget::new(files.folder.path(), "")?;
     let (rows, rounds) = {
-        let mut ways = reads(&files, in_tmpfs.as_ref(), &folio, is_disk);
-        interleave(run, "page-cache, in order", &mut ways, ROUNDS)?
+        let mut cases = reads(&files, in_tmpfs.as_ref(), &folio, is_disk);
+        interleave(run, "page-cache, in order", &mut cases, ROUNDS)?
     };
     report.repeats = rounds;
     report.tables.push(Table::new(
@@ -128,8 +127,8 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     ));
     let (rows, _) = {
         let count = run.sized(PAGES, 20);
-        let mut ways = pages(&files, in_tmpfs.as_ref(), &folio, is_disk, count);
-        interleave(run, "page-cache, at random", &mut ways, ROUNDS)?
+        let mut cases = pages(&files, in_tmpfs.as_ref(), &folio, is_disk, count);
+        interleave(run, "page-cache, at random", &mut cases, ROUNDS)?
     };
     report.tables.push(Table::new(
         "pages of 16 KiB",
@@ -138,8 +137,8 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         rows,
     ));
     if is_disk {
-        let mut ways = warm_ups(&files, &mut report);
-        let (rows, _) = interleave(run, "page-cache, warm-up", &mut ways, ROUNDS)?;
+        let mut cases = warm_ups(&files, &mut report);
+        let (rows, _) = interleave(run, "page-cache, warm-up", &mut cases, ROUNDS)?;
         report
             .tables
             .push(Table::new(WARM_UP, Unit::Seconds, Some("cat"), rows));
@@ -148,14 +147,14 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         (run.step)("page-cache: whole small files")?;
         let options = cache::Options::default();
         let table = article::table(&options, effort(run, None), &tmpfs, &dir, &mut report)?;
-        report.tables.extend(table.map(|table| table.told()));
+        report.tables.extend(table.map(|table| table.to_report()));
     }
-    report.story = Some(story(&report));
+    report.story = Some(published_case(&report));
     report.limits = owned(&LIMITS);
     Ok(report)
 }
 
-fn story(report: &Report) -> Story {
+fn published_case(report: &Report) -> PublishedCase {
     let today = |job: &str| {
         let of = |name: &str| report.row(article::TITLE, job, name);
         [
@@ -163,7 +162,7 @@ fn story(report: &Report) -> Story {
             Today::times("folio ramfs beside kernel tmpfs", of(RAMFS), of(TMPFS)),
         ]
     };
-    Story::new(
+    PublishedCase::new(
         "a file in the page cache is read as fast as one in tmpfs; only writing, tmpfs was twice as fast",
     )
     .with("1.5 MB read in 8 KiB from a disk's file, cached, beside tmpfs", Unit::Times, 1.0, today(READ))
@@ -180,19 +179,19 @@ impl Files {
             sizes: Vec::new(),
             folder,
         };
-        // No zeros, so that nobody makes holes.
+        // No zeros, so that no contender makes holes.
         let part: Vec<u8> = (0..PAGE).map(|index| (index % 253) as u8 + 1).collect();
         for (name, share) in FILES {
             let path = files.folder.path().join(name);
             let pages = (bytes / 16 * share).div_ceil(PAGE as u64);
-            let mut file = File::create_new(&path).map_err(told(path.display()))?;
+            let mut file = File::create_new(&path).map_err(with_context(path.display()))?;
             (0..pages)
                 .try_for_each(|_| file.write_all(&part))
-                .map_err(told(path.display()))?;
-            file.sync_data().map_err(told(path.display()))?;
+                .map_err(with_context(path.display()))?;
+            file.sync_data().map_err(with_context(path.display()))?;
             files
                 .open
-                .push(File::open(&path).map_err(told(path.display()))?);
+                .push(File::open(&path).map_err(with_context(path.display()))?);
             files.sizes.push(pages * PAGE as u64);
             files.paths.push(path);
         }
@@ -207,8 +206,8 @@ impl Files {
     fn read(&self, piece: usize) -> Result<(), String> {
         let mut buf = vec![0; piece];
         for path in &self.paths {
-            let mut file = File::open(path).map_err(told(path.display()))?;
-            while file.read(&mut buf).map_err(told(path.display()))? > 0 {}
+            let mut file = File::open(path).map_err(with_context(path.display()))?;
+            while file.read(&mut buf).map_err(with_context(path.display()))? > 0 {}
         }
         Ok(())
     }
@@ -236,19 +235,19 @@ fn draw(word: &mut u64) -> u64 {
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-fn folio_read(world: &FolioWorld, files: &Files) -> Result<(), String> {
+fn folio_read(target: &FolioTarget, files: &Files) -> Result<(), String> {
     let mut buf = vec![0; EXTENT];
     for (path, size) in files.paths.iter().zip(&files.sizes) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let file = world.open(&name)?;
+        let file = target.open(&name)?;
         let mut offset = 0;
         while offset < *size {
-            match world.read_at(&file, &mut buf, offset)? {
+            match target.read_at(&file, &mut buf, offset)? {
                 0 => return Err(format!("{name}: ends at {offset}")),
                 count => offset += count as u64,
             }
         }
-        world.close(file)?;
+        target.close(file)?;
     }
     Ok(())
 }
@@ -257,51 +256,51 @@ fn folio_read(world: &FolioWorld, files: &Files) -> Result<(), String> {
 fn reads<'a>(
     files: &'a Files,
     in_tmpfs: Option<&'a Files>,
-    folio: &'a FolioWorld,
+    folio: &'a FolioTarget,
     is_disk: bool,
-) -> Vec<Way<'a>> {
+) -> Vec<Case<'a>> {
     let bytes = files.bytes();
-    let mut ways = Vec::new();
+    let mut cases = Vec::new();
     if is_disk {
-        ways.push(Way::new(ORDER_COLD, KERNEL, move || {
+        cases.push(Case::new(ORDER_COLD, KERNEL, move || {
             forget(&files.open)?;
             let (seconds, evidence) = watched(&files.open, 0, || files.read(EXTENT))?;
             Ok(rate(bytes, seconds, evidence, true))
         }));
-        ways.push(Way::new(ORDER_COLD, FOLIO, move || {
-            let world = FolioWorld::new(files.folder.path(), "")?;
+        cases.push(Case::new(ORDER_COLD, FOLIO, move || {
+            let target = FolioTarget::new(files.folder.path(), "")?;
             forget(&files.open)?;
-            let (seconds, evidence) = watched(&files.open, 0, || folio_read(&world, files))?;
+            let (seconds, evidence) = watched(&files.open, 0, || folio_read(&target, files))?;
             Ok(rate(bytes, seconds, evidence, true))
         }));
     }
-    ways.push(Way::new(ORDER_WARM, KERNEL, move || {
+    cases.push(Case::new(ORDER_WARM, KERNEL, move || {
         files.read(EXTENT)?;
         let (seconds, evidence) = watched(&files.open, 0, || files.read(EXTENT))?;
         Ok(rate(bytes, seconds, evidence, false))
     }));
-    ways.extend(in_tmpfs.map(|files| {
-        Way::new(ORDER_WARM, IN_TMPFS, move || {
+    cases.extend(in_tmpfs.map(|files| {
+        Case::new(ORDER_WARM, IN_TMPFS, move || {
             let (seconds, evidence) = watched(&files.open, 0, || files.read(EXTENT))?;
             Ok(rate(bytes, seconds, evidence, false))
         })
     }));
-    ways.push(Way::new(ORDER_WARM, FOLIO, move || {
+    cases.push(Case::new(ORDER_WARM, FOLIO, move || {
         folio_read(folio, files)?;
         let (seconds, evidence) = watched(&[], 0, || folio_read(folio, files))?;
         Ok(rate(bytes, seconds, evidence, false))
     }));
-    ways
+    cases
 }
 
 /// Pages at random; seconds for each.
 fn pages<'a>(
     files: &'a Files,
     in_tmpfs: Option<&'a Files>,
-    folio: &'a FolioWorld,
+    folio: &'a FolioTarget,
     is_disk: bool,
     count: u64,
-) -> Vec<Way<'a>> {
+) -> Vec<Case<'a>> {
     let sample = move |(seconds, evidence): (f64, Evidence), is_cold| Sample {
         value: seconds / count as f64,
         evidence,
@@ -318,71 +317,71 @@ fn pages<'a>(
             let (file, offset) = files.page(draw(&mut word));
             files.open[file]
                 .read_exact_at(&mut buf, offset)
-                .map_err(told("read"))?;
+                .map_err(with_context("read"))?;
         }
         Ok(())
     };
-    let by_folio = move |world: &FolioWorld| {
+    let by_folio = move |target: &FolioTarget| {
         let names = files
             .paths
             .iter()
             .map(|path| path.file_name().unwrap_or_default().to_string_lossy());
         let open = names
-            .map(|name| world.open(&name))
+            .map(|name| target.open(&name))
             .collect::<Result<Vec<_>, _>>()?;
         let (mut word, mut buf) = (SEED, vec![0; PAGE]);
         for _ in 0..count {
             let (file, offset) = files.page(draw(&mut word));
-            if world.read_at(&open[file], &mut buf, offset)? != PAGE {
+            if target.read_at(&open[file], &mut buf, offset)? != PAGE {
                 return Err(format!("a short page at {offset}"));
             }
         }
-        open.into_iter().try_for_each(|file| world.close(file))
+        open.into_iter().try_for_each(|file| target.close(file))
     };
-    let mut ways = Vec::new();
+    let mut cases = Vec::new();
     if is_disk {
-        ways.push(Way::new(RANDOM_COLD, KERNEL, move || {
+        cases.push(Case::new(RANDOM_COLD, KERNEL, move || {
             forget(&files.open)?;
             Ok(sample(
                 watched(&files.open, count, || by_kernel(files))?,
                 true,
             ))
         }));
-        ways.push(Way::new(RANDOM_COLD, FOLIO, move || {
-            let world = FolioWorld::new(files.folder.path(), "")?;
+        cases.push(Case::new(RANDOM_COLD, FOLIO, move || {
+            let target = FolioTarget::new(files.folder.path(), "")?;
             forget(&files.open)?;
             Ok(sample(
-                watched(&files.open, count, || by_folio(&world))?,
+                watched(&files.open, count, || by_folio(&target))?,
                 true,
             ))
         }));
     }
-    ways.push(Way::new(RANDOM_WARM, KERNEL, move || {
+    cases.push(Case::new(RANDOM_WARM, KERNEL, move || {
         files.read(EXTENT)?;
         Ok(sample(
             watched(&files.open, count, || by_kernel(files))?,
             false,
         ))
     }));
-    ways.extend(in_tmpfs.map(|files| {
-        Way::new(RANDOM_WARM, IN_TMPFS, move || {
+    cases.extend(in_tmpfs.map(|files| {
+        Case::new(RANDOM_WARM, IN_TMPFS, move || {
             Ok(sample(
                 watched(&files.open, count, || by_kernel(files))?,
                 false,
             ))
         })
     }));
-    ways.push(Way::new(RANDOM_WARM, FOLIO, move || {
+    cases.push(Case::new(RANDOM_WARM, FOLIO, move || {
         folio_read(folio, files)?;
         Ok(sample(watched(&[], count, || by_folio(folio))?, false))
     }));
-    ways
+    cases
 }
 
 /// Ways to bring all of it into the page cache before a database starts.
-fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Way<'a>> {
+fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Case<'a>> {
     let way = |name: &str, bring: Box<dyn Fn() -> Result<(), String> + 'a>| {
-        Way::new(WARM_UP, name, move || {
+        Case::new(WARM_UP, name, move || {
             forget(&files.open)?;
             let (value, evidence) = watched(&files.open, 0, &bring)?;
             // Less may have come in than was asked for: say so.
@@ -395,16 +394,16 @@ fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Way<'a>> {
             })
         })
     };
-    let mut ways = vec![
+    let mut cases = vec![
         way("cat", Box::new(|| files.read(128 << 10))),
         way(
-            "8 KiB at a time, as in the story",
+            "8 KiB at a time, as in the article",
             Box::new(|| files.read(STORY_READ)),
         ),
         way("folio warm", Box::new(|| folio_warm(files))),
     ];
     match find("vmtouch") {
-        Some(program) => ways.push(way(
+        Some(program) => cases.push(way(
             "vmtouch -t",
             Box::new(move || {
                 let options = ["-q", "-t"].map(OsStr::new).into_iter();
@@ -414,13 +413,13 @@ fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Way<'a>> {
         )),
         None => report.skip("vmtouch -t", "vmtouch is not installed"),
     }
-    ways
+    cases
 }
 
 fn folio_warm(files: &Files) -> Result<(), String> {
     let mut found = Vec::new();
     for (file, path) in files.open.iter().zip(&files.paths) {
-        let inode = file.metadata().map_err(told(path.display()))?.ino();
+        let inode = file.metadata().map_err(with_context(path.display()))?.ino();
         found.push(Found::whole(path.clone(), inode));
     }
     let warm = Warm {

@@ -3,8 +3,8 @@
 
 use crate::cache::size;
 use crate::evidence::{forget, label, rate, watched};
-use crate::report::{Report, Sample, Table, Unit, owned, told};
-use crate::run::{Run, Way, interleave, scratch_in};
+use crate::report::{Report, Sample, Table, Unit, owned, with_context};
+use crate::run::{Case, Run, interleave, scratch_in};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -50,8 +50,8 @@ const WRITE_LIMITS: [&str; 3] = [
     "bytes to the device are counted when a page becomes dirty, written or not",
 ];
 const STAT_LIMITS: [&str; 2] = [
-    "names and attributes are in memory after the first round: the first is not told apart from the others",
-    "switches for each stat tell who answers: 0 is the kernel from memory, more is a server",
+    "names and attributes are in memory after the first round: the figures do not separate the first from the rest",
+    "switches for each stat show the origin of the answer: 0 is the kernel's memory, more is a server",
 ];
 
 /// Files below a path, open.
@@ -74,7 +74,7 @@ impl Tree {
         };
         let mut open = vec![path.to_owned()];
         while let Some(path) = open.pop() {
-            let found = std::fs::symlink_metadata(&path).map_err(told(path.display()))?;
+            let found = std::fs::symlink_metadata(&path).map_err(with_context(path.display()))?;
             if found.is_dir() {
                 let mut names = names(&path)?;
                 names.reverse();
@@ -86,7 +86,7 @@ impl Tree {
                     continue;
                 }
                 tree.files
-                    .push(File::open(&path).map_err(told(path.display()))?);
+                    .push(File::open(&path).map_err(with_context(path.display()))?);
                 tree.bytes += found.len().min(limit);
                 tree.paths.push(path);
             }
@@ -106,11 +106,13 @@ impl Tree {
         let mut buf = Aligned::new(PIECE);
         for path in &self.paths {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | flags;
-            let file =
-                rustix::fs::open(path, flags, Mode::empty()).map_err(told(path.display()))?;
+            let file = rustix::fs::open(path, flags, Mode::empty())
+                .map_err(with_context(path.display()))?;
             let mut file = File::from(file).take(limit);
             loop {
-                let count = file.read(buf.bytes()).map_err(told(path.display()))?;
+                let count = file
+                    .read(buf.bytes())
+                    .map_err(with_context(path.display()))?;
                 if count == 0 {
                     break;
                 }
@@ -127,7 +129,7 @@ impl Tree {
             .iter()
             .map(|file| file.metadata().map(|found| found.len().min(limit)))
             .collect();
-        let sizes = sizes.map_err(told("size"))?;
+        let sizes = sizes.map_err(with_context("size"))?;
         for at in 0..count as usize {
             // xorshift
             word ^= word << 13;
@@ -136,7 +138,7 @@ impl Tree {
             let (file, size) = (&self.files[at % sizes.len()], sizes[at % sizes.len()]);
             let pages = size.div_ceil(SMALL as u64).max(1);
             file.read_at(&mut buf, word % pages * SMALL as u64)
-                .map_err(told("read"))?;
+                .map_err(with_context("read"))?;
         }
         Ok(())
     }
@@ -146,11 +148,11 @@ impl Tree {
 const OPEN_MAX: usize = 900;
 
 fn names(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = std::fs::read_dir(folder).map_err(told(folder.display()))?;
+    let entries = std::fs::read_dir(folder).map_err(with_context(folder.display()))?;
     let paths: Result<Vec<_>, _> = entries
         .map(|entry| entry.map(|entry| entry.path()))
         .collect();
-    let mut paths = paths.map_err(told(folder.display()))?;
+    let mut paths = paths.map_err(with_context(folder.display()))?;
     paths.sort();
     Ok(paths)
 }
@@ -200,20 +202,24 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
             Ok(rate(bytes, seconds, evidence, is_cold))
         }
     };
-    let mut ways = vec![
-        Way::new("in order", "cold", in_order(true, OFlags::empty())),
-        Way::new("in order", "warm", in_order(false, OFlags::empty())),
+    let mut cases = vec![
+        Case::new("in order", "cold", in_order(true, OFlags::empty())),
+        Case::new("in order", "warm", in_order(false, OFlags::empty())),
     ];
     match direct {
-        Ok(()) => ways.push(Way::new("in order", DIRECT, in_order(true, OFlags::DIRECT))),
+        Ok(()) => cases.push(Case::new(
+            "in order",
+            DIRECT,
+            in_order(true, OFlags::DIRECT),
+        )),
         Err(error) => report.skip(DIRECT, error),
     }
-    ways.push(Way::new(
+    cases.push(Case::new(
         "in order",
         "memcpy, the limit of memory",
         move || Ok(copied(bytes)),
     ));
-    let (rows, rounds) = interleave(run, "read, in order", &mut ways, ROUNDS)?;
+    let (rows, rounds) = interleave(run, "read, in order", &mut cases, ROUNDS)?;
     report.repeats = rounds;
     report.tables.push(Table::new(
         "in order",
@@ -243,11 +249,11 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
             })
         }
     };
-    let mut ways = vec![
-        Way::new("4 KiB at random", "cold", at_random(true)),
-        Way::new("4 KiB at random", "warm", at_random(false)),
+    let mut cases = vec![
+        Case::new("4 KiB at random", "cold", at_random(true)),
+        Case::new("4 KiB at random", "warm", at_random(false)),
     ];
-    let (rows, _) = interleave(run, "read, at random", &mut ways, ROUNDS)?;
+    let (rows, _) = interleave(run, "read, at random", &mut cases, ROUNDS)?;
     report.tables.push(Table::new(
         "4 KiB at random",
         Unit::Seconds,
@@ -276,7 +282,7 @@ fn copied(bytes: u64) -> Sample {
     }
 }
 
-/// The folder that a path lies in, or the path if it is one.
+/// Returns the parent folder of a path, or the path itself if it is a folder.
 fn parent(path: &Path) -> &Path {
     let is_folder = path.is_dir();
     let parent = path
@@ -289,26 +295,26 @@ fn parent(path: &Path) -> &Path {
 /// Measures stats of a path.
 pub(crate) fn stat(options: &StatOptions, run: &Run<'_>) -> Result<Report, String> {
     let path = &options.path;
-    let found = std::fs::symlink_metadata(path).map_err(told(path.display()))?;
+    let found = std::fs::symlink_metadata(path).map_err(with_context(path.display()))?;
     let mut report = Report::new("stat", format!("{}", path.display()), parent(path));
     let count = run.sized(STATS, 50);
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let file = file.map_err(told(path.display()))?;
+    let file = file.map_err(with_context(path.display()))?;
     let sample = |count: u64, (seconds, evidence)| Sample {
         value: seconds / count as f64,
         evidence,
         label: None,
     };
-    let mut ways = vec![
-        Way::new("one path, again and again", "stat", move || {
+    let mut cases = vec![
+        Case::new("one path, again and again", "stat", move || {
             let again = || (0..count).try_for_each(|_| stat_of(path));
             Ok(sample(count, watched(&[], count, again)?))
         }),
-        Way::new("one path, again and again", "fstat", move || {
+        Case::new("one path, again and again", "fstat", move || {
             let again = || (0..count).try_for_each(|_| rustix::fs::fstat(&file).map(drop));
             Ok(sample(
                 count,
-                watched(&[], count, || again().map_err(told("fstat")))?,
+                watched(&[], count, || again().map_err(with_context("fstat")))?,
             ))
         }),
     ];
@@ -318,12 +324,12 @@ pub(crate) fn stat(options: &StatOptions, run: &Run<'_>) -> Result<Report, Strin
         report
             .notes
             .push(format!("the tree has {} entries", paths.len()));
-        ways.push(Way::new("each path of the tree", "stat", move || {
+        cases.push(Case::new("each path of the tree", "stat", move || {
             let all = || paths.iter().try_for_each(|path| stat_of(path));
             Ok(sample(count, watched(&[], count, all)?))
         }));
     }
-    let (rows, rounds) = interleave(run, "stat", &mut ways, ROUNDS)?;
+    let (rows, rounds) = interleave(run, "stat", &mut cases, ROUNDS)?;
     report.repeats = rounds;
     report
         .tables
@@ -333,8 +339,8 @@ pub(crate) fn stat(options: &StatOptions, run: &Run<'_>) -> Result<Report, Strin
 }
 
 fn stat_of(path: &Path) -> Result<(), String> {
-    let found =
-        rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(told(path.display()))?;
+    let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(with_context(path.display()))?;
     std::hint::black_box(found);
     Ok(())
 }
@@ -389,23 +395,23 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
             })
         }
     };
-    let mut ways = vec![
-        Way::new("in order", "written", in_order(OFlags::empty(), false)),
-        Way::new(
+    let mut cases = vec![
+        Case::new("in order", "written", in_order(OFlags::empty(), false)),
+        Case::new(
             "in order",
             "written and synced",
             in_order(OFlags::empty(), true),
         ),
     ];
     match direct {
-        Ok(()) => ways.push(Way::new(
+        Ok(()) => cases.push(Case::new(
             "in order",
             "O_DIRECT and synced",
             in_order(OFlags::DIRECT, true),
         )),
         Err(error) => report.skip(DIRECT, error),
     }
-    let (rows, rounds) = interleave(run, "write, in order", &mut ways, ROUNDS)?;
+    let (rows, rounds) = interleave(run, "write, in order", &mut cases, ROUNDS)?;
     report.repeats = rounds;
     report.tables.push(Table::new(
         "in order",
@@ -415,8 +421,8 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
     ));
     written(path, pieces, OFlags::empty(), true)?;
     let syncs = run.sized(SYNCS, 3);
-    let mut ways = vec![
-        Way::new(
+    let mut cases = vec![
+        Case::new(
             "4 KiB over old ones, at random",
             "and fdatasync",
             move || {
@@ -429,7 +435,7 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
                 })
             },
         ),
-        Way::new("4 KiB over old ones, at random", "no sync", move || {
+        Case::new("4 KiB over old ones, at random", "no sync", move || {
             let (seconds, evidence) =
                 watched(&[], syncs, || overwritten(path, pieces, syncs, false))?;
             Ok(Sample {
@@ -439,7 +445,7 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
             })
         }),
     ];
-    let (rows, _) = interleave(run, "write, at random", &mut ways, ROUNDS)?;
+    let (rows, _) = interleave(run, "write, at random", &mut cases, ROUNDS)?;
     report.tables.push(Table::new(
         "time of each",
         Unit::Seconds,
@@ -452,16 +458,16 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
 
 fn written(path: &Path, pieces: u64, flags: OFlags, syncs: bool) -> Result<(), String> {
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC | flags;
-    let file =
-        rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(told(path.display()))?;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
+        .map_err(with_context(path.display()))?;
     let file = File::from(file);
     let mut buf = Aligned::new(PIECE);
     for piece in 0..pieces {
         file.write_all_at(buf.bytes(), piece * PIECE as u64)
-            .map_err(told("write"))?;
+            .map_err(with_context("write"))?;
     }
     if syncs {
-        file.sync_data().map_err(told("fdatasync"))
+        file.sync_data().map_err(with_context("fdatasync"))
     } else {
         Ok(())
     }
@@ -471,7 +477,7 @@ fn overwritten(path: &Path, pieces: u64, count: u64, syncs: bool) -> Result<(), 
     let file = File::options()
         .write(true)
         .open(path)
-        .map_err(told(path.display()))?;
+        .map_err(with_context(path.display()))?;
     let (mut word, buf) = (0x9e37_79b9_7f4a_7c15_u64, vec![0xa5; SMALL]);
     for _ in 0..count {
         word ^= word << 13;
@@ -479,9 +485,9 @@ fn overwritten(path: &Path, pieces: u64, count: u64, syncs: bool) -> Result<(), 
         word ^= word << 17;
         let page = word % (pieces * (PIECE / SMALL) as u64).max(1);
         file.write_all_at(&buf, page * SMALL as u64)
-            .map_err(told("write"))?;
+            .map_err(with_context("write"))?;
         if syncs {
-            file.sync_data().map_err(told("fdatasync"))?;
+            file.sync_data().map_err(with_context("fdatasync"))?;
         }
     }
     Ok(())

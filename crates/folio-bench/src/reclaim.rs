@@ -4,7 +4,7 @@
 use crate::policies::{ALL, OPT};
 use crate::report::{Report, Row, Table, Unit};
 use crate::run::Run;
-use crate::traces::{self, Extent, Trace};
+use crate::traces::{self, Trace, WorkloadSize};
 use folio::cache::{CacheOptions, Mapping, PageCache, ReadPattern, Store};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -25,8 +25,8 @@ pub struct Options {
 
 const FOLIO: &str = "folio";
 const PAGE: u64 = 4096;
-/// Distance of two pages of a trace in the file, in pages: neighbours in a trace are no sequential
-/// reading.
+/// Distance of two pages of a trace in the file, in pages: adjacent pages of a trace are not a
+/// sequential read.
 const STRIDE: u64 = 2;
 
 /// Compares. Hit ratios are the same in every round, so there is one.
@@ -36,7 +36,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         .accesses
         .unwrap_or_else(|| run.sized(2_000_000, 4000))
         .max(1);
-    let traces = traces::all(Extent {
+    let traces = traces::all(WorkloadSize {
         access_count: accesses,
         cache_pages,
     });
@@ -46,7 +46,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let mut report = Report::new("reclaim", what, Path::new("/"));
     report.repeats = 1;
     report.notes = vec![
-        "folio is the real cache: one read of one byte per access; all others are simulated"
+        "folio is the real cache: one read of one byte per access; the other policies are simulated"
             .to_owned(),
         "what a store was asked for counts as a miss; the cold start counts, too".to_owned(),
         format!("{OPT} knows the future; gaps are to the best policy of each trace that does not"),

@@ -1,8 +1,7 @@
-//! What a run tells: figures with their spread and the evidence for them, aims, the stories' own
-//! figures, the machine.
+//! The report of a run: tables of figures, aims, the published figures, and the machine.
 
-use crate::measure::Cost;
-use crate::stories::Story;
+use crate::published::PublishedCase;
+pub(crate) use crate::rows::{Evidence, Row, Sample, Unit, middle};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::Path;
@@ -10,7 +9,7 @@ use std::path::Path;
 /// Version of the shape of [`Results`] in JSON.
 pub const FORMAT: u32 = 1;
 
-/// Everything that a run tells.
+/// All results of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// [`FORMAT`].
@@ -20,7 +19,8 @@ pub struct Results {
     /// When it ended, in UTC.
     pub taken_at: String,
     /// Whether Folio was compiled to be measured.
-    pub is_optimised: bool,
+    #[serde(rename = "is_optimised")]
+    pub is_optimized: bool,
     /// Whether everything was small, to see that it runs.
     pub is_quick: bool,
     /// What was measured on.
@@ -38,21 +38,21 @@ pub struct Machine {
     pub(crate) memory_mib: u64,
     /// Whether root measured: some rows need it.
     pub(crate) is_root: bool,
-    /// Load of the last minute before the first round, by others.
+    /// Load average of the last minute before the first round, from other processes.
     pub(crate) load: String,
 }
 
-/// Where files of a scenario lay.
+/// The folder and the disk of a scenario's files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) dir: String,
     pub(crate) file_system: String,
-    /// The disk below, as far as /sys tells of it.
+    /// The disk below, as far as /sys describes it.
     pub(crate) disk: String,
     pub(crate) free_mib: u64,
 }
 
-/// What one scenario tells.
+/// The results of one scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     pub(crate) scenario: String,
@@ -63,7 +63,7 @@ pub struct Report {
     pub(crate) repeats: u32,
     /// How long it took.
     pub(crate) seconds: f64,
-    pub(crate) story: Option<Story>,
+    pub(crate) story: Option<PublishedCase>,
     pub(crate) tables: Vec<Table>,
     pub(crate) verdicts: Vec<Verdict>,
     /// What could not be measured here, and why.
@@ -83,70 +83,6 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Row>,
 }
 
-/// What figures count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Unit {
-    #[serde(rename = "s")]
-    Seconds,
-    #[serde(rename = "MiB/s")]
-    MibPerSecond,
-    #[serde(rename = "/s")]
-    PerSecond,
-    /// Of all, from 0 to 1.
-    #[serde(rename = "share")]
-    Share,
-    /// A multiple of another figure.
-    #[serde(rename = "times")]
-    Times,
-}
-
-/// One contender at one job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Row {
-    pub(crate) job: String,
-    pub(crate) contender: String,
-    pub(crate) median: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
-    pub(crate) rounds: Vec<f64>,
-    /// The median as a multiple of the base's.
-    #[serde(default)]
-    pub(crate) ratio: Option<f64>,
-    /// What the figure is, where it is not what its job says: the speed of memory, say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) label: Option<String>,
-    #[serde(default)]
-    pub(crate) evidence: Evidence,
-}
-
-/// What was seen beside the clock; medians of the rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Evidence {
-    /// Share of the files' bytes in the kernel's page cache before the clock ran, and after.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cached_before: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cached_after: Option<f64>,
-    /// Bytes from devices and to them, as the kernel counts them for the process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) device_read_bytes: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) device_written_bytes: Option<f64>,
-    /// User and system seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cpu_seconds: Option<f64>,
-    /// Largest resident set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) resident_kib: Option<f64>,
-    /// Voluntary context switches for each operation: waiting for somebody else.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) switches: Option<f64>,
-    /// Moves of a modelled disk's head.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) seeks: Option<f64>,
-}
-
 /// An aim, and what came out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Verdict {
@@ -160,14 +96,6 @@ pub(crate) struct Verdict {
 pub(crate) struct NotMeasured {
     pub(crate) what: String,
     pub(crate) reason: String,
-}
-
-/// One measurement.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sample {
-    pub(crate) value: f64,
-    pub(crate) evidence: Evidence,
-    pub(crate) label: Option<&'static str>,
 }
 
 impl Machine {
@@ -196,14 +124,14 @@ impl Machine {
     /// The facts in one line.
     pub(crate) fn words(&self) -> String {
         let (kernel, cores, processor) = (&self.kernel, self.cores, &self.processor);
-        let who = if self.is_root {
+        let user = if self.is_root {
             "as root"
         } else {
             "not as root"
         };
         let (memory, load) = (self.memory_mib, &self.load);
         format!(
-            "{kernel}, {cores} cores ({processor}), {memory} MiB memory, load {load} before, {who}"
+            "{kernel}, {cores} cores ({processor}), {memory} MiB memory, load {load} before, {user}"
         )
     }
 }
@@ -242,7 +170,7 @@ impl Place {
     }
 }
 
-/// Type of the mount that `dir` lies on.
+/// Returns the type of the mount that `dir` is on.
 fn file_system(mounts: &str, dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     let fields = mounts
@@ -300,181 +228,9 @@ fn disk(dir: &Path) -> String {
     )
 }
 
-/// The median; 0 of nothing.
-pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => values[len / 2],
-        len => f64::midpoint(values[len / 2 - 1], values[len / 2]),
-    }
-}
-
-/// An error told with what it was about.
-pub(crate) fn told<E: Display>(what: impl Display) -> impl FnOnce(E) -> String {
+/// Returns a function that puts `what` before an error's text.
+pub(crate) fn with_context<E: Display>(what: impl Display) -> impl FnOnce(E) -> String {
     move |error| format!("{what}: {error}")
-}
-
-impl Unit {
-    /// Whether more is better.
-    pub(crate) fn is_rate(self) -> bool {
-        matches!(self, Self::MibPerSecond | Self::PerSecond | Self::Share)
-    }
-
-    /// What its figures are, and which are good.
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Self::Seconds => "time, less is better",
-            Self::MibPerSecond => "MiB/s, more is better",
-            Self::PerSecond => "a second, more is better",
-            Self::Share => "share of all, more is better",
-            Self::Times => "times, less is better",
-        }
-    }
-
-    /// A figure with its unit, in about three digits.
-    pub(crate) fn figure(self, value: f64) -> String {
-        let digits = |value: f64| match value.abs() {
-            value if value >= 100.0 => 0,
-            value if value >= 10.0 => 1,
-            _ => 2,
-        };
-        if value == 0.0 {
-            return "0".to_owned();
-        }
-        let (value, unit) = match self {
-            Self::Seconds => match value.abs() {
-                size if size >= 1.0 => (value, " s"),
-                size if size >= 1e-3 => (value * 1e3, " ms"),
-                size if size >= 1e-6 => (value * 1e6, " us"),
-                _ => (value * 1e9, " ns"),
-            },
-            Self::MibPerSecond => (value, " MiB/s"),
-            Self::PerSecond => (value, "/s"),
-            Self::Share => return format!("{value:.3}"),
-            Self::Times => (value, " times"),
-        };
-        format!("{value:.digits$}{unit}", digits = digits(value))
-    }
-}
-
-impl Row {
-    /// The median and spread of rounds.
-    pub(crate) fn new(
-        job: impl Into<String>,
-        contender: impl Into<String>,
-        rounds: Vec<f64>,
-    ) -> Self {
-        let bound = |most: fn(f64, f64) -> f64| rounds.iter().copied().reduce(most).unwrap_or(0.0);
-        let (least, most) = (bound(f64::min), bound(f64::max));
-        Self {
-            job: job.into(),
-            contender: contender.into(),
-            median: middle(rounds.clone()),
-            least,
-            most,
-            rounds,
-            ratio: None,
-            label: None,
-            evidence: Evidence::default(),
-        }
-    }
-
-    /// Of commands.
-    pub(crate) fn of_costs(job: &str, contender: &str, costs: &[Cost]) -> Self {
-        let mut row = Self::new(
-            job,
-            contender,
-            costs.iter().map(|cost| cost.seconds).collect(),
-        );
-        row.evidence.cpu_seconds =
-            Some(middle(costs.iter().map(|cost| cost.cpu_seconds).collect()));
-        row.evidence.resident_kib = costs
-            .iter()
-            .map(|cost| cost.resident_kib as f64)
-            .reduce(f64::max);
-        row
-    }
-
-    /// Of measurements with evidence.
-    pub(crate) fn of_samples(job: &str, contender: &str, samples: &[Sample]) -> Self {
-        let mut row = Self::new(
-            job,
-            contender,
-            samples.iter().map(|sample| sample.value).collect(),
-        );
-        row.evidence = Evidence::middle(samples);
-        row.label = samples
-            .iter()
-            .find_map(|sample| sample.label)
-            .map(str::to_owned);
-        row
-    }
-}
-
-impl Evidence {
-    /// The medians of what was seen.
-    fn middle(samples: &[Sample]) -> Self {
-        let of = |field: fn(&Self) -> Option<f64>| {
-            let seen: Vec<f64> = samples
-                .iter()
-                .filter_map(|sample| field(&sample.evidence))
-                .collect();
-            (!seen.is_empty()).then(|| middle(seen))
-        };
-        Self {
-            cached_before: of(|seen| seen.cached_before),
-            cached_after: of(|seen| seen.cached_after),
-            device_read_bytes: of(|seen| seen.device_read_bytes),
-            device_written_bytes: of(|seen| seen.device_written_bytes),
-            cpu_seconds: of(|seen| seen.cpu_seconds),
-            resident_kib: of(|seen| seen.resident_kib),
-            switches: of(|seen| seen.switches),
-            seeks: of(|seen| seen.seeks),
-        }
-    }
-
-    /// All of it in words; empty if nothing was seen.
-    pub(crate) fn words(&self) -> String {
-        let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        let mib = |bytes: f64| format!("{:.1} MiB", bytes / f64::from(1 << 20));
-        let mut words = Vec::new();
-        match (self.cached_before, self.cached_after) {
-            (Some(before), Some(after)) => {
-                words.push(format!(
-                    "cached {} before, {} after",
-                    percent(before),
-                    percent(after)
-                ));
-            }
-            (Some(share), None) | (None, Some(share)) => {
-                words.push(format!("cached {}", percent(share)))
-            }
-            (None, None) => {}
-        }
-        words.extend(
-            self.device_read_bytes
-                .map(|bytes| format!("{} from the device", mib(bytes))),
-        );
-        words.extend(
-            self.device_written_bytes
-                .map(|bytes| format!("{} to the device", mib(bytes))),
-        );
-        words.extend(
-            self.cpu_seconds
-                .map(|seconds| format!("cpu {}", Unit::Seconds.figure(seconds))),
-        );
-        words.extend(
-            self.resident_kib
-                .map(|kib| format!("{:.0} MiB resident", kib / 1024.0)),
-        );
-        words.extend(self.seeks.map(|count| format!("{count:.0} seeks")));
-        words.extend(
-            self.switches
-                .map(|count| format!("{count:.1} switches each")),
-        );
-        words.join(", ")
-    }
 }
 
 impl Table {
@@ -516,7 +272,7 @@ impl Table {
 }
 
 impl Report {
-    /// A report that has nothing to tell yet.
+    /// Returns a report without results.
     pub(crate) fn new(scenario: &str, what: impl Into<String>, dir: &Path) -> Self {
         Self {
             scenario: scenario.to_owned(),
@@ -533,7 +289,7 @@ impl Report {
         }
     }
 
-    /// Tells that something is left out.
+    /// Records that `what` is left out, and why.
     pub(crate) fn skip(&mut self, what: impl Into<String>, reason: impl Into<String>) {
         self.not_measured.push(NotMeasured {
             what: what.into(),
@@ -558,6 +314,7 @@ pub(crate) fn owned(texts: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Cost;
 
     #[test]
     fn medians_spread_and_ratios() {
@@ -591,8 +348,8 @@ mod tests {
 
     #[test]
     fn figures_have_units_that_suit_them() {
-        let told = [2.5, 0.25, 345e-6, 20.8e-9, 0.0].map(|seconds| Unit::Seconds.figure(seconds));
-        assert_eq!(told, ["2.50 s", "250 ms", "345 us", "20.8 ns", "0"]);
+        let texts = [2.5, 0.25, 345e-6, 20.8e-9, 0.0].map(|seconds| Unit::Seconds.figure(seconds));
+        assert_eq!(texts, ["2.50 s", "250 ms", "345 us", "20.8 ns", "0"]);
         assert_eq!(Unit::MibPerSecond.figure(2361.4), "2361 MiB/s");
     }
 

@@ -1,11 +1,11 @@
-//! How a run goes: how often, how large, until when, and who hears of it.
+//! The parameters of a run (rounds, sizes, time limit, progress), and its interleaved rounds.
 
-use crate::report::{Row, Sample, told};
+use crate::report::{Row, Sample, with_context};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// What all scenarios are told.
+/// The parameters that all scenarios share.
 pub struct Run<'a> {
     /// The command to start where one is measured.
     pub folio: PathBuf,
@@ -13,8 +13,8 @@ pub struct Run<'a> {
     pub is_quick: bool,
     /// Rounds; without it, as many as suit the scenario.
     pub repeats: Option<u32>,
-    /// Hears what comes next, or nothing when it is only asked whether to go on; an error ends the
-    /// run.
+    /// Called with the next step, or with an empty text to check whether to continue; an error ends
+    /// the run.
     pub step: &'a dyn Fn(&str) -> Result<(), String>,
     pub(crate) until: Option<Instant>,
     pub(crate) is_part: bool,
@@ -69,15 +69,15 @@ impl<'a> Run<'a> {
     }
 }
 
-/// One way to do a job, measured once a round.
-pub(crate) struct Way<'a> {
+/// One contender at one job, measured once a round.
+pub(crate) struct Case<'a> {
     job: String,
     contender: String,
     measure: Box<dyn FnMut() -> Result<Sample, String> + 'a>,
 }
 
-impl<'a> Way<'a> {
-    /// A way whose measurement makes its own beginning: cold or warm.
+impl<'a> Case<'a> {
+    /// Returns a case whose measurement prepares its own state: cold or warm.
     pub(crate) fn new(
         job: &str,
         contender: &str,
@@ -91,30 +91,31 @@ impl<'a> Way<'a> {
     }
 }
 
-/// Rows of all ways, and how many rounds were made. All in turn and each round from another one on,
-/// so that a slow minute hits all alike.
+/// Measures all cases; returns their rows and the number of rounds. The cases run in turn, and each
+/// round starts with another case, so that a slow minute affects all alike.
 pub(crate) fn interleave(
     run: &Run<'_>,
     scenario: &str,
-    ways: &mut [Way<'_>],
+    cases: &mut [Case<'_>],
     usual: u32,
 ) -> Result<(Vec<Row>, u32), String> {
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); ways.len()];
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
     let mut round = 0;
     while run.goes_on(scenario, round, usual)? {
-        for turn in 0..ways.len() {
+        for turn in 0..cases.len() {
             run.check()?;
-            let at = (turn + round as usize) % ways.len();
-            let way = &mut ways[at];
-            let sample = (way.measure)();
-            samples[at]
-                .push(sample.map_err(|error| format!("{}, {}: {error}", way.job, way.contender))?);
+            let at = (turn + round as usize) % cases.len();
+            let case = &mut cases[at];
+            let sample = (case.measure)();
+            samples[at].push(
+                sample.map_err(|error| format!("{}, {}: {error}", case.job, case.contender))?,
+            );
         }
         round += 1;
     }
-    let rows = ways.iter().zip(&samples);
+    let rows = cases.iter().zip(&samples);
     Ok((
-        rows.map(|(way, samples)| Row::of_samples(&way.job, &way.contender, samples))
+        rows.map(|(case, samples)| Row::of_samples(&case.job, &case.contender, samples))
             .collect(),
         round,
     ))
@@ -125,7 +126,7 @@ pub(crate) fn scratch_in(dir: &Path) -> Result<TempDir, String> {
     tempfile::Builder::new()
         .prefix("folio-bench-")
         .tempdir_in(dir)
-        .map_err(told(dir.display()))
+        .map_err(with_context(dir.display()))
 }
 
 #[cfg(test)]
@@ -134,11 +135,11 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn rounds_turn_and_end_when_they_are_told_to() {
+    fn rounds_rotate_and_stop_at_the_limit() {
         let order = RefCell::new(String::new());
-        let way = |name: &'static str| {
+        let case = |name: &'static str| {
             let order = &order;
-            Way::new("job", name, move || {
+            Case::new("job", name, move || {
                 order.borrow_mut().push_str(name);
                 Ok(Sample {
                     value: 1.0,
@@ -148,16 +149,17 @@ mod tests {
         };
         let quiet = |_: &str| Ok(());
         let mut run = Run::new(PathBuf::new(), &quiet);
-        let (rows, rounds) = interleave(&run, "s", &mut [way("a"), way("b"), way("c")], 3).unwrap();
+        let (rows, rounds) =
+            interleave(&run, "s", &mut [case("a"), case("b"), case("c")], 3).unwrap();
         assert_eq!(
             (order.borrow().as_str(), rows.len(), rounds),
             ("abcbcacab", 3, 3)
         );
         run.until = Some(Instant::now());
-        let (rows, rounds) = interleave(&run, "s", &mut [way("a")], 3).unwrap();
+        let (rows, rounds) = interleave(&run, "s", &mut [case("a")], 3).unwrap();
         assert_eq!((rows[0].rounds.len(), rounds), (1, 1));
         let ended = |_: &str| Err("ended".to_owned());
         let run = Run::new(PathBuf::new(), &ended);
-        assert!(interleave(&run, "s", &mut [way("a")], 3).is_err());
+        assert!(interleave(&run, "s", &mut [case("a")], 3).is_err());
     }
 }

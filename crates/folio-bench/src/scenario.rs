@@ -1,4 +1,4 @@
-//! The list of scenarios, and what runs them.
+//! The list of scenarios, and the code that runs them.
 
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
@@ -9,24 +9,24 @@ use crate::{reclaim, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What is measured.
+/// A measurement.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Scenario {
-    /// The five stories, in under ten minutes
+    /// The five published cases, in under ten minutes
     All {
         /// A folder on a real disk; without it, the system's folder for temporary files
         #[arg(long)]
         disk_dir: Option<PathBuf>,
     },
-    /// Story 1: a folder of the host, through mounts and in process: reads, stats, changes seen
+    /// Case 1, shared folders: a host folder, mounted and in process: reads, stats, changes
     SharedFolder(shared_folder::Options),
-    /// Story 2: 64 KiB x 1024 written ten times over, in each mode of delayed allocation
+    /// Case 2, delayed allocation: 64 KiB x 1024 written ten times over, in each mode
     AutoDaAlloc(ext4::Options),
-    /// Story 3: reads from a ramfs, with a copy loop of bytes and with memcpy
+    /// Case 3, copy loops: reads from a ramfs, with a copy loop of bytes and with memcpy
     Memcpy(memcpy::Options),
-    /// Story 4: files of a database, cold and warm, warmed, in tmpfs and in Folio's page cache
+    /// Case 4, page cache: files of a database, cold and warm, in tmpfs, in Folio's cache
     PageCache(page_cache::Options),
-    /// Story 5: mkfs and writes into fresh and preallocated images, beside QEMU
+    /// Case 5, first writes: mkfs and writes into fresh and preallocated images, beside QEMU
     FirstWrite(first_write::Options),
     /// Large files and a tree of small ones into the page cache, beside vmtouch and the device
     Warm(warm::Options),
@@ -95,7 +95,7 @@ impl Helper {
 }
 
 impl Scenario {
-    /// Measures; `taken_at` is the time that the results shall say.
+    /// Runs the measurement; `taken_at` is the time recorded in the results.
     pub fn measure(
         &self,
         run: &Run<'_>,
@@ -110,7 +110,7 @@ impl Scenario {
             format: FORMAT,
             folio: env!("CARGO_PKG_VERSION").to_owned(),
             taken_at: taken_at(),
-            is_optimised: !cfg!(debug_assertions),
+            is_optimized: !cfg!(debug_assertions),
             is_quick: run.is_quick,
             machine,
             scenarios,
@@ -126,7 +126,7 @@ impl Scenario {
 
     fn report(&self, run: &Run<'_>) -> Result<Report, String> {
         match self {
-            Self::All { .. } => Err("all is made of others".to_owned()),
+            Self::All { .. } => Err("all consists of other scenarios".to_owned()),
             Self::SharedFolder(options) => shared_folder::measure(options, run),
             Self::AutoDaAlloc(options) => ext4::rewrite::measure(options, run),
             Self::FirstWrite(options) => first_write::measure(options, run),
@@ -160,8 +160,8 @@ impl Scenario {
 /// No round begins later than this: what is left of ten minutes is for the last one.
 const ALL: Duration = Duration::from_secs(420);
 
-/// The stories in their order, each with its share of the time. One that cannot be measured here
-/// says why; the others go on.
+/// Runs the published cases in order, each with its share of the time. A case that cannot be
+/// measured here reports the reason; the run continues with the next one.
 fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String> {
     let dir = disk_dir.cloned().unwrap_or_else(std::env::temp_dir);
     let on_disk = Some(dir.clone());
@@ -194,7 +194,7 @@ fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String>
     let mut weights: u32 = stories.iter().map(|(.., weight)| weight).sum();
     let mut reports = Vec::new();
     for (name, scenario, weight) in stories {
-        // Of what time is left: whoever took less has left more, and the other way round.
+        // A share of the time that is left: a case that took less leaves more to the next ones.
         let now = Instant::now();
         let until = Some(now + end.saturating_duration_since(now) * weight / weights);
         weights -= weight;
@@ -207,7 +207,7 @@ fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String>
         reports.push(match scenario.timed(&part) {
             Ok(report) => report,
             Err(reason) => {
-                // Whoever ended the run is asked again, and ends it here.
+                // If `step` ended the run, it fails again here and ends it.
                 (run.step)(&format!("{name}: {reason}"))?;
                 let mut report = Report::new(name, "", &dir);
                 report.skip(name, reason);

@@ -1,4 +1,4 @@
-//! Results as text: tables with ratios, the stories beside them, aims, and what the numbers do not
+//! Results as text: tables with ratios, published figures, aims, and what the numbers do not
 //! mean.
 
 use crate::report::{Report, Results, Row, Table};
@@ -19,10 +19,10 @@ impl Results {
 
     /// Why the figures mean less than they could.
     pub(crate) fn warnings(&self) -> Vec<&'static str> {
-        let slow = "NOT AN OPTIMISED BUILD: run it with cargo run --release";
+        let slow = "NOT AN OPTIMIZED BUILD: run it with cargo run --release";
         let quick = "QUICK: sizes are so small that the figures say only that it runs";
         let warnings = [
-            (!self.is_optimised).then_some(slow),
+            (!self.is_optimized).then_some(slow),
             self.is_quick.then_some(quick),
         ];
         warnings.into_iter().flatten().collect()
@@ -53,7 +53,7 @@ impl Report {
             .iter()
             .try_for_each(|table| table.write_text(out))?;
         if let Some(story) = &self.story {
-            writeln!(out, "\nthe story: {}", story.title)?;
+            writeln!(out, "\nthe published case: {}", story.title)?;
             for figure in &story.figures {
                 writeln!(
                     out,

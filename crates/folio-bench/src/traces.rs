@@ -11,13 +11,13 @@ pub(crate) struct Trace {
 
 /// How long a trace is, and how large the cache.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extent {
+pub(crate) struct WorkloadSize {
     pub(crate) access_count: usize,
     pub(crate) cache_pages: usize,
 }
 
 /// All traces.
-pub(crate) fn all(extent: Extent) -> Vec<Trace> {
+pub(crate) fn all(workload: WorkloadSize) -> Vec<Trace> {
     let made: [(&'static str, &'static str, Maker); 6] = [
         ("zipf", "zipf 0.9 over 16 times the cache", zipf),
         (
@@ -44,7 +44,7 @@ pub(crate) fn all(extent: Extent) -> Vec<Trace> {
     ];
     made.into_iter()
         .map(|(name, what, make)| {
-            let accesses = make(extent);
+            let accesses = make(workload);
             let page_count = accesses.iter().max().map_or(0, |page| *page as usize + 1);
             Trace {
                 name,
@@ -56,7 +56,7 @@ pub(crate) fn all(extent: Extent) -> Vec<Trace> {
         .collect()
 }
 
-type Maker = fn(Extent) -> Vec<u32>;
+type Maker = fn(WorkloadSize) -> Vec<u32>;
 
 /// splitmix64: the same on every machine.
 struct Random(u64);
@@ -106,19 +106,19 @@ impl Zipf {
 
 const EXPONENT: f64 = 0.9;
 
-fn universe(extent: Extent) -> usize {
-    extent.cache_pages * 16
+fn universe(workload: WorkloadSize) -> usize {
+    workload.cache_pages * 16
 }
 
-fn zipf(extent: Extent) -> Vec<u32> {
-    let mut zipf = Zipf::new(universe(extent), EXPONENT, 1);
-    (0..extent.access_count).map(|_| zipf.draw()).collect()
+fn zipf(workload: WorkloadSize) -> Vec<u32> {
+    let mut zipf = Zipf::new(universe(workload), EXPONENT, 1);
+    (0..workload.access_count).map(|_| zipf.draw()).collect()
 }
 
-fn zipf_and_scan(extent: Extent) -> Vec<u32> {
-    let mut zipf = Zipf::new(universe(extent), EXPONENT, 2);
-    let first = universe(extent);
-    (0..extent.access_count)
+fn zipf_and_scan(workload: WorkloadSize) -> Vec<u32> {
+    let mut zipf = Zipf::new(universe(workload), EXPONENT, 2);
+    let first = universe(workload);
+    (0..workload.access_count)
         .map(|at| {
             if at % 2 == 0 {
                 zipf.draw()
@@ -129,19 +129,19 @@ fn zipf_and_scan(extent: Extent) -> Vec<u32> {
         .collect()
 }
 
-fn looping(extent: Extent) -> Vec<u32> {
-    let length = extent.cache_pages * 5 / 4;
-    (0..extent.access_count)
+fn looping(workload: WorkloadSize) -> Vec<u32> {
+    let length = workload.cache_pages * 5 / 4;
+    (0..workload.access_count)
         .map(|at| (at % length) as u32)
         .collect()
 }
 
-fn read_twice(extent: Extent) -> Vec<u32> {
-    let mut zipf = Zipf::new(universe(extent), EXPONENT, 3);
-    let (first, distance) = (universe(extent), extent.cache_pages / 2);
+fn read_twice(workload: WorkloadSize) -> Vec<u32> {
+    let mut zipf = Zipf::new(universe(workload), EXPONENT, 3);
+    let (first, distance) = (universe(workload), workload.cache_pages / 2);
     // Half a cache of new pages, the same again, the next half.
     let mut step = 0;
-    (0..extent.access_count)
+    (0..workload.access_count)
         .map(|at| {
             if at % 5 == 0 {
                 return zipf.draw();
@@ -153,25 +153,25 @@ fn read_twice(extent: Extent) -> Vec<u32> {
         .collect()
 }
 
-fn shifting(extent: Extent) -> Vec<u32> {
-    let count = extent.cache_pages * 4;
+fn shifting(workload: WorkloadSize) -> Vec<u32> {
+    let count = workload.cache_pages * 4;
     let mut zipf = Zipf::new(count, EXPONENT, 4);
-    let phase = (extent.access_count / 10).max(1);
-    (0..extent.access_count)
+    let phase = (workload.access_count / 10).max(1);
+    (0..workload.access_count)
         .map(|at| {
-            let shift = at / phase * extent.cache_pages / 2;
+            let shift = at / phase * workload.cache_pages / 2;
             ((zipf.draw() as usize + shift) % (count * 2)) as u32
         })
         .collect()
 }
 
-fn nightly(extent: Extent) -> Vec<u32> {
-    let hot = extent.cache_pages / 2;
+fn nightly(workload: WorkloadSize) -> Vec<u32> {
+    let hot = workload.cache_pages / 2;
     let mut zipf = Zipf::new(hot, EXPONENT, 5);
-    let scan_pages = extent.cache_pages * 20;
-    let day = (extent.access_count / 10).max(1);
+    let scan_pages = workload.cache_pages * 20;
+    let day = (workload.access_count / 10).max(1);
     let mut scanned = 0;
-    (0..extent.access_count)
+    (0..workload.access_count)
         .map(|at| {
             if at % day == 0 {
                 scanned = 0;

@@ -91,7 +91,7 @@ pub(crate) fn prepare(source: &Source, folder: &Path, is_quick: bool) -> Result<
 
 /// Written in parts: a child's resident set begins as large as ours ever was.
 fn one_file(path: &Path, count: usize) -> io::Result<()> {
-    // No run of zeros, so that nobody makes holes.
+    // No run of zeros, so that no contender makes holes.
     let part: Vec<u8> = (0..1_000_000_u32)
         .map(|index| (index % 253) as u8 + 1)
         .collect();

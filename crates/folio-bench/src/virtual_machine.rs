@@ -1,10 +1,10 @@
-//! A Linux guest in QEMU, for what only a guest can tell: one kernel, one busybox, one script, no
-//! disk.
+//! A Linux guest in QEMU, for measurements that need a guest: one kernel, one busybox, one script,
+//! no disk.
 //!
 //! ```text
 //!   Guest::new()  the kernel in /boot, its modules, busybox, QEMU; or what of them is missing
 //!     .share(tag, socket)  .network()  .program("setfattr")  .file(...)  .device(...)
-//!     .run(script, told)   initramfs -> QEMU -> serial line: `told` hears each line, the script's exit status ends it
+//!     .run(script, on_line)initramfs -> QEMU -> serial line: `on_line` gets each line, the script's exit status ends it
 //! ```
 //!
 //! Uses only the standard library and tempfile, so that tests/support includes this file by path.
@@ -161,13 +161,13 @@ impl Guest {
         Ok(self)
     }
 
-    /// Boots, runs `script` with busybox's sh, and powers off; `told` hears each line that the
+    /// Boots, runs `script` with busybox's sh, and powers off; `on_line` gets each line that the
     /// script says while it runs. Killed after `limit`.
     pub fn run(
         mut self,
         script: &str,
         limit: Duration,
-        mut told: impl FnMut(&str),
+        mut on_line: impl FnMut(&str),
     ) -> Result<Run, String> {
         self.archive.add("/script", 0o755, script.as_bytes());
         let init = self.init();
@@ -213,7 +213,7 @@ impl Guest {
             if let Some(status) = line.strip_prefix(ENDED) {
                 run.status = status.trim().parse().ok();
             }
-            told(&line);
+            on_line(&line);
             run.lines.push(line);
         }
         drop(machine);

@@ -1,10 +1,11 @@
 //! The two benchmarks of the page-cache article: whole small files, opened, read or written, and
 //! closed.
 
+use super::options::Options;
 use super::rounds::{Body, Contender, Effort, measure};
 use super::table::{Figure, Row, Table};
-use super::{Options, told, worlds};
-use crate::report::Report;
+use super::targets::is_tmpfs;
+use crate::report::{Report, with_context};
 use crate::run::scratch_in;
 use folio::block::MemoryDevice;
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
@@ -47,10 +48,10 @@ pub(crate) fn table(
     if wanted.is_empty() {
         return Ok(None);
     }
-    let process = folio_world()?;
+    let process = folio_target()?;
     let (tmpfs_folder, disk_folder) = (scratch_in(tmpfs)?, scratch_in(disk)?);
     let mut kernels = vec![(TMPFS, tmpfs_folder.path())];
-    if worlds::is_tmpfs(disk) {
+    if is_tmpfs(disk) {
         report.skip(
             "article-read, article-write on a disk",
             format!("{} is a tmpfs", disk.display()),
@@ -70,13 +71,14 @@ pub(crate) fn table(
         }
         for (name, folder) in &kernels {
             let path = folder.join(job);
-            std::fs::write(&path, vec![b'x'; READS * PIECE]).map_err(told(path.display()))?;
-            let path = CString::new(path.as_os_str().as_bytes()).map_err(told(job))?;
+            std::fs::write(&path, vec![b'x'; READS * PIECE])
+                .map_err(with_context(path.display()))?;
+            let path = CString::new(path.as_os_str().as_bytes()).map_err(with_context(job))?;
             contenders.push(Contender::new(name, move |_, _| {
                 Ok(kernel_body(job, path.clone()))
             }));
         }
-        let rounds = measure(&contenders, 1, effort).map_err(told(job))?;
+        let rounds = measure(&contenders, 1, effort).map_err(with_context(job))?;
         let names = contenders.iter().map(|contender| contender.name);
         let figures = names
             .zip(rounds)
@@ -97,27 +99,31 @@ pub(crate) fn table(
 }
 
 /// A ramfs as `/`, and an ext4 in memory as `/disk`.
-fn folio_world() -> Result<Process, String> {
+fn folio_target() -> Result<Process, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
-    format_ext4(device.as_ref(), &FormatOptions::default()).map_err(told("folio"))?;
+    format_ext4(device.as_ref(), &FormatOptions::default()).map_err(with_context("folio"))?;
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
-    process.mkdir("/disk", 0o755).map_err(told("folio"))?;
+    process
+        .mkdir("/disk", 0o755)
+        .map_err(with_context("folio"))?;
     kernel
         .mount_ext4(device, "/disk", &MountOptions::default())
-        .map_err(told("folio"))?;
+        .map_err(with_context("folio"))?;
     Ok(process)
 }
 
 fn prepare(process: &Process, path: &str) -> Result<(), String> {
     let fd = process
         .open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644)
-        .map_err(told("folio"))?;
+        .map_err(with_context("folio"))?;
     for _ in 0..READS {
-        let count = process.write(fd, &[b'x'; PIECE]).map_err(told("folio"))?;
+        let count = process
+            .write(fd, &[b'x'; PIECE])
+            .map_err(with_context("folio"))?;
         whole(count)?;
     }
-    process.close(fd).map_err(told("folio"))
+    process.close(fd).map_err(with_context("folio"))
 }
 
 fn whole(count: usize) -> Result<(), String> {
@@ -138,15 +144,21 @@ fn folio_body<'a>(process: &'a Process, job: &str, path: String) -> Body<'a> {
             } else {
                 OpenFlags::WRONLY | OpenFlags::TRUNC
             };
-            let fd = process.open(&path, flags, 0).map_err(told("open"))?;
+            let fd = process
+                .open(&path, flags, 0)
+                .map_err(with_context("open"))?;
             if is_read {
                 for _ in 0..READS {
-                    whole(process.read(fd, &mut buffer).map_err(told("read"))?)?;
+                    whole(
+                        process
+                            .read(fd, &mut buffer)
+                            .map_err(with_context("read"))?,
+                    )?;
                 }
             } else {
-                whole(process.write(fd, &buffer).map_err(told("write"))?)?;
+                whole(process.write(fd, &buffer).map_err(with_context("write"))?)?;
             }
-            process.close(fd).map_err(told("close"))?;
+            process.close(fd).map_err(with_context("close"))?;
         }
         Ok(())
     })
@@ -163,13 +175,13 @@ fn kernel_body<'a>(job: &str, path: CString) -> Body<'a> {
                 OFlags::WRONLY | OFlags::TRUNC
             };
             let fd = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())
-                .map_err(told("open"))?;
+                .map_err(with_context("open"))?;
             if is_read {
                 for _ in 0..READS {
-                    whole(rustix::io::read(&fd, &mut buffer[..]).map_err(told("read"))?)?;
+                    whole(rustix::io::read(&fd, &mut buffer[..]).map_err(with_context("read"))?)?;
                 }
             } else {
-                whole(rustix::io::write(&fd, &buffer).map_err(told("write"))?)?;
+                whole(rustix::io::write(&fd, &buffer).map_err(with_context("write"))?)?;
             }
         }
         Ok(())

@@ -1,12 +1,13 @@
 //! A file that is not in memory: through Folio's ext4 on a raw image, and by the host from the same
 //! bytes.
 //!
-//! Every page of the file says which one it is, so the image tells by itself where they lie: the
-//! host reads exactly the ranges that Folio reads, in the same order.
+//! Every page of the file holds its own number, so a scan of the image finds where each page is.
+//! The host reads exactly the ranges that Folio reads, in the same order.
 
-use super::table::{Figure, Row, Table};
-use super::{Extent, Options, told};
-use crate::report::Report;
+use super::options::{Options, WorkloadSize};
+use super::table::{COLD_FOLIO, COLD_HOST, Figure, Row, Table};
+use super::targets::is_tmpfs;
+use crate::report::{Report, with_context};
 use crate::run::scratch_in;
 use folio::Kernel;
 use folio::block::{self, ImageFormat};
@@ -20,8 +21,6 @@ use std::path::Path;
 use std::time::Instant;
 
 const JOB: &str = "cold-read";
-pub(crate) const FOLIO: &str = "folio ext4, raw image";
-pub(crate) const HOST: &str = "host, same bytes";
 const NAME: &str = "/disk/file";
 const PAGE: usize = 4096;
 const PIECE: usize = 1 << 20;
@@ -36,7 +35,7 @@ type Run = (u64, u64);
 /// Rounds of cold reads.
 pub(crate) fn table(
     options: &Options,
-    extent: Extent,
+    workload: WorkloadSize,
     disk: &Path,
     repeats: u32,
     report: &mut Report,
@@ -44,10 +43,10 @@ pub(crate) fn table(
     if !options.wants(JOB) {
         return Ok(None);
     }
-    let bytes = extent.cold_bytes / PIECE as u64 * PIECE as u64;
+    let bytes = workload.cold_bytes / PIECE as u64 * PIECE as u64;
     let free =
         rustix::fs::statvfs(disk).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-    if super::worlds::is_tmpfs(disk) || free < bytes * 2 {
+    if is_tmpfs(disk) || free < bytes * 2 {
         let (dir, mib) = (disk.display(), bytes >> 19);
         report.skip(
             JOB,
@@ -57,11 +56,11 @@ pub(crate) fn table(
     }
     let folder = scratch_in(disk)?;
     let image = folder.path().join("image.raw");
-    make(&image, bytes).map_err(told("making the image"))?;
-    let file = File::open(&image).map_err(told(image.display()))?;
+    make(&image, bytes).map_err(with_context("making the image"))?;
+    let file = File::open(&image).map_err(with_context(image.display()))?;
     let runs = runs(&file, bytes)?;
     report.notes.push(format!(
-        "{JOB}: the file lies in {} runs of the image",
+        "{JOB}: the file has {} runs in the image",
         runs.len()
     ));
     let (mut folio, mut host) = (Vec::new(), Vec::new());
@@ -94,15 +93,15 @@ pub(crate) fn table(
     let row = Row::new(
         JOB,
         1,
-        vec![Figure::new(FOLIO, folio), Figure::new(HOST, host)],
+        vec![Figure::new(COLD_FOLIO, folio), Figure::new(COLD_HOST, host)],
     );
-    if let Some(ratio) = row.ratio(FOLIO, HOST) {
-        report.notes.push(format!("{JOB}: Folio takes {ratio:.3} of the host's time; below the disk may lie a cache that nobody here can empty"));
+    if let Some(ratio) = row.ratio(COLD_FOLIO, COLD_HOST) {
+        report.notes.push(format!("{JOB}: Folio takes {ratio:.3} of the host's time; the disk may have a cache below it that this program cannot empty"));
     }
     let title = format!("cold, a file of {} MiB in reads of 1 MiB", bytes >> 20);
     Ok(Some(Table {
         title,
-        base: HOST,
+        base: COLD_HOST,
         rows: vec![row],
     }))
 }
@@ -143,7 +142,7 @@ fn page_index(page: &[u8]) -> Option<u64> {
     rest.first_chunk().copied().map(u64::from_le_bytes)
 }
 
-/// Where the file's pages lie in the image, in the file's order.
+/// Finds the file's pages in the image, in the file's order.
 fn runs(image: &File, bytes: u64) -> Result<Vec<Run>, String> {
     let count = (bytes / PAGE as u64) as usize;
     let mut places = vec![None; count];
@@ -152,7 +151,7 @@ fn runs(image: &File, bytes: u64) -> Result<Vec<Run>, String> {
     loop {
         let got = image
             .read_at(&mut piece, offset)
-            .map_err(told("the image"))?;
+            .map_err(with_context("the image"))?;
         if got == 0 {
             break;
         }
@@ -180,10 +179,10 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// Makes the host forget the image.
 fn forget(image: &File) -> Result<(), String> {
-    rustix::fs::fsync(image).map_err(told("fsync"))?;
-    fadvise(image, 0, None, Advice::DontNeed).map_err(told("fadvise"))?;
-    // Only root may; others have the advice alone, and a note says so. A test leaves the machine's
-    // caches alone.
+    rustix::fs::fsync(image).map_err(with_context("fsync"))?;
+    fadvise(image, 0, None, Advice::DontNeed).map_err(with_context("fadvise"))?;
+    // Only root may drop caches; other users have the advice alone, and a note says so. A test
+    // leaves the machine's caches alone.
     if !cfg!(test) {
         let _ = std::fs::write(DROP_CACHES, "1");
     }
@@ -196,33 +195,35 @@ fn by_folio(image: &Path, file: &File, bytes: u64) -> Result<f64, String> {
         read_only: true,
         ..block::OpenOptions::default()
     };
-    let device = block::open(image, &options).map_err(told("the image"))?;
+    let device = block::open(image, &options).map_err(with_context("the image"))?;
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
-    process.mkdir("/disk", 0o755).map_err(told("folio"))?;
+    process
+        .mkdir("/disk", 0o755)
+        .map_err(with_context("folio"))?;
     let mount_options = MountOptions {
         read_only: true,
         ..MountOptions::default()
     };
     kernel
         .mount_ext4(device, "/disk", &mount_options)
-        .map_err(told("folio"))?;
+        .map_err(with_context("folio"))?;
     let mut piece = vec![0; PIECE];
     forget(file)?;
     let start = Instant::now();
     let fd = process
         .open(NAME, OpenFlags::empty(), 0)
-        .map_err(told("open"))?;
+        .map_err(with_context("open"))?;
     let mut done = 0;
     while done < bytes {
-        let count = process.read(fd, &mut piece).map_err(told("read"))?;
+        let count = process.read(fd, &mut piece).map_err(with_context("read"))?;
         if count == 0 || page_index(&piece) != Some(done / PAGE as u64) {
             return Err(format!("Folio read something else at byte {done}"));
         }
         done += count as u64;
     }
     let took_ns = start.elapsed().as_nanos() as f64;
-    process.close(fd).map_err(told("close"))?;
+    process.close(fd).map_err(with_context("close"))?;
     Ok(took_ns)
 }
 
@@ -230,14 +231,14 @@ fn by_folio(image: &Path, file: &File, bytes: u64) -> Result<f64, String> {
 fn by_host(image: &File, runs: &[Run]) -> Result<f64, String> {
     let mut piece = vec![0; PIECE];
     forget(image)?;
-    fadvise(image, 0, None, Advice::Sequential).map_err(told("fadvise"))?;
+    fadvise(image, 0, None, Advice::Sequential).map_err(with_context("fadvise"))?;
     let start = Instant::now();
     for (first, len_bytes) in runs {
         let mut done = 0;
         while done < *len_bytes {
             let len = (len_bytes - done).min(PIECE as u64) as usize;
-            let count =
-                rustix::io::pread(image, &mut piece[..len], first + done).map_err(told("pread"))?;
+            let count = rustix::io::pread(image, &mut piece[..len], first + done)
+                .map_err(with_context("pread"))?;
             if count == 0 {
                 return Err("the image ends early".to_owned());
             }
@@ -245,6 +246,6 @@ fn by_host(image: &File, runs: &[Run]) -> Result<f64, String> {
         }
     }
     let took_ns = start.elapsed().as_nanos() as f64;
-    fadvise(image, 0, None, Advice::Normal).map_err(told("fadvise"))?;
+    fadvise(image, 0, None, Advice::Normal).map_err(with_context("fadvise"))?;
     Ok(took_ns)
 }

@@ -1,8 +1,8 @@
 //! The jobs, and each contender's way to do them.
 
 use super::rounds::{Body, Contender, Random};
-use super::told;
-use super::worlds::{DEEP_FILE, FILE, FolioWorld, KernelWorld, Memory};
+use super::targets::{DEEP_FILE, FILE, FolioTarget, KernelTarget, Memory};
+use crate::report::with_context;
 use folio::syscall::{AtFlags, OpenFlags};
 use rustix::fs::{Mode, OFlags};
 use std::hint::black_box;
@@ -158,15 +158,15 @@ impl Offsets {
 }
 
 /// All that jobs work on.
-pub(crate) struct Worlds {
-    pub(crate) folio: FolioWorld,
-    pub(crate) kernel: KernelWorld,
+pub(crate) struct Targets {
+    pub(crate) folio: FolioTarget,
+    pub(crate) kernel: KernelTarget,
     pub(crate) memory: Memory,
     pub(crate) set_bytes: u64,
 }
 
-impl Worlds {
-    /// Those who do `job`; folio first, then the kernel's tmpfs, then bare memcpy if it can.
+impl Targets {
+    /// Returns the contenders of `job`: folio, the kernel's tmpfs, and bare memcpy if it applies.
     pub(crate) fn contenders(&self, job: Job) -> Vec<Contender<'_>> {
         let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
             Contender::new(name, move |index, threads| {
@@ -188,8 +188,8 @@ impl Worlds {
         all
     }
 
-    /// Those who read 200 KB as the library-OS article did: with a copy loop of single bytes, and
-    /// with others.
+    /// Returns the contenders that read 200 KB as the library-OS article did: with a copy loop of
+    /// single bytes, and with other copy routines.
     pub(crate) fn copiers(&self, job: Job) -> Vec<Contender<'_>> {
         let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
             Contender::new(name, move |index, threads| {
@@ -208,7 +208,7 @@ impl Worlds {
     /// Folio's ramfs, with the one copy loop exchanged: the pages are borrowed, and copied byte by
     /// byte.
     fn folio_byte_wise(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
-        let FolioWorld { process, file, .. } = &self.folio;
+        let FolioTarget { process, file, .. } = &self.folio;
         let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
         Ok(body(move || {
             let bytes = buffer.as_mut_slice();
@@ -218,7 +218,7 @@ impl Worlds {
                 let rest = bytes.len() - done;
                 let borrowed = process
                     .read_borrowed(*file, offset + done as u64, rest)
-                    .map_err(told("read"))?;
+                    .map_err(with_context("read"))?;
                 let before = done;
                 for slice in borrowed.read().slices() {
                     let (to, _) = bytes[done..].split_at_mut(slice.len());
@@ -235,7 +235,7 @@ impl Worlds {
         }))
     }
 
-    /// Reads the whole file once in every world.
+    /// Reads the whole file once in every target.
     pub(crate) fn warm(&self) -> Result<(), String> {
         self.contenders(WARM_JOB)
             .iter()
@@ -275,7 +275,7 @@ impl Worlds {
     }
 
     fn folio(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
-        let FolioWorld { process, dir, file } = &self.folio;
+        let FolioTarget { process, dir, file } = &self.folio;
         let (dir, file) = (*dir, *file);
         let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
         Ok(match work {
@@ -283,14 +283,14 @@ impl Worlds {
                 let bytes = buffer.as_mut_slice();
                 let count = process
                     .pread(file, bytes, offsets.draw())
-                    .map_err(told("pread"))?;
+                    .map_err(with_context("pread"))?;
                 whole(count, bytes.len())
             }),
             Work::Write { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
                 let count = process
                     .pwrite(file, bytes, offsets.draw())
-                    .map_err(told("pwrite"))?;
+                    .map_err(with_context("pwrite"))?;
                 whole(count, bytes.len())
             }),
             Work::Stat { is_deep } => {
@@ -299,38 +299,38 @@ impl Worlds {
                     black_box(
                         process
                             .fstatat(dir, path, AtFlags::empty())
-                            .map_err(told("stat"))?,
+                            .map_err(with_context("stat"))?,
                     );
                     Ok(())
                 })
             }
             Work::Fstat | Work::Offset => body(move || {
-                black_box(process.fstat(file).map_err(told("fstat"))?);
+                black_box(process.fstat(file).map_err(with_context("fstat"))?);
                 Ok(())
             }),
             Work::OpenClose => body(move || {
                 let fd = process
                     .openat(dir, FILE, OpenFlags::empty(), 0)
-                    .map_err(told("open"))?;
-                process.close(fd).map_err(told("close"))
+                    .map_err(with_context("open"))?;
+                process.close(fd).map_err(with_context("close"))
             }),
         })
     }
 
     fn kernel(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
-        let KernelWorld { dir, file, .. } = &self.kernel;
+        let KernelTarget { dir, file, .. } = &self.kernel;
         let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
         Ok(match work {
             Work::Read { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count =
-                    rustix::io::pread(file, &mut *bytes, offsets.draw()).map_err(told("pread"))?;
+                let count = rustix::io::pread(file, &mut *bytes, offsets.draw())
+                    .map_err(with_context("pread"))?;
                 whole(count, bytes.len())
             }),
             Work::Write { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count =
-                    rustix::io::pwrite(file, bytes, offsets.draw()).map_err(told("pwrite"))?;
+                let count = rustix::io::pwrite(file, bytes, offsets.draw())
+                    .map_err(with_context("pwrite"))?;
                 whole(count, bytes.len())
             }),
             Work::Stat { is_deep } => {
@@ -338,18 +338,21 @@ impl Worlds {
                 body(move || {
                     black_box(
                         rustix::fs::statat(dir, path, rustix::fs::AtFlags::empty())
-                            .map_err(told("stat"))?,
+                            .map_err(with_context("stat"))?,
                     );
                     Ok(())
                 })
             }
             Work::Fstat | Work::Offset => body(move || {
-                black_box(rustix::fs::fstat(file).map_err(told("fstat"))?);
+                black_box(rustix::fs::fstat(file).map_err(with_context("fstat"))?);
                 Ok(())
             }),
             Work::OpenClose => body(move || {
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                drop(rustix::fs::openat(dir, c"file", flags, Mode::empty()).map_err(told("open"))?);
+                drop(
+                    rustix::fs::openat(dir, c"file", flags, Mode::empty())
+                        .map_err(with_context("open"))?,
+                );
                 Ok(())
             }),
         })
@@ -370,8 +373,8 @@ impl Worlds {
             } else {
                 (set.cast_const(), bytes.as_mut_ptr())
             };
-            // SAFETY: `len` bytes lie behind both; the buffer is no part of the set; writers have
-            // parts of their own.
+            // SAFETY: both point to `len` valid bytes; the buffer does not overlap the set; each
+            // writer has a part of its own.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
             black_box(bytes);
             Ok(())
@@ -384,8 +387,8 @@ impl Worlds {
         Ok(body(move || {
             let set = memory.at(offsets.draw());
             for (at, byte) in buffer.as_mut_slice().iter_mut().enumerate() {
-                // SAFETY: inside the set, which nobody writes meanwhile. Volatile: a loop it is and
-                // a loop it stays.
+                // SAFETY: inside the set, which no thread writes meanwhile. The volatile read keeps
+                // the compiler from turning the loop into a memcpy.
                 let value = unsafe { set.wrapping_add(at).read_volatile() };
                 // SAFETY: a byte of our own.
                 unsafe { std::ptr::from_mut(byte).write_volatile(value) };

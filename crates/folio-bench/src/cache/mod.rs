@@ -1,74 +1,34 @@
-//! The scenario `cache`: what is in memory, through Folio, through the kernel, and copied bare.
+//! The scenario `cache`: cached files through Folio, through the kernel, and by bare memcpy.
 //!
 //! ```text
-//!   mod       which jobs, how many threads
-//!   worlds    the file in each contender       jobs   what is done to it
-//!   article   whole small files                cold   a file that is not in memory
-//!   rounds    interleaved timing               table  rows and aims
+//!   mod       jobs and threads                 options  sizes of the files
+//!   targets   the file in each contender       jobs     the operations on it
+//!   article   whole small files                cold     a file that is not in memory
+//!   rounds    interleaved timing               table    rows and aims
 //! ```
 
 pub(crate) mod article;
 mod cold;
 pub(crate) mod jobs;
+mod options;
 pub(crate) mod rounds;
 pub(crate) mod table;
-pub(crate) mod worlds;
+pub(crate) mod targets;
 
-use crate::report::{Place, Report, owned, told};
+use crate::report::{Place, Report, owned, with_context};
 use crate::run::Run;
-use jobs::{JOBS, Job, LARGE_JOB, Work, Worlds};
+use jobs::{JOBS, Job, LARGE_JOB, Targets, Work};
+pub(crate) use options::Options;
+use options::WorkloadSize;
+pub(crate) use options::size;
 use rounds::{Effort, measure as timed};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use table::{Figure, Row, Table};
-
-/// What the scenario takes.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct Options {
-    /// Size of the file that is read and written, at least 1M [default: 64M]
-    #[arg(long, value_parser = size)]
-    pub(crate) set_bytes: Option<u64>,
-    /// Size of the file whose pages are read at random in a job of their own [default: 4G]
-    #[arg(long, value_parser = size)]
-    pub(crate) large_set: Option<u64>,
-    /// Size of the file that is read cold [default: 1G]
-    #[arg(long, value_parser = size)]
-    pub(crate) cold_bytes: Option<u64>,
-    /// Only the jobs whose name contains this
-    #[arg(long)]
-    pub(crate) only: Option<String>,
-    /// A folder on a disk; without it, the system's folder for temporary files
-    #[arg(long)]
-    pub(crate) disk_dir: Option<PathBuf>,
-    /// Milliseconds that one measurement lasts at least [default: 30]
-    #[arg(long)]
-    pub(crate) least_ms: Option<u64>,
-}
-
-/// Sizes of the files.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Extent {
-    set_bytes: u64,
-    large_set: u64,
-    cold_bytes: u64,
-}
 
 const ROUNDS: u32 = 5;
 const LEAST_MS: u64 = 30;
 const QUICK_BYTES: u64 = 2 << 20;
-
-/// A number of bytes: 64M, 4G.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let bytes = parse_size::Config::new()
-        .with_binary()
-        .parse_size(text)
-        .map_err(|error| error.to_string())?;
-    if bytes < 1 << 20 {
-        Err("at least 1M".to_owned())
-    } else {
-        Ok(bytes)
-    }
-}
 
 /// How much is measured: rounds, and how long each measurement lasts at least.
 pub(crate) fn effort(run: &Run<'_>, least_ms: Option<u64>) -> Effort {
@@ -82,9 +42,9 @@ pub(crate) fn effort(run: &Run<'_>, least_ms: Option<u64>) -> Effort {
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let tmpfs =
-        worlds::find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
+        targets::find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
     let disk = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let extent = Extent {
+    let workload = WorkloadSize {
         set_bytes: options
             .set_bytes
             .unwrap_or_else(|| run.sized(64 << 20, QUICK_BYTES)),
@@ -95,7 +55,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             .cold_bytes
             .unwrap_or_else(|| run.sized(1 << 30, QUICK_BYTES)),
     };
-    let what = "what is in memory, through Folio, through the kernel, and copied bare";
+    let what = "cached files through Folio, through the kernel, and by bare memcpy";
     let mut report = Report::new("cache", what, &tmpfs);
     report.notes = vec![
         format!("the disk is {}", Place::of(&disk).words()),
@@ -107,34 +67,25 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let effort = effort(run, options.least_ms);
     report.repeats = effort.repeats;
     let mut tables = Vec::new();
-    tables.extend(memory(options, extent, run, effort, &tmpfs, &mut report)?);
+    tables.extend(memory(options, workload, run, effort, &tmpfs, &mut report)?);
     tables.extend(article::table(options, effort, &tmpfs, &disk, &mut report)?);
     tables.extend(cold::table(
         options,
-        extent,
+        workload,
         &disk,
         effort.repeats,
         &mut report,
     )?);
     report.verdicts = table::judge(&tables);
-    report.tables = tables.iter().map(Table::told).collect();
+    report.tables = tables.iter().map(Table::to_report).collect();
     report.limits = owned(&table::LIMITS);
     Ok(report)
-}
-
-impl Options {
-    /// Whether this job was asked for.
-    fn wants(&self, job: &str) -> bool {
-        self.only
-            .as_ref()
-            .is_none_or(|only| job.contains(only.as_str()))
-    }
 }
 
 /// The jobs on files that are in memory.
 fn memory(
     options: &Options,
-    extent: Extent,
+    workload: WorkloadSize,
     run: &Run<'_>,
     effort: Effort,
     tmpfs: &Path,
@@ -146,24 +97,24 @@ fn memory(
         .filter(|job| options.wants(job.name))
         .collect();
     if !jobs.is_empty() {
-        let worlds = worlds(extent.set_bytes, tmpfs)?;
+        let targets = make_targets(workload.set_bytes, tmpfs)?;
         for job in jobs {
             (run.step)(&format!("cache: {}", job.name))?;
             match job.work {
                 Work::Read { len_bytes, .. } | Work::Write { len_bytes, .. }
-                    if len_bytes * 2 > extent.set_bytes && len_bytes != extent.set_bytes =>
+                    if len_bytes * 2 > workload.set_bytes && len_bytes != workload.set_bytes =>
                 {
                     report.skip(job.name, "the set is too small");
                 }
-                _ => rows.extend(threads(&worlds, job, effort, report)?),
+                _ => rows.extend(threads(&targets, job, effort, report)?),
             }
         }
     }
     if options.wants(LARGE_JOB.name) {
         (run.step)(&format!("cache: {}", LARGE_JOB.name))?;
-        match room(extent.large_set) {
+        match room(workload.large_set) {
             Ok(()) => rows.extend(threads(
-                &worlds(extent.large_set, tmpfs)?,
+                &make_targets(workload.large_set, tmpfs)?,
                 LARGE_JOB,
                 effort,
                 report,
@@ -173,8 +124,8 @@ fn memory(
     }
     let title = format!(
         "in memory, a file of {} MiB; large: {} MiB",
-        extent.set_bytes >> 20,
-        extent.large_set >> 20
+        workload.set_bytes >> 20,
+        workload.large_set >> 20
     );
     Ok((!rows.is_empty()).then_some(Table {
         title,
@@ -184,20 +135,20 @@ fn memory(
 }
 
 /// The same bytes in Folio's ramfs, in the kernel's tmpfs and in bare memory, all of it touched.
-pub(crate) fn worlds(set_bytes: u64, tmpfs: &Path) -> Result<Worlds, String> {
-    let worlds = Worlds {
-        folio: worlds::FolioWorld::new(set_bytes)?,
-        kernel: worlds::KernelWorld::new(tmpfs, set_bytes)?,
-        memory: worlds::Memory::new(set_bytes)?,
+pub(crate) fn make_targets(set_bytes: u64, tmpfs: &Path) -> Result<Targets, String> {
+    let targets = Targets {
+        folio: targets::FolioTarget::new(set_bytes)?,
+        kernel: targets::KernelTarget::new(tmpfs, set_bytes)?,
+        memory: targets::Memory::new(set_bytes)?,
         set_bytes,
     };
-    worlds.warm()?;
-    Ok(worlds)
+    targets.warm()?;
+    Ok(targets)
 }
 
 /// Whether three sets fit into memory, one per contender, with some air.
 fn room(set_bytes: u64) -> Result<(), String> {
-    let text = std::fs::read_to_string("/proc/meminfo").map_err(told("/proc/meminfo"))?;
+    let text = std::fs::read_to_string("/proc/meminfo").map_err(with_context("/proc/meminfo"))?;
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -216,7 +167,7 @@ fn room(set_bytes: u64) -> Result<(), String> {
 
 /// A job with one thread, and with two where there are two processors.
 fn threads(
-    worlds: &Worlds,
+    targets: &Targets,
     job: Job,
     effort: Effort,
     report: &mut Report,
@@ -225,10 +176,10 @@ fn threads(
     if processors < 2 {
         report.skip(format!("{} with two threads", job.name), "one processor");
     }
-    let contenders = worlds.contenders(job);
+    let contenders = targets.contenders(job);
     let mut rows: Vec<Row> = Vec::new();
     for threads in (1..=2).filter(|threads| *threads == 1 || processors >= 2) {
-        let rounds = timed(&contenders, threads, effort).map_err(told(job.name))?;
+        let rounds = timed(&contenders, threads, effort).map_err(with_context(job.name))?;
         let names = contenders.iter().map(|contender| contender.name);
         let mut figures: Vec<_> = names
             .zip(rounds)
@@ -246,6 +197,7 @@ fn threads(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn every_row_is_measured_on_tiny_sets() {
@@ -267,7 +219,7 @@ mod tests {
             .flat_map(|table| &table.rows)
             .map(|row| &row.job)
             .collect();
-        let is_told = |job: &str| {
+        let is_skipped = |job: &str| {
             report
                 .not_measured
                 .iter()
@@ -280,7 +232,7 @@ mod tests {
             "cold-read",
         ]) {
             assert!(
-                jobs.iter().any(|found| *found == job) || is_told(job),
+                jobs.iter().any(|found| *found == job) || is_skipped(job),
                 "{job}: {jobs:?}"
             );
         }

@@ -40,7 +40,7 @@ impl Table {
     }
 
     /// The rows, by job.
-    pub(crate) fn told(&self, base: &str) -> report::Table {
+    pub(crate) fn to_report(&self, base: &str) -> report::Table {
         let mut rows = Vec::new();
         for (job, name) in self.jobs.iter().enumerate() {
             for (contender, cells) in self.contenders.iter().zip(&self.cells) {

@@ -1,8 +1,8 @@
 //! File systems that the host's kernel mounts: its own ext4 on a loop device, and fuse2fs.
 
-use super::told;
 use crate::contender::find;
 use crate::measure::Meter;
+use crate::report::with_context;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ pub(crate) fn command<A: AsRef<OsStr>>(
 
 fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
     let (image, mount_point) = (folder.join(format!("{name}.img")), folder.join(name));
-    std::fs::create_dir_all(&mount_point).map_err(told(mount_point.display()))?;
+    std::fs::create_dir_all(&mount_point).map_err(with_context(mount_point.display()))?;
     let size = format!("{size_mib}M");
     // With its inode tables and journal written now, so that no thread of the kernel does it during
     // a round.
@@ -150,7 +150,7 @@ impl Hosted {
         })
     }
 
-    /// The image, for who wants the host to forget it.
+    /// Returns the image, for a caller that drops it from the host's page cache.
     pub(crate) fn image(&self) -> &Path {
         &self.image
     }
@@ -166,11 +166,12 @@ impl Hosted {
             return Ok(());
         };
         let path = format!("/sys/block/{device}/dev");
-        let number = std::fs::read_to_string(&path).map_err(told(path))?;
-        std::fs::write(THROTTLE, format!("{} {bytes_per_s}", number.trim())).map_err(told(THROTTLE))
+        let number = std::fs::read_to_string(&path).map_err(with_context(path))?;
+        std::fs::write(THROTTLE, format!("{} {bytes_per_s}", number.trim()))
+            .map_err(with_context(THROTTLE))
     }
 
-    /// Bytes written to the loop device so far; 0 for fuse2fs, which tells none.
+    /// Returns the bytes written to the loop device so far; 0 for fuse2fs, which reports none.
     pub(crate) fn written_bytes(&self) -> u64 {
         let Some(device) = &self.device else { return 0 };
         let text = std::fs::read_to_string(format!("/sys/block/{device}/stat")).unwrap_or_default();
@@ -186,7 +187,7 @@ impl Hosted {
 
 impl Drop for Hosted {
     fn drop(&mut self) {
-        // Nobody is left to tell a failure to; what cannot be undone stays for the user to see.
+        // A drop cannot report a failure; a mount that cannot be undone stays visible to the user.
         if self.is_throttled {
             let _ = self.throttle(0);
         }

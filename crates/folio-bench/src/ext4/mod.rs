@@ -2,18 +2,17 @@
 //!
 //! ```text
 //!   rewrite   files written over and over     ops   files made and removed, bytes in order and at random
-//!   stand     a fresh file system, mounted by a contender on a disk
-//!   hosted    those that the host's kernel mounts: its own ext4 on a loop device, fuse2fs
+//!   fixture   a fresh file system, mounted by a contender on a disk
+//!   hosted    file systems that the host's kernel mounts: its own ext4 on a loop device, fuse2fs
 //!   figures   rounds and aims
 //! ```
 
 mod figures;
+mod fixture;
 pub(crate) mod hosted;
 pub(crate) mod ops;
 pub(crate) mod rewrite;
-mod stand;
 
-use crate::report::told;
 use crate::run::Run;
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 //! and fuse2fs.
 
 use super::figures::{Table, compare};
-use super::stand::{Contender, Stand, Truncates};
+use super::fixture::{Contender, Fixture, Truncates};
 use super::{Options, hosted, scaled};
 use crate::report::Report;
 use crate::run::{Run, scratch_in};
@@ -30,7 +30,7 @@ const ROUNDS: u32 = 3;
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = scratch_in(&options.disk_dir())?;
-    let extent = Extent {
+    let workload = WorkloadSize {
         files: scaled(run, FILES),
         large_bytes: scaled(run, LARGE_BYTES),
         overwrites: scaled(run, OVERWRITES),
@@ -40,18 +40,18 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     report.notes = vec![
         format!(
             "{} files in one folder, by open, write and close; with the sync after them in the time",
-            extent.files
+            workload.files
         ),
         format!(
             "write: {} MiB in parts of 1 MiB, with the fsync after them",
-            extent.large_bytes >> 20
+            workload.large_bytes >> 20
         ),
         format!(
             "overwrite: {} times 4 KiB at random places of that file, fsync after each {OVERWRITES_PER_FSYNC}",
-            extent.overwrites
+            workload.overwrites
         ),
         "read: in order, after a new mount, the image not in the host's memory".to_owned(),
-        "fuse2fs tells no bytes written, and has no journal for its fsync to rely on".to_owned(),
+        "fuse2fs reports no bytes written, and has no journal for its fsync to rely on".to_owned(),
     ];
     let mut contenders = vec![Contender::FolioReal("")];
     for (rival, missing) in [
@@ -73,18 +73,18 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         for turn in 0..contenders.len() {
             run.check()?;
             let at = (turn + report.repeats as usize) % contenders.len();
-            let mut stand = contenders[at].stand(folder.path(), IMAGE_MIB)?;
+            let mut fixture = contenders[at].make_fixture(folder.path(), IMAGE_MIB)?;
             for job in 0..JOBS.len() {
-                let before = stand.written_bytes();
-                let seconds = once(&mut stand, job, extent)?;
-                let written = stand.written_bytes().saturating_sub(before);
+                let before = fixture.written_bytes();
+                let seconds = once(&mut fixture, job, workload)?;
+                let written = fixture.written_bytes().saturating_sub(before);
                 table.add(at, job, seconds, written);
             }
-            stand.end()?;
+            fixture.end()?;
         }
         report.repeats += 1;
     }
-    let table = table.told("kernel");
+    let table = table.to_report("kernel");
     report.verdicts = JOBS
         .iter()
         .filter_map(|job| compare(&table, job, "folio", "kernel", 1.0))
@@ -99,33 +99,33 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
 
 /// How much is done.
 #[derive(Debug, Clone, Copy)]
-struct Extent {
+struct WorkloadSize {
     files: usize,
     large_bytes: usize,
     overwrites: usize,
 }
 
 /// Seconds of one job; jobs come in their order, on the same file system.
-fn once(stand: &mut Stand, job: usize, extent: Extent) -> Result<f64, String> {
-    let large_bytes = extent.large_bytes;
-    let names = || (0..extent.files).map(|n| format!("f{n}"));
+fn once(fixture: &mut Fixture, job: usize, workload: WorkloadSize) -> Result<f64, String> {
+    let large_bytes = workload.large_bytes;
+    let names = || (0..workload.files).map(|n| format!("f{n}"));
     match job {
         0 | 2 => {
             let bytes = vec![0x5a; if job == 0 { 0 } else { SMALL_BYTES }];
             timed(|| {
-                names().try_for_each(|name| stand.put(&name, &bytes))?;
-                stand.sync()
+                names().try_for_each(|name| fixture.put(&name, &bytes))?;
+                fixture.sync()
             })
         }
         1 | 3 => timed(|| {
-            names().try_for_each(|name| stand.remove(&name))?;
-            stand.sync()
+            names().try_for_each(|name| fixture.remove(&name))?;
+            fixture.sync()
         }),
-        4 => timed(|| write_in_order(stand, large_bytes)),
-        5 => timed(|| overwrite(stand, large_bytes, extent.overwrites)),
+        4 => timed(|| write_in_order(fixture, large_bytes)),
+        5 => timed(|| overwrite(fixture, large_bytes, workload.overwrites)),
         _ => {
-            stand.forget()?;
-            timed(|| read_in_order(stand, large_bytes))
+            fixture.forget()?;
+            timed(|| read_in_order(fixture, large_bytes))
         }
     }
 }
@@ -136,19 +136,19 @@ fn timed(work: impl FnOnce() -> Result<(), String>) -> Result<f64, String> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn write_in_order(stand: &Stand, large_bytes: usize) -> Result<(), String> {
+fn write_in_order(fixture: &Fixture, large_bytes: usize) -> Result<(), String> {
     let part: Vec<u8> = (0..PART_BYTES).map(|n| (n % 251) as u8 + 1).collect();
-    let handle = stand.open("large", Truncates::Yes)?;
+    let handle = fixture.open("large", Truncates::Yes)?;
     for offset in (0..large_bytes).step_by(PART_BYTES) {
         let len = PART_BYTES.min(large_bytes - offset);
-        stand.write(&handle, &part[..len], offset as u64)?;
+        fixture.write(&handle, &part[..len], offset as u64)?;
     }
-    stand.fsync(&handle)?;
-    stand.close(handle)
+    fixture.fsync(&handle)?;
+    fixture.close(handle)
 }
 
-fn overwrite(stand: &Stand, large_bytes: usize, count: usize) -> Result<(), String> {
-    let handle = stand.open("large", Truncates::No)?;
+fn overwrite(fixture: &Fixture, large_bytes: usize, count: usize) -> Result<(), String> {
+    let handle = fixture.open("large", Truncates::No)?;
     // xorshift64*: the same places for every contender.
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for n in 1..=count {
@@ -156,23 +156,23 @@ fn overwrite(stand: &Stand, large_bytes: usize, count: usize) -> Result<(), Stri
         random ^= random << 25;
         random ^= random >> 27;
         let block = random.wrapping_mul(0x2545_f491_4f6c_dd1d) % (large_bytes / 4096) as u64;
-        stand.write(&handle, &[n as u8; 4096], block * 4096)?;
+        fixture.write(&handle, &[n as u8; 4096], block * 4096)?;
         if n % OVERWRITES_PER_FSYNC == 0 {
-            stand.fsync(&handle)?;
+            fixture.fsync(&handle)?;
         }
     }
-    stand.close(handle)
+    fixture.close(handle)
 }
 
-fn read_in_order(stand: &Stand, large_bytes: usize) -> Result<(), String> {
-    let handle = stand.open("large", Truncates::No)?;
+fn read_in_order(fixture: &Fixture, large_bytes: usize) -> Result<(), String> {
+    let handle = fixture.open("large", Truncates::No)?;
     let mut part = vec![0; PART_BYTES];
     let mut offset = 0;
     while offset < large_bytes {
-        match stand.read(&handle, &mut part, offset as u64)? {
+        match fixture.read(&handle, &mut part, offset as u64)? {
             0 => return Err(format!("the file ends at {offset}")),
             count => offset += count,
         }
     }
-    stand.close(handle)
+    fixture.close(handle)
 }

@@ -2,11 +2,11 @@
 //! allocation makes of it.
 
 use super::figures::{Table, compare};
-use super::stand::{Contender, Stand};
+use super::fixture::{Contender, Fixture};
 use super::{Options, hosted, scaled};
+use crate::published::{PublishedCase, Today};
 use crate::report::{self, Report, Unit};
 use crate::run::{Run, scratch_in};
-use crate::stories::{Story, Today};
 use std::time::Instant;
 
 const FILES: usize = 1024;
@@ -56,9 +56,12 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         report.repeats += 1;
     }
     let base = format!("folio, {CLOSE}");
-    report.tables = jobs.iter().map(|(_, table)| table.told(&base)).collect();
+    report.tables = jobs
+        .iter()
+        .map(|(_, table)| table.to_report(&base))
+        .collect();
     report.verdicts = verdicts(&report.tables);
-    report.story = Some(story(&report));
+    report.story = Some(published_case(&report));
     Ok(report)
 }
 
@@ -74,7 +77,7 @@ fn notes(options: &Options) -> Vec<String> {
     ]
 }
 
-/// Who works on which disk; the kernel's ext4 needs root.
+/// Returns the contenders of each disk; the kernel's ext4 needs root.
 fn contenders(report: &mut Report) -> [(&'static str, Vec<Contender>); 3] {
     let slow = [COMMIT, CLOSE, OFF, NODELALLOC]
         .map(Contender::FolioSlow)
@@ -98,7 +101,7 @@ fn contenders(report: &mut Report) -> [(&'static str, Vec<Contender>); 3] {
     [(SATA, slow), (LIMITED, limited), (REAL, real)]
 }
 
-fn story(report: &Report) -> Story {
+fn published_case(report: &Report) -> PublishedCase {
     let of = |disk: &str, job: &str, contender: &str| {
         Today::of(
             &format!("{contender}; {disk}"),
@@ -118,7 +121,7 @@ fn story(report: &Report) -> Story {
         ]
     };
     let [truncation, removal, _] = JOBS;
-    Story::new(
+    PublishedCase::new(
         "files written over by truncation took seventeen times as long as with noauto_da_alloc",
     )
     .with(
@@ -148,36 +151,36 @@ fn rewritten(
     files: usize,
     folder: &std::path::Path,
 ) -> Result<(f64, u64), String> {
-    let stand = contender.stand(folder, IMAGE_MIB)?;
+    let fixture = contender.make_fixture(folder, IMAGE_MIB)?;
     let bytes: Vec<u8> = (0..FILE_BYTES).map(|n| (n % 251) as u8 + 1).collect();
     let names: Vec<String> = (0..files).map(|n| format!("file-{n}")).collect();
     for name in &names {
-        stand.put(name, &bytes)?;
+        fixture.put(name, &bytes)?;
     }
-    stand.sync()?;
-    let before = stand.written_bytes();
+    fixture.sync()?;
+    let before = fixture.written_bytes();
     let start = Instant::now();
     for _ in 0..TIMES {
         for name in &names {
-            rewrite(&stand, job, name, &bytes)?;
+            rewrite(&fixture, job, name, &bytes)?;
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    let written = stand.written_bytes() - before;
-    stand.end()?;
+    let written = fixture.written_bytes() - before;
+    fixture.end()?;
     Ok((seconds, written))
 }
 
-fn rewrite(stand: &Stand, job: usize, name: &str, bytes: &[u8]) -> Result<(), String> {
+fn rewrite(fixture: &Fixture, job: usize, name: &str, bytes: &[u8]) -> Result<(), String> {
     match job {
-        0 => stand.put(name, bytes),
+        0 => fixture.put(name, bytes),
         1 => {
-            stand.remove(name)?;
-            stand.put(name, bytes)
+            fixture.remove(name)?;
+            fixture.put(name, bytes)
         }
         _ => {
-            stand.put("new", bytes)?;
-            stand.rename("new", name)
+            fixture.put("new", bytes)?;
+            fixture.rename("new", name)
         }
     }
 }

@@ -9,9 +9,9 @@ use folio::block::{
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A fresh qcow2 and a raw image, each alone on the disk, in modelled seconds.
+/// A fresh qcow2 and a raw image, each alone on the disk, in modeled seconds.
 pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String> {
-    let told = |error: folio::Error| error.to_string();
+    let to_text = |error: folio::Error| error.to_string();
     let size_bytes = size_mib << 20;
     // Room for the format's own tables.
     let disk = || {
@@ -26,23 +26,23 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
     };
     let raw_disk = disk();
     let raw: Arc<dyn Device> = raw_disk.clone();
-    let raw = folio::block::PartitionDevice::new(raw, 0, size_bytes).map_err(told)?;
+    let raw = folio::block::PartitionDevice::new(raw, 0, size_bytes).map_err(to_text)?;
     job.write(&(Arc::new(raw) as Arc<dyn Device>), tiny)
-        .map_err(told)?;
+        .map_err(to_text)?;
     let raw_cost = cost(&raw_disk, 0);
 
     let qcow2_disk = disk();
     let image = Qcow2Device::create_on(qcow2_disk.clone(), size_bytes, &CreateOptions::default())
-        .map_err(told)?;
-    image.flush().map_err(told)?;
+        .map_err(to_text)?;
+    image.flush().map_err(to_text)?;
     let before_ns = qcow2_disk.counters().busy_ns;
     let image: Arc<dyn Device> = Arc::new(image);
-    job.write(&image, tiny).map_err(told)?;
+    job.write(&image, tiny).map_err(to_text)?;
     drop(image);
     let qcow2_cost = cost(&qcow2_disk, before_ns);
 
     let title = format!(
-        "{}: first write, modelled SATA disk (seconds of the model)",
+        "{}: first write, modeled SATA disk (seconds of the model)",
         job.words()
     );
     let rows = vec![

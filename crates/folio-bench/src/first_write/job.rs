@@ -17,7 +17,7 @@ pub(crate) enum Job {
     Random,
 }
 
-/// What the process of one job is told.
+/// Arguments of the process of one job.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
     pub(crate) job: Job,
@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// A disk that knows of no zeroes but written ones, as the story's was.
+/// A disk that knows of no zeroes but written ones, as the article's was.
 struct ZeroesWritten(Arc<dyn Device>);
 
 /// Zeros of one write.

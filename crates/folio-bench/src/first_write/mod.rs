@@ -14,9 +14,9 @@ pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 use crate::contender::find;
 use crate::evidence::forget;
 use crate::measure::{Cost, Meter, touch_memory};
-use crate::report::{Place, Report, Row, Table, Unit, owned, told};
+use crate::published::{PublishedCase, Today};
+use crate::report::{Place, Report, Row, Table, Unit, owned, with_context};
 use crate::run::{Run, scratch_in};
-use crate::stories::{Story, Today};
 use folio::block::{self, ImageFormat};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const LIMITS: [&str; 7] = [
-    "before each run another process uses more memory than the job needs, and gives it back: in a virtual machine pages that nobody \
-     used may have to come from the machine's host, at several times the price of a copy",
+    "before each run another process uses more memory than the job needs, and gives it back: in a virtual machine unused pages \
+     may have to come from the machine's host, at several times the price of a copy",
     "every figure is a whole process: open, work, one flush at the end, close",
     "QEMU's sequential and random writes are qemu-img bench at its best of queue depth 1 and 16; Folio writes one \
      request after the other",
@@ -164,12 +164,12 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             .tables
             .push(disk::table(job, size_mib, run.is_quick)?);
     }
-    report.story = Some(story(&report));
+    report.story = Some(published_case(&report));
     report.limits = owned(&LIMITS);
     Ok(report)
 }
 
-fn story(report: &Report) -> Story {
+fn published_case(report: &Report) -> PublishedCase {
     let title = format!("{}: {}", Job::Mkfs.words(), RUNS[0]);
     let of = |kind: Kind, tool: Tool| report.row(&title, &title, &cell_name(kind, tool));
     let today = |kind: Kind| {
@@ -183,7 +183,7 @@ fn story(report: &Report) -> Story {
         [times(Tool::Qemu), times(Tool::Folio)]
     };
     // 39, 20 and 2 minutes.
-    Story::new(
+    PublishedCase::new(
         "formatting a fresh disk of 100 GB in a KVM guest took 39 minutes on qcow2, 20 on a sparse raw file, 2 on a \
          raw file allocated before",
     )
@@ -252,7 +252,7 @@ impl Bench<'_> {
             round += 1;
         }
         report.repeats = report.repeats.max(round);
-        fs::remove_file(&written).map_err(told(written.display()))?;
+        fs::remove_file(&written).map_err(with_context(written.display()))?;
         if self.runs > 2 && cells.iter().any(|cell| cell.costs[2].is_empty()) {
             report.skip(
                 format!("{}: the third run", job.words()),
@@ -279,7 +279,7 @@ impl Bench<'_> {
         };
         if is_written {
             // As a fresh image: the other tool's last run has left it in memory.
-            forget(&[File::open(&image).map_err(told(image.display()))?])?;
+            forget(&[File::open(&image).map_err(with_context(image.display()))?])?;
         } else {
             self.create(&image, cell.kind)?;
         }
@@ -293,7 +293,7 @@ impl Bench<'_> {
             if round == 0 {
                 self.check(cell, &image)?;
             }
-            fs::remove_file(&image).map_err(told(image.display()))?;
+            fs::remove_file(&image).map_err(with_context(image.display()))?;
         }
         Ok(())
     }
@@ -309,21 +309,21 @@ impl Bench<'_> {
         let mut file = File::options()
             .write(true)
             .open(path)
-            .map_err(told(path.display()))?;
+            .map_err(with_context(path.display()))?;
         match kind {
             Kind::Qcow2 | Kind::Sparse => {}
             Kind::Falloc => {
                 rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-                    .map_err(told(path.display()))?
+                    .map_err(with_context(path.display()))?
             }
             Kind::Written => {
                 let ones = vec![1; 1 << 20];
                 (0..self.size_mib)
                     .try_for_each(|_| file.write_all(&ones))
-                    .map_err(told(path.display()))?;
+                    .map_err(with_context(path.display()))?;
             }
         }
-        file.sync_all().map_err(told(path.display()))
+        file.sync_all().map_err(with_context(path.display()))
     }
 
     /// One job by one tool in a process of its own.
@@ -387,7 +387,7 @@ impl Bench<'_> {
                 let list = self.folder.join("qemu-io.list");
                 if !list.exists() {
                     fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?)
-                        .map_err(told(list.display()))?;
+                        .map_err(with_context(list.display()))?;
                 }
                 let script = r#"exec "$0" -t writeback -f "$1" "$2" <"$3""#;
                 let arguments = [
@@ -441,7 +441,7 @@ impl Bench<'_> {
 fn drop_caches(image: &Path) -> Result<bool, String> {
     File::open(image)
         .and_then(|file| file.sync_all())
-        .map_err(told(image.display()))?;
+        .map_err(with_context(image.display()))?;
     Ok(fs::write("/proc/sys/vm/drop_caches", "3").is_ok())
 }
 

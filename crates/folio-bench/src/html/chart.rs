@@ -1,8 +1,8 @@
 //! Bars with their spread, as SVG.
 
 use super::escape::Text;
+use crate::published::PublishedFigure;
 use crate::report::{Row, Unit};
-use crate::stories::StoryFigure;
 use std::fmt::Write;
 
 /// One bar.
@@ -14,7 +14,7 @@ pub(super) struct Bar<'a> {
     most: f64,
 }
 
-/// Whose figure it is; told by colour, and by the name beside it.
+/// The owner of a figure, shown by color and by the name beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Ours,
@@ -44,7 +44,7 @@ impl<'a> Bar<'a> {
     }
 
     /// The published figure, and today's.
-    pub(super) fn of_story(figure: &'a StoryFigure) -> Vec<Self> {
+    pub(super) fn of_published(figure: &'a PublishedFigure) -> Vec<Self> {
         let published = figure.published;
         let name = "published";
         let first = Self {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_tell_whose_it_is() {
+    fn contender_name_selects_the_color() {
         assert_eq!(kind("fresh qcow2, folio"), Kind::Ours);
         assert_eq!(kind("folio mount, cache=none"), Kind::Ours);
         assert_eq!(kind("portfolio"), Kind::Theirs);

@@ -4,8 +4,8 @@
 mod chart;
 mod escape;
 
+use crate::published::PublishedCase;
 use crate::report::{Report, Results, Row, Table};
-use crate::stories::Story;
 use chart::Bar;
 use escape::Text;
 use std::fmt::Write;
@@ -52,7 +52,7 @@ fn head(page: &mut String, results: &Results) {
     let machine = &results.machine;
     let cores = format!("{}, {}", machine.cores, machine.processor);
     let memory = format!("{} MiB", machine.memory_mib);
-    let who = if machine.is_root {
+    let user = if machine.is_root {
         "root"
     } else {
         "not root: some rows need it, and are named below"
@@ -65,15 +65,15 @@ fn head(page: &mut String, results: &Results) {
         ("processors", &cores),
         ("memory", &memory),
         ("load before", &machine.load),
-        ("as", who),
+        ("as", user),
     ] {
         let _ = writeln!(page, "<div><dt>{name}</dt><dd>{}</dd></div>", Text(value));
     }
     page.push_str(
         "</dl>\n<p class=\"method\">Bars are medians of rounds in which all contenders take turns, each round from \
          another one on; the thin line goes from the least to the most. Figures and evidence are in the tables below \
-         the charts.</p>\n<p class=\"legend\"><span class=\"ours\">Folio</span> <span class=\"theirs\">others</span> \
-         <span class=\"published\">published by the story</span></p>\n",
+         the charts.</p>\n<p class=\"legend\"><span class=\"ours\">Folio</span> <span class=\"theirs\">other programs</span> \
+         <span class=\"published\">published by the article</span></p>\n",
     );
     if results.scenarios.len() > 1 {
         page.push_str("<nav aria-label=\"Scenarios\"><ul>\n");
@@ -106,7 +106,7 @@ fn section(page: &mut String, at: usize, report: &Report) {
         Text(facts)
     );
     if let Some(story) = &report.story {
-        tell(page, at, story);
+        write_published_case(page, at, story);
     }
     for (number, table) in report.tables.iter().enumerate() {
         charts(page, &format!("s{at}-{number}"), table);
@@ -149,15 +149,15 @@ fn list(page: &mut String, title: &str, lines: impl Iterator<Item = String>) {
     }
 }
 
-/// What was published, and what is measured today.
-fn tell(page: &mut String, at: usize, story: &Story) {
+/// Writes the published figures beside today's.
+fn write_published_case(page: &mut String, at: usize, story: &PublishedCase) {
     let _ = writeln!(
         page,
-        "<h3>Then and now</h3>\n<p class=\"story\">The story: {}.</p>",
+        "<h3>Then and now</h3>\n<p class=\"story\">The published case: {}.</p>",
         Text(&story.title)
     );
     for (number, figure) in story.figures.iter().enumerate() {
-        let bars = Bar::of_story(figure);
+        let bars = Bar::of_published(figure);
         page.push_str("<figure>");
         chart::draw(
             page,
@@ -232,8 +232,8 @@ fn figures(page: &mut String, table: &Table, row: &Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::published::Today;
     use crate::report::{FORMAT, Machine, NotMeasured, Unit, Verdict};
-    use crate::stories::Today;
     use std::path::Path;
 
     const HOSTILE: &str =
@@ -245,7 +245,7 @@ mod tests {
         report
             .tables
             .push(Table::new(words, Unit::Seconds, Some(words), vec![row()]));
-        report.story = Some(Story::new(words).with(
+        report.story = Some(PublishedCase::new(words).with(
             words,
             Unit::Times,
             10.0,
@@ -266,7 +266,7 @@ mod tests {
             format: FORMAT,
             folio: words.to_owned(),
             taken_at: words.to_owned(),
-            is_optimised: true,
+            is_optimized: true,
             is_quick: false,
             machine: Machine {
                 kernel: words.to_owned(),
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn a_page_holds_everything_and_asks_for_nothing() {
         let page = page("name");
-        // Per scenario: the story's figure, and the job.
+        // Per scenario: the published figure, and the job.
         assert_eq!(page.matches("<svg ").count(), 4);
         for wanted in [
             "Then and now",

@@ -1,10 +1,10 @@
 //! ARC (Megiddo and Modha, FAST'03): once seen and often seen, each with its ghosts, which move the
 //! border between.
 
-use super::Policy;
 use super::list::Lists;
+use super::policy::Policy;
 
-/// Seen once, seen often, and the names of those who left either.
+/// Pages seen once, pages seen often, and the numbers of the pages evicted from either.
 const ONCE: usize = 0;
 const OFTEN: usize = 1;
 const GHOSTS_ONCE: usize = 2;
@@ -41,7 +41,7 @@ impl Arc {
         }
     }
 
-    /// Makes room for a page that nobody remembers.
+    /// Makes room for a page that is on no list.
     fn admit(&mut self) {
         let (once, ghosts_once) = (self.lists.len(ONCE), self.lists.len(GHOSTS_ONCE));
         let total = once + ghosts_once + self.lists.len(OFTEN) + self.lists.len(GHOSTS_OFTEN);

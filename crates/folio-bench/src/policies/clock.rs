@@ -1,7 +1,7 @@
-//! CLOCK: a queue in which who was asked for since gets another round.
+//! CLOCK: a queue in which a page that was accessed since gets another round.
 
-use super::Policy;
 use super::list::Lists;
+use super::policy::Policy;
 
 pub(super) struct Clock {
     capacity: usize,

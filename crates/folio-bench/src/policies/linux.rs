@@ -2,8 +2,8 @@
 //! a page that comes back sooner than the active list is long (refault distance, mm/workingset.c,
 //! as its comment describes it).
 
-use super::Policy;
 use super::list::Lists;
+use super::policy::Policy;
 
 const INACTIVE: usize = 0;
 const ACTIVE: usize = 1;

@@ -1,7 +1,7 @@
-//! LRU: who was not asked for longest leaves.
+//! LRU: evicts the page with the oldest access.
 
-use super::Policy;
 use super::list::Lists;
+use super::policy::Policy;
 
 pub(super) struct Lru {
     capacity: usize,

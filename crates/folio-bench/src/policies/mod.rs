@@ -1,9 +1,9 @@
-//! Policies to compare Folio's reclaim with, simulated: which page leaves when a new one comes.
+//! Simulated page-replacement policies, to compare with Folio's reclaim.
 //!
 //! ```text
-//!   lru  clock  sieve  s3_fifo  arc  linux   what a cache can do
-//!   opt                                      what one could do that knew the future (Belady)
-//!   list                                     the queues that they are made of
+//!   lru  clock  sieve  s3_fifo  arc  linux   policies without knowledge of the future
+//!   opt                                      the optimal policy, which knows the future (Belady)
+//!   policy   the interface                   list   the queues that policies are made of
 //! ```
 
 mod arc;
@@ -12,14 +12,11 @@ mod linux;
 mod list;
 mod lru;
 mod opt;
+mod policy;
 mod s3_fifo;
 mod sieve;
 
-/// A cache without contents.
-pub(crate) trait Policy {
-    /// A page is asked for; whether it was there. If not, it is now.
-    fn access(&mut self, page: u32) -> bool;
-}
+pub(crate) use policy::Policy;
 
 /// Makes a policy for so many pages of cache and the pages that the trace names.
 type Make = fn(usize, usize, &[u32]) -> Box<dyn Policy>;
@@ -49,7 +46,7 @@ pub(crate) const ALL: [(&str, Make); 7] = [
     }),
 ];
 
-/// The one that nobody can be.
+/// The optimal policy, which a real cache cannot implement.
 pub(crate) const OPT: &str = "OPT";
 
 #[cfg(test)]
@@ -89,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_beats_belady() {
+    fn no_policy_beats_opt() {
         let mut state = 1_u32;
         let accesses: Vec<u32> = (0..5000)
             .map(|_| {

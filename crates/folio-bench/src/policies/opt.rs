@@ -1,6 +1,7 @@
-//! OPT (Belady): who is asked for latest in the future leaves. The bound for all others.
+//! OPT (Belady): evicts the page whose next access is farthest in the future. An upper bound for
+//! all other policies.
 
-use super::Policy;
+use super::policy::Policy;
 use std::collections::BinaryHeap;
 
 pub(super) struct Opt {

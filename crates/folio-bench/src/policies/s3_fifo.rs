@@ -1,8 +1,8 @@
-//! S3-FIFO (Yang and others, SOSP'23): a small queue on trial, a main one, and the names of those
-//! who failed.
+//! S3-FIFO (Yang et al., SOSP'23): a small probation queue, a main queue, and the ghosts: numbers
+//! of the pages evicted from the small one.
 
-use super::Policy;
 use super::list::Lists;
+use super::policy::Policy;
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
@@ -36,7 +36,7 @@ impl S3Fifo {
         }
     }
 
-    /// Whether anybody left the cache.
+    /// Evicts from the small queue; returns whether a page left the cache.
     fn evict_small(&mut self) -> bool {
         while let Some(page) = self.lists.pop(SMALL) {
             if self.frequency[page as usize] < PROMOTED_FROM {
@@ -71,7 +71,7 @@ impl Policy for S3Fifo {
             *frequency = (*frequency + 1).min(FREQUENCY_MAX);
             return true;
         }
-        // A ghost's name is taken off its list before others are put there.
+        // A ghost leaves its list before further ghosts are added.
         self.lists.remove(page);
         if self.lists.len(SMALL) + self.lists.len(MAIN) == self.capacity {
             self.evict();

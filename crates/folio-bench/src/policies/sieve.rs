@@ -1,8 +1,8 @@
-//! SIEVE (Zhang and others, NSDI'24): as CLOCK, but survivors stay where they are and newcomers go
-//! to the head.
+//! SIEVE (Zhang et al., NSDI'24): as CLOCK, but survivors keep their position and new pages go to
+//! the head.
 
-use super::Policy;
 use super::list::Lists;
+use super::policy::Policy;
 
 pub(super) struct Sieve {
     capacity: usize,

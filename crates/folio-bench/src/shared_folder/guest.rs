@@ -1,11 +1,12 @@
 //! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they
 //! have in common.
 
+use super::figures::{Figures, Measured};
 use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
-use super::{Figures, Measured, NAME, Options, told};
+use super::options::{NAME, Options, ROUNDS};
 use crate::contender::find;
 use crate::measure::Said;
-use crate::report::{Report, Verdict, owned};
+use crate::report::{Report, Verdict, owned, with_context};
 use crate::run::Run;
 use crate::virtual_machine::Guest;
 use std::path::Path;
@@ -73,8 +74,8 @@ const CONTENDERS: [Contender; 7] = [
 const LIMITS: [&str; 4] = [
     "the guest is emulated where there is no KVM: what the processor does costs many times what it costs on hardware, for \
      all contenders alike",
-    "a change counts until the guest has told that it has seen it, over its serial line",
-    "auto of virtiofsd believes names and attributes for a second, as ttl=1s does here",
+    "a change counts until the guest reports over its serial line that it has seen it",
+    "auto of virtiofsd treats names and attributes as valid for a second, as ttl=1s does here",
     "folio share without options has no rival in the same mode: it is coherent and cached",
 ];
 
@@ -120,7 +121,7 @@ pub(super) fn measure(
         .filter(wanted)
         .map(|contender| (contender, Vec::new()))
         .collect();
-    while run.goes_on(NAME, report.repeats, super::ROUNDS)? {
+    while run.goes_on(NAME, report.repeats, ROUNDS)? {
         for turn in 0..rounds.len() {
             let at = (turn + report.repeats as usize) % rounds.len();
             let (contender, figures) = &mut rounds[at];
@@ -130,8 +131,10 @@ pub(super) fn measure(
                 virtiofsd.as_deref()
             };
             let program = program.ok_or("no server")?;
-            figures
-                .push(boot(contender, &run.folio, program, source).map_err(told(contender.name))?);
+            figures.push(
+                boot(contender, &run.folio, program, source)
+                    .map_err(with_context(contender.name))?,
+            );
         }
         report.repeats += 1;
     }
@@ -152,7 +155,7 @@ fn boot(
     program: &Path,
     source: &Path,
 ) -> Result<Vec<Option<f64>>, String> {
-    let folder = tempfile::tempdir().map_err(told("folder"))?;
+    let folder = tempfile::tempdir().map_err(with_context("folder"))?;
     let socket = folder.path().join("socket");
     let mut command = Command::new(program);
     let socket_option = if contender.is_folio {
@@ -171,7 +174,7 @@ fn boot(
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     let said = Said::by(&mut command)?;
-    let mut server = Server(command.spawn().map_err(told(program.display()))?);
+    let mut server = Server(command.spawn().map_err(with_context(program.display()))?);
     let start = Instant::now();
     while !socket.exists() {
         if !matches!(server.0.try_wait(), Ok(None)) || start.elapsed() > READY_LIMIT {

@@ -1,34 +1,34 @@
-//! What is done in each world: the story's program, and what a shared folder is used for.
+//! The jobs of each target: the article's program, and typical uses of a shared folder.
 
-use super::told;
-use super::worlds::World;
+use super::targets::Target;
+use crate::report::with_context;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How much is done.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extent {
+pub(crate) struct WorkloadSize {
     /// Size of the large file.
     pub(crate) large_mib: usize,
     /// Folders of the tree, and small files in each.
     pub(crate) folders: usize,
     pub(crate) files_each: usize,
-    /// Reads at random, reads of the story's file, stats, changes by the host.
+    /// Reads at random, reads of the article's file, stats, changes by the host.
     reads: usize,
-    story_reads: usize,
+    article_reads: usize,
     stats: usize,
     changes: usize,
 }
 
-impl Extent {
+impl WorkloadSize {
     /// What is measured.
     pub(crate) const WHOLE: Self = Self {
         large_mib: 256,
         folders: 100,
         files_each: 100,
         reads: 20_000,
-        story_reads: 1000,
+        article_reads: 1000,
         stats: 20_000,
         changes: 11,
     };
@@ -38,7 +38,7 @@ impl Extent {
         folders: 4,
         files_each: 5,
         reads: 50,
-        story_reads: 10,
+        article_reads: 10,
         stats: 50,
         changes: 2,
     };
@@ -46,9 +46,9 @@ impl Extent {
 
 /// The large file.
 pub(crate) const LARGE: &str = "large";
-/// The file that is read and asked for again and again, as the story's program does, and its size
+/// The file that is read and asked for again and again, as the article's program does, and its size
 /// in bytes.
-pub(crate) const STORY: &str = "story";
+pub(crate) const ARTICLE_FILE: &str = "story";
 const STORY_BYTES: usize = 64 << 10;
 /// The folder of small files.
 pub(crate) const TREE: &str = "tree";
@@ -72,9 +72,9 @@ pub(crate) enum Job {
     /// 1 KiB of an open file, again and again.
     SmallWarm,
     /// Open, read 64 KiB, close, again and again.
-    StoryRead,
+    ArticleRead,
     /// stat of one path, again and again.
-    StoryStat,
+    ArticleStat,
     /// Every file's attributes in a tree, not asked for before.
     WalkFirst,
     /// The same again.
@@ -91,8 +91,8 @@ impl Job {
         Self::ReadWarm,
         Self::RandomWarm,
         Self::SmallWarm,
-        Self::StoryRead,
-        Self::StoryStat,
+        Self::ArticleRead,
+        Self::ArticleStat,
         Self::WalkFirst,
         Self::WalkAgain,
         Self::ChangeSeen,
@@ -106,8 +106,8 @@ impl Job {
             Self::ReadWarm => "in order, warm",
             Self::RandomWarm => "4 KiB at random, warm",
             Self::SmallWarm => "1 KiB of an open file",
-            Self::StoryRead => "open, read 64 KiB, close",
-            Self::StoryStat => "stat of one path",
+            Self::ArticleRead => "open, read 64 KiB, close",
+            Self::ArticleStat => "stat of one path",
             Self::WalkFirst => "find -ls, first time",
             Self::WalkAgain => "find -ls, again",
             Self::ChangeSeen => "a change by the host is seen",
@@ -115,11 +115,13 @@ impl Job {
         }
     }
 
-    /// A figure of its in the report's unit: MiB a second, or seconds.
-    pub(crate) fn told(self, figure: f64) -> f64 {
+    /// Returns a figure of this job in the report's unit: MiB a second, or seconds.
+    pub(crate) fn in_report_unit(self, figure: f64) -> f64 {
         match self {
             Self::ReadCold | Self::ReadWarm => figure,
-            Self::RandomWarm | Self::SmallWarm | Self::StoryRead | Self::StoryStat => figure / 1e6,
+            Self::RandomWarm | Self::SmallWarm | Self::ArticleRead | Self::ArticleStat => {
+                figure / 1e6
+            }
             Self::WalkFirst | Self::WalkAgain | Self::ChangeSeen | Self::ChangeSeenMost => {
                 figure / 1e3
             }
@@ -132,49 +134,50 @@ impl Job {
     }
 }
 
-/// Makes the folder that everybody shares.
-pub(crate) fn make_source(source: &Path, extent: Extent) -> Result<(), String> {
-    let write = |name: &str, bytes: &[u8]| fs::write(source.join(name), bytes).map_err(told(name));
-    let bytes: Vec<u8> = (0..extent.large_mib << 20)
+/// Makes the folder that all contenders share.
+pub(crate) fn make_source(source: &Path, workload: WorkloadSize) -> Result<(), String> {
+    let write =
+        |name: &str, bytes: &[u8]| fs::write(source.join(name), bytes).map_err(with_context(name));
+    let bytes: Vec<u8> = (0..workload.large_mib << 20)
         .map(|index| (index % 251) as u8)
         .collect();
     write(LARGE, &bytes)?;
-    write(STORY, &bytes[..STORY_BYTES])?;
+    write(ARTICLE_FILE, &bytes[..STORY_BYTES])?;
     write(CHANGING, &version(0))?;
-    for folder in 0..extent.folders {
+    for folder in 0..workload.folders {
         let name = format!("{TREE}/{folder:03}");
-        fs::create_dir_all(source.join(&name)).map_err(told(&name))?;
-        for file in 0..extent.files_each {
+        fs::create_dir_all(source.join(&name)).map_err(with_context(&name))?;
+        for file in 0..workload.files_each {
             write(&format!("{name}/{file:03}"), &bytes[..SMALL_BYTES])?;
         }
     }
     Ok(())
 }
 
-/// All jobs in one world but the last two; the figures in the order of [`Job::ALL`]. `None` for
+/// All jobs in one target but the last two; the figures in the order of [`Job::ALL`]. `None` for
 /// what cannot be measured here: cold reads where the host's caches may not be dropped.
 pub(crate) fn run(
-    world: &dyn World,
-    extent: Extent,
+    target: &dyn Target,
+    workload: WorkloadSize,
     drops_caches: bool,
 ) -> Result<Vec<Option<f64>>, String> {
     let read_cold = if drops_caches {
         drop_caches()?;
-        Some(read(world, extent)?)
+        Some(read(target, workload)?)
     } else {
         None
     };
-    read(world, extent)?;
-    let read_warm = Some(read(world, extent)?.max(read(world, extent)?));
-    let random = Some(random_reads(world, extent)?);
-    let small = Some(small_reads(world, extent)?);
-    let story_read = Some(story_reads(world, extent)?);
-    let story_stat = Some(stats(world, extent)?);
+    read(target, workload)?;
+    let read_warm = Some(read(target, workload)?.max(read(target, workload)?));
+    let random = Some(random_reads(target, workload)?);
+    let small = Some(small_reads(target, workload)?);
+    let story_read = Some(article_reads(target, workload)?);
+    let story_stat = Some(stats(target, workload)?);
     if drops_caches {
         drop_caches()?;
     }
-    let walk_first = Some(walk(world, extent)?);
-    let walk_again = Some(walk(world, extent)?);
+    let walk_first = Some(walk(target, workload)?);
+    let walk_again = Some(walk(target, workload)?);
     Ok(vec![
         read_cold, read_warm, random, small, story_read, story_stat, walk_first, walk_again,
     ])
@@ -182,7 +185,7 @@ pub(crate) fn run(
 
 fn drop_caches() -> Result<(), String> {
     rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").map_err(told("drop_caches"))
+    fs::write("/proc/sys/vm/drop_caches", "3").map_err(with_context("drop_caches"))
 }
 
 fn per(start: Instant, count: usize) -> f64 {
@@ -190,90 +193,90 @@ fn per(start: Instant, count: usize) -> f64 {
 }
 
 /// MiB a second.
-fn read(world: &dyn World, extent: Extent) -> Result<f64, String> {
-    let file = world.open(LARGE)?;
+fn read(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
+    let file = target.open(LARGE)?;
     let mut buf = vec![0; SEQUENTIAL];
     let start = Instant::now();
-    for part in 0..extent.large_mib {
-        let count = world.read_at(&file, &mut buf, (part * SEQUENTIAL) as u64)?;
+    for part in 0..workload.large_mib {
+        let count = target.read_at(&file, &mut buf, (part * SEQUENTIAL) as u64)?;
         if count != SEQUENTIAL || buf[1] != ((part * SEQUENTIAL + 1) % 251) as u8 {
             return Err(format!("{LARGE}: part {part} is not what was written"));
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    world.close(file)?;
-    Ok(extent.large_mib as f64 / seconds)
+    target.close(file)?;
+    Ok(workload.large_mib as f64 / seconds)
 }
 
 /// Microseconds each.
-fn random_reads(world: &dyn World, extent: Extent) -> Result<f64, String> {
-    let file = world.open(LARGE)?;
+fn random_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
+    let file = target.open(LARGE)?;
     let mut buf = vec![0; 4096];
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     let start = Instant::now();
-    for _ in 0..extent.reads {
+    for _ in 0..workload.reads {
         // xorshift
         word ^= word << 13;
         word ^= word >> 7;
         word ^= word << 17;
-        let page = word % (extent.large_mib as u64 * 256);
-        if world.read_at(&file, &mut buf, page * 4096)? != buf.len() {
+        let page = word % (workload.large_mib as u64 * 256);
+        if target.read_at(&file, &mut buf, page * 4096)? != buf.len() {
             return Err(format!("{LARGE}: page {page} is short"));
         }
     }
-    let each = per(start, extent.reads);
-    world.close(file)?;
+    let each = per(start, workload.reads);
+    target.close(file)?;
     Ok(each)
 }
 
 /// Microseconds each.
-fn small_reads(world: &dyn World, extent: Extent) -> Result<f64, String> {
-    let file = world.open(STORY)?;
+fn small_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
+    let file = target.open(ARTICLE_FILE)?;
     let mut buf = vec![0; 1024];
     let start = Instant::now();
-    for _ in 0..extent.reads {
-        if world.read_at(&file, &mut buf, 4096)? != buf.len() {
-            return Err(format!("{STORY}: short"));
+    for _ in 0..workload.reads {
+        if target.read_at(&file, &mut buf, 4096)? != buf.len() {
+            return Err(format!("{ARTICLE_FILE}: short"));
         }
     }
-    let each = per(start, extent.reads);
-    world.close(file)?;
+    let each = per(start, workload.reads);
+    target.close(file)?;
     Ok(each)
 }
 
-fn story_reads(world: &dyn World, extent: Extent) -> Result<f64, String> {
+fn article_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
     let mut buf = vec![0; STORY_BYTES];
     let start = Instant::now();
-    for _ in 0..extent.story_reads {
-        let file = world.open(STORY)?;
-        let count = world.read_at(&file, &mut buf, 0)?;
-        world.close(file)?;
+    for _ in 0..workload.article_reads {
+        let file = target.open(ARTICLE_FILE)?;
+        let count = target.read_at(&file, &mut buf, 0)?;
+        target.close(file)?;
         if count != STORY_BYTES {
-            return Err(format!("{STORY}: {count} bytes"));
+            return Err(format!("{ARTICLE_FILE}: {count} bytes"));
         }
     }
-    Ok(per(start, extent.story_reads))
+    Ok(per(start, workload.article_reads))
 }
 
-fn stats(world: &dyn World, extent: Extent) -> Result<f64, String> {
+fn stats(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
     let start = Instant::now();
-    for _ in 0..extent.stats {
-        if world.stat(STORY)? != STORY_BYTES as u64 {
-            return Err(format!("{STORY}: of another size"));
+    for _ in 0..workload.stats {
+        if target.stat(ARTICLE_FILE)? != STORY_BYTES as u64 {
+            return Err(format!("{ARTICLE_FILE}: of another size"));
         }
     }
-    Ok(per(start, extent.stats))
+    Ok(per(start, workload.stats))
 }
 
 /// Milliseconds of `find -ls`.
-fn walk(world: &dyn World, extent: Extent) -> Result<f64, String> {
+fn walk(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
     let start = Instant::now();
     let mut files = 0;
     let mut open = vec![TREE.to_owned()];
     while let Some(folder) = open.pop() {
-        for (name, is_directory) in world.list(&folder)? {
+        for (name, is_directory) in target.list(&folder)? {
             let path = format!("{folder}/{name}");
-            let size = world.stat(&path)?;
+            let size = target.stat(&path)?;
             if is_directory {
                 open.push(path);
             } else if size == SMALL_BYTES as u64 {
@@ -282,14 +285,14 @@ fn walk(world: &dyn World, extent: Extent) -> Result<f64, String> {
         }
     }
     let milliseconds = start.elapsed().as_secs_f64() * 1e3;
-    if files == extent.folders * extent.files_each {
+    if files == workload.folders * workload.files_each {
         Ok(milliseconds)
     } else {
         Err(format!("{files} files in the tree"))
     }
 }
 
-/// All of the same length: only times and contents tell versions apart.
+/// Returns the content of a version. All have the same length: only times and contents differ.
 fn version(number: usize) -> Vec<u8> {
     format!("version {number:08}").into_bytes()
 }
@@ -299,31 +302,32 @@ pub(crate) fn change(source: &Path, number: usize) -> Result<(), String> {
     let file = fs::OpenOptions::new()
         .write(true)
         .open(source.join(CHANGING))
-        .map_err(told(CHANGING))?;
-    std::os::unix::fs::FileExt::write_all_at(&file, &version(number), 0).map_err(told(CHANGING))
+        .map_err(with_context(CHANGING))?;
+    std::os::unix::fs::FileExt::write_all_at(&file, &version(number), 0)
+        .map_err(with_context(CHANGING))
 }
 
-/// Looks at the file that changes, until it is told to change.
-fn watch(world: &dyn World) -> Result<(), String> {
-    look(world)?;
+/// Reads the file that changes, until standard input says that it changes.
+fn watch(target: &dyn Target) -> Result<(), String> {
+    look(target)?;
     std::thread::sleep(Duration::from_millis(20));
-    look(world).map(drop)
+    look(target).map(drop)
 }
 
-/// What a reader finds who opens the file, reads and closes.
-fn look(world: &dyn World) -> Result<Vec<u8>, String> {
+/// Opens the file, reads and closes; returns the bytes.
+fn look(target: &dyn Target) -> Result<Vec<u8>, String> {
     let mut buf = vec![0; 64];
-    let file = world.open(CHANGING)?;
-    let count = world.read_at(&file, &mut buf, 0)?;
-    world.close(file)?;
+    let file = target.open(CHANGING)?;
+    let count = target.read_at(&file, &mut buf, 0)?;
+    target.close(file)?;
     buf.truncate(count);
     Ok(buf)
 }
 
-/// Whether a reader who looks without a pause finds a version before long.
-fn sees(world: &dyn World, number: usize) -> Result<bool, String> {
+/// Returns whether a reader that polls without a pause finds a version before the time limit.
+fn sees(target: &dyn Target, number: usize) -> Result<bool, String> {
     let (wanted, start) = (version(number), Instant::now());
-    while look(world)? != wanted {
+    while look(target)? != wanted {
         if start.elapsed() > UNSEEN {
             return Ok(false);
         }
@@ -331,19 +335,19 @@ fn sees(world: &dyn World, number: usize) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Milliseconds from a write by the host until a reader has it: middle and most. Nothing for who
-/// has not seen a change after seconds.
+/// Returns the milliseconds from a write by the host until a reader has it: median and longest.
+/// `None` for a reader that has not seen a change after seconds.
 pub(crate) fn changes(
-    world: &dyn World,
-    extent: Extent,
+    target: &dyn Target,
+    workload: WorkloadSize,
     source: &Path,
 ) -> Result<Vec<Option<f64>>, String> {
     let mut delays = Vec::new();
-    for number in 1..=extent.changes {
-        watch(world)?;
+    for number in 1..=workload.changes {
+        watch(target)?;
         change(source, number)?;
         let start = Instant::now();
-        if !sees(world, number)? {
+        if !sees(target, number)? {
             return Ok(vec![None, None]);
         }
         delays.push(start.elapsed().as_secs_f64() * 1e3);
@@ -363,19 +367,19 @@ pub(crate) const READY: &str = "@ready ";
 pub(crate) const SEEN: &str = "@seen ";
 pub(crate) const NOT_SEEN: &str = "@not-seen ";
 
-/// What runs in a guest, at a folder that it has mounted: all jobs; changes are the host's to make
-/// when it is told.
+/// Runs all jobs in a guest, at a folder that it has mounted. The host makes the changes when the
+/// guest requests them.
 pub(crate) fn run_in_guest(root: &Path) -> Result<(), String> {
-    let world = super::worlds::HostWorld::native(root);
-    let figures = run(&world, Extent::WHOLE, true)?;
+    let target = super::targets::HostTarget::native(root);
+    let figures = run(&target, WorkloadSize::WHOLE, true)?;
     println!(
         "{FIGURES}{}",
         serde_json::to_string(&figures).map_err(|error| error.to_string())?
     );
-    for number in 1..=Extent::WHOLE.changes {
-        watch(&world)?;
+    for number in 1..=WorkloadSize::WHOLE.changes {
+        watch(&target)?;
         println!("{READY}{number}");
-        if sees(&world, number)? {
+        if sees(&target, number)? {
             println!("{SEEN}{number}");
         } else {
             println!("{NOT_SEEN}{number}");

@@ -2,49 +2,33 @@
 //! through mounts, and in this process.
 //!
 //! ```text
-//!   mod      rounds, tables, aims
-//!   worlds   who is measured: native, folio mount, folio in process, bindfs
+//!   mod      rounds, tables, aims; options and figures are its data
+//!   targets  the contenders: native, folio mount, folio in process, bindfs
 //!   guest    the same in a virtual machine: folio share beside virtiofsd
-//!   jobs     what is done, and how long a change of the host stays unseen
+//!   jobs     the operations, and how long a change of the host stays unseen
 //! ```
 
-// What is measured is time, and the servers of others tell nobody when they are ready.
+// The scenario measures time, and the servers of other projects do not report when they are ready.
 #![allow(clippy::disallowed_methods)]
 
+mod figures;
 mod guest;
 mod jobs;
-pub(crate) mod worlds;
+mod options;
+pub(crate) mod targets;
 
 use crate::contender::find;
-use crate::report::{Report, Row, Table, Unit, Verdict, middle, owned, told};
+use crate::published::{PublishedCase, Today};
+use crate::report::{Report, Row, Table, Unit, Verdict, owned, with_context};
 use crate::run::{Run, scratch_in};
-use crate::stories::{Story, Today};
+use figures::{Figures, Measured};
 pub(crate) use jobs::run_in_guest;
-use jobs::{Extent, Job};
-use std::path::{Path, PathBuf};
+use jobs::{Job, WorkloadSize};
+pub(crate) use options::Options;
+use options::{NAME, ROUNDS};
+use std::path::Path;
 use std::process::Command;
-use worlds::{FolioWorld, HostWorld, How, World};
-
-/// What the scenario takes.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Options {
-    /// Where the folder lies; on a disk, or cold reads are none
-    #[arg(long, default_value = ".")]
-    pub(crate) dir: PathBuf,
-    /// Only contenders whose name has this in it, and the native one
-    #[arg(long)]
-    pub(crate) only: Option<String>,
-    /// In a virtual machine (QEMU), through virtiofs, beside virtiofsd
-    #[arg(long)]
-    pub(crate) guest: bool,
-    /// The virtiofsd to measure; without it, the one that is installed
-    #[arg(long, requires = "guest")]
-    pub(crate) virtiofsd: Option<PathBuf>,
-}
-
-/// The scenario.
-const NAME: &str = "shared-folder";
-const ROUNDS: u32 = 5;
+use targets::{FolioTarget, HostTarget, How, Target};
 
 /// Name, and how it sees the folder.
 const CONTENDERS: [(&str, How); 10] = [
@@ -74,35 +58,24 @@ const LIMITS: [&str; 5] = [
     "cold reads follow drop_caches, and the disk below may have a cache of its own; Folio's cache in this process is \
      not dropped, so its cold figure is a warm one after the first round",
     "in process there is no kernel between: that is what linking Folio gives a program, not a faster mount",
-    "a change is looked for by a reader who opens, reads and closes without a pause, on the same machine",
+    "a reader on the same machine looks for a change: it opens, reads and closes without a pause",
     "one reader; the mounts answer from the kernel's own memory once they are warm",
     "medians of all rounds; the change's second figure is the longest of all rounds",
 ];
-
-/// One contender's figures, in the order of the jobs; nothing where it cannot be measured or was
-/// never seen.
-struct Figures {
-    name: &'static str,
-    middle: Vec<Option<f64>>,
-    rounds: Vec<Vec<Option<f64>>>,
-}
-
-/// All contenders.
-type Measured = Vec<Figures>;
 
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = scratch_in(&options.dir)?;
     let source = folder.path().join("source");
-    std::fs::create_dir(&source).map_err(told(source.display()))?;
-    // A guest knows one extent.
-    let extent = if options.guest {
-        Extent::WHOLE
+    std::fs::create_dir(&source).map_err(with_context(source.display()))?;
+    // A guest has one workload size.
+    let workload = if options.guest {
+        WorkloadSize::WHOLE
     } else {
-        run.sized(Extent::WHOLE, Extent::QUICK)
+        run.sized(WorkloadSize::WHOLE, WorkloadSize::QUICK)
     };
-    jobs::make_source(&source, extent)?;
-    let (large, files) = (extent.large_mib, extent.folders * extent.files_each);
+    jobs::make_source(&source, workload)?;
+    let (large, files) = (workload.large_mib, workload.folders * workload.files_each);
     let what = format!(
         "{large} MiB in order and at random, {files} small files, one file again and again, changes by the host"
     );
@@ -110,11 +83,11 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let measured = if options.guest {
         guest::measure(options, run, &source, &mut report)?
     } else {
-        on_host(options, run, extent, folder.path(), &mut report)?
+        on_host(options, run, workload, folder.path(), &mut report)?
     };
     report.tables = tables(&measured);
     if !options.guest {
-        report.story = Some(story(&report));
+        report.story = Some(published_case(&report));
     }
     Ok(report)
 }
@@ -131,7 +104,7 @@ fn tables(measured: &[Figures]) -> Vec<Table> {
                 let rounds: Option<Vec<f64>> = figures
                     .rounds
                     .iter()
-                    .map(|round| round[at].map(|value| job.told(value)))
+                    .map(|round| round[at].map(|value| job.in_report_unit(value)))
                     .collect();
                 rows.extend(rounds.map(|rounds| Row::new(job.title(), figures.name, rounds)));
             }
@@ -147,10 +120,10 @@ fn tables(measured: &[Figures]) -> Vec<Table> {
 const READS: &str = "reads";
 const CALLS: &str = "again and again";
 
-fn story(report: &Report) -> Story {
+fn published_case(report: &Report) -> PublishedCase {
     let times = |job: Job, name: &str, than: &str| {
         let of = |name: &str| report.row(CALLS, job.title(), name);
-        let word = if job == Job::StoryStat {
+        let word = if job == Job::ArticleStat {
             "stats"
         } else {
             "reads"
@@ -158,16 +131,16 @@ fn story(report: &Report) -> Story {
         Today::times(&format!("{word}: {name}"), of(name), of(than))
     };
     let today = [
-        times(Job::StoryRead, MOUNT_NONE, NATIVE),
-        times(Job::StoryRead, PROCESS_NONE, PROCESS),
-        times(Job::StoryRead, "bindfs", NATIVE),
-        times(Job::StoryRead, MOUNT, NATIVE),
-        times(Job::StoryStat, MOUNT_NONE, NATIVE),
-        times(Job::StoryStat, PROCESS_NONE, PROCESS),
-        times(Job::StoryStat, "bindfs", NATIVE),
-        times(Job::StoryStat, MOUNT, NATIVE),
+        times(Job::ArticleRead, MOUNT_NONE, NATIVE),
+        times(Job::ArticleRead, PROCESS_NONE, PROCESS),
+        times(Job::ArticleRead, "bindfs", NATIVE),
+        times(Job::ArticleRead, MOUNT, NATIVE),
+        times(Job::ArticleStat, MOUNT_NONE, NATIVE),
+        times(Job::ArticleStat, PROCESS_NONE, PROCESS),
+        times(Job::ArticleStat, "bindfs", NATIVE),
+        times(Job::ArticleStat, MOUNT, NATIVE),
     ];
-    Story::new(
+    PublishedCase::new(
         "a virtual machine's shared folder was ten times slower than its rival: reads went past the page cache, and \
          every stat asked the host",
     )
@@ -178,7 +151,7 @@ fn story(report: &Report) -> Story {
 fn on_host(
     options: &Options,
     run: &Run<'_>,
-    extent: Extent,
+    workload: WorkloadSize,
     folder: &Path,
     report: &mut Report,
 ) -> Result<Measured, String> {
@@ -189,7 +162,7 @@ fn on_host(
         (true, true) => report.skip("cold reads", "a quick run leaves the host's cache alone"),
         (true, false) => {}
     }
-    let mut worlds: Vec<(&'static str, Box<dyn World>, Vec<Vec<Option<f64>>>)> = Vec::new();
+    let mut targets: Vec<(&'static str, Box<dyn Target>, Vec<Vec<Option<f64>>>)> = Vec::new();
     for (name, how) in CONTENDERS {
         if name != NATIVE
             && options
@@ -199,37 +172,37 @@ fn on_host(
         {
             continue;
         }
-        let target = folder.join(format!("mount-{}", worlds.len()));
-        match world(how, &run.folio, &source, &target) {
-            Ok(world) => worlds.push((name, world, Vec::new())),
+        let mount_point = folder.join(format!("mount-{}", targets.len()));
+        match target(how, &run.folio, &source, &mount_point) {
+            Ok(target) => targets.push((name, target, Vec::new())),
             Err(reason) => report.skip(name, reason),
         }
     }
     while run.goes_on(NAME, report.repeats, ROUNDS)? {
         let mut failed = Vec::new();
-        for turn in 0..worlds.len() {
+        for turn in 0..targets.len() {
             run.check()?;
-            let at = (turn + report.repeats as usize) % worlds.len();
-            let (name, world, rounds) = &mut worlds[at];
+            let at = (turn + report.repeats as usize) % targets.len();
+            let (name, target, rounds) = &mut targets[at];
             let figures =
-                jobs::run(&**world, extent, is_root && !run.is_quick).and_then(|mut figures| {
-                    figures.extend(jobs::changes(&**world, extent, &source)?);
+                jobs::run(&**target, workload, is_root && !run.is_quick).and_then(|mut figures| {
+                    figures.extend(jobs::changes(&**target, workload, &source)?);
                     Ok(figures)
                 });
             match figures {
                 Ok(figures) => rounds.push(figures),
                 // A mount may come and go again: its server has said why.
-                Err(reason) => failed.push((*name, world.explain(reason))),
+                Err(reason) => failed.push((*name, target.explain(reason))),
             }
         }
         for (name, reason) in failed {
             report.skip(name, reason);
-            worlds.retain(|(other, ..)| *other != name);
+            targets.retain(|(other, ..)| *other != name);
         }
         report.repeats += 1;
     }
     report.limits = owned(&LIMITS);
-    let measured: Measured = worlds
+    let measured: Measured = targets
         .into_iter()
         .map(|(name, _, rounds)| Figures::new(name, rounds))
         .collect();
@@ -237,20 +210,25 @@ fn on_host(
     Ok(measured)
 }
 
-fn world(how: How, folio: &Path, source: &Path, target: &Path) -> Result<Box<dyn World>, String> {
+fn target(
+    how: How,
+    folio: &Path,
+    source: &Path,
+    mount_point: &Path,
+) -> Result<Box<dyn Target>, String> {
     let mount = |command| {
-        HostWorld::mounted(command, target).map(|world| Box::new(world) as Box<dyn World>)
+        HostTarget::mounted(command, mount_point).map(|target| Box::new(target) as Box<dyn Target>)
     };
     match how {
-        How::Native => Ok(Box::new(HostWorld::native(source))),
-        How::InProcess(options) => Ok(Box::new(FolioWorld::new(source, options)?)),
+        How::Native => Ok(Box::new(HostTarget::native(source))),
+        How::InProcess(options) => Ok(Box::new(FolioTarget::new(source, options)?)),
         How::Mount(options) => {
             let mut command = Command::new(folio);
             command.args(["--quiet", "mount"]);
             if !options.is_empty() {
                 command.args(["-o", options]);
             }
-            command.arg(source).arg(target);
+            command.arg(source).arg(mount_point);
             mount(command)
         }
         How::Bindfs => {
@@ -258,26 +236,8 @@ fn world(how: How, folio: &Path, source: &Path, target: &Path) -> Result<Box<dyn
             if !rustix::process::geteuid().is_root() {
                 command.arg("--no-allow-other");
             }
-            command.arg("-f").arg(source).arg(target);
+            command.arg("-f").arg(source).arg(mount_point);
             mount(command)
-        }
-    }
-}
-
-impl Figures {
-    fn new(name: &'static str, rounds: Vec<Vec<Option<f64>>>) -> Self {
-        let column = |at: usize| rounds.iter().map(move |round| round[at]);
-        let middle = Job::ALL.iter().enumerate().map(|(at, job)| {
-            let values: Option<Vec<f64>> = column(at).collect();
-            values.map(|values| match job {
-                Job::ChangeSeenMost => values.into_iter().fold(0.0, f64::max),
-                _ => middle(values),
-            })
-        });
-        Self {
-            name,
-            middle: middle.collect(),
-            rounds: rounds.clone(),
         }
     }
 }
@@ -309,8 +269,8 @@ fn verdicts(rows: &[Figures]) -> Vec<Verdict> {
     for (job, what) in [
         (Job::ReadWarm, "warm reads in order"),
         (Job::RandomWarm, "warm reads at random"),
-        (Job::StoryRead, "64 KiB opened and read"),
-        (Job::StoryStat, "warm stats"),
+        (Job::ArticleRead, "64 KiB opened and read"),
+        (Job::ArticleStat, "warm stats"),
     ] {
         let aim = format!("{what} through the mount within 1.05 of the native file system's time");
         judge(aim, slower(rows, MOUNT, NATIVE, job), 1.05, " times");
@@ -326,7 +286,7 @@ fn verdicts(rows: &[Figures]) -> Vec<Verdict> {
     for (job, what) in [
         (Job::SmallWarm, "reads (1 KiB)"),
         (Job::RandomWarm, "reads (4 KiB at random)"),
-        (Job::StoryStat, "stats"),
+        (Job::ArticleStat, "stats"),
     ] {
         let aim = format!("in process, cached {what} at least 10 times as fast as uncached ones");
         judge(

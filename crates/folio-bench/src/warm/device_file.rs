@@ -1,5 +1,5 @@
-//! A device as the only file of a file system, each read of which is one of the device: what a loop
-//! device stands on.
+//! A device as the only file of a file system: each read of the file is a read of the device. It is
+//! the backing file of a loop device.
 
 use folio::block::Device;
 use folio::cache::{CacheOptions, Mapping, PageCache};

@@ -1,10 +1,10 @@
 //! The scenario `warm`: large files, and a tree of small ones, from the disk into the page cache,
 //! by `folio warm` and its rivals, beside what the disk itself can do; and an aged tree from a disk
-//! that seeks, which is modelled.
+//! that seeks, which is modeled.
 //!
 //! ```text
 //!   mod.rs      the scenario            tree.rs          files, cold, brought in by a command
-//!   seeking.rs  a disk that seeks       device_file.rs   what its loop device stands on
+//!   seeking.rs  a disk that seeks       device_file.rs   the backing file of its loop device
 //! ```
 
 mod device_file;
@@ -12,12 +12,12 @@ mod seeking;
 mod tree;
 
 use self::seeking::SeekingDisk;
-use self::tree::{LARGE_FILES, Tree, Warmer};
+use self::tree::{JOB, LARGE_FILES, Tree, Warmer};
 use crate::cache::size;
 use crate::contender::find;
 use crate::measure::Meter;
 use crate::report::{Report, Sample, Table, Unit, Verdict, owned};
-use crate::run::{Run, Way, interleave, scratch_in};
+use crate::run::{Case, Run, interleave, scratch_in};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub struct Options {
     /// Small files [default: 100000]
     #[arg(long)]
     files: Option<u64>,
-    /// Files on the modelled disk that seeks [default: 2000]
+    /// Files on the modeled disk that seeks [default: 2000]
     #[arg(long)]
     seeking_files: Option<u64>,
 }
@@ -43,25 +43,24 @@ pub struct Options {
 const NAME: &str = "warm";
 const ROUNDS: u32 = 3;
 
-const JOB: &str = "until all is in the page cache";
 const FOLIO: &str = "folio warm";
 const RESTORE: &str = "folio cache restore";
 const VMTOUCH: &str = "vmtouch -t";
 const DEVICE: &str = "the device (fio, direct)";
 const LARGE: &str = "large files";
 const SMALL: &str = "small files";
-const SEEKING: &str = "aged files on a disk that seeks (modelled SATA disk, 7200 turns a minute)";
+const SEEKING: &str = "aged files on a disk that seeks (modeled SATA disk, 7200 turns a minute)";
 
 const LIMITS: [&str; 7] = [
     "cold: the files are put out of memory one by one with POSIX_FADV_DONTNEED, checked; their names and inodes stay, so \
      the tree is found faster than after a restart",
-    "before each run another process uses as much memory and gives it back: in a virtual machine pages that nobody used \
+    "before each run another process uses as much memory and gives it back: in a virtual machine unused pages \
      may have to come from the machine's host first; fio reads into the same few pages again and again",
-    "below the disk may lie a cache that nobody here can empty",
+    "the disk may have a cache below it that this program cannot empty",
     "commands are timed as a whole, with the time that they take to start",
     "whether a disk seeks makes all the difference: on one that does, the order of reads decides",
     "the disk that seeks is a model that lets its callers wait: 1 to 17 ms a move and half a turn, 128 MiB/s, a queue of \
-     32; the kernel's ext4 lies on it by way of FUSE and a loop device",
+     32; the kernel's ext4 is on it by way of FUSE and a loop device",
     "cold, on that disk: mounted anew, so that folders and inodes have to be found as well",
 ];
 
@@ -99,13 +98,13 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         }
         let set = folder.path().join("hot-set");
         let warmers = warmers(run, vmtouch.as_deref(), tree, &set)?;
-        let mut ways: Vec<_> = warmers
+        let mut cases: Vec<_> = warmers
             .into_iter()
             .map(|warmer| tree.way(warmer, &run.folio))
             .collect();
         let device = if title == LARGE { fio(tree) } else { None };
         match (device, title == LARGE) {
-            (Some(_), _) => ways.push(Way::new(JOB, DEVICE, || {
+            (Some(_), _) => cases.push(Case::new(JOB, DEVICE, || {
                 let value = fio(tree).ok_or("fio: no figure")?;
                 Ok(Sample {
                     value,
@@ -117,7 +116,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             }
             (None, false) => {}
         }
-        let (rows, rounds) = interleave(run, &format!("warm, {title}"), &mut ways, ROUNDS)?;
+        let (rows, rounds) = interleave(run, &format!("warm, {title}"), &mut cases, ROUNDS)?;
         report.repeats = rounds;
         let base = vmtouch.is_some().then_some(VMTOUCH);
         report
@@ -187,7 +186,7 @@ fn seek(
     let warmers = warmers(run, vmtouch, &disk.borrow().tree, &folder.join("hot-set"))?;
     let way = |warmer: Warmer| {
         let disk = &disk;
-        Way::new(JOB, warmer.name, move || {
+        Case::new(JOB, warmer.name, move || {
             disk.borrow_mut().cold()?;
             let disk = disk.borrow();
             let before = disk.counters();
@@ -202,8 +201,8 @@ fn seek(
             Ok(sample)
         })
     };
-    let mut ways: Vec<_> = warmers.into_iter().map(way).collect();
-    let (rows, _) = interleave(run, "warm, a disk that seeks", &mut ways, ROUNDS)?;
+    let mut cases: Vec<_> = warmers.into_iter().map(way).collect();
+    let (rows, _) = interleave(run, "warm, a disk that seeks", &mut cases, ROUNDS)?;
     let base = vmtouch.is_some().then_some(VMTOUCH);
     report
         .tables

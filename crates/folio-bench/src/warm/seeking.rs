@@ -12,7 +12,7 @@
 use super::device_file::{DeviceFileSystem, NAME};
 use super::tree::Tree;
 use crate::ext4::hosted::{Hosted, command, kernel_missing};
-use crate::report::told;
+use crate::report::with_context;
 use folio::block::{DiskCounters, DiskModel, RawDevice, SlowDevice};
 use folio::kernel::KernelOptions;
 use folio::vfs::MountOptions;
@@ -57,11 +57,11 @@ impl SeekingDisk {
     pub(super) fn new(folder: &Path, count: u64) -> Result<Self, String> {
         let image = folder.join("aged.img");
         let bytes = make_aged(folder, &image, count)?;
-        let raw = RawDevice::open(&image, true).map_err(told(image.display()))?;
+        let raw = RawDevice::open(&image, true).map_err(with_context(image.display()))?;
         let slow = Arc::new(SlowDevice::waiting(Arc::new(raw), DiskModel::default()));
         let (export, mount_point) = (folder.join("export"), folder.join("seeking"));
         for path in [&export, &mount_point] {
-            std::fs::create_dir(path).map_err(told(path.display()))?;
+            std::fs::create_dir(path).map_err(with_context(path.display()))?;
         }
         let tree = Tree {
             folder: mount_point.join("tree"),
@@ -87,22 +87,22 @@ impl SeekingDisk {
             cache_bytes: 16 << 20,
             ..KernelOptions::default()
         });
-        let inside = MountOptions::parse("ro").map_err(told("options"))?;
+        let inside = MountOptions::parse("ro").map_err(with_context("options"))?;
         let file_system = Arc::new(DeviceFileSystem::new(self.slow.clone()));
         kernel
             .mount(file_system, "/", &inside)
-            .map_err(told("mount"))?;
+            .map_err(with_context("mount"))?;
         let mut options = folio_fuse::SessionOptions::new("folio-bench");
         for word in [QUEUE, "cache=none"] {
-            options.apply(word).map_err(told(word))?;
+            options.apply(word).map_err(with_context(word))?;
         }
         let session = folio_fuse::Session::mount(kernel, &inside, target, &options)
-            .map_err(told(target.display()))?;
+            .map_err(with_context(target.display()))?;
         let unmounter = session.unmounter();
         let server = std::thread::Builder::new().name("seeking-disk".to_owned());
         let server = server
             .spawn(move || session.serve())
-            .map_err(told("thread"))?;
+            .map_err(with_context("thread"))?;
         self.export = Some((unmounter, server));
         Ok(())
     }
@@ -118,8 +118,8 @@ impl SeekingDisk {
         let mut before = Vec::new();
         for (name, value) in QUEUE_SETTINGS {
             let path = format!("/sys/block/{device}/queue/{name}");
-            let was = std::fs::read_to_string(&path).map_err(told(&path))?;
-            std::fs::write(&path, value).map_err(told(&path))?;
+            let was = std::fs::read_to_string(&path).map_err(with_context(&path))?;
+            std::fs::write(&path, value).map_err(with_context(&path))?;
             before.push((name, chosen(&was)));
         }
         self.device = Some((device, before));
@@ -183,7 +183,7 @@ fn make_aged(folder: &Path, image: &Path, count: u64) -> Result<u64, String> {
     let hosted = Hosted::kernel(folder, mib, "nodelalloc", None)?;
     let tree = Tree::aged(&hosted.mount_point.join("tree"), count)?;
     // The mount goes with the value, and the name that it knows; the file stays.
-    std::fs::rename(hosted.image(), image).map_err(told(image.display()))?;
+    std::fs::rename(hosted.image(), image).map_err(with_context(image.display()))?;
     Ok(tree.bytes)
 }
 

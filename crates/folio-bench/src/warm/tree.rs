@@ -1,10 +1,9 @@
 //! Files in a folder, put out of memory and brought into it again by a command.
 
-use super::JOB;
 use crate::evidence::label;
 use crate::measure::{Meter, touch_memory};
-use crate::report::{Evidence, Sample, told};
-use crate::run::Way;
+use crate::report::{Evidence, Sample, with_context};
+use crate::run::Case;
 use folio_pagecache::{Scan, drop_files, survey};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,9 +14,11 @@ const FILES_IN_A_FOLDER: u64 = 200;
 /// Small files have so many bytes at least, and so many more at most.
 const SMALL_LEAST: u64 = 200;
 const SMALL_MORE: u64 = 16 << 10;
+/// The job: from cold until all files are cached.
+pub(super) const JOB: &str = "until all is in the page cache";
 /// Memory that is used before each run, at most.
 const TOUCHED_MIB_MAX: u64 = 3 << 10;
-/// Files of an aged tree lie in so many folders.
+/// Number of folders of an aged tree.
 const AGED_FOLDERS: u64 = 16;
 /// The smallest of them has so many bytes; the largest has twice this, doubled so many times.
 const AGED_LEAST: u64 = 4 << 10;
@@ -55,12 +56,14 @@ impl Tree {
         for (name, size) in files {
             let path = folder.join(name);
             let parent = path.parent().unwrap_or(folder);
-            std::fs::create_dir_all(parent).map_err(told(parent.display()))?;
-            let mut file = std::fs::File::create_new(&path).map_err(told(path.display()))?;
+            std::fs::create_dir_all(parent).map_err(with_context(parent.display()))?;
+            let mut file =
+                std::fs::File::create_new(&path).map_err(with_context(path.display()))?;
             let mut left = size as usize;
             while left > 0 {
                 let piece = &part[..left.min(part.len())];
-                std::io::Write::write_all(&mut file, piece).map_err(told(path.display()))?;
+                std::io::Write::write_all(&mut file, piece)
+                    .map_err(with_context(path.display()))?;
                 left -= piece.len();
             }
             bytes += size;
@@ -72,8 +75,8 @@ impl Tree {
         })
     }
 
-    /// `count` files as a disk has them that was in use for long: every second of those that were
-    /// written first is gone again, and as many others were written into the gaps, several at the
+    /// Makes `count` files as on a disk that was in use for long. Every second file of those written
+    /// first is unlinked again, and as many new files are written into the gaps, several at the
     /// same time.
     ///
     /// To be made where blocks are found when write(2) is called (`nodelalloc`): else the kernel
@@ -82,7 +85,7 @@ impl Tree {
         let part = filling();
         for number in 0..AGED_FOLDERS {
             let path = folder.join(number.to_string());
-            std::fs::create_dir_all(&path).map_err(told(path.display()))?;
+            std::fs::create_dir_all(&path).map_err(with_context(path.display()))?;
         }
         let path = |number| {
             folder
@@ -92,26 +95,28 @@ impl Tree {
         for number in 0..count {
             let path = path(number);
             std::fs::write(&path, &part[..aged_size(number) as usize])
-                .map_err(told(path.display()))?;
+                .map_err(with_context(path.display()))?;
         }
         sync(folder)?;
         for number in (0..count).step_by(2) {
             let path = path(number);
-            std::fs::remove_file(&path).map_err(told(path.display()))?;
+            std::fs::remove_file(&path).map_err(with_context(path.display()))?;
         }
         sync(folder)?;
         let others: Vec<u64> = (count..count + count.div_ceil(2)).collect();
         for numbers in others.chunks(AGED_AT_ONCE) {
             let opened = numbers.iter().map(|number| {
                 let path = path(*number);
-                let file = std::fs::File::create_new(&path).map_err(told(path.display()))?;
+                let file =
+                    std::fs::File::create_new(&path).map_err(with_context(path.display()))?;
                 Ok((file, &part[..aged_size(*number) as usize]))
             });
             let mut files = opened.collect::<Result<Vec<_>, String>>()?;
             while !files.is_empty() {
                 for (file, left) in &mut files {
                     let piece = &left[..left.len().min(AGED_PIECE)];
-                    std::io::Write::write_all(file, piece).map_err(told(folder.display()))?;
+                    std::io::Write::write_all(file, piece)
+                        .map_err(with_context(folder.display()))?;
                     *left = &left[piece.len()..];
                 }
                 files.retain(|(_, left)| !left.is_empty());
@@ -124,7 +129,7 @@ impl Tree {
         })
     }
 
-    /// What the files of such a tree come to.
+    /// Returns the total bytes of such a tree.
     pub(super) fn aged_bytes(count: u64) -> u64 {
         let kept = (0..count).filter(|number| number % 2 == 1);
         kept.chain(count..count + count.div_ceil(2))
@@ -132,7 +137,7 @@ impl Tree {
             .sum()
     }
 
-    /// Puts all of it out of memory, and tells which share of it is there all the same.
+    /// Drops all files from the page cache, and returns the share that stayed cached.
     pub(super) fn cold(&self) -> Result<f64, String> {
         let dropped = drop_files(
             &Scan::default(),
@@ -144,7 +149,7 @@ impl Tree {
             return Err(format!("{}: {reason}", path.display()));
         }
         self.cached()
-            .ok_or_else(|| "the kernel does not tell what is in memory".to_owned())
+            .ok_or_else(|| "the kernel does not report what is in memory".to_owned())
     }
 
     /// Which share of it is in memory.
@@ -163,14 +168,13 @@ impl Tree {
 
     /// `warmer` brings all of it in, after it was put out of memory, into pages that were in use
     /// just before.
-    pub(super) fn way<'a>(&'a self, warmer: Warmer, folio: &'a Path) -> Way<'a> {
-        Way::new(JOB, warmer.name, move || {
+    pub(super) fn way<'a>(&'a self, warmer: Warmer, folio: &'a Path) -> Case<'a> {
+        Case::new(JOB, warmer.name, move || {
             let cached_before = self.cold()?;
             touch_memory(folio, (self.bytes >> 20).clamp(16, TOUCHED_MIB_MAX))?;
             let mut sample = self.time(&warmer)?;
             let share = sample.evidence.cached_after.unwrap_or(0.0);
-            // Others on the machine may have pushed some of it out again: only what is there was
-            // brought.
+            // Other processes may have evicted some of it again: only the cached share counts.
             sample.value = share * self.bytes as f64 / f64::from(1 << 20) / sample.value.max(1e-9);
             sample.evidence.cached_before = Some(cached_before);
             sample.label = sample
@@ -243,10 +247,10 @@ fn scattered(number: u64, bound: u64) -> u64 {
     (mixed ^ mixed >> 31) % bound
 }
 
-/// All of the file system that `folder` lies on reaches the disk.
+/// Writes the whole file system of `folder` to the disk.
 fn sync(folder: &Path) -> Result<(), String> {
-    let opened = std::fs::File::open(folder).map_err(told(folder.display()))?;
-    rustix::fs::syncfs(opened).map_err(told(folder.display()))
+    let opened = std::fs::File::open(folder).map_err(with_context(folder.display()))?;
+    rustix::fs::syncfs(opened).map_err(with_context(folder.display()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The contenders' worlds: the same host folder as it is, through a mount, and in this process.
+//! The targets: the same host folder as it is, through a mount, and in this process.
 
-use super::told;
 use crate::measure::Said;
+use crate::report::with_context;
 use folio::kernel::KernelOptions;
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::{FileType, MountOptions};
@@ -32,7 +32,7 @@ pub(crate) enum How {
 }
 
 /// A folder as a contender sees it. Paths are below it and begin without a slash.
-pub(crate) trait World {
+pub(crate) trait Target {
     /// Reads from `offset` on until `buf` is full or the file ends.
     fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String>;
     fn open(&self, path: &str) -> Result<Opened, String>;
@@ -47,14 +47,14 @@ pub(crate) trait World {
     }
 }
 
-/// A file that a world has opened.
+/// A file that a target has opened.
 pub(crate) enum Opened {
     Host(File),
     Folio(Fd),
 }
 
 /// A folder of the host's, or one that is mounted.
-pub(crate) struct HostWorld {
+pub(crate) struct HostTarget {
     pub(crate) root: PathBuf,
     mount: Option<Mounted>,
 }
@@ -63,12 +63,12 @@ pub(crate) struct HostWorld {
 struct Mounted {
     server: Child,
     said: Said,
-    target: PathBuf,
+    mount_point: PathBuf,
     /// `st_dev` of the folder below.
     device_below: u64,
 }
 
-impl HostWorld {
+impl HostTarget {
     pub(crate) fn native(source: &Path) -> Self {
         Self {
             root: source.to_owned(),
@@ -77,36 +77,41 @@ impl HostWorld {
     }
 
     /// Mounts by a command that stays in the foreground, and waits until the mount is there.
-    pub(crate) fn mounted(mut command: Command, target: &Path) -> Result<Self, String> {
-        fs::create_dir_all(target).map_err(told(target.display()))?;
+    pub(crate) fn mounted(mut command: Command, mount_point: &Path) -> Result<Self, String> {
+        fs::create_dir_all(mount_point).map_err(with_context(mount_point.display()))?;
         let name = command.get_program().to_string_lossy().into_owned();
-        let before = rustix::fs::stat(target)
-            .map_err(told(target.display()))?
+        let before = rustix::fs::stat(mount_point)
+            .map_err(with_context(mount_point.display()))?
             .st_dev;
         let said = Said::by(&mut command)?;
         let server = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .map_err(told(&name))?;
+            .map_err(with_context(&name))?;
         let mut mounted = Mounted {
             server,
             said,
-            target: target.to_owned(),
+            mount_point: mount_point.to_owned(),
             device_below: before,
         };
         let start = Instant::now();
         while !mounted.is_there() {
-            if mounted.server.try_wait().map_err(told(&name))?.is_some() || start.elapsed() > READY
+            if mounted
+                .server
+                .try_wait()
+                .map_err(with_context(&name))?
+                .is_some()
+                || start.elapsed() > READY
             {
                 let reason = mounted.said.explain("does not mount");
                 // Its name says nothing: it is made up for this run.
-                return Err(reason.replace(&format!("{}: ", target.display()), ""));
+                return Err(reason.replace(&format!("{}: ", mount_point.display()), ""));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(Self {
-            root: target.to_owned(),
+            root: mount_point.to_owned(),
             mount: Some(mounted),
         })
     }
@@ -121,19 +126,19 @@ impl HostWorld {
 }
 
 impl Mounted {
-    /// Whether it is. A server that is gone leaves a mount that cannot be looked at.
+    /// Returns whether the mount exists. A server that ended leaves a mount that fails every stat.
     fn is_there(&self) -> bool {
-        !rustix::fs::stat(&self.target).is_ok_and(|found| found.st_dev == self.device_below)
+        !rustix::fs::stat(&self.mount_point).is_ok_and(|found| found.st_dev == self.device_below)
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         let flags = rustix::mount::UnmountFlags::DETACH;
-        if self.is_there() && rustix::mount::unmount(&self.target, flags).is_err() {
+        if self.is_there() && rustix::mount::unmount(&self.mount_point, flags).is_err() {
             let helper = Command::new("fusermount3")
                 .arg("-uz")
-                .arg(&self.target)
+                .arg(&self.mount_point)
                 .stderr(Stdio::null())
                 .status();
             let _ = helper;
@@ -150,16 +155,16 @@ impl Drop for Mounted {
     }
 }
 
-impl World for HostWorld {
+impl Target for HostTarget {
     fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String> {
         let Opened::Host(file) = file else {
-            return Err("a file of another world".to_owned());
+            return Err("a file of another target".to_owned());
         };
         let mut done = 0;
         while done < buf.len() {
             match file
                 .read_at(&mut buf[done..], offset + done as u64)
-                .map_err(told("read"))?
+                .map_err(with_context("read"))?
             {
                 0 => break,
                 count => done += count,
@@ -171,7 +176,7 @@ impl World for HostWorld {
     fn open(&self, path: &str) -> Result<Opened, String> {
         File::open(self.path(path))
             .map(Opened::Host)
-            .map_err(told(path))
+            .map_err(with_context(path))
     }
 
     fn close(&self, file: Opened) -> Result<(), String> {
@@ -182,14 +187,14 @@ impl World for HostWorld {
     fn stat(&self, path: &str) -> Result<u64, String> {
         fs::symlink_metadata(self.path(path))
             .map(|found| found.len())
-            .map_err(told(path))
+            .map_err(with_context(path))
     }
 
     fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(self.path(path)).map_err(told(path))? {
-            let entry = entry.map_err(told(path))?;
-            let is_directory = entry.file_type().map_err(told(path))?.is_dir();
+        for entry in fs::read_dir(self.path(path)).map_err(with_context(path))? {
+            let entry = entry.map_err(with_context(path))?;
+            let is_directory = entry.file_type().map_err(with_context(path))?.is_dir();
             names.push((
                 entry.file_name().to_string_lossy().into_owned(),
                 is_directory,
@@ -207,23 +212,23 @@ impl World for HostWorld {
 }
 
 /// The folder in a kernel of this process.
-pub(crate) struct FolioWorld {
+pub(crate) struct FolioTarget {
     process: Process,
     _kernel: Arc<Kernel>,
 }
 
-impl FolioWorld {
+impl FolioTarget {
     pub(crate) fn new(source: &Path, options: &str) -> Result<Self, String> {
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: CACHE_BYTES,
             ..KernelOptions::default()
         });
-        let options = MountOptions::parse(options).map_err(told(options))?;
+        let options = MountOptions::parse(options).map_err(with_context(options))?;
         kernel
             .mount_hostfs(source, "/", &options)
-            .map_err(told("folio"))?;
+            .map_err(with_context("folio"))?;
         let process = kernel.process(Credentials::root());
-        process.chdir("/").map_err(told("folio"))?;
+        process.chdir("/").map_err(with_context("folio"))?;
         Ok(Self {
             process,
             _kernel: kernel,
@@ -231,25 +236,27 @@ impl FolioWorld {
     }
 }
 
-impl World for FolioWorld {
+impl Target for FolioTarget {
     fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String> {
         let Opened::Folio(fd) = file else {
-            return Err("a file of another world".to_owned());
+            return Err("a file of another target".to_owned());
         };
-        self.process.pread(*fd, buf, offset).map_err(told("read"))
+        self.process
+            .pread(*fd, buf, offset)
+            .map_err(with_context("read"))
     }
 
     fn open(&self, path: &str) -> Result<Opened, String> {
         self.process
             .open(path, OpenFlags::default(), 0)
             .map(Opened::Folio)
-            .map_err(told(path))
+            .map_err(with_context(path))
     }
 
     fn close(&self, file: Opened) -> Result<(), String> {
         match file {
-            Opened::Folio(fd) => self.process.close(fd).map_err(told("close")),
-            Opened::Host(_) => Err("a file of another world".to_owned()),
+            Opened::Folio(fd) => self.process.close(fd).map_err(with_context("close")),
+            Opened::Host(_) => Err("a file of another target".to_owned()),
         }
     }
 
@@ -257,7 +264,7 @@ impl World for FolioWorld {
         self.process
             .lstat(path)
             .map(|found| found.size_bytes)
-            .map_err(told(path))
+            .map_err(with_context(path))
     }
 
     fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String> {
@@ -265,10 +272,13 @@ impl World for FolioWorld {
         let open = self
             .process
             .open(path, OpenFlags::DIRECTORY, 0)
-            .map_err(told(path))?;
+            .map_err(with_context(path))?;
         let mut names = Vec::new();
         loop {
-            let entries = self.process.getdents(open, 1024).map_err(told(path))?;
+            let entries = self
+                .process
+                .getdents(open, 1024)
+                .map_err(with_context(path))?;
             for entry in &entries {
                 if !matches!(entry.name.as_slice(), b"." | b"..") {
                     let name = String::from_utf8_lossy(&entry.name).into_owned();
@@ -279,7 +289,7 @@ impl World for FolioWorld {
                 break;
             }
         }
-        self.process.close(open).map_err(told(path))?;
+        self.process.close(open).map_err(with_context(path))?;
         Ok(names)
     }
 }

@@ -1,7 +1,7 @@
 //! A fresh file system on a disk, mounted by a contender, and the calls that are measured on it.
 
 use super::hosted::Hosted;
-use super::told;
+use crate::report::with_context;
 use folio::block::{DiskModel, MemoryDevice, RawDevice, SlowDevice};
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
 use folio::syscall::{Credentials, Fd, OpenFlags};
@@ -16,7 +16,7 @@ const ROOT: &str = "/disk";
 /// Page cache of Folio: as the kernel's, larger than anything written here.
 const CACHE_BYTES: u64 = 3 << 30;
 
-/// Who works on which disk.
+/// A file system, and the disk that it works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Contender {
     /// Folio on a model of a SATA disk, with these mount options.
@@ -44,7 +44,7 @@ pub(crate) struct Own {
 }
 
 /// A mounted file system.
-pub(crate) enum Stand {
+pub(crate) enum Fixture {
     Own(Own),
     Host(Hosted, Option<OwnedFd>),
 }
@@ -77,7 +77,7 @@ impl Contender {
     }
 
     /// Makes the file system and mounts it.
-    pub(crate) fn stand(&self, folder: &Path, size_mib: u64) -> Result<Stand, String> {
+    pub(crate) fn make_fixture(&self, folder: &Path, size_mib: u64) -> Result<Fixture, String> {
         let with_defaults = |options: &str| {
             if options.is_empty() {
                 "defaults".to_owned()
@@ -98,20 +98,20 @@ impl Contender {
                     },
                 };
                 let memory = Arc::new(MemoryDevice::new(size_mib << 20));
-                format_ext4(&*memory, &FormatOptions::default()).map_err(told("format"))?;
-                Own::new(SlowDevice::waiting(memory, model), None, options).map(Stand::Own)
+                format_ext4(&*memory, &FormatOptions::default()).map_err(with_context("format"))?;
+                Own::new(SlowDevice::waiting(memory, model), None, options).map(Fixture::Own)
             }
             Self::FolioReal(options) => {
                 let path = folder.join("folio.img");
                 let _ = std::fs::remove_file(&path);
-                let image =
-                    RawDevice::create(&path, size_mib << 20).map_err(told(path.display()))?;
-                format_ext4(&image, &FormatOptions::default()).map_err(told("format"))?;
+                let image = RawDevice::create(&path, size_mib << 20)
+                    .map_err(with_context(path.display()))?;
+                format_ext4(&image, &FormatOptions::default()).map_err(with_context("format"))?;
                 // Only counts.
                 let disk = SlowDevice::new(Arc::new(image), DiskModel::default());
-                Own::new(disk, Some(path), options).map(Stand::Own)
+                Own::new(disk, Some(path), options).map(Fixture::Own)
             }
-            Self::Kernel(options) => Stand::host(Hosted::kernel(
+            Self::Kernel(options) => Fixture::host(Hosted::kernel(
                 folder,
                 size_mib,
                 &with_defaults(options),
@@ -119,14 +119,14 @@ impl Contender {
             )?),
             Self::KernelLimited(options) => {
                 let rate = DiskModel::default().media_bytes_per_s;
-                Stand::host(Hosted::kernel(
+                Fixture::host(Hosted::kernel(
                     folder,
                     size_mib,
                     &with_defaults(options),
                     Some(rate),
                 )?)
             }
-            Self::Fuse2fs => Stand::host(Hosted::fuse2fs(folder, size_mib)?),
+            Self::Fuse2fs => Fixture::host(Hosted::fuse2fs(folder, size_mib)?),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Contender {
 impl Own {
     fn new(disk: SlowDevice, image: Option<PathBuf>, options: &str) -> Result<Self, String> {
         let disk = Arc::new(disk);
-        let options = MountOptions::parse(options).map_err(told("options"))?;
+        let options = MountOptions::parse(options).map_err(with_context("options"))?;
         let (kernel, process, dir) = mount(&disk, &options)?;
         Ok(Self {
             kernel,
@@ -154,7 +154,7 @@ impl Own {
 
     fn unmount(&mut self) -> Result<(), String> {
         if self.process.take().is_some() {
-            self.kernel.unmount(ROOT).map_err(told("unmount"))?;
+            self.kernel.unmount(ROOT).map_err(with_context("unmount"))?;
         }
         Ok(())
     }
@@ -169,22 +169,22 @@ fn mount(
         ..KernelOptions::default()
     });
     let process = kernel.process(Credentials::root());
-    process.mkdir(ROOT, 0o755).map_err(told(ROOT))?;
+    process.mkdir(ROOT, 0o755).map_err(with_context(ROOT))?;
     kernel
         .mount_ext4(disk.clone(), ROOT, options)
-        .map_err(told("mount"))?;
+        .map_err(with_context("mount"))?;
     let dir = process
         .open(ROOT, OpenFlags::DIRECTORY, 0)
-        .map_err(told(ROOT))?;
+        .map_err(with_context(ROOT))?;
     Ok((kernel, process, dir))
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, String> {
     rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(told(path.display()))
+        .map_err(with_context(path.display()))
 }
 
-impl Stand {
+impl Fixture {
     fn host(hosted: Hosted) -> Result<Self, String> {
         let dir = open_dir(&hosted.mount_point)?;
         Ok(Self::Host(hosted, Some(dir)))
@@ -199,14 +199,14 @@ impl Stand {
                 own.process()?
                     .openat(own.dir, name, flags, 0o644)
                     .map(Handle::Own)
-                    .map_err(told(name))
+                    .map_err(with_context(name))
             }
             Self::Host(_, dir) => {
                 let mut flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
                 flags.set(OFlags::TRUNC, truncates == Truncates::Yes);
                 let dir = dir.as_ref().ok_or("not mounted")?;
                 let opened = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644));
-                opened.map(Handle::Host).map_err(told(name))
+                opened.map(Handle::Host).map_err(with_context(name))
             }
         }
     }
@@ -214,7 +214,9 @@ impl Stand {
     /// close(2).
     pub(crate) fn close(&self, handle: Handle) -> Result<(), String> {
         match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => own.process()?.close(fd).map_err(told("close")),
+            (Self::Own(own), Handle::Own(fd)) => {
+                own.process()?.close(fd).map_err(with_context("close"))
+            }
             _ => Ok(()),
         }
     }
@@ -225,9 +227,9 @@ impl Stand {
             (Self::Own(own), Handle::Own(fd)) => own
                 .process()?
                 .pwrite(*fd, bytes, offset)
-                .map_err(told("write"))?,
+                .map_err(with_context("write"))?,
             (_, Handle::Host(fd)) => {
-                rustix::io::pwrite(fd, bytes, offset).map_err(told("write"))?
+                rustix::io::pwrite(fd, bytes, offset).map_err(with_context("write"))?
             }
             _ => 0,
         };
@@ -249,8 +251,10 @@ impl Stand {
             (Self::Own(own), Handle::Own(fd)) => own
                 .process()?
                 .pread(*fd, bytes, offset)
-                .map_err(told("read")),
-            (_, Handle::Host(fd)) => rustix::io::pread(fd, bytes, offset).map_err(told("read")),
+                .map_err(with_context("read")),
+            (_, Handle::Host(fd)) => {
+                rustix::io::pread(fd, bytes, offset).map_err(with_context("read"))
+            }
             _ => Ok(0),
         }
     }
@@ -258,8 +262,10 @@ impl Stand {
     /// fsync(2).
     pub(crate) fn fsync(&self, handle: &Handle) -> Result<(), String> {
         match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => own.process()?.fsync(*fd).map_err(told("fsync")),
-            (_, Handle::Host(fd)) => rustix::fs::fsync(fd).map_err(told("fsync")),
+            (Self::Own(own), Handle::Own(fd)) => {
+                own.process()?.fsync(*fd).map_err(with_context("fsync"))
+            }
+            (_, Handle::Host(fd)) => rustix::fs::fsync(fd).map_err(with_context("fsync")),
             _ => Ok(()),
         }
     }
@@ -279,10 +285,10 @@ impl Stand {
             Self::Own(own) => own
                 .process()?
                 .unlinkat(own.dir, name, Default::default())
-                .map_err(told(name)),
+                .map_err(with_context(name)),
             Self::Host(_, dir) => {
                 let dir = dir.as_ref().ok_or("not mounted")?;
-                rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(told(name))
+                rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(with_context(name))
             }
         }
     }
@@ -294,11 +300,11 @@ impl Stand {
                 let flags = folio::vfs::RenameFlags::empty();
                 own.process()?
                     .renameat2(own.dir, from, own.dir, to, flags)
-                    .map_err(told(from))
+                    .map_err(with_context(from))
             }
             Self::Host(_, dir) => {
                 let dir = dir.as_ref().ok_or("not mounted")?;
-                rustix::fs::renameat(dir, from, dir, to).map_err(told(from))
+                rustix::fs::renameat(dir, from, dir, to).map_err(with_context(from))
             }
         }
     }
@@ -306,9 +312,9 @@ impl Stand {
     /// syncfs(2).
     pub(crate) fn sync(&self) -> Result<(), String> {
         match self {
-            Self::Own(own) => own.process()?.syncfs(own.dir).map_err(told("sync")),
+            Self::Own(own) => own.process()?.syncfs(own.dir).map_err(with_context("sync")),
             Self::Host(_, dir) => {
-                rustix::fs::syncfs(dir.as_ref().ok_or("not mounted")?).map_err(told("sync"))
+                rustix::fs::syncfs(dir.as_ref().ok_or("not mounted")?).map_err(with_context("sync"))
             }
         }
     }
@@ -346,7 +352,7 @@ impl Stand {
             Self::Own(own) => {
                 own.unmount()?;
                 if let Some(path) = &own.image {
-                    std::fs::remove_file(path).map_err(told(path.display()))?;
+                    std::fs::remove_file(path).map_err(with_context(path.display()))?;
                 }
             }
             Self::Host(_, dir) => drop(dir.take()),
@@ -364,7 +370,8 @@ pub(crate) enum Truncates {
 
 /// The host writes what it has of an image, and forgets it.
 fn forget_image(path: &Path) -> Result<(), String> {
-    let file = std::fs::File::open(path).map_err(told(path.display()))?;
-    file.sync_all().map_err(told(path.display()))?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(told(path.display()))
+    let file = std::fs::File::open(path).map_err(with_context(path.display()))?;
+    file.sync_all().map_err(with_context(path.display()))?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .map_err(with_context(path.display()))
 }

@@ -1,27 +1,27 @@
-//! The five stories that Folio comes from: what each of them published, and what is measured beside
-//! it today.
+//! The five published cases that Folio comes from: the figures of each article, and today's figures
+//! beside them.
 
-use crate::report::{Row, Unit};
+use crate::rows::{Row, Unit};
 use serde::{Deserialize, Serialize};
 
-/// A story's figures.
+/// The figures of one article.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Story {
+pub(crate) struct PublishedCase {
     pub(crate) title: String,
-    pub(crate) figures: Vec<StoryFigure>,
+    pub(crate) figures: Vec<PublishedFigure>,
 }
 
-/// One figure of a story, and today's.
+/// One published figure, and today's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct StoryFigure {
-    /// What was measured.
+pub(crate) struct PublishedFigure {
+    /// The quantity.
     pub(crate) what: String,
     pub(crate) unit: Unit,
     pub(crate) published: f64,
     pub(crate) today: Vec<Today>,
 }
 
-/// A figure of today's.
+/// A figure that this run measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Today {
     pub(crate) contender: String,
@@ -30,8 +30,8 @@ pub(crate) struct Today {
     pub(crate) most: f64,
 }
 
-impl Story {
-    /// A story without figures.
+impl PublishedCase {
+    /// Returns a case without figures.
     pub(crate) fn new(title: &str) -> Self {
         Self {
             title: title.to_owned(),
@@ -48,7 +48,7 @@ impl Story {
         today: [Option<Today>; N],
     ) -> Self {
         let today = today.into_iter().flatten().collect();
-        self.figures.push(StoryFigure {
+        self.figures.push(PublishedFigure {
             what: what.to_owned(),
             unit,
             published,
@@ -89,15 +89,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_measured_is_not_shown() {
+    fn unmeasured_figures_are_left_out() {
         let row = |rounds: &[f64]| Row::new("job", "x", rounds.to_vec());
         let (slow, quick, none) = (row(&[8.0, 10.0, 12.0]), row(&[1.0, 2.0]), row(&[]));
         let times = Today::times("x", Some(&slow), Some(&quick)).expect("measured");
         assert_eq!((times.least, times.most), (4.0, 12.0));
         assert!(Today::times("x", Some(&slow), Some(&none)).is_none());
         assert!(Today::times("x", None, Some(&quick)).is_none());
-        let story =
-            Story::new("t").with("w", Unit::Times, 10.0, [None, Today::of("y", Some(&quick))]);
+        let story = PublishedCase::new("t").with(
+            "w",
+            Unit::Times,
+            10.0,
+            [None, Today::of("y", Some(&quick))],
+        );
         assert_eq!(story.figures[0].today.len(), 1);
     }
 }

@@ -1,7 +1,7 @@
-//! The contenders' worlds: the same file in Folio's ramfs, in the kernel's tmpfs and in bare
+//! The contenders' targets: the same file in Folio's ramfs, in the kernel's tmpfs and in bare
 //! memory.
 
-use super::told;
+use crate::report::with_context;
 use crate::run::scratch_in;
 use folio::kernel::KernelOptions;
 use folio::syscall::{AT_FDCWD, Credentials, Fd, OpenFlags};
@@ -12,7 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
-/// The file that jobs work on, in the world's folder and again four components deep.
+/// The file that jobs work on, in the target's folder and again four components deep.
 pub(crate) const FILE: &str = "file";
 pub(crate) const DEEP_FILE: &str = "a/b/c/file";
 const FOLDERS: [&str; 3] = ["a", "a/b", "a/b/c"];
@@ -20,21 +20,21 @@ const FOLDERS: [&str; 3] = ["a", "a/b", "a/b/c"];
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const PART: usize = 1 << 20;
 
-/// One part of the file's bytes: no zeros, so that nobody makes holes.
+/// Returns one part of the file's bytes: no zeros, so that no contender makes holes.
 fn part() -> Vec<u8> {
     (0..PART).map(|index| (index % 253) as u8 + 1).collect()
 }
 
 /// Folio, with the file in a file system that lives in its page cache.
-pub(crate) struct FolioWorld {
+pub(crate) struct FolioTarget {
     pub(crate) process: Process,
     pub(crate) dir: Fd,
     pub(crate) file: Fd,
 }
 
-impl FolioWorld {
+impl FolioTarget {
     /// A ramfs with a file of `set_bytes`. `Kernel::mount_tmpfs` has its place here: one more
-    /// mount, one more world.
+    /// mount, one more target.
     pub(crate) fn new(set_bytes: u64) -> Result<Self, String> {
         let cache_bytes = set_bytes + set_bytes / 8 + (64 << 20);
         let kernel = Kernel::new(KernelOptions {
@@ -43,37 +43,41 @@ impl FolioWorld {
         });
         let process = kernel.process(Credentials::root());
         for folder in FOLDERS {
-            process.mkdir(folder, 0o755).map_err(told("folio"))?;
+            process
+                .mkdir(folder, 0o755)
+                .map_err(with_context("folio"))?;
         }
         let open = |name| process.openat(AT_FDCWD, name, OpenFlags::CREAT | OpenFlags::RDWR, 0o644);
         process
-            .close(open(DEEP_FILE).map_err(told("folio"))?)
-            .map_err(told("folio"))?;
-        let file = open(FILE).map_err(told("folio"))?;
+            .close(open(DEEP_FILE).map_err(with_context("folio"))?)
+            .map_err(with_context("folio"))?;
+        let file = open(FILE).map_err(with_context("folio"))?;
         let dir = process
             .open("/", OpenFlags::DIRECTORY, 0)
-            .map_err(told("folio"))?;
+            .map_err(with_context("folio"))?;
         fill(set_bytes, |bytes, offset| {
-            process.pwrite(file, bytes, offset).map_err(told("folio"))
+            process
+                .pwrite(file, bytes, offset)
+                .map_err(with_context("folio"))
         })?;
         Ok(Self { process, dir, file })
     }
 }
 
 /// The kernel, with the file in one of its tmpfs.
-pub(crate) struct KernelWorld {
+pub(crate) struct KernelTarget {
     pub(crate) dir: OwnedFd,
     pub(crate) file: OwnedFd,
     /// Removes the folder at the end.
     _folder: tempfile::TempDir,
 }
 
-impl KernelWorld {
+impl KernelTarget {
     /// A folder below `dir`, with a file of `set_bytes`.
     pub(crate) fn new(dir: &Path, set_bytes: u64) -> Result<Self, String> {
         let folder = scratch_in(dir)?;
         for name in FOLDERS {
-            std::fs::create_dir(folder.path().join(name)).map_err(told(name))?;
+            std::fs::create_dir(folder.path().join(name)).map_err(with_context(name))?;
         }
         let mode = Mode::from_raw_mode(0o644);
         let root = rustix::fs::open(
@@ -81,7 +85,7 @@ impl KernelWorld {
             OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         );
-        let root = root.map_err(told(folder.path().display()))?;
+        let root = root.map_err(with_context(folder.path().display()))?;
         let open = |name| {
             rustix::fs::openat(
                 &root,
@@ -90,10 +94,10 @@ impl KernelWorld {
                 mode,
             )
         };
-        drop(open(DEEP_FILE).map_err(told(DEEP_FILE))?);
-        let file = open(FILE).map_err(told(FILE))?;
+        drop(open(DEEP_FILE).map_err(with_context(DEEP_FILE))?);
+        let file = open(FILE).map_err(with_context(FILE))?;
         fill(set_bytes, |bytes, offset| {
-            rustix::io::pwrite(&file, bytes, offset).map_err(told(FILE))
+            rustix::io::pwrite(&file, bytes, offset).map_err(with_context(FILE))
         })?;
         Ok(Self {
             dir: root,
@@ -119,7 +123,7 @@ fn fill(
     Ok(())
 }
 
-/// Whether `dir` lies on a tmpfs, by statfs(2).
+/// Returns whether `dir` is on a tmpfs, by statfs(2).
 pub(crate) fn is_tmpfs(dir: &Path) -> bool {
     rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == TMPFS_MAGIC)
 }
@@ -141,13 +145,13 @@ pub(crate) struct Memory {
 
 // SAFETY: it owns its mapping, and hands out nothing but a raw pointer.
 unsafe impl Send for Memory {}
-// SAFETY: as above; who writes through the pointer keeps to a part of its own.
+// SAFETY: as above; each thread that writes through the pointer keeps to a part of its own.
 unsafe impl Sync for Memory {}
 
 impl Memory {
     /// `len_bytes` of memory, every page of it touched.
     pub(crate) fn new(len_bytes: u64) -> Result<Self, String> {
-        let len_bytes = usize::try_from(len_bytes).map_err(told("memory"))?;
+        let len_bytes = usize::try_from(len_bytes).map_err(with_context("memory"))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping wherever the kernel likes.
         let start = unsafe {
@@ -158,7 +162,7 @@ impl Memory {
                 MapFlags::PRIVATE,
             )
         };
-        let start = start.map_err(told("memory"))?;
+        let start = start.map_err(with_context("memory"))?;
         let memory = Self {
             start: start.cast::<u8>(),
             len_bytes,
@@ -174,21 +178,21 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Where byte `offset` lies.
+    /// Returns the address of byte `offset`.
     pub(crate) fn at(&self, offset: u64) -> *mut u8 {
         self.start.wrapping_add(offset as usize)
     }
 
     /// All of it, for the one thread that has it.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: mapped, initialised, and borrowed mutably for as long as the slice lives.
+        // SAFETY: mapped, initialized, and borrowed mutably for as long as the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len_bytes) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody can name it any more.
+        // SAFETY: this value owns the mapping, and no other reference to it is left.
         let _ = unsafe { munmap(self.start.cast::<c_void>(), self.len_bytes) };
     }
 }

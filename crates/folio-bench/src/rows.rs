@@ -1,0 +1,249 @@
+//! Rows of a report: the figures of one contender at one job, their unit, their spread and the
+//! evidence for them.
+
+use crate::measure::Cost;
+use serde::{Deserialize, Serialize};
+
+/// What figures count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Unit {
+    #[serde(rename = "s")]
+    Seconds,
+    #[serde(rename = "MiB/s")]
+    MibPerSecond,
+    #[serde(rename = "/s")]
+    PerSecond,
+    /// Of all, from 0 to 1.
+    #[serde(rename = "share")]
+    Share,
+    /// A multiple of another figure.
+    #[serde(rename = "times")]
+    Times,
+}
+
+/// One contender at one job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) job: String,
+    pub(crate) contender: String,
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+    pub(crate) rounds: Vec<f64>,
+    /// The median as a multiple of the base's.
+    #[serde(default)]
+    pub(crate) ratio: Option<f64>,
+    /// What the figure is, where it is not what its job says: the speed of memory, say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) label: Option<String>,
+    #[serde(default)]
+    pub(crate) evidence: Evidence,
+}
+
+/// Evidence collected beside the clock; medians of the rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Evidence {
+    /// Share of the files' bytes in the kernel's page cache before the clock ran, and after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cached_before: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cached_after: Option<f64>,
+    /// Bytes from devices and to them, as the kernel counts them for the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) device_read_bytes: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) device_written_bytes: Option<f64>,
+    /// User and system seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_seconds: Option<f64>,
+    /// Largest resident set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resident_kib: Option<f64>,
+    /// Voluntary context switches for each operation: waits for another thread or process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) switches: Option<f64>,
+    /// Seeks of a modeled disk's head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seeks: Option<f64>,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sample {
+    pub(crate) value: f64,
+    pub(crate) evidence: Evidence,
+    pub(crate) label: Option<&'static str>,
+}
+
+/// The median; 0 of nothing.
+pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => values[len / 2],
+        len => f64::midpoint(values[len / 2 - 1], values[len / 2]),
+    }
+}
+
+impl Unit {
+    /// Whether more is better.
+    pub(crate) fn is_rate(self) -> bool {
+        matches!(self, Self::MibPerSecond | Self::PerSecond | Self::Share)
+    }
+
+    /// What its figures are, and which are good.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Seconds => "time, less is better",
+            Self::MibPerSecond => "MiB/s, more is better",
+            Self::PerSecond => "a second, more is better",
+            Self::Share => "share of all, more is better",
+            Self::Times => "times, less is better",
+        }
+    }
+
+    /// A figure with its unit, in about three digits.
+    pub(crate) fn figure(self, value: f64) -> String {
+        let digits = |value: f64| match value.abs() {
+            value if value >= 100.0 => 0,
+            value if value >= 10.0 => 1,
+            _ => 2,
+        };
+        if value == 0.0 {
+            return "0".to_owned();
+        }
+        let (value, unit) = match self {
+            Self::Seconds => match value.abs() {
+                size if size >= 1.0 => (value, " s"),
+                size if size >= 1e-3 => (value * 1e3, " ms"),
+                size if size >= 1e-6 => (value * 1e6, " us"),
+                _ => (value * 1e9, " ns"),
+            },
+            Self::MibPerSecond => (value, " MiB/s"),
+            Self::PerSecond => (value, "/s"),
+            Self::Share => return format!("{value:.3}"),
+            Self::Times => (value, " times"),
+        };
+        format!("{value:.digits$}{unit}", digits = digits(value))
+    }
+}
+
+impl Row {
+    /// The median and spread of rounds.
+    pub(crate) fn new(
+        job: impl Into<String>,
+        contender: impl Into<String>,
+        rounds: Vec<f64>,
+    ) -> Self {
+        let bound = |most: fn(f64, f64) -> f64| rounds.iter().copied().reduce(most).unwrap_or(0.0);
+        let (least, most) = (bound(f64::min), bound(f64::max));
+        Self {
+            job: job.into(),
+            contender: contender.into(),
+            median: middle(rounds.clone()),
+            least,
+            most,
+            rounds,
+            ratio: None,
+            label: None,
+            evidence: Evidence::default(),
+        }
+    }
+
+    /// Of commands.
+    pub(crate) fn of_costs(job: &str, contender: &str, costs: &[Cost]) -> Self {
+        let mut row = Self::new(
+            job,
+            contender,
+            costs.iter().map(|cost| cost.seconds).collect(),
+        );
+        row.evidence.cpu_seconds =
+            Some(middle(costs.iter().map(|cost| cost.cpu_seconds).collect()));
+        row.evidence.resident_kib = costs
+            .iter()
+            .map(|cost| cost.resident_kib as f64)
+            .reduce(f64::max);
+        row
+    }
+
+    /// Of measurements with evidence.
+    pub(crate) fn of_samples(job: &str, contender: &str, samples: &[Sample]) -> Self {
+        let mut row = Self::new(
+            job,
+            contender,
+            samples.iter().map(|sample| sample.value).collect(),
+        );
+        row.evidence = Evidence::middle(samples);
+        row.label = samples
+            .iter()
+            .find_map(|sample| sample.label)
+            .map(str::to_owned);
+        row
+    }
+}
+
+impl Evidence {
+    /// The medians of what was seen.
+    fn middle(samples: &[Sample]) -> Self {
+        let of = |field: fn(&Self) -> Option<f64>| {
+            let seen: Vec<f64> = samples
+                .iter()
+                .filter_map(|sample| field(&sample.evidence))
+                .collect();
+            (!seen.is_empty()).then(|| middle(seen))
+        };
+        Self {
+            cached_before: of(|seen| seen.cached_before),
+            cached_after: of(|seen| seen.cached_after),
+            device_read_bytes: of(|seen| seen.device_read_bytes),
+            device_written_bytes: of(|seen| seen.device_written_bytes),
+            cpu_seconds: of(|seen| seen.cpu_seconds),
+            resident_kib: of(|seen| seen.resident_kib),
+            switches: of(|seen| seen.switches),
+            seeks: of(|seen| seen.seeks),
+        }
+    }
+
+    /// All of it in words; empty if nothing was seen.
+    pub(crate) fn words(&self) -> String {
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let mib = |bytes: f64| format!("{:.1} MiB", bytes / f64::from(1 << 20));
+        let mut words = Vec::new();
+        match (self.cached_before, self.cached_after) {
+            (Some(before), Some(after)) => {
+                words.push(format!(
+                    "cached {} before, {} after",
+                    percent(before),
+                    percent(after)
+                ));
+            }
+            (Some(share), None) | (None, Some(share)) => {
+                words.push(format!("cached {}", percent(share)))
+            }
+            (None, None) => {}
+        }
+        words.extend(
+            self.device_read_bytes
+                .map(|bytes| format!("{} from the device", mib(bytes))),
+        );
+        words.extend(
+            self.device_written_bytes
+                .map(|bytes| format!("{} to the device", mib(bytes))),
+        );
+        words.extend(
+            self.cpu_seconds
+                .map(|seconds| format!("cpu {}", Unit::Seconds.figure(seconds))),
+        );
+        words.extend(
+            self.resident_kib
+                .map(|kib| format!("{:.0} MiB resident", kib / 1024.0)),
+        );
+        words.extend(self.seeks.map(|count| format!("{count:.0} seeks")));
+        words.extend(
+            self.switches
+                .map(|count| format!("{count:.1} switches each")),
+        );
+        words.join(", ")
+    }
+}
