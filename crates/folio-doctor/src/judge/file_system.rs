@@ -229,7 +229,7 @@ fn with_tries(check: Check, tries: &[Flush<'_>], what: &str, own: &FileSystem) -
             after.describe(),
             before.describe()
         ));
-        let delayed = |state: &crate::probe::rewrite::State| {
+        let delayed = |state: &crate::probe::written_state::State| {
             state.blocks.as_ref().ok().map(|found| found.delayed_bytes)
         };
         for (name, number) in [
@@ -298,7 +298,8 @@ mod tests {
     use crate::judge::scene::{faults, healthy};
     use crate::probe::blocks::Blocks;
     use crate::probe::rename::Rename;
-    use crate::probe::rewrite::{Rewrite, State, Try};
+    use crate::probe::rewrite::{Rewrite, Try};
+    use crate::probe::written_state::State;
     use crate::{Facts, Layer, Step, Verdict};
 
     const LEN: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! The answer to stat(2): from the kernel's memory, or from a server each time.
 
-use super::{Fact, switches};
+use super::fact::{Fact, switches};
 use crate::text::reason;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::Serialize;

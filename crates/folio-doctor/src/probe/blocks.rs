@@ -1,6 +1,6 @@
 //! The extents of a file on its file system, from FIEMAP.
 
-use super::Fact;
+use super::fact::Fact;
 use crate::text::reason;
 use folio_pagecache::{Extent, extents};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Disk images: which of their bytes have a place already, so that a first write need not find one.
 
-use super::Fact;
+use super::fact::Fact;
 use crate::text::reason;
 use folio::block::{self, Allocation, OpenOptions};
 use serde::Serialize;

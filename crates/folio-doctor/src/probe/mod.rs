@@ -2,6 +2,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod blocks;
+mod fact;
 pub(crate) mod image;
 pub(crate) mod layers;
 pub(crate) mod memory;
@@ -9,9 +10,14 @@ pub(crate) mod mounts;
 pub(crate) mod reads;
 pub(crate) mod rename;
 pub(crate) mod rewrite;
+pub(crate) mod written_state;
+
+pub use self::fact::Fact;
+use self::fact::RESIDENCY_HIDDEN;
 
 use self::attributes::Attributes;
 use self::blocks::Blocks;
+use self::fact::unmapped;
 use self::image::ImageFacts;
 use self::layers::Step;
 use self::memory::{During, Pressure};
@@ -25,9 +31,6 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-/// Something that was found out, or why it was not.
-pub type Fact<T> = Result<T, String>;
 
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -158,20 +161,6 @@ impl Facts {
     }
 }
 
-/// Reason for unknown residency without ownership or write permission.
-pub(crate) const RESIDENCY_HIDDEN: &str =
-    "the kernel reports residency only to the owner and to users with write permission";
-
-fn unmapped(error: &io::Error) -> String {
-    match error
-        .raw_os_error()
-        .map(rustix::io::Errno::from_raw_os_error)
-    {
-        Some(rustix::io::Errno::NODEV) => "the file cannot be mapped into memory".to_owned(),
-        _ => format!("the kernel does not report it: {}", reason(error)),
-    }
-}
-
 fn kind(metadata: &Metadata) -> Kind {
     let file_type = metadata.file_type();
     if file_type.is_file() {
@@ -201,21 +190,4 @@ fn open(path: &Path) -> io::Result<File> {
     let opened = rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty());
     let opened = opened.or_else(|_| rustix::fs::open(path, flags, Mode::empty()));
     Ok(File::from(opened?))
-}
-
-/// Returns the voluntary context switches of this thread so far: each is a wait.
-pub(crate) fn switches() -> Fact<u64> {
-    use nix::sys::resource::{UsageWho, getrusage};
-    let usage =
-        getrusage(UsageWho::RUSAGE_THREAD).map_err(|error| format!("getrusage: {error}"))?;
-    u64::try_from(usage.voluntary_context_switches())
-        .map_err(|_| "getrusage: a negative count".to_owned())
-}
-
-/// Nanoseconds that this thread has been on a processor.
-pub(crate) fn cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    (time.tv_sec as u64)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(time.tv_nsec as u64)
 }

@@ -1,6 +1,6 @@
 //! Two reads of the same part of a file: the source of the bytes, and the cost.
 
-use super::{Fact, RESIDENCY_HIDDEN, cpu_ns, switches, unmapped};
+use super::fact::{Fact, RESIDENCY_HIDDEN, cpu_ns, switches, unmapped};
 use crate::text::reason;
 use folio_pagecache::{ResidencyReport, residency_of};
 use rustix::fs::{Mode, OFlags};

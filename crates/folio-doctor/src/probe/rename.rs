@@ -1,8 +1,8 @@
 //! The rename probe: how a file system treats a written file that replaces another by rename(2),
 //! tried on temporary files.
 
-use super::Fact;
-use super::rewrite::{LEN, State, TRIES};
+use super::fact::Fact;
+use super::written_state::{LEN, State, TRIES};
 use crate::text::reason;
 use std::fs::{self, File, Permissions};
 use std::io;

@@ -1,11 +1,10 @@
 //! The rewrite probe: how a file system treats a file that is truncated, written again and closed,
 //! tried on an unnamed file.
 
-use super::Fact;
-use super::blocks::{self, Blocks};
+use super::fact::Fact;
 use super::rename::{self, Rename};
-use crate::text::{bytes, reason};
-use folio_pagecache::{ResidencyReport, residency};
+use super::written_state::{LEN, State, TRIES};
+use crate::text::reason;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -14,10 +13,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// Written each time.
-pub(super) const LEN: usize = 1 << 20;
-/// Writeback of the kernel's own may come in between; most of the tries decide.
-pub(super) const TRIES: usize = 5;
 /// Small writes that are timed.
 const WRITES: u64 = 8;
 /// Bytes of such a write.
@@ -43,17 +38,6 @@ pub struct Try {
     pub fresh_closed: State,
     /// Truncated, written again and closed.
     pub rewritten_closed: State,
-}
-
-/// Where what was written is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
-    /// By FIEMAP.
-    pub blocks: Fact<Blocks>,
-    /// Changed and not being written, by cachestat(2).
-    pub dirty_bytes: Option<u64>,
-    /// Being written, by cachestat(2).
-    pub writeback_bytes: Option<u64>,
 }
 
 /// Writes into an unnamed file in `folder`. The kernel frees it with the last descriptor, however
@@ -106,54 +90,6 @@ fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
         OFlags::WRONLY | OFlags::CLOEXEC | flags,
         Mode::empty(),
     )?))
-}
-
-impl State {
-    pub(super) fn of(file: &File) -> Self {
-        let (dirty_bytes, writeback_bytes) = match residency(file) {
-            Ok(ResidencyReport::Known(found)) => (found.dirty_bytes, found.writeback_bytes),
-            _ => (None, None),
-        };
-        Self {
-            blocks: blocks::probe(file, LEN as u64),
-            dirty_bytes,
-            writeback_bytes,
-        }
-    }
-
-    /// Returns whether the written bytes are still in memory only; `None` if unknown.
-    ///
-    /// Btrfs reports extents once the write has ended, and clean pages once it has begun: either
-    /// suffices.
-    pub(crate) fn waits(&self) -> Option<bool> {
-        let half = LEN as u64 / 2;
-        let is_delayed = self
-            .blocks
-            .as_ref()
-            .ok()
-            .map(|found| found.delayed_bytes >= half);
-        let is_dirty = self.dirty_bytes.map(|dirty| dirty >= half);
-        match (is_delayed, is_dirty) {
-            (None, None) => None,
-            _ => Some(is_delayed != Some(false) && is_dirty != Some(false)),
-        }
-    }
-
-    /// Describes the state, as far as it is known.
-    pub(crate) fn describe(&self) -> String {
-        let delayed = self
-            .blocks
-            .as_ref()
-            .ok()
-            .map(|found| (found.delayed_bytes, "without a place"));
-        let dirty = self.dirty_bytes.map(|count| (count, "dirty"));
-        let writeback = self.writeback_bytes.map(|count| (count, "in writeback"));
-        let parts = [delayed, dirty, writeback].into_iter().flatten();
-        parts
-            .map(|(count, what)| format!("{} {what}", bytes(count)))
-            .collect::<Vec<_>>()
-            .join(", ")
-    }
 }
 
 /// Writes of 4 KiB, each synced: into holes, then over the same.
@@ -264,6 +200,7 @@ pub(crate) fn flushes_at_rename(tries: &[Rename]) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::blocks::Blocks;
 
     fn state(delayed: u64, dirty_bytes: Option<u64>) -> State {
         let size_bytes = LEN as u64;

@@ -6,8 +6,8 @@
 //!                base
 //! ```
 //!
-//! Neighbors: all layers above, no layer below. No I/O. The only state is that of RCU ([`rcu`]) and
-//! the slots of threads ([`thread_slots`]).
+//! Neighbors: all layers above, no layer below. No I/O. The only state is that of RCU (`rcu`) and
+//! the slots of threads (`thread_slots`).
 //!
 //! Lock order: a registry of thread slots, or RCU's deferred drops; never both, and no other lock
 //! under either.

@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The files from page_cache.rs down, and writeback.rs, see a mapping only as a
-//! [`page_owner::PageOwner`]; owner_glue.rs implements it.
+//! `page_owner::PageOwner`; owner_glue.rs implements it.
 //!
 //! Boundary: pages, dirtiness and the file's size (`i_size`) belong to the cache; block mapping,
 //! space and attributes to the file system. The cache knows no file system and no device; below it

@@ -42,7 +42,7 @@
 //! `Ext4Inode::state`; `Ext4::orphans`; `Volume::superblock`; `Volume::space`; metadata pages. The
 //! lists of inodes in `Ext4` and `Volume::first_error` are leaves: nothing is locked, and no inode
 //! dropped, while one is held. A thread within an operation never waits for a commit, and a commit
-//! drops no inode without names ([`Ext4::retire`]).
+//! drops no inode without names (`Ext4::retire`).
 //!
 //! Invariants:
 //! 1. A block is reserved (`Space::reserve`) before a page that needs it becomes dirty.
