@@ -108,7 +108,7 @@ impl BaseImage {
         let seed = if has_seed {
             u32_at(&bytes, 1024 + 0x270)
         } else {
-            super::seal::crc32c(!0, &bytes[1024 + 0x68..1024 + 0x78])
+            crc32c(!0, &bytes[1024 + 0x68..1024 + 0x78])
         };
         let mut base = Self {
             bytes,
@@ -302,4 +302,9 @@ fn fill(device: Arc<dyn Device>) {
     kernel
         .unmount("/disk")
         .expect("the base image can be unmounted");
+}
+
+/// Returns the crc32c register without inversion, as in ext4 and jbd2.
+pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    !::crc32c::crc32c_append(!seed, bytes)
 }

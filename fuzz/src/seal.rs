@@ -1,11 +1,6 @@
 //! The update of ext4's checksums after damage. Source: the kernel's ext4 documentation.
 
-use super::base::{BaseImage, ImageStructure, StructureClass, u16_at, u32_at};
-
-/// Returns the crc32c register without inversion, as in ext4 and jbd2.
-pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    !::crc32c::crc32c_append(!seed, bytes)
-}
+use super::base::{BaseImage, ImageStructure, StructureClass, crc32c, u16_at, u32_at};
 
 fn put(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
