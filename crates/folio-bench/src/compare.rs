@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// What became of a row.
+/// The change of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Change {
@@ -15,7 +15,7 @@ pub(crate) enum Change {
     Worse,
     /// The spreads overlap.
     WithinSpread,
-    /// One round has no spread, so nothing can be said.
+    /// One round has no spread, so there is no verdict.
     Unknown,
 }
 
@@ -45,10 +45,10 @@ pub struct Comparison {
     warnings: Vec<String>,
 }
 
-/// What a row is found by.
+/// Key of a row.
 type Key = (String, String, String, String);
 
-/// Sets `new` beside `old`.
+/// Compares `new` with `old`.
 pub fn compare(old: &Results, new: &Results) -> Comparison {
     let (old_rows, new_rows) = (rows(old), rows(new));
     let words = |key: &Key| format!("{}, {}, {}, {}", key.0, key.1, key.2, key.3);
@@ -130,7 +130,7 @@ fn warnings(old: &Results, new: &Results) -> Vec<String> {
 }
 
 impl Comparison {
-    /// Whether some row has become worse, beyond the spread.
+    /// Returns whether a row has become worse, beyond the spread.
     pub fn is_worse(&self) -> bool {
         self.rows.iter().any(|row| row.change == Change::Worse)
     }

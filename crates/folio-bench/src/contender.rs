@@ -57,7 +57,7 @@ impl Contender {
         Self::Kernel,
     ];
 
-    /// What it runs, in words.
+    /// Returns its commands, in words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::FolioRaw => "folio, raw",
@@ -83,7 +83,7 @@ impl Contender {
             .then(|| "needs root".to_owned())
     }
 
-    /// Whether it works on qcow2.
+    /// Returns whether it works on qcow2.
     pub(crate) fn is_qcow2(self) -> bool {
         self == Self::FolioQcow2
     }
@@ -216,7 +216,7 @@ fn mounted(
         .into_iter()
         .chain([mount_point.as_os_str()]);
     let is_mounted = program("mount", arguments, meter);
-    // A device in use goes away with its mount.
+    // A loop device in use is released with its mount.
     program("losetup", ["--detach", device], meter)?;
     is_mounted?;
     let worked = work(meter);

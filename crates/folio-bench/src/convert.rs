@@ -102,7 +102,7 @@ struct Bench<'a> {
 const ROUNDS: u32 = 5;
 const RIVAL: &str = "qemu-img";
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> {
     let size_mib = common.size_mib.unwrap_or_else(|| run.sized(4096, 64));
     let free = Place::of(&common.dir).free_mib;

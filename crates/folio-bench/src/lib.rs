@@ -1,4 +1,4 @@
-//! Folio's measurements, side by side with its rivals; `folio bench` is their face.
+//! Folio's measurements, side by side with its rivals; `folio bench` is their command.
 //!
 //! ```text
 //!   Scenario       the list of measurements          Run     rounds, sizes, time limit
@@ -60,7 +60,7 @@ pub use scenario::{Helper, Scenario};
 
 use std::path::PathBuf;
 
-/// What the scenarios of trees and images take.
+/// Options of the scenarios of trees and images.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// Folder for images and extracted trees; should be in memory

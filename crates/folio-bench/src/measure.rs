@@ -1,5 +1,4 @@
-//! One command: how long it took, how much processor time and how much memory; and this process
-//! itself.
+//! Resources of one command (time, processor time, memory), and of this process.
 
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -9,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What one run of a contender cost. Of several commands, times add up and memory is the largest.
+/// Cost of one run of a contender. Of several commands, times add up and memory is the largest.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Cost {
     /// Wall-clock seconds.
@@ -121,7 +120,7 @@ pub(crate) fn touch_memory(folio: &Path, mib: u64) -> Result<(), String> {
         .map(drop)
 }
 
-/// What that process does.
+/// Body of that process: writes and reads the memory.
 pub(crate) fn use_memory(mib: usize) -> Result<(), String> {
     let mut bytes = vec![0_u8; mib << 20];
     bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
@@ -136,7 +135,7 @@ pub(crate) fn use_memory(mib: usize) -> Result<(), String> {
         .ok_or_else(|| "memory forgets".to_owned())
 }
 
-/// Waits for a child of ours; its wait status, and its cost without the wall-clock time.
+/// Waits for a child process; returns its wait status, and its cost without the wall-clock time.
 fn wait(pid: u32) -> std::io::Result<(i32, Cost)> {
     let mut status = 0;
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
@@ -167,7 +166,7 @@ fn cpu_seconds(usage: &libc::rusage) -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// What this process has used so far, its own threads included (getrusage(2)).
+/// Resources that this process has used so far, its own threads included (getrusage(2)).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Used {
     /// User and system.

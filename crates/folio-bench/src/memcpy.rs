@@ -1,4 +1,4 @@
-//! The scenario `memcpy`: reads of a file in a ramfs, whose copy loop goes byte by byte or is
+//! The scenario `memcpy`: reads of a file in a ramfs, whose copy loop copies byte by byte or is
 //! memcpy.
 
 use crate::cache::jobs::{BYTES, COPY_JOBS, FOLIO, KERNEL, MEMCPY, RAMFS_BYTES};
@@ -9,7 +9,7 @@ use crate::published::{PublishedCase, Today};
 use crate::report::{Report, Unit, Verdict, owned, with_context};
 use crate::run::Run;
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
     /// Size of the file, at least 1M [default: 64M]
@@ -28,7 +28,7 @@ const TITLE: &str = "read from a ramfs";
 /// The article's job: 200 KB at a time.
 const STORY_JOB: &str = "pread-200k-seq";
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let tmpfs = find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
     let set_bytes = options

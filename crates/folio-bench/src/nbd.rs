@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Folder for the images; should be in memory
@@ -29,14 +29,14 @@ pub struct Options {
 
 const ROUNDS: u32 = 5;
 
-/// What each measurement is: size of the disk, and how long.
+/// Size of the disk, and duration of each measurement.
 #[derive(Debug, Clone, Copy)]
 struct WorkloadSize {
     size_mib: u64,
     seconds: f64,
 }
 
-/// How long a server may take until it listens.
+/// Time limit of a server until it listens.
 const READY: Duration = Duration::from_secs(20);
 
 const LIMITS: [&str; 4] = [
@@ -75,7 +75,7 @@ impl Contender {
         }
     }
 
-    /// The program beside folio that it is.
+    /// Returns the server's program; `None` for folio itself.
     fn program(self) -> Option<&'static str> {
         match self {
             Self::FolioQcow2 | Self::FolioRaw => None,
@@ -88,7 +88,7 @@ impl Contender {
         matches!(self, Self::FolioQcow2 | Self::QemuQcow2)
     }
 
-    /// The command that serves `image` at `socket`, in the foreground, for several connections.
+    /// Returns the command that serves `image` at `socket`, in the foreground, for several connections.
     fn command(self, folio: &Path, image: &Path, socket: &Path) -> Command {
         let format = if self.is_qcow2() { "qcow2" } else { "raw" };
         let program = self
@@ -117,7 +117,7 @@ impl Contender {
     }
 }
 
-/// What fio does.
+/// The jobs of fio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
     name: &'static str,
@@ -176,7 +176,7 @@ struct Sample {
     server_us: f64,
 }
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     if let Some(name) = ["fio", "qemu-img"].iter().find(|name| find(name).is_none()) {
         return Err(format!("{name} is not installed"));
@@ -252,7 +252,7 @@ fn table(
     Table::new(title, unit, Some(Contender::NbdkitRaw.name()), rows)
 }
 
-/// A raw image full of what is not zero, and the same as qcow2.
+/// Makes a raw image full of nonzero bytes, and the same as qcow2.
 fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
     let (raw, qcow2) = (folder.join("disk.raw"), folder.join("disk.qcow2"));
     let mut file = File::create(&raw).map_err(with_context(raw.display()))?;
@@ -274,7 +274,7 @@ fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
     Ok((raw, qcow2))
 }
 
-/// What a command that succeeds prints.
+/// Returns the output of a command, which must succeed.
 fn output(command: &mut Command) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

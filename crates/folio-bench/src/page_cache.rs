@@ -17,7 +17,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
     /// A folder on a real disk, for the files; without it, the system's folder for temporary files
@@ -82,7 +82,7 @@ struct Files {
     folder: tempfile::TempDir,
 }
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
     let bytes = options
@@ -202,7 +202,7 @@ impl Files {
         self.sizes.iter().sum()
     }
 
-    /// All of it, in order.
+    /// Reads all files in order.
     fn read(&self, piece: usize) -> Result<(), String> {
         let mut buf = vec![0; piece];
         for path in &self.paths {
@@ -212,7 +212,7 @@ impl Files {
         Ok(())
     }
 
-    /// Which page of which file a number at random means.
+    /// Maps a random number to a file and to the offset of a page in it.
     fn page(&self, drawn: u64) -> (usize, u64) {
         let mut at = drawn % (self.bytes() / PAGE as u64) * PAGE as u64;
         for (file, size) in self.sizes.iter().enumerate() {
@@ -293,6 +293,37 @@ fn reads<'a>(
     cases
 }
 
+/// Reads `count` pages at random through the kernel.
+fn read_pages(files: &Files, count: u64) -> Result<(), String> {
+    let (mut word, mut buf) = (SEED, vec![0; PAGE]);
+    for _ in 0..count {
+        let (file, offset) = files.page(draw(&mut word));
+        files.open[file]
+            .read_exact_at(&mut buf, offset)
+            .map_err(with_context("read"))?;
+    }
+    Ok(())
+}
+
+/// Reads the same pages through Folio.
+fn folio_read_pages(target: &FolioTarget, files: &Files, count: u64) -> Result<(), String> {
+    let names = files
+        .paths
+        .iter()
+        .map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+    let open = names
+        .map(|name| target.open(&name))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (mut word, mut buf) = (SEED, vec![0; PAGE]);
+    for _ in 0..count {
+        let (file, offset) = files.page(draw(&mut word));
+        if target.read_at(&open[file], &mut buf, offset)? != PAGE {
+            return Err(format!("a short page at {offset}"));
+        }
+    }
+    open.into_iter().try_for_each(|file| target.close(file))
+}
+
 /// Pages at random; seconds for each.
 fn pages<'a>(
     files: &'a Files,
@@ -304,46 +335,19 @@ fn pages<'a>(
     let sample = move |(seconds, evidence): (f64, Evidence), is_cold| Sample {
         value: seconds / count as f64,
         evidence,
-        // Pages that are asked for twice come from the device once.
+        // Pages that are read twice come from the device once.
         label: label(
             count.min(files.bytes() / PAGE as u64) * PAGE as u64 / 4,
             evidence,
             is_cold,
         ),
     };
-    let by_kernel = move |files: &Files| {
-        let (mut word, mut buf) = (SEED, vec![0; PAGE]);
-        for _ in 0..count {
-            let (file, offset) = files.page(draw(&mut word));
-            files.open[file]
-                .read_exact_at(&mut buf, offset)
-                .map_err(with_context("read"))?;
-        }
-        Ok(())
-    };
-    let by_folio = move |target: &FolioTarget| {
-        let names = files
-            .paths
-            .iter()
-            .map(|path| path.file_name().unwrap_or_default().to_string_lossy());
-        let open = names
-            .map(|name| target.open(&name))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (mut word, mut buf) = (SEED, vec![0; PAGE]);
-        for _ in 0..count {
-            let (file, offset) = files.page(draw(&mut word));
-            if target.read_at(&open[file], &mut buf, offset)? != PAGE {
-                return Err(format!("a short page at {offset}"));
-            }
-        }
-        open.into_iter().try_for_each(|file| target.close(file))
-    };
     let mut cases = Vec::new();
     if is_disk {
         cases.push(Case::new(RANDOM_COLD, KERNEL, move || {
             forget(&files.open)?;
             Ok(sample(
-                watched(&files.open, count, || by_kernel(files))?,
+                watched(&files.open, count, || read_pages(files, count))?,
                 true,
             ))
         }));
@@ -351,7 +355,9 @@ fn pages<'a>(
             let target = FolioTarget::new(files.folder.path(), "")?;
             forget(&files.open)?;
             Ok(sample(
-                watched(&files.open, count, || by_folio(&target))?,
+                watched(&files.open, count, || {
+                    folio_read_pages(&target, files, count)
+                })?,
                 true,
             ))
         }));
@@ -359,32 +365,35 @@ fn pages<'a>(
     cases.push(Case::new(RANDOM_WARM, KERNEL, move || {
         files.read(EXTENT)?;
         Ok(sample(
-            watched(&files.open, count, || by_kernel(files))?,
+            watched(&files.open, count, || read_pages(files, count))?,
             false,
         ))
     }));
     cases.extend(in_tmpfs.map(|files| {
         Case::new(RANDOM_WARM, IN_TMPFS, move || {
             Ok(sample(
-                watched(&files.open, count, || by_kernel(files))?,
+                watched(&files.open, count, || read_pages(files, count))?,
                 false,
             ))
         })
     }));
     cases.push(Case::new(RANDOM_WARM, FOLIO, move || {
         folio_read(folio, files)?;
-        Ok(sample(watched(&[], count, || by_folio(folio))?, false))
+        Ok(sample(
+            watched(&[], count, || folio_read_pages(folio, files, count))?,
+            false,
+        ))
     }));
     cases
 }
 
-/// Ways to bring all of it into the page cache before a database starts.
+/// Returns the cases that bring all files into the page cache before a database starts.
 fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Case<'a>> {
-    let way = |name: &str, bring: Box<dyn Fn() -> Result<(), String> + 'a>| {
+    let case = |name: &str, bring: Box<dyn Fn() -> Result<(), String> + 'a>| {
         Case::new(WARM_UP, name, move || {
             forget(&files.open)?;
             let (value, evidence) = watched(&files.open, 0, &bring)?;
-            // Less may have come in than was asked for: say so.
+            // Fewer pages than requested may be cached: the label reports it.
             let is_whole = cached_share(&files.open).is_none_or(|share| share > 0.99);
             let label = (!is_whole).then_some("it ended before all was there");
             Ok(Sample {
@@ -395,15 +404,15 @@ fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Case<'a>> {
         })
     };
     let mut cases = vec![
-        way("cat", Box::new(|| files.read(128 << 10))),
-        way(
+        case("cat", Box::new(|| files.read(128 << 10))),
+        case(
             "8 KiB at a time, as in the article",
             Box::new(|| files.read(STORY_READ)),
         ),
-        way("folio warm", Box::new(|| folio_warm(files))),
+        case("folio warm", Box::new(|| folio_warm(files))),
     ];
     match find("vmtouch") {
-        Some(program) => cases.push(way(
+        Some(program) => cases.push(case(
             "vmtouch -t",
             Box::new(move || {
                 let options = ["-q", "-t"].map(OsStr::new).into_iter();

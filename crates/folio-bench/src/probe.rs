@@ -1,4 +1,4 @@
-//! The scenarios `read`, `stat` and `write`: what a path of the user's does, cold and warm, beside
+//! The scenarios `read`, `stat` and `write`: calls on a path of the user's, cold and warm, beside
 //! the device and memory.
 
 use crate::cache::size;
@@ -64,7 +64,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// The file, or regular files below the folder until there are `limit` bytes.
+    /// Opens the file, or regular files below the folder until they have `limit` bytes.
     fn open(path: &Path, limit: u64) -> Result<Self, String> {
         let mut tree = Self {
             files: Vec::new(),
@@ -101,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// All of it in order, in pieces of 1 MiB; `flags` beside those of reading.
+    /// Reads all files in order, in pieces of 1 MiB, with `flags` added to those of open.
     fn read(&self, limit: u64, flags: OFlags) -> Result<(), String> {
         let mut buf = Aligned::new(PIECE);
         for path in &self.paths {
@@ -228,7 +228,22 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
         rows,
     ));
     let reads = run.sized(SMALL_READS, 20);
-    let at_random = |is_cold: bool| {
+    let mut cases = reads_at_random(tree, limit, reads);
+    let (rows, _) = interleave(run, "read, at random", &mut cases, ROUNDS)?;
+    report.tables.push(Table::new(
+        "4 KiB at random",
+        Unit::Seconds,
+        Some("cold"),
+        rows,
+    ));
+    report.limits = owned(&READ_LIMITS);
+    Ok(report)
+}
+
+/// Returns the cases of small reads at random, `reads` in each round.
+fn reads_at_random(tree: &Tree, limit: u64, reads: u64) -> Vec<Case<'_>> {
+    let bytes = tree.bytes;
+    let at_random = move |is_cold: bool| {
         move || {
             if is_cold {
                 forget(&tree.files)?
@@ -249,19 +264,10 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
             })
         }
     };
-    let mut cases = vec![
+    vec![
         Case::new("4 KiB at random", "cold", at_random(true)),
         Case::new("4 KiB at random", "warm", at_random(false)),
-    ];
-    let (rows, _) = interleave(run, "read, at random", &mut cases, ROUNDS)?;
-    report.tables.push(Table::new(
-        "4 KiB at random",
-        Unit::Seconds,
-        Some("cold"),
-        rows,
-    ));
-    report.limits = owned(&READ_LIMITS);
-    Ok(report)
+    ]
 }
 
 const DIRECT: &str = "O_DIRECT";
@@ -364,6 +370,34 @@ fn tree_paths(folder: &Path, most: usize) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
+/// Returns the cases of small overwrites at random, `syncs` in each round.
+fn overwrites(path: &Path, pieces: u64, syncs: u64) -> Vec<Case<'_>> {
+    vec![
+        Case::new(
+            "4 KiB over old ones, at random",
+            "and fdatasync",
+            move || {
+                let (seconds, evidence) =
+                    watched(&[], syncs, || overwritten(path, pieces, syncs, true))?;
+                Ok(Sample {
+                    value: seconds / syncs as f64,
+                    evidence,
+                    label: None,
+                })
+            },
+        ),
+        Case::new("4 KiB over old ones, at random", "no sync", move || {
+            let (seconds, evidence) =
+                watched(&[], syncs, || overwritten(path, pieces, syncs, false))?;
+            Ok(Sample {
+                value: seconds / syncs as f64,
+                evidence,
+                label: Some("memory speed: nothing is synced"),
+            })
+        }),
+    ]
+}
+
 /// Measures writes in a folder, to a file of its own.
 pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = &options.path;
@@ -421,30 +455,7 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
     ));
     written(path, pieces, OFlags::empty(), true)?;
     let syncs = run.sized(SYNCS, 3);
-    let mut cases = vec![
-        Case::new(
-            "4 KiB over old ones, at random",
-            "and fdatasync",
-            move || {
-                let (seconds, evidence) =
-                    watched(&[], syncs, || overwritten(path, pieces, syncs, true))?;
-                Ok(Sample {
-                    value: seconds / syncs as f64,
-                    evidence,
-                    label: None,
-                })
-            },
-        ),
-        Case::new("4 KiB over old ones, at random", "no sync", move || {
-            let (seconds, evidence) =
-                watched(&[], syncs, || overwritten(path, pieces, syncs, false))?;
-            Ok(Sample {
-                value: seconds / syncs as f64,
-                evidence,
-                label: Some("memory speed: nothing is synced"),
-            })
-        }),
-    ];
+    let mut cases = overwrites(path, pieces, syncs);
     let (rows, _) = interleave(run, "write, at random", &mut cases, ROUNDS)?;
     report.tables.push(Table::new(
         "time of each",

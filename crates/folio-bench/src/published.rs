@@ -39,7 +39,7 @@ impl PublishedCase {
         }
     }
 
-    /// Adds a published figure with those of today that were measured.
+    /// Adds a published figure with the figures that this run measured.
     pub(crate) fn with<const N: usize>(
         mut self,
         what: &str,
@@ -59,7 +59,7 @@ impl PublishedCase {
 }
 
 impl Today {
-    /// A row's figure.
+    /// Returns a row's figure.
     pub(crate) fn of(contender: &str, row: Option<&Row>) -> Option<Self> {
         let row = row?;
         Some(Self {

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How much to take.
+/// Limits of the copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Fewer files than this is an error.

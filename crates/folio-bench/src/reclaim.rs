@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Accesses per trace [default: 2000000]
@@ -108,7 +108,7 @@ fn gaps(rows: &[Row], traces: &[Trace]) -> Vec<String> {
         .collect()
 }
 
-/// A store of zeros that counts what it is asked for.
+/// A store of zeros that counts its requests.
 #[derive(Default)]
 struct Zeros {
     page_count: AtomicU64,
@@ -143,7 +143,7 @@ fn by_folio(trace: &Trace, cache_pages: usize, notes: &mut Vec<String>) -> Resul
     let store = Arc::new(Zeros::default());
     let weak: Weak<dyn Store> = Arc::downgrade(&store) as Weak<dyn Store>;
     let mapping = Mapping::new(&writeback, weak, trace.page_count as u64 * STRIDE * PAGE);
-    // The question is what is kept, not what is guessed.
+    // The scenario measures eviction, not readahead.
     mapping.set_read_pattern(ReadPattern::Random);
     let mut byte = [0];
     let mut misses = 0_u64;

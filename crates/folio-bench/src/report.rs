@@ -16,14 +16,14 @@ pub struct Results {
     pub format: u32,
     /// Folio's version.
     pub folio: String,
-    /// When it ended, in UTC.
+    /// End of the run, in UTC.
     pub taken_at: String,
-    /// Whether Folio was compiled to be measured.
+    /// Whether Folio was compiled with optimization.
     #[serde(rename = "is_optimised")]
     pub is_optimized: bool,
-    /// Whether everything was small, to see that it runs.
+    /// Whether all sizes were small: a check that everything runs.
     pub is_quick: bool,
-    /// What was measured on.
+    /// The machine of the run.
     pub machine: Machine,
     /// One report for each scenario.
     pub scenarios: Vec<Report>,
@@ -36,7 +36,7 @@ pub struct Machine {
     pub(crate) processor: String,
     pub(crate) cores: usize,
     pub(crate) memory_mib: u64,
-    /// Whether root measured: some rows need it.
+    /// Whether the run had root's rights: some rows need them.
     pub(crate) is_root: bool,
     /// Load average of the last minute before the first round, from other processes.
     pub(crate) load: String,
@@ -56,20 +56,20 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     pub(crate) scenario: String,
-    /// What is done, in a sentence.
+    /// The work, in one sentence.
     pub(crate) what: String,
     pub(crate) place: Place,
     /// Rounds that were made.
     pub(crate) repeats: u32,
-    /// How long it took.
+    /// Duration of the scenario.
     pub(crate) seconds: f64,
     pub(crate) story: Option<PublishedCase>,
     pub(crate) tables: Vec<Table>,
     pub(crate) verdicts: Vec<Verdict>,
-    /// What could not be measured here, and why.
+    /// Rows that could not be measured here, each with the reason.
     pub(crate) not_measured: Vec<NotMeasured>,
     pub(crate) notes: Vec<String>,
-    /// What the numbers do not mean.
+    /// Limits of the figures.
     pub(crate) limits: Vec<String>,
 }
 
@@ -121,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// The facts in one line.
+    /// Returns the facts in one line.
     pub(crate) fn words(&self) -> String {
         let (kernel, cores, processor) = (&self.kernel, self.cores, &self.processor);
         let user = if self.is_root {
@@ -159,7 +159,7 @@ impl Place {
         }
     }
 
-    /// The facts in a few words.
+    /// Returns the facts in a few words.
     pub(crate) fn words(&self) -> String {
         let disk = if self.disk.is_empty() {
             String::new()
@@ -234,7 +234,7 @@ pub(crate) fn with_context<E: Display>(what: impl Display) -> impl FnOnce(E) -> 
 }
 
 impl Table {
-    /// A table with ratios to the figures of `base`.
+    /// Returns a table with ratios to the figures of `base`.
     pub(crate) fn new(
         title: impl Into<String>,
         unit: Unit,
@@ -263,7 +263,7 @@ impl Table {
         table
     }
 
-    /// A contender at a job.
+    /// Returns the row of a contender at a job.
     pub(crate) fn row(&self, job: &str, contender: &str) -> Option<&Row> {
         self.rows
             .iter()
@@ -297,7 +297,7 @@ impl Report {
         });
     }
 
-    /// A contender at a job, in the table of this title.
+    /// Returns the row of a contender at a job, in the table of this title.
     pub(crate) fn row(&self, table: &str, job: &str, contender: &str) -> Option<&Row> {
         self.tables
             .iter()

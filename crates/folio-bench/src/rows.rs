@@ -103,7 +103,7 @@ impl Unit {
         }
     }
 
-    /// A figure with its unit, in about three digits.
+    /// Formats a figure with its unit, in about three digits.
     pub(crate) fn figure(self, value: f64) -> String {
         let digits = |value: f64| match value.abs() {
             value if value >= 100.0 => 0,
@@ -130,7 +130,7 @@ impl Unit {
 }
 
 impl Row {
-    /// The median and spread of rounds.
+    /// Returns a row with the median and spread of rounds.
     pub(crate) fn new(
         job: impl Into<String>,
         contender: impl Into<String>,
@@ -151,7 +151,7 @@ impl Row {
         }
     }
 
-    /// Of commands.
+    /// Returns the row of commands.
     pub(crate) fn of_costs(job: &str, contender: &str, costs: &[Cost]) -> Self {
         let mut row = Self::new(
             job,
@@ -167,7 +167,7 @@ impl Row {
         row
     }
 
-    /// Of measurements with evidence.
+    /// Returns the row of measurements with evidence.
     pub(crate) fn of_samples(job: &str, contender: &str, samples: &[Sample]) -> Self {
         let mut row = Self::new(
             job,
@@ -184,7 +184,7 @@ impl Row {
 }
 
 impl Evidence {
-    /// The medians of what was seen.
+    /// Returns the medians of the rounds' evidence.
     fn middle(samples: &[Sample]) -> Self {
         let of = |field: fn(&Self) -> Option<f64>| {
             let seen: Vec<f64> = samples
@@ -205,7 +205,7 @@ impl Evidence {
         }
     }
 
-    /// All of it in words; empty if nothing was seen.
+    /// Returns the evidence in words; empty if there is none.
     pub(crate) fn words(&self) -> String {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         let mib = |bytes: f64| format!("{:.1} MiB", bytes / f64::from(1 << 20));

@@ -24,7 +24,7 @@ pub struct Run<'a> {
 const QUICK_ROUNDS: u32 = 2;
 
 impl<'a> Run<'a> {
-    /// A run of the command `folio`.
+    /// Returns a run of the command `folio`.
     pub fn new(folio: PathBuf, step: &'a dyn Fn(&str) -> Result<(), String>) -> Self {
         Self {
             folio,
@@ -36,7 +36,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// How often everything is measured, if nothing ends it.
+    /// Returns the number of rounds, if nothing ends the run before.
     pub(crate) fn repeats(&self, usual: u32) -> u32 {
         let usual = if self.is_quick {
             usual.min(QUICK_ROUNDS)
@@ -46,7 +46,7 @@ impl<'a> Run<'a> {
         self.repeats.unwrap_or(usual).max(1)
     }
 
-    /// Whether one more round is to be made after `done`: there is at least one, and none begins
+    /// Returns whether to make one more round after `done`: there is at least one, and none begins
     /// when the time is up.
     pub(crate) fn goes_on(&self, scenario: &str, done: u32, usual: u32) -> Result<bool, String> {
         let repeats = self.repeats(usual);
@@ -63,7 +63,7 @@ impl<'a> Run<'a> {
         (self.step)("")
     }
 
-    /// A size, or a small one.
+    /// Returns the usual size, or the small one of a quick run.
     pub(crate) fn sized<T>(&self, usual: T, quick: T) -> T {
         if self.is_quick { quick } else { usual }
     }
@@ -121,7 +121,7 @@ pub(crate) fn interleave(
     ))
 }
 
-/// A folder of the bench's own in `dir`, which goes with the value.
+/// Makes a scratch folder in `dir`, which is removed when the value drops.
 pub(crate) fn scratch_in(dir: &Path) -> Result<TempDir, String> {
     tempfile::Builder::new()
         .prefix("folio-bench-")

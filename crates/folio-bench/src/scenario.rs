@@ -59,7 +59,7 @@ pub enum Scenario {
     Convert(Common),
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
     Nbd(nbd::Options),
-    /// Which accesses Folio's page cache and known policies answer from memory
+    /// Hit ratios of Folio's page cache and of known policies
     Reclaim(reclaim::Options),
 }
 
@@ -72,10 +72,10 @@ pub enum Helper {
     /// Uses memory and gives it back
     #[command(hide = true)]
     TouchMemory {
-        /// How much
+        /// Size in MiB
         mib: usize,
     },
-    /// What of shared-folder runs in a guest
+    /// The part of shared-folder that runs in a guest
     #[command(hide = true)]
     SharedFolderGuest {
         /// The folder that is shared
@@ -157,7 +157,7 @@ impl Scenario {
     }
 }
 
-/// No round begins later than this: what is left of ten minutes is for the last one.
+/// No round begins later than this: the rest of ten minutes is for the last one.
 const ALL: Duration = Duration::from_secs(420);
 
 /// Runs the published cases in order, each with its share of the time. A case that cannot be

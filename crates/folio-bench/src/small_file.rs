@@ -19,7 +19,7 @@ const RUNS: usize = 20;
 const ROUNDS: u32 = 5;
 const RIVAL: &str = "debugfs cat, raw";
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> {
     let program = &run.folio;
     let folder = scratch_in(&common.dir)?;

@@ -1,6 +1,6 @@
-//! Traces: which page is asked for, one after the other; the same numbers on every machine.
+//! Traces: sequences of page accesses; the same numbers on every machine.
 
-/// One trace. Pages are numbered from 0, as densely as it goes.
+/// One trace. Pages are numbered from 0, as densely as possible.
 pub(crate) struct Trace {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
@@ -9,7 +9,7 @@ pub(crate) struct Trace {
     pub(crate) page_count: usize,
 }
 
-/// How long a trace is, and how large the cache.
+/// Length of a trace, and size of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkloadSize {
     pub(crate) access_count: usize,

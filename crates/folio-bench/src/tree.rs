@@ -89,7 +89,7 @@ pub(crate) fn prepare(source: &Source, folder: &Path, is_quick: bool) -> Result<
     Ok(tree)
 }
 
-/// Written in parts: a child's resident set begins as large as ours ever was.
+/// Writes in parts: a child's resident set begins at this process's largest.
 fn one_file(path: &Path, count: usize) -> io::Result<()> {
     // No run of zeros, so that no contender makes holes.
     let part: Vec<u8> = (0..1_000_000_u32)

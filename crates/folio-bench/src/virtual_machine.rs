@@ -18,15 +18,15 @@ use std::time::Duration;
 
 /// Modules of the guest's kernel, loaded with what they need.
 const MODULES: [&str; 2] = ["virtio_pci", "virtiofs"];
-/// This machine, as a guest's network has it.
+/// Address of this machine in a guest's network.
 pub const HOST_ADDRESS: &str = "10.0.2.2";
-/// What the guest calls to use its network.
+/// The commands that set up the guest's network.
 pub const START_NETWORK: &str =
     "ip link set lo up; ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up\n";
-/// Before the exit status of the script, on a line of its own.
+/// The prefix of the line with the script's exit status.
 const ENDED: &str = "@@ended ";
 
-/// Where programs are looked for; tests' PATH may lack the folders of system programs.
+/// Search path of programs; tests' PATH may lack the folders of system programs.
 const FOLDERS: [&str; 6] = [
     "/usr/local/bin",
     "/usr/bin",
@@ -40,7 +40,7 @@ const FOLDERS: [&str; 6] = [
 pub struct Guest {
     kernel: PathBuf,
     archive: Archive,
-    /// Where the kernel's modules are, and what `modules.dep` says.
+    /// Folder of the kernel's modules, and the text of `modules.dep`.
     folder: PathBuf,
     table: String,
     modules: Vec<String>,
@@ -50,19 +50,20 @@ pub struct Guest {
     reboots: bool,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// What the script said, line by line.
+    /// Output of the script, line by line.
     pub lines: Vec<String>,
     /// Its exit status; `None` if the guest ended otherwise.
     pub status: Option<i32>,
-    /// What QEMU said.
+    /// Standard error of QEMU.
     pub errors: String,
 }
 
 impl Guest {
-    /// A guest with the newest kernel of this machine that has virtiofs; else what is missing.
+    /// Returns a guest with the newest kernel of this machine that has virtiofs; the error names
+    /// what is missing.
     pub fn new() -> Result<Self, String> {
         find("qemu-system-x86_64").ok_or("needs the program qemu-system-x86_64")?;
         let busybox = find("busybox").ok_or("needs the program busybox")?;
@@ -87,7 +88,7 @@ impl Guest {
             .try_fold(bare, |guest, module| guest.module(module))
     }
 
-    /// One more module of its kernel, with what that needs.
+    /// Adds a module of the guest's kernel, with its dependencies.
     pub fn module(mut self, module: &str) -> Result<Self, String> {
         for path in
             with_dependencies(&self.table, module).ok_or(format!("needs the module {module}"))?
@@ -122,7 +123,7 @@ impl Guest {
         self
     }
 
-    /// A virtiofs device: what serves at `socket` (vhost-user), to be mounted as `tag`.
+    /// Adds a virtiofs device, mounted as `tag`: the server listens at `socket` (vhost-user).
     pub fn share(self, tag: &str, socket: &Path) -> Self {
         let socket = socket.display();
         self.device("-chardev", &format!("socket,id={tag},path={socket}"))
@@ -138,13 +139,13 @@ impl Guest {
         self
     }
 
-    /// A file in the guest's root folder tree.
+    /// Adds a file to the guest's root file system.
     pub fn file(mut self, path: &str, mode: u32, bytes: &[u8]) -> Self {
         self.archive.add(path, mode, bytes);
         self
     }
 
-    /// A program of this machine as /bin/NAME, with the libraries that it needs.
+    /// Adds a program of this machine as /bin/NAME, with the libraries that it needs.
     pub fn program(mut self, program: &Path) -> Result<Self, String> {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         self.archive
@@ -413,7 +414,7 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// The whole archive.
+    /// Returns the whole archive.
     fn finish(&mut self) -> &[u8] {
         self.entry("TRAILER!!!", 0, &[]);
         &self.bytes

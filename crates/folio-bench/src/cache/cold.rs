@@ -58,29 +58,7 @@ pub(crate) fn table(
     let image = folder.path().join("image.raw");
     make(&image, bytes).map_err(with_context("making the image"))?;
     let file = File::open(&image).map_err(with_context(image.display()))?;
-    let runs = runs(&file, bytes)?;
-    report.notes.push(format!(
-        "{JOB}: the file has {} runs in the image",
-        runs.len()
-    ));
-    let (mut folio, mut host) = (Vec::new(), Vec::new());
-    for round in 0..repeats {
-        let is_slow = folio.iter().chain(&host).any(|ns| *ns > SLOW_NS);
-        if is_slow && round >= SLOW_REPEATS {
-            report.notes.push(format!(
-                "{JOB}: only {SLOW_REPEATS} rounds, because the disk is slow"
-            ));
-            break;
-        }
-        // In turn, as everywhere.
-        if round % 2 == 0 {
-            folio.push(by_folio(&image, &file, bytes)?);
-            host.push(by_host(&file, &runs)?);
-        } else {
-            host.push(by_host(&file, &runs)?);
-            folio.push(by_folio(&image, &file, bytes)?);
-        }
-    }
+    let (folio, host) = rounds(&image, &file, bytes, repeats, report)?;
     if std::fs::OpenOptions::new()
         .write(true)
         .open(DROP_CACHES)
@@ -104,6 +82,40 @@ pub(crate) fn table(
         base: COLD_HOST,
         rows: vec![row],
     }))
+}
+
+/// Reads the file in turn by Folio and by the host; returns the nanoseconds of each round.
+fn rounds(
+    image: &Path,
+    file: &File,
+    bytes: u64,
+    repeats: u32,
+    report: &mut Report,
+) -> Result<(Vec<f64>, Vec<f64>), String> {
+    let runs = runs(file, bytes)?;
+    report.notes.push(format!(
+        "{JOB}: the file has {} runs in the image",
+        runs.len()
+    ));
+    let (mut folio, mut host) = (Vec::new(), Vec::new());
+    for round in 0..repeats {
+        let is_slow = folio.iter().chain(&host).any(|ns| *ns > SLOW_NS);
+        if is_slow && round >= SLOW_REPEATS {
+            report.notes.push(format!(
+                "{JOB}: only {SLOW_REPEATS} rounds, because the disk is slow"
+            ));
+            break;
+        }
+        // In turn, as everywhere.
+        if round % 2 == 0 {
+            folio.push(by_folio(image, file, bytes)?);
+            host.push(by_host(file, &runs)?);
+        } else {
+            host.push(by_host(file, &runs)?);
+            folio.push(by_folio(image, file, bytes)?);
+        }
+    }
+    Ok((folio, host))
 }
 
 /// Makes the image, with the file in it.
@@ -136,7 +148,7 @@ fn make(image: &Path, bytes: u64) -> folio::Result<()> {
     kernel.unmount("/disk")
 }
 
-/// Which page of the file this is, if it is one.
+/// Returns the number of this page in the file, if it is one of its pages.
 fn page_index(page: &[u8]) -> Option<u64> {
     let rest = page.strip_prefix(&MAGIC)?;
     rest.first_chunk().copied().map(u64::from_le_bytes)

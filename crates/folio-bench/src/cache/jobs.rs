@@ -7,12 +7,12 @@ use folio::syscall::{AtFlags, OpenFlags};
 use rustix::fs::{Mode, OFlags};
 use std::hint::black_box;
 
-/// What is done over and over.
+/// The operation that a job repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// pread of so many bytes.
+    /// pread of `len_bytes`.
     Read { len_bytes: u64, is_random: bool },
-    /// pwrite of so many bytes over cached ones; each thread in its own part of the file.
+    /// pwrite of `len_bytes` over cached ones; each thread in its own part of the file.
     Write { len_bytes: u64, is_random: bool },
     /// stat of a path of one component, or of four.
     Stat { is_deep: bool },
@@ -56,7 +56,7 @@ const MIB: u64 = 1 << 20;
 /// Random offsets are multiples of this, or of the length if that is less: what programs ask for.
 const ALIGNMENT: u64 = 4 * KIB;
 
-/// What is done on the set that fits the processor's caches badly or well, as it happens to.
+/// The jobs on the set of the default size, which may exceed the processor's caches.
 pub(crate) const JOBS: [Job; 20] = [
     Job {
         name: "offset",
@@ -101,14 +101,14 @@ pub(crate) const LARGE_JOB: Job = read("pread-4k-random-large", 4 * KIB, true);
 pub(crate) const WARM_JOB: Job = read("warm", MIB, false);
 /// The job that has the byte-wise copy beside it.
 const BYTE_WISE: &str = "pread-200k-seq";
-/// What the scenario memcpy reads.
+/// The reads of the scenario memcpy.
 pub(crate) const COPY_JOBS: [Job; 3] = [
     read("pread-4k-seq", 4 * KIB, false),
     read(BYTE_WISE, 200 * KIB, false),
     read("pread-1m-seq", MIB, false),
 ];
 
-/// Where the next operation begins.
+/// Offsets of the operations, in order or at random.
 struct Offsets {
     random: Option<Random>,
     first: u64,
@@ -242,7 +242,7 @@ impl Targets {
             .try_for_each(|contender| (contender.make)(0, 1)?(self.set_bytes / MIB))
     }
 
-    /// A buffer of the job's length and where to begin.
+    /// Returns a buffer of the job's length, and the offsets of its operations.
     fn transfer(&self, work: Work, index: u64, threads: u64) -> Result<(Memory, Offsets), String> {
         let (len_bytes, is_random, first, part_bytes) = match work {
             Work::Write {

@@ -30,7 +30,7 @@ const ROUNDS: u32 = 5;
 const LEAST_MS: u64 = 30;
 const QUICK_BYTES: u64 = 2 << 20;
 
-/// How much is measured: rounds, and how long each measurement lasts at least.
+/// Returns the number of rounds, and the least duration of each measurement.
 pub(crate) fn effort(run: &Run<'_>, least_ms: Option<u64>) -> Effort {
     let least = Duration::from_millis(least_ms.unwrap_or_else(|| run.sized(LEAST_MS, 0)));
     Effort {
@@ -39,7 +39,7 @@ pub(crate) fn effort(run: &Run<'_>, least_ms: Option<u64>) -> Effort {
     }
 }
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let tmpfs =
         targets::find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
@@ -146,7 +146,7 @@ pub(crate) fn make_targets(set_bytes: u64, tmpfs: &Path) -> Result<Targets, Stri
     Ok(targets)
 }
 
-/// Whether three sets fit into memory, one per contender, with some air.
+/// Checks that three sets fit into memory, one per contender, with some room to spare.
 fn room(set_bytes: u64) -> Result<(), String> {
     let text = std::fs::read_to_string("/proc/meminfo").map_err(with_context("/proc/meminfo"))?;
     let line = text

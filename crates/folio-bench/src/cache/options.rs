@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
     /// Size of the file that is read and written, at least 1M [default: 64M]
@@ -26,7 +26,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether this job was asked for.
+    /// Returns whether the options select this job.
     pub(crate) fn wants(&self, job: &str) -> bool {
         self.only
             .as_ref()

@@ -4,7 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Does so many operations, one after the other.
+/// Runs a number of operations, one after the other.
 pub(crate) type Body<'a> = Box<dyn FnMut(u64) -> Result<(), String> + Send + 'a>;
 
 /// Makes the body of the thread with the first number, of as many as the second says.
@@ -17,7 +17,7 @@ pub(crate) struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    /// A contender whose bodies `make` makes.
+    /// Returns a contender whose bodies `make` makes.
     pub(crate) fn new(
         name: &'static str,
         make: impl Fn(u64, u64) -> Result<Body<'a>, String> + 'a,
@@ -29,11 +29,11 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// How much to measure.
+/// Number of rounds, and the least duration of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
     pub(crate) repeats: u32,
-    /// How long one measurement lasts at least.
+    /// The least duration of one measurement.
     pub(crate) least: Duration,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn measure(
     Ok(entries.into_iter().map(|(_, _, rounds)| rounds).collect())
 }
 
-/// How many operations per thread take `least`.
+/// Returns the number of operations per thread that take `least`.
 fn calibrate(bodies: &mut [Body<'_>], least: Duration) -> Result<u64, String> {
     let threads = bodies.len() as f64;
     let least_ns = least.as_nanos() as f64;
@@ -125,7 +125,7 @@ fn pin(index: usize) {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A sequence of its own for every `seed`.
+    /// Returns a generator with a sequence of its own for every `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

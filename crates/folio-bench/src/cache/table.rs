@@ -7,7 +7,7 @@ use crate::report::{self, Unit, Verdict, middle};
 pub(crate) const COLD_FOLIO: &str = "folio ext4, raw image";
 pub(crate) const COLD_HOST: &str = "host, same bytes";
 
-/// What the numbers do not mean.
+/// Limits of the figures.
 pub(crate) const LIMITS: [&str; 5] = [
     "the kernel also pays for what a library does not have: the way into it and back, isolation from the caller, \
      checks of user memory, security hooks",
@@ -28,7 +28,7 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// The median and spread of `rounds_ns`.
+    /// Returns the median and spread of `rounds_ns`.
     pub(crate) fn new(contender: &'static str, rounds_ns: Vec<f64>) -> Self {
         Self {
             contender,
@@ -39,7 +39,7 @@ impl Figure {
     }
 }
 
-/// One job with so many threads.
+/// One job with a number of threads.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) job: &'static str,
@@ -52,7 +52,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A row with its ratios.
+    /// Returns a row with its ratios.
     pub(crate) fn new(job: &'static str, threads: u64, figures: Vec<Figure>) -> Self {
         let mut row = Self {
             job,
@@ -66,7 +66,7 @@ impl Row {
         row
     }
 
-    /// The figure of a contender.
+    /// Returns the figure of a contender.
     pub(crate) fn figure(&self, contender: &str) -> Option<&Figure> {
         self.figures
             .iter()
@@ -79,14 +79,14 @@ impl Row {
     }
 }
 
-/// What a row should reach.
+/// The aim of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Aim {
     /// With one thread, at least this share of bare memcpy's rate.
     OfMemcpy(f64),
-    /// With one thread, at least so many times the kernel's rate.
+    /// With one thread, at least this multiple of the kernel's rate.
     TimesKernel(f64),
-    /// With two threads, at least so many times the rate of one.
+    /// With two threads, at least this multiple of the rate of one.
     Scaling(f64),
     /// With two threads, at least 1.8 times the rate of one, or 0.95 of how bare memcpy scales.
     ScalesAsMemcpy,
@@ -98,7 +98,7 @@ pub(crate) enum Aim {
 const SCALING: f64 = 1.8;
 const SCALING_OF_MEMCPY: f64 = 0.95;
 
-/// What the rows should reach.
+/// The aims of the rows.
 pub(crate) const AIMS: [(&str, Aim); 24] = [
     ("pread-4k-random", Aim::OfMemcpy(0.9)),
     ("pread-4k-random", Aim::TimesKernel(2.5)),
@@ -127,7 +127,7 @@ pub(crate) const AIMS: [(&str, Aim); 24] = [
 ];
 
 impl Aim {
-    /// The verdict on `row`, if the aim is about it.
+    /// Returns the verdict on `row`, if the aim is about it.
     fn judge(self, row: &Row) -> Option<Verdict> {
         let scaling = |name| row.figure(name).and_then(|figure| figure.scaling);
         let (aim, figure, is_met) = match self {
@@ -208,7 +208,7 @@ impl Table {
     }
 }
 
-/// What the host does with huge pages, in its own words.
+/// Returns the host's setting of transparent huge pages, as the kernel prints it.
 pub(crate) fn huge_pages() -> String {
     let setting = |name: &str| {
         let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");

@@ -73,7 +73,7 @@ pub(crate) struct KernelTarget {
 }
 
 impl KernelTarget {
-    /// A folder below `dir`, with a file of `set_bytes`.
+    /// Makes a folder below `dir`, with a file of `set_bytes`.
     pub(crate) fn new(dir: &Path, set_bytes: u64) -> Result<Self, String> {
         let folder = scratch_in(dir)?;
         for name in FOLDERS {
@@ -183,7 +183,7 @@ impl Memory {
         self.start.wrapping_add(offset as usize)
     }
 
-    /// All of it, for the one thread that has it.
+    /// Returns all of the memory, for the one thread that has it.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: mapped, initialized, and borrowed mutably for as long as the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len_bytes) }

@@ -1,5 +1,4 @@
-//! The rounds of the ext4 scenarios: seconds, the bytes that reached the disk, and whether aims are
-//! met.
+//! The rounds of the ext4 scenarios: seconds, bytes that reached the disk, and met aims.
 
 use crate::report::{self, Evidence, Row, Sample, Unit, Verdict};
 
@@ -14,7 +13,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table without rounds.
+    /// Returns a table without rounds.
     pub(crate) fn new(title: &str, jobs: &[&'static str], contenders: Vec<String>) -> Self {
         let cells = vec![vec![Vec::new(); jobs.len()]; contenders.len()];
         Self {
@@ -39,7 +38,7 @@ impl Table {
         });
     }
 
-    /// The rows, by job.
+    /// Returns the rows, by job.
     pub(crate) fn to_report(&self, base: &str) -> report::Table {
         let mut rows = Vec::new();
         for (job, name) in self.jobs.iter().enumerate() {
@@ -51,7 +50,7 @@ impl Table {
     }
 }
 
-/// Whether `ours` takes at most the time of `theirs`, `factor` times over; `None` if one was not
+/// Returns whether `ours` takes at most `factor` times the time of `theirs`; `None` if one was not
 /// measured.
 pub(crate) fn compare(
     table: &report::Table,

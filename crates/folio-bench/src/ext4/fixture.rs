@@ -270,7 +270,7 @@ impl Fixture {
         }
     }
 
-    /// A file with these bytes, made or written anew by truncation.
+    /// Writes a file with these bytes; an existing file is truncated first.
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
         let handle = self.open(name, Truncates::Yes)?;
         if !bytes.is_empty() {
@@ -327,7 +327,7 @@ impl Fixture {
         }
     }
 
-    /// Mounts anew with empty caches, the host's of the image included.
+    /// Mounts again with empty caches, the host's cache of the image included.
     pub(crate) fn forget(&mut self) -> Result<(), String> {
         match self {
             Self::Own(own) => {

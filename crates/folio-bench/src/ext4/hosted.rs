@@ -6,7 +6,7 @@ use crate::report::with_context;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Where bytes per second of a device are limited (cgroup v1, blkio controller).
+/// File that limits the bytes per second of a device (cgroup v1, blkio controller).
 const THROTTLE: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
 
 /// A mounted image; dropping it unmounts.
@@ -111,7 +111,7 @@ impl Hosted {
         Ok(hosted)
     }
 
-    /// A fresh ext4 in `folder`, mounted by fuse2fs.
+    /// Makes a fresh ext4 in `folder`, mounted by fuse2fs.
     pub(crate) fn fuse2fs(folder: &Path, size_mib: u64) -> Result<Self, String> {
         let mut hosted = make(folder, "fuse2fs", size_mib)?;
         hosted.mount("rw")?;

@@ -16,7 +16,7 @@ pub(crate) mod rewrite;
 use crate::run::Run;
 use std::path::PathBuf;
 
-/// What the scenarios take.
+/// Options of the scenarios.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
     /// A folder on a real disk, where images lie; without it, the system's folder for temporary

@@ -27,7 +27,7 @@ const JOBS: [&str; 7] = [
 
 const ROUNDS: u32 = 3;
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = scratch_in(&options.disk_dir())?;
     let workload = WorkloadSize {
@@ -97,7 +97,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     Ok(report)
 }
 
-/// How much is done.
+/// Sizes and counts of the jobs.
 #[derive(Debug, Clone, Copy)]
 struct WorkloadSize {
     files: usize,

@@ -1,5 +1,5 @@
-//! The scenario `auto-da-alloc`: files written over and over, and what each mode of delayed
-//! allocation makes of it.
+//! The scenario `auto-da-alloc`: files rewritten again and again, in each mode of delayed
+//! allocation.
 
 use super::figures::{Table, compare};
 use super::fixture::{Contender, Fixture};
@@ -26,7 +26,7 @@ const LIMITED: &str = "128 MiB/s";
 const REAL: &str = "real disk";
 const ROUNDS: u32 = 3;
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = scratch_in(&options.disk_dir())?;
     let files = scaled(run, FILES);

@@ -52,7 +52,7 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
     Ok(Table::new(title, Unit::Seconds, Some("raw, folio"), rows))
 }
 
-/// What Folio's mkfs writes, as commands of qemu-io.
+/// Returns the writes of Folio's mkfs, as commands of qemu-io.
 pub(super) fn mkfs_as_qemu_io(size_bytes: u64) -> Result<String, String> {
     let list = Arc::new(WriteList {
         len_bytes: size_bytes,
@@ -66,7 +66,7 @@ pub(super) fn mkfs_as_qemu_io(size_bytes: u64) -> Result<String, String> {
     ))
 }
 
-/// A disk that keeps nothing but what it was asked to do.
+/// A disk that records its requests and keeps no data.
 struct WriteList {
     len_bytes: u64,
     lines: Mutex<String>,

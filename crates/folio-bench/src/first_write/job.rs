@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What is written.
+/// A job: the writes of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Job {
     /// A new ext4 whose inode tables are all written.
@@ -110,7 +110,7 @@ impl Job {
     }
 }
 
-/// Does the job and nothing else.
+/// Runs the job only.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let options = OpenOptions {
         format: Some(arguments.format),

@@ -1,4 +1,4 @@
-//! The scenario `first-write`: what the first write into an image costs beside a rewrite, in Folio
+//! The scenario `first-write`: the cost of the first write into an image beside a rewrite, in Folio
 //! and in QEMU.
 //!
 //! ```text
@@ -36,7 +36,7 @@ const LIMITS: [&str; 7] = [
     "the host's file system decides much of this: run it on yours",
 ];
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
     /// A folder on a real disk, where images lie; without it, the system's folder for temporary
@@ -51,7 +51,7 @@ pub struct Options {
     pub(crate) only: Option<Job>,
 }
 
-/// What the image was before the first write.
+/// State of the image before the first write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Qcow2,
@@ -205,12 +205,12 @@ struct Bench<'a> {
     folder: &'a Path,
     size_mib: u64,
     tools: Vec<Tool>,
-    /// How many of [`RUNS`] are made.
+    /// Number of the [`RUNS`] to make.
     runs: usize,
 }
 
 impl Bench<'_> {
-    /// All kinds and tools in turn, so that a slow minute hits all alike.
+    /// Runs all kinds and tools in turn, so that a slow minute affects all alike.
     fn measure(
         &self,
         job: Job,
@@ -262,7 +262,7 @@ impl Bench<'_> {
         Ok(tables(job, &cells, &mut report.notes))
     }
 
-    /// All runs on one image.
+    /// Measures all runs on one image.
     fn measure_cell(
         &self,
         cell: &mut Cell,
@@ -298,7 +298,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The image as it is before the first write, with nothing left for the host to write.
+    /// Makes the image as it is before the first write, with no dirty pages left in the host.
     fn create(&self, path: &Path, kind: Kind) -> Result<(), String> {
         let _ = fs::remove_file(path);
         let bytes = self.size_mib << 20;
@@ -326,7 +326,7 @@ impl Bench<'_> {
         file.sync_all().map_err(with_context(path.display()))
     }
 
-    /// One job by one tool in a process of its own.
+    /// Runs one job by one tool in a process of its own.
     fn once(
         &self,
         job: Job,
@@ -383,29 +383,39 @@ impl Bench<'_> {
                     .chain([image.as_os_str()]);
                 meter.run(program("qemu-img")?.as_os_str(), all)?;
             }
-            None => {
-                let list = self.folder.join("qemu-io.list");
-                if !list.exists() {
-                    fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?)
-                        .map_err(with_context(list.display()))?;
-                }
-                let script = r#"exec "$0" -t writeback -f "$1" "$2" <"$3""#;
-                let arguments = [
-                    OsStr::new("-c"),
-                    OsStr::new(script),
-                    program("qemu-io")?.as_os_str(),
-                    OsStr::new(format.name()),
-                    image.as_os_str(),
-                    list.as_os_str(),
-                ]
-                .map(OsStr::to_owned);
-                meter.run(OsStr::new("sh"), arguments)?;
-            }
+            None => self.mkfs_by_qemu_io(&mut meter, image, format)?,
         }
         Ok(meter.cost)
     }
 
-    /// The queue depth that qemu-img bench is quicker with, by one trial each on a fresh qcow2.
+    /// Writes what mkfs writes, by one qemu-io.
+    fn mkfs_by_qemu_io(
+        &self,
+        meter: &mut Meter,
+        image: &Path,
+        format: ImageFormat,
+    ) -> Result<(), String> {
+        let size_bytes = self.size_mib << 20;
+        let list = self.folder.join("qemu-io.list");
+        if !list.exists() {
+            fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?)
+                .map_err(with_context(list.display()))?;
+        }
+        let script = r#"exec "$0" -t writeback -f "$1" "$2" <"$3""#;
+        let arguments = [
+            OsStr::new("-c"),
+            OsStr::new(script),
+            program("qemu-io")?.as_os_str(),
+            OsStr::new(format.name()),
+            image.as_os_str(),
+            list.as_os_str(),
+        ]
+        .map(OsStr::to_owned);
+        meter.run(OsStr::new("sh"), arguments)?;
+        Ok(())
+    }
+
+    /// Returns the faster queue depth of qemu-img bench, by one trial each on a fresh qcow2.
     fn best_depth(&self, job: Job) -> Result<u32, String> {
         if job.stride(self.size_mib << 20, self.run.is_quick).is_none() {
             return Ok(1);
@@ -426,7 +436,7 @@ impl Bench<'_> {
             .map_or(1, |(_, depth)| depth))
     }
 
-    /// A qcow2 image is still one.
+    /// Checks a qcow2 image.
     fn check(&self, cell: &Cell, image: &Path) -> Result<(), String> {
         if cell.kind == Kind::Qcow2 && cell.tool == Tool::Folio && self.tools.contains(&Tool::Qemu)
         {

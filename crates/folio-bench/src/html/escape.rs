@@ -1,4 +1,4 @@
-//! Text that goes into a page: whatever it holds, it stays text.
+//! Escaped text of a page: no content of it becomes markup.
 
 use std::fmt::{self, Display, Write};
 

@@ -12,7 +12,7 @@ const GHOSTS_OFTEN: usize = 3;
 
 pub(super) struct Arc {
     capacity: usize,
-    /// How many pages seen once are wanted (p).
+    /// Target number of pages seen once (p).
     target: usize,
     lists: Lists<4>,
 }
@@ -26,7 +26,7 @@ impl Arc {
         }
     }
 
-    /// One page leaves and its name stays (REPLACE).
+    /// Evicts one page and keeps its number as a ghost (REPLACE).
     fn replace(&mut self, is_ghost_often: bool) {
         let once = self.lists.len(ONCE);
         let takes_once =

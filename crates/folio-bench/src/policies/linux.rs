@@ -29,7 +29,7 @@ impl Linux {
         }
     }
 
-    /// The active list gives way while it is the longer one; the oldest inactive page leaves.
+    /// Shrinks the active list while it is the longer one, and evicts the oldest inactive page.
     fn evict(&mut self) {
         while self.lists.len(ACTIVE) > self.lists.len(INACTIVE) {
             let Some(page) = self.lists.pop(ACTIVE) else {

@@ -6,7 +6,7 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Lists<const COUNT: usize> {
     next: Vec<u32>,
     previous: Vec<u32>,
-    /// Which list a page is in; `COUNT` for none.
+    /// The list of each page; `COUNT` for none.
     list: Vec<u8>,
     heads: [u32; COUNT],
     tails: [u32; COUNT],
@@ -26,7 +26,7 @@ impl<const COUNT: usize> Lists<COUNT> {
         }
     }
 
-    /// The list that the page is in.
+    /// Returns the list that the page is in.
     pub(super) fn list(&self, page: u32) -> Option<usize> {
         Some(usize::from(self.list[page as usize])).filter(|list| *list < COUNT)
     }
@@ -36,12 +36,12 @@ impl<const COUNT: usize> Lists<COUNT> {
         self.lens[list]
     }
 
-    /// The page that is longest in a list.
+    /// Returns the oldest page of a list.
     pub(super) fn tail(&self, list: usize) -> Option<u32> {
         Some(self.tails[list]).filter(|page| *page != NONE)
     }
 
-    /// The page that came just after this one.
+    /// Returns the page that was inserted just after this one.
     pub(super) fn newer(&self, page: u32) -> Option<u32> {
         Some(self.previous[page as usize]).filter(|page| *page != NONE)
     }

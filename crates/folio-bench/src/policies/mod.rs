@@ -18,7 +18,7 @@ mod sieve;
 
 pub(crate) use policy::Policy;
 
-/// Makes a policy for so many pages of cache and the pages that the trace names.
+/// Makes a policy from the pages of the cache, the number of pages in the trace, and the trace.
 type Make = fn(usize, usize, &[u32]) -> Box<dyn Policy>;
 
 /// All policies by name; the last one knows the future.

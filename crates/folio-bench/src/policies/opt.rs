@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 
 pub(super) struct Opt {
     capacity: usize,
-    /// For each access, when its page is asked for next; never is `u32::MAX`.
+    /// For each access, the index of the next access to its page; `u32::MAX` for none.
     next_use: Vec<u32>,
     now: usize,
-    /// When each page that is here is asked for next; 0 for pages that are not here.
+    /// The index of the next access to each cached page; 0 for pages that are not cached.
     held_until: Vec<u32>,
     held_count: usize,
     /// Next use and page; entries that `held_until` contradicts are old.

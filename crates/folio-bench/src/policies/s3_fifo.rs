@@ -8,7 +8,7 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOST: usize = 2;
 const FREQUENCY_MAX: u8 = 3;
-/// Hits while on trial from which a page goes to the main queue.
+/// Hits in the probation queue that move a page to the main queue.
 const PROMOTED_FROM: u8 = 2;
 
 pub(super) struct S3Fifo {

@@ -148,15 +148,13 @@ pub(super) fn measure(
     Ok(measured)
 }
 
-/// One guest, from its boot to its end.
-fn boot(
+/// Starts the server of `contender`, and waits until it listens at `socket`.
+fn serve(
     contender: &Contender,
-    folio: &Path,
     program: &Path,
     source: &Path,
-) -> Result<Vec<Option<f64>>, String> {
-    let folder = tempfile::tempdir().map_err(with_context("folder"))?;
-    let socket = folder.path().join("socket");
+    socket: &Path,
+) -> Result<Server, String> {
     let mut command = Command::new(program);
     let socket_option = if contender.is_folio {
         command.args(["--quiet", "share"]).arg(source);
@@ -169,7 +167,7 @@ fn boot(
     };
     command
         .arg(socket_option)
-        .arg(&socket)
+        .arg(socket)
         .args(contender.words)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
@@ -182,6 +180,19 @@ fn boot(
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    Ok(server)
+}
+
+/// Runs all jobs in one guest, from its boot to its end.
+fn boot(
+    contender: &Contender,
+    folio: &Path,
+    program: &Path,
+    source: &Path,
+) -> Result<Vec<Option<f64>>, String> {
+    let folder = tempfile::tempdir().map_err(with_context("folder"))?;
+    let socket = folder.path().join("socket");
+    let _server = serve(contender, program, source, &socket)?;
     let guest = Guest::new()?
         .size(MEMORY_MIB, 1)
         .share("share", &socket)
@@ -231,7 +242,7 @@ fn boot(
     Ok(figures)
 }
 
-/// In each mode, how each figure of ours is beside theirs.
+/// Returns the ratio of each figure of Folio to its rival, mode by mode.
 fn verdicts(modes: &[&Contender], measured: &[Figures]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let both = || modes.iter().zip(measured);

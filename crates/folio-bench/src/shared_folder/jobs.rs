@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How much is done.
+/// Sizes and counts of the jobs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkloadSize {
     /// Size of the large file.
@@ -22,7 +22,7 @@ pub(crate) struct WorkloadSize {
 }
 
 impl WorkloadSize {
-    /// What is measured.
+    /// Sizes of a whole measurement.
     pub(crate) const WHOLE: Self = Self {
         large_mib: 256,
         folders: 100,
@@ -46,10 +46,10 @@ impl WorkloadSize {
 
 /// The large file.
 pub(crate) const LARGE: &str = "large";
-/// The file that is read and asked for again and again, as the article's program does, and its size
+/// The file that is read and statted again and again, as the article's program does, and its size
 /// in bytes.
 pub(crate) const ARTICLE_FILE: &str = "story";
-const STORY_BYTES: usize = 64 << 10;
+const ARTICLE_BYTES: usize = 64 << 10;
 /// The folder of small files.
 pub(crate) const TREE: &str = "tree";
 const SMALL_BYTES: usize = 1000;
@@ -75,7 +75,7 @@ pub(crate) enum Job {
     ArticleRead,
     /// stat of one path, again and again.
     ArticleStat,
-    /// Every file's attributes in a tree, not asked for before.
+    /// Attributes of every file in a tree, for the first time.
     WalkFirst,
     /// The same again.
     WalkAgain,
@@ -142,7 +142,7 @@ pub(crate) fn make_source(source: &Path, workload: WorkloadSize) -> Result<(), S
         .map(|index| (index % 251) as u8)
         .collect();
     write(LARGE, &bytes)?;
-    write(ARTICLE_FILE, &bytes[..STORY_BYTES])?;
+    write(ARTICLE_FILE, &bytes[..ARTICLE_BYTES])?;
     write(CHANGING, &version(0))?;
     for folder in 0..workload.folders {
         let name = format!("{TREE}/{folder:03}");
@@ -171,15 +171,22 @@ pub(crate) fn run(
     let read_warm = Some(read(target, workload)?.max(read(target, workload)?));
     let random = Some(random_reads(target, workload)?);
     let small = Some(small_reads(target, workload)?);
-    let story_read = Some(article_reads(target, workload)?);
-    let story_stat = Some(stats(target, workload)?);
+    let article_read = Some(article_reads(target, workload)?);
+    let article_stat = Some(stats(target, workload)?);
     if drops_caches {
         drop_caches()?;
     }
     let walk_first = Some(walk(target, workload)?);
     let walk_again = Some(walk(target, workload)?);
     Ok(vec![
-        read_cold, read_warm, random, small, story_read, story_stat, walk_first, walk_again,
+        read_cold,
+        read_warm,
+        random,
+        small,
+        article_read,
+        article_stat,
+        walk_first,
+        walk_again,
     ])
 }
 
@@ -245,13 +252,13 @@ fn small_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, Strin
 }
 
 fn article_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
-    let mut buf = vec![0; STORY_BYTES];
+    let mut buf = vec![0; ARTICLE_BYTES];
     let start = Instant::now();
     for _ in 0..workload.article_reads {
         let file = target.open(ARTICLE_FILE)?;
         let count = target.read_at(&file, &mut buf, 0)?;
         target.close(file)?;
-        if count != STORY_BYTES {
+        if count != ARTICLE_BYTES {
             return Err(format!("{ARTICLE_FILE}: {count} bytes"));
         }
     }
@@ -261,7 +268,7 @@ fn article_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, Str
 fn stats(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
     let start = Instant::now();
     for _ in 0..workload.stats {
-        if target.stat(ARTICLE_FILE)? != STORY_BYTES as u64 {
+        if target.stat(ARTICLE_FILE)? != ARTICLE_BYTES as u64 {
             return Err(format!("{ARTICLE_FILE}: of another size"));
         }
     }

@@ -1,4 +1,4 @@
-//! The scenario `shared-folder`: a host folder read and asked for again and again, as it is,
+//! The scenario `shared-folder`: a host folder read and statted again and again, as it is,
 //! through mounts, and in this process.
 //!
 //! ```text
@@ -63,7 +63,7 @@ const LIMITS: [&str; 5] = [
     "medians of all rounds; the change's second figure is the longest of all rounds",
 ];
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = scratch_in(&options.dir)?;
     let source = folder.path().join("source");

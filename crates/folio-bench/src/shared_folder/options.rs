@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Parent of the shared folder; cold reads need a disk

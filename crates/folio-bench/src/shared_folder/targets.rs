@@ -41,7 +41,7 @@ pub(crate) trait Target {
     fn stat(&self, path: &str) -> Result<u64, String>;
     /// Names in a directory, and whether each is one.
     fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String>;
-    /// A reason with what its server has to say, if it has one.
+    /// Returns a reason with the standard error of the target's server, if it has one.
     fn explain(&self, reason: String) -> String {
         reason
     }
@@ -59,7 +59,7 @@ pub(crate) struct HostTarget {
     mount: Option<Mounted>,
 }
 
-/// A mount that goes with the value.
+/// A mount that is unmounted when the value drops.
 struct Mounted {
     server: Child,
     said: Said,

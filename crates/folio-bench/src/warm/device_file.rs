@@ -13,7 +13,7 @@ use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// What the file is called.
+/// Name of the file.
 pub(super) const NAME: &str = "disk";
 
 const ROOT: InodeNumber = InodeNumber(1);

@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What the scenario takes.
+/// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
     /// A folder on a real disk, where the files lie; without it, the system's folder for temporary
@@ -64,7 +64,7 @@ const LIMITS: [&str; 7] = [
     "cold, on that disk: mounted anew, so that folders and inodes have to be found as well",
 ];
 
-/// Measures.
+/// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
     let bytes = options
@@ -129,7 +129,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     Ok(report)
 }
 
-/// Who brings a tree in; a hot set of all of it is kept in `set`.
+/// Returns the commands that cache a tree; its hot set is kept in `set`.
 fn warmers(
     run: &Run<'_>,
     vmtouch: Option<&Path>,
@@ -232,7 +232,7 @@ fn judge(report: &mut Report) {
     }
 }
 
-/// What the device delivers past the page cache, in MiB a second; `None` if fio cannot tell.
+/// Returns the device's rate past the page cache, in MiB a second; `None` if fio cannot measure it.
 fn fio(tree: &Tree) -> Option<f64> {
     let program = find("fio")?;
     tree.cold().ok()?;

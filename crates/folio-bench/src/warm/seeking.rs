@@ -31,7 +31,7 @@ const QUEUE_SETTINGS: [(&str, &str); 3] = [
     ("read_ahead_kb", "128"),
     ("scheduler", "mq-deadline"),
 ];
-/// The image is so many times as large as what is on it.
+/// Size of the image as a multiple of the bytes of its files.
 const ROOM: u64 = 3;
 const IMAGE_MIB_MIN: u64 = 64;
 
@@ -53,7 +53,7 @@ pub(super) struct SeekingDisk {
 }
 
 impl SeekingDisk {
-    /// A disk with an aged ext4 that holds `count` files, its image in `folder`.
+    /// Makes a disk with an aged ext4 that holds `count` files, its image in `folder`.
     pub(super) fn new(folder: &Path, count: u64) -> Result<Self, String> {
         let image = folder.join("aged.img");
         let bytes = make_aged(folder, &image, count)?;
@@ -147,13 +147,13 @@ impl SeekingDisk {
         Ok(())
     }
 
-    /// Mounts anew: nothing is in memory, neither files nor what leads to them.
+    /// Mounts again: no file, folder or inode is cached.
     pub(super) fn cold(&mut self) -> Result<(), String> {
         self.unmount()?;
         self.mount()
     }
 
-    /// What the disk has done so far.
+    /// Returns the disk's counters so far.
     pub(super) fn counters(&self) -> DiskCounters {
         self.slow.counters()
     }
@@ -182,12 +182,12 @@ fn make_aged(folder: &Path, image: &Path, count: u64) -> Result<u64, String> {
     let mib = ((Tree::aged_bytes(count) * ROOM) >> 20).max(IMAGE_MIB_MIN);
     let hosted = Hosted::kernel(folder, mib, "nodelalloc", None)?;
     let tree = Tree::aged(&hosted.mount_point.join("tree"), count)?;
-    // The mount goes with the value, and the name that it knows; the file stays.
+    // The mount ends with the value, and so does the name that it uses; the file stays.
     std::fs::rename(hosted.image(), image).map_err(with_context(image.display()))?;
     Ok(tree.bytes)
 }
 
-/// What a setting is, where the choice is among several: `none [mq-deadline]`.
+/// Returns the chosen value of a setting that lists its choices: `none [mq-deadline]`.
 fn chosen(text: &str) -> String {
     let chosen = text
         .split_once('[')

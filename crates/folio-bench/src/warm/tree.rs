@@ -1,4 +1,4 @@
-//! Files in a folder, put out of memory and brought into it again by a command.
+//! Files in a folder, dropped from the page cache and cached again by a command.
 
 use crate::evidence::label;
 use crate::measure::{Meter, touch_memory};
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 
 pub(super) const LARGE_FILES: u64 = 8;
 const FILES_IN_A_FOLDER: u64 = 200;
-/// Small files have so many bytes at least, and so many more at most.
+/// The least size of a small file in bytes, and the most bytes above it.
 const SMALL_LEAST: u64 = 200;
 const SMALL_MORE: u64 = 16 << 10;
 /// The job: from cold until all files are cached.
@@ -20,7 +20,7 @@ pub(super) const JOB: &str = "until all is in the page cache";
 const TOUCHED_MIB_MAX: u64 = 3 << 10;
 /// Number of folders of an aged tree.
 const AGED_FOLDERS: u64 = 16;
-/// The smallest of them has so many bytes; the largest has twice this, doubled so many times.
+/// Bytes of the smallest of them, and its number of doublings; the largest has twice the result.
 const AGED_LEAST: u64 = 4 << 10;
 const AGED_DOUBLED: u64 = 5;
 /// So many are written at the same time, so much of each in its turn.
@@ -75,9 +75,8 @@ impl Tree {
         })
     }
 
-    /// Makes `count` files as on a disk that was in use for long. Every second file of those written
-    /// first is unlinked again, and as many new files are written into the gaps, several at the
-    /// same time.
+    /// Makes `count` files as on a disk in long use: unlinks every second file of those
+    /// written first, and writes as many new files into the gaps, several at the same time.
     ///
     /// To be made where blocks are found when write(2) is called (`nodelalloc`): else the kernel
     /// would keep the pieces of a file together.
@@ -152,7 +151,7 @@ impl Tree {
             .ok_or_else(|| "the kernel does not report what is in memory".to_owned())
     }
 
-    /// Which share of it is in memory.
+    /// Returns the share of it that is cached.
     pub(super) fn cached(&self) -> Option<f64> {
         let states = survey(
             &Scan::default(),
@@ -227,7 +226,7 @@ impl Warmer {
     }
 }
 
-/// What files are filled with.
+/// The content of the files.
 fn filling() -> Vec<u8> {
     (0..1 << 20)
         .map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
