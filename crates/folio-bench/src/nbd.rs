@@ -88,7 +88,8 @@ impl Contender {
         matches!(self, Self::FolioQcow2 | Self::QemuQcow2)
     }
 
-    /// Returns the command that serves `image` at `socket`, in the foreground, for several connections.
+    /// Returns the command that serves `image` at `socket`, in the foreground, for several
+    /// connections.
     fn command(self, folio: &Path, image: &Path, socket: &Path) -> Command {
         let format = if self.is_qcow2() { "qcow2" } else { "raw" };
         let program = self
