@@ -1,8 +1,8 @@
 //! A log to replay, given by an input: as well-formed as the input selects, with valid checksums.
 
+use super::base::crc32c;
 use super::base::{BaseImage, u32_at};
 use super::exercise;
-use super::seal::crc32c;
 use arbitrary::{Arbitrary, Unstructured};
 use folio::block::Device;
 

@@ -304,7 +304,7 @@ fn describe(process: &Process, path: &str) -> (String, bool) {
             let mut bytes = vec![0; found.size_bytes as usize + 1];
             let count = process.pread(fd, &mut bytes, 0).expect("files can be read");
             process.close(fd).expect("it is open");
-            let sum = super::seal::crc32c(0, &bytes[..count]);
+            let sum = super::base::crc32c(0, &bytes[..count]);
             let _ = write!(
                 line,
                 " size {} read {count} sum {sum:08x}",

@@ -1,5 +1,5 @@
-//! The state of written bytes: allocated or not, dirty or not, as the file system and the page cache
-//! report it.
+//! The state of written bytes: allocated or not, dirty or not, as the file system and the page
+//! cache report it.
 
 use super::blocks::{self, Blocks};
 use super::fact::Fact;
