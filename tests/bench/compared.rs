@@ -92,9 +92,9 @@ fn compare_of_another_file_names_it() {
     let old = r#"{"format":2,"folio":"","taken_at":"","is_optimised":true,"is_quick":false,"machine":{"kernel":"",
         "processor":"","cores":1,"memory_mib":1,"is_root":true,"load":""},"scenarios":[]}"#;
     for (text, why) in [
-        ("", "not what folio bench --json prints"),
-        ("{}", "not what folio bench --json prints"),
-        (deep.as_str(), "not what folio bench --json prints"),
+        ("", "invalid results of folio bench --json"),
+        ("{}", "invalid results of folio bench --json"),
+        (deep.as_str(), "invalid results of folio bench --json"),
         (old, "results of format 2"),
     ] {
         std::fs::write(folder.path().join("x.json"), text).unwrap();

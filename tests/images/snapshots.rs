@@ -247,7 +247,7 @@ fn rejected_operations_change_nothing() {
     );
     refused(
         block::create_snapshot(&path, None, &"x".repeat(256), now),
-        "at most 255",
+        "longer than 255 bytes",
     );
     let after = std::fs::read(&path).unwrap();
     assert!(

@@ -77,7 +77,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     };
     block::resize(path, len_bytes, &options).map_err(|error| {
         let mut failure = image_failure(error, path);
-        if failure.message.contains("would be lost") {
+        if failure.message.contains("would lose the content") {
             failure.message.push_str("; use --shrink to allow that");
         }
         failure
