@@ -302,7 +302,8 @@ fn other_formats_are_rejected_by_name() {
         assert_eq!(refused.errno(), Errno::OPNOTSUPP);
         let said = refused.to_string();
         assert!(
-            said.contains(&format!("{name} images are not supported")) && said.contains("qemu-img convert"),
+            said.contains(&format!("{name} images are not supported"))
+                && said.contains("qemu-img convert"),
             "{said}"
         );
         let raw = OpenOptions {

@@ -294,7 +294,10 @@ fn shrink_needs_option_and_marks_bitmaps() {
         let path = folder.join(name);
         let before = std::fs::read(&path).unwrap();
         let error = block::resize(&path, MIB, &ResizeImage::default()).unwrap_err();
-        assert!(error.to_string().contains("would lose the content"), "{error}");
+        assert!(
+            error.to_string().contains("would lose the content"),
+            "{error}"
+        );
         assert!(std::fs::read(&path).unwrap() == before);
         block::resize(&path, MIB, &any()).unwrap();
         assert_eq!(
