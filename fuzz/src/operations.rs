@@ -227,12 +227,8 @@ fn run(process: &Process, root: &str, operation: &Operation) -> Result<()> {
         } => {
             let value = vec![*len; usize::from(*len) % 100];
             let flags = XattrFlags::from_bits_truncate(u32::from(flags % 3));
-            process.lsetxattr(
-                name.path(root),
-                format!("user.{}", which % 4).as_bytes(),
-                &value,
-                flags,
-            )
+            let attribute = format!("user.{}", which % 4);
+            process.lsetxattr(name.path(root), attribute.as_bytes(), &value, flags)
         }
         Operation::RemoveXattr { name, which } => {
             process.lremovexattr(name.path(root), format!("user.{}", which % 4).as_bytes())

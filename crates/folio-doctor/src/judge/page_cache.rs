@@ -1,4 +1,4 @@
-//! The page cache: passed by, cold, or copied from slowly.
+//! The page cache: bypassed, cold, or copied from slowly.
 
 use super::remedy;
 use crate::finding::{Certainty, Check};
@@ -17,9 +17,12 @@ const SLOW_COPY: f64 = 4.0;
 /// Below that a rate means nothing.
 const RATE_MIN: u64 = 8 << 20;
 
-/// Whether the second read is answered from memory.
+/// The cause of [`bypassed`].
+const BYPASSED: &str = "page-cache-bypassed";
+
+/// Judges whether the second read is answered from memory.
 pub(super) fn bypassed(facts: &Facts) -> Check {
-    const CAUSE: &str = "page-cache-bypassed";
+    const CAUSE: &str = BYPASSED;
     let reads = match &facts.reads {
         Ok(reads) => reads,
         Err(why) => return Check::unknown(LAYER, CAUSE, why.clone()),
@@ -42,30 +45,7 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         Err(_) => reads.is_mappable == Ok(false),
     };
     if is_asked && (is_empty || resident.is_err()) {
-        let certainty = if is_empty {
-            Certainty::Certain
-        } else {
-            Certainty::Likely
-        };
-        let pages = match resident {
-            Ok(resident) => format!(
-                "{} of {} in memory after the first read",
-                bytes(*resident),
-                bytes(reads.sampled_bytes)
-            ),
-            Err(why) => format!("pages in memory are unknown ({why})"),
-        };
-        let says = "passed by: what was read before is asked for again";
-        let mut check = Check::fault(LAYER, CAUSE, certainty, says)
-            .with_evidence(format!("{pages}, {waits}{mapped}"))
-            .with("switches_per_mib", per_mib)
-            .with("sampled_bytes", reads.sampled_bytes);
-        if let Ok(resident) = resident {
-            check = check.with("resident_bytes", *resident);
-        }
-        return remedy::page_cache(facts)
-            .into_iter()
-            .fold(check, Check::with_remedy);
+        return bypass_fault(facts, reads, is_empty, &format!("{waits}{mapped}"));
     }
     let (says, evidence) = match resident {
         Ok(resident) if *resident >= reads.sampled_bytes / 2 => (
@@ -94,7 +74,37 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         .with("switches_per_mib", per_mib)
 }
 
-/// Whether what is in memory goes when the next program opens the file.
+/// Returns the fault of reads that the page cache does not answer; `is_empty` is whether the file
+/// is known to have no pages, `waits` the evidence of the second read.
+fn bypass_fault(facts: &Facts, reads: &Reads, is_empty: bool, waits: &str) -> Check {
+    let resident = &reads.resident_after_bytes;
+    let certainty = if is_empty {
+        Certainty::Certain
+    } else {
+        Certainty::Likely
+    };
+    let pages = match resident {
+        Ok(resident) => format!(
+            "{} of {} in memory after the first read",
+            bytes(*resident),
+            bytes(reads.sampled_bytes)
+        ),
+        Err(why) => format!("pages in memory are unknown ({why})"),
+    };
+    let says = "bypassed: bytes that were read before are requested again";
+    let mut check = Check::fault(LAYER, BYPASSED, certainty, says)
+        .with_evidence(format!("{pages}, {waits}"))
+        .with("switches_per_mib", round(reads.again.switches_per_mib(), 1))
+        .with("sampled_bytes", reads.sampled_bytes);
+    if let Ok(resident) = resident {
+        check = check.with("resident_bytes", *resident);
+    }
+    remedy::page_cache(facts)
+        .into_iter()
+        .fold(check, Check::with_remedy)
+}
+
+/// Judges whether the pages are dropped when the next program opens the file.
 pub(super) fn dropped(facts: &Facts) -> Option<Check> {
     let reads = facts.reads.as_ref().ok()?;
     if !is_dropped(reads) {
