@@ -95,7 +95,7 @@ fn compare_of_another_file_names_it() {
         ("", "invalid results of folio bench --json"),
         ("{}", "invalid results of folio bench --json"),
         (deep.as_str(), "invalid results of folio bench --json"),
-        (old, "results of format 2"),
+        (old, "unsupported results format 2"),
     ] {
         std::fs::write(folder.path().join("x.json"), text).unwrap();
         let output = compare(folder.path(), &["x.json", "x.json"]);
