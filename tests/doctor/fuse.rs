@@ -82,9 +82,10 @@ fn fuse_server_is_named_by_its_program() {
     requires!(root, fuse, tool("fuse2fs"), tool("mke2fs"), linux(6, 5));
     let folder = TempDir::new().unwrap();
     mke2fs(&folder.path().join("disk.img"), "16M", &[]);
-    let mount = folder.path().join("mount");
+    // Not "mount": commands of other tests have that word, too.
+    let mount = folder.path().join("fuse2fs-target");
     std::fs::create_dir(&mount).unwrap();
-    let script = format!("cd {} && fuse2fs disk.img mount", folder.path().display());
+    let script = format!("cd {} && fuse2fs disk.img fuse2fs-target", folder.path().display());
     run("sh", ["-c", &script]);
     let _unmount = Lazily(mount.clone());
     std::fs::write(mount.join("file"), noise(4 << 20)).unwrap();
