@@ -85,7 +85,10 @@ fn fuse_server_is_named_by_its_program() {
     // Not "mount": commands of other tests have that word, too.
     let mount = folder.path().join("fuse2fs-target");
     std::fs::create_dir(&mount).unwrap();
-    let script = format!("cd {} && fuse2fs disk.img fuse2fs-target", folder.path().display());
+    let script = format!(
+        "cd {} && fuse2fs disk.img fuse2fs-target",
+        folder.path().display()
+    );
     run("sh", ["-c", &script]);
     let _unmount = Lazily(mount.clone());
     std::fs::write(mount.join("file"), noise(4 << 20)).unwrap();
