@@ -4,128 +4,134 @@ use super::*;
 
 #[test]
 fn hot_set_restores_exactly_its_pages() {
-    requires!(tool("fincore"));
-    let bench = Bench::new();
-    let names = [
-        "tree/stripes",
-        "tree/full",
-        "tree/cold",
-        "tree/odd name\u{e9}",
-    ];
-    let files: Vec<_> = names
-        .iter()
-        .map(|name| bench.cold(name, 4 * MIB + 10))
-        .collect();
-    let stripes: Vec<u64> = (0..1024).filter(|page| page / 7 % 3 == 0).collect();
-    touch(&files[0], stripes.iter().copied());
-    touch(&files[1], 0..1024);
-    fs::read(&files[1]).unwrap();
-    touch(&files[3], [1000]);
-    let report = bench.json(&["cache", "save", "hot", "tree"]);
-    assert_eq!(report["files"], 3);
-    assert_eq!(
-        report["hot_bytes"],
-        (stripes.len() as u64 + 1) * PAGE + 4 * MIB + 10
-    );
-    assert!(report["file_bytes"].as_u64().unwrap() < 2000, "{report}");
-    let before: Vec<u64> = files.iter().map(|file| resident(file)).collect();
-    for order in ["auto", "inode", "physical"] {
-        let restore = || {
+    undisturbed(|| {
+        requires!(tool("fincore"));
+        let bench = Bench::new();
+        let names = [
+            "tree/stripes",
+            "tree/full",
+            "tree/cold",
+            "tree/odd name\u{e9}",
+        ];
+        let files: Vec<_> = names
+            .iter()
+            .map(|name| bench.cold(name, 4 * MIB + 10))
+            .collect();
+        let stripes: Vec<u64> = (0..1024).filter(|page| page / 7 % 3 == 0).collect();
+        touch(&files[0], stripes.iter().copied());
+        touch(&files[1], 0..1024);
+        fs::read(&files[1]).unwrap();
+        touch(&files[3], [1000]);
+        let report = bench.json(&["cache", "save", "hot", "tree"]);
+        assert_eq!(report["files"], 3);
+        assert_eq!(
+            report["hot_bytes"],
+            (stripes.len() as u64 + 1) * PAGE + 4 * MIB + 10
+        );
+        assert!(report["file_bytes"].as_u64().unwrap() < 2000, "{report}");
+        let before: Vec<u64> = files.iter().map(|file| resident(file)).collect();
+        for order in ["auto", "inode", "physical"] {
+            let restore = || {
+                files.iter().for_each(|file| forget(file));
+                let report = bench.json(&["cache", "restore", "--order", order, "hot"]);
+                assert_eq!(
+                    (&report["files"], &report["changed_files"]),
+                    (&3.into(), &0.into())
+                );
+                let after: Vec<u64> = files.iter().map(|file| resident(file)).collect();
+                let there = pages(&files[0]);
+                (
+                    after,
+                    (0..1025)
+                        .filter(|page| there[*page as usize])
+                        .collect::<Vec<u64>>(),
+                )
+            };
+            // Other programs on the machine use the page cache, too: one attempt of four has to be
+            // undisturbed.
+            let wanted = (before.clone(), stripes.clone());
+            let last = (0..3)
+                .map(|_| restore())
+                .find(|found| *found == wanted)
+                .unwrap_or_else(&restore);
+            assert_eq!(last, wanted, "{order}: exactly the hot pages");
+        }
+        let restore_within_budget = || {
             files.iter().for_each(|file| forget(file));
-            let report = bench.json(&["cache", "restore", "--order", order, "hot"]);
-            assert_eq!(
-                (&report["files"], &report["changed_files"]),
-                (&3.into(), &0.into())
-            );
-            let after: Vec<u64> = files.iter().map(|file| resident(file)).collect();
-            let there = pages(&files[0]);
-            (
-                after,
-                (0..1025)
-                    .filter(|page| there[*page as usize])
-                    .collect::<Vec<u64>>(),
-            )
+            // Pages that another processor has just touched stay for a moment.
+            let kept: u64 = files.iter().map(|file| resident(file)).sum();
+            let report = bench.json(&["cache", "restore", "--budget", "1M", "hot"]);
+            let resident: u64 = files.iter().map(|file| resident(file)).sum();
+            (kept, report["read_bytes"].as_u64(), resident)
         };
-        // Other programs on the machine use the page cache, too: one attempt of four has to be
-        // undisturbed.
-        let wanted = (before.clone(), stripes.clone());
+        let wanted = (0, Some(MIB), MIB);
         let last = (0..3)
-            .map(|_| restore())
+            .map(|_| restore_within_budget())
             .find(|found| *found == wanted)
-            .unwrap_or_else(&restore);
-        assert_eq!(last, wanted, "{order}: exactly the hot pages");
-    }
-    let restore_within_budget = || {
-        files.iter().for_each(|file| forget(file));
-        // Pages that another processor has just touched stay for a moment.
-        let kept: u64 = files.iter().map(|file| resident(file)).sum();
-        let report = bench.json(&["cache", "restore", "--budget", "1M", "hot"]);
-        let resident: u64 = files.iter().map(|file| resident(file)).sum();
-        (kept, report["read_bytes"].as_u64(), resident)
-    };
-    let wanted = (0, Some(MIB), MIB);
-    let last = (0..3)
-        .map(|_| restore_within_budget())
-        .find(|found| *found == wanted)
-        .unwrap_or_else(restore_within_budget);
-    assert_eq!(last, wanted, "kept, read and resident bytes");
+            .unwrap_or_else(restore_within_budget);
+        assert_eq!(last, wanted, "kept, read and resident bytes");
+    });
 }
 
 #[test]
 fn hot_set_survives_drop_caches() {
-    requires!(root, tool("fincore"));
-    let bench = Bench::alone();
-    let file = bench.cold("hot-file", 2 * MIB);
-    touch(&file, 10..200);
-    bench.ok(&["cache", "save", "set", "hot-file"]);
-    rustix::fs::sync();
-    if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "1") {
-        return report_skip(&format!("drop_caches: {error}"));
-    }
-    assert_eq!(resident(&file), 0);
-    bench.ok(&["cache", "restore", "set"]);
-    assert_eq!(resident(&file), 190 * PAGE);
+    undisturbed(|| {
+        requires!(root, tool("fincore"));
+        let bench = Bench::alone();
+        let file = bench.cold("hot-file", 2 * MIB);
+        touch(&file, 10..200);
+        bench.ok(&["cache", "save", "set", "hot-file"]);
+        rustix::fs::sync();
+        if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "1") {
+            return report_skip(&format!("drop_caches: {error}"));
+        }
+        assert_eq!(resident(&file), 0);
+        bench.ok(&["cache", "restore", "set"]);
+        assert_eq!(resident(&file), 190 * PAGE);
+    });
 }
 
 #[test]
 fn changed_files_are_not_restored() {
-    let bench = Bench::new();
-    for name in [
-        "same", "written", "grown", "shrunk", "unlinked", "fifo", "folder",
-    ] {
-        fs::write(bench.path(name), vec![7; 100_000]).unwrap();
-    }
-    bench.ok(&["cache", "save", "hot", "."]);
-    let open = |name: &str| File::options().write(true).open(bench.path(name)).unwrap();
-    open("written").write_all_at(b"x", 50).unwrap();
-    open("grown").write_all_at(b"x", 200_000).unwrap();
-    open("shrunk").set_len(1000).unwrap();
-    for name in ["unlinked", "fifo", "folder"] {
-        fs::remove_file(bench.path(name)).unwrap();
-    }
-    run("mkfifo", [bench.path("fifo")]);
-    fs::create_dir(bench.path("folder")).unwrap();
-    let report = bench.json(&["cache", "restore", "hot"]);
-    assert_eq!(
-        (&report["files"], &report["changed_files"]),
-        (&1.into(), &6.into())
-    );
-    let text = bench.ok(&["cache", "restore", "hot"]);
-    assert!(text.contains("6 files left out"), "{text}");
-    fs::write(bench.path("no-set"), "no set").unwrap();
-    for (name, words) in [
-        ("no-set", "no-set: not a hot set"),
-        ("nothing", "nothing: No such file"),
-    ] {
-        let (output, stderr) = bench.output(&["cache", "restore", name]);
+    undisturbed(|| {
+        let bench = Bench::new();
+        for name in [
+            "same", "written", "grown", "shrunk", "unlinked", "fifo", "folder",
+        ] {
+            fs::write(bench.path(name), vec![7; 100_000]).unwrap();
+        }
+        bench.ok(&["cache", "save", "hot", "."]);
+        let open = |name: &str| File::options().write(true).open(bench.path(name)).unwrap();
+        open("written").write_all_at(b"x", 50).unwrap();
+        open("grown").write_all_at(b"x", 200_000).unwrap();
+        open("shrunk").set_len(1000).unwrap();
+        for name in ["unlinked", "fifo", "folder"] {
+            fs::remove_file(bench.path(name)).unwrap();
+        }
+        run("mkfifo", [bench.path("fifo")]);
+        fs::create_dir(bench.path("folder")).unwrap();
+        let report = bench.json(&["cache", "restore", "hot"]);
+        assert_eq!(
+            (&report["files"], &report["changed_files"]),
+            (&1.into(), &6.into())
+        );
+        let text = bench.ok(&["cache", "restore", "hot"]);
+        assert!(text.contains("6 files left out"), "{text}");
+        fs::write(bench.path("no-set"), "no set").unwrap();
+        for (name, words) in [
+            ("no-set", "no-set: not a hot set"),
+            ("nothing", "nothing: No such file"),
+        ] {
+            let (output, stderr) = bench.output(&["cache", "restore", name]);
+            assert!(
+                output.status.code() == Some(1) && stderr.contains(words),
+                "{stderr}"
+            );
+        }
+        let (output, stderr) = bench.output(&["cache", "save", "no/folder", "same"]);
         assert!(
-            output.status.code() == Some(1) && stderr.contains(words),
+            output.status.code() == Some(1) && stderr.contains("no/folder: No such file"),
             "{stderr}"
         );
-    }
-    let (output, stderr) = bench.output(&["cache", "save", "no/folder", "same"]);
-    assert!(
-        output.status.code() == Some(1) && stderr.contains("no/folder: No such file"),
-        "{stderr}"
-    );
+    });
 }
