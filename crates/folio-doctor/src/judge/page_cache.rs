@@ -22,10 +22,9 @@ const BYPASSED: &str = "page-cache-bypassed";
 
 /// Judges whether the second read is answered from memory.
 pub(super) fn bypassed(facts: &Facts) -> Check {
-    const CAUSE: &str = BYPASSED;
     let reads = match &facts.reads {
         Ok(reads) => reads,
-        Err(why) => return Check::unknown(LAYER, CAUSE, why.clone()),
+        Err(why) => return Check::unknown(LAYER, BYPASSED, why.clone()),
     };
     let again = &reads.again;
     let is_asked = again.switches_per_call() >= ASKED;
@@ -67,9 +66,9 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         ),
         Ok(_) => ("used", waits),
         Err(_) if !is_asked => ("the second read did not wait", waits),
-        Err(why) => return Check::unknown(LAYER, CAUSE, why.clone()),
+        Err(why) => return Check::unknown(LAYER, BYPASSED, why.clone()),
     };
-    Check::fine(LAYER, CAUSE, says)
+    Check::fine(LAYER, BYPASSED, says)
         .with_evidence(evidence)
         .with("switches_per_mib", per_mib)
 }
