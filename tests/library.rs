@@ -3,12 +3,17 @@
 
 mod check;
 mod crash;
+mod durability;
+mod ext4;
 mod facade;
+mod forks;
 mod fuzz_corpus;
 mod hostile;
 mod images;
+mod memory;
 mod mkfs;
 mod names;
+mod panics;
 mod recovery;
 mod resize;
 mod support;

@@ -104,6 +104,14 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", dark);
     }
 
+    /// Emulates a phone with a screen of this size.
+    pub(crate) fn resize(&mut self, width: u32, height: u32) {
+        let screen = json!({
+            "width": width, "height": height, "deviceScaleFactor": 2, "mobile": true
+        });
+        self.call("Emulation.setDeviceMetricsOverride", screen);
+    }
+
     fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.next_id += 1;
         let id = self.next_id;

@@ -54,7 +54,7 @@ const CHARTS: &str = r"JSON.stringify([...document.querySelectorAll('svg')].map(
 const COLORS: &str = r"JSON.stringify([
     getComputedStyle(document.body).backgroundColor,
     getComputedStyle(document.body).color,
-    getComputedStyle(document.querySelector('svg text')).fill,
+    getComputedStyle(document.querySelector('svg .name')).fill,
 ])";
 
 /// Luminance of `rgb(r, g, b)`, as WCAG counts it.
@@ -95,7 +95,7 @@ fn charts_are_drawn_and_nothing_is_asked_for() {
     assert_eq!(charts.len(), 5);
     for chart in charts {
         let [width, height] = ["width", "height"].map(|key| chart[key].as_f64().expect("a size"));
-        assert!(width > 300.0 && height > 50.0, "{chart}");
+        assert!(width > 250.0 && height > 50.0, "{chart}");
         assert!(
             chart["title"]
                 .as_str()
@@ -134,4 +134,44 @@ fn charts_are_drawn_and_nothing_is_asked_for() {
         );
     }
     assert_eq!(browser.requests, [url]);
+}
+
+const PHONE: &str = r"JSON.stringify({
+    width: innerWidth,
+    scrolled: document.documentElement.scrollWidth,
+    cut: [...document.querySelectorAll('h1, h2, h3, p, li, figure, figcaption, svg, svg text')]
+        .filter(element => element.getBoundingClientRect().right > innerWidth + 0.5
+            || element.getBoundingClientRect().left < -0.5)
+        .map(element => element.outerHTML.slice(0, 200)),
+    small: [...document.querySelectorAll('svg .name, svg .figure')]
+        .filter(text => text.getBoundingClientRect().height < 11)
+        .map(text => text.textContent),
+    overlapping: [...document.querySelectorAll('svg g')]
+        .filter(bar => bar.querySelector('.name').getBoundingClientRect().right
+            > bar.querySelector('.figure').getBoundingClientRect().left)
+        .map(bar => bar.textContent),
+    figures: document.querySelectorAll('svg .figure').length,
+    bars: document.querySelectorAll('svg rect').length,
+    summaries: document.querySelectorAll('.summary li').length,
+})";
+
+/// At the width of a phone, nothing is cut, and every bar has its name and its figure.
+#[test]
+fn page_fits_a_phone() {
+    requires!(tool("chromium"));
+    let folder = TempDir::new().unwrap();
+    let page = page(folder.path(), &["memcpy"]);
+    let mut browser = Browser::start();
+    browser.resize(390, 844);
+    browser.open(&page);
+    let seen = browser.evaluate(PHONE);
+    assert_eq!(
+        (&seen["width"], &seen["scrolled"]),
+        (&390.into(), &390.into())
+    );
+    for key in ["cut", "small", "overlapping"] {
+        assert_eq!(seen[key], Value::Array(Vec::new()), "{key}");
+    }
+    assert_eq!(seen["figures"], seen["bars"]);
+    assert_eq!(seen["summaries"], 1);
 }

@@ -5,7 +5,7 @@
 //!   images    small file systems with many feature sets, filled with every kind of structure
 //!   map       the offsets of their structures, and the update of checksums after a change
 //!   flips     random changes    fields   every number in turn    scenes   damage across structures
-//!   clean     sound images
+//!   clean     sound images              features   images with rare features
 //!   judge     e2fsck -fn and folio check on the same bytes
 //! ```
 //!
@@ -13,6 +13,7 @@
 //! seed (default 1). `FOLIO_CHECK_KEEP=folder` keeps the images on which the two differ.
 
 mod clean;
+mod features;
 mod fields;
 mod flips;
 mod images;

@@ -2,8 +2,11 @@
 //! invalid input.
 
 mod check;
+mod copy_failures;
 mod image;
 mod image_changes;
+mod image_targets;
+mod messages;
 mod schema;
 mod terminal;
 
@@ -251,7 +254,7 @@ fn file_commands_change_the_image() {
     dir.ok(&["truncate", "-s", "1M", "disk.img:/etc/app/b"]);
     assert_eq!(
         dir.ok(&["find", "disk.img:/etc", "--size", "+100k", "--name", "[bc]"]),
-        "/etc/app/b\n/etc/app/c\n"
+        "disk.img:/etc/app/b\ndisk.img:/etc/app/c\n"
     );
     let tree = dir.ok(&["tree", "disk.img:/etc/app"]);
     assert!(
@@ -373,7 +376,7 @@ fn invalid_input_fails_and_changes_nothing() {
     dir.fails(
         &["cp", "file", "disk.img:/", "--create", "64M"],
         1,
-        "File exists",
+        "disk.img: already exists; omit --create to copy into it",
     );
     dir.fails(&["cp", "file", "none.img:/x"], 2, "none.img:/x");
     dir.fails(&["mkfs", "disk.img", "--size", "64M"], 1, "--force");
@@ -503,7 +506,18 @@ fn tune_changes_superblock_fields() {
     let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
     let words = "errors=remount-ro,journal_data_writeback,discard,nodelalloc,acl,user_xattr";
     let arguments = [
-        "tune", "disk.img", "-L", "data", "-U", uuid, "-m", "1", "-c", "30", "-o", words,
+        "tune",
+        "disk.img",
+        "-L",
+        "data",
+        "-U",
+        uuid,
+        "-m",
+        "1",
+        "-c",
+        "30",
+        "--mount-defaults",
+        words,
     ];
     dir.ok(&arguments);
     dir.ok(&[
@@ -513,7 +527,7 @@ fn tune_changes_superblock_fields() {
         "5",
         "--resgid",
         "6",
-        "-o",
+        "--mount-defaults",
         "^discard",
         "--mount-opts",
         "commit=30",
@@ -561,19 +575,19 @@ fn backup_superblock(image: &Path) -> String {
 fn tune_refuses_invalid_values() {
     let dir = TestDir::new();
     dir.fails(
-        &["tune", "disk.img", "-o", "foo"],
-        1,
+        &["tune", "disk.img", "--mount-defaults", "foo"],
+        2,
         "unknown default mount option \"foo\"",
     );
-    dir.fails(&["tune", "disk.img", "-m", "51"], 1, "half of all");
+    dir.fails(&["tune", "disk.img", "-m", "51"], 2, "half of all");
     dir.fails(
         &["tune", "disk.img", "-L", "seventeen letters"],
-        1,
+        2,
         "17 bytes long",
     );
     dir.fails(
         &["tune", "disk.img", "--mount-opts", "foo"],
-        1,
+        2,
         "unknown mount option \"foo\"",
     );
 }
@@ -611,12 +625,12 @@ fn mount_options_apply_to_every_command() {
     );
     dir.fails(
         &["mkdir", "-o", "noatime,foo", "disk.img:/e"],
-        3,
+        2,
         "unknown mount option \"foo\"",
     );
     dir.fails(
         &["ls", "--options", "data=fast", "disk.img"],
-        3,
+        2,
         "invalid value in mount option \"data=fast\"",
     );
     dir.fails(

@@ -581,17 +581,17 @@ fn unknown_word_suggests_nearest_word() {
     );
     dir.fails(
         &["ls", "-o", "noatmie", "disk.img"],
-        3,
+        2,
         "did you mean noatime?",
     );
     dir.fails(
         &["mount", "-o", "chache=none", "disk.img", "."],
-        3,
+        2,
         "did you mean cache?",
     );
     dir.fails(
         &["share", "-o", "writebak", "disk.img", "--socket", "s"],
-        3,
+        2,
         "did you mean writeback?",
     );
     // A word without a similar one gets no hint.

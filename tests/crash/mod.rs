@@ -9,6 +9,7 @@
 //!   cut               the device after a cut, from the record of writes
 //!   judge             mounts that device, reads all of it, compares
 //!   trial             all steps for one workload; e2fsck on a sample
+//!   published         files that a rename, a link or an unlink makes the only copy
 //!   sqlite            databases in each journal mode
 //!   control           shows that the harness detects losses
 //!   qcow2             the same for qcow2 images, with its own log and judge
@@ -24,7 +25,8 @@ mod images;
 mod judge;
 mod mix;
 mod names;
-mod program;
+pub(crate) mod program;
+mod published;
 mod qcow2;
 use crate::support::random;
 mod sqlite;
@@ -227,5 +229,6 @@ mke2fs_trials! {
     mix_with_orphan_file_survives_cuts("mke2fs_orphan_file"): "24M" ["-O", "orphan_file", "-b", "1024"];
     mix_without_64bit_survives_cuts("mke2fs_without_64bit"): "24M" ["-O", "^64bit", "-b", "4096"];
     mix_without_checksums_survives_cuts("mke2fs_without_checksums"): "24M" ["-O", "^metadata_csum", "-b", "1024"];
+    mix_with_inline_data_survives_cuts("mke2fs_inline_data"): "24M" ["-O", "inline_data", "-I", "512", "-b", "1024"];
     mix_on_2_kib_blocks_survives_cuts("mke2fs_of_two_kib_blocks"): "32M" ["-b", "2048", "-O", "orphan_file,metadata_csum_seed"];
 }

@@ -147,6 +147,11 @@ impl Machine {
         }
     }
 
+    /// Starts a process of root without a model of its operations.
+    pub(crate) fn process(&self) -> Process {
+        self.kernel.process(Credentials::root())
+    }
+
     /// Starts a program in a directory: `ROOT`, or a new one that no other program uses.
     pub(crate) fn program(&self, base: &str) -> Program {
         let process = self.kernel.process(Credentials::root());

@@ -111,7 +111,7 @@ fn overlay_file_larger_than_memory_is_evicted() {
     );
     let below = std::fs::File::open(lower.join("file")).unwrap();
     rustix::fs::fadvise(&below, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    read_twice(&group, &merged.at("file"));
+    let reader = GroupReader::start(&group, &merged.at("file"));
     let outcome = DoctorRun::of(&merged.at("file"), &[]);
     assert!(
         outcome.faults().contains(&"evicted"),
@@ -119,7 +119,7 @@ fn overlay_file_larger_than_memory_is_evicted() {
         outcome.report
     );
     assert_eq!(outcome.check("evicted")["certainty"], "hint");
-    drop((merged, below));
+    drop((reader, merged, below));
     mounted.unmount();
 }
 

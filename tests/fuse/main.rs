@@ -7,12 +7,21 @@
 //!     operations.rs   each operation once         trees.rs      cp -a, and ways to unmount
 //!     users.rs        permissions and ACLs        suites.rs     pjdfstest, fsx
 //!     programs.rs     git, cargo, SQLite          coherence.rs  external changes, and their delay
-//!     service.rs      readiness, kill -9, no root
+//!     service.rs      readiness, kill -9, no root     overlay.rs    below overlayfs; fstrim
+//!     durability.rs   sync(2), and programs under kill -9
+//!     direct.rs       O_DIRECT beside cached reads
+//!     git_cuts.rs     git, and power cuts         opens.rs        files opened without a request
+//!     uring.rs        requests over io_uring
 //! ```
 
 mod coherence;
+mod direct;
+mod durability;
+mod git_cuts;
 mod mount;
+mod opens;
 mod operations;
+mod overlay;
 #[path = "../support/probe.rs"]
 mod probe;
 mod programs;
@@ -21,6 +30,7 @@ mod suites;
 #[path = "../support/mod.rs"]
 mod support;
 mod trees;
+mod uring;
 mod users;
 
 use mount::FuseMount;
@@ -92,6 +102,15 @@ impl Fixture {
                 report_skip(&reason);
                 None
             }
+        }
+    }
+
+    /// Mounts again, after the server has died.
+    #[track_caller]
+    fn again(self, options: &str) -> Self {
+        Self {
+            mount: self.mount.again(&self.behind, options),
+            ..self
         }
     }
 

@@ -91,6 +91,12 @@ fn name_operations_change_the_tree(fixture: Fixture) {
     );
     fs::write(at("other"), "other").unwrap();
     rename("other", "a/f", RenameFlags::EXCHANGE).unwrap();
+    fs::write(at("hidden"), "hidden").unwrap();
+    rename("hidden", "a/hidden", RenameFlags::WHITEOUT).unwrap();
+    let whiteout = fs::symlink_metadata(at("hidden")).unwrap();
+    assert!(whiteout.file_type().is_char_device() && whiteout.rdev() == 0);
+    assert_eq!(fs::read(at("a/hidden")).unwrap(), b"hidden");
+    fs::remove_file(at("hidden")).unwrap();
     assert_eq!(
         (fs::read(at("a/f")).unwrap(), fs::read(at("other")).unwrap()),
         (b"other".to_vec(), b"f".to_vec())
@@ -324,4 +330,33 @@ fn link_beyond_65000_returns_emlink() {
     let error = fs::hard_link(fixture.at("0"), fixture.at("one too many")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(31));
     fixture.finish();
+}
+
+/// The kernel does not write its dirty pages back before it asks for data and holes; and more
+/// threads ask than serve.
+#[test]
+fn parallel_seeks_find_unsynced_data() {
+    const LEN: u64 = 256 << 10;
+    for options in ["rw", "rw,threads=1", "rw,nowriteback"] {
+        let Some(fixture) = Fixture::try_on(MountSource::Image, options, &[]) else {
+            return;
+        };
+        std::thread::scope(|scope| {
+            for number in 0..12_u64 {
+                let path = fixture.at(&format!("{number}"));
+                scope.spawn(move || {
+                    let file = std::fs::File::create_new(path).unwrap();
+                    for round in 1..=8 {
+                        let start = round * 2 * LEN;
+                        file.write_all_at(&[1; LEN as usize], start).unwrap();
+                        let data = rustix::fs::seek(&file, SeekFrom::Data(start - LEN));
+                        assert_eq!(data, Ok(start), "{options}, file {number}");
+                        let hole = rustix::fs::seek(&file, SeekFrom::Hole(start));
+                        assert_eq!(hole, Ok(start + LEN), "{options}, file {number}");
+                    }
+                });
+            }
+        });
+        fixture.finish();
+    }
 }

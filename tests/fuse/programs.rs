@@ -1,11 +1,11 @@
 //! Real programs on the mount: git, cargo, SQLite, and programs that run from it.
 
-use crate::support::tools::{command, run, succeed, text};
+use crate::support::tools::{command, run, succeed, text, write_program};
 use crate::{Fixture, MountSource, for_each_source};
 use rusqlite::{Connection, params};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ fn sqlite_concurrent_writers_keep_rows(fixture: Fixture) {
 /// A program is mapped, and cannot be written while it runs.
 fn program_runs_from_mount(fixture: Fixture) {
     let program = fixture.at("sh");
-    fs::copy("/bin/sh", &program).unwrap();
+    write_program(&program, &fs::read("/bin/sh").unwrap());
     let mut child = std::process::Command::new(&program);
     let mut child = child.args(["-c", "read line; echo \"$line\""]);
     child = child
@@ -216,12 +216,8 @@ fn program_runs_from_mount(fixture: Fixture) {
     // A program that is written again runs in its new version.
     let script = fixture.at("script");
     for version in 0..3 {
-        fs::write(
-            &script,
-            format!("#!{}\necho {version}\n", program.display()),
-        )
-        .unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let content = format!("#!{}\necho {version}\n", program.display());
+        write_program(&script, content.as_bytes());
         assert_eq!(
             run(&script.to_string_lossy(), [""; 0]),
             format!("{version}\n")

@@ -2,12 +2,12 @@
 
 use crate::support::require::find;
 use crate::support::requires;
-use crate::support::tools::{command, fsck};
+use crate::support::tools::{command, fsck, succeed, text};
 use crate::{Fixture, MountSource, empty, for_each_source};
 use rustix::process::Signal;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -110,18 +110,42 @@ fn killed_server_keeps_synced_data(mut fixture: Fixture) {
     }
 }
 
-/// An image has no external writers, so the kernel revalidates nothing, and opens cached files
-/// without a request.
+/// Changes reach the image without a sync, names and contents together.
 #[test]
-fn cached_image_read_needs_no_server() {
+#[expect(clippy::disallowed_methods, reason = "the image does not notify")]
+fn unsynced_file_survives_a_killed_server() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let fixture = Fixture::new("rw");
-    fs::write(fixture.at("file"), "text").unwrap();
-    let (path, missing) = (fixture.at("file"), fixture.at("missing"));
-    let read = move || {
-        let there = fs::read(&path).unwrap() == b"text" && fs::metadata(&path).unwrap().len() == 4;
-        there && !missing.exists()
-    };
+    let mut fixture = Fixture::new("rw");
+    fs::create_dir(fixture.at("folder")).unwrap();
+    fs::write(fixture.at("folder/file"), "contents").unwrap();
+    let copy = fixture.folder.path().join("copy.img");
+    // The limit is for a machine that does nothing for minutes; the bound itself is seconds.
+    for attempt in 0.. {
+        succeed(
+            command("cp")
+                .arg("--sparse=always")
+                .arg(&fixture.behind)
+                .arg(&copy),
+        );
+        let mut inside = copy.clone().into_os_string();
+        inside.push(":/folder/file");
+        let mut folio = Command::new(env!("CARGO_BIN_EXE_folio"));
+        let found = folio.arg("cat").arg(inside).output().unwrap();
+        if found.stdout == b"contents" {
+            break;
+        }
+        assert!(attempt < 600, "not in the image: {}", text(&found));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    rustix::process::kill_process(fixture.mount.process(), Signal::KILL).unwrap();
+    fixture.mount.ended();
+    let fixture = fixture.again("rw");
+    assert_eq!(fs::read(fixture.at("folder/file")).unwrap(), b"contents");
+    fixture.finish();
+}
+
+/// Returns whether `read` needs no request to the server of the fixture.
+fn needs_no_server(fixture: &Fixture, read: impl Fn() -> bool + Send + 'static) -> bool {
     assert!(read());
     let server = fixture.mount.process();
     rustix::process::kill_process(server, Signal::STOP).unwrap();
@@ -130,7 +154,40 @@ fn cached_image_read_needs_no_server() {
     let answered = receiver.recv_timeout(Duration::from_secs(60));
     rustix::process::kill_process(server, Signal::CONT).unwrap();
     asking.join().unwrap().unwrap();
-    assert_eq!(answered, Ok(true), "the kernel sends a request");
+    answered == Ok(true)
+}
+
+/// An image has no external writers, so the kernel revalidates nothing, and opens cached files
+/// without a request.
+#[test]
+fn cached_image_read_needs_no_server() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let fixture = Fixture::new("rw,nowriteback");
+    fs::write(fixture.at("file"), "text").unwrap();
+    let (path, missing) = (fixture.at("file"), fixture.at("missing"));
+    let read = move || {
+        let there = fs::read(&path).unwrap() == b"text" && fs::metadata(&path).unwrap().len() == 4;
+        there && !missing.exists()
+    };
+    assert!(needs_no_server(&fixture, read));
+    fixture.finish();
+}
+
+/// A kernel that delays writes asks for the number of blocks after each close(2).
+#[test]
+fn open_image_file_read_needs_no_server() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let fixture = Fixture::new("rw");
+    let (path, missing) = (fixture.at("file"), fixture.at("missing"));
+    fs::write(&path, "text").unwrap();
+    let file = File::open(&path).unwrap();
+    let read = move || {
+        let mut text = [0; 4];
+        file.read_exact_at(&mut text, 0).unwrap();
+        let has_size = fs::metadata(&path).unwrap().len() == 4;
+        text == *b"text" && has_size && !missing.exists()
+    };
+    assert!(needs_no_server(&fixture, read));
     fixture.finish();
 }
 

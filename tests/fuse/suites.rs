@@ -2,7 +2,7 @@
 //! exclusions.
 
 use crate::support::require::find;
-use crate::support::tools::{command, mke2fs, text};
+use crate::support::tools::{command, mke2fs, text, write_program};
 use crate::{Fixture, FuseMount, MountSource, for_each_source};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,15 +33,9 @@ fn pjdfstest(fixture: &Fixture, second: &Path, patterns: &[&str], allow_remount:
     // Where a mount helper for FUSE is installed, mount(8) calls it to remount, which fails.
     let programs = TempDir::new().unwrap();
     let mount = programs.path().join("mount");
-    fs::write(
-        &mount,
-        format!(
-            "#!/bin/sh\nexec {} -i \"$@\"\n",
-            find("mount").unwrap().display()
-        ),
-    )
-    .unwrap();
-    fs::set_permissions(&mount, fs::Permissions::from_mode(0o755)).unwrap();
+    let real = find("mount").unwrap();
+    let script = format!("#!/bin/sh\nexec {} -i \"$@\"\n", real.display());
+    write_program(&mount, script.as_bytes());
     let path = std::env::join_paths([
         programs.path(),
         "/usr/sbin".as_ref(),
@@ -131,7 +125,7 @@ fn fsx_with_writeback_passes() {
     }
 }
 
-fn fsx_passes(fixture: Fixture) {
+pub(crate) fn fsx_passes(fixture: Fixture) {
     let scratch = TempDir::new().unwrap();
     let settings = scratch.path().join("fsx.toml");
     fs::write(&settings, FSX).unwrap();

@@ -191,7 +191,7 @@ fn background_mount_returns_when_ready() {
             .unwrap()
     };
     let refused = mount(&["-o", "rw,nonsense"]);
-    assert_eq!(refused.status.code(), Some(3));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("nonsense"),
         "{refused:?}"

@@ -1,7 +1,10 @@
 //! Other users: modes, groups and ACLs, checked by the kernel.
 
-use crate::support::tools::{command, run};
+use crate::support::require::find;
+use crate::support::tools::{command, run, succeed, text};
 use crate::{Fixture, for_each_source};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -30,9 +33,11 @@ fn can(groups: &str, script: &str, path: &Path) -> bool {
 
 for_each_source! {
     access_follows_modes_and_groups: "allow_other", "setpriv";
+    unprivileged_write_ends_set_user_id: "allow_other,suid", "setpriv", "id", "dd";
     default_mount_denies_other_users: "rw", "setpriv";
     allow_root_denies_other_users: "allow_root", "setpriv";
     acl_grants_and_masks_access: "allow_other", "setpriv", "setfacl", "getfacl";
+    acl_by_owner_outside_of_group_clears_setgid: "allow_other", "setpriv", "setfacl";
     fakeroot_new_files_belong_to_root: "allow_other,fakeroot", "setpriv";
 }
 
@@ -72,6 +77,64 @@ fn access_follows_modes_and_groups(fixture: Fixture) {
         fs::metadata(fixture.at("g")).unwrap().mode() & 0o7777,
         0o777
     );
+    check_setgid_without_execution(&fixture);
+    fixture.finish();
+}
+
+/// Setgid without group execution is cleared by the writes of users outside of the group, as on the
+/// kernel's ext4.
+fn check_setgid_without_execution(fixture: &Fixture) {
+    let path = fixture.at("setgid");
+    for (gid, script, left) in [
+        (OTHER_GROUP, "echo x >> \"$1\"", 0o766),
+        (OTHER_GROUP, "truncate -s 1 \"$1\"", 0o766),
+        (OTHER_GROUP, "fallocate -l 9000 \"$1\"", 0o766),
+        (GROUP, "echo x >> \"$1\"", 0o2766),
+        (GROUP, "truncate -s 1 \"$1\"", 0o2766),
+    ] {
+        fs::write(&path, "content").unwrap();
+        chown(&path, Some(0), Some(gid)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o6766)).unwrap();
+        assert!(can("--clear-groups", script, &path), "{script}");
+        let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(mode, left, "{script}, {mode:o}");
+    }
+}
+
+/// The server clears the bits, and execve(2) honors the mode that the kernel has cached.
+fn unprivileged_write_ends_set_user_id(fixture: Fixture) {
+    fs::set_permissions(fixture.mount.path(), Permissions::from_mode(0o777)).unwrap();
+    let path = fixture.at("id");
+    let id = fs::read(find("id").unwrap()).unwrap();
+    // No process of this one has ever had it open for writing, so that it can be executed.
+    run("cp", [find("id").unwrap().as_os_str(), path.as_os_str()]);
+    let run_after = |write: &str| {
+        fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+        let mut shell = command("setpriv");
+        shell.args([&format!("--reuid={USER}"), &format!("--regid={GROUP}")]);
+        let script = format!("{write}; exec \"$1\" -u");
+        shell.args(["--clear-groups", "sh", "-ec", &script, "sh"]);
+        text(&succeed(shell.arg(&path))).trim().to_owned()
+    };
+    assert_eq!(run_after("true"), "0", "the bit has an effect");
+    let block = "bs=4096 count=1 conv=notrunc";
+    let first = "dd if=\"$1\" of=\"$1\" status=none";
+    for flag in ["", "oflag=direct"] {
+        let user = run_after(&format!("{first} {block} {flag}"));
+        assert_eq!(user, USER.to_string(), "after a write {flag}");
+    }
+    let user = run_after("truncate -s +4096 \"$1\"");
+    assert_eq!(user, USER.to_string(), "after truncate(2)");
+    assert!(fs::read(&path).unwrap().starts_with(&id));
+    // Capabilities end like set-user-ID.
+    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let name = "security.capability";
+    rustix::fs::setxattr(&path, name, &CAPABILITY, XattrFlags::empty()).unwrap();
+    run_after(&format!("{first} {block}"));
+    assert_eq!(
+        rustix::fs::getxattr(&path, name, &mut [0; 20]),
+        Err(Errno::NODATA)
+    );
     fixture.finish();
 }
 
@@ -101,6 +164,28 @@ fn allow_root_denies_other_users(fixture: Fixture) {
         assert!(!can("--clear-groups", script, &fixture.at("f")), "{script}");
     }
     assert_eq!(fs::read(fixture.at("f")).unwrap(), b"secret");
+    fixture.finish();
+}
+
+fn acl_by_owner_outside_of_group_clears_setgid(fixture: Fixture) {
+    let path = fixture.at("f");
+    fs::write(&path, "x").unwrap();
+    for (gid, groups, left) in [
+        (OTHER_GROUP, "--clear-groups".to_owned(), 0o777),
+        (OTHER_GROUP, format!("--groups={OTHER_GROUP}"), 0o2777),
+        (GROUP, "--clear-groups".to_owned(), 0o2777),
+    ] {
+        chown(&path, Some(USER), Some(gid)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o2777)).unwrap();
+        let script = "setfacl -m u:54399:rwx \"$1\"";
+        assert!(can(&groups, script, &path));
+        let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(mode, left, "{gid} {groups}: {mode:o}");
+        // chmod(2) clears it by the same rule.
+        assert!(can(&groups, "chmod 2755 \"$1\"", &path));
+        let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(mode, left & 0o2000 | 0o755, "{gid} {groups}: {mode:o}");
+    }
     fixture.finish();
 }
 

@@ -319,6 +319,19 @@ fn damage_without_checksums_in_4k_is_survived() {
 }
 
 #[test]
+fn damage_with_inline_data_is_survived() {
+    requires!(tool("mke2fs"));
+    let device = foreign(&[
+        "-O",
+        "inline_data,^metadata_csum,^metadata_csum_seed",
+        "-I",
+        "512",
+    ]);
+    fill(&device);
+    bit_flips("inline data", &device);
+}
+
+#[test]
 fn extreme_superblock_fields_are_survived() {
     requires!(tool("mke2fs"));
     let device = foreign(&["-O", "^metadata_csum,^metadata_csum_seed"]);

@@ -11,6 +11,7 @@ mod hostile;
 mod lazy;
 mod locks;
 mod model;
+mod mounts;
 mod rebase;
 mod resize;
 mod snapshots;

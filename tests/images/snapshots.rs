@@ -2,8 +2,10 @@
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
-use folio::Timespec;
-use folio::block::{self, OpenOptions, Repair};
+use folio::block::{self, CreateOptions, ImageFormat, OpenOptions, Repair};
+use folio::{Errno, Timespec};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -293,4 +295,43 @@ fn many_snapshots_grow_the_refcount_tree() {
     qemu_check(&path);
     let report = block::check(&path, None, Repair::Nothing, &mut |_| {}).unwrap();
     assert_eq!((report.leaks, report.corruptions), (0, 0));
+}
+
+/// A cluster whose refcount is at the maximum cannot be shared, with 64 bits either.
+#[test]
+fn snapshot_beyond_a_full_refcount_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("full.qcow2");
+    for refcount_bits in [8, 64] {
+        let options = CreateOptions {
+            cluster_bytes: 4096,
+            refcount_bits,
+            ..CreateOptions::default()
+        };
+        block::create_with(&path, ImageFormat::Qcow2, 1 << 20, &options).unwrap();
+        let device = block::open(&path, &OpenOptions::default()).unwrap();
+        device.write_at(&[7; 4096], 0).unwrap();
+        device.flush().unwrap();
+        drop(device);
+        let bytes = fs::read(&path).unwrap();
+        let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+        // Offset of the data by the L1 and the L2 table, without the flags.
+        let place = |at: usize| number(at) & 0x00ff_ffff_ffff_fe00;
+        let data = place(place(number(40)));
+        let refcount = number(number(48)) + data / 4096 * (refcount_bits as usize / 8);
+        let file = File::options().write(true).open(&path).unwrap();
+        let full = [0xff; 8];
+        let full = &full[..refcount_bits as usize / 8];
+        file.write_all_at(full, refcount as u64).unwrap();
+        let before = fs::read(&path).unwrap();
+        let error = block::create_snapshot(&path, None, "s", Timespec::new(1, 0)).unwrap_err();
+        assert_eq!(error.errno(), Errno::FBIG, "{refcount_bits} bits: {error}");
+        let after = fs::read(&path).unwrap();
+        let place = refcount..refcount + full.len();
+        assert!(
+            after[place.clone()] == before[place],
+            "{refcount_bits} bits"
+        );
+        fs::remove_file(&path).unwrap();
+    }
 }

@@ -451,7 +451,7 @@ fn invalid_options_fail_with_a_reason() {
     };
     assert_eq!(
         refuse(4 * KIB, fixed()),
-        "mkfs.ext4: device too small for an ext4: 4096 bytes"
+        "mkfs.ext4: device too small for an ext4: 4096 bytes, at least 24576 (24K) needed"
     );
     let long = FormatOptions {
         label: "seventeen bytes !".to_owned(),

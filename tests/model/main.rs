@@ -43,6 +43,16 @@ fn on_ext4(block_size: u32, background_writeback: bool, operations: &[Operation]
         ..FormatOptions::default()
     };
     format_ext4(&*device, &format).unwrap();
+    on_device(&device, block_size, background_writeback, operations);
+}
+
+/// Runs the operations on the ext4 of a device of 24 MiB.
+fn on_device(
+    device: &Arc<MemoryDevice>,
+    block_size: u32,
+    background_writeback: bool,
+    operations: &[Operation],
+) {
     let kernel = Kernel::new(KernelOptions {
         cache_bytes: 256 << 10,
         background_writeback,
@@ -200,11 +210,11 @@ fn hostfs_cache_none_matches_model() {
 }
 
 /// Runs sequences on ext4, unless e2fsck is missing.
-fn judged(block_size: u32, background_writeback: bool) {
+fn judged(run: impl Fn(&[Operation])) {
     requires!(tool("e2fsck"));
     let mut runner = proptest::test_runner::TestRunner::new(cases(60));
     let outcome = runner.run(&operation::operations(150), |operations| {
-        on_ext4(block_size, background_writeback, &operations);
+        run(&operations);
         Ok(())
     });
     outcome.unwrap();
@@ -212,15 +222,29 @@ fn judged(block_size: u32, background_writeback: bool) {
 
 #[test]
 fn ext4_with_4096_byte_blocks() {
-    judged(4096, false);
+    judged(|operations| on_ext4(4096, false, operations));
 }
 
 #[test]
 fn ext4_with_2048_byte_blocks() {
-    judged(2048, true);
+    judged(|operations| on_ext4(2048, true, operations));
 }
 
 #[test]
 fn ext4_with_1024_byte_blocks() {
-    judged(1024, false);
+    judged(|operations| on_ext4(1024, false, operations));
+}
+
+#[test]
+fn ext4_with_inline_data() {
+    requires!(tool("mke2fs"));
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let options = ["-O", "inline_data", "-I", "512", "-b", "1024"];
+    support::tools::mke2fs(image.path(), "24M", &options);
+    let bytes = std::fs::read(image.path()).unwrap();
+    judged(|operations| {
+        let device = Arc::new(MemoryDevice::new(24 << 20));
+        device.write_at(&bytes, 0).unwrap();
+        on_device(&device, 1024, false, operations);
+    });
 }

@@ -1,6 +1,8 @@
 //! Large directories and xattrs of ext4: Folio's pass e2fsck and the kernel, the kernel's read
 //! equal.
 
+mod inline;
+
 use crate::support;
 
 use folio::base::Errno;
@@ -19,7 +21,7 @@ use support::{Mounted, requires};
 use tempfile::TempDir;
 
 /// Mounts the file system in `image` at `/i`, calls a closure, and unmounts it.
-fn with_image<T>(image: &Path, read_only: bool, work: impl FnOnce(&Process) -> T) -> T {
+pub(crate) fn with_image<T>(image: &Path, read_only: bool, work: impl FnOnce(&Process) -> T) -> T {
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
     process.mkdir("/i", 0o755).unwrap();

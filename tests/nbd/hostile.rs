@@ -176,3 +176,60 @@ fn connections_over_the_limit_are_closed() {
     clients.iter_mut().for_each(RawClient::still_works);
     server.stop();
 }
+
+/// Sends reads of 1 MiB, far more than fit into a socket, and receives nothing.
+fn stick(socket: &std::path::Path) -> RawClient {
+    let mut client = RawClient::structured(socket);
+    for cookie in 0..48 {
+        client.send(&request((READ, 0), cookie, 1 << 20, 1 << 20));
+    }
+    client
+}
+
+#[test]
+fn stuck_clients_shut_no_client_out() {
+    let folder = TempDir::new().unwrap();
+    let server = NbdServer::new(&image(&folder, "disk.qcow2"), &[]);
+    let mut stuck = Vec::new();
+    for _ in 0..40 {
+        stuck.push(stick(&server.socket));
+        RawClient::structured(&server.socket).still_works();
+    }
+    drop(stuck);
+    RawClient::structured(&server.socket).still_works();
+    server.stop();
+}
+
+#[test]
+fn client_that_takes_no_replies_is_disconnected() {
+    use folio_nbd::{Export, Limits, Listener, Server};
+    let folder = TempDir::new().unwrap();
+    let socket = folder.path().join("sock");
+    let options = folio::block::OpenOptions::default();
+    let export = Export {
+        device: folio::block::open(image(&folder, "disk.qcow2"), &options).unwrap(),
+        name: String::new(),
+        description: None,
+        read_only: false,
+    };
+    let limits = Limits {
+        send_timeout: std::time::Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let (sender, reports) = std::sync::mpsc::channel();
+    let report = move |message: &str| sender.send(message.to_owned()).unwrap();
+    let server = Server::new(Listener::unix(&socket).unwrap(), export, limits, report).unwrap();
+    let stopper = server.stopper();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.serve().unwrap());
+        let mut client = stick(&socket);
+        let report = reports.recv().unwrap();
+        assert!(report.contains("client 1: takes no replies"), "{report}");
+        // What was sent before is still in the socket.
+        let mut received = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut client.0, &mut received);
+        assert!(received.len() < 48 << 20);
+        RawClient::structured(&socket).still_works();
+        stopper.stop();
+    });
+}

@@ -1,6 +1,8 @@
 //! Replay of dirty journals written by the kernel, mainly fast commits: all synced changes are
 //! present, and e2fsck finds nothing.
 
+mod damage;
+
 use crate::support;
 
 use folio::block::{Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice};

@@ -2,6 +2,7 @@
 
 use super::require::find;
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -40,6 +41,19 @@ pub fn text(output: &Output) -> String {
 #[track_caller]
 pub fn run<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> String {
     text(&succeed(command(program).args(arguments)))
+}
+
+/// Writes a program that the test runs afterwards. A shell writes it: a descriptor of this process
+/// could be inherited by a child of another thread, and running the file would fail with ETXTBSY.
+#[track_caller]
+pub fn write_program(path: &Path, content: &[u8]) {
+    let mut shell = command("sh");
+    shell
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path);
+    let mut shell = shell.stdin(Stdio::piped()).spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(content).unwrap();
+    assert!(shell.wait().unwrap().success(), "{}", path.display());
 }
 
 /// Asserts that `e2fsck -fn` finds nothing to repair in a raw image.

@@ -2,7 +2,7 @@
 
 use crate::{CREATE, READ, world, write};
 use folio::Process;
-use folio::syscall::Whence;
+use folio::syscall::{ReadAt, Whence};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -58,6 +58,11 @@ fn warm_calls_allocate_nothing() {
         }),
         ("pread", &|p| {
             assert_eq!(p.pread(fd, &mut [0; 1000], 3500).unwrap(), 1000)
+        }),
+        ("pread_batch", &|p| {
+            let (mut first, mut second) = ([0; 1000], [0; 10]);
+            let mut reads = [ReadAt::new(3500, &mut first), ReadAt::new(1, &mut second)];
+            assert_eq!(p.pread_batch(fd, &mut reads).unwrap(), 2);
         }),
         ("read and lseek", &|p| {
             assert_eq!(p.lseek(fd, 9_000, Whence::Set).unwrap(), 9_000);

@@ -2,7 +2,7 @@
 
 use crate::{CREATE, READ, fails, list, mode, read, touch, user, world, write};
 use folio::Process;
-use folio::syscall::{AT_FDCWD, AtFlags};
+use folio::syscall::{AT_FDCWD, AtFlags, Credentials};
 use folio::vfs::{FileType, RenameFlags};
 
 fn rename2(p: &Process, from: &str, to: &str, flags: RenameFlags) -> folio::Result<()> {
@@ -203,6 +203,8 @@ fn rename_matches_linux() {
         rename2(&p, "/a", "/a/b", RenameFlags::EXCHANGE) => INVAL,
         rename2(&p, "/a/b", "/a", RenameFlags::EXCHANGE) => INVAL,
         rename2(&p, "/f", "/g", RenameFlags::EXCHANGE | RenameFlags::NOREPLACE) => INVAL,
+        rename2(&p, "/f", "/g", RenameFlags::EXCHANGE | RenameFlags::WHITEOUT) => INVAL,
+        rename2(&p, "/f", "/g", RenameFlags::NOREPLACE | RenameFlags::WHITEOUT) => EXIST,
     }
     let open = p.open("/g", READ, 0).unwrap();
     p.rename("/f", "/g").unwrap();
@@ -254,6 +256,48 @@ fn rename_exchange_swaps_names() {
     );
     rename2(&p, "/a", "/b", RenameFlags::EXCHANGE).unwrap();
     assert_eq!(list(&p, "/b"), ["f"]);
+}
+
+#[test]
+fn rename_whiteout_leaves_a_device() {
+    let (kernel, p) = world();
+    p.mkdir("/a", 0o777).unwrap();
+    p.mkdir("/b", 0o777).unwrap();
+    let user = kernel.process(Credentials::user(5, 6, Vec::new()));
+    write(&user, "/a/f", b"f");
+    write(&user, "/b/g", b"g");
+    rename2(&user, "/a/f", "/b/g", RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(read(&p, "/b/g"), b"f");
+    let left = p.lstat("/a/f").unwrap();
+    assert_eq!(left.file_type, FileType::CharacterDevice);
+    assert_eq!(
+        (left.device, left.mode, left.uid, left.gid),
+        ((0, 0), 0, 5, 6)
+    );
+    assert_eq!(
+        (list(&p, "/a"), list(&p, "/b")),
+        (vec!["f".into()], vec!["g".into()])
+    );
+    p.mkdir("/a/d", 0o755).unwrap();
+    rename2(&p, "/a/d", "/b/d", RenameFlags::WHITEOUT).unwrap();
+    let links = |path: &str| p.stat(path).unwrap().link_count;
+    assert_eq!((links("/a"), links("/b")), (2, 3));
+    // A whiteout is a file: it can be renamed over, linked and removed.
+    rename2(&user, "/b/g", "/a/f", RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(read(&p, "/a/f"), b"f");
+    user.unlink("/b/g").unwrap();
+    let device = FileType::CharacterDevice;
+    user.mknodat(AT_FDCWD, "/b/made", device, 0, (0, 0))
+        .unwrap();
+    let fd = p.open("/a/f", READ, 0).unwrap();
+    fails! {
+        user.mknodat(AT_FDCWD, "/b/null", device, 0o666, (1, 3)) => PERM,
+        user.mknodat(AT_FDCWD, "/b/disk", FileType::BlockDevice, 0o600, (0, 0)) => PERM,
+        p.fitrim(fd, 0..u64::MAX, 0) => NOTTY,
+    }
+    p.close(fd).unwrap();
+    let fd = user.open("/a/f", READ, 0).unwrap();
+    fails! { user.fitrim(fd, 0..u64::MAX, 0) => PERM }
 }
 
 #[test]

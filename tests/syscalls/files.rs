@@ -3,7 +3,8 @@
 use crate::{
     CREATE, READ, fails, list, read, read_fd, tick, ticking_world, touch, user, world, write,
 };
-use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
+use folio::Process;
+use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, ReadAt, Whence};
 use folio::vfs::{FallocateMode, FileType, MountOptions};
 
 #[test]
@@ -370,4 +371,73 @@ fn relatime() {
         read(&p, path);
         assert_eq!(p.stat(path).unwrap().accessed, first.accessed);
     }
+}
+
+/// Makes a batch of reads, given as offset and length, and the same reads one by one.
+fn assert_batch_reads_as_single_reads(p: &Process, fd: Fd, ranges: &[(u64, usize)]) {
+    let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, len)| vec![9; *len]).collect();
+    let mut reads: Vec<ReadAt<'_>> = ranges
+        .iter()
+        .zip(&mut buffers)
+        .map(|((offset, _), buf)| ReadAt::new(*offset, buf))
+        .collect();
+    assert_eq!(p.pread_batch(fd, &mut reads).unwrap(), ranges.len());
+    let lens: Vec<usize> = reads.iter().map(|read| read.len).collect();
+    for (at, (offset, len)) in ranges.iter().enumerate() {
+        let mut single = vec![9; *len];
+        assert_eq!(lens[at], p.pread(fd, &mut single, *offset).unwrap(), "{at}");
+        assert_eq!(buffers[at], single, "{at}");
+    }
+}
+
+#[test]
+fn batch_reads_what_single_reads_read() {
+    let (_kernel, p) = world();
+    let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+    let fd = p.open("/f", CREATE, 0o644).unwrap();
+    p.pwrite(fd, &bytes, 0).unwrap();
+    // A hole, and bytes behind it.
+    p.pwrite(fd, b"end", 1 << 20).unwrap();
+    let ranges = [
+        (0, 4096),
+        (150_000, 1),
+        (70_000, 0),
+        (199_999, 5_000),
+        (500_000, 4096),
+        ((1 << 20) - 10, 20),
+        ((1 << 20) + 1, 100),
+        (1 << 30, 10),
+        (4095, 131_072),
+    ];
+    assert_batch_reads_as_single_reads(&p, fd, &ranges);
+    assert_eq!(p.lseek(fd, 0, Whence::Current).unwrap(), 0);
+    // More bytes than one pin may last for.
+    assert_batch_reads_as_single_reads(&p, fd, &[(0, 200_000); 20]);
+}
+
+#[test]
+fn batch_stops_at_the_first_failure() {
+    let (_kernel, p) = world();
+    write(&p, "/f", b"12345");
+    let fd = p.open("/f", READ, 0).unwrap();
+    let written = p.open("/f", OpenFlags::WRONLY, 0).unwrap();
+    let dir = p.open("/", READ, 0).unwrap();
+    let (mut a, mut b, mut c) = ([0; 3], [0; 3], [0; 3]);
+    let mut reads = [
+        ReadAt::new(1, &mut a),
+        ReadAt::new(u64::MAX, &mut b),
+        ReadAt::new(0, &mut c),
+    ];
+    assert_eq!(p.pread_batch(fd, &mut reads).unwrap(), 1);
+    assert_eq!((reads[0].len, reads[2].len), (3, 0));
+    fails! {
+        p.pread_batch(fd, &mut reads[1..]) => INVAL,
+        p.pread_batch(written, &mut reads) => BADF,
+        p.pread_batch(dir, &mut reads) => ISDIR,
+        p.pread_batch(Fd(99), &mut reads) => BADF,
+        p.pread_batch(Fd(99), &mut []) => BADF,
+        p.pread_batch(written, &mut []) => BADF,
+    }
+    assert_eq!(p.pread_batch(fd, &mut []).unwrap(), 0);
+    assert_eq!(a, *b"234");
 }

@@ -4,13 +4,13 @@ mod circles;
 mod counts;
 mod language;
 mod packages;
+mod repository;
 mod run;
 mod source;
 mod test;
 mod tidy;
 
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -52,7 +52,7 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    let root = repository();
+    let root = repository::root();
     match Arguments::parse().task {
         Task::Tidy { lower } => tidy::main(&root, lower),
         Task::Circles { name, layers } => tidy::sources(&root).map_or_else(
@@ -70,11 +70,4 @@ fn main() -> ExitCode {
 fn failure(error: &str) -> ExitCode {
     println!("{error}");
     ExitCode::FAILURE
-}
-
-/// The repository's root: the folder above this crate.
-fn repository() -> PathBuf {
-    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    root.pop();
-    root
 }

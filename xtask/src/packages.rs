@@ -1,11 +1,12 @@
-//! Programs that tests run, and the Debian packages that hold them.
+//! Programs that tests run, and the Debian packages or crates that hold them.
 
+use crate::repository;
 use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 32] = [
+const PROGRAMS: [(&str, &str); 33] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -29,6 +30,7 @@ const PROGRAMS: [(&str, &str); 32] = [
     ("fakeroot", "fakeroot"),
     ("losetup", "mount"),
     ("fincore", "util-linux-extra"),
+    ("fstrim", "util-linux"),
     ("mount", "mount"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -40,6 +42,9 @@ const PROGRAMS: [(&str, &str); 32] = [
     ("fish", "fish"),
 ];
 
+/// Test suites that are crates, and their versions.
+const CRATES: [(&str, &str); 2] = [("fsx", "0.3.2"), ("pjdfstest", "0.2.2")];
+
 /// The kernel for guests: a module that it must have, and its package.
 const GUEST_MODULE: &str = "kernel/fs/fuse/virtiofs.ko";
 const GUEST_KERNEL: &str = "linux-image-cloud-amd64";
@@ -47,12 +52,18 @@ const GUEST_KERNEL: &str = "linux-image-cloud-amd64";
 /// Folders that hold system programs but are often missing from a user's PATH.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// Returns PATH with the system folders at its end.
+/// The folder in which `cargo install` puts [`CRATES`].
+fn crates_root() -> PathBuf {
+    repository::target_folder().join("programs")
+}
+
+/// Returns PATH with the installed crates and the system folders at its end.
 pub(crate) fn search_path() -> std::ffi::OsString {
     let mut folders: Vec<PathBuf> = env::var_os("PATH")
         .iter()
         .flat_map(env::split_paths)
         .collect();
+    folders.push(crates_root().join("bin"));
     folders.extend(SYSTEM_FOLDERS.iter().map(PathBuf::from));
     env::join_paths(folders).unwrap_or_default()
 }
@@ -84,12 +95,43 @@ fn has_guest_kernel() -> bool {
         .any(|release| release.path().join(GUEST_MODULE).is_file())
 }
 
-/// Installs missing packages where that is possible; otherwise prints their names. A check without
-/// its program reports a skip.
+/// Installs missing packages and crates where that is possible; otherwise prints their names. A
+/// check without its program reports a skip.
 pub(crate) fn provide(may_install: bool) {
+    provide_packages(may_install);
+    provide_crates(may_install);
+}
+
+fn provide_crates(may_install: bool) {
+    let crates: Vec<_> = CRATES
+        .iter()
+        .filter(|(name, _)| !has(name))
+        .map(|(name, version)| format!("{name}@{version}"))
+        .collect();
+    if crates.is_empty() {
+        return;
+    }
+    let list = crates.join(" ");
+    if !may_install {
+        println!("some checks will be skipped; to run them all: cargo install {list}");
+        return;
+    }
+    println!("installing {list}");
+    let installed = Command::new("cargo")
+        .args(["install", "--quiet", "--locked", "--debug", "--root"])
+        .arg(crates_root())
+        .args(&crates)
+        .stdin(Stdio::null())
+        .status();
+    if !installed.is_ok_and(|status| status.success()) {
+        println!("cargo could not install them: some checks will be skipped");
+    }
+}
+
+fn provide_packages(may_install: bool) {
     let packages = missing();
     if packages.is_empty() {
-        println!("all programs that the tests run are installed");
+        println!("all packages that the tests need are installed");
         return;
     }
     let list = packages.join(" ");

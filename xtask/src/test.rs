@@ -1,6 +1,7 @@
 //! Every check of the repository, one after the other; skipped checks are listed with the reason.
 
 use crate::packages;
+use crate::repository;
 use crate::run::{Outcome, run};
 use crate::tidy;
 use std::ffi::OsString;
@@ -96,7 +97,7 @@ impl Tally {
 /// Runs every check; fails if one of them failed.
 pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
     let start = Instant::now();
-    let target = target_folder(root);
+    let target = repository::target_folder();
     if let Err(message) = has_space(&target, free_bytes(&target)) {
         println!("{message}");
         return ExitCode::FAILURE;
@@ -300,11 +301,6 @@ fn executable(messages: &str) -> Option<String> {
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .find_map(|message| message["executable"].as_str().map(str::to_owned))
-}
-
-/// The folder of build products.
-fn target_folder(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 /// Free bytes of the file system that holds `folder` or will hold it; `None` if unknown.

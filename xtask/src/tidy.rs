@@ -239,16 +239,19 @@ fn module(file: &str) -> Option<Vec<String>> {
 }
 
 /// Returns the names of `block` that file systems may use: those that block/mod.rs re-exports from
-/// device.rs, and from overlay.rs, which keeps writes over any device in memory and depends on no
-/// format.
+/// device.rs, from overlay.rs, which keeps writes over any device in memory, from claim.rs, which
+/// records the mounts of any device, and from guarded.rs, which catches panics of any device. None
+/// of these depends on a format.
 fn device_seam(block_mod: &str) -> BTreeSet<String> {
-    const MODULES: [&str; 2] = ["device", "overlay"];
+    const MODULES: [&str; 4] = ["claim", "device", "guarded", "overlay"];
     let mut rooted = block_mod.to_owned();
     for module in MODULES {
-        rooted = rooted.replace(
-            &format!("pub use {module}::"),
-            &format!("use crate::{module}::"),
-        );
+        for exported in ["pub", "pub(crate)"] {
+            rooted = rooted.replace(
+                &format!("{exported} use {module}::"),
+                &format!("use crate::{module}::"),
+            );
+        }
     }
     source::mentions(&source::tokens(&rooted), &[])
         .into_iter()

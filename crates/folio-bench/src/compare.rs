@@ -154,9 +154,7 @@ impl Comparison {
             }
             let name = format!("  {}: {}", row.job, row.contender);
             let [old, new] = [row.old, row.new].map(|value| row.unit.figure(value));
-            let ratio = row
-                .ratio
-                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+            let ratio = row.ratio.map_or_else(|| "-".to_owned(), crate::rows::ratio);
             writeln!(
                 out,
                 "{name:<60} {old:>11} {new:>11} {ratio:>8}  {}",

@@ -12,12 +12,13 @@
 //!   page_cache     files of a database, cold and warm, warmed, in tmpfs and in Folio's cache
 //!   first_write/   first and second writes into fresh and preallocated images beside QEMU
 //!
+//!   mount/         folio mount beside the kernel's loop mount and fuse2fs, and its FUSE requests
 //!   warm           large and small files into the page cache, beside vmtouch and the device
 //!
 //!   any path       probe: reads, stats, writes           evidence   cache state, bytes from the device, switches
 //!   the rest       bench, tree, contender: trees and images; small_file; convert; nbd;
 //!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
-//!   measure        one command, its time and memory
+//!   measure        one command, its time and memory      mounted   one mount, served by a command
 //! ```
 
 mod bench;
@@ -31,6 +32,8 @@ mod first_write;
 mod html;
 mod measure;
 mod memcpy;
+mod mount;
+mod mounted;
 mod nbd;
 mod page_cache;
 mod policies;

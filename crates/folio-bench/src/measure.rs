@@ -4,6 +4,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -84,13 +85,16 @@ impl Said {
         Ok(Self(file))
     }
 
+    /// Returns all that was said until now. The server shares the file's position, so it stays.
+    pub(crate) fn text(&self) -> String {
+        let mut bytes = vec![0; self.0.metadata().map_or(0, |found| found.len() as usize)];
+        let read = self.0.read_at(&mut bytes, 0).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..read]).into_owned()
+    }
+
     /// `what` with all that was said until now, in one line.
     pub(crate) fn explain(&self, what: impl Into<String>) -> String {
-        let said = self
-            .0
-            .try_clone()
-            .and_then(|mut file| text(&mut file))
-            .unwrap_or_default();
+        let said = self.text();
         let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
         std::iter::once(what.into())
             .chain(lines.map(str::to_owned))

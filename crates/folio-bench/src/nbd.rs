@@ -414,8 +414,8 @@ fn verdict(table: &Table, job: &Job) -> Option<Verdict> {
         ),
         is_met: ours >= theirs,
         figures: format!(
-            "{ours:.0}/s against {theirs:.0}/s, {:.2} times",
-            ours / theirs
+            "{ours:.0}/s against {theirs:.0}/s, {} times",
+            crate::rows::ratio(ours / theirs)
         ),
     })
 }

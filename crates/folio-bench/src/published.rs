@@ -7,7 +7,13 @@ use serde::{Deserialize, Serialize};
 /// The figures of one article.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PublishedCase {
+    /// The article's subject.
+    #[serde(default)]
+    pub(crate) subject: String,
     pub(crate) title: String,
+    /// What to do about it.
+    #[serde(default)]
+    pub(crate) remedy: String,
     pub(crate) figures: Vec<PublishedFigure>,
 }
 
@@ -28,15 +34,50 @@ pub(crate) struct Today {
     pub(crate) median: f64,
     pub(crate) least: f64,
     pub(crate) most: f64,
+    /// Whether it shows what cures the published case.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_cure: bool,
 }
 
 impl PublishedCase {
     /// Returns a case without figures.
-    pub(crate) fn new(title: &str) -> Self {
+    pub(crate) fn new(subject: &str, title: &str, remedy: &str) -> Self {
         Self {
+            subject: subject.to_owned(),
             title: title.to_owned(),
+            remedy: remedy.to_owned(),
             figures: Vec::new(),
         }
+    }
+
+    /// Returns one sentence: then, now, what to do. Now is the slowest of the first figures that
+    /// were measured, and the fastest cure.
+    pub(crate) fn summary(&self) -> String {
+        let measured = self.figures.iter().find(|figure| !figure.today.is_empty());
+        let Some(figure) = measured else {
+            return format!(
+                "Then: {}. Now: not measured here. To do: {}.",
+                self.title, self.remedy
+            );
+        };
+        let by_median = |one: &&Today, other: &&Today| one.median.total_cmp(&other.median);
+        let words = |today: &Today| {
+            let figure = figure.unit.figure(today.median);
+            format!("{figure} ({})", today.contender)
+        };
+        let slow = figure.today.iter().filter(|today| !today.is_cure);
+        let slow = slow.max_by(by_median).map(words);
+        let cured = figure.today.iter().filter(|today| today.is_cure);
+        let cured = cured
+            .min_by(by_median)
+            .map(|today| format!("{} cured", words(today)));
+        let now: Vec<String> = slow.into_iter().chain(cured).collect();
+        format!(
+            "Then: {}. Now: {}. To do: {}.",
+            self.title,
+            now.join(", "),
+            self.remedy
+        )
     }
 
     /// Adds a published figure with the figures that this run measured.
@@ -67,7 +108,16 @@ impl Today {
             median: row.median,
             least: row.least,
             most: row.most,
+            is_cure: false,
         })
+    }
+
+    /// Marks the figure of what cures the published case.
+    pub(crate) fn cure(self) -> Self {
+        Self {
+            is_cure: true,
+            ..self
+        }
     }
 
     /// One row's time as a multiple of another's; the bounds are those of the two spreads at their
@@ -80,6 +130,7 @@ impl Today {
             median: of.median / over.median,
             least: of.least / over.most,
             most: of.most / over.least,
+            is_cure: false,
         })
     }
 }
@@ -96,12 +147,29 @@ mod tests {
         assert_eq!((times.least, times.most), (4.0, 12.0));
         assert!(Today::times("x", Some(&slow), Some(&none)).is_none());
         assert!(Today::times("x", None, Some(&quick)).is_none());
-        let story = PublishedCase::new("t").with(
+        let story = PublishedCase::new("s", "t", "r").with(
             "w",
             Unit::Times,
             10.0,
             [None, Today::of("y", Some(&quick))],
         );
         assert_eq!(story.figures[0].today.len(), 1);
+    }
+
+    #[test]
+    fn summary_names_then_now_and_what_to_do() {
+        let row = |value: f64| Row::new("job", "x", vec![value]);
+        let case = PublishedCase::new("Subject", "it was slow", "do this");
+        assert!(case.summary().contains("Now: not measured here."));
+        let today = [
+            Today::of("slow", Some(&row(9.0))),
+            Today::of("slower", Some(&row(11.0))),
+            Today::of("ours", Some(&row(1.0))).map(Today::cure),
+        ];
+        let case = case.with("w", Unit::Times, 10.0, today);
+        assert_eq!(
+            case.summary(),
+            "Then: it was slow. Now: 11.0 times (slower), 1.00 times (ours) cured. To do: do this."
+        );
     }
 }

@@ -289,6 +289,14 @@ impl Report {
         }
     }
 
+    /// Returns the article's subject, or the name of a scenario without one.
+    pub(crate) fn heading(&self) -> &str {
+        match &self.story {
+            Some(case) if !case.subject.is_empty() => &case.subject,
+            _ => &self.scenario,
+        }
+    }
+
     /// Records that `what` is left out, and why.
     pub(crate) fn skip(&mut self, what: impl Into<String>, reason: impl Into<String>) {
         self.not_measured.push(NotMeasured {

@@ -3,6 +3,7 @@
 
 use crate::measure::Cost;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What figures count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,9 @@ pub(crate) enum Unit {
     /// A multiple of another figure.
     #[serde(rename = "times")]
     Times,
+    /// FUSE requests for each operation.
+    #[serde(rename = "requests")]
+    Requests,
 }
 
 /// One contender at one job.
@@ -38,6 +42,9 @@ pub(crate) struct Row {
     pub(crate) label: Option<String>,
     #[serde(default)]
     pub(crate) evidence: Evidence,
+    /// FUSE requests for each operation of the job, by their own operation; medians.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) requests: BTreeMap<String, f64>,
 }
 
 /// Evidence collected beside the clock; medians of the rounds.
@@ -100,6 +107,7 @@ impl Unit {
             Self::PerSecond => "a second, more is better",
             Self::Share => "share of all, more is better",
             Self::Times => "times, less is better",
+            Self::Requests => "requests for each operation, less is better",
         }
     }
 
@@ -122,11 +130,31 @@ impl Unit {
             },
             Self::MibPerSecond => (value, " MiB/s"),
             Self::PerSecond => (value, "/s"),
-            Self::Share => return format!("{value:.3}"),
+            Self::Share => return significant(value, 3),
+            Self::Times if value.abs() < 0.1 => return format!("{} times", ratio(value)),
             Self::Times => (value, " times"),
+            Self::Requests => return significant(value, 2),
         };
         format!("{value:.digits$}{unit}", digits = digits(value))
     }
+}
+
+/// Formats a ratio: two decimals, and more where these would hide the figure.
+pub(crate) fn ratio(value: f64) -> String {
+    significant(value, 2)
+}
+
+/// Formats with so many decimals, or as many as show two digits of a small number.
+fn significant(value: f64, decimals: usize) -> String {
+    let size = value.abs();
+    if !size.is_finite() || size == 0.0 {
+        return format!("{value:.decimals$}");
+    }
+    let needed = (1.0 - size.log10().floor()).clamp(0.0, 12.0) as usize;
+    // The last decimal alone is not enough: 0.01 may be 0.006.
+    let least = 10.0_f64.powi(1 - decimals as i32);
+    let decimals = if size < least { needed } else { decimals };
+    format!("{value:.decimals$}")
 }
 
 impl Row {
@@ -148,7 +176,24 @@ impl Row {
             ratio: None,
             label: None,
             evidence: Evidence::default(),
+            requests: BTreeMap::new(),
         }
+    }
+
+    /// Returns what was seen beside the clock, in words.
+    pub(crate) fn seen(&self) -> String {
+        let label = self.label.iter().map(|label| format!("[{label}]"));
+        let mut requests: Vec<_> = self.requests.iter().collect();
+        requests.sort_by(|left, right| right.1.total_cmp(left.1));
+        let requests: Vec<String> = requests
+            .into_iter()
+            .map(|(name, count)| format!("{name} {}", ratio(*count)))
+            .collect();
+        let words: Vec<String> = label
+            .chain([self.evidence.words(), requests.join(", ")])
+            .filter(|words| !words.is_empty())
+            .collect();
+        words.join(" ")
     }
 
     /// Returns the row of commands.
@@ -245,5 +290,22 @@ impl Evidence {
                 .map(|count| format!("{count:.1} switches each")),
         );
         words.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_ratios_keep_two_digits() {
+        let texts = [0.0, 0.0023, 0.046, 0.123, 1.0, 12.345, -0.004].map(ratio);
+        assert_eq!(
+            texts,
+            [
+                "0.00", "0.0023", "0.046", "0.12", "1.00", "12.35", "-0.0040"
+            ]
+        );
+        assert_eq!(ratio(f64::INFINITY), "inf");
     }
 }

@@ -89,6 +89,21 @@ impl<'a> Case<'a> {
             measure: Box::new(measure),
         }
     }
+
+    /// Converts each measured value.
+    pub(crate) fn map_value(self, convert: impl Fn(f64) -> f64 + 'a) -> Self {
+        let mut measure = self.measure;
+        Self {
+            measure: Box::new(move || {
+                let sample = measure()?;
+                Ok(Sample {
+                    value: convert(sample.value),
+                    ..sample
+                })
+            }),
+            ..self
+        }
+    }
 }
 
 /// Measures all cases; returns their rows and the number of rounds. The cases run in turn, and each

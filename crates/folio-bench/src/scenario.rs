@@ -3,7 +3,8 @@
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
 use crate::{
-    Common, bench, cache, convert, ext4, first_write, measure, memcpy, nbd, page_cache, probe,
+    Common, bench, cache, convert, ext4, first_write, measure, memcpy, mount, nbd, page_cache,
+    probe,
 };
 use crate::{reclaim, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub enum Scenario {
     PageCache(page_cache::Options),
     /// Case 5, first writes: mkfs and writes into fresh and preallocated images, beside QEMU
     FirstWrite(first_write::Options),
+    /// Usual jobs on folio mount, beside the kernel's loop mount and fuse2fs; FUSE requests of each
+    Mount(mount::Options),
     /// Large files and a tree of small ones into the page cache, beside vmtouch and the device
     Warm(warm::Options),
     /// Reads of any file or folder, cold and warm, beside the device and memory
@@ -132,6 +135,7 @@ impl Scenario {
             Self::FirstWrite(options) => first_write::measure(options, run),
             Self::Memcpy(options) => memcpy::measure(options, run),
             Self::PageCache(options) => page_cache::measure(options, run),
+            Self::Mount(options) => mount::measure(options, run),
             Self::Warm(options) => warm::measure(options, run),
             Self::Read(options) => probe::read(options, run),
             Self::Stat(options) => probe::stat(options, run),

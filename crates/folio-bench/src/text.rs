@@ -12,6 +12,15 @@ impl Results {
         for warning in self.warnings() {
             writeln!(out, "{warning}")?;
         }
+        let cases = self
+            .scenarios
+            .iter()
+            .filter_map(|report| report.story.as_ref());
+        list(
+            out,
+            "then, now, what to do",
+            cases.map(|case| format!("{}. {}", case.subject, case.summary())),
+        )?;
         self.scenarios
             .iter()
             .try_for_each(|report| report.write_text(out))
@@ -43,7 +52,7 @@ fn list(out: &mut dyn Write, title: &str, lines: impl Iterator<Item = String>) -
 
 impl Report {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "\n== {}: {}", self.scenario, self.what)?;
+        writeln!(out, "\n== {}: {}", self.heading(), self.what)?;
         let (rounds, place, seconds) = (self.repeats, self.place.words(), self.seconds);
         writeln!(
             out,
@@ -117,18 +126,11 @@ impl Table {
             let [middle, least, most] =
                 [row.median, row.least, row.most].map(|value| self.unit.figure(value));
             let spread = format!("{least}..{most}");
-            let ratio = row
-                .ratio
-                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-            let label = row.label.iter().map(|label| format!("[{label}]"));
-            let words: Vec<String> = label
-                .chain(Some(row.evidence.words()))
-                .filter(|words| !words.is_empty())
-                .collect();
+            let ratio = row.ratio.map_or_else(|| "-".to_owned(), crate::rows::ratio);
             let contender = format!("    {}", row.contender);
             let line = format!(
                 "{contender:<width$} {middle:>11} {spread:>24} {ratio:>7}  {}",
-                words.join(" ")
+                row.seen()
             );
             writeln!(out, "{}", line.trim_end())?;
         }

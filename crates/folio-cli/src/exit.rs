@@ -1,6 +1,6 @@
 //! Exit codes, and the failures that lead to them.
 
-use folio::{Errno, Error};
+use folio::{Errno, Error, ErrorKind};
 use std::error::Error as StdError;
 
 /// The section on exit codes of `folio help`.
@@ -104,10 +104,12 @@ impl Failure {
         }
     }
 
-    /// An image that cannot be used.
+    /// An image that cannot be used. If the host has no room for it, the operation failed.
     pub(crate) fn image(error: &Error) -> Self {
+        let is_full = error.kind() == ErrorKind::Io
+            && matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
         Self {
-            exit: Exit::Image,
+            exit: if is_full { Exit::Failed } else { Exit::Image },
             message: explain(error),
         }
     }
@@ -163,7 +165,24 @@ pub(crate) fn explain(error: &Error) -> String {
         }
         cause = inner.source();
     }
+    text.push_str(host_hint(error));
     text
+}
+
+/// Returns what to do if the host has no room for an image.
+fn host_hint(error: &Error) -> &'static str {
+    if error.kind() != ErrorKind::Io {
+        return "";
+    }
+    match error.errno() {
+        Errno::NOSPC => "; the host's file system is full: free space there and repeat",
+        Errno::DQUOT => "; the quota on the host is used up: free space there and repeat",
+        Errno::FBIG => {
+            "; the host's file system or ulimit -f allows no file of this size: use qcow2, which \
+             grows with its content"
+        }
+        _ => "",
+    }
 }
 
 /// Whether this failure would also affect all other files.

@@ -25,8 +25,7 @@ pub(crate) struct GlobalOptions {
     )]
     #[arg(hide_possible_values = true, value_enum)]
     pub(crate) color: When,
-    /// Mount options for the image, as in mount(8); folio tune stores them as defaults, see folio
-    /// help tune
+    /// Mount options for the image, as in mount(8)
     #[arg(
         short = 'o',
         long = "options",
@@ -35,7 +34,8 @@ pub(crate) struct GlobalOptions {
         value_delimiter = ','
     )]
     pub(crate) options: Vec<String>,
-    /// Memory for the page cache of each image
+    /// Memory for cached pages, inodes and names of each image or directory; inodes and names take
+    /// at most a half
     #[arg(long, global = true, value_name = "SIZE", default_value = "64M", value_parser = cache_size)]
     pub(crate) cache: u64,
     /// Print the counters of the page cache at the end, with the names of /proc/vmstat

@@ -76,6 +76,11 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
     ),
     ("", &["resize2fs"], "use 'folio resize'"),
     ("", &["tune2fs", "e2label"], "use 'folio tune'"),
+    (
+        "cp",
+        &["--exclude", "--include"],
+        "not available: folio copies whole trees; remove files from the image with 'folio rm -r'",
+    ),
     // coreutils, mount(8), virtiofsd
     (
         "",
@@ -137,7 +142,12 @@ pub(crate) fn add(error: &mut clap::Error, tree: &clap::Command, words: &[OsStri
     let Some(ContextValue::String(word)) = error.get(kind) else {
         return;
     };
-    let Some(hint) = hint(&command_name(tree, words), word) else {
+    let hint = hint(&command_name(tree, words), word);
+    if word.starts_with('-') {
+        // An option is hardly meant as a file, which clap suggests.
+        error.remove(ContextKind::Suggested);
+    }
+    let Some(hint) = hint else {
         return;
     };
     // clap's similar words mean something else.

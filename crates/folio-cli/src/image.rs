@@ -1,11 +1,13 @@
 //! An opened image: the device, and a kernel of its own in which its file system is `/`.
 
-use crate::exit::{Failure, Outcome};
-use crate::image_path::ImagePath;
+use crate::exit::{Exit, Failure, Outcome, explain};
+use crate::image_path::{ImagePath, refuse_protocol};
+use crate::interruptible::InterruptibleDevice;
 use crate::nearest::{nearest_file, nearest_path};
 use crate::output::Owners;
+use crate::progress::Progress;
 use crate::session::{Session, clock, fixed_time};
-use folio::base::{Errno, Error};
+use folio::base::{Errno, Error, ErrorKind};
 use folio::block::{self, Device, ImageFormat, OpenOptions};
 use folio::cache::Counters;
 use folio::kernel::{FormatOptions, format_ext4};
@@ -36,6 +38,8 @@ pub(crate) enum Access {
 pub(crate) struct Image {
     /// The image as the user named it.
     pub(crate) name: String,
+    /// Created by this command.
+    is_new: bool,
     process: Process,
     kernel: Arc<Kernel>,
     /// The counters of the page cache are added here at close.
@@ -44,6 +48,15 @@ pub(crate) struct Image {
 
 /// Opens the device of an image.
 pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device>> {
+    if path.is_dir() {
+        return Err(Failure {
+            exit: Exit::Image,
+            message: format!(
+                "{}: is a directory of the host, not an image",
+                path.display()
+            ),
+        });
+    }
     let options = OpenOptions {
         read_only: access == Access::Read,
         ..OpenOptions::default()
@@ -67,26 +80,61 @@ fn image_failure(error: Error, path: &Path) -> Failure {
 
 /// Creates an image with a new ext4. The file must not exist.
 pub(crate) fn create(
-    path: &Path,
+    session: &Session,
+    place: &ImagePath,
     format: ImageFormat,
     len_bytes: u64,
     options: &FormatOptions,
 ) -> Outcome<Arc<dyn Device>> {
+    let path = place.image.as_path();
+    if let Some(number) = place.partition {
+        return Err(Failure::usage(format!(
+            "{}: a new image has no partition {number}: omit @{number}",
+            place.image_name()
+        )));
+    }
+    refuse_protocol(path).map_err(Failure::usage)?;
     let device =
         block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?;
-    match format_ext4(&*device, options) {
-        Ok(_) => Ok(device),
-        Err(error) => {
+    match format_device(session, path, &*device, options) {
+        Ok(()) => Ok(device),
+        Err(failure) => {
             drop(device);
             // The file is new and useless, and the cause is reported.
             let _ = std::fs::remove_file(path);
-            Err(Failure::new(text(error, path)))
+            Err(failure)
         }
     }
 }
 
+/// Writes a new ext4, with a progress bar, until Ctrl-C.
+pub(crate) fn format_device(
+    session: &Session,
+    path: &Path,
+    device: &dyn Device,
+    options: &FormatOptions,
+) -> Outcome {
+    let progress = Progress::new(session);
+    let formatted = format_ext4(
+        &InterruptibleDevice::new(device, session, &progress),
+        options,
+    );
+    progress.finish();
+    session.check_interrupt()?;
+    formatted.map(drop).map_err(|error| {
+        // The value of an option, or a size that is too small.
+        let is_usage = error.errno() == Errno::INVAL;
+        let text = text(error, path);
+        if is_usage {
+            Failure::usage(text)
+        } else {
+            Failure::new(text)
+        }
+    })
+}
+
 fn text(error: Error, path: &Path) -> String {
-    crate::exit::explain(&name_once(error, path))
+    explain(&name_once(error, path))
 }
 
 fn name_once(error: Error, path: &Path) -> Error {
@@ -138,10 +186,12 @@ impl Image {
         let words = session.options.join(",");
         options
             .add(&words)
-            .map_err(|error| Failure::usage(format!("-o {}", crate::exit::explain(&error))))?;
+            .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
         // `-o rw` does not make a read-only command writable.
         options.read_only |= access == Access::Read;
-        Self::mount_with(session, place, device, &options)
+        let mut image = Self::mount_with(session, place, device, &options)?;
+        image.is_new = access == Access::Fill;
+        Ok(image)
     }
 
     /// Mounts and unmounts the file system, whatever `-o` specifies, so that its journal is empty.
@@ -178,13 +228,16 @@ impl Image {
                     file_system_bytes = device.len_bytes(),
                     "device opened"
                 );
-                kernel.mount_ext4(device, "/", options)
+                kernel
+                    .mount_ext4(device.clone(), "/", options)
+                    .map_err(|error| with_contents(error, &*device))
             })
-            .map_err(|error| Failure::image(&error.at(name.clone())));
+            .map_err(|error| mount_failure(&error.at(name.clone())));
         mounted?;
         let process = kernel.process(Credentials::root());
         Ok(Self {
             name,
+            is_new: false,
             process,
             kernel,
             counters: session.counters.clone(),
@@ -206,10 +259,28 @@ impl Image {
         format!("{}:{}", self.name, path.display())
     }
 
+    /// Returns what to do if the file system in the image is full, for the end of a message.
+    pub(crate) fn full_hint(&self, error: &Error) -> String {
+        if error.errno() != Errno::NOSPC || error.kind() != ErrorKind::Errno {
+            return String::new();
+        }
+        let name = &self.name;
+        if self.is_new {
+            return format!(
+                "; the file system in {name} is full: repeat with a larger --create SIZE"
+            );
+        }
+        format!(
+            "; the file system in {name} is full: see folio df {name}, and enlarge it with folio \
+             resize {name} SIZE"
+        )
+    }
+
     /// Turns an error that names a path into a failure that names the image too, with the nearest
     /// existing path if the path is missing.
     pub(crate) fn name(&self, error: Error) -> Failure {
-        let mut text = format!("{}:{}", self.name, crate::exit::explain(&error));
+        let mut text = format!("{}:{}", self.name, explain(&error));
+        text.push_str(&self.full_hint(&error));
         if let (Errno::NOENT, Some(path)) = (error.errno(), error.place())
             && let Some(meant) = self.meant(Path::new(path))
         {
@@ -290,14 +361,39 @@ impl Image {
             process,
             kernel,
             counters,
+            ..
         } = self;
         drop(process);
         let _span = tracing::info_span!("image", "{name}").entered();
         let halted = kernel.clone().halt();
         log_counters(&kernel.counters());
         *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
-        halted.map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
+        halted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
     }
+}
+
+/// Adds the name of what a partition without ext4 holds.
+fn with_contents(error: Error, device: &dyn Device) -> Error {
+    if !error.to_string().contains("no ext4 file system") {
+        return error;
+    }
+    match block::contents(device) {
+        Ok(Some(name)) => Error::new(
+            error.errno(),
+            format!("no ext4 file system: it holds {name}"),
+        ),
+        Ok(None) | Err(_) => error,
+    }
+}
+
+/// Returns the failure of a mount: a usage error for a mount option, else an image that cannot be
+/// used.
+pub(crate) fn mount_failure(error: &Error) -> Failure {
+    let failure = Failure::image(error);
+    if error.errno() == Errno::INVAL && failure.message.contains("mount option") {
+        return Failure::usage(failure.message);
+    }
+    failure
 }
 
 /// Logs the counters of the page cache for `-v`. `--stats` prints all of them.

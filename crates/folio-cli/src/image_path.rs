@@ -35,16 +35,20 @@ impl ImagePath {
                 "invalid image \"\": expected IMAGE or IMAGE:/path",
             ));
         }
-        if let Some((image, path)) = split(word)
+        let split = split(word);
+        if !split.is_some_and(|(image, _)| is_image(&split_partition(image).0)) {
+            refuse_protocol(Path::new(word)).map_err(Failure::usage)?;
+        }
+        if let Some((image, path)) = split
             && !is_image(Path::new(word))
         {
             return Ok(Self::new(image, path));
         }
         let bytes = word.as_bytes();
-        let colon = bytes.iter().position(|byte| *byte == b':');
-        if let Some(at) = colon
-            && !Path::new(word).exists()
-            && is_image(Path::new(OsStr::from_bytes(&bytes[..at])))
+        let mut colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
+        if !Path::new(word).exists()
+            && let Some(at) =
+                colons.find(|at| is_image(Path::new(OsStr::from_bytes(&bytes[..*at]))))
         {
             let (image, path) = (show(&bytes[..at]), show(&bytes[at + 1..]));
             let text = format!(
@@ -88,8 +92,8 @@ impl fmt::Display for ImagePath {
 }
 
 impl PathArgument {
-    /// Parses an argument: a path inside an image if the text before the first `:/` (or a final
-    /// `:`) is an existing file or, with `creates`, any name.
+    /// Parses an argument: a path inside an image if the text before a `:/` (or a final `:`) is an
+    /// existing file or, with `creates`, any name.
     pub(crate) fn parse(word: &OsStr, creates: bool) -> Self {
         if let Some((image, path)) = split(word)
             && (creates || is_image(&split_partition(image).0))
@@ -109,17 +113,99 @@ impl fmt::Display for PathArgument {
     }
 }
 
-/// Splits at the first colon, if a slash or nothing follows it. A leading `./` marks a path on the
-/// host.
+/// Splits at a colon with a slash or nothing after it: the first one that follows the name of an
+/// image, else the first one that does not end the name of a directory.
 fn split(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let bytes = word.as_bytes();
-    let at = bytes.iter().position(|byte| *byte == b':')?;
-    let (image, path) = (&bytes[..at], &bytes[at + 1..]);
-    if image.is_empty() || !(path.is_empty() || path[0] == b'/') {
-        return None;
+    let mut first = None;
+    for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b':') {
+        let (image, path) = (&bytes[..at], &bytes[at + 1..]);
+        if image.is_empty() || !(path.is_empty() || path[0] == b'/') {
+            continue;
+        }
+        let image = OsStr::from_bytes(image);
+        let path = OsStr::from_bytes(if path.is_empty() { b"/" } else { path });
+        if is_image(&split_partition(image).0) {
+            return Some((image, path));
+        }
+        if first.is_none() && !Path::new(OsStr::from_bytes(&bytes[..=at])).is_dir() {
+            first = Some((image, path));
+        }
     }
-    let path = if path.is_empty() { b"/" } else { path };
-    Some((OsStr::from_bytes(image), OsStr::from_bytes(path)))
+    first
+}
+
+/// QEMU's protocols (block/*.c, `protocol_name`), and `json`, which it parses as options.
+const PROTOCOLS: [&str; 32] = [
+    "blkdebug",
+    "blklogwrites",
+    "blkverify",
+    "fat",
+    "file",
+    "ftp",
+    "ftps",
+    "gluster",
+    "gluster+rdma",
+    "gluster+tcp",
+    "gluster+unix",
+    "host_cdrom",
+    "host_device",
+    "http",
+    "https",
+    "iscsi",
+    "iser",
+    "json",
+    "nbd",
+    "nbd+tcp",
+    "nbd+unix",
+    "nbds",
+    "nfs",
+    "null-aio",
+    "null-co",
+    "nvme",
+    "quorum",
+    "rbd",
+    "replication",
+    "sheepdog",
+    "ssh",
+    "throttle",
+];
+
+/// Refuses a name that QEMU takes for a protocol: as the name of a file it would be a surprise.
+///
+/// # Errors
+///
+/// The message of a usage error.
+pub(crate) fn refuse_protocol(path: &Path) -> Result<(), String> {
+    let bytes = path.as_os_str().as_bytes();
+    let Some(at) = bytes.iter().position(|byte| matches!(byte, b':' | b'/')) else {
+        return Ok(());
+    };
+    let protocol = show(&bytes[..at]);
+    if bytes[at] == b'/' || !PROTOCOLS.contains(&protocol.as_str()) {
+        return Ok(());
+    }
+    let name = path.display();
+    let hint = match protocol.as_str() {
+        "file" => format!("; use {}", show(&bytes[at + 1..])),
+        _ => format!("; a file with this name is ./{name}"),
+    };
+    Err(format!(
+        "{name}: images are local files and block devices, and {protocol}: is a protocol of \
+         QEMU{hint}"
+    ))
+}
+
+/// Refuses the name of a new image that means a partition of an existing one.
+pub(crate) fn refuse_partition(path: &Path) -> Outcome {
+    match split_partition(path.as_os_str()) {
+        (image, Some(number)) if is_image(&image) => Err(Failure::usage(format!(
+            "{}: partition {number} of {}, and not a new image: choose another name",
+            path.display(),
+            image.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Splits off `@N`, unless a file has exactly this name.
@@ -175,6 +261,62 @@ mod tests {
             (Some(2), Path::new("/srv/a:b"))
         );
         assert_eq!(place.to_string(), word);
+    }
+
+    #[test]
+    fn colon_may_be_part_of_the_image_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("run-10:23:");
+        std::fs::create_dir(&inner).unwrap();
+        let image = inner.join("x:y.img");
+        for path in ["/f", "/a:/b", ""] {
+            let word = format!("{}:{path}", image.display());
+            let PathArgument::Image(new) = PathArgument::parse(OsStr::new(&word), true) else {
+                panic!("{word}")
+            };
+            assert_eq!(new.image, image);
+            assert!(host(&word));
+        }
+        std::fs::write(&image, "").unwrap();
+        for (path, want) in [(":/f", "/f"), (":/a:/b", "/a:/b"), (":", "/"), ("", "/")] {
+            let word = format!("{}{path}", image.display());
+            let place = ImagePath::parse(OsStr::new(&word)).unwrap();
+            assert_eq!(
+                (place.image, place.path),
+                (image.clone(), want.into()),
+                "{word}"
+            );
+        }
+        let word = format!("{}:f", image.display());
+        let refused = ImagePath::parse(OsStr::new(&word)).unwrap_err();
+        assert!(
+            refused.message.contains("starts with '/'"),
+            "{}",
+            refused.message
+        );
+    }
+
+    #[test]
+    fn protocol_of_qemu_is_refused() {
+        for word in [
+            "nbd:localhost:1",
+            "ssh://host/x",
+            "json:{}",
+            "file:x.img",
+            "nbd+unix:///x",
+        ] {
+            let refused = ImagePath::parse(OsStr::new(word)).unwrap_err();
+            assert!(refused.message.contains("protocol"), "{}", refused.message);
+        }
+        for word in [
+            "./nbd:localhost:1",
+            "run-10:23",
+            "nbd",
+            "/tmp/nbd:x",
+            "nbdx:y",
+        ] {
+            ImagePath::parse(OsStr::new(word)).unwrap();
+        }
     }
 
     #[test]

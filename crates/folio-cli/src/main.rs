@@ -8,6 +8,8 @@
 //!     v
 //!   image, source  an opened image or directory: device, kernel, process      walk   trees in images
 //!     v
+//!   interruptible  a device whose writes Ctrl-C ends
+//!     v
 //!   session        errors, notes, Ctrl-C, global options     progress   bars     trace   -v
 //!     v
 //!   image_path     IMAGE:/path              exit             exit codes
@@ -22,6 +24,7 @@ mod global_options;
 mod hints;
 mod image;
 mod image_path;
+mod interruptible;
 mod manual;
 mod nearest;
 mod output;

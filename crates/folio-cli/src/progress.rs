@@ -8,6 +8,7 @@ use std::time::Duration;
 
 const UNKNOWN: &str = "{spinner} {bytes} copied, {bytes_per_sec}, {elapsed}";
 const KNOWN: &str = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+const FLUSHING: &str = "{spinner} {bytes} copied, flushing to disk, {elapsed}";
 const FILES: &str = "{spinner} {pos} files, {per_sec}, {elapsed}";
 const FILES_OF: &str = "{bar:30} {pos} of {len} files, {msg}, {eta} left";
 const REDRAW: Duration = Duration::from_millis(50);
@@ -60,7 +61,9 @@ impl Progress {
 
     /// Sets the total, in bytes.
     pub(crate) fn expect(&self, len_bytes: u64) {
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = &self.bar
+            && bar.position() < len_bytes
+        {
             bar.set_length(len_bytes);
             bar.set_style(style(KNOWN));
         }
@@ -83,6 +86,18 @@ impl Progress {
     pub(crate) fn add(&self, len_bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.inc(len_bytes);
+            // Files that grow or are compressed have more bytes than expected.
+            if bar.length().is_some_and(|total| bar.position() > total) {
+                bar.unset_length();
+                bar.set_style(style(UNKNOWN));
+            }
+        }
+    }
+
+    /// Shows that all bytes are copied, and wait for the disk.
+    pub(crate) fn flushing(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_style(style(FLUSHING));
         }
     }
 

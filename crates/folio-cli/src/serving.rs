@@ -5,8 +5,8 @@ use crate::exit::{Outcome, explain};
 use crate::ready;
 use crate::session::Session;
 use folio::Errno;
-use folio_fuse::Unmounter;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use folio_fuse::{RequestCounts, Unmounter};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -61,6 +61,26 @@ pub(crate) fn until_unmounted<T>(
         },
         work,
     )
+}
+
+/// Returns the signal that prints the number of requests. Before this call it ends the program.
+pub(crate) fn count_signal() -> Outcome<Signals> {
+    Ok(Signals::new([SIGUSR1])?)
+}
+
+/// Runs `work`, and prints the number of requests by operation at each of `signals`.
+pub(crate) fn with_request_counts<T>(
+    mut signals: Signals,
+    (counts, session): (&RequestCounts, &Session),
+    work: impl FnOnce() -> T,
+) -> T {
+    let handle = signals.handle();
+    let print = || {
+        for _ in signals.forever() {
+            session.note(format_args!("requests: {counts}"));
+        }
+    };
+    on_signals(&handle, print, work)
 }
 
 fn on_signals<T>(

@@ -17,7 +17,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Time after which work that cannot be canceled ends at Ctrl-C.
+const INTERRUPT_POLL: Duration = Duration::from_millis(50);
 
 /// The state that all parts of a command share.
 pub(crate) struct Session {
@@ -61,7 +66,7 @@ impl Session {
     /// Creates a session for a command that handles signals itself.
     pub(crate) fn without_signals(command: &'static str, global: &GlobalOptions) -> Self {
         let screen = MultiProgress::new();
-        let traced = trace::start(global.verbose, &screen);
+        let traced = trace::start(command, (global.verbose, global.quiet), &screen);
         let this = Self {
             command,
             quiet: global.quiet,
@@ -184,6 +189,32 @@ impl Session {
         } else {
             Ok(())
         }
+    }
+
+    /// Runs work that cannot be canceled. At Ctrl-C it calls `clean`, and ends the program.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the work has no other end; `clean` removes the image that it makes"
+    )]
+    pub(crate) fn until_interrupt<T>(
+        &self,
+        clean: impl FnOnce() + Send,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        let (ended, end) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while end.recv_timeout(INTERRUPT_POLL) == Err(RecvTimeoutError::Timeout) {
+                    if self.is_interrupted() {
+                        clean();
+                        std::process::exit(130);
+                    }
+                }
+            });
+            let done = work();
+            drop(ended);
+            done
+        })
     }
 
     /// Prints JSON; with `--stats` at the end, together with the counters.

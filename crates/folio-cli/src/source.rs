@@ -1,7 +1,7 @@
 //! The source of a mount or share: an image, or a directory of the host, in a kernel of its own.
 
 use crate::exit::{Failure, Outcome, explain};
-use crate::image::{Access, Image, open_device};
+use crate::image::{Access, Image, mount_failure, open_device};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use folio::cache::Counters;
@@ -80,7 +80,7 @@ impl Source {
                 let name = path.display().to_string();
                 kernel
                     .mount_hostfs(path, "/", options)
-                    .map_err(|error| Failure::image(&error.at(name.clone())))?;
+                    .map_err(|error| mount_failure(&error.at(name.clone())))?;
                 Ok(Mounted::Directory {
                     name,
                     kernel,

@@ -2,7 +2,7 @@
 //!
 //! `-v` is level info: what is opened, mounted, recovered, closed. `-vv` is level debug: each step,
 //! and the I/O of the host. FOLIO_LOG sets levels by module instead, such as `folio::block=debug`.
-//! Without either there is no subscriber, and an event costs one atomic load.
+//! Without either only warnings and errors are printed; other events cost one atomic load.
 
 use crate::output::color::{self, FAILURE, HEADING, WARNING, paint};
 use crate::output::printable;
@@ -25,7 +25,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 const VARIABLE: &str = "FOLIO_LOG";
 
 /// Starts the log; an error is about FOLIO_LOG.
-pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
+pub(crate) fn start(
+    command: &'static str,
+    (verbose, quiet): (u8, bool),
+    screen: &MultiProgress,
+) -> Result<(), String> {
     let requested = std::env::var(VARIABLE)
         .ok()
         .filter(|text| !text.trim().is_empty());
@@ -33,13 +37,15 @@ pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
         (Some(text), _) => Targets::from_str(&text).map_err(|error| {
             format!("invalid {VARIABLE} {text:?}: {error} (e.g. info, or folio::block=debug)")
         })?,
-        (None, 0) => return Ok(()),
         // The targets of the program and its libraries start with this word.
+        (None, 0) if quiet => Targets::new().with_target("folio", LevelFilter::ERROR),
         (None, count) => Targets::new().with_target("folio", level(count)),
     };
+    let has_times = verbose > 0 || std::env::var_os(VARIABLE).is_some();
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines {
-            start: Instant::now(),
+            start: has_times.then(Instant::now),
+            command,
             has_colors: color::on_stderr(),
         })
         .with_writer(Screen(screen.clone()));
@@ -53,7 +59,8 @@ pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
 
 fn level(verbose: u8) -> LevelFilter {
     match verbose {
-        0 | 1 => LevelFilter::INFO,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     }
@@ -83,9 +90,10 @@ impl<'a> MakeWriter<'a> for Screen {
     }
 }
 
-/// Formats `folio: [0.012] disk.img: event key=value`.
+/// Formats `folio: [0.012] disk.img: event key=value`; without times, with the command's name.
 struct Lines {
-    start: Instant,
+    start: Option<Instant>,
+    command: &'static str,
     has_colors: bool,
 }
 
@@ -106,12 +114,11 @@ where
             Level::INFO => HEADING,
             _ => Style::new(),
         };
-        let secs = self.start.elapsed().as_secs_f64();
-        write!(
-            writer,
-            "{} ",
-            paint(self.has_colors, style, format_args!("folio: [{secs:.3}]"))
-        )?;
+        let lead = match self.start {
+            Some(start) => format!("folio: [{:.3}]", start.elapsed().as_secs_f64()),
+            None => format!("folio: {}:", self.command),
+        };
+        write!(writer, "{} ", paint(self.has_colors, style, lead))?;
         for span in context
             .event_scope()
             .into_iter()

@@ -1,13 +1,20 @@
 //! Parsers of option values: sizes, image formats and UUIDs.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use crate::image_path::refuse_protocol;
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use folio::block::ImageFormat;
 use parse_size::Config;
+use std::path::PathBuf;
 
 /// Returns a parser of image format names.
 pub(crate) fn image_format() -> impl TypedValueParser<Value = ImageFormat> {
     PossibleValuesParser::new(ImageFormat::ALL.map(ImageFormat::name))
         .try_map(|name| name.parse::<ImageFormat>())
+}
+
+/// Returns a parser of the names of image files.
+pub(crate) fn image_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| refuse_protocol(&path).map(|()| path))
 }
 
 /// Parses a size in bytes: a number with K, M, G, T or P, in units of 1024 as in mke2fs and

@@ -39,6 +39,8 @@ pub mod wire;
 pub use changes::{Invalidator, ReplyGuard};
 pub use client_options::{ClientOptions, DataCache, FOREVER, PermissionChecks, parse_ttl};
 pub use local::Passthrough;
-pub use mount::{AllowedUsers, MountAttributes, Mountpoint, Session, SessionOptions, Unmounter};
+pub use mount::{
+    AllowedUsers, MountAttributes, Mountpoint, Session, SessionOptions, Unmounter, Uring,
+};
 pub use nodes::ROOT;
-pub use server::{Outcome, Server, Wait};
+pub use server::{Outcome, RequestCounts, Server, Wait};

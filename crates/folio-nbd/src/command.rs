@@ -289,7 +289,7 @@ impl ClientRequest<'_> {
         } else {
             replies.push_simple_data(cookie, PIECE_BYTES, fill)?;
         }
-        let _output = self.client.output.lock();
+        let _output = self.client.lock_output();
         replies.send_locked(&self.client.stream)?;
         let mut done = PIECE_BYTES;
         let mut read = Ok(());

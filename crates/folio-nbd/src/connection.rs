@@ -19,7 +19,7 @@ use crate::handshake::{NegotiatedMode, negotiate};
 use crate::protocol::{Command, CommandFlags, REQUEST_BYTES, Request};
 use crate::request_reader::RequestReader;
 use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
-use folio_net::{Task, WorkerPool};
+use folio_net::{Keepalive, Task, WorkerPool};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -27,6 +27,12 @@ use std::time::{Duration, Instant};
 
 /// Longest time for the whole handshake, and for a client to take a reply during it.
 const HANDSHAKE: Duration = Duration::from_secs(30);
+/// Detects a TCP client whose host fails silently, within about two minutes.
+const KEEPALIVE: Keepalive = Keepalive {
+    idle: Duration::from_secs(60),
+    interval: Duration::from_secs(10),
+    probes: 6,
+};
 /// Longest read or write that may be quick, in bytes.
 const QUICK_BYTES_MAX: u32 = 64 << 10;
 /// Queued bytes from which on replies of quick requests are sent.
@@ -64,7 +70,9 @@ fn greet(client: Arc<Client>, buffers: &mut WorkBuffers, pool: &WorkerPool<Conne
     let mut agree = || {
         client.stream.set_write_timeout(Some(HANDSHAKE))?;
         let mode = negotiate(&client, &mut reader, &mut buffers.replies)?;
-        client.stream.set_write_timeout(None)?;
+        let send_timeout = client.server.send_timeout;
+        client.stream.set_write_timeout(Some(send_timeout))?;
+        client.stream.set_keepalive(KEEPALIVE)?;
         reader.remove_deadline(&client.stream)?;
         Ok::<_, io::Error>(mode)
     };
@@ -85,7 +93,11 @@ fn greet(client: Arc<Client>, buffers: &mut WorkBuffers, pool: &WorkerPool<Conne
 /// Reads and runs requests until another thread has the read turn or the connection ends.
 fn take_read_turn(turn: ReadTurn, buffers: &mut WorkBuffers, pool: &WorkerPool<ConnectionTask>) {
     let client = turn.client.clone();
-    if serve(turn, buffers, pool).is_err() {
+    if let Err(error) = serve(turn, buffers, pool) {
+        // Reads have no timeout here.
+        if error.kind() == ErrorKind::WouldBlock {
+            client.report_stuck();
+        }
         // The client violated the protocol or takes no replies: the other threads of the connection
         // must not wait for it.
         client.stream.shutdown(Shutdown::Both);

@@ -28,8 +28,9 @@
 //!
 //! Invariants:
 //! 1. For a client's request the server allocates at most [`PIECE_BYTES`], for an option 64 KiB,
-//!    and it has at most [`Limits`] threads. An invalid request is answered with an error; bytes
-//!    that are not a request end the connection.
+//!    and it has at most [`Limits`] threads, of which each connection has one at any time. A client
+//!    that takes no replies starts no further threads, and is disconnected after a timeout. An
+//!    invalid request is answered with an error; bytes that are not a request end the connection.
 //! 2. A write is acknowledged after the device has it, a flush after the device has flushed. Both
 //!    hold for all connections, since they share the device.
 //! 3. Bytes of two replies never mix: whole chunks are sent under the connection's lock.

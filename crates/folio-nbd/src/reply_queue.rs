@@ -58,7 +58,7 @@ impl ReplyQueue {
         if self.len == 0 {
             return Ok(());
         }
-        let _output = client.output.lock();
+        let _output = client.lock_output();
         self.send_locked(&client.stream)
     }
 

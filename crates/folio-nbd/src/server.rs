@@ -55,12 +55,7 @@ impl Server {
                 threads_max: limits.connections + limits.requests,
                 idle_timeout: IDLE_TIMEOUT,
             }),
-            state: Arc::new(ServerState::new(
-                export,
-                limits.connections,
-                stopper,
-                Box::new(report),
-            )),
+            state: Arc::new(ServerState::new(export, limits, stopper, Box::new(report))),
         })
     }
 
@@ -109,8 +104,9 @@ impl Server {
                     let stream = Arc::new(stream);
                     if state.add_connection(number, &stream) {
                         let client = Arc::new(Client::new(stream, state.clone(), number));
-                        // Without a thread for it, the connection is closed.
-                        let _ = self.pool.try_run(ConnectionTask::Greet(client));
+                        // The limits leave a thread for each connection. If the host has none,
+                        // the connection is closed.
+                        let _ = self.pool.try_run_or_queue(ConnectionTask::Greet(client));
                     }
                 }
                 Err(error) => match AcceptFailure::of(&error) {

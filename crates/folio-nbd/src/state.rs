@@ -5,6 +5,7 @@ use folio_net::{Stopper, Stream};
 use parking_lot::{Condvar, Mutex};
 use std::net::Shutdown;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A disk, and how clients see it.
@@ -33,6 +34,9 @@ pub struct Limits {
     pub connections: usize,
     /// Requests in flight beside the one that each connection's own thread runs; each has a thread.
     pub requests: usize,
+    /// Longest time in which a client may take no byte of its replies; after it, the client is
+    /// disconnected.
+    pub send_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -40,6 +44,7 @@ impl Default for Limits {
         Self {
             connections: 64,
             requests: 64,
+            send_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -51,7 +56,11 @@ pub(crate) type Report = Box<dyn Fn(&str) + Send + Sync>;
 pub(crate) struct ServerState {
     pub(crate) export: Export,
     pub(crate) stopper: Stopper,
+    pub(crate) send_timeout: Duration,
     connections_max: usize,
+    requests_max: usize,
+    /// Requests in flight beside those of the connections' own threads.
+    requests: AtomicUsize,
     connections: Mutex<Vec<(u64, Arc<Stream>)>>,
     /// Notified when a connection closes.
     connection_closed: Condvar,
@@ -59,16 +68,14 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    pub(crate) fn new(
-        export: Export,
-        connections_max: usize,
-        stopper: Stopper,
-        report: Report,
-    ) -> Self {
+    pub(crate) fn new(export: Export, limits: Limits, stopper: Stopper, report: Report) -> Self {
         Self {
             export,
             stopper,
-            connections_max,
+            send_timeout: limits.send_timeout,
+            connections_max: limits.connections,
+            requests_max: limits.requests,
+            requests: AtomicUsize::new(0),
             connections: Mutex::default(),
             connection_closed: Condvar::new(),
             report,
@@ -78,6 +85,18 @@ impl ServerState {
     /// Sends a message to the operator.
     pub(crate) fn report(&self, message: &str) {
         (self.report)(message);
+    }
+
+    /// Counts one more request in flight; returns false if there are as many as allowed.
+    pub(crate) fn begin_request(&self) -> bool {
+        let add_one = |count| (count < self.requests_max).then_some(count + 1);
+        self.requests
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one)
+            .is_ok()
+    }
+
+    pub(crate) fn end_request(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Adds a connection; returns false if there are as many as allowed.

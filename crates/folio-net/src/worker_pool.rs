@@ -109,19 +109,28 @@ impl<T: Task> WorkerPool<T> {
     }
 
     /// Runs `task` in an idle or a new thread, or else once a thread is free. The queue is
-    /// unbounded: the caller limits how many tasks it submits. Without any thread, and none to be
-    /// had from the host, the caller's thread runs the task.
-    pub fn run_or_queue(&self, task: T) {
+    /// unbounded: the caller limits how many tasks it submits.
+    ///
+    /// # Errors
+    /// Returns the task if the pool has no thread, and the host has none for it.
+    pub fn try_run_or_queue(&self, task: T) -> Result<(), T> {
         let Err(task) = self.try_run(task) else {
-            return;
+            return Ok(());
         };
         let mut queue = self.0.queue.lock();
-        if queue.threads > 0 {
-            queue.tasks.push_back(task);
-            drop(queue);
-            self.0.wake.notify_one();
-        } else {
-            drop(queue);
+        if queue.threads == 0 {
+            return Err(task);
+        }
+        queue.tasks.push_back(task);
+        drop(queue);
+        self.0.wake.notify_one();
+        Ok(())
+    }
+
+    /// Runs `task` as [`WorkerPool::try_run_or_queue`]. Without any thread, the caller's thread
+    /// runs it.
+    pub fn run_or_queue(&self, task: T) {
+        if let Err(task) = self.try_run_or_queue(task) {
             task.run(&mut T::Scratch::default(), self);
         }
     }

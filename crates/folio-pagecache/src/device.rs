@@ -8,6 +8,8 @@ use std::path::PathBuf;
 /// Readahead request limit for a device whose limit is unknown: beyond it the kernel silently reads
 /// less.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Assumed window of readahead where the kernel does not report it.
+const READAHEAD_BYTES: u64 = 8 << 20;
 /// Upper limit of a piece: larger ones gain nothing and delay other requests.
 const PIECE_BYTES_MAX: u64 = 8 << 20;
 
@@ -18,6 +20,8 @@ pub(crate) struct Disk {
     pub(crate) seeks: bool,
     /// Maximum bytes that one posix_fadvise(2) WILLNEED reads.
     pub(crate) piece_bytes: u64,
+    /// The largest window of readahead.
+    pub(crate) readahead_bytes: u64,
 }
 
 /// Disks by device number, as sysfs describes them.
@@ -48,7 +52,15 @@ fn look(device: u64) -> Disk {
             .find_map(|queue| std::fs::read_to_string(queue.join(name)).ok())?;
         text.trim().parse::<u64>().ok()
     };
-    let kib = number("read_ahead_kb")
+    // A file system without a block device has a limit of its own.
+    let own = format!(
+        "/sys/class/bdi/{}:{}/read_ahead_kb",
+        major(device),
+        minor(device)
+    );
+    let own = || std::fs::read_to_string(own).ok()?.trim().parse().ok();
+    let readahead_kib = number("read_ahead_kb").or_else(own);
+    let kib = readahead_kib
         .into_iter()
         .chain(number("max_sectors_kb"))
         .max();
@@ -63,6 +75,7 @@ fn look(device: u64) -> Disk {
     Disk {
         seeks: number("rotational") == Some(1) && !is_virtual,
         piece_bytes,
+        readahead_bytes: readahead_kib.map_or(READAHEAD_BYTES, |kib| kib << 10),
     }
 }
 
@@ -77,7 +90,8 @@ mod tests {
             disk,
             Disk {
                 seeks: false,
-                piece_bytes: PIECE_BYTES
+                piece_bytes: PIECE_BYTES,
+                readahead_bytes: READAHEAD_BYTES,
             }
         );
     }

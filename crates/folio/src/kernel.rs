@@ -1,5 +1,6 @@
 //! The composition root: the only file that names concrete file systems and devices.
 
+use crate::base::owner_process::OwnerProcess;
 use crate::base::{Clock, Error, Result, Timespec};
 use crate::block::Device;
 use crate::cache::{CacheOptions, Counters, PageCache};
@@ -29,7 +30,8 @@ pub use crate::fs::ext4::tune::{ReservedBlockCount, TuneOptions, tune as tune_ex
 /// Limits and sources of a [`Kernel`].
 #[derive(Debug, Clone)]
 pub struct KernelOptions {
-    /// Memory for the page cache, in bytes.
+    /// Memory for cached pages, inodes and names, in bytes. Inodes and names take a half at most
+    /// before unused ones are evicted; pages get the rest.
     pub cache_bytes: u64,
     /// Whether background threads write dirty pages.
     pub background_writeback: bool,
@@ -60,10 +62,15 @@ impl Default for KernelOptions {
 ///
 /// Dropping the last reference syncs and unmounts every file system and discards errors: call
 /// [`Kernel::unmount`] first to see them.
+///
+/// A child of fork(2) has neither the kernel's threads nor its devices: there each call fails with
+/// EIO, and drops release nothing. A program that forks creates its kernels afterwards.
 pub struct Kernel {
-    vfs: Vfs,
-    cache: Arc<PageCache>,
+    /// Dropped only in the process that created the kernel.
+    vfs: ManuallyDrop<Vfs>,
+    cache: ManuallyDrop<Arc<PageCache>>,
     clock: Clock,
+    owner: OwnerProcess,
 }
 
 impl Kernel {
@@ -83,9 +90,10 @@ impl Kernel {
         };
         let root = Ramfs::new_root(&cache, &mount_options);
         Arc::new(Self {
-            vfs: Vfs::new(root, mount_options),
-            cache,
+            vfs: ManuallyDrop::new(Vfs::new(root, mount_options, cache.objects().clone())),
+            cache: ManuallyDrop::new(cache),
             clock: options.clock,
+            owner: OwnerProcess::current(),
         })
     }
 
@@ -94,7 +102,9 @@ impl Kernel {
     /// # Errors
     ///
     /// EUCLEAN for a corrupt and EOPNOTSUPP for an unsupported file system, EINVAL for an invalid
-    /// option, EROFS for a writable mount of a read-only device; else those of [`Kernel::mount`].
+    /// option, EROFS for a writable mount of a read-only device, EBUSY if another mount of this
+    /// process writes a part of the device, or reads what this one would write; else those of
+    /// [`Kernel::mount`].
     pub fn mount_ext4(
         self: &Arc<Self>,
         device: Arc<dyn Device>,
@@ -216,7 +226,9 @@ impl Kernel {
     /// than they can be taken apart.
     pub fn halt(self: Arc<Self>) -> Result<()> {
         tracing::debug!("syncing and marking clean every file system");
-        ManuallyDrop::new(self).vfs.halt()
+        let kernel = ManuallyDrop::new(self);
+        kernel.owner.check()?;
+        kernel.vfs.halt()
     }
 
     /// Returns the page cache that all file systems of this kernel share, for a file system of
@@ -250,6 +262,7 @@ impl Kernel {
     }
 
     fn find(&self, path: &Path) -> Result<Location> {
+        self.owner.check()?;
         let credentials = Credentials::root();
         let context = Context {
             vfs: &self.vfs,
@@ -267,15 +280,29 @@ impl Kernel {
         &self.vfs
     }
 
+    /// Returns the process that created the kernel.
+    #[inline]
+    pub(crate) fn owner(&self) -> OwnerProcess {
+        self.owner
+    }
+
     pub(crate) fn now(&self) -> Timespec {
         self.clock.now()
     }
 }
 
 impl Drop for Kernel {
+    #[allow(unsafe_code)]
     fn drop(&mut self) {
+        if !self.owner.is_current() {
+            return;
+        }
         // No process is left, so no file is in use, and no caller can receive an error.
         let _: Result<()> = self.vfs.unmount_all();
+        // SAFETY: this is the kernel's drop, and no other code drops the field or uses it later.
+        unsafe { ManuallyDrop::drop(&mut self.vfs) };
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.cache) };
     }
 }
 

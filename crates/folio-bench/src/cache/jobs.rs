@@ -3,7 +3,7 @@
 use super::rounds::{Body, Contender, Random};
 use super::targets::{DEEP_FILE, FILE, FolioTarget, KernelTarget, Memory};
 use crate::report::with_context;
-use folio::syscall::{AtFlags, OpenFlags};
+use folio::syscall::{AtFlags, OpenFlags, ReadAt};
 use rustix::fs::{Mode, OFlags};
 use std::hint::black_box;
 
@@ -12,6 +12,8 @@ use std::hint::black_box;
 pub(crate) enum Work {
     /// pread of `len_bytes`.
     Read { len_bytes: u64, is_random: bool },
+    /// Reads of `len_bytes` at random, several in a call where the contender has such a call.
+    ReadBatch { len_bytes: u64 },
     /// pwrite of `len_bytes` over cached ones; each thread in its own part of the file.
     Write { len_bytes: u64, is_random: bool },
     /// stat of a path of one component, or of four.
@@ -51,13 +53,22 @@ const fn write(name: &'static str, len_bytes: u64, is_random: bool) -> Job {
     }
 }
 
+const fn read_batch(name: &'static str, len_bytes: u64) -> Job {
+    Job {
+        name,
+        work: Work::ReadBatch { len_bytes },
+    }
+}
+
+/// Reads of one batch.
+const BATCH: usize = 16;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Random offsets are multiples of this, or of the length if that is less: what programs ask for.
 const ALIGNMENT: u64 = 4 * KIB;
 
 /// The jobs on the set of the default size, which may exceed the processor's caches.
-pub(crate) const JOBS: [Job; 20] = [
+pub(crate) const JOBS: [Job; 21] = [
     Job {
         name: "offset",
         work: Work::Offset,
@@ -68,6 +79,7 @@ pub(crate) const JOBS: [Job; 20] = [
     read("pread-512-random", 512, true),
     read("pread-4k-seq", 4 * KIB, false),
     read("pread-4k-random", 4 * KIB, true),
+    read_batch("pread-4k-batch", 4 * KIB),
     read("pread-64k-seq", 64 * KIB, false),
     read("pread-64k-random", 64 * KIB, true),
     read("pread-200k-seq", 200 * KIB, false),
@@ -95,8 +107,11 @@ pub(crate) const JOBS: [Job; 20] = [
     },
 ];
 
-/// The one job on the large set.
-pub(crate) const LARGE_JOB: Job = read("pread-4k-random-large", 4 * KIB, true);
+/// The jobs on the large set.
+pub(crate) const LARGE_JOBS: [Job; 2] = [
+    read("pread-4k-random-large", 4 * KIB, true),
+    read_batch("pread-4k-batch-large", 4 * KIB),
+];
 /// Not measured: once through the file, so that no page of it is new to the host.
 pub(crate) const WARM_JOB: Job = read("warm", MIB, false);
 /// The job that has the byte-wise copy beside it.
@@ -179,7 +194,7 @@ impl Targets {
         }
         all.push(contender(FOLIO, Self::folio));
         all.push(contender(KERNEL, Self::kernel));
-        if matches!(job.work, Work::Read { .. } | Work::Write { .. }) {
+        if let Work::Read { .. } | Work::ReadBatch { .. } | Work::Write { .. } = job.work {
             all.push(contender(MEMCPY, Self::memcpy));
         }
         if job.name == BYTE_WISE {
@@ -256,6 +271,7 @@ impl Targets {
                 len_bytes,
                 is_random,
             } => (len_bytes, is_random, 0, self.set_bytes),
+            Work::ReadBatch { len_bytes } => (len_bytes, true, 0, self.set_bytes),
             _ => (1, true, 0, self.set_bytes),
         };
         Ok((
@@ -274,11 +290,39 @@ impl Targets {
         }))
     }
 
+    /// Folio's call of many reads.
+    fn folio_batch(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let FolioTarget { process, file, .. } = &self.folio;
+        let (buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let len_bytes = buffer.len_bytes();
+        let mut buffers = vec![0; BATCH * len_bytes];
+        Ok(Box::new(move |count| {
+            let mut rest = count;
+            while rest > 0 {
+                let mut parts = buffers.chunks_exact_mut(len_bytes);
+                let mut reads: [ReadAt<'_>; BATCH] = std::array::from_fn(|_| {
+                    ReadAt::new(offsets.draw(), parts.next().unwrap_or_default())
+                });
+                let reads = &mut reads[..rest.min(BATCH as u64) as usize];
+                let made = process
+                    .pread_batch(*file, reads)
+                    .map_err(with_context("pread_batch"))?;
+                whole(made, reads.len())?;
+                reads
+                    .iter()
+                    .try_for_each(|read| whole(read.len, len_bytes))?;
+                rest -= made as u64;
+            }
+            Ok(())
+        }))
+    }
+
     fn folio(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
         let FolioTarget { process, dir, file } = &self.folio;
         let (dir, file) = (*dir, *file);
         let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
         Ok(match work {
+            Work::ReadBatch { .. } => self.folio_batch(work, index, threads)?,
             Work::Read { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
                 let count = process
@@ -321,7 +365,7 @@ impl Targets {
         let KernelTarget { dir, file, .. } = &self.kernel;
         let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
         Ok(match work {
-            Work::Read { .. } => body(move || {
+            Work::Read { .. } | Work::ReadBatch { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
                 let count = rustix::io::pread(file, &mut *bytes, offsets.draw())
                     .map_err(with_context("pread"))?;

@@ -17,7 +17,7 @@ pub(crate) mod targets;
 
 use crate::report::{Place, Report, owned, with_context};
 use crate::run::Run;
-use jobs::{JOBS, Job, LARGE_JOB, Targets, Work};
+use jobs::{JOBS, Job, LARGE_JOBS, Targets, Work};
 pub(crate) use options::Options;
 use options::WorkloadSize;
 pub(crate) use options::size;
@@ -110,16 +110,22 @@ fn memory(
             }
         }
     }
-    if options.wants(LARGE_JOB.name) {
-        (run.step)(&format!("cache: {}", LARGE_JOB.name))?;
+    let large_jobs: Vec<_> = LARGE_JOBS
+        .into_iter()
+        .filter(|job| options.wants(job.name))
+        .collect();
+    if !large_jobs.is_empty() {
         match room(workload.large_set) {
-            Ok(()) => rows.extend(threads(
-                &make_targets(workload.large_set, tmpfs)?,
-                LARGE_JOB,
-                effort,
-                report,
-            )?),
-            Err(reason) => report.skip(LARGE_JOB.name, reason),
+            Ok(()) => {
+                let targets = make_targets(workload.large_set, tmpfs)?;
+                for job in large_jobs {
+                    (run.step)(&format!("cache: {}", job.name))?;
+                    rows.extend(threads(&targets, job, effort, report)?);
+                }
+            }
+            Err(reason) => large_jobs
+                .iter()
+                .for_each(|job| report.skip(job.name, reason.clone())),
         }
     }
     let title = format!(
@@ -225,12 +231,8 @@ mod tests {
                 .iter()
                 .any(|missing| missing.what.contains(job))
         };
-        for job in JOBS.iter().map(|job| job.name).chain([
-            LARGE_JOB.name,
-            article::READ,
-            article::WRITE,
-            "cold-read",
-        ]) {
+        let names = JOBS.iter().chain(&LARGE_JOBS).map(|job| job.name);
+        for job in names.chain([article::READ, article::WRITE, "cold-read"]) {
             assert!(
                 jobs.iter().any(|found| *found == job) || is_skipped(job),
                 "{job}: {jobs:?}"

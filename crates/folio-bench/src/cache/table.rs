@@ -99,19 +99,22 @@ const SCALING: f64 = 1.8;
 const SCALING_OF_MEMCPY: f64 = 0.95;
 
 /// The aims of the rows.
-pub(crate) const AIMS: [(&str, Aim); 24] = [
+pub(crate) const AIMS: [(&str, Aim); 27] = [
     ("pread-4k-random", Aim::OfMemcpy(0.9)),
     ("pread-4k-random", Aim::TimesKernel(2.5)),
     ("pread-4k-random-large", Aim::OfMemcpy(0.9)),
     ("pread-4k-random-large", Aim::TimesKernel(2.5)),
+    ("pread-4k-batch", Aim::OfMemcpy(1.2)),
+    ("pread-4k-batch-large", Aim::OfMemcpy(1.2)),
+    ("pread-1-seq", Aim::TimesKernel(15.0)),
     ("pread-1-random", Aim::TimesKernel(15.0)),
     ("pread-200k-seq", Aim::OfMemcpy(0.95)),
     ("pread-200k-random", Aim::OfMemcpy(0.95)),
     ("pwrite-4k-random", Aim::TimesKernel(2.5)),
-    ("stat-1", Aim::TimesKernel(8.0)),
-    ("stat-4", Aim::TimesKernel(8.0)),
-    ("fstat", Aim::TimesKernel(8.0)),
-    ("open-close", Aim::TimesKernel(8.0)),
+    ("stat-1", Aim::TimesKernel(12.0)),
+    ("stat-4", Aim::TimesKernel(10.0)),
+    ("fstat", Aim::TimesKernel(12.0)),
+    ("open-close", Aim::TimesKernel(10.0)),
     ("stat-1", Aim::Scaling(SCALING)),
     ("stat-4", Aim::Scaling(SCALING)),
     ("fstat", Aim::Scaling(SCALING)),
@@ -165,7 +168,7 @@ impl Aim {
         Some(Verdict {
             aim: format!("{}: {aim}", row.job),
             is_met,
-            figures: format!("{figure:.2}"),
+            figures: crate::rows::ratio(figure),
         })
     }
 }

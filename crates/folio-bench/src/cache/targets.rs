@@ -178,6 +178,11 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Returns its size.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
     /// Returns the address of byte `offset`.
     pub(crate) fn at(&self, offset: u64) -> *mut u8 {
         self.start.wrapping_add(offset as usize)

@@ -74,7 +74,10 @@ pub(crate) fn compare(
             table.title
         ),
     };
-    let figures = format!("{our_seconds:.3} s against {their_seconds:.3} s, {ratio:.2} times");
+    let figures = format!(
+        "{our_seconds:.3} s against {their_seconds:.3} s, {} times",
+        crate::rows::ratio(ratio)
+    );
     Some(Verdict {
         aim,
         is_met: ratio >= factor,

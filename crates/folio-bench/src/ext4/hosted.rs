@@ -4,7 +4,10 @@ use crate::contender::find;
 use crate::measure::Meter;
 use crate::report::with_context;
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// File that limits the bytes per second of a device (cgroup v1, blkio controller).
 const THROTTLE: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
@@ -17,6 +20,8 @@ pub(crate) struct Hosted {
     device: Option<String>,
     is_throttled: bool,
     is_mounted: bool,
+    /// fuse2fs in the foreground. After umount(8) it still writes the image until it exits.
+    daemon: Option<Child>,
 }
 
 /// Why the kernel's ext4 cannot be measured here.
@@ -57,9 +62,8 @@ pub(crate) fn command<A: AsRef<OsStr>>(
     Meter::default().run(path.as_os_str(), arguments)
 }
 
-fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
-    let (image, mount_point) = (folder.join(format!("{name}.img")), folder.join(name));
-    std::fs::create_dir_all(&mount_point).map_err(with_context(mount_point.display()))?;
+/// Makes an empty ext4 by mke2fs.
+pub(crate) fn make_image(image: &Path, size_mib: u64) -> Result<(), String> {
     let size = format!("{size_mib}M");
     // With its inode tables and journal written now, so that no thread of the kernel does it during
     // a round.
@@ -72,18 +76,25 @@ fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
         "lazy_itable_init=0,lazy_journal_init=0",
     ]
     .map(OsStr::new);
+    let arguments = fixed.into_iter();
     command(
         "mke2fs",
-        fixed
-            .into_iter()
-            .chain([image.as_os_str(), OsStr::new(&size)]),
-    )?;
+        arguments.chain([image.as_os_str(), OsStr::new(&size)]),
+    )
+    .map(drop)
+}
+
+fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
+    let (image, mount_point) = (folder.join(format!("{name}.img")), folder.join(name));
+    std::fs::create_dir_all(&mount_point).map_err(with_context(mount_point.display()))?;
+    make_image(&image, size_mib)?;
     Ok(Hosted {
         mount_point,
         image,
         device: None,
         is_throttled: false,
         is_mounted: false,
+        daemon: None,
     })
 }
 
@@ -128,15 +139,32 @@ impl Hosted {
                     arguments.into_iter().chain([self.mount_point.as_os_str()]),
                 )?;
             }
-            None => {
-                let paths = [self.image.as_os_str(), self.mount_point.as_os_str()];
-                command(
-                    "fuse2fs",
-                    paths.into_iter().chain(["-o", options].map(OsStr::new)),
-                )?;
-            }
+            None => self.start_fuse2fs(options)?,
         }
         self.is_mounted = true;
+        Ok(())
+    }
+
+    fn start_fuse2fs(&mut self, options: &str) -> Result<(), String> {
+        let path = find("fuse2fs").ok_or("fuse2fs is not installed")?;
+        let mut daemon = Command::new(path)
+            .arg("-f")
+            .args([&self.image, &self.mount_point])
+            .args(["-o", options])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(with_context("fuse2fs"))?;
+        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev());
+        let outside = device(&self.image).map_err(with_context(self.image.display()))?;
+        while device(&self.mount_point).is_ok_and(|inside| inside == outside) {
+            if let Some(status) = daemon.try_wait().map_err(with_context("fuse2fs"))? {
+                return Err(format!("fuse2fs: {status}"));
+            }
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        self.daemon = Some(daemon);
         Ok(())
     }
 
@@ -158,6 +186,9 @@ impl Hosted {
     fn unmount(&mut self) -> Result<(), String> {
         command("umount", [&self.mount_point])?;
         self.is_mounted = false;
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.wait().map_err(with_context("fuse2fs"))?;
+        }
         Ok(())
     }
 

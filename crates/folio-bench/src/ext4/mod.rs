@@ -79,7 +79,10 @@ mod tests {
         assert!(
             report
                 .story
-                .is_some_and(|story| story.figures.iter().all(|figure| !figure.today.is_empty()))
+                .is_some_and(|story| story.figures.iter().all(|figure| {
+                    // The kernel is not among these contenders.
+                    figure.what.ends_with("modeled SATA disk") != figure.today.is_empty()
+                }))
         );
     }
 

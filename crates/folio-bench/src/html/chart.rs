@@ -20,17 +20,17 @@ enum Kind {
     Ours,
     Theirs,
     Published,
+    Cure,
 }
 
-const WIDTH: f64 = 760.0;
-const NAMES: f64 = 270.0;
-const FIGURES: f64 = 110.0;
-const LINE: f64 = 26.0;
-const BAR: f64 = 14.0;
-const HEAD: f64 = 30.0;
+/// Units of a chart, as wide as a phone shows them: a name and its figure are above the bar.
+const WIDTH: f64 = 360.0;
+const LINE: f64 = 36.0;
+const TEXT: f64 = 14.0;
+const BAR: f64 = 12.0;
 const FOOT: f64 = 24.0;
-/// Letters of a name that fit beside the bars.
-const LETTERS: usize = 36;
+/// Letters of a name that fit beside the figure.
+const LETTERS: usize = 40;
 
 impl<'a> Bar<'a> {
     pub(super) fn of_row(row: &'a Row) -> Self {
@@ -56,7 +56,11 @@ impl<'a> Bar<'a> {
         };
         let today = figure.today.iter().map(|today| Self {
             name: &today.contender,
-            kind: kind(&today.contender),
+            kind: if today.is_cure {
+                Kind::Cure
+            } else {
+                kind(&today.contender)
+            },
             median: today.median,
             least: today.least,
             most: today.most,
@@ -76,6 +80,7 @@ impl Kind {
             Self::Ours => "ours",
             Self::Theirs => "theirs",
             Self::Published => "published",
+            Self::Cure => "cure",
         }
     }
 }
@@ -94,11 +99,11 @@ pub(super) fn draw(page: &mut String, id: &str, title: &str, unit: Unit, bars: &
         .map(|bar| finite(bar.most).max(finite(bar.median)))
         .fold(0.0, f64::max);
     let scale = Scale::new(most);
-    let height = HEAD + LINE * bars.len() as f64 + FOOT;
+    let height = LINE * bars.len() as f64 + FOOT;
     let (safe_title, words) = (Text(title), Text(unit.words()));
     let _ = write!(
         page,
-        "<svg role=\"img\" aria-labelledby=\"{id}-t {id}-d\" width=\"{WIDTH}\" height=\"{height}\" \
+        "<figure><figcaption>{safe_title}</figcaption><svg role=\"img\" aria-labelledby=\"{id}-t {id}-d\" width=\"{WIDTH}\" height=\"{height}\" \
          viewBox=\"0 0 {WIDTH} {height}\">\
          <title id=\"{id}-t\">{safe_title}</title><desc id=\"{id}-d\">{words}.",
     );
@@ -111,32 +116,35 @@ pub(super) fn draw(page: &mut String, id: &str, title: &str, unit: Unit, bars: &
             Text(bar.name)
         );
     }
-    let _ = write!(
-        page,
-        "</desc><text class=\"chart\" x=\"0\" y=\"16\">{safe_title}</text>"
-    );
+    page.push_str("</desc>");
     let bottom = height - FOOT;
     for tick in scale.ticks() {
         let x = scale.x(tick);
+        let class = match x {
+            x if x <= 0.0 => "tick first",
+            x if x >= WIDTH - 30.0 => "tick last",
+            _ => "tick",
+        };
         let _ = write!(
             page,
-            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{HEAD}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>\
-             <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
+            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"0\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>\
+             <text class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
             bottom + 15.0,
             Text(unit.figure(tick))
         );
     }
     for (at, bar) in bars.iter().enumerate() {
-        let y = HEAD + LINE * at as f64;
+        let y = LINE * at as f64;
         bar.draw(page, y, &scale, unit, finite);
     }
-    page.push_str("</svg>\n");
+    page.push_str("</svg></figure>\n");
 }
 
 impl Bar<'_> {
     fn draw(&self, page: &mut String, y: f64, scale: &Scale, unit: Unit, finite: fn(f64) -> f64) {
-        let middle = y + LINE / 2.0;
-        let (base, end) = (y + LINE / 2.0 + 4.5, scale.x(finite(self.median)));
+        let top = y + TEXT + 4.0;
+        let middle = top + BAR / 2.0;
+        let (base, end) = (y + TEXT, scale.x(finite(self.median)));
         let (least, most) = (scale.x(finite(self.least)), scale.x(finite(self.most)));
         let short: String = match self.name.chars().count() {
             count if count > LETTERS => self
@@ -150,11 +158,9 @@ impl Bar<'_> {
         let (name, short, class) = (Text(self.name), Text(short), self.kind.class());
         let _ = write!(
             page,
-            "<g><title>{name}</title><text class=\"name\" x=\"{:.1}\" y=\"{base:.1}\">{short}</text>\
-             <rect class=\"{class}\" x=\"{NAMES}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\"/>",
-            NAMES - 10.0,
-            middle - BAR / 2.0,
-            (end - NAMES).max(1.0),
+            "<g><title>{name}</title><text class=\"name\" x=\"0\" y=\"{base:.1}\">{short}</text>\
+             <rect class=\"{class}\" x=\"0\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\"/>",
+            end.max(1.0),
         );
         if most > least {
             let (top, bottom) = (middle - 4.0, middle + 4.0);
@@ -165,10 +171,9 @@ impl Bar<'_> {
             );
         }
         let figure = Text(unit.figure(self.median));
-        let x = end.max(most) + 7.0;
         let _ = write!(
             page,
-            "<text class=\"figure\" x=\"{x:.1}\" y=\"{base:.1}\">{figure}</text></g>"
+            "<text class=\"figure\" x=\"{WIDTH}\" y=\"{base:.1}\">{figure}</text></g>"
         );
     }
 }
@@ -195,7 +200,7 @@ impl Scale {
     }
 
     fn x(&self, value: f64) -> f64 {
-        NAMES + (value / self.most).clamp(0.0, 1.0) * (WIDTH - NAMES - FIGURES)
+        (value / self.most).clamp(0.0, 1.0) * (WIDTH - 2.0)
     }
 
     /// At most five, 0 among them.
@@ -230,7 +235,7 @@ mod tests {
     #[test]
     fn bars_are_as_long_as_their_figures() {
         let scale = Scale::new(8.0);
-        assert_eq!((scale.x(0.0), scale.x(8.0)), (NAMES, WIDTH - FIGURES));
+        assert_eq!((scale.x(0.0), scale.x(8.0)), (0.0, WIDTH - 2.0));
         assert_eq!(scale.ticks().collect::<Vec<_>>(), [0.0, 2.0, 4.0, 6.0, 8.0]);
         let page = drawn(&[bar("folio", 8.0, 7.0, 9.0), bar("kernel", 0.0, 0.0, 0.0)]);
         assert!(page.contains("class=\"ours\"") && page.contains("class=\"theirs\""));

@@ -18,11 +18,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// The page.
 pub fn html(results: &Results) -> String {
     let mut page = String::new();
-    let names: Vec<&str> = results
-        .scenarios
-        .iter()
-        .map(|report| report.scenario.as_str())
-        .collect();
+    let names: Vec<&str> = results.scenarios.iter().map(Report::heading).collect();
     let title = format!("folio bench: {}", names.join(", "));
     let title = Text(title);
     let _ = write!(
@@ -40,12 +36,31 @@ pub fn html(results: &Results) -> String {
             Text(warning)
         );
     }
+    summaries(&mut page, results);
     head(&mut page, results);
     for (at, report) in results.scenarios.iter().enumerate() {
         section(&mut page, at, report);
     }
     page.push_str("</main>\n</body>\n</html>\n");
     page
+}
+
+/// One sentence for each published case, before everything else.
+fn summaries(page: &mut String, results: &Results) {
+    let mut cases = results
+        .scenarios
+        .iter()
+        .filter_map(|report| report.story.as_ref())
+        .peekable();
+    if cases.peek().is_none() {
+        return;
+    }
+    page.push_str("<ul class=\"summary\">\n");
+    for case in cases {
+        let (subject, summary) = (Text(&case.subject), Text(case.summary()));
+        let _ = writeln!(page, "<li><strong>{subject}.</strong> {summary}</li>");
+    }
+    page.push_str("</ul>\n");
 }
 
 fn head(page: &mut String, results: &Results) {
@@ -73,7 +88,7 @@ fn head(page: &mut String, results: &Results) {
         "</dl>\n<p class=\"method\">Bars are medians of rounds in which all contenders take turns, each round from \
          another one on; the thin line goes from the least to the most. Figures and evidence are in the tables below \
          the charts.</p>\n<p class=\"legend\"><span class=\"ours\">Folio</span> <span class=\"theirs\">other programs</span> \
-         <span class=\"published\">published by the article</span></p>\n",
+         <span class=\"cure\">what cures it</span> <span class=\"published\">published by the article</span></p>\n",
     );
     if results.scenarios.len() > 1 {
         page.push_str("<nav aria-label=\"Scenarios\"><ul>\n");
@@ -81,7 +96,7 @@ fn head(page: &mut String, results: &Results) {
             let _ = writeln!(
                 page,
                 "<li><a href=\"#s{at}\">{}</a></li>",
-                Text(&report.scenario)
+                Text(report.heading())
             );
         }
         page.push_str("</ul></nav>\n");
@@ -89,7 +104,7 @@ fn head(page: &mut String, results: &Results) {
 }
 
 fn section(page: &mut String, at: usize, report: &Report) {
-    let (name, what) = (Text(&report.scenario), Text(&report.what));
+    let (name, what) = (Text(report.heading()), Text(&report.what));
     let _ = writeln!(
         page,
         "<section id=\"s{at}\" aria-labelledby=\"s{at}-h\">\n<h2 id=\"s{at}-h\">{name}</h2>"
@@ -156,9 +171,13 @@ fn write_published_case(page: &mut String, at: usize, story: &PublishedCase) {
         "<h3>Then and now</h3>\n<p class=\"story\">The published case: {}.</p>",
         Text(&story.title)
     );
-    for (number, figure) in story.figures.iter().enumerate() {
+    page.push_str("<div class=\"charts\">\n");
+    let measured = story
+        .figures
+        .iter()
+        .filter(|figure| !figure.today.is_empty());
+    for (number, figure) in measured.enumerate() {
         let bars = Bar::of_published(figure);
-        page.push_str("<figure>");
         chart::draw(
             page,
             &format!("s{at}-then{number}"),
@@ -166,8 +185,8 @@ fn write_published_case(page: &mut String, at: usize, story: &PublishedCase) {
             figure.unit,
             &bars,
         );
-        page.push_str("</figure>\n");
     }
+    page.push_str("</div>\n");
 }
 
 /// One chart for each job, for their figures may be orders apart; and a table of all.
@@ -180,6 +199,7 @@ fn charts(page: &mut String, id: &str, table: &Table) {
     );
     let mut jobs: Vec<&str> = table.rows.iter().map(|row| row.job.as_str()).collect();
     jobs.dedup();
+    page.push_str("<div class=\"charts\">\n");
     for (number, job) in jobs.into_iter().enumerate() {
         let bars: Vec<Bar<'_>> = table
             .rows
@@ -187,10 +207,9 @@ fn charts(page: &mut String, id: &str, table: &Table) {
             .filter(|row| row.job == job)
             .map(Bar::of_row)
             .collect();
-        page.push_str("<figure>");
         chart::draw(page, &format!("{id}-{number}"), job, table.unit, &bars);
-        page.push_str("</figure>\n");
     }
+    page.push_str("</div>\n");
     let base = table
         .base
         .as_ref()
@@ -211,15 +230,8 @@ fn charts(page: &mut String, id: &str, table: &Table) {
 fn figures(page: &mut String, table: &Table, row: &Row) {
     let [median, least, most] =
         [row.median, row.least, row.most].map(|value| table.unit.figure(value));
-    let ratio = row
-        .ratio
-        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-    let label = row.label.iter().map(|label| format!("[{label}]"));
-    let seen: Vec<String> = label
-        .chain(Some(row.evidence.words()))
-        .filter(|words| !words.is_empty())
-        .collect();
-    let (job, contender, seen) = (Text(&row.job), Text(&row.contender), seen.join(" "));
+    let ratio = row.ratio.map_or_else(|| "-".to_owned(), crate::rows::ratio);
+    let (job, contender, seen) = (Text(&row.job), Text(&row.contender), row.seen());
     let _ = writeln!(
         page,
         "<tr><td>{job}</td><th scope=\"row\">{contender}</th><td>{median}</td><td>{least}</td><td>{most}</td>\
@@ -245,7 +257,7 @@ mod tests {
         report
             .tables
             .push(Table::new(words, Unit::Seconds, Some(words), vec![row()]));
-        report.story = Some(PublishedCase::new(words).with(
+        report.story = Some(PublishedCase::new(words, words, words).with(
             words,
             Unit::Times,
             10.0,

@@ -265,7 +265,7 @@ fn verdicts(modes: &[&Contender], measured: &[Figures]) -> Vec<Verdict> {
                     job.title()
                 ),
                 is_met: value <= 1.0,
-                figures: format!("{value:.2} of its time"),
+                figures: format!("{} of its time", crate::rows::ratio(value)),
             });
         }
     }

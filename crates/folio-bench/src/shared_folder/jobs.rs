@@ -161,7 +161,8 @@ pub(crate) fn run(
     workload: WorkloadSize,
     drops_caches: bool,
 ) -> Result<Vec<Option<f64>>, String> {
-    let read_cold = if drops_caches {
+    let is_cold = drops_caches && target.is_dropped();
+    let read_cold = if is_cold {
         drop_caches()?;
         Some(read(target, workload)?)
     } else {
@@ -173,10 +174,11 @@ pub(crate) fn run(
     let small = Some(small_reads(target, workload)?);
     let article_read = Some(article_reads(target, workload)?);
     let article_stat = Some(stats(target, workload)?);
-    if drops_caches {
+    if is_cold {
         drop_caches()?;
     }
-    let walk_first = Some(walk(target, workload)?);
+    let walk_first = walk(target, workload)?;
+    let walk_first = target.is_dropped().then_some(walk_first);
     let walk_again = Some(walk(target, workload)?);
     Ok(vec![
         read_cold,

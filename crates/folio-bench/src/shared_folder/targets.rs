@@ -1,6 +1,6 @@
 //! The targets: the same host folder as it is, through a mount, and in this process.
 
-use crate::measure::Said;
+use crate::mounted::Mounted;
 use crate::report::with_context;
 use folio::kernel::KernelOptions;
 use folio::syscall::{Credentials, Fd, OpenFlags};
@@ -9,14 +9,11 @@ use folio::{Kernel, Process};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Memory for Folio's page cache in this process, in bytes: more than the large file.
 const CACHE_BYTES: u64 = 1 << 30;
-/// How long a mount may take.
-const READY: Duration = Duration::from_secs(20);
 
 /// How the folder is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +38,10 @@ pub(crate) trait Target {
     fn stat(&self, path: &str) -> Result<u64, String>;
     /// Names in a directory, and whether each is one.
     fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String>;
+    /// Returns whether dropping the host's caches makes it cold.
+    fn is_dropped(&self) -> bool {
+        true
+    }
     /// Returns a reason with the standard error of the target's server, if it has one.
     fn explain(&self, reason: String) -> String {
         reason
@@ -59,15 +60,6 @@ pub(crate) struct HostTarget {
     mount: Option<Mounted>,
 }
 
-/// A mount that is unmounted when the value drops.
-struct Mounted {
-    server: Child,
-    said: Said,
-    mount_point: PathBuf,
-    /// `st_dev` of the folder below.
-    device_below: u64,
-}
-
 impl HostTarget {
     pub(crate) fn native(source: &Path) -> Self {
         Self {
@@ -77,42 +69,10 @@ impl HostTarget {
     }
 
     /// Mounts by a command that stays in the foreground, and waits until the mount is there.
-    pub(crate) fn mounted(mut command: Command, mount_point: &Path) -> Result<Self, String> {
-        fs::create_dir_all(mount_point).map_err(with_context(mount_point.display()))?;
-        let name = command.get_program().to_string_lossy().into_owned();
-        let before = rustix::fs::stat(mount_point)
-            .map_err(with_context(mount_point.display()))?
-            .st_dev;
-        let said = Said::by(&mut command)?;
-        let server = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(with_context(&name))?;
-        let mut mounted = Mounted {
-            server,
-            said,
-            mount_point: mount_point.to_owned(),
-            device_below: before,
-        };
-        let start = Instant::now();
-        while !mounted.is_there() {
-            if mounted
-                .server
-                .try_wait()
-                .map_err(with_context(&name))?
-                .is_some()
-                || start.elapsed() > READY
-            {
-                let reason = mounted.said.explain("does not mount");
-                // Its name says nothing: it is made up for this run.
-                return Err(reason.replace(&format!("{}: ", mount_point.display()), ""));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    pub(crate) fn mounted(command: Command, mount_point: &Path) -> Result<Self, String> {
         Ok(Self {
             root: mount_point.to_owned(),
-            mount: Some(mounted),
+            mount: Some(Mounted::start(command, mount_point)?),
         })
     }
 
@@ -122,36 +82,6 @@ impl HostTarget {
         } else {
             self.root.join(path)
         }
-    }
-}
-
-impl Mounted {
-    /// Returns whether the mount exists. A server that ended leaves a mount that fails every stat.
-    fn is_there(&self) -> bool {
-        !rustix::fs::stat(&self.mount_point).is_ok_and(|found| found.st_dev == self.device_below)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let flags = rustix::mount::UnmountFlags::DETACH;
-        if self.is_there() && rustix::mount::unmount(&self.mount_point, flags).is_err() {
-            let helper = Command::new("fusermount3")
-                .arg("-uz")
-                .arg(&self.mount_point)
-                .stderr(Stdio::null())
-                .status();
-            let _ = helper;
-        }
-        let start = Instant::now();
-        while start.elapsed() < READY {
-            if !matches!(self.server.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.server.kill();
-        let _ = self.server.wait();
     }
 }
 
@@ -205,7 +135,7 @@ impl Target for HostTarget {
 
     fn explain(&self, reason: String) -> String {
         match &self.mount {
-            Some(mount) => mount.said.explain(reason),
+            Some(mount) => mount.explain(reason),
             None => reason,
         }
     }
@@ -237,6 +167,11 @@ impl FolioTarget {
 }
 
 impl Target for FolioTarget {
+    /// Its cache is in this process.
+    fn is_dropped(&self) -> bool {
+        false
+    }
+
     fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String> {
         let Opened::Folio(fd) = file else {
             return Err("a file of another target".to_owned());

@@ -151,6 +151,23 @@ impl Tree {
             .ok_or_else(|| "the kernel does not report what is in memory".to_owned())
     }
 
+    /// Opens all files; returns each with its size.
+    pub(super) fn open(&self) -> Result<Vec<(std::fs::File, u64)>, String> {
+        let found = Scan::default()
+            .files(std::slice::from_ref(&self.folder))
+            .found;
+        let open = |path: &Path| {
+            let file = std::fs::File::open(path)?;
+            let len_bytes = file.metadata()?.len();
+            Ok((file, len_bytes))
+        };
+        let files = found.iter().map(|found| {
+            open(&found.path)
+                .map_err(|error: std::io::Error| format!("{}: {error}", found.path.display()))
+        });
+        files.collect()
+    }
+
     /// Returns the share of it that is cached.
     pub(super) fn cached(&self) -> Option<f64> {
         let states = survey(
@@ -204,6 +221,7 @@ impl Tree {
 }
 
 /// A command that brings a tree into the page cache.
+#[derive(Clone)]
 pub(super) struct Warmer {
     pub(super) name: &'static str,
     program: PathBuf,
@@ -239,7 +257,7 @@ fn aged_size(number: u64) -> u64 {
 }
 
 /// A number below `bound` that looks like one at random and is the same each time: SplitMix64.
-fn scattered(number: u64, bound: u64) -> u64 {
+pub(super) fn scattered(number: u64, bound: u64) -> u64 {
     let mixed = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -8,7 +8,7 @@ use crate::output::{human, print_json};
 use crate::session::{Session, clock};
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block;
+use folio::block::{self, Device};
 use folio::kernel::{
     CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, Severity, check_ext4,
 };
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
@@ -144,7 +145,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         })?;
     let device = open_device(&place.image, Access::Read).map_err(not_checked)?;
     let name = place.image_name();
-    let device = block::select(device, place.partition)
+    let device = selected(device, place.partition)
         .map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
     let options = CheckOptions {
         replays_journal: !check.no_replay,
@@ -179,6 +180,18 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
             exit: Exit::ErrorsLeft,
             message: String::new(),
         })
+    }
+}
+
+/// Returns the device to check: the whole disk, too, if it has neither a superblock nor partitions.
+/// A backup of the superblock may still be intact.
+fn selected(disk: Arc<dyn Device>, partition: Option<u32>) -> folio::Result<Arc<dyn Device>> {
+    let is_bare =
+        partition.is_none() && !block::holds_ext4(&*disk)? && block::partitions(&*disk)?.is_empty();
+    if is_bare {
+        Ok(disk)
+    } else {
+        block::select(disk, partition)
     }
 }
 

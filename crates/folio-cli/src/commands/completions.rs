@@ -173,11 +173,12 @@ fn words(word: &OsStr, session: &Session) -> Outcome<Vec<u8>> {
     };
     // A word that ends in the colon means the root.
     let typed = word.as_bytes();
-    let colon = typed
-        .iter()
-        .position(|byte| *byte == b':')
-        .unwrap_or(typed.len());
     let inside = place.path.as_os_str().as_bytes();
+    let colon = if typed.ends_with(inside) {
+        typed.len() - inside.len() - 1
+    } else {
+        typed.len() - 1
+    };
     let slash = inside.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     let (folder, begin) = inside.split_at((slash + 1).min(inside.len()));
     let lead = [&typed[..colon], b":", folder].concat();

@@ -7,8 +7,8 @@ use crate::output::color::{self, FAILURE, FINE, WARNING, paint};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    Certainty, Check, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain, inside, judge,
-    probe, reason, sample,
+    Certainty, Check, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside,
+    judge, probe, reason, sample,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -29,7 +29,8 @@ Nothing is changed. The command reads files, and a part of them twice, so this p
 ends. Further ones are renamed in a hidden directory, .folio-doctor-*, which stays behind only if the command is killed.
 
 Each fault has its evidence, its certainty, and a command that fixes it. Certain means counted, likely means one step
-inferred, hint means that other causes are possible. ? marks facts that could not be determined, with the reason.
+inferred, hint means that other causes are possible. A fault has a measured cost; what is merely unusual is a note. ?
+marks facts that could not be determined, with the reason. The image behind a mount or a loop device is examined, too.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined.";
 
@@ -86,6 +87,8 @@ enum ProbeTarget {
         path: PathBuf,
         sample_of: Option<PathBuf>,
     },
+    /// The image behind a mount or a loop device.
+    Behind(PathBuf),
     /// A file inside an image.
     Inside(ImagePath),
 }
@@ -100,7 +103,7 @@ impl ProbeTarget {
 
     fn name(&self) -> String {
         match self {
-            Self::Host { path, .. } => path.display().to_string(),
+            Self::Host { path, .. } | Self::Behind(path) => path.display().to_string(),
             Self::Inside(place) => place.to_string(),
         }
     }
@@ -128,6 +131,17 @@ impl ProbeTarget {
                     sample_of.as_deref(),
                     facts.map_err(|error| reason(&error))?,
                 ))
+            }
+            Self::Behind(path) => {
+                let limits = Limits {
+                    read_bytes,
+                    may_write: doctor.write_probe,
+                };
+                let facts = probe(path, limits).map_err(|error| reason(&error))?;
+                let mut report = path_report(None, facts);
+                // Disk images are neither truncated nor replaced.
+                report.checks.retain(|check| check.layer != "file-system");
+                Ok(report)
             }
             Self::Inside(place) => {
                 examine_inside(place, session, read_bytes).map_err(|failure| failure.message)
@@ -168,7 +182,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         print(&report)?;
     }
     for NotProbed { path, reason } in &report.not_probed {
-        session.note(format_args!("{path}: {reason}"));
+        session.fail(format_args!("{path}: {reason}"));
     }
     let ends = |exit| {
         Err(Failure {
@@ -183,56 +197,87 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     }
 }
 
+/// Returns the image that holds the file system, or is shown by the loop device, of a path.
+fn image_behind(target: &ProbeTarget) -> Option<PathBuf> {
+    let ProbeTarget::Host {
+        path,
+        sample_of: None,
+    } = target
+    else {
+        return None;
+    };
+    let steps = chain_of(path);
+    steps.into_iter().find_map(|step| match step.layer {
+        Layer::Path {
+            path,
+            is_image: true,
+            ..
+        } => Some(path),
+        _ => None,
+    })
+}
+
 /// Returns the paths to examine: after each directory its sample files, after each file inside an
 /// image the image.
 fn targets(doctor: &Doctor, session: &Session) -> Outcome<Vec<ProbeTarget>> {
     let mut targets = Vec::new();
     for word in &doctor.paths {
         session.check_interrupt()?;
-        let path = Path::new(word);
-        if !path.exists()
-            && let PathArgument::Image(place) = PathArgument::parse(word, false)
-        {
-            let image = ProbeTarget::host(place.image.clone());
-            targets.extend([ProbeTarget::Inside(place), image]);
-            continue;
+        add_targets(word, &mut targets, session);
+    }
+    let behind: Vec<PathBuf> = targets.iter().filter_map(image_behind).collect();
+    for image in behind {
+        let name = image.display().to_string();
+        if !targets.iter().any(|target| target.name() == name) {
+            targets.push(ProbeTarget::Behind(image));
         }
-        targets.push(ProbeTarget::host(path));
-        if !path.is_dir() {
-            continue;
-        }
-        let found = sample(path);
-        if !session.quiet {
-            let names: Vec<_> = found
-                .files
-                .iter()
-                .map(|file| file.display().to_string())
-                .collect();
-            let met = if found.is_complete {
-                found.met.to_string()
-            } else {
-                format!("the first {}", found.met)
-            };
-            if names.is_empty() {
-                session.note(format_args!(
-                    "{}: contains no file to examine",
-                    path.display()
-                ));
-            } else {
-                session.note(format_args!(
-                    "{}: examining {} as samples of {met} files",
-                    path.display(),
-                    names.join(", ")
-                ));
-            }
-        }
-        let sample_target = |file| ProbeTarget::Host {
-            path: file,
-            sample_of: Some(path.to_owned()),
-        };
-        targets.extend(found.files.into_iter().map(sample_target));
     }
     Ok(targets)
+}
+
+fn add_targets(word: &OsString, targets: &mut Vec<ProbeTarget>, session: &Session) {
+    let path = Path::new(word);
+    if !path.exists()
+        && let PathArgument::Image(place) = PathArgument::parse(word, false)
+    {
+        let image = ProbeTarget::host(place.image.clone());
+        targets.extend([ProbeTarget::Inside(place), image]);
+        return;
+    }
+    targets.push(ProbeTarget::host(path));
+    if !path.is_dir() {
+        return;
+    }
+    let found = sample(path);
+    if !session.quiet {
+        let names: Vec<_> = found
+            .files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        let met = if found.is_complete {
+            found.met.to_string()
+        } else {
+            format!("the first {}", found.met)
+        };
+        if names.is_empty() {
+            session.note(format_args!(
+                "{}: contains no file to examine",
+                path.display()
+            ));
+        } else {
+            session.note(format_args!(
+                "{}: examining {} as samples of {met} files",
+                path.display(),
+                names.join(", ")
+            ));
+        }
+    }
+    let sample_target = |file| ProbeTarget::Host {
+        path: file,
+        sample_of: Some(path.to_owned()),
+    };
+    targets.extend(found.files.into_iter().map(sample_target));
 }
 
 fn path_report(sample_of: Option<&Path>, facts: Facts) -> PathReport {
@@ -269,9 +314,8 @@ fn examine_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outc
         source: place.image_name(),
         mount_point: "/".into(),
         root: "/".into(),
-        options: Vec::new(),
-        effective: Vec::new(),
         server: Some("folio".to_owned()),
+        ..FileSystem::default()
     };
     let path = Layer::Path {
         path: place.image.clone(),
@@ -288,7 +332,7 @@ fn examine_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outc
             layer: path,
         },
     ];
-    layers.extend(chain(&place.image).into_iter().map(|step| Step {
+    layers.extend(chain_of(&place.image).into_iter().map(|step| Step {
         depth: step.depth + 2,
         ..step
     }));
@@ -312,12 +356,12 @@ fn print(report: &DoctorReport) -> Outcome {
         let is_known = folder.is_some_and(|folder| folder.chain == path.chain);
         out.write_all(colored(text(path, is_known)).as_bytes())?;
     }
-    let count = report.faults;
-    writeln!(
-        out,
-        "{count} {}",
-        if count == 1 { "fault" } else { "faults" }
-    )?;
+    // Without an examined path there is nothing to count.
+    if !report.paths.is_empty() {
+        let count = report.faults;
+        let faults = if count == 1 { "fault" } else { "faults" };
+        writeln!(out, "{count} {faults}")?;
+    }
     Ok(out.flush()?)
 }
 
@@ -455,10 +499,13 @@ fn add(text: &mut String, check: &Check) {
             let _ = writeln!(text, "  ({})", check.evidence);
         }
     }
-    if check.verdict == Verdict::Fault {
-        for remedy in &check.remedies {
-            let _ = writeln!(text, "      fix: {remedy}");
-        }
+    let lead = if check.verdict == Verdict::Fault {
+        "fix"
+    } else {
+        "to change it"
+    };
+    for remedy in &check.remedies {
+        let _ = writeln!(text, "      {lead}: {remedy}");
     }
 }
 

@@ -141,8 +141,13 @@ impl<W: Write> Visitor for Finder<'_, W> {
                     target.as_deref(),
                 ));
             } else {
-                self.out
-                    .write_all(&self.shown.plain(visit.path.as_os_str().as_bytes()))?;
+                // As find(1), which prints its argument before each path: other commands take it.
+                let path = [
+                    self.image.name.as_bytes(),
+                    b":",
+                    visit.path.as_os_str().as_bytes(),
+                ];
+                self.out.write_all(&self.shown.plain(&path.concat()))?;
                 self.out
                     .write_all(if self.find.print0 { b"\0" } else { b"\n" })?;
             }

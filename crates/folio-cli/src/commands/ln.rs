@@ -40,6 +40,12 @@ pub(crate) fn run(ln: &Ln, session: &Session) -> Outcome {
         check_same_image(&[target.clone(), link.clone()])?;
     }
     with_image(session, &link, Access::Write, |image| {
+        if !ln.symbolic {
+            // The error of the call names the link only.
+            image
+                .stat(&target.path, false)
+                .map_err(|error| image.name(error))?;
+        }
         let path = destination(image, &link, &target, false)?;
         if ln.force && image.stat(&path, false).is_ok() {
             image

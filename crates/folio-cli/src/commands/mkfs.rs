@@ -1,26 +1,29 @@
 //! `folio mkfs`: creates an image with an empty ext4.
 
-use crate::exit::{Failure, Outcome};
-use crate::image::{Access, create, format_of, open_device};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::image::{Access, create, format_device, format_of, open_device};
+use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
 use clap::Args;
-use folio::block::ImageFormat;
-use folio::kernel::{FormatOptions, format_ext4};
-use std::path::PathBuf;
+use folio::block::{ImageFormat, select};
+use folio::kernel::FormatOptions;
+use std::ffi::OsString;
+use std::path::Path;
 
 const EXAMPLES: &str = "\
 Examples:
   folio mkfs disk.img --size 10G
   folio mkfs disk.qcow2 --size 10G -L data --root-owner 1000:1000
-  folio mkfs --force disk.img                      overwrite an existing image";
+  folio mkfs --force disk.img                      overwrite an existing image
+  folio mkfs --force disk.img@2                    overwrite its second partition";
 
 /// Create an image with an empty ext4
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mkfs {
-    /// The image; it must not exist unless --force is given
-    image: PathBuf,
+    /// The image; it must not exist unless --force is given. IMAGE@2 is its second partition
+    image: OsString,
     /// Size of the disk
     #[arg(long, value_parser = disk_size, required_unless_present = "force")]
     size: Option<u64>,
@@ -72,36 +75,40 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
     };
     session.refuse_options()?;
     session.check_interrupt()?;
-    if !mkfs.image.exists() {
+    let place = ImagePath::parse(&mkfs.image)?;
+    if place.path.as_os_str() != "/" {
+        let text = format!("{place}: a whole file system is created; omit the path");
+        return Err(Failure::usage(text));
+    }
+    let name = place.image_name();
+    if !place.image.exists() {
         let Some(size) = mkfs.size else {
-            return Err(Failure::usage(format!(
-                "{}: does not exist; give --size to create it",
-                mkfs.image.display()
-            )));
+            let text = format!("{name}: does not exist; give --size to create it");
+            return Err(Failure::usage(text));
         };
-        return create(
-            &mkfs.image,
-            format_of(&mkfs.image, mkfs.format),
-            size,
-            &options,
-        )
-        .map(drop);
+        let format = format_of(&place.image, mkfs.format);
+        return create(session, &place, format, size, &options).map(drop);
     }
     if !mkfs.force {
-        return Err(Failure::new(format!(
-            "{}: already exists; use --force to overwrite it",
-            mkfs.image.display()
-        )));
+        let text = format!("{name}: already exists; use --force to overwrite it");
+        return Err(Failure::new(text));
     }
-    let device = open_device(&mkfs.image, Access::Write)?;
+    let mut device = open_device(&place.image, Access::Write)?;
+    if place.partition.is_some() {
+        device = select(device, place.partition)
+            .map_err(|error| Failure::image(&error.at(name.clone())))?;
+    }
     if mkfs.size.is_some_and(|size| size != device.len_bytes()) {
         let text = format!(
-            "{}: has {} bytes, and --force keeps the size; omit --size",
-            mkfs.image.display(),
+            "{name}: has {} bytes, and --force keeps the size; omit --size",
             device.len_bytes()
         );
         return Err(Failure::usage(text));
     }
-    format_ext4(&*device, &options)?;
-    Ok(())
+    format_device(session, Path::new(&name), &*device, &options).map_err(|mut failure| {
+        if failure.exit == Exit::Interrupted {
+            failure.message = format!("{name}: interrupted: holds no file system now; repeat mkfs");
+        }
+        failure
+    })
 }

@@ -26,9 +26,17 @@ Examples:
   folio mount vsock:2:5000 /mnt                    a share of this guest's host; see folio share --listen
   folio mount --key-file key tcp:[::1]:5000 /mnt   a share of another machine, here through a tunnel
 
+sync and syncfs(2) write everything to the image if root mounts, since Linux 6.18. Else only fsync, an unmount and the
+timers below do: docs/semantics.md.
+
 The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it calls folio. An
 unmount returns before the image is complete. The image stays locked until then, so other folio commands refuse it; in
 the foreground it is complete when this command ends.
+
+Changes reach an image 1 second after the last one, and within 5 seconds (-o commit=SECONDS) while changes go on.
+fsync(2) makes a file durable at once.
+
+SIGUSR1 prints the number of requests from the kernel so far, by operation.
 
 -o accepts the options of mount(8) for all file systems (ro, sync, noatime and so on) and those of ext4. nosuid and
 nodev are set unless suid and dev are given. It also accepts options of mount.fuse3(8):
@@ -36,14 +44,19 @@ nodev are set unless suid and dev are given. It also accepts options of mount.fu
   fakeroot        no permission checks, and root owns all new files
   fsname=NAME     the name in /proc/mounts; the default is the image
   threads=N       threads that answer the kernel
-  writeback       the kernel keeps written data until fsync or its own writeback; only for images
+  nowriteback     write(2) on an image returns once folio has the data. The default where the kernel does not pass on
+                  sync; elsewhere it keeps the data until close or fsync, for a second at most
+  writeback       the kernel keeps the data, elsewhere for 30 seconds at most; only for images
+  io_uring=MODE   each request goes to a thread on the CPU that made it: auto (if the kernel offers it), on or off.
+                  The administrator permits it: echo Y > /sys/module/fuse/parameters/enable_uring
 
 Options of -o for host directories:
   ttl=TIME        how long names, attributes and data stay valid: 0, inf, or a number with us, ms or s. The default
                   is inf if the host sends change notifications, else 1ms
   push=MODE       change notifications: auto, inotify or off
-  cache=MODE      writethrough, writeback or none
-  passthrough=MODE  the kernel reads and writes the host's files itself: auto (if possible, as root), on or off
+  cache=MODE      host (only the kernel caches data; the default), writethrough, writeback or none
+  passthrough=MODE  the kernel reads and writes the host's files itself: on, which needs root and suits writers of
+                  large files; off; or auto: only if it cannot open files without asking folio, which suits readers
   squash=UID:GID, map=u:INSIDE:OUTSIDE:COUNT   owners
   xattr=on|off    extended attributes
 
@@ -125,6 +138,10 @@ fn options(
     // An image may come from any source. By default its programs gain no privileges and its device
     // nodes have no effect.
     let mut words = "nosuid,nodev".to_owned();
+    if matches!(source, Source::Directory(_)) {
+        // The kernel caches data, and so does the host.
+        words.push_str(",cache=host");
+    }
     for word in &session.options {
         if !options
             .apply(word)
@@ -159,26 +176,26 @@ fn serve(
     (options, inside): (&SessionOptions, &MountOptions),
     readiness: Readiness,
 ) -> Outcome {
+    // Before the mount, so that it has an effect as soon as the mount is seen.
+    let count_signal = serving::count_signal()?;
     let mounted =
         folio_fuse::Session::mount(source.kernel().clone(), inside, &mount.target, options)?;
     tracing::info!(target = %mount.target.display(), threads = options.threads, allowed = ?options.allowed, "FUSE mount made");
     // From here on a signal unmounts. Before, it ends the program, and nothing has changed yet.
     let signals = serving::signals()?;
     let unmounter = mounted.unmounter();
-    serving::until_unmounted(
-        signals,
-        (&unmounter, session),
-        || {},
-        || {
-            let description = format!("{source} is on {}", mount.target.display());
-            let served = source.with_warnings(session, || {
-                serving::report_ready(readiness, session, &description)
-                    .and_then(|()| Ok(mounted.serve()?))
-            });
-            ready::notify_stopping();
-            served
-        },
-    )
+    let counts = mounted.request_counts();
+    let serve = || {
+        let description = format!("{source} is on {}", mount.target.display());
+        let served = source.with_warnings(session, || {
+            serving::report_ready(readiness, session, &description)
+                .and_then(|()| Ok(mounted.serve()?))
+        });
+        ready::notify_stopping();
+        served
+    };
+    let work = || serving::with_request_counts(count_signal, (&counts, session), serve);
+    serving::until_unmounted(signals, (&unmounter, session), || {}, work)
 }
 
 /// Starts this command again as a separate process. Waits until it is ready, or has failed and

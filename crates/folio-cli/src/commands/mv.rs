@@ -6,22 +6,26 @@ use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;
 use crate::session::Session;
 use clap::Args;
+use folio::Errno;
 use std::ffi::OsString;
 
 /// Move or rename files inside an image
 #[derive(Args)]
 #[command(after_help = "Example:\n  folio mv disk.qcow2:/etc/old.conf disk.qcow2:/etc/new.conf")]
 pub(crate) struct Mv {
-    /// Sources and destination in one image, as IMAGE:/path
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
-    places: Vec<OsString>,
+    /// What to move, as IMAGE:/path
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<OsString>,
+    /// The new path in the same image, or the directory to move into
+    destination: OsString,
 }
 
 /// Runs the command.
 pub(crate) fn run(mv: &Mv, session: &Session) -> Outcome {
     let places = mv
-        .places
+        .sources
         .iter()
+        .chain([&mv.destination])
         .map(|word| ImagePath::parse(word))
         .collect::<Outcome<Vec<_>>>()?;
     let Some((target, sources)) = places.split_last() else {
@@ -31,8 +35,16 @@ pub(crate) fn run(mv: &Mv, session: &Session) -> Outcome {
     with_image(session, target, Access::Write, |image| {
         for source in sources {
             let path = destination(image, target, source, sources.len() > 1)?;
-            if let Err(error) = image.process().rename(&source.path, path) {
-                session.fail(image.name(error).message);
+            let is_inside = path.starts_with(&source.path) && path != source.path;
+            match image.process().rename(&source.path, &path) {
+                Err(error) if is_inside && error.errno() == Errno::INVAL => {
+                    let to = image.at(&path);
+                    session.fail(format_args!(
+                        "{source}: cannot move a directory into itself, {to}"
+                    ));
+                }
+                Err(error) => session.fail(image.name(error).message),
+                Ok(()) => {}
             }
         }
         Ok(())

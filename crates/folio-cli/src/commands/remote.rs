@@ -201,5 +201,7 @@ fn mount_words(
         no_set_id: inside.no_set_id,
         no_devices: inside.no_devices,
         no_execution: inside.no_execution,
+        // Writes have reached the server, and sync(1) would wait for an unreachable one.
+        sends_sync: false,
     })
 }

@@ -18,7 +18,8 @@ use std::sync::Arc;
 const NBD_HELP: &str = "\
 The command serves until Ctrl-C or SIGTERM: then it answers all received requests, flushes the image, and exits with 0.
 A client may open several connections at once. Meanwhile the image is locked: a second writer (folio or QEMU) is
-refused, and readers too unless --read-only is given.
+refused, and readers too unless --read-only is given. At most 64 clients can be connected. A client that takes no
+replies for 60 seconds is disconnected.
 
 Any program that can connect can read the image and, without --read-only, write it: there are no passwords and no
 encryption. Keep a socket in a private directory, and a port on 127.0.0.1.

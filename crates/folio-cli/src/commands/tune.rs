@@ -1,25 +1,25 @@
 //! `folio tune`: changes label, UUID, reserved blocks and default mount options of a file system.
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, open_device};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
-use folio::block;
 use folio::kernel::{ReservedBlockCount, TuneOptions, tune_ext4};
+use folio::{Errno, block};
 use std::ffi::OsString;
 
 const AFTER_HELP: &str = "\
--o sets the default mount options of the file system: errors=continue|remount-ro|panic, and, with the names of tune2fs
-or mount, data=journal|ordered|writeback (journal_data and so on), nobarrier, discard, nodelalloc, acl, user_xattr,
-block_validity. ^WORD clears one.
+--mount-defaults sets the default mount options of the file system: errors=continue|remount-ro|panic, and, with the
+names of tune2fs or mount, data=journal|ordered|writeback (journal_data and so on), nobarrier, discard, nodelalloc,
+acl, user_xattr, block_validity. ^WORD clears one. This is -o of tune2fs.
 
 A journal with transactions is replayed first.
 
 Examples:
-  folio tune disk.img -L data -o errors=remount-ro,discard
+  folio tune disk.img -L data --mount-defaults errors=remount-ro,discard
   folio tune disk.qcow2@2 -m 1 -U 2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11
-  folio tune disk.img -o ^discard --mount-opts commit=30";
+  folio tune disk.img --mount-defaults ^discard --mount-opts commit=30";
 
 /// Change label, UUID, reserved blocks and default mount options of a file system
 #[derive(Args)]
@@ -48,6 +48,9 @@ pub(crate) struct Tune {
     /// Number of mounts after which e2fsck checks everything; 0 for never
     #[arg(short = 'c', long, value_name = "COUNT")]
     max_mount_count: Option<u16>,
+    /// Default mount options, as tune2fs -o
+    #[arg(long, value_name = "OPTIONS", value_delimiter = ',')]
+    mount_defaults: Vec<String>,
     /// Options that every mount applies before its own, at most 63 bytes; \"\" for none
     #[arg(long, value_name = "OPTIONS")]
     mount_opts: Option<String>,
@@ -56,10 +59,15 @@ pub(crate) struct Tune {
 /// Runs the command.
 pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
     let place = ImagePath::parse(&tune.image)?;
+    if !session.options.is_empty() {
+        return Err(Failure::usage(
+            "-o: nothing is mounted here; use --mount-defaults to store default mount options",
+        ));
+    }
     let options = TuneOptions {
         label: tune.label.clone(),
         uuid: tune.uuid,
-        mount_defaults: Some(session.options.join(",")).filter(|words| !words.is_empty()),
+        mount_defaults: Some(tune.mount_defaults.join(",")).filter(|words| !words.is_empty()),
         mount_text: tune.mount_opts.clone(),
         reserved: tune
             .reserved
@@ -76,10 +84,12 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
     let device = block::select(device, place.partition)
         .map_err(|error| Failure::image(&error.at(place.image_name())))?;
     tune_ext4(&*device, &options).map_err(|error| {
-        Failure::new(format!(
-            "{}: {}",
-            place.image_name(),
-            crate::exit::explain(&error)
-        ))
+        let text = format!("{}: {}", place.image_name(), explain(&error));
+        // Only an invalid value of an option causes EINVAL.
+        if error.errno() == Errno::INVAL {
+            Failure::usage(text)
+        } else {
+            Failure::new(text)
+        }
     })
 }

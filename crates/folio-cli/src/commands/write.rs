@@ -57,7 +57,8 @@ fn fill(write: &Write, image: &Image, place: &ImagePath, session: &Session) -> O
             written = process.write(fd, rest).map(|count| rest = &rest[count..]);
         }
         if let Err(error) = written {
-            break Err(Failure::new(format!("{place}: {}", explain(&error))));
+            let (why, hint) = (explain(&error), image.full_hint(&error));
+            break Err(Failure::new(format!("{place}: {why}{hint}")));
         }
     };
     process.close(fd)?;

@@ -1,13 +1,13 @@
 //! The blocks of the file: holes, unwritten extents, fragments, compressed and shared parts, and
 //! clusters of images.
 
-use super::file_system::first_write;
 use crate::finding::{Certainty, Check};
 use crate::probe::Facts;
 use crate::probe::blocks::Blocks;
 use crate::probe::image::ImageFacts;
 use crate::probe::layers::Layer;
-use crate::text::{bytes, percent, quote};
+use crate::probe::rewrite::FirstWrites;
+use crate::text::{bytes, percent, quote, round};
 
 const LAYER: &str = "blocks";
 const IMAGE: &str = "image";
@@ -15,6 +15,10 @@ const IMAGE: &str = "image";
 const PART_MIN: u64 = 1 << 20;
 /// Fragments shorter than this cost a disk with heads more than half its speed.
 const FRAGMENT_MIN: u64 = 512 << 10;
+/// A first write that takes so many times what a write in place takes is slow.
+const SLOW_FIRST_WRITE: f64 = 2.0;
+/// Time for each piece from which on a disk seeks.
+const SEEK_MS: f64 = 2.0;
 /// Fewer fragments do no harm.
 const FRAGMENTS_MIN: u64 = 16;
 
@@ -40,27 +44,74 @@ fn is_large(part: u64, whole: u64) -> bool {
     part >= PART_MIN && part >= whole / 10
 }
 
-/// Holes and places that nothing was written to: a fault of disk images, whose guests write
-/// anywhere.
+/// What first writes cost beside writes in place, where it was tried.
+struct FirstWriteCost {
+    first_us: f64,
+    again_us: f64,
+}
+
+impl FirstWriteCost {
+    /// `time` returns the time of the first writes in question.
+    fn of(facts: &Facts, time: fn(&FirstWrites) -> Option<u64>) -> Option<Self> {
+        let tried = facts.rewrite.as_ref()?.as_ref().ok()?;
+        let found = tried.first_writes.as_ref().ok()?;
+        let micros = |ns: u64| round(ns as f64 / 1000.0, 0);
+        Some(Self {
+            first_us: micros(time(found)?),
+            again_us: micros(found.written_ns),
+        })
+    }
+
+    /// Returns a fault if first writes are slow; else, and where they were not tried, a note.
+    fn judge(
+        cost: Option<&Self>,
+        (layer, cause): (&'static str, &'static str),
+        says: &str,
+        evidence: String,
+    ) -> Check {
+        let Some(cost) = cost else {
+            let evidence = format!("{evidence}; --write-probe measures what that costs");
+            return Check::note(layer, cause, says).with_evidence(evidence);
+        };
+        let check = if cost.first_us >= SLOW_FIRST_WRITE * cost.again_us.max(1.0) {
+            Check::fault(layer, cause, Certainty::Likely, says)
+        } else {
+            Check::note(layer, cause, says)
+        };
+        let evidence = format!(
+            "{evidence}; beside it 4 KiB with fdatasync took {} us the first time, {} us again",
+            cost.first_us, cost.again_us
+        );
+        check
+            .with_evidence(evidence)
+            .with("first_write_us", cost.first_us)
+            .with("rewrite_us", cost.again_us)
+    }
+}
+
+/// Holes and places that nothing was written to: guests of a disk image write anywhere.
 fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
-    let parts = [
+    type Time = fn(&FirstWrites) -> Option<u64>;
+    let parts: [(_, _, _, _, Time); 2] = [
         (
             "sparse",
             blocks.hole_bytes,
             "a hole",
             "sparse: the first write to each part has to find a place for it",
+            |found| Some(found.hole_ns),
         ),
         (
             "unwritten",
             blocks.unwritten_bytes,
             "reserved and never written",
             "preallocated, not written: the first write to each part has to be noted in the extent tree",
+            |found| found.unwritten_ns,
         ),
     ];
     let mut checks = Vec::new();
-    for (cause, part, what, says) in parts {
+    for (cause, part, what, says, time) in parts {
         let share = percent(part, blocks.size_bytes);
-        let mut evidence = format!(
+        let evidence = format!(
             "{} of {} is {what} ({share}%)",
             bytes(part),
             bytes(blocks.size_bytes)
@@ -68,22 +119,14 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
         if !is_large(part, blocks.size_bytes) {
             continue;
         }
-        let is_image = matches!(&facts.image, Some(Ok(_)));
-        let check = if is_image {
-            Check::fault(LAYER, cause, Certainty::Certain, says)
+        let check = if matches!(&facts.image, Some(Ok(_))) {
+            let cost = FirstWriteCost::of(facts, time);
+            FirstWriteCost::judge(cost.as_ref(), (LAYER, cause), says, evidence)
+                .with_remedy(filled(facts))
         } else {
-            Check::note(LAYER, cause, says)
+            Check::note(LAYER, cause, says).with_evidence(evidence)
         };
-        let mut check = check.with("bytes", part).with("percent", share);
-        if let Some((hole, written)) = facts.rewrite.as_ref().and_then(first_write) {
-            evidence.push_str(&format!(
-                "; beside it 4 KiB with fdatasync took {hole} us into a hole, {written} us again"
-            ));
-            check = check
-                .with("first_write_us", hole)
-                .with("rewrite_us", written);
-        }
-        checks.push(check.with_evidence(evidence).with_remedy(filled(facts)));
+        checks.push(check.with("bytes", part).with("percent", share));
     }
     if checks.is_empty() {
         let says = if blocks.is_complete {
@@ -151,20 +194,10 @@ fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
             .with_evidence(evidence)
             .with("fragments", blocks.fragments);
     }
-    let seeks = rotational(facts);
-    let (certainty, says) = match seeks {
-        Some(true) => (
-            Certainty::Likely,
-            "fragmented, on a disk that seeks between the pieces",
-        ),
-        Some(false) => (
-            Certainty::Hint,
-            "fragmented: more requests, and smaller ones, though the disk does not seek",
-        ),
-        None => (
-            Certainty::Hint,
-            "fragmented; whether the disk seeks is unknown",
-        ),
+    let says = match rotational(facts) {
+        Some(true) => "fragmented, on a disk that seeks between the pieces",
+        Some(false) => "fragmented: more requests, and smaller ones, though the disk does not seek",
+        None => "fragmented; whether the disk seeks is unknown",
     };
     let path = quote(&facts.path);
     let new = quote(&facts.path.with_added_extension("new"));
@@ -174,11 +207,26 @@ fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
         "btrfs" => format!("btrfs filesystem defragment {path}"),
         _ => format!("cp -a --reflink=never {path} {new} && mv {new} {path}"),
     };
-    Check::fault(LAYER, CAUSE, certainty, says)
-        .with_evidence(evidence)
+    let check = match piece_ms(facts, blocks) {
+        Some(ms) if ms >= SEEK_MS => Check::fault(LAYER, CAUSE, Certainty::Likely, says)
+            .with_evidence(format!("{evidence}, each read from the device in {ms} ms"))
+            .with("piece_ms", ms),
+        _ => Check::note(LAYER, CAUSE, says).with_evidence(evidence),
+    };
+    check
         .with("fragments", blocks.fragments)
         .with("mean_bytes", mean)
         .with_remedy(command)
+}
+
+/// Returns the time for each piece of a read that came from the device; `None` if little did.
+fn piece_ms(facts: &Facts, blocks: &Blocks) -> Option<f64> {
+    let first = facts.reads.as_ref().ok()?.first;
+    if first.device_bytes? < (first.bytes / 2).max(PART_MIN) {
+        return None;
+    }
+    let pieces = blocks.fragments as f64 * first.bytes as f64 / blocks.placed_bytes.max(1) as f64;
+    Some(round(first.wall_ns as f64 / 1e6 / pieces.max(1.0), 1))
 }
 
 /// Returns whether any disk below has moving heads; `None` if no disk reports it.
@@ -211,9 +259,7 @@ fn stored_otherwise(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
         .map(|(cause, part, says)| {
             let share = percent(part, blocks.size_bytes);
             let check = match facts.image {
-                Some(Ok(_)) => {
-                    Check::fault(LAYER, cause, Certainty::Hint, says).with_remedy(filled(facts))
-                }
+                Some(Ok(_)) => Check::note(LAYER, cause, says).with_remedy(filled(facts)),
                 _ => Check::note(LAYER, cause, says),
             };
             let evidence = format!("{} of {} ({share}%)", bytes(part), bytes(blocks.size_bytes));
@@ -259,8 +305,8 @@ fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
         }
         _ => "grows as it is written: the first write to each cluster allocates it",
     };
-    let check = Check::fault(IMAGE, CAUSE, Certainty::Certain, says)
-        .with_evidence(evidence)
+    let cost = FirstWriteCost::of(facts, |found| Some(found.hole_ns));
+    let check = FirstWriteCost::judge(cost.as_ref(), (IMAGE, CAUSE), says, evidence)
         .with("missing_bytes", missing)
         .with("missing_percent", share);
     let check = match image.backing_bytes {
@@ -274,6 +320,7 @@ fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
 mod tests {
     use crate::judge::scene::{SIZE, faults, healthy};
     use crate::probe::layers::{Disk, Layer, Step};
+    use crate::probe::rewrite::{FirstWrites, Rewrite};
     use crate::{Certainty, Facts, ImageFacts, Verdict};
 
     fn image(format: &'static str, stored: Option<u64>) -> Facts {
@@ -290,9 +337,53 @@ mod tests {
         facts
     }
 
+    /// Adds measured first writes, in microseconds.
+    fn with_first_writes(facts: &mut Facts, first_us: u64, again_us: u64) {
+        let first_writes = FirstWrites {
+            hole_ns: first_us * 1000,
+            unwritten_ns: Some(first_us * 1000),
+            written_ns: again_us * 1000,
+        };
+        facts.rewrite = Some(Ok(Rewrite {
+            tries: Vec::new(),
+            renames: Ok(Vec::new()),
+            first_writes: Ok(first_writes),
+        }));
+    }
+
+    #[test]
+    fn thin_image_is_a_fault_if_first_writes_are_slow() {
+        for (format, stored) in [("raw", None), ("qcow2", Some(0))] {
+            let mut facts = image(format, stored);
+            if format == "raw" {
+                facts.blocks.as_mut().unwrap().hole_bytes = SIZE / 2;
+            }
+            let cause = ["sparse", "clusters-not-allocated"][usize::from(stored.is_some())];
+            let verdict = |facts: &Facts| {
+                let found = super::judge(facts);
+                found.into_iter().find(|check| check.cause == cause)
+            };
+            let check = verdict(&facts).unwrap();
+            assert_eq!(check.verdict, Verdict::Note);
+            assert!(check.evidence.contains("--write-probe"), "{check:?}");
+            with_first_writes(&mut facts, 70, 60);
+            assert_eq!(verdict(&facts).unwrap().verdict, Verdict::Note);
+            with_first_writes(&mut facts, 300, 60);
+            let check = verdict(&facts).unwrap();
+            assert_eq!(check.verdict, Verdict::Fault);
+            assert_eq!(check.numbers["first_write_us"], 300.0);
+        }
+    }
+
     #[test]
     fn holes_are_faults_in_images_only() {
         let mut facts = image("raw", None);
+        with_first_writes(&mut facts, 300, 60);
+        let faults = |facts: &Facts| {
+            let mut found = faults(facts);
+            found.retain(|cause| !cause.starts_with("flush-"));
+            found
+        };
         assert_eq!(faults(&facts), [""; 0]);
         facts.blocks.as_mut().unwrap().hole_bytes = SIZE / 2;
         assert_eq!(faults(&facts), ["sparse"]);
@@ -310,11 +401,11 @@ mod tests {
     }
 
     #[test]
-    fn missing_clusters_are_a_fault() {
+    fn missing_clusters_of_an_overlay_are_named() {
         let facts = image("qcow2", Some(SIZE));
         assert_eq!(faults(&facts), [""; 0]);
         let mut facts = image("qcow2", Some(0));
-        assert_eq!(faults(&facts), ["clusters-not-allocated"]);
+        assert_eq!(faults(&facts), [""; 0]);
         if let Some(Ok(image)) = &mut facts.image {
             image.backing_bytes = Some(SIZE);
         }
@@ -328,13 +419,18 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_likely_faults_on_seeking_disks() {
+    fn fragments_are_faults_if_each_took_a_seek() {
         let mut facts = healthy("ext4");
         facts.blocks.as_mut().unwrap().fragments = 1000;
+        assert_eq!(faults(&facts), [""; 0], "nothing came from the device");
+        let first = &mut facts.reads.as_mut().unwrap().first;
+        (first.device_bytes, first.wall_ns) = (Some(SIZE), 1_000_000_000);
+        assert_eq!(faults(&facts), [""; 0], "1 ms for each piece");
+        facts.reads.as_mut().unwrap().first.wall_ns = 8_000_000_000;
         assert_eq!(faults(&facts), ["fragmented"]);
-        let certainty =
-            |facts: &Facts| super::fragments(facts, facts.blocks.as_ref().unwrap()).certainty;
-        assert_eq!(certainty(&facts), Some(Certainty::Hint));
+        let judged = |facts: &Facts| super::fragments(facts, facts.blocks.as_ref().unwrap());
+        assert_eq!(judged(&facts).certainty, Some(Certainty::Likely));
+        assert_eq!(judged(&facts).numbers["piece_ms"], 8.0);
         let disk = Disk {
             rotational: Some(true),
             ..Disk::default()
@@ -343,7 +439,7 @@ mod tests {
             depth: 1,
             layer: Layer::Disk(disk),
         });
-        assert_eq!(certainty(&facts), Some(Certainty::Likely));
+        assert!(judged(&facts).says.contains("seeks between"));
         facts.blocks.as_mut().unwrap().fragments = 64;
         assert_eq!(faults(&facts), [""; 0], "pieces of 1 MiB");
     }

@@ -1,6 +1,6 @@
 //! Whether the disk is the limit of what has to come from it.
 
-use crate::finding::{Certainty, Check};
+use crate::finding::Check;
 use crate::probe::Facts;
 use crate::text::{bytes, quote, round};
 
@@ -10,6 +10,9 @@ const CAUSE: &str = "device-limit";
 const AT_LIMIT: f64 = 0.7;
 /// Below that, what reads ahead leaves the device waiting.
 const FAR_BELOW: f64 = 0.4;
+
+/// Readahead in KiB that keeps a fast disk busy.
+const READAHEAD_KIB: u64 = 4096;
 
 pub(super) fn judge(facts: &Facts) -> Option<Check> {
     let reads = facts.reads.as_ref().ok()?;
@@ -31,23 +34,27 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
         ));
     }
     let check = if share >= AT_LIMIT {
-        Check::fault(
+        Check::note(
             LAYER,
             CAUSE,
-            Certainty::Hint,
             "the limit: nothing above it slows down what has to come from it",
         )
         .with_remedy(format!("folio warm {}", quote(&facts.path)))
     } else if share < FAR_BELOW {
         let disk = facts.chain.iter().find_map(|step| match &step.layer {
-            crate::Layer::Disk(disk) => Some(disk.name.clone()),
+            crate::Layer::Disk(disk) => Some(disk),
             _ => None,
         });
+        let disk = disk.filter(|disk| disk.read_ahead_kb.is_none_or(|kib| kib < READAHEAD_KIB));
         let says =
             "not the limit: it could read faster than it is asked to; readahead may be too small";
         let check = Check::note(LAYER, CAUSE, says);
         match disk {
-            Some(disk) => check.with_remedy(format!("blockdev --setra 8192 /dev/{disk}")),
+            Some(disk) => check.with_remedy(format!(
+                "blockdev --setra {} /dev/{}",
+                READAHEAD_KIB * 2,
+                disk.name
+            )),
             None => check,
         }
     } else {
@@ -71,7 +78,8 @@ mod tests {
         assert_eq!(super::judge(&facts).unwrap().verdict, Verdict::Unknown);
         let reads = facts.reads.as_mut().unwrap();
         reads.direct = Ok(reads.first);
-        assert_eq!(faults(&facts), ["device-limit"]);
+        assert_eq!(faults(&facts), [""; 0]);
+        assert!(super::judge(&facts).unwrap().says.starts_with("the limit"));
         facts.pressure.io_some_percent = Some(12.5);
         let check = super::judge(&facts).unwrap();
         assert!(
@@ -83,5 +91,11 @@ mod tests {
         assert_eq!(check.numbers["io_some_percent"], 12.5);
         facts.reads.as_mut().unwrap().first.wall_ns *= 5;
         assert_eq!(super::judge(&facts).unwrap().verdict, Verdict::Note);
+        assert!(
+            super::judge(&facts)
+                .unwrap()
+                .says
+                .starts_with("not the limit")
+        );
     }
 }

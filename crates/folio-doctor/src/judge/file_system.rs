@@ -1,13 +1,13 @@
 //! When a file system looks for places, and what it writes at close(2) and rename(2) without being
 //! asked.
 
+use super::remedy::mount_again;
 use crate::finding::{Certainty, Check};
 use crate::probe::layers::{FileSystem, Layer};
 use crate::probe::rename::Rename;
 use crate::probe::rewrite::{Flush, Rewrite, at_rename, flushes_at_rename, is_flush};
 use crate::probe::{Fact, Facts, Kind};
 use crate::text::{quote, round};
-use std::path::Path;
 
 const LAYER: &str = "file-system";
 const DELAYED: &str = "no-delayed-allocation";
@@ -37,7 +37,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
         )];
     };
     let mut checks = Vec::new();
-    checks.extend(delayed(own, tried));
+    checks.extend(delayed(facts, own, tried));
     match tried {
         None => checks.push(untried(own)),
         Some(tried) => {
@@ -63,21 +63,23 @@ fn storing(facts: &Facts) -> Option<&FileSystem> {
     None
 }
 
-fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
-    let (source, target) = (quote(Path::new(&own.source)), quote(&own.mount_point));
-    // The kernel's ext4 refuses to change it in a remount, and leaves it off for what is mounted as
-    // ext2 or ext3.
-    let options = match own.fs_type.as_str() {
-        "ext4" => Some("-t ext4 -o delalloc"),
-        "ext2" | "ext3" => Some("-t ext4"),
-        _ => None,
-    };
-    let fault = |evidence: String| {
+fn delayed(facts: &Facts, own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
+    let target = quote(&own.mount_point);
+    let verdict = |was_seen: bool, evidence: String| {
         let says = "no delayed allocation: each write looks for its place at once, in small pieces";
-        let check = match options {
-            Some(options) => Check::fault(LAYER, DELAYED, Certainty::Certain, says).with_remedy(
-                format!("umount {target} && mount {options} {source} {target}"),
-            ),
+        // The kernel's ext4 refuses to change it in a remount, and leaves it off for what is
+        // mounted as ext2 or ext3.
+        let remedy = match own.fs_type.as_str() {
+            // Data goes through the journal, so there is nothing to delay.
+            _ if own.options.iter().any(|option| option == "data=journal") => None,
+            "ext2" | "ext3" | "ext4" => Some(mount_again(facts, own, "ext4", "delalloc")),
+            _ => None,
+        };
+        let check = match remedy {
+            Some(remedy) if was_seen => {
+                Check::fault(LAYER, DELAYED, Certainty::Certain, says).with_remedy(remedy)
+            }
+            Some(remedy) => Check::note(LAYER, DELAYED, says).with_remedy(remedy),
             None => Check::note(LAYER, DELAYED, says),
         };
         check.with_evidence(evidence)
@@ -96,7 +98,7 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
             );
             let check = match has_option(own, "delalloc") {
                 Some(true) => in_spite_of_option(own).with_evidence(evidence),
-                _ => fault(evidence),
+                _ => verdict(true, evidence),
             };
             Some(check.with("tries", tries))
         }
@@ -106,7 +108,8 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
             "delayed allocation: what was just written had no place yet",
         )),
         None if option => {
-            Some(fault(format!("{target} is mounted with nodelalloc")).with("option", "nodelalloc"))
+            let evidence = format!("{target} is mounted with nodelalloc; --write-probe tries it");
+            Some(verdict(false, evidence).with("option", "nodelalloc"))
         }
         None if has_option(own, "delalloc") == Some(true) => Some(Check::fine(
             LAYER,
@@ -284,15 +287,6 @@ fn has_option(own: &FileSystem, name: &str) -> Option<bool> {
     })
 }
 
-/// What writing into a hole costs beside writing in place, where it was tried.
-pub(super) fn first_write(tried: &Fact<Rewrite>) -> Option<(f64, f64)> {
-    let (hole, written) = *tried.as_ref().ok()?.first_write_ns.as_ref().ok()?;
-    Some((
-        round(hole as f64 / 1000.0, 0),
-        round(written as f64 / 1000.0, 0),
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use crate::judge::scene::{faults, healthy};
@@ -336,7 +330,7 @@ mod tests {
         let tried = Rewrite {
             tries: vec![one; 5],
             renames: Ok(vec![rename; 5]),
-            first_write_ns: Ok((300_000, 70_000)),
+            first_writes: Err(String::new()),
         };
         facts.rewrite = Some(Ok(tried));
         facts
@@ -413,7 +407,10 @@ mod tests {
                 "ext4",
                 "umount /mnt && mount -t ext4 -o delalloc /srv/source /mnt",
             ),
-            ("ext3", "umount /mnt && mount -t ext4 /srv/source /mnt"),
+            (
+                "ext3",
+                "umount /mnt && mount -t ext4 -o delalloc /srv/source /mnt",
+            ),
         ] {
             let facts = tried(fs_type, 0, 0, 0);
             assert_eq!(faults(&facts), ["no-delayed-allocation"]);
@@ -431,7 +428,8 @@ mod tests {
         );
         let mut facts = healthy("ext4");
         set(&mut facts, "nodelalloc");
-        assert_eq!(faults(&facts), ["no-delayed-allocation"]);
+        assert_eq!(faults(&facts), [""; 0], "an option alone costs nothing");
+        assert_eq!(super::judge(&facts)[0].verdict, Verdict::Note);
         let mut facts = healthy("ext4");
         set(&mut facts, "delalloc");
         set(&mut facts, "auto_da_alloc");
@@ -458,7 +456,7 @@ mod tests {
             panic!()
         };
         found.effective.push("nodelalloc".into());
-        for (is_image, wanted) in [(false, Verdict::Fault), (true, Verdict::Unknown)] {
+        for (is_image, wanted) in [(false, Verdict::Note), (true, Verdict::Unknown)] {
             let path = Layer::Path {
                 path: "/srv/source".into(),
                 by_name: true,

@@ -1,7 +1,8 @@
 //! Whether memory is too small for the file.
 
-use crate::finding::{Certainty, Check};
+use crate::finding::{Certainty, Check, Verdict};
 use crate::probe::Facts;
+use crate::probe::memory_group::MemoryGroup;
 use crate::text::{bytes, percent, quote, round};
 
 const LAYER: &str = "memory";
@@ -19,10 +20,9 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
             bytes(pressure.total_bytes)
         );
         checks.push(
-            Check::fault(
+            Check::note(
                 LAYER,
                 "larger-than-memory",
-                Certainty::Hint,
                 "too small to hold the whole file",
             )
             .with_evidence(evidence)
@@ -69,16 +69,23 @@ fn evicted(facts: &Facts) -> Check {
         bytes(found.size_bytes),
         evidence_text(facts)
     );
-    let check = Check::fault(
-        LAYER,
-        CAUSE,
-        certainty,
-        "too small: the kernel has evicted parts of the file",
-    )
-    .with_evidence(evidence)
-    .with("evicted_bytes", evicted)
-    .with("evicted_percent", share)
-    .with("recently_evicted_bytes", recently);
+    let came_back = facts
+        .reads
+        .as_ref()
+        .ok()
+        .is_some_and(|reads| reads.first.device_bytes.is_some_and(|came| came > 0));
+    let check = if is_short(facts, evicted) && came_back {
+        let says = "too small: the kernel has evicted parts of the file";
+        Check::fault(LAYER, CAUSE, certainty, says)
+    } else {
+        let says = "parts of the file were evicted earlier; there is enough memory for them now";
+        Check::note(LAYER, CAUSE, says)
+    };
+    let check = check
+        .with_evidence(evidence)
+        .with("evicted_bytes", evicted)
+        .with("evicted_percent", share)
+        .with("recently_evicted_bytes", recently);
     with_remedies(counted(check, facts), facts)
 }
 
@@ -90,7 +97,8 @@ fn refaulted(facts: &Facts) -> Option<Check> {
     let reads = facts.reads.as_ref().ok()?;
     let page = rustix::param::page_size() as u64;
     let back = pages.saturating_mul(page).min(reads.first.device_bytes?);
-    if back < EVICTED_MIN || back < reads.sampled_bytes / 10 {
+    let is_little = back < EVICTED_MIN || back < reads.sampled_bytes / 10;
+    if is_little || !is_short(facts, facts.size_bytes) {
         return None;
     }
     let says = "too small, it seems: what was evicted had to come back";
@@ -125,10 +133,21 @@ fn counted(check: Check, facts: &Facts) -> Check {
     }
 }
 
+/// Returns whether memory is short for `bytes`: a program with the file open met the limit of its
+/// control group, or the machine has less available.
+fn is_short(facts: &Facts, bytes: u64) -> bool {
+    !facts.pressure.groups.is_empty() || facts.pressure.available_bytes < bytes
+}
+
 fn with_remedies(check: Check, facts: &Facts) -> Check {
-    check
-        .with_remedy("systemctl set-property --runtime UNIT MemoryMax=infinity")
-        .with_remedy(format!("folio warm --lock {}", quote(&facts.path)))
+    let path = quote(&facts.path);
+    if check.verdict != Verdict::Fault {
+        return check.with_remedy(format!("folio warm {path}"));
+    }
+    let limits = facts.pressure.groups.iter().map(MemoryGroup::lift);
+    limits
+        .fold(check, Check::with_remedy)
+        .with_remedy(format!("folio warm --lock {path}"))
 }
 
 /// What else is known of memory, in words.
@@ -153,6 +172,14 @@ fn evidence_text(facts: &Facts) -> String {
             ));
         }
     }
+    for group in &pressure.groups {
+        text.push_str(&format!(
+            ", {} met the limit of {} of its control group {} times",
+            group.program,
+            bytes(group.limit_bytes),
+            group.limit_hits
+        ));
+    }
     if let Some(hits) = pressure.limit_hits.filter(|hits| *hits > 0) {
         text.push_str(&format!(", this control group met its limit {hits} times"));
     }
@@ -162,12 +189,38 @@ fn evidence_text(facts: &Facts) -> String {
 #[cfg(test)]
 mod tests {
     use crate::judge::scene::{SIZE, faults, healthy};
-    use crate::{Certainty, During, Verdict};
+    use crate::{Certainty, During, Facts, Verdict};
+
+    /// A file of which half was evicted and came back.
+    fn evicted() -> Facts {
+        let mut facts = healthy("ext4");
+        facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 2);
+        facts.reads.as_mut().unwrap().first.device_bytes = Some(SIZE / 2);
+        facts
+    }
+
+    #[test]
+    fn evicted_pages_are_a_note_if_memory_suffices() {
+        let mut facts = evicted();
+        facts.pressure.available_bytes = 22 << 30;
+        assert_eq!(faults(&facts), [""; 0]);
+        let check = &super::judge(&facts)[0];
+        assert_eq!(check.verdict, Verdict::Note);
+        assert_eq!(check.remedies, ["folio warm /mnt/file"]);
+        facts.pressure.available_bytes = SIZE / 4;
+        assert_eq!(faults(&facts), ["evicted"]);
+        assert_eq!(
+            super::judge(&facts)[0].remedies,
+            ["folio warm --lock /mnt/file"]
+        );
+        facts.reads.as_mut().unwrap().first.device_bytes = Some(0);
+        assert_eq!(faults(&facts), [""; 0], "nothing had to come back");
+    }
 
     #[test]
     fn evicted_pages_are_a_fault() {
-        let mut facts = healthy("ext4");
-        facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 2);
+        let mut facts = evicted();
+        facts.pressure.available_bytes = SIZE / 4;
         assert_eq!(faults(&facts), ["evicted"]);
         assert_eq!(super::judge(&facts)[0].certainty, Some(Certainty::Likely));
         facts.residency.as_mut().unwrap().recently_evicted_bytes = Some(SIZE / 2);
@@ -185,8 +238,7 @@ mod tests {
 
     #[test]
     fn refaults_and_pressure_are_evidence() {
-        let mut facts = healthy("ext4");
-        facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 2);
+        let mut facts = evicted();
         facts.pressure.during = Some(During {
             refaulted_pages: Some(8000),
             memory_wait_us: Some(2500),
@@ -216,6 +268,7 @@ mod tests {
     #[test]
     fn refaults_are_a_hint_without_evictions() {
         let mut facts = healthy("overlay");
+        facts.pressure.available_bytes = SIZE / 4;
         facts.residency.as_mut().unwrap().evicted_bytes = None;
         let back = SIZE / 4 / rustix::param::page_size() as u64;
         facts.pressure.during = Some(During {
@@ -235,6 +288,9 @@ mod tests {
             check.evidence.starts_with("16 MiB of 64 MiB read, "),
             "{check:?}"
         );
+        facts.pressure.available_bytes = 22 << 30;
+        assert_eq!(super::judge(&facts)[0].verdict, Verdict::Unknown);
+        facts.pressure.available_bytes = SIZE / 4;
         facts.residency = Err("unknown".into());
         assert_eq!(super::judge(&facts)[0].certainty, Some(Certainty::Hint));
         facts.pressure.during = Some(During {
@@ -245,9 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_larger_than_memory_is_a_hint() {
+    fn a_file_larger_than_memory_is_a_note() {
         let mut facts = healthy("ext4");
         facts.pressure.total_bytes = SIZE / 2;
-        assert_eq!(faults(&facts), ["larger-than-memory"]);
+        assert_eq!(faults(&facts), [""; 0]);
+        let check = &super::judge(&facts)[1];
+        assert_eq!(
+            (check.cause, check.verdict),
+            ("larger-than-memory", Verdict::Note)
+        );
     }
 }

@@ -85,8 +85,7 @@ mod scene {
             mount_point: "/mnt".into(),
             root: "/".into(),
             options: vec!["rw".into(), "relatime".into()],
-            effective: Vec::new(),
-            server: None,
+            ..FileSystem::default()
         };
         let residency = Residency {
             size_bytes: SIZE,
@@ -133,6 +132,7 @@ mod scene {
                     refaulted_pages: Some(0),
                     memory_wait_us: Some(0),
                 }),
+                groups: Vec::new(),
             },
             rewrite: None,
         }

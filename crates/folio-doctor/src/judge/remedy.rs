@@ -1,8 +1,9 @@
 //! Commands that fix the behavior of a mount, by the type of file system.
 
 use crate::probe::Facts;
+use crate::probe::layers::{FileSystem, Layer, LoopRange};
 use crate::text::quote;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How to have attributes trusted.
 pub(super) fn attributes(facts: &Facts) -> Vec<String> {
@@ -48,50 +49,75 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
     let Some(found) = facts.file_system() else {
         return vec![format!("findmnt --target {}", quote(&facts.path))];
     };
-    let (source, target) = (quote(Path::new(&found.source)), quote(&found.mount_point));
+    let target = quote(&found.mount_point);
     let (fs_type, subtype) = found
         .fs_type
         .split_once('.')
         .unwrap_or((&found.fs_type, ""));
-    // The subtype is often the served type, not the server: `fuse.ext4`.
-    let named = if subtype.is_empty() {
-        "SERVER"
-    } else {
-        subtype
-    };
-    let server = if subtype == "folio" {
-        subtype
-    } else {
-        found.server.as_deref().unwrap_or(named)
-    };
     let again = |options: &str| {
+        let name = options.split('=').next().unwrap_or_default();
+        let options = kept(found, &[name], &["rw", "relatime"], options);
+        let source = quote(Path::new(&found.source));
         vec![format!(
             "umount {target} && mount -t {fs_type} -o {options} {source} {target}"
         )]
     };
     match fs_type {
-        "fuse" if server == "folio" => vec![folio(&source, &target)],
-        "fuse" | "fuseblk" => {
-            // Servers built with libfuse accept its options; other servers have their own, or none.
-            let mut all = vec![format!(
-                "umount {target} && {server} -o {} {source} {target}",
-                words.fuse
-            )];
-            if Path::new(&found.source).is_dir() {
-                all.push(folio(&source, &target));
-            }
-            all
-        }
+        "fuse" | "fuseblk" => fuse(found, subtype, words.fuse),
         "virtiofs" => vec![format!(
             "on the host: virtiofsd {} (instead of --cache never)",
             words.virtiofs
         )],
-        "9p" => again(&format!("trans=virtio,{}", words.nine_p)),
+        "9p" => again(words.nine_p),
         "nfs" | "nfs4" => again(words.nfs),
-        "cifs" | "smb3" => again(words.cifs),
+        // The password is not among the options of a mount.
+        "cifs" | "smb3" => vec![format!("mount -o remount,{} {target}", words.cifs)],
         "vboxsf" => again(words.vboxsf),
         _ => vec![format!("findmnt --target {target}")],
     }
+}
+
+/// Options of a FUSE mount that its server has to be given again.
+const FUSE_KEPT: [&str; 3] = ["ro", "allow_other", "default_permissions"];
+
+/// How to start a FUSE server again with other options. The command unmounts only if it names a
+/// program and a source that exist.
+fn fuse(found: &FileSystem, subtype: &str, words: &str) -> Vec<String> {
+    let target = quote(&found.mount_point);
+    let resolved = found.served_source.as_deref();
+    let source = resolved.unwrap_or(Path::new(&found.source));
+    // A relative path means another file in another directory; a remote name has a colon.
+    let is_found = source.is_absolute() || found.source.contains(':');
+    // The subtype may be the served type, not the server: `fuse.ext4`.
+    let server = match (subtype, found.server.as_deref()) {
+        ("folio", _) | (_, Some("folio")) => "folio",
+        (_, Some(server)) => server,
+        _ => {
+            return vec![format!(
+                "start the server of {target} with -o {words} (its process is not visible)"
+            )];
+        }
+    };
+    let source = quote(source);
+    if !is_found {
+        return vec![format!(
+            "start {server} of {target} with -o {words} ({source} is relative to its directory)"
+        )];
+    }
+    if server == "folio" {
+        return vec![folio(&source, &target)];
+    }
+    // Servers built with libfuse accept its options; other servers have their own, or none.
+    let kept = FUSE_KEPT.iter().filter(|option| found.has(option));
+    let options: Vec<_> = kept.copied().chain([words]).collect();
+    let mut all = vec![format!(
+        "umount {target} && {server} -o {} {source} {target}",
+        options.join(",")
+    )];
+    if Path::new(&found.source).is_dir() {
+        all.push(folio(&source, &target));
+    }
+    all
 }
 
 /// Pages and attributes are trusted together: what is not cached is asked for.
@@ -99,6 +125,76 @@ fn folio(source: &str, target: &str) -> String {
     format!(
         "umount {target} && folio mount --background -o cache=writethrough,ttl=1s {source} {target}"
     )
+}
+
+/// Returns the options of a mount without those that `dropped` and `defaults` name, and with
+/// `more`, as a word of a shell command.
+fn kept(found: &FileSystem, dropped: &[&str], defaults: &[&str], more: &str) -> String {
+    let stays = |option: &&String| {
+        let name = option.split('=').next().unwrap_or_default();
+        !dropped.contains(&name) && !defaults.contains(&option.as_str())
+    };
+    let all = found.options.iter().filter(stays).map(String::as_str);
+    let all: Vec<_> = all.chain([more]).filter(|word| !word.is_empty()).collect();
+    quote(Path::new(&all.join(",")))
+}
+
+/// How to mount a local file system again with another type and option, which a remount cannot
+/// change. The other options are kept.
+pub(super) fn mount_again(
+    facts: &Facts,
+    found: &FileSystem,
+    fs_type: &str,
+    option: &str,
+) -> String {
+    let target = quote(&found.mount_point);
+    if found.mount_point == Path::new("/") {
+        return "remove nodelalloc from /etc/fstab and from rootflags=, and restart".to_owned();
+    }
+    let source = Path::new(&found.source);
+    // All mounts of a file system have the same options, until the last one ends.
+    if found.root != Path::new("/") || !found.other_mounts.is_empty() {
+        return format!(
+            "findmnt --source {} (unmount all of them, then mount with -o {option})",
+            quote(source)
+        );
+    }
+    let (source, more) = match released_loop(facts, found) {
+        None => (source.to_owned(), option.to_owned()),
+        // The kernel releases the loop device at the unmount.
+        Some(Some((file, range))) => (file, format!("loop{},{option}", part(range))),
+        Some(None) => return format!("findmnt --target {target}"),
+    };
+    let defaults = ["rw", "relatime"];
+    let options = kept(found, &["nodelalloc", "delalloc"], &defaults, &more);
+    let source = quote(&source);
+    format!("umount {target} && mount -t {fs_type} -o {options} {source} {target}")
+}
+
+fn part(range: LoopRange) -> String {
+    let word = |name: &str, number: u64| match number {
+        0 => String::new(),
+        number => format!(",{name}={number}"),
+    };
+    word("offset", range.offset) + &word("sizelimit", range.limit_bytes)
+}
+
+/// Returns the backing file of a loop device that ends with the mount; `Some(None)` if that file
+/// is not visible.
+fn released_loop(facts: &Facts, found: &FileSystem) -> Option<Option<(PathBuf, LoopRange)>> {
+    let own = facts
+        .chain
+        .iter()
+        .position(|step| matches!(&step.layer, Layer::FileSystem(layer) if layer == found))?;
+    let below = &facts.chain[own + 1..];
+    let Layer::Disk(disk) = &below.first()?.layer else {
+        return None;
+    };
+    let range = disk.loop_range.filter(|range| range.is_released)?;
+    Some(match below.get(1).map(|step| &step.layer) {
+        Some(Layer::Path { path, .. }) => Some((path.clone(), range)),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -116,11 +212,12 @@ mod tests {
             ),
             (
                 "fuse.bindfs",
-                "bindfs -o attr_timeout=1,entry_timeout=1 /srv/source /mnt",
+                "start the server of /mnt with -o attr_timeout=1,entry_timeout=1",
             ),
             ("virtiofs", "--cache auto"),
             ("9p", "cache=loose"),
             ("nfs4", "mount -t nfs4 -o actimeo=3 /srv/source /mnt"),
+            ("smb3", "mount -o remount,actimeo=1 /mnt"),
             ("cifs", "actimeo=1"),
             ("vboxsf", "ttl=1000"),
             ("ext4", "findmnt"),
@@ -128,16 +225,78 @@ mod tests {
             let options = attributes(&healthy(fs_type));
             assert!(options[0].contains(word), "{fs_type}: {options:?}");
         }
-        let mut facts = healthy("fuse.ext4");
+        assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
+    }
+
+    fn file_system(facts: &mut Facts) -> &mut FileSystem {
         let Layer::FileSystem(found) = &mut facts.chain[0].layer else {
             panic!()
         };
+        found
+    }
+
+    #[test]
+    fn fuse_server_is_started_with_a_source_it_can_find() {
+        let mut facts = healthy("fuse.ext4");
+        let found = file_system(&mut facts);
         found.server = Some("fuse2fs".into());
-        assert!(
-            attributes(&facts)[0].contains("&& fuse2fs -o "),
-            "{:?}",
-            attributes(&facts)
+        found.options.push("allow_other".into());
+        let command = "umount /mnt && fuse2fs -o allow_other,kernel_cache /srv/source /mnt";
+        assert_eq!(page_cache(&facts)[0], command);
+        file_system(&mut facts).source = "source".into();
+        let text = page_cache(&facts).remove(0);
+        assert!(!text.contains("umount"), "{text}");
+        file_system(&mut facts).served_source = Some("/srv/source".into());
+        assert_eq!(page_cache(&facts)[0], command);
+        let found = file_system(&mut facts);
+        (found.server, found.fs_type) = (None, "fuse".into());
+        let text = page_cache(&facts).remove(0);
+        assert!(text.contains("not visible"), "{text}");
+    }
+
+    /// An unmount releases the loop device, so the command names the backing file.
+    #[test]
+    fn loop_mount_is_repeated_from_the_backing_file() {
+        let mut facts = healthy("ext4");
+        let found = file_system(&mut facts);
+        found.options = ["rw", "nosuid", "noatime", "nodelalloc", "commit=30"]
+            .map(String::from)
+            .into();
+        let range = LoopRange {
+            offset: 1 << 20,
+            limit_bytes: 0,
+            is_released: true,
+        };
+        let disk = crate::Disk {
+            loop_range: Some(range),
+            ..Default::default()
+        };
+        let file = Layer::Path {
+            path: "/srv/disk.img".into(),
+            by_name: false,
+            is_image: true,
+        };
+        for (layer, depth) in [(Layer::Disk(disk), 1), (file, 2)] {
+            facts.chain.push(crate::Step { depth, layer });
+        }
+        let again =
+            |facts: &Facts| mount_again(facts, facts.file_system().unwrap(), "ext4", "delalloc");
+        assert_eq!(
+            again(&facts),
+            "umount /mnt && mount -t ext4 -o \
+             nosuid,noatime,commit=30,loop,offset=1048576,delalloc /srv/disk.img /mnt"
         );
-        assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
+        let Layer::Disk(disk) = &mut facts.chain[1].layer else {
+            panic!()
+        };
+        disk.loop_range = Some(LoopRange {
+            is_released: false,
+            ..range
+        });
+        assert!(again(&facts).ends_with("commit=30,delalloc /srv/source /mnt"));
+        file_system(&mut facts).other_mounts.push("/other".into());
+        assert!(again(&facts).starts_with("findmnt --source /srv/source "));
+        file_system(&mut facts).mount_point = "/".into();
+        assert!(!again(&facts).contains("umount"));
     }
 }

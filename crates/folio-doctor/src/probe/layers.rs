@@ -1,13 +1,12 @@
 //! The chain of layers below a path: file systems, devices, and the files that hold devices.
 
 use super::mounts::{self, Mount};
+use super::server;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
-use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 /// Layers that are followed down at most: loops of mounts and devices end here.
@@ -51,7 +50,7 @@ pub enum Layer {
 }
 
 /// A mounted file system.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FileSystem {
     /// As the kernel names it, a FUSE subtype after a dot: `ext4`, `fuse.bindfs`.
     pub fs_type: String,
@@ -66,10 +65,15 @@ pub struct FileSystem {
     /// Of ext4: all that hold, those by default as well (`/proc/fs/ext4`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub effective: Vec<String>,
-    /// Of FUSE: the program that serves it, if a process can be seen that was started with the
-    /// mount point.
+    /// Of FUSE: the program that serves it, if its process is visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
+    /// Of FUSE: the absolute path of a relative source, if the server has that file open.
+    #[serde(skip)]
+    pub served_source: Option<PathBuf>,
+    /// Other mount points of the same file system.
+    #[serde(skip)]
+    pub other_mounts: Vec<PathBuf>,
 }
 
 /// A block device, as sysfs describes it.
@@ -91,6 +95,20 @@ pub struct Disk {
     pub size_bytes: Option<u64>,
     /// What the kernel reads ahead, in KiB.
     pub read_ahead_kb: Option<u64>,
+    /// Of a loop device: the part of the backing file that it shows.
+    #[serde(skip)]
+    pub loop_range: Option<LoopRange>,
+}
+
+/// The part of the backing file that a loop device shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoopRange {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes; 0 is up to the end of the file.
+    pub limit_bytes: u64,
+    /// Whether the kernel releases the device at the unmount.
+    pub is_released: bool,
 }
 
 /// File systems with no device below them.
@@ -136,28 +154,25 @@ impl FileSystem {
     }
 }
 
-/// Returns the layers below `path`, from its file system down. Never fails: an unknown layer is
-/// reported as such.
-pub fn chain(path: &Path) -> Vec<Step> {
+/// Returns the layers below `path`: from its file system down, or of a block device from the
+/// device down. Never fails: an unknown layer is reported as such.
+pub fn chain_of(path: &Path) -> Vec<Step> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut seeker = Seeker {
         mounts: mounts::parse(&text),
         sys: "/sys".into(),
         steps: Vec::new(),
     };
-    seeker.path(path, 0);
-    seeker.steps
-}
-
-/// The layers below a block device, itself first.
-pub(crate) fn chain_of_device(device: u64) -> Vec<Step> {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut seeker = Seeker {
-        mounts: mounts::parse(&text),
-        sys: "/sys".into(),
-        steps: Vec::new(),
-    };
-    seeker.device((rustix::fs::major(device), rustix::fs::minor(device)), 0);
+    match fs::metadata(path)
+        .ok()
+        .filter(|found| found.file_type().is_block_device())
+    {
+        Some(found) => {
+            let device = found.rdev();
+            seeker.device((rustix::fs::major(device), rustix::fs::minor(device)), 0);
+        }
+        None => seeker.path(path, 0),
+    }
     seeker.steps
 }
 
@@ -183,9 +198,19 @@ impl Seeker {
             return self.unseen(depth, "too many layers");
         }
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let Some(mount) = mounts::of(&self.mounts, mount_id(&path), &path).cloned() else {
+        let Some(mut mount) = mounts::of(&self.mounts, mount_id(&path), &path).cloned() else {
             return self.unseen(depth, "the mount is not in /proc/self/mountinfo");
         };
+        let server = mount
+            .fs_type
+            .starts_with("fuse")
+            .then(|| server::of(&mount))
+            .flatten();
+        let (program, source) =
+            server.map_or((None, None), |server| (Some(server.program), server.source));
+        let others = self.mounts.iter().filter(|other| {
+            other.id != mount.id && other.device == mount.device && other.source == mount.source
+        });
         self.push(
             depth,
             Layer::FileSystem(FileSystem {
@@ -195,13 +220,14 @@ impl Seeker {
                 root: mount.root.clone(),
                 options: mount.options.clone(),
                 effective: self.effective(&mount),
-                server: mount
-                    .fs_type
-                    .starts_with("fuse")
-                    .then(|| server(&mount.mount_point))
-                    .flatten(),
+                served_source: source.clone(),
+                server: program,
+                other_mounts: others.map(|other| other.mount_point.clone()).collect(),
             }),
         );
+        if let Some(source) = source {
+            mount.source = source.display().to_string();
+        }
         self.below(&mount, &path, depth + 1);
     }
 
@@ -210,6 +236,8 @@ impl Seeker {
             "overlay" => self.overlay(mount, path, depth),
             kind if IN_MEMORY.contains(&kind) => self.push(depth, Layer::Memory),
             "fuse" => self.fuse(mount, path, depth),
+            // Its block device holds nothing: folio has the image open itself.
+            "fuseblk" if mount.fs_type == "fuseblk.folio" => self.fuse(mount, path, depth),
             "virtiofs" | "9p" | "vboxsf" | "prl_fs" => {
                 self.unseen(
                     depth,
@@ -381,40 +409,6 @@ impl Seeker {
     }
 }
 
-/// The program that serves a FUSE mount: it was started with the mount point, or the end of it, as
-/// a word, and has /dev/fuse open.
-fn server(mount_point: &Path) -> Option<String> {
-    for process in fs::read_dir("/proc")
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path())
-    {
-        let Ok(line) = fs::read(process.join("cmdline")) else {
-            continue;
-        };
-        let mut words = line
-            .split(|byte| *byte == 0)
-            .map(|word| Path::new(OsStr::from_bytes(word)));
-        let Some(name) = words.next().and_then(Path::file_name) else {
-            continue;
-        };
-        // Servers go to `/` when they are started: what a relative word was relative to is not
-        // known any more.
-        let names = |word: &Path| word.file_name().is_some() && mount_point.ends_with(word);
-        if !words.any(names) {
-            continue;
-        }
-        let serves = |fds: fs::ReadDir| {
-            fds.flatten()
-                .any(|fd| fs::read_link(fd.path()).is_ok_and(|path| path == Path::new("/dev/fuse")))
-        };
-        if fs::read_dir(process.join("fd")).is_ok_and(serves) {
-            return Some(name.to_string_lossy().into_owned());
-        }
-    }
-    None
-}
-
 /// A path without its root, so that it can be joined to another.
 fn relative(path: &Path) -> PathBuf {
     path.components()
@@ -501,8 +495,18 @@ fn disk(folder: &Path) -> Disk {
         size_bytes: word(&folder.join("size"))
             .and_then(|text| text.parse::<u64>().ok()?.checked_mul(512)),
         read_ahead_kb: queue("read_ahead_kb").and_then(|text| text.parse().ok()),
+        loop_range: loop_range(&folder.join("loop")),
         name,
     }
+}
+
+fn loop_range(folder: &Path) -> Option<LoopRange> {
+    let number = |name: &str| word(&folder.join(name))?.parse::<u64>().ok();
+    Some(LoopRange {
+        offset: number("offset")?,
+        limit_bytes: number("sizelimit")?,
+        is_released: number("autoclear")? == 1,
+    })
 }
 
 /// Drivers of virtual and network disks say of all of them that heads move, whatever the host has;
@@ -655,7 +659,7 @@ mod tests {
 
     #[test]
     fn the_chain_of_this_folder_starts_with_a_file_system() {
-        let steps = chain(Path::new("."));
+        let steps = chain_of(Path::new("."));
         assert!(
             matches!(
                 steps[0],
@@ -677,8 +681,7 @@ mod tests {
             mount_point: "/".into(),
             root: "/".into(),
             options: vec!["nodelalloc".into(), "commit=5".into()],
-            effective: Vec::new(),
-            server: None,
+            ..FileSystem::default()
         };
         assert!(
             of("tmpfs").is_in_memory() && of("proc").is_in_memory() && !of("ext4").is_in_memory()

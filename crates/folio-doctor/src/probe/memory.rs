@@ -1,5 +1,6 @@
 //! Memory limits and memory pressure.
 
+use super::memory_group::MemoryGroup;
 use folio_pagecache::Memory;
 use serde::Serialize;
 use std::fs;
@@ -21,6 +22,8 @@ pub struct Pressure {
     pub io_some_percent: Option<f64>,
     /// What happened while the file was read; none where it was not.
     pub during: Option<During>,
+    /// Limited groups of programs that have the file open.
+    pub groups: Vec<MemoryGroup>,
 }
 
 /// Events on the whole machine between two moments. Values that the kernel does not report are
@@ -68,6 +71,7 @@ impl Pressure {
             memory_some_percent: some(&text("/proc/pressure/memory")),
             io_some_percent: some(&text("/proc/pressure/io")),
             during: None,
+            groups: Vec::new(),
         }
     }
 }

@@ -6,10 +6,12 @@ mod fact;
 pub(crate) mod image;
 pub(crate) mod layers;
 pub(crate) mod memory;
+pub(crate) mod memory_group;
 pub(crate) mod mounts;
 pub(crate) mod reads;
 pub(crate) mod rename;
 pub(crate) mod rewrite;
+mod server;
 pub(crate) mod written_state;
 
 pub use self::fact::Fact;
@@ -29,7 +31,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// What a path leads to.
@@ -90,10 +92,7 @@ pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
     let metadata = std::fs::metadata(path)?;
     let path = path.to_path_buf();
     let kind = kind(&metadata);
-    let chain = match kind {
-        Kind::BlockDevice => layers::chain_of_device(metadata.rdev()),
-        _ => layers::chain(&path),
-    };
+    let chain = layers::chain_of(&path);
     let mut facts = Facts {
         path,
         kind,
@@ -149,6 +148,9 @@ impl Facts {
         let before = During::so_far();
         self.reads = reads::probe(&self.path, file, self.size_bytes, limits.read_bytes);
         self.pressure.during = self.reads.is_ok().then(|| During::so_far().since(before));
+        if let Ok(found) = file.metadata() {
+            self.pressure.groups = memory_group::limiting(&found);
+        }
         self.image = image::probe(&self.path, file, self.size_bytes);
     }
 

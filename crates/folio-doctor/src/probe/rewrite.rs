@@ -5,7 +5,7 @@ use super::fact::Fact;
 use super::rename::{self, Rename};
 use super::written_state::{LEN, State, TRIES};
 use crate::text::reason;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -25,8 +25,19 @@ pub struct Rewrite {
     pub tries: Vec<Try>,
     /// Each try of a rename over another file.
     pub renames: Fact<Vec<Rename>>,
-    /// Median time of a write of 4 KiB with fdatasync(2) into a hole, and over written blocks.
-    pub first_write_ns: Fact<(u64, u64)>,
+    /// What first writes cost.
+    pub first_writes: Fact<FirstWrites>,
+}
+
+/// Median times of a write of 4 KiB with fdatasync(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstWrites {
+    /// Into a hole.
+    pub hole_ns: u64,
+    /// Into a reserved and unwritten extent; `None` if the file system cannot reserve.
+    pub unwritten_ns: Option<u64>,
+    /// Over written blocks.
+    pub written_ns: u64,
 }
 
 /// One try.
@@ -55,11 +66,11 @@ pub(super) fn probe(folder: &Path) -> Fact<Rewrite> {
         .collect::<io::Result<Vec<_>>>()
         .map_err(failed)?;
     let renames = rename::probe(folder);
-    let first_write_ns = first_writes(folder).map_err(|error| reason(&error));
+    let first_writes = first_writes(folder).map_err(|error| reason(&error));
     Ok(Rewrite {
         tries,
         renames,
-        first_write_ns,
+        first_writes,
     })
 }
 
@@ -92,17 +103,17 @@ fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
     )?))
 }
 
-/// Writes of 4 KiB, each synced: into holes, then over the same.
-fn first_writes(folder: &Path) -> io::Result<(u64, u64)> {
+/// Times writes of 4 KiB, each synced: into holes, over the same, and into reserved space.
+fn first_writes(folder: &Path) -> io::Result<FirstWrites> {
     let file = tempfile::tempfile_in(folder)?;
     let data = [0x5a; SMALL];
     // Far apart, so that each needs a place of its own.
     const STRIDE: u64 = 256 << 10;
     file.set_len(WRITES * STRIDE)?;
     file.sync_all()?;
-    let round = || -> io::Result<u64> {
+    let round = |start: u64| -> io::Result<u64> {
         let mut times = Vec::new();
-        for number in 0..WRITES {
+        for number in start..start + WRITES {
             let start = Instant::now();
             file.write_all_at(&data, number * STRIDE)?;
             file.sync_data()?;
@@ -111,7 +122,21 @@ fn first_writes(folder: &Path) -> io::Result<(u64, u64)> {
         times.sort_unstable();
         Ok(times[times.len() / 2])
     };
-    Ok((round()?, round()?))
+    let (hole_ns, written_ns) = (round(0)?, round(0)?);
+    let (at, len_bytes) = (WRITES * STRIDE, WRITES * STRIDE);
+    let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), at, len_bytes);
+    let unwritten_ns = match reserved {
+        Ok(()) => {
+            file.sync_all()?;
+            Some(round(WRITES)?)
+        }
+        Err(_) => None,
+    };
+    Ok(FirstWrites {
+        hole_ns,
+        unwritten_ns,
+        written_ns,
+    })
 }
 
 /// What was just written, the same after something harmless, and after what may flush it.
@@ -222,7 +247,7 @@ mod tests {
         Rewrite {
             tries: vec![one.clone(); 3],
             renames,
-            first_write_ns: Err(String::new()),
+            first_writes: Err(String::new()),
         }
     }
 

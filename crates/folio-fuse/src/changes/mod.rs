@@ -3,22 +3,24 @@
 //!
 //! ```text
 //!   file system --- ChangeListener ---> queue.rs  ChangeQueue
-//!   server/     --- own writes -------> own_changes.rs     |
-//!                                                          v
+//!   server/     --- own writes -------> delayed_nodes.rs   |
+//!                   unreported reads                       v
 //!                                   push.rs  one thread --- Invalidator ---> client
 //! ```
 //!
 //! Neighbours: `server/` above, which owns the queue; the node table below.
 //!
-//! Locks: the queue, the reply counts, the own changes; never two of them, and none while the
+//! Locks: the queue, the reply counts, delayed nodes; never two of them, and none while the
 //! client is notified.
 //!
 //! Invariant:
 //! - C1: notices are sent by a thread that serves no request, and no request waits for it. The
 //!   client handles a notice only when it has the lock of the directory or page concerned. The
-//!   holder of that lock may be waiting for a reply.
+//!   holder of that lock may be waiting for a reply. Exception: `FUSE_LSEEK` waits for the notice
+//!   by which the kernel writes pages back (`mount/transport.rs`), which takes no lock that the
+//!   requester holds.
 
-mod own_changes;
+mod delayed_nodes;
 mod push;
 mod queue;
 

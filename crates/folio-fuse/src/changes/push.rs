@@ -30,6 +30,16 @@ pub trait Invalidator {
     /// Invalidates all names. After an error, which means that the transport has no such message,
     /// they are invalidated one by one.
     fn invalidate_all_names(&self) -> io::Result<()>;
+
+    /// Asks the client to drop the names of these nodes that it does not use, and to forget the
+    /// nodes.
+    ///
+    /// # Errors
+    /// `Unsupported` if the transport has no such message, as by default.
+    fn prune_nodes(&self, nodes: &[u64]) -> io::Result<()> {
+        let _ = nodes;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Sends changes from `queue` until it is closed.
@@ -55,7 +65,9 @@ impl Pusher<'_> {
     fn run(mut self) {
         loop {
             let retry = (!self.unknown.is_empty()).then_some(RETRY_DELAY);
-            let timeout = self.queue.own.due_in().into_iter().chain(retry).min();
+            let own = self.queue.own_changes.due_in();
+            let unreported = self.queue.unreported.due_in();
+            let timeout = [own, unreported, retry].into_iter().flatten().min();
             match self.queue.next(timeout) {
                 QueueEvent::Stale(item) => self.invalidate(&item),
                 QueueEvent::Idle if retry.is_some() => self.retry_unknown(),
@@ -63,6 +75,7 @@ impl Pusher<'_> {
                 QueueEvent::Closed => return,
             }
             self.check_own_changes();
+            self.drop_unreported_pages();
         }
     }
 
@@ -110,8 +123,8 @@ impl Pusher<'_> {
 
     /// Invalidates nodes that both the client and external writers have changed.
     fn check_own_changes(&mut self) {
-        for (node, left_as) in self.queue.own.take_due() {
-            let Some(handle) = self.nodes.handle(node).ok().filter(|_| node != ROOT) else {
+        for (node, left_as) in self.queue.own_changes.take_due() {
+            let Ok(handle) = self.nodes.handle(node) else {
                 continue;
             };
             handle.invalidate();
@@ -124,13 +137,19 @@ impl Pusher<'_> {
         }
     }
 
+    /// Invalidates pages that the client has had for their time to live.
+    fn drop_unreported_pages(&mut self) {
+        for (node, ()) in self.queue.unreported.take_due() {
+            self.invalidate_node(node);
+        }
+    }
+
     fn retry_unknown(&mut self) {
         self.queue.wait_for_replies();
         let (nodes, invalidator) = (self.nodes, self.invalidator);
         self.unknown.retain_mut(|(node, tries)| {
             *tries += 1;
-            let is_known = *node != ROOT && nodes.is_known(*node);
-            is_known
+            nodes.is_known(*node)
                 && matches!(invalidator.invalidate_node(*node), Ok(false))
                 && *tries < TRIES_MAX
         });
@@ -189,7 +208,7 @@ mod tests {
         let kernel = folio::Kernel::new(folio::KernelOptions::default());
         let credentials = Credentials::root();
         let caller = Caller::new(&kernel, &credentials, 0);
-        let nodes = NodeTable::new(caller.root());
+        let nodes = NodeTable::new(caller.root(), kernel.cache().objects().clone());
         let made = caller.mkdir(&caller.root(), b"d", 0o755).unwrap();
         let node = nodes.look_up(made).unwrap().id;
         let queue = ChangeQueue::new(caller.root().number());
@@ -209,11 +228,13 @@ mod tests {
             push_all(&queue, &nodes, &client),
             ["names", "name d in 1", &format!("node {node}"), "node 1"]
         );
-        *client.unknown.lock() = 4;
-        queue.changed(Change::Inode(InodeNumber(node)));
-        assert_eq!(
-            push_all(&queue, &nodes, &client),
-            vec![format!("node {node}"); 4]
-        );
+        for (changed, id) in [(InodeNumber(node), node), (root, ROOT)] {
+            *client.unknown.lock() = 4;
+            queue.changed(Change::Inode(changed));
+            assert_eq!(
+                push_all(&queue, &nodes, &client),
+                vec![format!("node {id}"); 4]
+            );
+        }
     }
 }

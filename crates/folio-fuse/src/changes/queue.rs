@@ -1,16 +1,23 @@
 //! The change queue: filled by the file system and by other servers, emptied by one thread.
 
-use super::own_changes::OwnChanges;
+use super::delayed_nodes::DelayedNodes;
 use crate::nodes::{ContentVersion, node_id};
 use folio::vfs::{Change, ChangeListener};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Most changes in the queue; beyond, one item invalidates everything.
 pub(super) const QUEUE_MAX: usize = 8192;
 /// Longest wait for the replies in progress.
 const REPLIES_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Delay from the client's last change of a node to its comparison. Longer than the moment during
+/// which fs/hostfs ignores events, 50 ms.
+const OWN_CHANGE_DELAY: Duration = Duration::from_millis(60);
+/// How long the client keeps pages whose changes are not reported.
+const UNREPORTED_TTL: Duration = Duration::from_millis(2);
 
 /// A cached item that the client must drop.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,7 +33,13 @@ pub(crate) enum StaleItem {
 pub(crate) struct ChangeQueue {
     /// The root's inode number.
     pub(super) root: u64,
-    pub(super) own: OwnChanges,
+    /// Whether the file system reports external changes.
+    has_notifications: AtomicBool,
+    /// Nodes that the client changed a moment ago, as it left them. The file system ignores events
+    /// shortly after one of the client's own, so these may hide external changes.
+    pub(super) own_changes: DelayedNodes<ContentVersion>,
+    /// Nodes that the client has pages of, although their changes are not reported.
+    pub(super) unreported: DelayedNodes<()>,
     items: Mutex<QueuedItems>,
     /// Signaled on a new item, a wake request, or the end.
     readable: Condvar,
@@ -70,7 +83,9 @@ impl ChangeQueue {
     pub(crate) fn new(root: u64) -> Self {
         Self {
             root,
-            own: OwnChanges::default(),
+            has_notifications: AtomicBool::new(false),
+            own_changes: DelayedNodes::new(OWN_CHANGE_DELAY),
+            unreported: DelayedNodes::new(UNREPORTED_TTL),
             items: Mutex::default(),
             readable: Condvar::new(),
             replies: Mutex::default(),
@@ -129,21 +144,32 @@ impl ChangeQueue {
 
     /// Enables [`ChangeQueue::note_own_change`], once the file system reports external changes.
     pub(crate) fn enable_own_changes(&self) {
-        self.own.enable();
+        self.has_notifications.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the client's own changes must be noted.
     pub(crate) fn needs_own_changes(&self) -> bool {
-        self.own.is_enabled()
+        self.has_notifications.load(Ordering::Relaxed)
     }
 
     /// Notes that the client has changed a node, and its state now.
     pub(crate) fn note_own_change(&self, node: u64, version: ContentVersion) {
-        if self.own.add(node, version) {
-            // The thread waits without a timeout: it must compute one.
-            self.items.lock().wake_requested = true;
-            self.readable.notify_all();
+        if self.own_changes.add_or_postpone(node, version) {
+            self.wake();
         }
+    }
+
+    /// Notes that the client gets pages of a node whose changes are not reported.
+    pub(crate) fn note_unreported_pages(&self, node: u64) {
+        if self.unreported.add(node, ()) {
+            self.wake();
+        }
+    }
+
+    /// Makes the thread in [`ChangeQueue::next`] compute a new timeout.
+    fn wake(&self) {
+        self.items.lock().wake_requested = true;
+        self.readable.notify_all();
     }
 
     /// Counts a reply in progress until the guard is dropped.

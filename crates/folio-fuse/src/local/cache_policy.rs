@@ -33,7 +33,8 @@ pub(crate) enum PageCaching {
 /// (`FUSE_PASSTHROUGH`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Passthrough {
-    /// If it can: Linux 6.9, and a server with root's capabilities.
+    /// If it can (Linux 6.9, and a server with root's capabilities), unless the kernel opens files
+    /// without a request: it passes a file through only after one.
     #[default]
     Auto,
     /// Required: without it the mount fails.
@@ -48,6 +49,9 @@ pub(crate) struct CachePolicy {
     pub(crate) invalidation: Invalidation,
     pub(crate) page_caching: PageCaching,
     pub(crate) passthrough: Passthrough,
+    /// Whether the kernel opens files by itself, without a request. It then keeps all pages until a
+    /// notice, and passes no file through.
+    pub(crate) skips_open: bool,
 }
 
 /// From this TTL on, changes are pushed, so that it need not be exact.
@@ -104,6 +108,7 @@ impl CachePolicy {
     pub(crate) fn passthrough_len_min(self) -> Option<u64> {
         match self.passthrough {
             _ if !self.is_shared() || self.page_caching != PageCaching::Writethrough => None,
+            _ if self.skips_open => None,
             Passthrough::Never => None,
             Passthrough::Auto if self.invalidation == Invalidation::Push => Some(PASSED_MIN_BYTES),
             Passthrough::Auto | Passthrough::Always => Some(0),
@@ -126,9 +131,10 @@ impl CachePolicy {
 
     /// Returns what the kernel does with the listing of a directory that is opened (`FOPEN_*`).
     /// Without pushed changes it would compare the mtime, which two changes within one tick of the
-    /// clock share; so it keeps none.
+    /// clock share; so it keeps none. It keeps none either where it caches no pages.
     pub(super) fn listing(self, has_notifications: bool) -> u32 {
         match self.invalidation {
+            _ if self.page_caching == PageCaching::None => 0,
             Invalidation::Ttl => 0,
             Invalidation::Push if !has_notifications => 0,
             _ => open::KEEP_CACHE | open::CACHE_DIR,
@@ -145,6 +151,7 @@ mod tests {
             invalidation,
             page_caching,
             passthrough: Passthrough::Auto,
+            skips_open: false,
         }
     }
 
@@ -208,5 +215,10 @@ mod tests {
             policy(Invalidation::Push, PageCaching::None).passthrough_len_min(),
             None
         );
+        let skips_open = CachePolicy {
+            skips_open: true,
+            ..policy(Invalidation::Push, PageCaching::Writethrough)
+        };
+        assert_eq!(skips_open.passthrough_len_min(), None);
     }
 }

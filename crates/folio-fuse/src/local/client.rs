@@ -21,6 +21,8 @@ pub(crate) struct LocalClient {
     backings: Option<Backings>,
     /// The only user besides root with access.
     only_user: Option<u32>,
+    /// Whether requests may come over io_uring.
+    may_use_uring: bool,
     /// Whether the kernel can invalidate all names at once.
     has_epochs: AtomicBool,
     /// Whether the kernel supports passthrough.
@@ -32,11 +34,13 @@ impl LocalClient {
         policy: CachePolicy,
         backings: Option<Backings>,
         only_user: Option<u32>,
+        may_use_uring: bool,
     ) -> Self {
         Self {
             policy,
             backings,
             only_user,
+            may_use_uring,
             has_epochs: AtomicBool::new(false),
             has_passthrough: AtomicBool::new(false),
         }
@@ -45,6 +49,11 @@ impl LocalClient {
     /// Returns whether changes are pushed, so that the kernel drops no pages by itself.
     fn is_pushed(&self) -> bool {
         self.policy.invalidation == Invalidation::Push
+    }
+
+    /// Returns whether the kernel opens files of the host by itself.
+    pub(crate) fn skips_open(&self) -> bool {
+        self.policy.skips_open
     }
 
     /// Adjusts the capabilities to ask for to this kernel.
@@ -59,12 +68,18 @@ impl LocalClient {
         if self.policy.is_shared() {
             wanted &= !init::NO_OPENDIR_SUPPORT;
         }
+        if self.policy.skips_open {
+            wanted |= init::NO_OPEN_SUPPORT;
+        }
         if self.only_user.is_some() {
             // The kernel does not know the users without access: each open is checked here.
             wanted &= !(init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT);
         }
         if self.backings.is_some() {
             wanted |= init::PASSTHROUGH;
+        }
+        if self.may_use_uring {
+            wanted |= init::OVER_IO_URING;
         }
         wanted
     }

@@ -1,4 +1,5 @@
-//! The ioctl(2)s of /dev/fuse. Linux: linux/fuse.h, `FUSE_DEV_IOC_*`.
+//! The ioctl(2)s of /dev/fuse and of loop devices. Linux: linux/fuse.h, `FUSE_DEV_IOC_*`;
+//! linux/loop.h.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -12,6 +13,12 @@ const CLONE: Opcode = opcode::read::<u32>(MAGIC, 0);
 const BACKING_OPEN: Opcode = opcode::write::<BackingMap>(MAGIC, 1);
 const BACKING_CLOSE: Opcode = opcode::write::<u32>(MAGIC, 2);
 
+const LOOP_GET_FREE: Opcode = 0x4c82;
+const LOOP_CONFIGURE: Opcode = 0x4c0a;
+const FLUSH_BLOCK_DEVICE: Opcode = opcode::none(0x12, 97);
+/// `LO_FLAGS_AUTOCLEAR`: the file is detached at the last close.
+const LOOP_AUTOCLEAR: u32 = 4;
+
 /// `struct fuse_backing_map`.
 #[repr(C)]
 struct BackingMap {
@@ -20,11 +27,25 @@ struct BackingMap {
     padding: u64,
 }
 
+/// `struct loop_config` with its `struct loop_info64`: the whole file.
+#[repr(C)]
+struct LoopConfig {
+    file: i32,
+    block_size: u32,
+    range: [u64; 5],
+    encryption: [u32; 3],
+    flags: u32,
+    names_and_key: [u8; 64 + 64 + 32],
+    init: [u64; 2],
+    reserved: [u64; 8],
+}
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
 /// One ioctl with its argument.
 struct DeviceIoctl<const OPCODE: Opcode, Argument>(Argument);
 
-// SAFETY: each of the three ioctls reads one argument, of the type that it is constructed with
-// below, and writes none; it returns a number.
+// SAFETY: each of the ioctls reads one argument, of the type that it is constructed with below, or
+// none, and writes none; it returns a number.
 unsafe impl<const OPCODE: Opcode, Argument> Ioctl for DeviceIoctl<OPCODE, Argument> {
     type Output = IoctlOutput;
 
@@ -68,4 +89,33 @@ pub(crate) fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Resu
 pub(crate) fn close_backing(device: BorrowedFd<'_>, id: u32) -> Result<()> {
     // SAFETY: the argument is a number (`fuse_dev_ioctl_backing_close`).
     unsafe { ioctl(device, DeviceIoctl::<BACKING_CLOSE, u32>(id)) }.map(drop)
+}
+
+/// Returns the number of a loop device that is free now. `control` is /dev/loop-control.
+pub(crate) fn free_loop_device(control: BorrowedFd<'_>) -> Result<u32> {
+    // SAFETY: the call has no argument (`loop_control_ioctl`).
+    unsafe { ioctl(control, DeviceIoctl::<LOOP_GET_FREE, u32>(0)) }
+        .map(|number| number.cast_unsigned())
+}
+
+/// Attaches `file` to a free loop device, until the device is closed; EBUSY if it is not free.
+pub(crate) fn attach_loop_device(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<()> {
+    let config = LoopConfig {
+        file: file.as_raw_fd(),
+        block_size: 0,
+        range: [0; 5],
+        encryption: [0; 3],
+        flags: LOOP_AUTOCLEAR,
+        names_and_key: [0; 160],
+        init: [0; 2],
+        reserved: [0; 8],
+    };
+    // SAFETY: the argument is the struct that the call reads (`lo_ioctl`).
+    unsafe { ioctl(device, DeviceIoctl::<LOOP_CONFIGURE, LoopConfig>(config)) }.map(drop)
+}
+
+/// Syncs the file system mounted from a block device, and drops the device's own cache.
+pub(crate) fn flush_block_device(device: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the call has no argument (`blkdev_flushbuf`).
+    unsafe { ioctl(device, DeviceIoctl::<FLUSH_BLOCK_DEVICE, u32>(0)) }.map(drop)
 }

@@ -21,6 +21,16 @@ impl DeviceInvalidator {
         Self(device.into())
     }
 
+    /// Makes the kernel write back and drop the pages of a node from `offset` on.
+    pub(super) fn flush(&self, node: u64, offset: u64) {
+        // It fails for a node that the kernel does not know, and which has no pages then.
+        let _ = self.send(Notice::Inode {
+            node,
+            offset: i64::try_from(offset).unwrap_or(0),
+            len_bytes: 0,
+        });
+    }
+
     fn send(&self, notice: Notice<'_>) -> io::Result<()> {
         let mut message = Vec::new();
         notice.encode(&mut message);
@@ -47,5 +57,9 @@ impl Invalidator for DeviceInvalidator {
 
     fn invalidate_all_names(&self) -> io::Result<()> {
         self.send(Notice::Names)
+    }
+
+    fn prune_nodes(&self, nodes: &[u64]) -> io::Result<()> {
+        self.send(Notice::Prune { nodes })
     }
 }

@@ -3,8 +3,11 @@
 //! ```text
 //!   session.rs  Session: one mount, from its start to its end        options.rs  -o
 //!      |  transport.rs    threads: read a request, write the reply
+//!      |  uring/          the same over io_uring, on the CPU of the requesting program
 //!      |  invalidator.rs  one thread: writes notices
 //!      |  mountpoint.rs   mount(2), fusermount3, umount(2)
+//!      |  sync_device.rs  the block device for which the kernel sends sync(2)
+//!      |  writeback.rs    one thread: writes back what the kernel delays
 //!      v
 //!   server/, local/
 //! ```
@@ -15,8 +18,11 @@ mod invalidator;
 mod mountpoint;
 mod options;
 mod session;
+mod sync_device;
 mod transport;
+mod uring;
+mod writeback;
 
-pub use mountpoint::{MountAttributes, Mountpoint, Unmounter};
-pub use options::{AllowedUsers, SessionOptions};
+pub use mountpoint::{Mountpoint, Unmounter};
+pub use options::{AllowedUsers, MountAttributes, SessionOptions, Uring};
 pub use session::Session;

@@ -1,6 +1,8 @@
 //! Mount and unmount: by /dev/fuse with the privilege to mount, else by the helper fusermount3.
 //! Linux: fs/fuse/inode.c.
 
+use super::options::MountAttributes;
+use super::sync_device::{self, SyncDevice};
 use folio::{Errno, Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -16,26 +18,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// Attributes of a mount on this machine, as in mount.fuse3(8). Linux: `struct mount_attr`.
-#[derive(Debug, Clone, Default)]
-pub struct MountAttributes {
-    /// The source in /proc/mounts.
-    pub source: String,
-    /// Whether other users have access.
-    pub allow_other: bool,
-    /// Whether changes fail with EROFS.
-    pub read_only: bool,
-    /// Whether set-user-ID bits are ignored.
-    pub no_set_id: bool,
-    /// Whether device nodes cannot be opened.
-    pub no_devices: bool,
-    /// Whether programs cannot be executed.
-    pub no_execution: bool,
-}
-
 /// A mount and its FUSE device; unmounted when dropped, if it is still mounted.
 pub struct Mountpoint {
     device: Arc<OwnedFd>,
+    sync_device: Option<SyncDevice>,
     unmounter: Unmounter,
 }
 
@@ -53,9 +39,10 @@ impl Mountpoint {
     ) -> Result<Self> {
         let mount = || {
             let target = absolute_target(target)?;
-            let device = mount(&target, attributes, checks_permissions)?;
+            let (device, sync_device) = mount(&target, attributes, checks_permissions)?;
             Ok(Self {
                 device: Arc::new(device),
+                sync_device,
                 unmounter: Unmounter { target },
             })
         };
@@ -65,6 +52,17 @@ impl Mountpoint {
     /// Returns the device: requests are read from it, replies and notices are written to it.
     pub fn device(&self) -> &Arc<OwnedFd> {
         &self.device
+    }
+
+    /// Returns whether the kernel passes sync(2) on to the server.
+    pub(super) fn sends_sync(&self) -> bool {
+        self.sync_device.is_some()
+    }
+
+    /// Takes the block device of the mount, if it has one. It remains until it is dropped, also
+    /// after an unmount.
+    pub(super) fn take_sync_device(&mut self) -> Option<SyncDevice> {
+        self.sync_device.take()
     }
 
     /// Returns the handle that unmounts it.
@@ -82,18 +80,32 @@ impl Drop for Mountpoint {
             tv_nsec: 0,
         };
         if poll(&mut ready, Some(&now)).is_ok() && !ready[0].revents().contains(PollFlags::ERR) {
-            // Its users get ENOTCONN.
-            let _ = self.unmounter.unmount(true);
+            self.unmounter.abort();
         }
     }
 }
 
-/// Mounts on `target`, an absolute path of a directory; returns the device.
-fn mount(target: &Path, attributes: &MountAttributes, checks_permissions: bool) -> Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let mounted = match rustix::fs::open("/dev/fuse", flags, Mode::empty()) {
+/// Mounts on `target`, an absolute path of a directory; returns the device of requests, and the
+/// block device if the kernel sends sync(2).
+fn mount(
+    target: &Path,
+    attributes: &MountAttributes,
+    checks_permissions: bool,
+) -> Result<(OwnedFd, Option<SyncDevice>)> {
+    let open = || {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open("/dev/fuse", flags, Mode::empty())
+    };
+    if attributes.sends_sync
+        && sync_device::is_supported()
+        && let Ok(device) = open()
+        && let Ok(sync) = sync_device::mount(&device, target, attributes, checks_permissions)
+    {
+        return Ok((device, Some(sync)));
+    }
+    let mounted = match open() {
         Ok(device) => match mount_directly(&device, target, attributes, checks_permissions) {
-            Ok(()) => return Ok(device),
+            Ok(()) => return Ok((device, None)),
             Err(Errno::PERM) => mount_by_helper(target, attributes, checks_permissions),
             Err(errno) => return Err(Error::io("cannot mount", errno.into())),
         },
@@ -104,6 +116,7 @@ fn mount(target: &Path, attributes: &MountAttributes, checks_permissions: bool) 
         // The helper may have access.
         Err(_) => mount_by_helper(target, attributes, checks_permissions),
     };
+    let mounted = mounted.map(|device| (device, None));
     mounted.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             let why =
@@ -298,6 +311,15 @@ impl Unmounter {
             // Only the setuid helper can unmount a user's mount.
             Err(Errno::PERM) => self.unmount_by_helper(lazily),
             unmounted => unmounted.map_err(|errno| self.at_target(errno.into())),
+        }
+    }
+
+    /// Detaches a mount that no thread serves; its users get ENOTCONN. Without the abort the kernel
+    /// would wait for the reply to `FUSE_DESTROY`.
+    fn abort(&self) {
+        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE;
+        if rustix::mount::unmount(&self.target, flags).is_err() {
+            let _ = self.unmount_by_helper(true);
         }
     }
 

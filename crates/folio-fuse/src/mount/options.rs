@@ -1,10 +1,29 @@
 //! Options of a mount session: the `-o` options that concern the host's side of the mount.
 
-use super::mountpoint::MountAttributes;
 use crate::client_options::PermissionChecks;
 use crate::local::{PageCaching, Passthrough};
 use folio::vfs::MountOptions;
 use folio::{Errno, Error, Result};
+
+/// Attributes of a mount on this machine, as in mount.fuse3(8). Linux: `struct mount_attr`.
+#[derive(Debug, Clone, Default)]
+pub struct MountAttributes {
+    /// The source in /proc/mounts.
+    pub source: String,
+    /// Whether other users have access.
+    pub allow_other: bool,
+    /// Whether changes fail with EROFS.
+    pub read_only: bool,
+    /// Whether set-user-ID bits are ignored.
+    pub no_set_id: bool,
+    /// Whether device nodes cannot be opened.
+    pub no_devices: bool,
+    /// Whether programs cannot be executed.
+    pub no_execution: bool,
+    /// Whether the kernel sends sync(2) and syncfs(2) to the server, if it can: Linux 6.18, root,
+    /// and a free loop device.
+    pub sends_sync: bool,
+}
 
 /// The users with access to the mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,6 +39,18 @@ pub enum AllowedUsers {
     All,
 }
 
+/// Whether requests come over io_uring, each to a thread on the CPU that made it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Uring {
+    /// If the kernel offers it: Linux 6.14, and the parameter `enable_uring` of its module `fuse`.
+    #[default]
+    Auto,
+    /// Required: without it the mount fails.
+    Always,
+    /// Not permitted: all requests come over /dev/fuse.
+    Never,
+}
+
 /// Options of a mount session, with the names of mount.fuse3(8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionOptions {
@@ -33,7 +64,10 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Whether the kernel reads and writes files of the host by itself.
     pub passthrough: Passthrough,
-    pub(super) page_caching: PageCaching,
+    /// Whether the kernel sends requests over io_uring.
+    pub uring: Uring,
+    /// What the kernel caches; by default what suits the mounted file system.
+    pub(super) page_caching: Option<PageCaching>,
 }
 
 /// More threads do not help while most requests are served from memory.
@@ -50,20 +84,23 @@ impl SessionOptions {
             // At least two: one may wait for the device.
             threads: cores.clamp(2, THREADS_MAX),
             passthrough: Passthrough::Auto,
-            page_caching: PageCaching::default(),
+            uring: Uring::Auto,
+            page_caching: None,
         }
     }
 
     /// Names of the `-o` options that [`SessionOptions::apply`] accepts, without their values.
-    pub const OPTION_NAMES: [&str; 9] = [
+    pub const OPTION_NAMES: [&str; 11] = [
         "allow_other",
         "allow_root",
         "fakeroot",
         "writeback",
+        "nowriteback",
         "default_permissions",
         "fsname",
         "threads",
         "passthrough",
+        "io_uring",
         "cache",
     ];
 
@@ -77,7 +114,8 @@ impl SessionOptions {
                 "allow_other" => self.allowed = AllowedUsers::All,
                 "allow_root" => self.allowed = AllowedUsers::OwnerAndRoot,
                 "fakeroot" => self.permissions = PermissionChecks::Off,
-                "writeback" => self.page_caching = PageCaching::Writeback,
+                "writeback" => self.page_caching = Some(PageCaching::Writeback),
+                "nowriteback" => self.page_caching = Some(PageCaching::Writethrough),
                 // The default, unless `fakeroot` is given.
                 "default_permissions" => {}
                 _ => return Ok(false),
@@ -85,8 +123,9 @@ impl SessionOptions {
             Some(("fsname", source)) => source.clone_into(&mut self.source),
             Some(("threads", count)) => self.threads = threads(count)?,
             Some(("passthrough", value)) => self.passthrough = passthrough(value)?,
+            Some(("io_uring", value)) => self.uring = uring(value)?,
             Some(("cache", "none")) => {
-                self.page_caching = PageCaching::None;
+                self.page_caching = Some(PageCaching::None);
                 // The mounted file system caches nothing either.
                 return Ok(false);
             }
@@ -95,10 +134,16 @@ impl SessionOptions {
         Ok(true)
     }
 
-    /// Returns the attributes of the mount, some of them from the options of the file system.
-    pub(super) fn mount_attributes(&self, inside: &MountOptions) -> MountAttributes {
+    /// Returns the attributes of the mount, some of them from the options of the file system, which
+    /// writes later than its writers with `delays_writes`.
+    pub(super) fn mount_attributes(
+        &self,
+        inside: &MountOptions,
+        delays_writes: bool,
+    ) -> MountAttributes {
         MountAttributes {
             source: self.source.clone(),
+            sends_sync: delays_writes && !inside.read_only,
             // The kernel has no such option for root alone: the server denies other users.
             allow_other: self.allowed != AllowedUsers::Owner,
             read_only: inside.read_only,
@@ -136,6 +181,18 @@ fn passthrough(value: &str) -> Result<Passthrough> {
     }
 }
 
+fn uring(value: &str) -> Result<Uring> {
+    match value {
+        "auto" => Ok(Uring::Auto),
+        "on" => Ok(Uring::Always),
+        "off" => Ok(Uring::Never),
+        _ => Err(Error::new(
+            Errno::INVAL,
+            format!("invalid io_uring={value}: expected auto, on or off"),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,20 +212,25 @@ mod tests {
         assert_eq!((options.allowed, options.threads), (AllowedUsers::All, 3));
         assert!(!options.apply("data=journal").unwrap() && !options.apply("ro").unwrap());
         assert!(options.apply("threads=0").is_err() && options.apply("passthrough=maybe").is_err());
+        assert!(options.apply("io_uring=yes").is_err() && options.apply("io_uring=on").unwrap());
+        assert_eq!(options.uring, Uring::Always);
         assert!(options.apply("passthrough=off").unwrap() && options.apply("writeback").unwrap());
         assert_eq!(
             (options.passthrough, options.page_caching),
-            (Passthrough::Never, PageCaching::Writeback)
+            (Passthrough::Never, Some(PageCaching::Writeback))
         );
+        assert!(options.apply("nowriteback").unwrap());
+        assert_eq!(options.page_caching, Some(PageCaching::Writethrough));
         // It also concerns the file system.
         assert!(!options.apply("cache=none").unwrap());
-        assert_eq!(options.page_caching, PageCaching::None);
-        let attributes = options.mount_attributes(&MountOptions::parse("ro,nosuid").unwrap());
+        assert_eq!(options.page_caching, Some(PageCaching::None));
+        let attributes = options.mount_attributes(&MountOptions::parse("ro,nosuid").unwrap(), true);
         assert!(
             attributes.read_only
                 && attributes.no_set_id
                 && !attributes.no_devices
                 && attributes.allow_other
+                && !attributes.sends_sync
         );
         assert_eq!(attributes.source, "a,b");
         assert!(options.checks_permissions() && options.apply("fakeroot").unwrap());

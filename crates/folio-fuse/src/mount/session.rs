@@ -2,16 +2,20 @@
 
 use super::invalidator::DeviceInvalidator;
 use super::mountpoint::{Mountpoint, Unmounter};
-use super::options::{AllowedUsers, SessionOptions};
+use super::options::{AllowedUsers, SessionOptions, Uring};
 use super::transport::DeviceTransport;
+use super::uring;
+use super::writeback::WritebackThread;
+use crate::changes::Invalidator;
 use crate::client_options::ClientOptions;
 use crate::local::{Backings, CachePolicy, Invalidation, LocalClient, PageCaching, Passthrough};
-use crate::server::Server;
-use folio::vfs::MountOptions;
+use crate::server::{RequestCounts, Server};
+use folio::vfs::{AccessTime, MountOptions};
 use folio::{Errno, Error, Kernel, Result};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// A mounted file system, ready to be served.
 ///
@@ -20,8 +24,12 @@ use std::sync::Arc;
 pub struct Session {
     server: Arc<Server>,
     transport: DeviceTransport,
-    /// Sends external changes to the kernel, if the file system is shared.
-    invalidator: Option<DeviceInvalidator>,
+    /// Sends external changes to the kernel, if the file system is shared, and asks it to forget
+    /// nodes.
+    invalidator: DeviceInvalidator,
+    is_shared: bool,
+    /// Whether the kernel delays writes.
+    writes_back: bool,
     threads: usize,
     // Last: dropped after the server.
     mountpoint: Mountpoint,
@@ -42,31 +50,37 @@ impl Session {
     ) -> Result<Self> {
         let at_target = |error: Error| error.at(target.display().to_string());
         let server = Server::new(kernel, options.permissions, ClientOptions::exclusive());
-        let policy = cache_policy(&server, options).map_err(at_target)?;
-        let attributes = options.mount_attributes(inside);
+        let policy = cache_policy(&server, options, inside).map_err(at_target)?;
+        let attributes = options.mount_attributes(inside, delays_writes(policy, inside));
         let mountpoint = Mountpoint::new(target, &attributes, options.checks_permissions())?;
+        let policy = bounded(policy, options, &mountpoint);
         let device = Arc::clone(mountpoint.device());
         let user = rustix::process::geteuid();
         let len_min = policy.passthrough_len_min().filter(|_| user.is_root());
         let backings = len_min.map(|len_min| Backings::new(Arc::clone(&device), len_min));
         let only_user = (options.allowed == AllowedUsers::OwnerAndRoot).then_some(user.as_raw());
-        let local = LocalClient::new(policy, backings, only_user);
+        let local = LocalClient::new(policy, backings, only_user, may_use_uring(options.uring)?);
         let server = Arc::new(server.with_local_client(policy.client_options(), local));
-        let invalidator = if policy.is_shared() {
-            let device = device.try_clone();
-            let device = device.map_err(|error| at_target(Error::io("/dev/fuse", error)))?;
-            Some(DeviceInvalidator::new(device))
-        } else {
-            None
-        };
-        let transport = DeviceTransport::new(Arc::clone(&server), device, invalidator.is_some());
+        let cloned = device.try_clone();
+        let cloned = cloned.map_err(|error| at_target(Error::io("/dev/fuse", error)))?;
+        let invalidator = DeviceInvalidator::new(cloned);
+        let transport = DeviceTransport::new(Arc::clone(&server), device, policy.is_shared());
         transport
             .begin()
             .map_err(|error| at_target(Error::io("cannot mount", error)))?;
+        if options.uring == Uring::Always && !server.is_over_uring() {
+            let text = format!(
+                "option io_uring=on: the kernel does not offer it (Linux 6.14; echo Y > {})",
+                uring::PARAMETER
+            );
+            return Err(Error::new(Errno::OPNOTSUPP, text));
+        }
         Ok(Self {
             server,
             transport,
             invalidator,
+            is_shared: policy.is_shared(),
+            writes_back: policy.page_caching == PageCaching::Writeback,
             threads: options.threads,
             mountpoint,
         })
@@ -75,6 +89,11 @@ impl Session {
     /// Returns the handle that ends [`Session::serve`].
     pub fn unmounter(&self) -> Unmounter {
         self.mountpoint.unmounter().clone()
+    }
+
+    /// Returns the counters of the kernel's requests.
+    pub fn request_counts(&self) -> Arc<RequestCounts> {
+        self.server.request_counts()
     }
 
     /// Serves the kernel until the file system is unmounted and unused. On return all its files are
@@ -87,32 +106,83 @@ impl Session {
             server,
             transport,
             invalidator,
+            is_shared,
+            writes_back,
             threads,
-            mountpoint,
+            mut mountpoint,
         } = self;
-        let push_thread = invalidator.map(|invalidator| {
-            let server = Arc::clone(&server);
-            std::thread::Builder::new()
-                .name("folio-push".to_owned())
-                .spawn(move || server.push_changes(&invalidator))
-        });
+        // The kernel keeps the block device as long as the mount needs it.
+        let sync_device = mountpoint.take_sync_device().filter(|_| writes_back);
+        let writeback = sync_device.map(WritebackThread::start).transpose();
+        let invalidator = Arc::new(invalidator);
+        let spawn = |name: &str, send: fn(&Server, &dyn Invalidator)| {
+            let (server, invalidator) = (Arc::clone(&server), Arc::clone(&invalidator));
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            thread.spawn(move || send(&server, &*invalidator))
+        };
+        let push_thread = is_shared.then(|| spawn("folio-push", Server::push_changes));
+        // Without it the kernel forgets nodes when it needs memory itself.
+        let prune_thread = spawn("folio-prune", Server::prune_nodes).ok();
         let served = transport.run(threads);
         server.stop_pushing();
-        let served = served.and_then(|()| match push_thread {
-            None => Ok(()),
-            Some(Err(error)) => Err(error),
-            // Not after a failure: a notice that waits for a request which no thread serves would
-            // wait for ever.
-            Some(Ok(thread)) => thread
-                .join()
-                .map_err(|_| io::Error::other("the push thread panicked")),
+        // Not after a failure: a notice that waits for a request which no thread serves would wait
+        // for ever.
+        let served = served.and_then(|()| {
+            let threads = push_thread.transpose()?.into_iter().chain(prune_thread);
+            let panics = threads
+                .map(JoinHandle::join)
+                .filter(std::result::Result::is_err);
+            if panics.count() == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::other("a thread that sends notices panicked"))
+            }
         });
+        let served = served.and_then(|()| writeback?.map_or(Ok(()), WritebackThread::stop));
         served.map_err(|error| Error::io("FUSE session", error).at(mountpoint.unmounter().target()))
     }
 }
 
+/// Returns whether written data and names reach the image or the host after write(2) has
+/// returned, so that sync(2) concerns the server.
+fn delays_writes(policy: CachePolicy, inside: &MountOptions) -> bool {
+    let mut words = inside.file_system.split(',');
+    !policy.is_shared() || words.any(|word| word == "cache=writeback")
+}
+
+/// Returns the policy of a mount whose kernel delays writes only if asked to, or if Folio can bound
+/// the delay: by a sync of the mount.
+fn bounded(policy: CachePolicy, options: &SessionOptions, mountpoint: &Mountpoint) -> CachePolicy {
+    let is_default = options.page_caching.is_none();
+    if is_default && policy.page_caching == PageCaching::Writeback && !mountpoint.sends_sync() {
+        return CachePolicy {
+            page_caching: PageCaching::Writethrough,
+            ..policy
+        };
+    }
+    policy
+}
+
+/// Returns whether to ask the kernel for io_uring.
+///
+/// # Errors
+/// Those of io_uring_setup(2), if it is required.
+fn may_use_uring(uring: Uring) -> Result<bool> {
+    match (uring, uring::probe()) {
+        (Uring::Never, _) => Ok(false),
+        (Uring::Auto, probed) => Ok(probed.is_ok()),
+        (Uring::Always, probed) => probed
+            .map(|()| true)
+            .map_err(|error| Error::io("option io_uring=on: io_uring_setup(2)", error)),
+    }
+}
+
 /// Returns what the kernel may keep of the mounted file system.
-fn cache_policy(server: &Server, options: &SessionOptions) -> Result<CachePolicy> {
+fn cache_policy(
+    server: &Server,
+    options: &SessionOptions,
+    inside: &MountOptions,
+) -> Result<CachePolicy> {
     let invalidation = if !server.is_shared() {
         Invalidation::None
     } else if server.watch_changes() {
@@ -120,13 +190,16 @@ fn cache_policy(server: &Server, options: &SessionOptions) -> Result<CachePolicy
     } else {
         Invalidation::Ttl
     };
-    let policy = CachePolicy {
+    let page_caching = page_caching(options, inside, invalidation)?;
+    let mut policy = CachePolicy {
         invalidation,
-        page_caching: options.page_caching,
+        page_caching,
         passthrough: options.passthrough,
+        skips_open: false,
     };
+    policy.skips_open = skips_open(server, options, inside, policy);
     let invalid = |text| Err(Error::new(Errno::INVAL, text));
-    if policy.is_shared() && options.page_caching == PageCaching::Writeback {
+    if policy.is_shared() && options.page_caching == Some(PageCaching::Writeback) {
         return invalid(
             "option writeback: not for a directory of the host, whose external changes the kernel would not see",
         );
@@ -142,4 +215,44 @@ fn cache_policy(server: &Server, options: &SessionOptions) -> Result<CachePolicy
         }
     }
     Ok(policy)
+}
+
+/// Returns whether the kernel may open files by itself: changes are pushed, writes reach the host
+/// at once, and the server may read and write every file without the descriptor of an open.
+fn skips_open(
+    server: &Server,
+    options: &SessionOptions,
+    inside: &MountOptions,
+    policy: CachePolicy,
+) -> bool {
+    policy.invalidation == Invalidation::Push
+        && policy.page_caching == PageCaching::Writethrough
+        && !delays_writes(policy, inside)
+        && options.passthrough != Passthrough::Always
+        && options.allowed != AllowedUsers::OwnerAndRoot
+        && rustix::process::geteuid().is_root()
+        && server.has_change_notifications()
+}
+
+/// Returns what the kernel's page cache holds: of an image data read and written, since it has no
+/// other writer. Nothing under `strictatime`, since the server sets the access time, and cached
+/// reads do not reach it.
+fn page_caching(
+    options: &SessionOptions,
+    inside: &MountOptions,
+    invalidation: Invalidation,
+) -> Result<PageCaching> {
+    // The host sets the times of its files.
+    if invalidation != Invalidation::None {
+        return Ok(options.page_caching.unwrap_or_default());
+    }
+    match (inside.access_time, options.page_caching) {
+        (AccessTime::Strict, Some(PageCaching::Writeback)) => Err(Error::new(
+            Errno::INVAL,
+            "option strictatime: not with writeback, which caches reads in the kernel",
+        )),
+        (AccessTime::Strict, _) => Ok(PageCaching::None),
+        (_, None) if inside.read_only => Ok(PageCaching::Writethrough),
+        (_, cached) => Ok(cached.unwrap_or(PageCaching::Writeback)),
+    }
 }

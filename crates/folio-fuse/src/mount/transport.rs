@@ -1,6 +1,8 @@
-//! The transport of /dev/fuse: several threads read requests and write replies. Linux:
-//! fs/fuse/dev.c.
+//! The transport of /dev/fuse: several threads read requests and write replies. With io_uring
+//! (`uring/`), only what its queues do not carry. Linux: fs/fuse/dev.c.
 
+use super::invalidator::DeviceInvalidator;
+use super::uring;
 use crate::local::ioctl;
 use crate::server::{Outcome, Server, replies_with_attributes};
 use crate::wire::{Message, REQUEST_MAX};
@@ -9,6 +11,17 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+
+/// A request before which the kernel must write a file back.
+struct SeekRequest {
+    bytes: Vec<u8>,
+    /// The node, and the offset of the first byte concerned.
+    flush: (u64, u64),
+    /// The descriptor from which it was read, which receives the reply.
+    device: Arc<OwnedFd>,
+}
 
 /// One session of /dev/fuse.
 pub(super) struct DeviceTransport {
@@ -47,20 +60,36 @@ impl DeviceTransport {
     /// Serves requests with `threads` threads until the file system is unmounted and unused.
     pub(super) fn run(&self, threads: usize) -> io::Result<()> {
         std::thread::scope(|scope| {
+            // Fails before the kernel sends a request.
+            let queues = if self.server.is_over_uring() {
+                uring::start(scope, &self.server, (&self.device, self.has_push), threads)?
+            } else {
+                Vec::new()
+            };
+            let (seeks, seek_requests) = channel();
+            let seek_thread = Builder::new().name("folio-fuse-seek".to_owned());
+            let seek_thread =
+                seek_thread.spawn_scoped(scope, move || self.serve_seeks(&seek_requests))?;
             let spawn = |number| {
-                let device = self.clone_device()?;
-                let thread = std::thread::Builder::new().name(format!("folio-fuse-{number}"));
-                thread.spawn_scoped(scope, move || self.serve(&device))
+                let (device, seeks) = (Arc::new(self.clone_device()?), seeks.clone());
+                let thread = Builder::new().name(format!("folio-fuse-{number}"));
+                thread.spawn_scoped(scope, move || self.serve(&device, &seeks))
             };
             // Fewer threads suffice.
             let threads: Vec<_> = (1..threads)
                 .map_while(|number| spawn(number).ok())
                 .collect();
-            let served = self.serve(&self.device);
-            threads.into_iter().fold(served, |served, thread| {
-                let thread = thread.join();
-                served.and(thread.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
-            })
+            let served = self.serve(&self.device, &seeks);
+            drop(seeks);
+            threads
+                .into_iter()
+                .chain(queues)
+                .chain([seek_thread])
+                .fold(served, |served, thread| {
+                    let thread = thread.join();
+                    served
+                        .and(thread.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+                })
         })
     }
 
@@ -73,10 +102,33 @@ impl DeviceTransport {
         joined.or_else(|_| self.device.try_clone())
     }
 
-    fn serve(&self, device: &OwnedFd) -> io::Result<()> {
+    fn serve(&self, device: &Arc<OwnedFd>, seeks: &Sender<SeekRequest>) -> io::Result<()> {
         let (mut request, mut reply) = (vec![0; REQUEST_MAX], Message::default());
         while let Some(len) = receive(device, &mut request)? {
-            self.answer(device, &request[..len], &mut reply)?;
+            let request = &request[..len];
+            if let Some(flush) = self.server.must_be_flushed(request) {
+                let sent = seeks.send(SeekRequest {
+                    bytes: request.to_vec(),
+                    flush,
+                    device: Arc::clone(device),
+                });
+                sent.map_err(|_| io::Error::other("the thread of seeks has ended"))?;
+            } else {
+                self.answer(device, request, &mut reply)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers requests that begin with a writeback by the kernel, which sends requests to the
+    /// other threads meanwhile.
+    fn serve_seeks(&self, requests: &Receiver<SeekRequest>) -> io::Result<()> {
+        let mut reply = Message::default();
+        let kernel = DeviceInvalidator::new(self.device.try_clone()?);
+        for request in requests {
+            let (node, offset) = request.flush;
+            kernel.flush(node, offset);
+            self.answer(&request.device, &request.bytes, &mut reply)?;
         }
         Ok(())
     }
@@ -99,14 +151,15 @@ impl DeviceTransport {
     }
 }
 
-/// Reads a request; `None` after the unmount.
+/// Reads a request; `None` after the unmount, or an abort of the connection.
 fn receive(device: &OwnedFd, request: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(device, &mut *request) {
             Ok(len) => return Ok(Some(len)),
             // The request was interrupted before it was read.
             Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-            Err(Errno::NODEV) => return Ok(None),
+            // Unmounted, or aborted by `umount -f` or through /sys/fs/fuse/connections.
+            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -4,6 +4,7 @@
 //!   server/ --- node id, file id ---> table.rs ---> Handle, OpenHandle
 //!                                        |  sharded_map.rs     id -> object, a lock per shard
 //!                                        |  implicit_files.rs  open files of nodes without FUSE_OPEN
+//!                                        |  prune.rs           requests to forget nodes
 //! ```
 //!
 //! Neighbours: the operations of `server/` and the change queue above; folio's public API below.
@@ -18,8 +19,11 @@
 //! - N2: a node id is the inode number, except that the root and inode 1 are exchanged: FUSE calls
 //!   the root 1.
 //! - N3: no lock of a table is held while a call is made or a handle is dropped.
+//! - N4: a node's memory, and that of the inode it holds, is charged to the kernel's cache. Over
+//!   the limit, the client is asked to forget nodes; none is removed before it does (N1).
 
 mod implicit_files;
+mod prune;
 mod sharded_map;
 mod table;
 

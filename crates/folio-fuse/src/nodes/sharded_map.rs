@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A power of two.
-const SHARDS: usize = 64;
+pub(super) const SHARDS: usize = 64;
 
 /// A map from ids to values, with a lock for each shard. No value is dropped while a lock is held:
 /// the last reference to an inode may have work to do.
@@ -89,6 +89,11 @@ impl<T> ShardedMap<T> {
             .iter()
             .flat_map(|shard| shard.read().keys().copied().collect::<Vec<_>>())
             .collect()
+    }
+
+    /// Returns the ids in one shard.
+    pub(super) fn ids_of_shard(&self, shard: usize) -> Vec<u64> {
+        self.shards[shard % SHARDS].read().keys().copied().collect()
     }
 
     /// Returns the number of values; approximate while other threads change the map.

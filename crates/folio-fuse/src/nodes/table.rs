@@ -1,10 +1,13 @@
 //! The table itself: lookups counted, files numbered, contents compared between two opens.
 
 use super::implicit_files::{ImplicitFiles, OpenOrder};
-use super::sharded_map::ShardedMap;
+use super::prune::PruneRequests;
+use super::sharded_map::{SHARDS, ShardedMap};
+use folio::cache::{ObjectCharge, ObjectMemory};
 use folio::syscall::{Handle, OpenHandle};
 use folio::vfs::Attributes;
 use folio::{Errno, Result, Timespec};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -54,7 +57,11 @@ struct Node {
     opened_as: Option<ContentVersion>,
     /// Whether the client has written it past its own page cache.
     is_rewritten: bool,
+    _charge: ObjectCharge,
 }
+
+/// Bytes of a node's entry in a map that is two thirds full on average.
+const NODE_BYTES: usize = size_of::<(u64, Node)>() * 3 / 2;
 
 /// Nodes and open files of one client. Calls from any thread.
 pub(crate) struct NodeTable {
@@ -67,10 +74,15 @@ pub(crate) struct NodeTable {
     /// Nodes that the client's kernel may change past Folio's cache, by passthrough.
     passed_through: ShardedMap<()>,
     root: Handle,
+    /// The memory that nodes, and the inodes that they hold, are charged to.
+    memory: Arc<ObjectMemory>,
+    prune_requests: PruneRequests,
+    /// The shard whose nodes are pruned next.
+    prune_hand: AtomicUsize,
 }
 
 impl NodeTable {
-    pub(crate) fn new(root: Handle) -> Self {
+    pub(crate) fn new(root: Handle, memory: Arc<ObjectMemory>) -> Self {
         Self {
             nodes: ShardedMap::new(),
             files: ShardedMap::new(),
@@ -79,6 +91,9 @@ impl NodeTable {
             implicit_order: OpenOrder::default(),
             passed_through: ShardedMap::new(),
             root,
+            memory,
+            prune_requests: PruneRequests::default(),
+            prune_hand: AtomicUsize::new(0),
         }
     }
 
@@ -147,6 +162,7 @@ impl NodeTable {
             implicit_files: ImplicitFiles::default(),
             opened_as: None,
             is_rewritten: false,
+            _charge: self.memory.charge(NODE_BYTES),
         };
         let spare = self.nodes.insert_or_merge(entry.id, node, |node, newer| {
             // An external writer may have renamed it: the name found last is the valid one.
@@ -159,8 +175,10 @@ impl NodeTable {
             node.lookups += 1;
             entry.generation = node.generation;
         });
-        if let Some(spare) = spare {
-            self.release(spare);
+        match spare {
+            Some(spare) => self.release(spare),
+            None if self.memory.is_over_limit() => self.prune_requests.add(),
+            None => {}
         }
         Ok(entry)
     }
@@ -174,6 +192,31 @@ impl NodeTable {
         if let Some(node) = removed {
             self.release(node);
         }
+    }
+
+    /// Waits until the memory is over its limit; returns nodes that the client is to forget unless
+    /// it uses them, or `None` after [`NodeTable::stop_pruning`].
+    pub(crate) fn next_to_prune(&self) -> Option<Vec<u64>> {
+        let count = self.prune_requests.next()?;
+        let mut nodes = Vec::with_capacity(count);
+        for _ in 0..SHARDS {
+            let shard = self.prune_hand.fetch_add(1, Ordering::Relaxed);
+            nodes.extend(self.nodes.ids_of_shard(shard));
+            if nodes.len() >= count {
+                break;
+            }
+        }
+        Some(nodes)
+    }
+
+    /// Returns the memory of forgotten nodes to the host.
+    pub(crate) fn trim(&self) {
+        self.memory.trim();
+    }
+
+    /// Ends [`NodeTable::next_to_prune`].
+    pub(crate) fn stop_pruning(&self) {
+        self.prune_requests.close();
     }
 
     /// Removes all nodes and files, as after an unmount.

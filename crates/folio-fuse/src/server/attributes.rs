@@ -4,16 +4,19 @@ use super::Server;
 use super::call::Call;
 use crate::client_options::PermissionChecks;
 use crate::wire::abi::{
-    AttrOut, GetxattrIn, GetxattrOut, SetattrIn, SetxattrIn, StatfsOut, StatxOut, set,
+    AttrOut, FITRIM, GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SETXATTR_ACL_KILL_SGID, SetattrIn,
+    SetxattrExtension, SetxattrIn, StatfsOut, StatxOut, TrimRange, init, set,
 };
 use crate::wire::encode::{permission_bits, statx};
 use folio::syscall::{Caller, Handle};
 use folio::vfs::{FileType, SetTime, XattrFlags};
 use folio::{Errno, Result, Timespec};
 
-const SET_UID: u16 = 0o4000;
-const SET_GID: u16 = 0o2000;
+pub(super) const SET_UID: u16 = 0o4000;
+pub(super) const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
+/// Linux: `XATTR_NAME_CAPS`.
+const CAPABILITIES: &[u8] = b"security.capability";
 
 impl Server {
     /// `FUSE_GETATTR`.
@@ -27,7 +30,7 @@ impl Server {
     pub(super) fn statx(&self, call: &mut Call<'_>) -> Result<()> {
         let handle = self.nodes.handle(call.node())?;
         let attributes = self.nodes.stat(&handle)?;
-        let ttl = self.ttl(handle.ttl());
+        let ttl = self.attributes_ttl(&attributes, handle.ttl());
         call.send(&StatxOut {
             valid: ttl.as_secs(),
             valid_nanos: ttl.subsec_nanos(),
@@ -83,8 +86,9 @@ impl Server {
         call.send(&self.attr_out(&attributes, handle.ttl()))
     }
 
-    /// Clears setuid and setgid as Linux does when a user other than the superuser changes a file's
-    /// contents. Under `FUSE_HANDLE_KILLPRIV_V2` that is the server's task.
+    /// Clears setuid, setgid and file capabilities as Linux does when a user other than the
+    /// superuser changes a file's contents. Under `FUSE_HANDLE_KILLPRIV_V2` that is the server's
+    /// task.
     pub(super) fn clear_set_id(
         &self,
         call: &Call<'_>,
@@ -94,7 +98,29 @@ impl Server {
         if call.header.uid == 0 || self.permissions == PermissionChecks::Off {
             return Ok(());
         }
-        clear_set_id_always(caller, handle)
+        clear_set_id_always(caller, handle, call.header.gid)
+    }
+
+    /// `FUSE_IOCTL`: FITRIM, for the superuser; ENOTTY for other requests.
+    pub(super) fn ioctl(&self, call: &mut Call<'_>) -> Result<()> {
+        let args: IoctlIn = call.arguments.take()?;
+        if args.command != FITRIM {
+            return Err(Errno::NOTTY.into());
+        }
+        if call.header.uid != 0 {
+            return Err(Errno::PERM.into());
+        }
+        if self.options.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        call.check_room(size_of::<IoctlOut>() + size_of::<TrimRange>())?;
+        let mut range: TrimRange = call.arguments.take()?;
+        let handle = self.nodes.handle(call.node())?;
+        let bytes = range.start..range.start.saturating_add(range.len);
+        let caller = self.caller(call.credentials, 0);
+        range.len = caller.fitrim(&handle, bytes, range.len_min)?;
+        call.send(&IoctlOut::default())?;
+        call.send(&range)
     }
 
     /// `FUSE_STATFS`.
@@ -142,12 +168,23 @@ impl Server {
     /// `FUSE_SETXATTR`.
     pub(super) fn setxattr(&self, call: &mut Call<'_>) -> Result<()> {
         let args: SetxattrIn = call.arguments.take()?;
+        let extension = if self.has(init::SETXATTR_EXT) {
+            call.arguments.take()?
+        } else {
+            SetxattrExtension::default()
+        };
         let name = call.arguments.name()?;
         let value = call.arguments.bytes(args.size as usize)?;
         let handle = self.nodes.handle(call.node())?;
         let flags = XattrFlags::from_bits(args.flags).ok_or(Errno::INVAL)?;
-        self.caller(call.credentials, 0)
-            .setxattr(&handle, name, value, flags)
+        let caller = self.caller(call.credentials, 0);
+        caller.setxattr(&handle, name, value, flags)?;
+        // The kernel, which has the user's groups, decides whether the bit may stay.
+        let mode = handle.stat()?.mode;
+        if extension.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 && mode & SET_GID != 0 {
+            caller.chmod(&handle, mode & !SET_GID)?;
+        }
+        Ok(())
     }
 
     /// `FUSE_REMOVEXATTR`.
@@ -175,15 +212,22 @@ fn truncate(
     }
 }
 
-/// Clears setuid and setgid of a regular file. Setgid without group execute means nothing and
-/// stays.
-pub(super) fn clear_set_id_always(caller: &Caller<'_>, handle: &Handle) -> Result<()> {
+/// Clears setuid, setgid and the capabilities of a regular file that a user of group `gid` changed.
+/// Setgid without group execute stays if that is the file's group; requests do not carry the user's
+/// other groups. Linux: `setattr_should_drop_sgid`, `cap_inode_killpriv`.
+pub(super) fn clear_set_id_always(caller: &Caller<'_>, handle: &Handle, gid: u32) -> Result<()> {
     let attributes = handle.stat()?;
+    if attributes.file_type != FileType::Regular {
+        return Ok(());
+    }
+    if caller.getxattr(handle, CAPABILITIES).is_ok() {
+        caller.removexattr(handle, CAPABILITIES)?;
+    }
     let mut kept = attributes.mode & !SET_UID;
-    if kept & GROUP_EXECUTE != 0 {
+    if kept & GROUP_EXECUTE != 0 || attributes.gid != gid {
         kept &= !SET_GID;
     }
-    if attributes.file_type == FileType::Regular && kept != attributes.mode {
+    if kept != attributes.mode {
         caller.chmod(handle, kept)
     } else {
         Ok(())

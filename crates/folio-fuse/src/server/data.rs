@@ -128,7 +128,9 @@ impl Server {
             (None, DataCache::Kept) if is_unchanged() => (open::KEEP_CACHE, 0),
             (None, DataCache::Kept) => (0, 0),
         };
-        let file = if self.has(init::NO_OPEN_SUPPORT) {
+        let file = if self.skips_host_open() {
+            0
+        } else if self.has(init::NO_OPEN_SUPPORT) {
             // There will be no FUSE_RELEASE either, so the node keeps the file. Without the node,
             // the file is closed.
             let _ = self.nodes.add_implicit_file(node, true, file);
@@ -183,6 +185,13 @@ impl Server {
         if file != 0 {
             return self.nodes.file(file);
         }
+        if writes && self.skips_host_open() {
+            // Not kept: while it is open, the host cannot execute the file (ETXTBSY).
+            let handle = self.nodes.handle(node)?;
+            return self
+                .caller(&Credentials::root(), 0)
+                .open(&handle, OpenFlags::RDWR);
+        }
         self.nodes.implicit_file(node, writes, |handle| {
             let flags = if writes {
                 OpenFlags::RDWR
@@ -200,6 +209,7 @@ impl Server {
             .min(call.reply.room())
             .min(TRANSFER_MAX);
         let file = self.open_file(call.node(), args.file, false)?;
+        self.limit_unreported_pages(call.node());
         let mut offset = args.offset;
         let mut is_complete = true;
         let may_wait = call.may_wait;
@@ -230,14 +240,23 @@ impl Server {
         let file = self.open_file(call.node(), args.file, true)?;
         let (caller, handle) = (self.caller(call.credentials, 0), file.handle());
         if args.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
-            clear_set_id_always(&caller, &handle)?;
+            clear_set_id_always(&caller, &handle, call.header.gid)?;
         }
         let written = caller.write(&file, data, args.offset);
+        self.limit_unreported_pages(call.node());
         self.note_own_change(&handle);
         call.send(&WriteOut {
             size: written? as u32,
             padding: 0,
         })
+    }
+
+    /// Limits how long the client keeps pages of a node that it has opened by itself, if their
+    /// changes are not reported.
+    fn limit_unreported_pages(&self, node: u64) {
+        if self.skips_host_open() && !self.nodes.has_change_notifications(node) {
+            self.changes.note_unreported_pages(node);
+        }
     }
 
     /// `FUSE_FSYNC`.
@@ -280,7 +299,16 @@ impl Server {
     }
 
     /// `FUSE_LSEEK`, sent for data and holes alone: the kernel does the other kinds itself.
+    ///
+    /// # Errors
+    /// ENOSYS for a client that delays writes and cannot be asked to write them back: without
+    /// notices, or because the slots of its queues may all be taken by such requests. It takes all
+    /// bytes for data then.
     pub(super) fn lseek(&self, call: &mut Call<'_>) -> Result<()> {
+        let has_notices = self.local.is_some() && !self.is_over_uring();
+        if self.has(init::WRITEBACK_CACHE) && !has_notices {
+            return Err(Errno::NOSYS.into());
+        }
         let args: LseekIn = call.arguments.take()?;
         let kind = match args.whence {
             SEEK_DATA => SeekKind::Data,

@@ -1,12 +1,13 @@
 //! Entries and attributes in replies, with their validity.
 
 use super::Server;
+use super::attributes::{SET_GID, SET_UID};
 use super::call::Call;
 use crate::wire::abi::{AttrOut, EntryOut};
 use crate::wire::encode;
 use folio::Result;
 use folio::syscall::{Caller, Handle};
-use folio::vfs::Attributes;
+use folio::vfs::{Attributes, FileType};
 use std::time::Duration;
 
 /// Longest validity in the client. It knows its own changes, so only changes that no request made
@@ -20,11 +21,31 @@ impl Server {
         self.local.as_ref().map_or(ttl, |local| local.ttl(ttl))
     }
 
+    /// Returns the validity to grant for attributes that the file system holds valid for `ttl`.
+    ///
+    /// Always expired for set-user-ID and set-group-ID: under `FUSE_HANDLE_KILLPRIV_V2` the server
+    /// clears them at a write, after which the kernel keeps its cached mode. execve(2) would honor
+    /// it, unless the kernel asks again when it opens the program.
+    pub(super) fn attributes_ttl(&self, attributes: &Attributes, ttl: Duration) -> Duration {
+        if attributes.file_type == FileType::Regular && attributes.mode & (SET_UID | SET_GID) != 0 {
+            Duration::ZERO
+        } else {
+            self.ttl(ttl)
+        }
+    }
+
     /// Counts a lookup of `handle`, whose name is valid for `name_ttl`, and returns the entry for
     /// the reply, for which there is room (S2).
     pub(super) fn entry(&self, handle: Handle, name_ttl: Duration) -> Result<EntryOut> {
+        if self.skips_host_open() {
+            // The client may open it now, and read it after an external writer has unlinked it.
+            handle.hold();
+        }
         let found = self.nodes.look_up(handle)?;
-        let (name_ttl, attributes_ttl) = (self.ttl(name_ttl), self.ttl(found.attributes_ttl));
+        let (name_ttl, attributes_ttl) = (
+            self.ttl(name_ttl),
+            self.attributes_ttl(&found.attributes, found.attributes_ttl),
+        );
         let generation = self.options.generation;
         Ok(EntryOut {
             node: found.id,
@@ -66,7 +87,7 @@ impl Server {
 
     /// Returns the reply with attributes that are valid for `ttl`.
     pub(super) fn attr_out(&self, attributes: &Attributes, ttl: Duration) -> AttrOut {
-        let ttl = self.ttl(ttl);
+        let ttl = self.attributes_ttl(attributes, ttl);
         AttrOut {
             valid: ttl.as_secs(),
             valid_nanos: ttl.subsec_nanos(),

@@ -8,6 +8,7 @@
 //!      |  session.rs  capabilities     names.rs       look up, create, rename, unlink
 //!      |  data.rs     files and bytes  listing.rs     read directories
 //!      |  entry.rs    entries, TTLs    attributes.rs  stat, set, extended attributes
+//!      |  request_counts.rs  the number of requests, by operation
 //!      v
 //!   nodes/  the node's handle --> Caller  the system call          changes/  invalidations
 //! ```
@@ -32,6 +33,7 @@ mod data;
 mod entry;
 mod listing;
 mod names;
+mod request_counts;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -39,15 +41,19 @@ mod tests;
 use crate::changes::{self, ChangeQueue, Invalidator, ReplyGuard, StaleItem};
 use crate::client_options::{ClientOptions, PermissionChecks};
 use crate::local::LocalClient;
-use crate::nodes::{ContentVersion, NodeTable};
-use crate::wire::abi::InHeader;
+use crate::nodes::{ContentVersion, NodeTable, ROOT};
+use crate::wire::abi::{InHeader, LseekIn, init};
 use crate::wire::{self, Reply, op, request};
 use call::Call;
 use folio::syscall::{Caller, Credentials, Handle};
 use folio::vfs::ChangeListener;
 use folio::{Errno, Kernel, Result};
+pub use request_counts::RequestCounts;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+
+/// Most nodes in one notice.
+const PRUNE_MAX: usize = 512;
 
 /// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +100,7 @@ pub struct Server {
     local: Option<LocalClient>,
     /// Capabilities that both sides have: `abi::init`.
     capabilities: AtomicU64,
+    counts: Arc<RequestCounts>,
     // Last, so that handles are dropped before the kernel may unmount.
     kernel: Arc<Kernel>,
 }
@@ -104,11 +111,12 @@ impl Server {
         let root = Caller::new(&kernel, &Credentials::root(), 0).root();
         Self {
             changes: Arc::new(ChangeQueue::new(root.number())),
-            nodes: NodeTable::new(root),
+            nodes: NodeTable::new(root, kernel.cache().objects().clone()),
             permissions,
             options,
             local: None,
             capabilities: AtomicU64::new(0),
+            counts: Arc::default(),
             kernel,
         }
     }
@@ -135,6 +143,11 @@ impl Server {
     /// Returns the number of nodes that the client knows, and the number of open files.
     pub fn load(&self) -> (usize, usize) {
         self.nodes.len()
+    }
+
+    /// Returns the counters of the requests that have been handled.
+    pub fn request_counts(&self) -> Arc<RequestCounts> {
+        Arc::clone(&self.counts)
     }
 
     /// Handles `request` (header and body) and writes the reply. May wait for devices.
@@ -173,14 +186,34 @@ impl Server {
         has_notifications
     }
 
+    /// Returns whether changes of the root are reported now.
+    pub(crate) fn has_change_notifications(&self) -> bool {
+        self.nodes.has_change_notifications(ROOT)
+    }
+
     /// Sends changes to the client until [`Server::stop_pushing`].
     pub fn push_changes(&self, invalidator: &dyn Invalidator) {
         changes::push(&self.changes, &self.nodes, invalidator);
     }
 
-    /// Ends [`Server::push_changes`].
+    /// Asks the client to forget unused nodes whenever the memory of inodes and names is over its
+    /// limit, until [`Server::stop_pushing`]. Returns at once from a client that has no such
+    /// notice.
+    pub fn prune_nodes(&self, invalidator: &dyn Invalidator) {
+        while let Some(nodes) = self.nodes.next_to_prune() {
+            for nodes in nodes.chunks(PRUNE_MAX) {
+                if invalidator.prune_nodes(nodes).is_err() {
+                    return;
+                }
+            }
+            self.nodes.trim();
+        }
+    }
+
+    /// Ends [`Server::push_changes`] and [`Server::prune_nodes`].
     pub fn stop_pushing(&self) {
         self.changes.close();
+        self.nodes.stop_pruning();
     }
 
     /// Counts a reply in progress. The guard is held from before the file system is asked for
@@ -225,12 +258,15 @@ impl Server {
             .and_then(|()| self.dispatch(&mut call));
         let (outcome, errno) = match done {
             Ok(Done::MustWait) => return Err(Wait::Data),
-            Ok(Done::Silent) => return Ok(Outcome::Silent),
+            Ok(Done::Silent) => (Outcome::Silent, 0),
             Ok(Done::Replied) => (Outcome::Replied, 0),
             Ok(Done::Ended) => (Outcome::Ended, 0),
             Err(error) => (Outcome::Replied, error.errno().raw_os_error()),
         };
-        wire::finish(call.reply, header.unique, errno);
+        self.counts.add(header.opcode);
+        if outcome != Outcome::Silent {
+            wire::finish(call.reply, header.unique, errno);
+        }
         Ok(outcome)
     }
 
@@ -317,6 +353,7 @@ impl Server {
             op::FSYNCDIR => self.fsyncdir(call),
             op::SYNCFS => self.kernel.process(Credentials::root()).sync(),
             op::STATFS => self.statfs(call),
+            op::IOCTL => self.ioctl(call),
             op::GETXATTR => self.getxattr(call),
             op::LISTXATTR => self.listxattr(call),
             op::SETXATTR => self.setxattr(call),
@@ -333,6 +370,23 @@ impl Server {
             _ => Err(Errno::NOSYS.into()),
         };
         replied.map(|()| Done::Replied)
+    }
+
+    /// Returns whether the local kernel opens files of the host by itself.
+    fn skips_host_open(&self) -> bool {
+        self.local.as_ref().is_some_and(LocalClient::skips_open)
+    }
+
+    /// Returns the node whose data the client must write back before `request` is handled, and the
+    /// offset of the first byte concerned: a search for data or holes while the client delays
+    /// writes. The kernel does not write them back by itself. Linux: `fuse_lseek`.
+    pub(crate) fn must_be_flushed(&self, request: &[u8]) -> Option<(u64, u64)> {
+        let (header, mut arguments) = request::split(request)?;
+        if header.opcode != op::LSEEK || !self.has(init::WRITEBACK_CACHE) || self.is_over_uring() {
+            return None;
+        }
+        let args: LseekIn = arguments.take().ok()?;
+        Some((header.node, args.offset))
     }
 
     /// Notes that the client has changed the inode behind `handle`.
@@ -369,6 +423,12 @@ pub(crate) fn replies_with_attributes(request: &[u8]) -> bool {
 fn is_slow(opcode: u32) -> bool {
     matches!(
         opcode,
-        op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::FALLOCATE | op::COPY_FILE_RANGE | op::DESTROY
+        op::FSYNC
+            | op::FSYNCDIR
+            | op::SYNCFS
+            | op::IOCTL
+            | op::FALLOCATE
+            | op::COPY_FILE_RANGE
+            | op::DESTROY
     )
 }

@@ -63,6 +63,11 @@ impl Server {
         call.send_bytes(&reply.as_bytes()[..len])
     }
 
+    /// Returns whether the client sends its requests over io_uring.
+    pub(crate) fn is_over_uring(&self) -> bool {
+        self.has(init::OVER_IO_URING)
+    }
+
     /// Returns whether both sides have a capability.
     pub(super) fn has(&self, capability: u64) -> bool {
         self.capabilities.load(Ordering::Relaxed) & capability != 0
@@ -76,12 +81,17 @@ fn wanted(options: &ClientOptions, permissions: PermissionChecks) -> u64 {
     let mut wanted = init::ASYNC_READ
         | init::BIG_WRITES
         | init::DONT_MASK
-        | init::ASYNC_DIO
         | init::PARALLEL_DIROPS
         | init::MAX_PAGES
         | init::HANDLE_KILLPRIV_V2
         | init::INIT_EXT
         | init::DIRECT_IO_ALLOW_MMAP;
+    if options.data == DataCache::None {
+        // Not where the kernel caches pages: it drops them after a direct write, but not after one
+        // that completes asynchronously (`fuse_aio_complete`). A reader beside it would have filled
+        // them with old bytes, which would stay.
+        wanted |= init::ASYNC_DIO;
+    }
     if options.readdirplus {
         wanted |= init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
     }
@@ -103,7 +113,7 @@ fn wanted(options: &ClientOptions, permissions: PermissionChecks) -> u64 {
     }
     match permissions {
         // The kernel reads ACLs and checks permissions with them.
-        PermissionChecks::ByClient => wanted | init::POSIX_ACL,
+        PermissionChecks::ByClient => wanted | init::POSIX_ACL | init::SETXATTR_EXT,
         PermissionChecks::Off => wanted,
     }
 }

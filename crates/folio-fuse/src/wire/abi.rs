@@ -14,13 +14,14 @@ pub(crate) const MINOR_EPOCHS: u32 = 44;
 /// newer.
 pub(crate) const MINOR_MIN: u32 = 23;
 
-/// Defines a module of constants.
+/// Defines a module of constants, and the list of their names.
 macro_rules! numbers {
     ($(#[$about:meta])* $name:ident: $type:ty { $($constant:ident = $value:expr),+ $(,)? }) => {
         $(#[$about])*
         pub mod $name {
             #![allow(dead_code, missing_docs, unreachable_pub)]
             $(pub const $constant: $type = $value;)+
+            pub const NAMES: &[($type, &str)] = &[$(($constant, stringify!($constant))),+];
         }
     };
 }
@@ -45,8 +46,9 @@ numbers! {
         FLOCK_LOCKS = 1 << 10, AUTO_INVAL_DATA = 1 << 12, DO_READDIRPLUS = 1 << 13, READDIRPLUS_AUTO = 1 << 14,
         ASYNC_DIO = 1 << 15, WRITEBACK_CACHE = 1 << 16, NO_OPEN_SUPPORT = 1 << 17, PARALLEL_DIROPS = 1 << 18,
         POSIX_ACL = 1 << 20, MAX_PAGES = 1 << 22, CACHE_SYMLINKS = 1 << 23, NO_OPENDIR_SUPPORT = 1 << 24,
-        EXPLICIT_INVAL_DATA = 1 << 25, HANDLE_KILLPRIV_V2 = 1 << 28, INIT_EXT = 1 << 30,
-        DIRECT_IO_ALLOW_MMAP = 1 << 36, PASSTHROUGH = 1 << 37,
+        EXPLICIT_INVAL_DATA = 1 << 25, HANDLE_KILLPRIV_V2 = 1 << 28,
+        SETXATTR_EXT = 1 << 29, INIT_EXT = 1 << 30,
+        DIRECT_IO_ALLOW_MMAP = 1 << 36, PASSTHROUGH = 1 << 37, OVER_IO_URING = 1 << 41,
     }
 }
 
@@ -68,11 +70,15 @@ numbers! {
 
 numbers! {
     /// Notices (`enum fuse_notify_code`).
-    notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, DELETE = 6, INC_EPOCH = 8 }
+    notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, DELETE = 6, INC_EPOCH = 8, PRUNE = 9 }
 }
 
 /// `FUSE_WRITE_KILL_SUIDGID`.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// `FUSE_SETXATTR_ACL_KILL_SGID`.
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
+/// `FITRIM`: `_IOWR('X', 121, struct fstrim_range)`.
+pub(crate) const FITRIM: u32 = 0xC018_5879;
 /// `FUSE_FSYNC_FDATASYNC`.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 /// `STATX_BASIC_STATS` and `STATX_BTIME`.
@@ -101,6 +107,10 @@ message! {
     }
     /// `struct fuse_out_header`.
     OutHeader: 16 { len: u32, error: i32, unique: u64 }
+    /// `struct fuse_uring_ent_in_out`.
+    UringEntry: 32 { flags: u64, commit_id: u64, payload_len: u32, padding: u32, reserved: u64 }
+    /// `struct fuse_uring_cmd_req`.
+    UringCommand: 24 { flags: u64, commit_id: u64, queue: u16, padding: [u16; 3] }
     /// `struct fuse_attr`.
     Attr: 88 {
         number: u64, size: u64, blocks_512: u64, atime: i64, mtime: i64, ctime: i64,
@@ -171,6 +181,14 @@ message! {
     FsyncIn: 16 { file: u64, flags: u32, padding: u32 }
     /// `struct fuse_setxattr_in` without its extension; name and value follow.
     SetxattrIn: 8 { size: u32, flags: u32 }
+    /// The rest of `struct fuse_setxattr_in` with `FUSE_SETXATTR_EXT`.
+    SetxattrExtension: 8 { setxattr_flags: u32, padding: u32 }
+    /// `struct fuse_ioctl_in`; `in_size` bytes of the argument follow.
+    IoctlIn: 32 { file: u64, flags: u32, command: u32, argument: u64, in_size: u32, out_size: u32 }
+    /// `struct fuse_ioctl_out`; bytes of the argument follow.
+    IoctlOut: 16 { result: i32, flags: u32, in_vectors: u32, out_vectors: u32 }
+    /// `struct fstrim_range`.
+    TrimRange: 24 { start: u64, len: u64, len_min: u64 }
     /// `struct fuse_getxattr_in`, also of `FUSE_LISTXATTR`.
     GetxattrIn: 8 { size: u32, padding: u32 }
     /// `struct fuse_getxattr_out`.
@@ -201,6 +219,8 @@ message! {
     InvalInodeOut: 24 { node: u64, offset: i64, len: i64 }
     /// `struct fuse_notify_inval_entry_out`; the name and a zero byte follow.
     InvalEntryOut: 16 { parent: u64, name_len: u32, flags: u32 }
+    /// `struct fuse_notify_prune_out`; the node ids follow.
+    PruneOut: 16 { count: u32, padding: u32, spare: u64 }
     /// `struct fuse_notify_delete_out`; the name and a zero byte follow.
     DeleteOut: 24 { parent: u64, child: u64, name_len: u32, padding: u32 }
 }

@@ -2,7 +2,7 @@
 //!
 //! Streams carry them; a virtiofs device has no queue for them.
 
-use super::abi::{self, DeleteOut, InvalEntryOut, InvalInodeOut, OutHeader};
+use super::abi::{self, DeleteOut, InvalEntryOut, InvalInodeOut, OutHeader, PruneOut};
 use super::reply::REPLY_HEADER_LEN;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -37,6 +37,11 @@ pub enum Notice<'a> {
     },
     /// All names (`FUSE_NOTIFY_INC_EPOCH`, Linux 6.16).
     Names,
+    /// Unused names of nodes, which the client then forgets (`FUSE_NOTIFY_PRUNE`, Linux 6.18).
+    Prune {
+        /// Node ids.
+        nodes: &'a [u64],
+    },
 }
 
 impl Notice<'_> {
@@ -53,7 +58,7 @@ impl Notice<'_> {
                     offset,
                     len: len_bytes,
                 };
-                message(out, abi::notify::INVAL_INODE, &body, None);
+                message(out, abi::notify::INVAL_INODE, &body, &[]);
             }
             Self::Entry { parent, name } => {
                 let body = InvalEntryOut {
@@ -61,7 +66,7 @@ impl Notice<'_> {
                     name_len: name.len() as u32,
                     flags: 0,
                 };
-                message(out, abi::notify::INVAL_ENTRY, &body, Some(name));
+                message(out, abi::notify::INVAL_ENTRY, &body, &[name, b"\0"]);
             }
             Self::Deleted {
                 parent,
@@ -74,16 +79,24 @@ impl Notice<'_> {
                     name_len: name.len() as u32,
                     padding: 0,
                 };
-                message(out, abi::notify::DELETE, &body, Some(name));
+                message(out, abi::notify::DELETE, &body, &[name, b"\0"]);
             }
-            Self::Names => message(out, abi::notify::INC_EPOCH, &[0_u8; 0], None),
+            Self::Names => message(out, abi::notify::INC_EPOCH, &[0_u8; 0], &[]),
+            Self::Prune { nodes } => {
+                let body = PruneOut {
+                    count: nodes.len() as u32,
+                    ..PruneOut::default()
+                };
+                message(out, abi::notify::PRUNE, &body, &[nodes.as_bytes()]);
+            }
         }
     }
 }
 
 /// Appends a notice: request number 0, and its code in the place of a reply's error.
-fn message(out: &mut Vec<u8>, code: i32, body: &(impl IntoBytes + Immutable), name: Option<&[u8]>) {
-    let len = REPLY_HEADER_LEN + size_of_val(body) + name.map_or(0, |name| name.len() + 1);
+fn message(out: &mut Vec<u8>, code: i32, body: &(impl IntoBytes + Immutable), tail: &[&[u8]]) {
+    let tail_len: usize = tail.iter().map(|part| part.len()).sum();
+    let len = REPLY_HEADER_LEN + size_of_val(body) + tail_len;
     let header = OutHeader {
         len: len as u32,
         error: code,
@@ -91,10 +104,7 @@ fn message(out: &mut Vec<u8>, code: i32, body: &(impl IntoBytes + Immutable), na
     };
     out.extend_from_slice(header.as_bytes());
     out.extend_from_slice(body.as_bytes());
-    if let Some(name) = name {
-        out.extend_from_slice(name);
-        out.push(0);
-    }
+    tail.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 #[cfg(test)]
@@ -133,5 +143,9 @@ mod tests {
         out.clear();
         Notice::Names.encode(&mut out);
         assert_eq!((out.len(), out[0], out[4]), (16, 16, 8));
+        out.clear();
+        Notice::Prune { nodes: &[3, 5] }.encode(&mut out);
+        assert_eq!((out.len(), out[0], out[4], out[16]), (48, 48, 9, 2));
+        assert_eq!(out[40..], 5_u64.to_ne_bytes());
     }
 }

@@ -4,12 +4,18 @@
 //! ```text
 //!   files --> Order::Inode      each thread: a batch of files; open, find absent pages, WILLNEED; wait, close
 //!         \-> Order::Physical   map all files (FIEMAP), sort by disk offset, then the same in that order
+//!         \-> stream.rs         afterwards, in the same order: large parts, read in sequence
 //! ```
 //!
-//! posix_fadvise(2) WILLNEED starts reads without a copy and lets the block layer merge them. It
-//! silently limits each request (device.rs), and returns before the pages are resident. So ranges
-//! are split into pieces; reading the last byte of a piece waits for it; pages still absent at the
-//! end are read with pread(2). Holes are skipped: they need no disk.
+//! posix_fadvise(2) WILLNEED lets small reads overlap and the block layer merge them. It silently
+//! limits each request (device.rs), and returns before the pages are resident. So ranges are split
+//! into pieces, and reading a piece waits for it; pages still absent at the end are read with
+//! pread(2). Holes are skipped: they need no disk.
+//!
+//! WILLNEED brings single pages. Only the kernel's own readahead brings large folios, which later
+//! reads copy faster, so large parts are read as any program reads them.
+
+mod stream;
 
 use crate::device::{Disk, Disks};
 use crate::memory::Memory;
@@ -124,15 +130,23 @@ struct WarmContext<'a> {
     is_short: AtomicBool,
     next: AtomicUsize,
     disks: Mutex<Disks>,
+    /// Parts left for the streams.
+    large: Mutex<Vec<Run>>,
     total: Mutex<Warmed>,
 }
 
 /// A part of a file, with its offset on the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
     device: u64,
+    /// Offset on the disk; 0 if unknown.
     place: u64,
     file: usize,
     range: Range<u64>,
+    /// Of a stream: the end up to which the kernel may read ahead.
+    readahead_end: u64,
+    /// Of a stream: whether the file is finished with it.
+    ends_file: bool,
 }
 
 impl Warm {
@@ -160,10 +174,12 @@ impl Warm {
             is_short: AtomicBool::new(false),
             next: AtomicUsize::new(0),
             disks: Mutex::default(),
+            large: Mutex::default(),
             total: Mutex::default(),
         };
+        let seeks = context.is_on_heads();
         let is_physical = match self.order {
-            Order::Auto => context.is_on_heads(),
+            Order::Auto => seeks,
             order => order == Order::Physical,
         };
         lock(&context.total).order = if is_physical {
@@ -173,12 +189,12 @@ impl Warm {
         };
         if is_physical {
             let runs = context.map();
-            context.next.store(0, Ordering::Relaxed);
-            context.work(|context, done| context.read_runs(&runs, done));
+            context.work(runs.len(), |context, done| context.read_runs(&runs, done));
         } else {
             context.expect();
-            context.work(|context, done| context.read_files(done));
+            context.work(files.len(), |context, done| context.read_files(done));
         }
+        context.stream(seeks);
         let mut total = context
             .total
             .into_inner()
@@ -202,15 +218,19 @@ impl WarmContext<'_> {
         lock(&self.disks).of(device)
     }
 
-    /// Runs `share` on every thread.
-    fn work(&self, share: impl Fn(&Self, &mut Warmed) + Sync) {
-        let threads = if self.warm.threads == 0 {
+    fn threads(&self) -> usize {
+        if self.warm.threads == 0 {
             THREADS
         } else {
             self.warm.threads
-        };
+        }
+    }
+
+    /// Runs `share` on every thread, on numbers from 0 on.
+    fn work(&self, jobs: usize, share: impl Fn(&Self, &mut Warmed) + Sync) {
+        self.next.store(0, Ordering::Relaxed);
         std::thread::scope(|scope| {
-            for _ in 0..threads.min(self.files.len()).max(1) {
+            for _ in 0..self.threads().min(jobs).max(1) {
                 scope.spawn(|| {
                     let mut done = Warmed::default();
                     share(self, &mut done);
@@ -272,11 +292,13 @@ impl WarmContext<'_> {
     fn read_files(&self, done: &mut Warmed) {
         self.read(self.files.len(), done, |done, at| {
             let found = &self.files[at];
-            let job = open(found).and_then(|(file, missing)| {
+            let mut is_whole = true;
+            let job = open(found).and_then(|(file, mut missing)| {
                 done.note(&missing);
+                is_whole = self.leave_large(at, &mut missing);
                 FileRead::new(self, file, missing, done)
             });
-            (&found.path, true, job)
+            (&found.path, is_whole, job)
         });
     }
 
@@ -314,17 +336,18 @@ impl WarmContext<'_> {
     /// Returns the absent runs of all files, sorted by offset on the disk.
     fn map(&self) -> Vec<Run> {
         let all = Mutex::new(Vec::new());
-        self.work(|context, done| {
+        self.work(self.files.len(), |context, done| {
             let mut runs = Vec::new();
             while let Some(at) = context.take(context.files.len()) {
                 let found = &context.files[at];
-                let mapped = open(found).map(|(file, missing)| {
+                let mapped = open(found).map(|(file, mut missing)| {
                     done.note(&missing);
                     if missing.bytes > 0 {
                         context
                             .progress
                             .expected_bytes
                             .fetch_add(missing.bytes, Ordering::Relaxed);
+                        context.leave_large(at, &mut missing);
                         runs.extend(runs_of(at, &file, &missing));
                     }
                 });
@@ -347,13 +370,19 @@ impl WarmContext<'_> {
         self.read(runs.len(), done, |done, at| {
             let run = &runs[at];
             let path = &self.files[run.file].path;
-            let job = reopen(path).and_then(|(file, now)| {
-                let part = run.range.start..run.range.end.min(now.len());
-                let missing = Missing::of(&file, &now, vec![part])?;
-                FileRead::new(self, file, missing, done)
-            });
+            let job = self.exact(path, run.range.clone(), done);
             (path, false, job)
         });
+    }
+}
+
+impl WarmContext<'_> {
+    /// Starts to read exactly this range.
+    fn exact(&self, path: &Path, range: Range<u64>, done: &mut Warmed) -> io::Result<FileRead> {
+        let (file, now) = reopen(path)?;
+        let part = range.start..range.end.min(now.len());
+        let missing = Missing::of(&file, &now, vec![part])?;
+        FileRead::new(self, file, missing, done)
     }
 }
 
@@ -491,11 +520,10 @@ impl FileRead {
         Ok(())
     }
 
-    /// Waits until a piece is resident, by reading its last byte.
+    /// Waits until all of a piece is resident, by reading it.
     fn wait(&self, piece: &Range<u64>) -> io::Result<()> {
-        let last = piece.end - 1..piece.end;
-        if self.is_cold || sys::populate(&self.file, last.clone()).is_err() {
-            self.file.read_at(&mut [0], last.start)?;
+        if self.is_cold || sys::populate(&self.file, piece.clone()).is_err() {
+            read_plainly(&self.file, piece.clone())?;
         }
         Ok(())
     }
@@ -603,6 +631,8 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
         place,
         file: at,
         range,
+        readahead_end: 0,
+        ends_file: false,
     };
     let parts: Vec<_> = missing
         .parts
@@ -667,7 +697,8 @@ fn first_missing(
 }
 
 fn read_plainly(file: &File, range: Range<u64>) -> io::Result<()> {
-    let mut buf = vec![0; PLAIN_BYTES];
+    let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(PLAIN_BYTES);
+    let mut buf = vec![0; len.min(PLAIN_BYTES)];
     let mut at = range.start;
     while at < range.end {
         let len = (range.end - at).min(buf.len() as u64) as usize;

@@ -91,7 +91,7 @@ mod tests {
                 Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
                     (parent, String::from_utf8_lossy(name).into_owned())
                 }
-                Notice::Names => (0, String::new()),
+                Notice::Names | Notice::Prune { .. } => (0, String::new()),
             });
         });
         effects

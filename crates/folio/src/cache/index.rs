@@ -235,6 +235,7 @@ impl Index {
     }
 
     /// Returns the word of a page.
+    #[inline]
     pub(super) fn word(&self, index: u64, pin: &Pin) -> Word {
         self.find(index, pin)
             .map_or(Word::ABSENT, |slot| slot.word())

@@ -3,8 +3,9 @@
 use super::counters::{self, Counters, Tally};
 use super::folio::{Frame, LARGE_FOLIO_PAGES, PAGE};
 use super::folio_ref::FolioRef;
-use super::index::{Index, PageSlot, Word};
+use super::index::{Index, Word};
 use super::locked::PageWriteGuard;
+use super::object_memory::ObjectCharge;
 use super::page_cache::PageCache;
 use super::page_owner::{self, PageOwner};
 use super::pool::Pool;
@@ -12,7 +13,7 @@ use super::readahead::ReadaheadState;
 use super::store::Store;
 use super::swap::SwapEntry;
 use super::writeback::{Writeback, WritebackState};
-use crate::base::rcu;
+use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::{Errno, Error, Limit, Result};
@@ -53,6 +54,8 @@ pub(super) struct AddressSpace {
     pub(super) state: Mutex<AddressSpaceState>,
     /// Notified when a writeback run ends.
     pub(super) written: Condvar,
+    /// The mapping's own memory, without pages.
+    _charge: ObjectCharge,
 }
 
 /// The mutable state of a mapping. Its lock also guards changes of the index.
@@ -108,6 +111,13 @@ impl Mapping {
     ) -> Self {
         let shared = writeback.shared().clone();
         let number = page_owner::new_number();
+        let objects = shared.cache.objects();
+        let len_bytes = size_of::<AddressSpace>() + page_owner::ENTRY_BYTES;
+        let charge = if store.is_some() {
+            objects.charge(len_bytes)
+        } else {
+            objects.charge_pinned(len_bytes)
+        };
         let inner = Arc::new(AddressSpace {
             pool: shared.cache.pool.clone(),
             store,
@@ -124,6 +134,7 @@ impl Mapping {
             errors_reported: AtomicU64::new(0),
             state: Mutex::default(),
             written: Condvar::new(),
+            _charge: charge,
         });
         let owner: Weak<dyn PageOwner> = Arc::<AddressSpace>::downgrade(&inner);
         page_owner::register(number, owner);
@@ -142,7 +153,14 @@ impl Mapping {
         self.0.size_bytes.store(size_bytes, Ordering::Release);
     }
 
+    /// Returns whether pages are read from and written to a store.
+    #[inline]
+    pub fn has_store(&self) -> bool {
+        self.0.store.is_some()
+    }
+
     /// Returns the number of pages, in memory and swapped. Linux: `nrpages`.
+    #[inline]
     pub fn page_count(&self) -> u64 {
         self.0.page_count.load(Ordering::Relaxed)
     }
@@ -205,13 +223,7 @@ impl AddressSpace {
     /// one shows that the page is worth keeping. Consecutive accesses of one page by the same
     /// reader count as one. Linux: `folio_mark_accessed`.
     #[cold]
-    pub(super) fn mark_accessed(
-        &self,
-        slot: &PageSlot<'_>,
-        word: Word,
-        index: u64,
-        is_large: bool,
-    ) {
+    pub(super) fn mark_accessed(&self, word: Word, index: u64, is_large: bool, pin: &Pin) {
         let Some(first) = word.frame() else { return };
         let frames = if is_large {
             first..first + LARGE_FOLIO_PAGES as Frame
@@ -233,10 +245,11 @@ impl AddressSpace {
         if is_repeated || was_new || self.has_noreuse_advice.load(Ordering::Relaxed) {
             return;
         }
-        if is_large {
-            slot.touch_large(word);
-        } else {
-            slot.touch(word);
+        // Found again: a caller that passed its own would have to keep all of it in memory.
+        match self.index.find(index, pin) {
+            Some(slot) if is_large => slot.touch_large(word),
+            Some(slot) => slot.touch(word),
+            None => {}
         }
     }
 
@@ -256,7 +269,7 @@ impl AddressSpace {
             return None;
         }
         if !word.has(Word::REFERENCED) {
-            self.mark_accessed(&slot, word, index, false);
+            self.mark_accessed(word, index, false, &pin);
         }
         Some(hold)
     }

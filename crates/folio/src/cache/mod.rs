@@ -7,7 +7,7 @@
 //!            |  page -> frame          index.rs             words that readers walk without a lock
 //!            |  references, locks      folio_ref.rs locked.rs   copies: copy.rs
 //!            |  reads without a copy   borrow.rs            writes: write.rs write_source.rs
-//!            |  miss                   fill.rs readahead.rs readahead_thread.rs
+//!            |  miss                   fill.rs readahead.rs readahead_threads.rs
 //!            |  dirty                  flush.rs (one file) writeback.rs (one device)
 //!            |  truncate, punch, evict shrink.rs            swap: swap_pages.rs swap.rs
 //!            v
@@ -17,6 +17,7 @@
 //!               frames, grace periods                     pool.rs folio.rs
 //!               reclaim: allocation, choice of a page     reclaim.rs policy.rs
 //!               counters                                  counters.rs
+//!               memory of inodes and names                object_memory.rs
 //! ```
 //!
 //! The files from page_cache.rs down, and writeback.rs, see a mapping only as a
@@ -80,6 +81,7 @@ mod locked;
 mod mapping;
 #[cfg(all(test, folio_model_check))]
 mod model_check;
+mod object_memory;
 mod owner_glue;
 mod page;
 mod page_cache;
@@ -88,7 +90,7 @@ mod policy;
 mod pool;
 mod read;
 mod readahead;
-mod readahead_thread;
+mod readahead_threads;
 mod reclaim;
 mod shrink;
 mod store;
@@ -104,8 +106,10 @@ pub use borrow::{Borrowed, BorrowedRead};
 pub use counters::Counters;
 pub use locked::{PageReadGuard, PageWriteGuard};
 pub use mapping::Mapping;
+pub use object_memory::{ObjectCharge, ObjectMemory};
 pub use page::Page;
 pub use page_cache::{CacheOptions, PageCache};
+pub(crate) use read::PINNED_MAX;
 pub use readahead::ReadPattern;
 pub use store::Store;
 pub use swap::Swap;

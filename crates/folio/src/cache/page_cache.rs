@@ -2,19 +2,23 @@
 
 use super::counters::{self, Counters, Tally};
 use super::folio::FRAMES_MAX;
+use super::object_memory::ObjectMemory;
 use super::policy::ReclaimPolicy;
 use super::pool::Pool;
-use super::readahead_thread::ReadaheadThread;
+use super::readahead_threads::ReadaheadThreads;
 use super::swap::Swap;
+use crate::base::owner_process::OwnerProcess;
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::AtomicU64;
+use crate::base::unwind::catch_panic;
 use crate::base::{Errno, Result};
 use std::sync::{Arc, OnceLock};
 
 /// Limits of a [`PageCache`].
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Memory for pages, in bytes; exceeded only by pages in use at this instant. At most 512 GiB.
+    /// Memory for pages, inodes and names, in bytes; exceeded only by what is in use at this
+    /// instant. At most 512 GiB.
     pub budget_bytes: u64,
     /// Dirty bytes from which background writeback starts (`dirty_background_bytes`).
     pub dirty_background_bytes: u64,
@@ -47,13 +51,16 @@ impl Default for CacheOptions {
     }
 }
 
-/// One budget of memory for pages, shared by all mappings of a kernel.
+/// One budget of memory for pages, inodes and names, shared by all mappings of a kernel.
 pub struct PageCache {
     pub(super) options: CacheOptions,
     pub(super) pool: Arc<Pool>,
     pub(super) tally: Tally,
-    pub(super) readahead_thread: ReadaheadThread,
+    pub(super) readahead_threads: ReadaheadThreads,
     pub(super) policy: Mutex<ReclaimPolicy>,
+    objects: Arc<ObjectMemory>,
+    /// The process whose threads and stores these are.
+    owner: OwnerProcess,
     swap: OnceLock<Swap>,
     /// Frames reserved for the next pages of growing files.
     pub(super) reserved: AtomicU64,
@@ -62,23 +69,31 @@ pub struct PageCache {
 impl PageCache {
     /// Creates a cache with the given limits.
     pub fn new(options: CacheOptions) -> Arc<Self> {
-        let pool = Pool::new(options.budget_bytes);
+        let objects = ObjectMemory::new(options.budget_bytes);
+        let pool = Pool::new(options.budget_bytes, objects.clone());
         let policy = Mutex::new(ReclaimPolicy::new(pool.budget().min(FRAMES_MAX)));
-        let readahead_thread = ReadaheadThread::new(options.background_writeback);
+        let readahead_threads = ReadaheadThreads::new(options.background_writeback);
         Arc::new(Self {
             options,
             pool,
             tally: Tally::default(),
-            readahead_thread,
+            readahead_threads,
             policy,
+            objects,
+            owner: OwnerProcess::current(),
             swap: OnceLock::new(),
             reserved: AtomicU64::new(0),
         })
     }
 
-    /// Returns the memory for pages, in bytes.
+    /// Returns the memory for pages, inodes and names, in bytes.
     pub fn budget_bytes(&self) -> u64 {
         self.options.budget_bytes
+    }
+
+    /// Returns the memory of inodes and names, to which a file system charges its inodes.
+    pub fn objects(&self) -> &Arc<ObjectMemory> {
+        &self.objects
     }
 
     /// Returns whether there are background threads.
@@ -92,6 +107,18 @@ impl PageCache {
     /// EBUSY if there is one already. Linux: swapon(2).
     pub fn swap_on(&self, swap: Swap) -> Result<()> {
         self.swap.set(swap).map_err(|_| Errno::BUSY.into())
+    }
+
+    /// Returns false in a child of fork(2), where the threads of the cache do not run.
+    pub(super) fn is_in_own_process(&self) -> bool {
+        self.owner.is_current()
+    }
+
+    /// Calls a store. A panic there becomes EIO, so that counts of I/O in flight stay true; a child
+    /// of fork(2) gets EIO.
+    pub(super) fn call_store<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.owner.check()?;
+        catch_panic("the store of the file", call)
     }
 
     /// Returns the swap device, if there is one.

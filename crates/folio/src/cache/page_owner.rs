@@ -65,6 +65,9 @@ process_wide! {
     static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 }
 
+/// Bytes of an entry of the registry, which is two thirds full on average.
+pub(super) const ENTRY_BYTES: usize = size_of::<(u64, Weak<dyn PageOwner>)>() * 3 / 2;
+
 /// Returns the number of a new owner.
 pub(super) fn new_number() -> u64 {
     NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)

@@ -13,6 +13,7 @@
 
 use super::copy;
 use super::folio::{FRAMES_MAX, Folio, Frame, GROUP};
+use super::object_memory::ObjectMemory;
 use crate::base::rcu::{self, Grace, Pin};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{IS_MODEL_CHECKED, Mutex, spin_loop, thread};
@@ -39,6 +40,8 @@ pub(super) struct Pool {
     mapped: MappedRange,
     frame_count: u32,
     budget_frames: u64,
+    /// Objects whose memory is part of the budget.
+    objects: Arc<ObjectMemory>,
     in_use: AtomicU64,
     folios: Box<[OnceLock<Box<[Folio]>>]>,
     free: Mutex<FreeFrames>,
@@ -59,6 +62,8 @@ struct FreeFrames {
     some: Vec<u32>,
     /// Groups whose frames are all free. Some may not be: an allocation checks.
     whole: Vec<u32>,
+    /// Groups whose memory the host has back.
+    released: Vec<u32>,
     /// Released frames, perhaps still being read.
     limbo: Vec<Frame>,
     /// Frames that are recycled when the grace period is over.
@@ -82,9 +87,9 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Creates a pool of `budget_bytes`. If the host refuses the range of addresses, the pool is
-    /// empty and allocations fail with ENOMEM.
-    pub(super) fn new(budget_bytes: u64) -> Arc<Self> {
+    /// Creates a pool of `budget_bytes`, of which `objects` may take a part. If the host refuses
+    /// the range of addresses, the pool is empty and allocations fail with ENOMEM.
+    pub(super) fn new(budget_bytes: u64, objects: Arc<ObjectMemory>) -> Arc<Self> {
         let budget_frames = (budget_bytes / PAGE_SIZE as u64).clamp(1, FRAMES_MAX / 2);
         let spare = (budget_frames / 2).max(SPARE_MIN);
         let wanted = (budget_frames + spare)
@@ -97,6 +102,7 @@ impl Pool {
             mapped,
             frame_count,
             budget_frames,
+            objects,
             in_use: AtomicU64::new(0),
             folios: (0..frame_count.div_ceil(ARENA))
                 .map(|_| OnceLock::new())
@@ -115,10 +121,17 @@ impl Pool {
         self.budget_frames
     }
 
-    /// Returns how many frames must be reclaimed to have `more` within the budget. Frames in limbo
+    /// Returns the part of the budget that objects leave to pages, in frames: a half at least.
+    pub(super) fn page_budget(&self) -> u64 {
+        let objects = self.objects.used_bytes().div_ceil(PAGE_SIZE as u64);
+        let rest = self.budget_frames.saturating_sub(objects);
+        rest.max(self.budget_frames.div_ceil(2))
+    }
+
+    /// Returns how many frames must be reclaimed to have `more` within `budget`. Frames in limbo
     /// count as free: they will be, and reclaiming more would not free them sooner.
-    pub(super) fn excess(&self, more: u64) -> u64 {
-        let excess = |limbo: u64| (self.in_use() + more).saturating_sub(self.budget_frames + limbo);
+    pub(super) fn excess(&self, more: u64, budget: u64) -> u64 {
+        let excess = |limbo: u64| (self.in_use() + more).saturating_sub(budget + limbo);
         if excess(0) == 0 {
             return 0;
         }
@@ -127,11 +140,11 @@ impl Pool {
         excess(free.in_limbo())
     }
 
-    /// Waits for readers that keep frames in limbo, until `count` more frames are within the
-    /// budget. Does not wait if the caller itself is pinned. Returns whether there are as many. A
+    /// Waits for readers that keep frames in limbo, until `count` more frames are within `budget`.
+    /// Does not wait if the caller itself is pinned. Returns whether there are as many. A
     /// pinned reader never waits for a caller of this function.
-    pub(super) fn settle(&self, count: u64) -> bool {
-        let is_room = || self.in_use() + count <= self.budget_frames;
+    pub(super) fn settle(&self, count: u64, budget: u64) -> bool {
+        let is_room = || self.in_use() + count <= budget;
         let mut enough = None;
         let mut spent = 0;
         while !is_room() {
@@ -181,6 +194,12 @@ impl Pool {
         unsafe { copy::from_page(from, to) }
     }
 
+    /// Starts to load `len` bytes into the processor's caches, from byte `start` of `frame` on.
+    #[inline]
+    pub(super) fn prefetch(&self, frame: Frame, start: usize, len: usize) {
+        copy::prefetch(self.address(frame).wrapping_add(start), len);
+    }
+
     /// Returns the folio of an allocated frame.
     #[inline]
     pub(super) fn folio(&self, frame: Frame) -> &Folio {
@@ -213,8 +232,7 @@ impl Pool {
     pub(super) fn take_group(&self) -> Option<Frame> {
         let mut free = self.free.lock();
         let group = free.take_whole().or_else(|| {
-            let touched = free.masks.len() as u64 * u64::from(GROUP);
-            if touched + u64::from(GROUP) > self.budget_frames {
+            if free.resident() + u64::from(GROUP) > self.page_budget() {
                 return None;
             }
             self.open_group(&mut free).ok()?;
@@ -252,8 +270,34 @@ impl Pool {
         (recycled > 0).then_some(())
     }
 
-    /// Adds a group that was never used.
+    /// Returns the memory of unused groups to the host while more frames have memory than `budget`.
+    pub(super) fn release_unused(&self, budget: u64) {
+        let mut free = self.free.lock();
+        while free.resident() > budget
+            && let Some(group) = free.take_whole()
+        {
+            self.release_group(group);
+            free.released.push(group);
+        }
+    }
+
+    /// Returns the memory of a group to the host; its frames read as zeros from now on.
+    #[allow(unsafe_code)]
+    fn release_group(&self, group: u32) {
+        let start = self.address(group * GROUP).cast();
+        let len = GROUP as usize * PAGE_SIZE;
+        // After a failure the memory is still there, and used again.
+        // SAFETY: the frames of the group are within the pool, and free: no reader and no handle
+        // is left.
+        let _ = unsafe { madvise(start, len, Advice::LinuxDontNeed) };
+    }
+
+    /// Adds a group whose frames have no memory yet.
     fn open_group(&self, free: &mut FreeFrames) -> Result<()> {
+        if let Some(group) = free.released.pop() {
+            (0..GROUP).for_each(|frame| free.add(group * GROUP + frame));
+            return Ok(());
+        }
         let group = free.masks.len() as u32;
         if (group + 1) * GROUP > self.frame_count {
             return Err(Error::new(
@@ -275,6 +319,11 @@ impl Pool {
 impl FreeFrames {
     fn in_limbo(&self) -> u64 {
         (self.limbo.len() + self.waiting.as_ref().map_or(0, |(_, frames)| frames.len())) as u64
+    }
+
+    /// Returns the number of frames that may have memory of the host.
+    fn resident(&self) -> u64 {
+        (self.masks.len() - self.released.len()) as u64 * u64::from(GROUP)
     }
 
     fn take_one(&mut self) -> Option<Frame> {
@@ -369,9 +418,46 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    fn pool(budget_bytes: u64) -> Arc<Pool> {
+        Pool::new(budget_bytes, ObjectMemory::new(budget_bytes))
+    }
+
+    #[test]
+    fn objects_leave_less_memory_to_pages() {
+        let pool = pool(16 << 20);
+        let page_budget = pool.page_budget();
+        assert_eq!(page_budget, 4096);
+        let objects = pool.objects.charge(4 << 20);
+        assert_eq!(pool.page_budget(), 3071);
+        let more = pool.objects.charge(64 << 20);
+        assert_eq!(pool.page_budget(), 2048, "at least a half");
+        drop((objects, more));
+        assert_eq!(pool.page_budget(), page_budget);
+    }
+
+    #[test]
+    fn unused_groups_return_to_the_host() {
+        let pool = pool(1 << 20);
+        let frames: Vec<Frame> = (0..200).map(|_| pool.take().unwrap()).collect();
+        let resident = || pool.free.lock().resident();
+        assert_eq!(resident(), 208);
+        pool.release_unused(0);
+        assert_eq!(resident(), 208, "each group has a frame in use");
+        pool.put(frames);
+        while pool.in_use() > 0 {
+            pool.excess(256, 256);
+            std::thread::yield_now();
+        }
+        pool.release_unused(100);
+        assert_eq!(resident(), 96);
+        let again: BTreeSet<Frame> = (0..208).map(|_| pool.take().unwrap()).collect();
+        assert_eq!((again.len(), resident()), (208, 208));
+        assert!(again.iter().all(|frame| *frame < 208));
+    }
+
     #[test]
     fn group_is_whole_again_once_all_frames_return() {
-        let pool = Pool::new(1 << 20);
+        let pool = pool(1 << 20);
         let singles: Vec<Frame> = (0..20).map(|_| pool.take().unwrap()).collect();
         let group = pool.take_group().unwrap();
         assert_eq!(group % GROUP, 0);
@@ -385,7 +471,7 @@ mod tests {
         pool.put(all);
         // Threads of other tests may be pinned for a moment.
         while pool.in_use() > 0 {
-            pool.excess(256);
+            pool.excess(256, 256);
             std::thread::yield_now();
         }
         let again: BTreeSet<Frame> = (0..3).map(|_| pool.take_group().unwrap()).collect();
@@ -397,15 +483,15 @@ mod tests {
 
     #[test]
     fn frame_is_not_recycled_under_a_reader() {
-        let pool = Pool::new(16 * PAGE_SIZE as u64);
+        let pool = pool(16 * PAGE_SIZE as u64);
         let frames: Vec<Frame> = (0..16).map(|_| pool.take().unwrap()).collect();
         let pin = rcu::pin();
         pool.put(frames);
-        assert_eq!(pool.excess(1), 0, "frames in limbo count as free");
-        assert!(!pool.settle(1), "they are not free under a pin");
+        assert_eq!(pool.excess(1, 16), 0, "frames in limbo count as free");
+        assert!(!pool.settle(1, 16), "they are not free under a pin");
         assert!(pool.take().unwrap() >= 16);
         drop(pin);
-        assert!(pool.settle(1));
+        assert!(pool.settle(1, 16));
         assert!(pool.take().unwrap() < 16);
     }
 }

@@ -1,7 +1,7 @@
 //! Reads of cached bytes, without a lock. Linux: `filemap_read` (mm/filemap.c).
 
 use super::counters;
-use super::folio::{LARGE_FOLIO_BYTES, LARGE_FOLIO_PAGES, PAGE};
+use super::folio::{Frame, LARGE_FOLIO_BYTES, LARGE_FOLIO_PAGES, PAGE};
 use super::index::Word;
 use super::mapping::{AddressSpace, Mapping};
 use crate::base::Result;
@@ -9,25 +9,46 @@ use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::Ordering;
 
 /// Most bytes copied under one pin, so that the pin delays the reuse of frames only briefly.
-const PINNED_MAX: usize = 1 << 20;
+pub(crate) const PINNED_MAX: usize = 1 << 20;
 
 impl Mapping {
     /// Copies bytes from `offset` into `buf`, up to the end of the file, if all of them are in
     /// memory; else returns `None`. Takes no lock and never waits. Returns the number of bytes
     /// copied. Linux: `filemap_read` with `IOCB_NOWAIT`.
-    #[inline]
-    pub fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+    #[inline(always)]
+    pub(crate) fn read_cached(&self, offset: u64, buf: &mut [u8], pin: &Pin) -> Option<usize> {
         let inner = &*self.0;
         let len = inner.clip(offset, buf.len());
         if len > PINNED_MAX {
             return None;
         }
-        let pin = rcu::pin();
-        if inner.copy_out(offset, &mut buf[..len], &pin) < len {
+        if inner.copy_out(offset, &mut buf[..len], pin) < len {
             return None;
         }
         counters::count_hits(inner.number, pages_of(offset, len));
         Some(len.min(inner.clip(offset, len)))
+    }
+
+    /// Starts to load cached bytes from `offset` on into the processor's caches: at most `len`, and
+    /// at most a page. For a read that follows soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: u64, len: usize, pin: &Pin) {
+        let inner = &*self.0;
+        let Some(slot) = inner.index.find(offset / PAGE, pin) else {
+            return;
+        };
+        let (frame, start, rest) = match slot.large().frame() {
+            Some(first) => (
+                Some(first),
+                offset % LARGE_FOLIO_BYTES,
+                LARGE_FOLIO_BYTES - offset % LARGE_FOLIO_BYTES,
+            ),
+            None => (slot.word().frame(), offset % PAGE, PAGE - offset % PAGE),
+        };
+        if let Some(frame) = frame {
+            let len = (len as u64).min(rest).min(PAGE) as usize;
+            inner.pool.prefetch(frame, start as usize, len);
+        }
     }
 
     /// Copies bytes from `offset` into `buf`, up to the end of the file; reads ahead where access
@@ -125,51 +146,96 @@ impl AddressSpace {
     /// Copies bytes from `offset` as far as they are in memory; returns their number.
     #[inline]
     fn copy_out(&self, offset: u64, buf: &mut [u8], pin: &Pin) -> usize {
+        if let Run::Bytes { frame, start, len } = self.run(offset, pin)
+            && buf.len() <= len
+        {
+            self.pool.copy_out(frame, start, buf, pin);
+            return buf.len();
+        }
+        self.copy_runs(offset, buf, pin)
+    }
+
+    /// Copies bytes from `offset` as far as they are in memory, run by run; returns their number.
+    #[inline(never)]
+    fn copy_runs(&self, offset: u64, buf: &mut [u8], pin: &Pin) -> usize {
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
-            let rest = buf.len() - done;
-            let slot = self.index.find(at / PAGE, pin);
-            let (frame, start, len) = match slot.as_ref().map(|slot| (slot, slot.large())) {
-                Some((slot, large)) if let Some(first) = large.frame() => {
-                    if !large.has(Word::REFERENCED) {
-                        self.mark_accessed(
-                            slot,
-                            large,
-                            at / LARGE_FOLIO_BYTES * LARGE_FOLIO_PAGES,
-                            true,
-                        );
-                    }
-                    (first, at % LARGE_FOLIO_BYTES, LARGE_FOLIO_BYTES)
+            let rest = &mut buf[done..];
+            match self.run(at, pin) {
+                Run::Bytes { frame, start, len } => {
+                    let count = len.min(rest.len());
+                    self.pool.copy_out(frame, start, &mut rest[..count], pin);
+                    done += count;
                 }
-                Some((slot, _)) => {
-                    let word = slot.word();
-                    match word.frame() {
-                        Some(frame) if !word.has(Word::BUSY | Word::MARK) => {
-                            if !word.has(Word::REFERENCED) {
-                                self.mark_accessed(slot, word, at / PAGE, false);
-                            }
-                            (frame, at % PAGE, PAGE)
-                        }
-                        None if self.store.is_none() && !self.may_be_swapped() => {
-                            done += zeroes(&mut buf[done..], at);
-                            continue;
-                        }
-                        _ => return done,
-                    }
-                }
-                None if self.store.is_none() && !self.may_be_swapped() => {
-                    done += zeroes(&mut buf[done..], at);
-                    continue;
-                }
-                None => return done,
-            };
-            let count = ((len - start) as usize).min(rest);
-            self.pool
-                .copy_out(frame, start as usize, &mut buf[done..done + count], pin);
-            done += count;
+                Run::Hole => done += zeroes(rest, at),
+                Run::Unknown => break,
+            }
         }
         done
+    }
+
+    /// Returns the bytes from `at` on that one lookup finds.
+    #[inline]
+    fn run(&self, at: u64, pin: &Pin) -> Run {
+        let Some(slot) = self.index.find(at / PAGE, pin) else {
+            return self.absent();
+        };
+        let large = slot.large();
+        if let Some(frame) = large.frame() {
+            if !large.has(Word::REFERENCED) {
+                let first = at / LARGE_FOLIO_BYTES * LARGE_FOLIO_PAGES;
+                self.mark_accessed(large, first, true, pin);
+            }
+            return Run::bytes(frame, at % LARGE_FOLIO_BYTES, LARGE_FOLIO_BYTES);
+        }
+        let word = slot.word();
+        match word.frame() {
+            Some(frame) if !word.has(Word::BUSY | Word::MARK) => {
+                if !word.has(Word::REFERENCED) {
+                    self.mark_accessed(word, at / PAGE, false, pin);
+                }
+                Run::bytes(frame, at % PAGE, PAGE)
+            }
+            None => self.absent(),
+            _ => Run::Unknown,
+        }
+    }
+
+    /// Returns what an absent page is: a hole, if it cannot be anywhere but in memory.
+    #[inline]
+    fn absent(&self) -> Run {
+        if self.store.is_none() && !self.may_be_swapped() {
+            Run::Hole
+        } else {
+            Run::Unknown
+        }
+    }
+}
+
+/// The bytes of a file from some offset on, as one lookup in the index finds them.
+enum Run {
+    /// In memory: `len` bytes, from byte `start` of `frame` and the frames after it.
+    Bytes {
+        frame: Frame,
+        start: usize,
+        len: usize,
+    },
+    /// Zeros, up to the end of the page.
+    Hole,
+    /// Not in memory, or not known without waiting.
+    Unknown,
+}
+
+impl Run {
+    /// Returns the rest of a folio of `folio_bytes` from byte `start` on.
+    #[inline]
+    fn bytes(frame: Frame, start: u64, folio_bytes: u64) -> Self {
+        Self::Bytes {
+            frame,
+            start: start as usize,
+            len: (folio_bytes - start) as usize,
+        }
     }
 }
 

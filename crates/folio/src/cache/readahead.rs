@@ -14,8 +14,9 @@ use std::ops::Range;
 
 /// Pages of the first window: 64 KiB.
 const WINDOW_MIN: u64 = 16;
-/// Pages of the longest window: 2 MiB; less where the whole cache is small.
-const WINDOW_MAX: u64 = 512;
+/// Pages of the longest window: 4 MiB, so that the threads still have work when the reader asks for
+/// the next window; less where the whole cache is small.
+const WINDOW_MAX: u64 = 1024;
 
 /// The read pattern that a program announces. Linux: posix_fadvise(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(
             state.on_miss(4000, 4000, 16),
             ReadaheadPlan {
-                pages: 4000..8512,
+                pages: 4000..9024,
                 mark: Some(8000)
             }
         );

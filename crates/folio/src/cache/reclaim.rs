@@ -26,15 +26,24 @@ const RESERVED_SHARE: u64 = 16;
 const STALE_MAX: usize = 4096;
 
 impl PageCache {
-    /// Tries to make room for `count` more frames within the budget; returns whether there is.
-    /// Waits for pinned readers, but never for writeback: the caller has no mapping locked and no
-    /// pin.
+    /// Tries to make room for `count` more frames within the part of the budget that objects leave;
+    /// returns whether there is. Waits for pinned readers, but never for writeback: the caller has
+    /// no mapping locked and no pin.
     pub(super) fn make_room(&self, count: u64) -> bool {
-        let excess = self.pool.excess(count);
-        if excess > 0 {
-            self.reclaim(excess.max(BATCH.min(self.pool.budget() / BATCH_SHARE)));
+        let budget = self.pool.page_budget();
+        let has_room = self.make_room_within(count, budget);
+        if budget < self.pool.budget() {
+            self.pool.release_unused(budget + count);
         }
-        self.pool.settle(count)
+        has_room
+    }
+
+    fn make_room_within(&self, count: u64, budget: u64) -> bool {
+        let excess = self.pool.excess(count, budget);
+        if excess > 0 {
+            self.reclaim(excess.max(BATCH.min(budget / BATCH_SHARE)));
+        }
+        self.pool.settle(count, budget)
     }
 
     /// Allocates a frame, after an attempt to stay within the budget.
@@ -43,11 +52,20 @@ impl PageCache {
         self.pool.take()
     }
 
-    /// Allocates a frame within the budget; ENOSPC if there is none. May wait for pinned readers,
-    /// but not for writeback.
-    pub(super) fn frame_within_budget(&self) -> Result<Frame> {
+    /// Allocates a frame within the part of the budget that objects leave; ENOSPC if there is none:
+    /// no reader waits for the page.
+    pub(super) fn frame_ahead(&self) -> Result<Frame> {
         if !self.make_room(1) {
-            return Err(Error::new(Errno::NOSPC, "the page cache is full"));
+            return Err(full());
+        }
+        self.pool.take()
+    }
+
+    /// Allocates a frame within the whole budget: the caller's pages may be the only copy. ENOSPC
+    /// if there is none. May wait for pinned readers, but not for writeback.
+    pub(super) fn frame_within_budget(&self) -> Result<Frame> {
+        if !self.make_room_within(1, self.pool.budget()) {
+            return Err(full());
         }
         self.pool.take()
     }
@@ -71,7 +89,7 @@ impl PageCache {
     /// Allocates a frame group, for a large folio, and returns its first frame; `None` if there is
     /// none within the budget.
     pub(super) fn group(&self) -> Option<Frame> {
-        let has_room = self.pool.in_use() + u64::from(GROUP) <= self.pool.budget();
+        let has_room = self.pool.in_use() + u64::from(GROUP) <= self.pool.page_budget();
         has_room.then(|| self.pool.take_group()).flatten()
     }
 
@@ -153,6 +171,10 @@ impl PageCache {
         counters::add(&self.tally.scanned_pages, scanned);
         taken
     }
+}
+
+fn full() -> Error {
+    Error::new(Errno::NOSPC, "the page cache is full")
 }
 
 /// Returns the key by which a page is recognized after its eviction.

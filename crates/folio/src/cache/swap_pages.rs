@@ -74,9 +74,10 @@ impl AddressSpace {
             len: PAGE_SIZE,
         };
         // With the bytes locked: writers wait, readers that copy do not.
-        let written = swap
-            .store
-            .write_pages(slot * PAGE, &[IoSlice::new(&guard[..])]);
+        let written = self.cache().call_store(|| {
+            swap.store
+                .write_pages(slot * PAGE, &[IoSlice::new(&guard[..])])
+        });
         let pin = rcu::pin();
         let mut state = self.state.lock();
         let is_ours = written.is_ok() && self.index.word(index, &pin).frame() == Some(frame);
@@ -125,9 +126,10 @@ impl AddressSpace {
                 .insert(index, Word::new(counted.into_frame(), Word::BUSY), &pin);
             swapped
         };
-        let read = swap
-            .store
-            .read_pages(swapped.slot * PAGE, &mut slices_mut(&mut guards));
+        let read = self.cache().call_store(|| {
+            swap.store
+                .read_pages(swapped.slot * PAGE, &mut slices_mut(&mut guards))
+        });
         guards[0].zero(swapped.len..PAGE_SIZE);
         let pin = rcu::pin();
         let mut state = self.state.lock();

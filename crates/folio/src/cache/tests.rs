@@ -301,6 +301,22 @@ fn unexpired_page_stays_dirty() {
 }
 
 #[test]
+fn objects_lower_the_dirty_limit() {
+    let fixture = fixture(256, false);
+    let _objects = fixture.cache.objects().charge(128 * PAGE_SIZE);
+    for index in 0..256 {
+        let page = [7; PAGE_SIZE];
+        fixture
+            .mapping
+            .write(index * PAGE_SIZE as u64, &page)
+            .unwrap();
+        // A half of what is left to pages, and the page of this write.
+        let dirty_pages = fixture.cache.counters().dirty_pages;
+        assert!(dirty_pages <= 65, "{dirty_pages} after page {index}");
+    }
+}
+
+#[test]
 fn failing_store_stops_writers_within_the_budget() {
     for background in [false, true] {
         let fixture = fixture(64, background);

@@ -93,13 +93,10 @@ impl AddressSpace {
         let start = (offset % PAGE) as usize;
         let part = &source.part(0, PAGE_SIZE - start);
         let pin = rcu::pin();
-        let slot = self.index.find(index, &pin);
-        let word = slot.as_ref().map_or(Word::ABSENT, |slot| slot.word());
+        let word = self.index.word(index, &pin);
         if let Some(frame) = word.frame() {
-            if !word.has(Word::REFERENCED)
-                && let Some(slot) = slot
-            {
-                self.mark_accessed(&slot, word, index, false);
+            if !word.has(Word::REFERENCED) {
+                self.mark_accessed(word, index, false, &pin);
             }
             if let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) {
                 return Ok(self.write_locked(guard, index, start, part));

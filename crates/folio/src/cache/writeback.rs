@@ -9,12 +9,13 @@
 //! The thread also checks at an interval for mappings that have been dirty for long, and writes
 //! them.
 
-use super::page_cache::PageCache;
+use super::page_cache::{CacheOptions, PageCache};
 use super::page_owner::PageOwner;
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::{PAGE_SIZE, Result};
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,11 @@ impl Writeback {
         }
     }
 
+    /// Returns whether any mapping of this device has dirty pages, or pages being written.
+    pub(crate) fn has_dirty_mappings(&self) -> bool {
+        self.shared.listed.load(Ordering::SeqCst) > 0
+    }
+
     /// Writes all dirty pages of all mappings of this device to their stores, data and metadata,
     /// and waits. Linux: `sync_inodes_sb`.
     ///
@@ -102,6 +108,11 @@ impl Writeback {
 
 impl Drop for Writeback {
     fn drop(&mut self) {
+        if !self.shared.cache.is_in_own_process() {
+            // The thread is the parent's.
+            let _parents = ManuallyDrop::new(self.thread.get_mut().take());
+            return;
+        }
         self.shared.signals.lock().is_stopping = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
@@ -153,12 +164,17 @@ impl WritebackState {
     pub(super) fn throttle(&self) -> Result<()> {
         let options = &self.cache.options;
         let dirty = self.bytes_dirty();
-        if dirty <= options.dirty_background_bytes {
+        // Objects leave at least a half to pages: below this, no limit is exceeded.
+        if dirty <= options.dirty_background_bytes / 2 {
+            return Ok(());
+        }
+        let (background_bytes, limit_bytes) = self.dirty_limits();
+        if dirty <= background_bytes {
             return Ok(());
         }
         if !options.background_writeback {
-            return if dirty > options.dirty_bytes {
-                self.make_room(options.dirty_background_bytes, options.dirty_bytes)
+            return if dirty > limit_bytes {
+                self.make_room(background_bytes, limit_bytes)
             } else {
                 Ok(())
             };
@@ -170,12 +186,29 @@ impl WritebackState {
                 self.wake.notify_one();
             }
         }
-        if dirty > options.dirty_bytes {
+        if dirty > limit_bytes {
             // The thread is slower than the writer, so the writer writes back too.
-            self.make_room(options.dirty_bytes, options.dirty_bytes)
+            self.make_room(limit_bytes, limit_bytes)
         } else {
             Ok(())
         }
+    }
+
+    /// Returns the dirty bytes from which on the thread writes, and those from which on a writer
+    /// waits: the limits of the options, less in proportion to the memory that objects take from
+    /// pages. Otherwise all pages that are left could be dirty, and reclaim would look for clean
+    /// ones in vain. Linux: `global_dirtyable_memory`.
+    fn dirty_limits(&self) -> (u64, u64) {
+        let CacheOptions {
+            dirty_background_bytes,
+            dirty_bytes,
+            ..
+        } = self.cache.options;
+        let pool = &self.cache.pool;
+        let (pages, all) = (pool.page_budget(), pool.budget());
+        // In pages, so that the product has 64 bits.
+        let share = |bytes: u64| bytes / PAGE_SIZE as u64 * pages / all * PAGE_SIZE as u64;
+        (share(dirty_background_bytes), share(dirty_bytes))
     }
 
     /// Writes until at most `keep_bytes` are dirty. An error is kept by the mapping that it belongs
@@ -280,7 +313,8 @@ fn run(shared: &Weak<WritebackState>) {
         };
         if is_requested {
             // The mapping keeps the error, and reports it at the next sync.
-            let _ = shared.write_back((shared.cache.options.dirty_background_bytes / 2).max(1));
+            let (background_bytes, _) = shared.dirty_limits();
+            let _ = shared.write_back((background_bytes / 2).max(1));
             shared.signals.lock().is_requested = false;
         }
         if shared.writes_by_age() {

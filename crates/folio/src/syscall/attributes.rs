@@ -2,8 +2,9 @@
 
 use super::AtFlags;
 use super::process::{AT_FDCWD, Fd, Process, check_flags, last_link};
-use crate::base::Result;
-use crate::vfs::{self, Attributes, FileSystemStatistics, LastLink, SetTime};
+use crate::base::{Result, rcu};
+use crate::vfs::{self, Attributes, FileSystemStatistics, LastLink, RcuWalk, SetTime};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 impl Process {
@@ -32,10 +33,14 @@ impl Process {
     ///
     /// EBADF if `fd` is not open.
     pub fn fstat(&self, fd: Fd) -> Result<Attributes> {
-        match self.with_file(fd, |file| vfs::cached_attributes(&**file.inode()))? {
-            Some(attributes) => Ok(attributes),
-            None => vfs::attributes(&**self.file(fd)?.inode()),
+        let pin = rcu::pin();
+        if let Some(file) = self.open_file(fd, &pin)
+            && file.common().is_valid()
+        {
+            return Ok(file.common().attributes());
         }
+        drop(pin);
+        vfs::attributes(&**self.file(fd)?.inode())
     }
 
     /// Returns the attributes of a file, relative to `dir`. Flags: `SYMLINK_NOFOLLOW`,
@@ -46,18 +51,29 @@ impl Process {
     /// EINVAL for unknown flags, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
     /// ENAMETOOLONG, EBADF for `dir`.
     pub fn fstatat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Attributes> {
-        self.with_path(path.as_ref(), |path| {
+        self.stat_at(dir, path.as_ref(), flags)
+    }
+
+    fn stat_at(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Attributes> {
+        let bytes = path.as_os_str().as_bytes();
+        let pin = rcu::pin();
+        if self.is_in_own_process()
+            && (AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH).contains(flags)
+            && let RcuWalk::Found(found) = self.rcu_walk(dir, bytes, last_link(flags), &pin)
+            && found.common().is_valid()
+        {
+            return Ok(found.common().attributes());
+        }
+        drop(pin);
+        self.stat_slowly(dir, path, flags)
+    }
+
+    /// Returns attributes of a file that is not in memory, or fails.
+    #[cold]
+    fn stat_slowly(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Attributes> {
+        self.with_path(path, |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-            let last_link = last_link(flags);
-            match self.with_rcu_walk(dir, path, last_link, |found| {
-                vfs::cached_attributes(&**found.inode())
-            }) {
-                Some(Ok(Some(attributes))) => Ok(attributes),
-                Some(Err(error)) => Err(error),
-                Some(Ok(None)) | None => {
-                    vfs::attributes(&**self.resolve_at(dir, path, last_link, flags)?.inode())
-                }
-            }
+            vfs::attributes(&**self.resolve_at(dir, path, last_link(flags), flags)?.inode())
         })
     }
 

@@ -2,14 +2,14 @@
 //! fs/exportfs.
 
 use super::OpenFlags;
-use crate::base::{Errno, Result};
+use crate::base::{Errno, Result, rcu};
 use crate::kernel::Kernel;
 use crate::vfs::{
     self, AttrValidity, Attributes, ChangeListener, Context, Credentials, DirectoryEntry,
     FallocateMode, FileSystemStatistics, FileType, Location, OpenFile, RenameFlags, SeekKind,
     SetTime, Start, XattrFlags,
 };
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Handle {
     /// Returns the attributes as last known, even if they have expired. Takes no lock and does not
     /// block.
     pub fn attributes(&self) -> Attributes {
-        self.0.inode().attributes()
+        self.0.inode().common().attributes()
     }
 
     /// Returns how long a client may cache attributes and data: without end if there are no
@@ -67,6 +67,14 @@ impl Handle {
             .validity
             .as_ref()
             .is_none_or(AttrValidity::has_change_notifications)
+    }
+
+    /// Keeps a regular file in reach while its inode is in memory, even if an external writer
+    /// unlinks it: for a client that opens files without a request. Best effort.
+    pub fn hold(&self) {
+        if let Some(file) = self.0.inode().file_operations() {
+            file.hold();
+        }
     }
 
     /// Registers `listener` for external changes in the whole file system, until its last strong
@@ -121,16 +129,16 @@ impl OpenHandle {
     /// EBADF unless open for reading, EISDIR for a directory, EINVAL for an offset above
     /// `i64::MAX`, EIO if the store fails.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let start = Start::Offset(offset);
-        self.0
-            .read_nowait(start, buf)
-            .map_or_else(|| self.0.read(start, buf), Ok)
+        match self.read_nowait(buf, offset) {
+            Some(count) => Ok(count),
+            None => self.0.read(Start::Offset(offset), buf),
+        }
     }
 
     /// Reads bytes that are all in memory; `None` if the read must wait or fails, then
     /// [`OpenHandle::read`] does it. Linux: preadv2(2) with RWF_NOWAIT.
     pub fn read_nowait(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
-        self.0.read_nowait(Start::Offset(offset), buf)
+        self.0.read_nowait(Start::Offset(offset), buf, &rcu::pin())
     }
 
     /// Returns a new descriptor of the host's file that backs this one, for I/O without Folio's
@@ -475,6 +483,17 @@ impl<'a> Caller<'a> {
     /// EIO if the backing store does not answer.
     pub fn statfs(&self, file: &Handle) -> Result<FileSystemStatistics> {
         file.0.mount.file_system().statistics()
+    }
+
+    /// Discards the runs of at least `len_min` bytes in `range` that no file uses; returns how many
+    /// bytes they have. Linux: the FITRIM ioctl.
+    ///
+    /// # Errors
+    ///
+    /// EPERM without privilege, ENOTTY if the file system has no device, EOPNOTSUPP if the device
+    /// cannot discard, EINVAL for a range without a block, EROFS.
+    pub fn fitrim(&self, file: &Handle, range: Range<u64>, len_min: u64) -> Result<u64> {
+        vfs::trim(&file.0, self.0.credentials, range, len_min)
     }
 
     /// Returns the value of an extended attribute. Linux: getxattr(2).

@@ -1,8 +1,8 @@
 //! Calls on open files: open, read, write, seek, list, copy, sync.
 
 use super::process::{AT_FDCWD, Fd, Process};
-use super::{Borrowed, OpenFlags, Whence};
-use crate::base::{Errno, Result};
+use super::{Borrowed, OpenFlags, ReadAt, Whence};
+use crate::base::{Errno, Result, rcu};
 use crate::vfs::{self, FallocateMode, FileExtent, FileType, Seek, SeekKind, Start};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -82,12 +82,71 @@ impl Process {
         self.read_from(fd, Start::Offset(offset), buf)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_from(&self, fd: Fd, start: Start, buf: &mut [u8]) -> Result<usize> {
-        match self.with_file(fd, |file| file.read_nowait(start, buf))? {
-            Some(count) => Ok(count),
-            None => self.file(fd)?.read(start, buf),
+        let pin = rcu::pin();
+        let file = self.open_file(fd, &pin);
+        if let Some(count) = file.and_then(|file| file.read_nowait(start, buf, &pin)) {
+            return Ok(count);
         }
+        drop(pin);
+        self.read_slowly(fd, start, buf)
+    }
+
+    /// Reads what is not in memory, or fails.
+    #[cold]
+    fn read_slowly(&self, fd: Fd, start: Start, buf: &mut [u8]) -> Result<usize> {
+        self.file(fd)?.read(start, buf)
+    }
+
+    /// Makes many reads, each at a byte offset of its own, in order; keeps the file position. Where
+    /// the bytes are in memory, each read loads those of the next one into the processor's caches.
+    /// So many small reads at random offsets take less time than as many calls of
+    /// [`Process::pread`], whose results they have.
+    ///
+    /// Sets [`ReadAt::len`] of each read made, and returns their number. It is less than that of
+    /// `reads` only if a read failed after another one succeeded; a call with the rest returns the
+    /// error. Linux: recvmmsg(2) does the same for sockets.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::pread`], for the first read.
+    ///
+    /// ```
+    /// # use folio::syscall::{Credentials, OpenFlags, ReadAt};
+    /// # let kernel = folio::Kernel::new(folio::KernelOptions::default());
+    /// # let process = kernel.process(Credentials::root());
+    /// # let fd = process.open("/f", OpenFlags::RDWR | OpenFlags::CREAT, 0o600)?;
+    /// process.write(fd, b"many bytes")?;
+    /// let (mut first, mut second) = ([0; 4], [0; 100]);
+    /// let mut reads = [ReadAt::new(0, &mut first), ReadAt::new(5, &mut second)];
+    /// assert_eq!(process.pread_batch(fd, &mut reads)?, 2);
+    /// assert_eq!(reads[1].len, 5, "up to the end of the file");
+    /// assert_eq!((&first, &second[..5]), (b"many", &b"bytes"[..]));
+    /// # Ok::<(), folio::Error>(())
+    /// ```
+    pub fn pread_batch(&self, fd: Fd, reads: &mut [ReadAt<'_>]) -> Result<usize> {
+        if reads.is_empty() {
+            self.file(fd)?.check_readable()?;
+        }
+        let mut done = 0;
+        while done < reads.len() {
+            let pin = rcu::pin();
+            let file = self.open_file(fd, &pin);
+            done += file.map_or(0, |file| file.read_batch_nowait(&mut reads[done..], &pin));
+            drop(pin);
+            let Some(read) = reads.get_mut(done) else {
+                break;
+            };
+            // It waits, fails, or comes after as many bytes as one pin may last for.
+            match self.pread(fd, read.buf, read.offset) {
+                Ok(len) => read.len = len,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            done += 1;
+        }
+        Ok(done)
     }
 
     /// Reads like pread(2) without a copy: returns references to the cached bytes, up to
@@ -150,10 +209,13 @@ impl Process {
             Whence::Data => return self.file(fd)?.seek_data(SeekKind::Data, offset),
             Whence::Hole => return self.file(fd)?.seek_data(SeekKind::Hole, offset),
         };
-        match self.with_file(fd, |file| file.seek_nowait(seek))? {
-            Some(sought) => sought,
-            None => self.file(fd)?.seek(seek),
+        let pin = rcu::pin();
+        let file = self.open_file(fd, &pin);
+        if let Some(sought) = file.and_then(|file| file.seek_nowait(seek)) {
+            return sought;
         }
+        drop(pin);
+        self.file(fd)?.seek(seek)
     }
 
     /// Returns the next entries of an open directory, including `.` and `..`: at most `count`, none
@@ -222,6 +284,18 @@ impl Process {
     /// EBADF if `fd` is not open, EOPNOTSUPP if the file system has no device.
     pub fn fiemap(&self, fd: Fd, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
         self.file(fd)?.extents(range, is_synced)
+    }
+
+    /// Discards the runs of at least `len_min` bytes that no file uses, in the bytes `range` of the
+    /// device, for the file system of an open file; returns how many bytes they have. Linux: the
+    /// FITRIM ioctl, fstrim(8).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, EPERM without privilege, ENOTTY if the file system has no device,
+    /// EOPNOTSUPP if the device cannot discard, EINVAL for a range without a block, EROFS.
+    pub fn fitrim(&self, fd: Fd, range: Range<u64>, len_min: u64) -> Result<u64> {
+        self.file(fd)?.trim(self.credentials(), range, len_min)
     }
 
     /// Makes data and attributes of the file durable. Linux: fsync(2).

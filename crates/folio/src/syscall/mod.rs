@@ -29,7 +29,9 @@ mod flags;
 mod process;
 mod xattrs;
 
-pub use crate::vfs::{Advice, Borrowed, BorrowedRead, Credentials, OpenFlags, SyncFileRange};
+pub use crate::vfs::{
+    Advice, Borrowed, BorrowedRead, Credentials, OpenFlags, ReadAt, SyncFileRange,
+};
 pub use caller::{Caller, Handle, OpenHandle};
 pub use files::Dirent;
 pub use flags::{AtFlags, Whence};

@@ -6,6 +6,7 @@ use crate::base::sync::Mutex;
 use crate::base::{Errno, Error, Result, Timespec};
 use crate::kernel::Kernel;
 use crate::vfs::{Context, FileTable, LastLink, Location, LocationRef, OpenFile, RcuWalk};
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,6 +65,7 @@ impl Process {
     ///
     /// EBADF if `fd` is not open.
     pub fn close(&self, fd: Fd) -> Result<()> {
+        self.kernel.owner().check()?;
         self.files.close(fd.0 as usize)
     }
 
@@ -104,6 +106,7 @@ impl Process {
     ///
     /// ENOENT if the directory was removed.
     pub fn getcwd(&self) -> Result<Vec<u8>> {
+        self.kernel.owner().check()?;
         self.context().path_of(&self.start())
     }
 
@@ -119,12 +122,19 @@ impl Process {
     ///
     /// EIO or ENOSPC if writeback failed.
     pub fn sync(&self) -> Result<()> {
+        self.kernel.owner().check()?;
         self.kernel.vfs().sync()
     }
 
     /// Returns the time of the kernel's clock. Linux: clock_gettime(2) with CLOCK_REALTIME.
     pub fn now(&self) -> Timespec {
         self.kernel.now()
+    }
+
+    /// Returns whether the calling process created the kernel. A child of fork(2) did not.
+    #[inline]
+    pub(super) fn is_in_own_process(&self) -> bool {
+        self.kernel.owner().is_current()
     }
 
     pub(super) fn credentials(&self) -> &Credentials {
@@ -141,15 +151,17 @@ impl Process {
 
     /// Returns the open file of a descriptor; EBADF if the descriptor is not open.
     pub(super) fn file(&self, fd: Fd) -> Result<Arc<OpenFile>> {
-        Ok(self.files.get(fd.0 as usize, &rcu::pin())?.to_arc())
+        self.kernel.owner().check()?;
+        let pin = rcu::pin();
+        let file = self.files.get(fd.0 as usize, &pin);
+        Ok(file.ok_or(Errno::BADF)?.to_arc())
     }
 
-    /// Calls `use_file` with the open file of a descriptor, without a reference of its own. The
-    /// closure must not block (base/rcu.rs, R3).
+    /// Returns the open file of a descriptor, without a reference of its own; `None` if the
+    /// descriptor is not open. The caller must not block under the pin (base/rcu.rs, R3).
     #[inline]
-    pub(super) fn with_file<T>(&self, fd: Fd, use_file: impl FnOnce(&OpenFile) -> T) -> Result<T> {
-        let pin = rcu::pin();
-        Ok(use_file(self.files.get(fd.0 as usize, &pin)?.value()))
+    pub(super) fn open_file<'p>(&'p self, fd: Fd, pin: &'p Pin) -> Option<&'p OpenFile> {
+        Some(self.files.get(fd.0 as usize, pin)?.value())
     }
 
     /// Installs an open file under the lowest free descriptor.
@@ -192,22 +204,31 @@ impl Process {
         last_link: LastLink,
         then: impl FnOnce(LocationRef<'_>) -> T,
     ) -> Option<Result<T>> {
-        let pin = rcu::pin();
-        let context = self.context();
-        let start = match dir {
-            AT_FDCWD => self.working_directory(&pin),
-            _ => self
-                .files
-                .get(dir.0 as usize, &pin)
-                .ok()?
-                .value()
-                .location(),
-        };
-        match context.rcu_walk(LocationRef::new(start), path, last_link, &pin) {
+        match self.rcu_walk(dir, path, last_link, &rcu::pin()) {
             RcuWalk::Found(found) => Some(Ok(then(found))),
             RcuWalk::Missing => Some(Err(Errno::NOENT.into())),
             RcuWalk::Unknown => None,
         }
+    }
+
+    /// Walks along `path` under a pin. Takes no lock and does not wait.
+    #[inline]
+    pub(super) fn rcu_walk<'p>(
+        &'p self,
+        dir: Fd,
+        path: &[u8],
+        last_link: LastLink,
+        pin: &'p Pin,
+    ) -> RcuWalk<'p> {
+        let start = match dir {
+            AT_FDCWD => self.working_directory(pin),
+            _ => match self.open_file(dir, pin) {
+                Some(file) => file.location(),
+                None => return RcuWalk::Unknown,
+            },
+        };
+        let start = LocationRef::new(start);
+        self.context().rcu_walk(start, path, last_link, pin)
     }
 
     /// Returns the location of `path`, or with `EMPTY_PATH` of the descriptor itself.
@@ -243,6 +264,7 @@ impl Process {
     /// Makes a call on one path, and adds the path to its error. Walks the path again if an
     /// external writer replaced the file meanwhile (ESTALE). Linux: `retry_estale`.
     pub(super) fn with_path<T>(&self, path: &Path, call: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        self.kernel.owner().check()?;
         let bytes = path.as_os_str().as_bytes();
         let mut result = call(bytes);
         for _ in 0..STALE_RETRIES_MAX {
@@ -260,6 +282,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if !self.is_in_own_process() {
+            // A child of fork(2): what the parent holds stays as it is, in memory too.
+            let folder = self.working_directory.get(&rcu::pin());
+            let _parents = ManuallyDrop::new((self.files.clone(), self.kernel.clone(), folder));
+            return;
+        }
         // Before the kernel reference is dropped, which may unmount.
         self.kernel.vfs().close_table(&self.files);
     }

@@ -3,23 +3,20 @@
 
 use super::attributes::FileType;
 use super::dentry::Mount;
-use super::inode::Inode;
+use super::inode::{Inode, InodeCommon};
 use super::mount_options::AccessTime;
-
-/// With relatime, an access time older than this is updated.
-const ACCESSED_AGE_MAX_SECS: i64 = 24 * 60 * 60;
 
 /// Updates the access time if the mount's options require it. Errors are ignored.
 pub(crate) fn touch_accessed(mount: &Mount, inode: &dyn Inode) {
-    if !is_access_time_current(mount, inode) {
+    if !is_access_time_current(mount, inode.common()) {
         let _ = inode.touch_accessed();
     }
 }
 
 /// Returns whether an access leaves the access time as it is. Takes no lock.
 #[inline]
-pub(super) fn is_access_time_current(mount: &Mount, inode: &dyn Inode) -> bool {
-    let (options, common) = (mount.options(), inode.common());
+pub(super) fn is_access_time_current(mount: &Mount, common: &InodeCommon) -> bool {
+    let options = mount.options();
     if options.no_directory_access_time && common.file_type == FileType::Directory {
         return true;
     }
@@ -28,9 +25,6 @@ pub(super) fn is_access_time_current(mount: &Mount, inode: &dyn Inode) -> bool {
         AccessTime::Strict => return mount.is_read_only(),
         AccessTime::Relative => {}
     }
-    let times = common.attributes.times();
-    let is_current = times.accessed > times.modified
-        && times.accessed > times.changed
-        && options.clock.now().secs.saturating_sub(times.accessed.secs) < ACCESSED_AGE_MAX_SECS;
-    is_current || mount.is_read_only()
+    let now_secs = options.clock.now_secs();
+    common.attributes.is_accessed_current(now_secs) || mount.is_read_only()
 }

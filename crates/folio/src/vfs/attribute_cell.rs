@@ -4,8 +4,11 @@ use super::acl::{AclCache, AclKind};
 use super::attributes::{Attributes, FileType};
 use crate::base::seq::SeqWords;
 use crate::base::{InodeNumber, Timespec};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 const WORDS: usize = 10;
+/// With relatime, an access time older than this is updated.
+const ACCESSED_AGE_MAX_SECS: i64 = 24 * 60 * 60;
 /// Set in the first word if the creation time is known.
 const HAS_CREATED: u64 = 1 << 16;
 
@@ -17,17 +20,13 @@ pub struct AttributeCell {
     /// Mode and link count, owners, size, blocks; then the seconds of the four times, then their
     /// nanoseconds.
     words: SeqWords<WORDS>,
+    /// With relatime, the access time is updated by the first access from this second on. One word
+    /// instead of three times: each cached read looks at it.
+    accessed_until_secs: AtomicI64,
     block_size: u32,
     device: (u32, u32),
     /// The VFS's cache of the inode's ACLs.
     pub(super) acls: AclCache,
-}
-
-/// The three times that decide whether an access time is updated.
-pub(crate) struct Times {
-    pub(crate) accessed: Timespec,
-    pub(crate) modified: Timespec,
-    pub(crate) changed: Timespec,
 }
 
 impl AttributeCell {
@@ -35,6 +34,7 @@ impl AttributeCell {
     pub fn new(attributes: &Attributes) -> Self {
         Self {
             words: SeqWords::new(encode(attributes)),
+            accessed_until_secs: AtomicI64::new(accessed_until_secs(attributes)),
             block_size: attributes.block_size,
             device: attributes.device,
             acls: AclCache::default(),
@@ -44,6 +44,8 @@ impl AttributeCell {
     /// Publishes changed attributes. The caller holds off other writers.
     pub fn store(&self, attributes: &Attributes) {
         self.words.write(encode(attributes));
+        self.accessed_until_secs
+            .store(accessed_until_secs(attributes), Ordering::Relaxed);
     }
 
     /// Drops cached ACLs, which may have changed; the next reader reads them again.
@@ -86,14 +88,10 @@ impl AttributeCell {
         }
     }
 
+    /// Returns whether relatime leaves the access time as it is. Linux: `relatime_need_update`.
     #[inline]
-    pub(crate) fn times(&self) -> Times {
-        let [accessed, modified, changed, _, nanos, more_nanos] = self.words.read::<4, 6>();
-        Times {
-            accessed: Timespec::new(accessed as i64, nanos as u32),
-            modified: Timespec::new(modified as i64, high(nanos)),
-            changed: Timespec::new(changed as i64, more_nanos as u32),
-        }
+    pub(crate) fn is_accessed_current(&self, now_secs: i64) -> bool {
+        now_secs < self.accessed_until_secs.load(Ordering::Relaxed)
     }
 
     /// Returns mode, owner and group.
@@ -101,6 +99,16 @@ impl AttributeCell {
     pub(crate) fn permission(&self) -> (u16, u32, u32) {
         let [kind, owners] = self.words.read::<0, 2>();
         (kind as u16, owners as u32, high(owners))
+    }
+}
+
+/// Returns the second from which on relatime updates the access time.
+fn accessed_until_secs(attributes: &Attributes) -> i64 {
+    let accessed = attributes.accessed;
+    if accessed > attributes.modified && accessed > attributes.changed {
+        accessed.secs.saturating_add(ACCESSED_AGE_MAX_SECS)
+    } else {
+        i64::MIN
     }
 }
 
@@ -166,11 +174,34 @@ mod tests {
         attributes.mode = 0;
         cell.store(&attributes);
         assert_eq!(load(), attributes);
-        let times = cell.times();
-        assert_eq!(
-            (times.accessed, times.modified, times.changed),
-            (time(-5, 1), attributes.modified, attributes.changed)
-        );
         assert_eq!(cell.permission(), (0, u32::MAX, 5));
+    }
+
+    #[test]
+    fn relatime_updates_after_change_and_after_a_day() {
+        let time = |secs, nanos| Timespec::new(secs, nanos);
+        let mut attributes = Attributes {
+            number: InodeNumber(1),
+            file_type: FileType::Regular,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            link_count: 1,
+            size_bytes: 0,
+            blocks_512: 0,
+            block_size: 4096,
+            device: (0, 0),
+            accessed: time(1000, 1),
+            modified: time(1000, 0),
+            changed: time(1000, 0),
+            created: None,
+        };
+        let cell = AttributeCell::new(&attributes);
+        assert!(cell.is_accessed_current(1000));
+        assert!(cell.is_accessed_current(999 + ACCESSED_AGE_MAX_SECS));
+        assert!(!cell.is_accessed_current(1000 + ACCESSED_AGE_MAX_SECS));
+        attributes.changed = attributes.accessed;
+        cell.store(&attributes);
+        assert!(!cell.is_accessed_current(1000), "not later than the change");
     }
 }

@@ -14,11 +14,13 @@
 
 use super::attributes::FileType;
 use super::filesystem::FileSystem;
-use super::inode::Inode;
+use super::inode::{Inode, InodeCommon};
+use super::inode_ref::InodeRef;
 use super::mount_options::MountOptions;
 use super::validity::{AttrValidity, RevalidateTicket};
 use crate::base::rcu::{Pin, RcuCell, Ref, Replaced};
 use crate::base::{Errno, Result};
+use crate::cache::{ObjectCharge, ObjectMemory};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -27,6 +29,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// A name without its directory; short names need no allocation.
 pub(crate) type Name = SmallVec<[u8; 32]>;
 
+/// Returns the bytes of a name outside of the object that has it.
+pub(super) fn name_heap_bytes(name: &Name) -> usize {
+    if name.spilled() { name.capacity() } else { 0 }
+}
+
 /// A name that refers to an inode. Linux: `struct dentry`; here always positive.
 ///
 /// A live dentry with a name is in the cache, so that a directory has one dentry. A child keeps its
@@ -34,7 +41,7 @@ pub(crate) type Name = SmallVec<[u8; 32]>;
 pub(crate) struct Dentry {
     id: u64,
     root_id: u64,
-    inode: Arc<dyn Inode>,
+    inode: InodeRef,
     file_type: FileType,
     position: RwLock<Position>,
     /// The mount that covers it; only the mount table sets it.
@@ -43,6 +50,7 @@ pub(crate) struct Dentry {
     /// How often a lookup found it after an external writer moved it.
     found_count: AtomicU32,
     is_linkable: AtomicBool,
+    charge: ObjectCharge,
 }
 
 /// The position of a dentry in the tree.
@@ -55,8 +63,9 @@ struct Position {
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Dentry {
-    /// Creates the root of a mounted file system.
-    pub(crate) fn new_root(inode: Arc<dyn Inode>) -> Arc<Self> {
+    /// Creates the root of a mounted file system. The dentries below it are charged to `memory`
+    /// too.
+    pub(crate) fn new_root(inode: Arc<dyn Inode>, memory: &Arc<ObjectMemory>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self::build(
             id,
@@ -66,6 +75,7 @@ impl Dentry {
                 parent: None,
                 name: Name::new(),
             },
+            memory,
         ))
     }
 
@@ -87,20 +97,29 @@ impl Dentry {
             parent: Some(parent.clone()),
             name: Name::from_slice(name),
         };
-        Arc::new(Self::build(id, parent.root_id, inode, position))
+        let memory = parent.charge.memory();
+        Arc::new(Self::build(id, parent.root_id, inode, position, memory))
     }
 
-    fn build(id: u64, root_id: u64, inode: Arc<dyn Inode>, position: Position) -> Self {
+    fn build(
+        id: u64,
+        root_id: u64,
+        inode: Arc<dyn Inode>,
+        position: Position,
+        memory: &Arc<ObjectMemory>,
+    ) -> Self {
+        let name_bytes = name_heap_bytes(&position.name);
         Self {
             id,
             root_id,
             file_type: inode.common().file_type,
-            inode,
+            inode: InodeRef::new(inode),
             position: RwLock::new(position),
             mounted: RcuCell::empty(),
             is_deleted: AtomicBool::new(false),
             found_count: AtomicU32::new(0),
             is_linkable: AtomicBool::new(false),
+            charge: memory.charge(size_of::<Self>() + name_bytes),
         }
     }
 
@@ -115,16 +134,25 @@ impl Dentry {
     }
 
     /// Returns the inode that the name refers to.
+    #[inline]
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
-        &self.inode
+        self.inode.inode()
+    }
+
+    /// Returns the part that every inode has, without a virtual call.
+    #[inline]
+    pub(crate) fn common(&self) -> &InodeCommon {
+        self.inode.common()
     }
 
     /// Returns the type of the inode.
+    #[inline]
     pub(crate) fn file_type(&self) -> FileType {
         self.file_type
     }
 
     /// Returns whether the inode is a directory.
+    #[inline]
     pub(crate) fn is_directory(&self) -> bool {
         self.file_type() == FileType::Directory
     }
@@ -147,7 +175,7 @@ impl Dentry {
     /// Returns the validity of the inode; `None` if there are no external writers.
     #[inline]
     pub(super) fn validity(&self) -> Option<&AttrValidity> {
-        self.inode.common().validity.as_ref()
+        self.common().validity.as_ref()
     }
 
     /// Returns a ticket. Called before a name in the directory is looked up or created.
@@ -161,7 +189,7 @@ impl Dentry {
     pub(super) fn delete_if_unlinked(&self) {
         let found_count = self.found_count.load(Ordering::SeqCst);
         let is_unlinked =
-            self.inode.revalidate().is_err() || self.inode.attributes().link_count == 0;
+            self.inode().revalidate().is_err() || self.common().attributes().link_count == 0;
         if is_unlinked {
             self.set_deleted();
             // Another lookup may have found it elsewhere while the backing store answered that it
@@ -262,9 +290,10 @@ impl Mount {
         file_system: Arc<dyn FileSystem>,
         covered: Option<Location>,
         options: MountOptions,
+        memory: &Arc<ObjectMemory>,
     ) -> Self {
         Self {
-            root: Dentry::new_root(file_system.root()),
+            root: Dentry::new_root(file_system.root(), memory),
             file_system,
             covered,
             options,
@@ -305,6 +334,7 @@ impl Mount {
         self.is_leaving.store(is_leaving, Ordering::Release);
     }
 
+    #[inline]
     pub(crate) fn options(&self) -> &MountOptions {
         &self.options
     }
@@ -351,6 +381,7 @@ pub(crate) struct Location {
 }
 
 impl Location {
+    #[inline]
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
         self.dentry.inode()
     }
@@ -373,8 +404,8 @@ impl<'p> LocationRef<'p> {
     }
 
     #[inline]
-    pub(crate) fn inode(self) -> &'p Arc<dyn Inode> {
-        self.dentry.value().inode()
+    pub(crate) fn common(self) -> &'p InodeCommon {
+        self.dentry.value().common()
     }
 
     #[inline]

@@ -16,14 +16,16 @@
 //! every reader that found the node unmarked holds its own reference or has finished. If the
 //! cache's reference is then the only one, the dentry is evicted.
 
-use super::dentry::{Dentry, Name};
+use super::dentry::{Dentry, Name, name_heap_bytes};
 use super::inode::Inode;
 use super::validity::{AttrValidity, NameValidity, RevalidateTicket};
 use crate::base::rcu::{self, Grace, Over, Pin, RcuCell, Ref, Replaced};
 use crate::base::sync::{Mutex, MutexGuard};
+use crate::cache::{ObjectCharge, ObjectMemory};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,7 +36,13 @@ const LEAVING_MAX: usize = 32;
 /// Number of buckets examined for each new name; if none can be evicted, the shard grows by one.
 const STEPS_MAX: usize = 32;
 
-/// Positive and negative names, bounded in number, evicted by second chance.
+/// Least and most buckets of a shard. The hand must meet names: few of them need few buckets.
+const BUCKETS: RangeInclusive<usize> = 64..=2048;
+/// Bytes of a name and its inode, at least.
+const NAME_BYTES_MIN: u64 = 1024;
+
+/// Positive and negative names, bounded in number and by the memory of all names and inodes,
+/// evicted by second chance.
 ///
 /// Changes to the names of a directory hold its inode lock exclusively; adding the result of a
 /// lookup holds it shared.
@@ -43,6 +51,7 @@ pub(crate) struct DentryCache {
     hasher: RandomState,
     /// Maximum number of names in a shard, unless more are in use.
     shard_capacity: usize,
+    memory: Arc<ObjectMemory>,
     /// Orders moves, so that no move sees another one half done.
     moving: Mutex<()>,
 }
@@ -78,6 +87,7 @@ struct Node {
     is_leaving: AtomicBool,
     /// Whether the node has left its chain, and no longer describes the name.
     is_dead: AtomicBool,
+    _charge: ObjectCharge,
 }
 
 /// The state of a name in the cache.
@@ -137,14 +147,21 @@ impl Drop for RemovedDentries {
 }
 
 impl DentryCache {
-    /// Creates a cache of about `capacity` names; holds more only while they are in use.
-    pub(crate) fn new(capacity: usize) -> Self {
+    /// Creates a cache of about `capacity` names, fewer if `memory` is over its limit; holds more
+    /// only while they are in use.
+    pub(crate) fn new(capacity: usize, memory: Arc<ObjectMemory>) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             hasher: RandomState::default(),
             shard_capacity: (capacity / SHARDS).max(1),
+            memory,
             moving: Mutex::new(()),
         }
+    }
+
+    /// Returns the memory that names are charged to.
+    pub(super) fn memory(&self) -> &Arc<ObjectMemory> {
+        &self.memory
     }
 
     /// Looks up `name` in `parent` without waiting.
@@ -319,6 +336,7 @@ impl DentryCache {
         dentry: &Arc<Dentry>,
         (new_parent, new_name): (&Arc<Dentry>, &[u8]),
         replaced: Option<&Dentry>,
+        left: Option<Arc<Dentry>>,
     ) -> RemovedDentries {
         let _moving = self.moving.lock();
         if let Some(replaced) = replaced {
@@ -332,7 +350,7 @@ impl DentryCache {
         }
         // The new name first: a lookup of a replaced name always finds one inode or the other.
         let removed = self.set(new_parent, new_name, Some(dentry.clone()));
-        removed.and(self.set(old_parent, old_name, None))
+        removed.and(self.set(old_parent, old_name, left))
     }
 
     /// Exchanges the positions of two dentries.
@@ -350,7 +368,8 @@ impl DentryCache {
         removed.and(self.set(first_parent, first_name, Some(second.clone())))
     }
 
-    /// Removes every name of the file system whose root is `root`; none is in use any more.
+    /// Removes every name of the file system whose root is `root`; none is in use any more. Removes
+    /// all names that do not exist, too: they may have been its own.
     pub(crate) fn forget_tree(&self, root: &Dentry) -> RemovedDentries {
         let mut removed = RemovedDentries::default();
         for shard in &self.shards {
@@ -363,9 +382,12 @@ impl DentryCache {
                     node.value()
                         .dentry
                         .load(pin)
-                        .is_some_and(|dentry| dentry.root_id() == root.root_id())
+                        .is_none_or(|dentry| dentry.root_id() == root.root_id())
                 });
             }
+            // Else a batch of removed names would stay in memory until the next one.
+            let is_in_use = |node: &mut Arc<Node>| !node.is_dead.load(Ordering::Relaxed);
+            state.leaving.retain(is_in_use);
         }
         removed
     }
@@ -399,24 +421,35 @@ impl DentryCache {
             node.value().validate(parent, ticket);
             return removed;
         }
-        if state.count >= self.shard_capacity {
-            shard.make_room(&mut state, self.shard_capacity, &mut removed);
+        let is_full = |count| count >= self.shard_capacity || self.memory.is_over_limit();
+        if is_full(state.count) {
+            shard.make_room(&mut state, is_full, &mut removed);
         }
+        let name = Name::from_slice(name);
+        let charge = self
+            .memory
+            .charge(size_of::<Node>() + name_heap_bytes(&name));
         let node = Node {
             hash,
             parent: parent.id(),
-            name: Name::from_slice(name),
+            name,
             dentry: dentry.map_or(RcuCell::empty(), RcuCell::new),
             validity: NameValidity::default(),
             next: RcuCell::empty(),
             is_referenced: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
+            _charge: charge,
         };
         node.validate(parent, ticket);
         let buckets = shard.buckets.get_or_init(|| {
-            let count = (self.shard_capacity / 2).next_power_of_two();
-            (0..count).map(|_| RcuCell::empty()).collect()
+            let names_max = self.memory.limit_bytes() / NAME_BYTES_MIN / SHARDS as u64;
+            let count = (names_max as usize)
+                .clamp(*BUCKETS.start(), *BUCKETS.end())
+                .min((self.shard_capacity / 2).max(1));
+            (0..count.next_power_of_two())
+                .map(|_| RcuCell::empty())
+                .collect()
         });
         let pin = rcu::pin();
         let mut end = &buckets[hash as usize & (buckets.len() - 1)];
@@ -539,7 +572,12 @@ impl Shard {
     /// Evicts by second chance: names that are unused and were not looked up since the hand last
     /// passed. Negative names leave at once; names with a dentry leave after a grace period, with
     /// the next batch.
-    fn make_room(&self, state: &mut ShardState, capacity: usize, removed: &mut RemovedDentries) {
+    fn make_room(
+        &self,
+        state: &mut ShardState,
+        is_full: impl Fn(usize) -> bool,
+        removed: &mut RemovedDentries,
+    ) {
         if let Some(grace) = state.grace {
             let Some(over) = grace.over() else { return };
             state.grace = None;
@@ -548,10 +586,10 @@ impl Shard {
         let Some(buckets) = self.buckets.get() else {
             return;
         };
-        let batch = (capacity / 8).clamp(1, LEAVING_MAX);
+        let batch = (state.count / 8).clamp(1, LEAVING_MAX);
         let mut leaving = SmallVec::new();
         for _ in 0..STEPS_MAX.min(2 * buckets.len()) {
-            if state.count < capacity || leaving.len() >= batch {
+            if !is_full(state.count) || leaving.len() >= batch {
                 break;
             }
             state.hand = (state.hand + 1) % buckets.len();

@@ -24,7 +24,8 @@ impl Context<'_> {
         })
     }
 
-    /// Creates a file, device node, pipe or socket: mknodat(2).
+    /// Creates a file, device node, pipe or socket: mknodat(2). Any caller may create a whiteout,
+    /// the character device 0:0.
     pub(crate) fn mknod(
         &self,
         start: &Location,
@@ -42,7 +43,8 @@ impl Context<'_> {
         let device = if is_device { device } else { (0, 0) };
         let mode = mode & 0o7777;
         self.create_name(start, path, file_type, None, |directory, name| {
-            if is_device && !self.credentials.is_root() {
+            let is_whiteout = file_type == FileType::CharacterDevice && device == (0, 0);
+            if is_device && !is_whiteout && !self.credentials.is_root() {
                 return Err(Errno::PERM.into());
             }
             let mut init = self.inode_init(directory, file_type, mode)?;
@@ -87,7 +89,7 @@ impl Context<'_> {
                     return Err(Errno::PERM.into());
                 }
                 let _lock = inode.common().lock.write();
-                if inode.attributes().link_count == 0 && !source.dentry.is_linkable() {
+                if inode.common().attributes().link_count == 0 && !source.dentry.is_linkable() {
                     return Err(Errno::NOENT.into());
                 }
                 directory.link(self.credentials, name, inode)?;

@@ -12,6 +12,7 @@ use super::inode::{
 use super::open_flags::OpenFlags;
 use super::permission::mode_after_write;
 use super::revalidate::revalidate;
+use crate::base::rcu::Pin;
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, WriteSource};
 use parking_lot::{Mutex, MutexGuard};
@@ -116,6 +117,7 @@ impl OpenFile {
         self.flags
     }
 
+    #[inline]
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
         self.location().inode()
     }
@@ -130,8 +132,9 @@ impl OpenFile {
         is_written.then(|| self.inode())
     }
 
-    fn common(&self) -> &InodeCommon {
-        self.inode().common()
+    #[inline]
+    pub(crate) fn common(&self) -> &InodeCommon {
+        self.location().dentry.common()
     }
 
     /// Fails with EBADF for `O_PATH` descriptors.
@@ -184,33 +187,44 @@ impl OpenFile {
 
     /// Reads bytes that are all in memory, if the access time need not change: read(2), pread(2).
     /// Returns `None` if the read must wait or fails; then [`OpenFile::read`] does it.
-    #[inline]
-    pub(crate) fn read_nowait(&self, start: Start, buf: &mut [u8]) -> Option<usize> {
-        let Location { mount, dentry } = self.location();
-        let inode = &**dentry.inode();
-        let mapping = inode.common().mapping.as_ref()?;
-        if !self.flags.is_readable() || buf.len() > TRANSFER_MAX {
+    #[inline(always)]
+    pub(crate) fn read_nowait(&self, start: Start, buf: &mut [u8], pin: &Pin) -> Option<usize> {
+        let mapping = self.readable_mapping_nowait()?;
+        if buf.len() > TRANSFER_MAX {
             return None;
         }
-        if !self.flags.contains(OpenFlags::NOATIME) && !is_access_time_current(mount, inode) {
-            return None;
-        }
-        let read = |offset, buf: &mut [u8]| match &inode.common().validity {
-            Some(validity) if !validity.is_data_valid() => {
-                inode.file_operations()?.read_nowait(offset, buf)
-            }
-            _ => mapping.read_cached(offset, buf),
+        let mut position = match start {
+            Start::Position => Some(self.position.try_lock()?),
+            Start::Offset(_) => None,
         };
-        match start {
-            Start::Position => {
-                let mut position = self.position.try_lock()?;
-                let count = read(*position, buf)?;
-                *position += count as u64;
-                Some(count)
+        let offset = match (start, &position) {
+            (_, Some(position)) => **position,
+            (Start::Offset(offset), _) if offset <= OFFSET_MAX => offset,
+            _ => return None,
+        };
+        let count = match &self.common().validity {
+            Some(validity) if !validity.is_data_valid() => {
+                let file = self.inode().file_operations()?;
+                file.read_nowait(offset, buf)?
             }
-            Start::Offset(offset) if offset > OFFSET_MAX => None,
-            Start::Offset(offset) => read(offset, buf),
+            _ => mapping.read_cached(offset, buf, pin)?,
+        };
+        if let Some(position) = &mut position {
+            **position += count as u64;
         }
+        Some(count)
+    }
+
+    /// Returns the mapping, if the file is open for reading and a read leaves the access time as it
+    /// is.
+    #[inline]
+    pub(super) fn readable_mapping_nowait(&self) -> Option<&Mapping> {
+        let Location { mount, dentry } = self.location();
+        let common = dentry.common();
+        let mapping = common.mapping.as_ref()?;
+        let is_readable = self.flags.is_readable()
+            && (self.flags.contains(OpenFlags::NOATIME) || is_access_time_current(mount, common));
+        is_readable.then_some(mapping)
     }
 
     /// Reads bytes: read(2), pread(2).
@@ -479,6 +493,17 @@ impl OpenFile {
         self.file_system().sync()
     }
 
+    /// Discards free space of the whole file system. Linux: FITRIM.
+    pub(crate) fn trim(
+        &self,
+        caller: &Credentials,
+        range: Range<u64>,
+        len_min: u64,
+    ) -> Result<u64> {
+        self.check_not_path()?;
+        trim(self.location(), caller, range, len_min)
+    }
+
     pub(crate) fn file_system(&self) -> &Arc<dyn FileSystem> {
         self.mount().file_system()
     }
@@ -488,6 +513,19 @@ impl OpenFile {
             touch_accessed(self.mount(), &**self.inode());
         }
     }
+}
+
+/// Discards free space of the file system at `location`; only for the superuser.
+pub(crate) fn trim(
+    location: &Location,
+    caller: &Credentials,
+    range: Range<u64>,
+    len_min: u64,
+) -> Result<u64> {
+    if !caller.is_root() {
+        return Err(Errno::PERM.into());
+    }
+    location.mount.file_system().trim(range, len_min)
 }
 
 /// Calls `sink` for each entry of a directory from `cookie` on, until it breaks.

@@ -87,13 +87,10 @@ impl FileTable {
         self.chunks.get(chunk)?.get()?.get(within)
     }
 
-    /// Returns the open file of a descriptor; EBADF if the descriptor is not open.
+    /// Returns the open file of a descriptor; `None` if the descriptor is not open.
     #[inline]
-    pub(crate) fn get<'p>(&self, at: usize, pin: &'p Pin) -> Result<Ref<'p, OpenFile>> {
-        match self.slot(at).and_then(|slot| slot.borrow(pin)) {
-            Some(file) => Ok(file),
-            None => Err(Errno::BADF.into()),
-        }
+    pub(crate) fn get<'p>(&self, at: usize, pin: &'p Pin) -> Option<Ref<'p, OpenFile>> {
+        self.slot(at)?.borrow(pin)
     }
 
     /// Installs an open file under the lowest free descriptor.

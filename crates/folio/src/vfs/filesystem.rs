@@ -2,7 +2,8 @@
 
 use super::change::ChangeListener;
 use super::inode::Inode;
-use crate::base::Result;
+use crate::base::{Errno, Result};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// Sizes and free space of a file system, as statfs(2) reports them.
@@ -52,6 +53,16 @@ pub trait FileSystem: Send + Sync {
     fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
         let _ = listener;
         false
+    }
+
+    /// Discards the runs of at least `len_min` bytes in `range`, in bytes of the device, that no
+    /// file uses; returns how many bytes they have. Linux: FITRIM.
+    ///
+    /// # Errors
+    /// ENOTTY if the file system has no device to discard on.
+    fn trim(&self, range: Range<u64>, len_min: u64) -> Result<u64> {
+        let _ = (range, len_min);
+        Err(Errno::NOTTY.into())
     }
 
     /// Returns warnings for the user that mounted the file system, each a sentence without a full

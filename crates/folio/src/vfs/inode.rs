@@ -16,7 +16,7 @@ use super::attribute_cell::AttributeCell;
 use super::attributes::{AttributeChange, Attributes, FileType, NewInode};
 use super::credentials::Credentials;
 use super::validity::AttrValidity;
-use crate::base::{Errno, InodeNumber, Result};
+use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result};
 use crate::cache::{Borrowed, Mapping, WriteSource};
 use bitflags::bitflags;
 use parking_lot::RwLock;
@@ -46,6 +46,9 @@ bitflags! {
         const NOREPLACE = 1;
         /// Exchange the two names.
         const EXCHANGE = 2;
+        /// Leave a whiteout at the old name: a character device 0:0, which hides the name in a
+        /// lower layer of overlayfs.
+        const WHITEOUT = 4;
     }
 
     /// Flags of setxattr(2).
@@ -71,6 +74,8 @@ pub struct RenameRequest<'a> {
     pub new_name: &'a [u8],
     /// The inode that the new name refers to before the call, if it exists.
     pub replaced: Option<&'a Arc<dyn Inode>>,
+    /// The whiteout that takes the old name, with `WHITEOUT`.
+    pub whiteout: Option<&'a NewInode<'a>>,
     /// The flags.
     pub flags: RenameFlags,
 }
@@ -155,7 +160,8 @@ pub struct InodeCommon {
     pub lock: RwLock<()>,
     /// The page cache of a regular file's data; `None` for other types.
     pub mapping: Option<Mapping>,
-    /// The result of [`Inode::attributes`], except for the size of a file with a mapping.
+    /// The attributes, except for what the mapping has: the size, and without a store the number
+    /// of pages.
     pub attributes: AttributeCell,
     /// How long attributes, data and names are valid without asking the backing store; `None` if
     /// the file system has no external writers.
@@ -174,6 +180,19 @@ impl InodeCommon {
             attributes: AttributeCell::new(attributes),
             validity: None,
         }
+    }
+
+    /// Returns the attributes as published last. Takes no lock and does not block.
+    #[inline]
+    pub fn attributes(&self) -> Attributes {
+        let mut attributes = self.attributes.load(self.number, self.file_type);
+        if let Some(mapping) = &self.mapping {
+            attributes.size_bytes = mapping.size_bytes();
+            if !mapping.has_store() {
+                attributes.blocks_512 = mapping.page_count() * (PAGE_SIZE as u64 / 512);
+            }
+        }
+        attributes
     }
 
     /// Returns whether attributes may be used without asking the backing store.
@@ -200,16 +219,6 @@ pub trait Inode: Send + Sync {
     /// operations has a mapping.
     fn file_operations(&self) -> Option<&dyn FileOperations> {
         None
-    }
-
-    /// Returns the attributes. Takes no lock and does not block.
-    fn attributes(&self) -> Attributes {
-        let common = self.common();
-        let mut attributes = common.attributes.load(common.number, common.file_type);
-        if let Some(mapping) = &common.mapping {
-            attributes.size_bytes = mapping.size_bytes();
-        }
-        attributes
     }
 
     /// Asks the backing store whether external writers changed attributes or data, publishes the
@@ -270,8 +279,9 @@ pub trait Inode: Send + Sync {
     }
 
     /// Moves a name from this directory to `new_parent`, replacing the inode that has the new name;
-    /// with [`RenameFlags::EXCHANGE`] exchanges the two. The VFS has checked types and loops. A
-    /// directory to be replaced must be empty (ENOTEMPTY).
+    /// with [`RenameFlags::EXCHANGE`] exchanges the two, with [`RenameFlags::WHITEOUT`] creates
+    /// [`RenameRequest::whiteout`] at the old name, both in one transaction. The VFS has checked
+    /// types and loops. A directory to be replaced must be empty (ENOTEMPTY).
     fn rename(&self, caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
         let _ = (caller, request);
         Err(Errno::NOTDIR.into())
@@ -385,6 +395,10 @@ pub trait FileOperations: Inode {
     fn host_file(&self) -> Option<Result<OwnedFd>> {
         None
     }
+
+    /// Keeps the data in reach for as long as the inode is in memory, whatever external writers do
+    /// to its names. Best effort: without free descriptors it does nothing.
+    fn hold(&self) {}
 
     /// Reads bytes at `offset` without waiting, although the cached data is not valid; `None` if
     /// the read must wait. Called without the inode lock. Linux: `IOCB_NOWAIT`.

@@ -65,7 +65,12 @@ impl Context<'_> {
                 }
             }
         }
-        let (gid, mode) = new_owner(&directory.attributes(), self.credentials, file_type, mode);
+        let (gid, mode) = new_owner(
+            &directory.common().attributes(),
+            self.credentials,
+            file_type,
+            mode,
+        );
         let uid = self.credentials.uid;
         let new = NewInode {
             file_type,

@@ -6,7 +6,7 @@
 //!   rcu_walk.rs  path -> LocationRef under a pin    open.rs directory_ops.rs rename.rs  change names
 //!      | fallback                                   setattr.rs xattr.rs inode_init.rs   change inodes
 //!   walk.rs      path -> Location                   permission.rs acl.rs credentials.rs access
-//!      v                                            file.rs copy.rs advice.rs           open files
+//!      v                                            file.rs read_batch.rs copy.rs advice.rs  open files
 //!   vfs.rs          mount table                     file_table.rs  descriptor -> open file
 //!   dentry_cache.rs names in memory                   |
 //!   dentry.rs       dentry, mount, location           |
@@ -71,11 +71,13 @@ mod file_table;
 mod filesystem;
 mod inode;
 mod inode_init;
+mod inode_ref;
 mod mount_options;
 mod open;
 mod open_flags;
 mod permission;
 mod rcu_walk;
+mod read_batch;
 mod rename;
 mod revalidate;
 mod setattr;
@@ -102,7 +104,7 @@ pub use change::{Change, ChangeListener};
 pub(crate) use copy::{copy, copy_range};
 pub use credentials::Credentials;
 pub(crate) use dentry::{Location, LocationRef};
-pub(crate) use file::{OpenFile, Seek, Start, read_directory};
+pub(crate) use file::{OpenFile, Seek, Start, read_directory, trim};
 pub(crate) use file_table::FileTable;
 pub use filesystem::{FileSystem, FileSystemStatistics};
 pub use inode::{
@@ -114,7 +116,8 @@ pub use mount_options::{AccessTime, MountOptions};
 pub(crate) use open_flags::LastLink;
 pub use open_flags::OpenFlags;
 pub(crate) use rcu_walk::RcuWalk;
-pub(crate) use revalidate::{attributes, cached_attributes};
+pub use read_batch::ReadAt;
+pub(crate) use revalidate::attributes;
 pub use validity::{AttrValidity, FOREVER_NS, RevalidateTicket};
 pub(crate) use vfs::Vfs;
 pub(crate) use walk::Context;

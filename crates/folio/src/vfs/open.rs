@@ -152,7 +152,9 @@ impl Context<'_> {
             _ => {}
         }
         check_access_on(&location.mount, inode, self.credentials, access)?;
-        if flags.contains(OpenFlags::NOATIME) && !self.credentials.is_owner(&inode.attributes()) {
+        if flags.contains(OpenFlags::NOATIME)
+            && !self.credentials.is_owner(&inode.common().attributes())
+        {
             return Err(Errno::PERM.into());
         }
         match file_type {

@@ -4,7 +4,7 @@ use super::acl::{Acl, AclKind};
 use super::attributes::{Attributes, FileType};
 use super::credentials::{Access, Credentials};
 use super::dentry::Mount;
-use super::inode::Inode;
+use super::inode::{Inode, InodeCommon};
 use super::revalidate::revalidate;
 use crate::base::{Errno, Result};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) fn check_access(inode: &dyn Inode, caller: &Credentials, want: Access
         return Ok(());
     }
     revalidate(inode)?;
-    let is_allowed = match decide(inode, caller, want) {
+    let is_allowed = match decide(inode.common(), caller, want) {
         Decision::ByMode(is_allowed) => is_allowed,
         Decision::ByAcl { otherwise, gid } => match acl_of(inode, AclKind::Access)? {
             Some(acl) => acl.permits(caller, gid, want),
@@ -42,14 +42,13 @@ pub(crate) fn check_access(inode: &dyn Inode, caller: &Credentials, want: Access
 /// Returns whether [`check_access`] succeeds; false also if that is not known without waiting.
 #[inline]
 pub(crate) fn is_access_granted_nowait(
-    inode: &dyn Inode,
+    common: &InodeCommon,
     caller: &Credentials,
     want: Access,
 ) -> bool {
-    let is_directory = inode.common().file_type == FileType::Directory;
+    let is_directory = common.file_type == FileType::Directory;
     (caller.is_root() && (is_directory || !want.contains(Access::EXECUTE)))
-        || (inode.common().is_valid()
-            && matches!(decide(inode, caller, want), Decision::ByMode(true)))
+        || (common.is_valid() && matches!(decide(common, caller, want), Decision::ByMode(true)))
 }
 
 /// The source of an access decision.
@@ -61,8 +60,7 @@ enum Decision {
 }
 
 #[inline]
-fn decide(inode: &dyn Inode, caller: &Credentials, want: Access) -> Decision {
-    let common = inode.common();
+fn decide(common: &InodeCommon, caller: &Credentials, want: Access) -> Decision {
     let (mode, uid, gid) = common.attributes.permission();
     let grants = |digit: u16| Access::from_bits_truncate(digit & 7).contains(want);
     if caller.is_root() {
@@ -130,10 +128,10 @@ pub(crate) fn check_sticky(
     if caller.is_root() {
         return Ok(());
     }
-    let directory = directory.attributes();
+    let directory = directory.common().attributes();
     let is_forbidden = directory.mode & STICKY != 0
         && caller.uid != directory.uid
-        && caller.uid != victim.attributes().uid;
+        && caller.uid != victim.common().attributes().uid;
     if is_forbidden {
         Err(Errno::PERM.into())
     } else {
@@ -156,7 +154,7 @@ pub(crate) fn mode_after_write(inode: &dyn Inode, caller: &Credentials) -> Optio
     if caller.is_root() {
         return None;
     }
-    let attributes = inode.attributes();
+    let attributes = inode.common().attributes();
     let drop = attributes.mode & SET_UID | set_gid_to_drop(&attributes, caller);
     (drop != 0).then_some(attributes.mode & !drop)
 }

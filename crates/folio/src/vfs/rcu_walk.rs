@@ -24,25 +24,24 @@ pub(crate) enum RcuWalk<'p> {
     Unknown,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// Walks along `path`, from `start` if it is relative. Does not wait.
     #[inline]
     pub(crate) fn rcu_walk<'p>(
-        &'p self,
+        &self,
         start: LocationRef<'p>,
         path: &[u8],
         last_link: LastLink,
         pin: &'p Pin,
-    ) -> RcuWalk<'p> {
+    ) -> RcuWalk<'p>
+    where
+        'a: 'p,
+    {
         let Some(first) = path.first().filter(|_| path.len() < PATH_MAX) else {
             return RcuWalk::Unknown;
         };
-        let start = if *first == b'/' {
-            self.vfs.find_root(pin)
-        } else {
-            Some(start)
-        };
-        let Some(mut at) = start else {
+        let root = (*first == b'/').then(|| self.vfs.find_root(pin));
+        let Some(mut at) = root.unwrap_or(Some(start)) else {
             return RcuWalk::Unknown;
         };
         let mut rest = path;
@@ -57,7 +56,7 @@ impl Context<'_> {
             if rest.is_empty() {
                 return RcuWalk::Found(at);
             }
-            if !is_access_granted_nowait(&**directory.inode(), self.credentials, Access::EXECUTE) {
+            if !is_access_granted_nowait(directory.common(), self.credentials, Access::EXECUTE) {
                 return RcuWalk::Unknown;
             }
             let len = rest

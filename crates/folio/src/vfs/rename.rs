@@ -29,7 +29,8 @@ impl Context<'_> {
         (new_start, new_path): (&Location, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags.contains(RenameFlags::EXCHANGE | RenameFlags::NOREPLACE) {
+        let conflicting = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
+        if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(conflicting) {
             return Err(Errno::INVAL.into());
         }
         let mut old_walk = Walk::new(self, old_start, old_path)?;
@@ -97,6 +98,12 @@ impl Context<'_> {
             return Ok(());
         }
         self.check_rename_permission(old, new, &source, target.as_ref(), flags)?;
+        let whiteout = if flags.contains(RenameFlags::WHITEOUT) {
+            let directory = &**old.parent.inode();
+            Some(self.inode_init(directory, FileType::CharacterDevice, 0)?)
+        } else {
+            None
+        };
         let removed = {
             let _moved = lock_moved(
                 &source,
@@ -113,16 +120,22 @@ impl Context<'_> {
                 new_parent: new.parent.inode(),
                 new_name: new.name,
                 replaced: target.as_ref().map(|target| target.inode()),
+                whiteout: whiteout.as_ref().map(|init| &init.new),
                 flags,
             };
             old.parent.inode().rename(self.credentials, &request)?;
+            let left = match &whiteout {
+                Some(_) => old.parent.inode().lookup(old.name)?,
+                None => None,
+            };
+            let left = left.map(|inode| Dentry::new_child(old.parent, old.name, inode));
             let dentries = &self.vfs.dentries;
             let (from, to) = ((old.parent, old.name), (new.parent, new.name));
             match &target {
                 Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
                     dentries.exchange(from, &source, to, target)
                 }
-                _ => dentries.rename(from, &source, to, target.as_deref()),
+                _ => dentries.rename(from, &source, to, target.as_deref(), left),
             }
         };
         drop(locks);

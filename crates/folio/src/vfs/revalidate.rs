@@ -14,14 +14,8 @@ pub(crate) fn revalidate(inode: &dyn Inode) -> Result<()> {
     }
 }
 
-/// Returns the attributes, if they are valid without asking the backing store.
-#[inline]
-pub(crate) fn cached_attributes(inode: &dyn Inode) -> Option<Attributes> {
-    inode.common().is_valid().then(|| inode.attributes())
-}
-
 /// Returns the attributes.
 pub(crate) fn attributes(inode: &dyn Inode) -> Result<Attributes> {
     revalidate(inode)?;
-    Ok(inode.attributes())
+    Ok(inode.common().attributes())
 }

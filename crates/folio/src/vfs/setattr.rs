@@ -24,7 +24,7 @@ impl Context<'_> {
         let mut mode = mode & 0o7777;
         // The superuser passes every check, so the attributes need not be read.
         if !self.credentials.is_root() {
-            let attributes = inode.attributes();
+            let attributes = inode.common().attributes();
             if !self.credentials.is_owner(&attributes) {
                 return Err(Errno::PERM.into());
             }
@@ -54,7 +54,7 @@ impl Context<'_> {
         let inode = &**location.inode();
         revalidate(inode)?;
         let lock = inode.common().lock.write();
-        let attributes = inode.attributes();
+        let attributes = inode.common().attributes();
         let caller = self.credentials;
         if !caller.is_root() {
             let is_owner = caller.uid == attributes.uid;
@@ -102,7 +102,7 @@ impl Context<'_> {
         let inode = &**location.inode();
         revalidate(inode)?;
         let lock = inode.common().lock.write();
-        if !self.credentials.is_root() && !self.credentials.is_owner(&inode.attributes()) {
+        if !self.credentials.is_root() && !self.credentials.is_owner(&inode.common().attributes()) {
             if (accessed, modified) != (Some(SetTime::Now), Some(SetTime::Now)) {
                 return Err(Errno::PERM.into());
             }

@@ -8,6 +8,7 @@ use super::{
     MountOptions, NewInode, OpenFlags, Vfs,
 };
 use crate::base::{Errno, InodeNumber, Result, Timespec, rcu};
+use crate::cache::{CacheOptions, ObjectMemory, PageCache};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -166,11 +167,15 @@ fn child(
     }
 }
 
+fn memory() -> Arc<ObjectMemory> {
+    PageCache::new(CacheOptions::default()).objects().clone()
+}
+
 #[test]
 fn dentry_cache_is_bounded_and_keeps_used_names() {
     let alive = Arc::new(AtomicUsize::new(0));
-    let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
-    let cache = DentryCache::new(64);
+    let root = Dentry::new_root(Counted::new(&alive, FileType::Directory), &memory());
+    let cache = DentryCache::new(64, memory());
     let used: Vec<_> = (0..50)
         .map(|number| child(&cache, &root, &name_of(number), &alive))
         .collect();
@@ -192,8 +197,8 @@ fn dentry_cache_is_bounded_and_keeps_used_names() {
 #[test]
 fn name_has_one_dentry_during_evictions() {
     let alive = Arc::new(AtomicUsize::new(0));
-    let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
-    let cache = DentryCache::new(64);
+    let root = Dentry::new_root(Counted::new(&alive, FileType::Directory), &memory());
+    let cache = DentryCache::new(64, memory());
     std::thread::scope(|scope| {
         for seed in 1..=4_u64 {
             let (cache, root, alive) = (&cache, &root, &alive);
@@ -221,8 +226,8 @@ fn name_has_one_dentry_during_evictions() {
 #[test]
 fn dentry_found_before_eviction_stays() {
     let alive = Arc::new(AtomicUsize::new(0));
-    let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
-    let cache = DentryCache::new(64);
+    let root = Dentry::new_root(Counted::new(&alive, FileType::Directory), &memory());
+    let cache = DentryCache::new(64, memory());
     child(&cache, &root, b"wanted", &alive);
     let fill = |numbers: std::ops::Range<u64>| {
         for number in numbers {
@@ -311,7 +316,7 @@ fn unlink(vfs: &Vfs, start: &Location, name: &[u8]) -> Result<()> {
 fn unlinked_inode_is_freed_with_last_file() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Arc::new(OneDirectory(Counted::new(&alive, FileType::Directory)));
-    let vfs = Vfs::new(root, MountOptions::default());
+    let vfs = Vfs::new(root, MountOptions::default(), memory());
     let start = vfs.root();
     let (table, other) = (vfs.open_table(), vfs.open_table());
     let count = || alive.load(Ordering::Relaxed);
@@ -341,7 +346,7 @@ fn unlinked_inode_is_freed_with_last_file() {
 fn open_file_lives_as_long_as_its_readers() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Arc::new(OneDirectory(Counted::new(&alive, FileType::Directory)));
-    let vfs = Vfs::new(root, MountOptions::default());
+    let vfs = Vfs::new(root, MountOptions::default(), memory());
     let start = vfs.root();
     let table = vfs.open_table();
     let is_done = AtomicBool::new(false);
@@ -351,7 +356,7 @@ fn open_file_lives_as_long_as_its_readers() {
                 while !is_done.load(Ordering::Relaxed) {
                     for at in 0..8 {
                         let pin = rcu::pin();
-                        let Ok(file) = table.get(at, &pin) else {
+                        let Some(file) = table.get(at, &pin) else {
                             continue;
                         };
                         let inode = file
@@ -488,6 +493,7 @@ fn shared_tree(ttl_ns: u64) -> (Arc<SharedInode>, Vfs) {
     let vfs = Vfs::new(
         Arc::new(OneDirectory(root.clone())),
         MountOptions::default(),
+        memory(),
     );
     (root, vfs)
 }

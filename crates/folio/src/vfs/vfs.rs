@@ -5,8 +5,10 @@ use super::dentry_cache::{DentryCache, RemovedDentries};
 use super::file_table::FileTable;
 use super::filesystem::FileSystem;
 use super::mount_options::MountOptions;
-use crate::base::rcu::{Grace, Pin, Ref};
+use crate::base::rcu::{self, Grace, Pin, Ref};
+use crate::base::unwind::catch_panic;
 use crate::base::{Errno, Error, Result};
+use crate::cache::ObjectMemory;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -29,11 +31,15 @@ pub(crate) struct Vfs {
 const DENTRIES_MAX: usize = 1 << 18;
 
 impl Vfs {
-    /// Creates a tree whose root is `file_system`.
-    pub(crate) fn new(file_system: Arc<dyn FileSystem>, options: MountOptions) -> Self {
+    /// Creates a tree whose root is `file_system`. Names are charged to `memory`.
+    pub(crate) fn new(
+        file_system: Arc<dyn FileSystem>,
+        options: MountOptions,
+        memory: Arc<ObjectMemory>,
+    ) -> Self {
         Self {
-            dentries: DentryCache::new(DENTRIES_MAX),
-            root: Arc::new(Mount::new(file_system, None, options)),
+            root: Arc::new(Mount::new(file_system, None, options, &memory)),
+            dentries: DentryCache::new(DENTRIES_MAX, memory),
             mounts: RwLock::new(HashMap::new()),
             tables: Mutex::default(),
         }
@@ -162,7 +168,12 @@ impl Vfs {
             ));
         }
         let dentry = target.dentry.clone();
-        let mount = Arc::new(Mount::new(file_system, Some(target), options));
+        let mount = Arc::new(Mount::new(
+            file_system,
+            Some(target),
+            options,
+            self.dentries.memory(),
+        ));
         mounts.insert(id, mount.clone());
         let previous = dentry.set_mounted(Some(mount));
         debug_assert!(previous.is_none(), "not a mountpoint yet");
@@ -238,21 +249,22 @@ impl Vfs {
     pub(crate) fn halt(&self) -> Result<()> {
         let mut result = Ok(());
         for file_system in self.mounted() {
-            result = result.and(file_system.unmount());
+            result = result.and(end(&*file_system));
         }
-        result.and(self.root.file_system().unmount())
+        result.and(end(&**self.root.file_system()))
     }
 
     fn finish(&self, mount: &Mount) -> Result<()> {
         drop(self.dentries.forget_tree(&mount.root));
-        mount.file_system().unmount()
+        rcu::barrier();
+        end(&**mount.file_system())
     }
 
     /// Makes everything durable. Continues after an error, and returns the first.
     pub(crate) fn sync(&self) -> Result<()> {
         let mut result = self.root.file_system().sync();
         for file_system in self.mounted() {
-            result = result.and(file_system.sync());
+            result = result.and(catch_panic("the file system", || file_system.sync()));
         }
         result
     }
@@ -265,4 +277,9 @@ impl Vfs {
             .map(|mount| mount.file_system().clone())
             .collect()
     }
+}
+
+/// Ends a file system. A panic of one must not keep the next from its end.
+fn end(file_system: &dyn FileSystem) -> Result<()> {
+    catch_panic("the file system", || file_system.unmount())
 }

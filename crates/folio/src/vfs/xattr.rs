@@ -115,7 +115,7 @@ impl Context<'_> {
     /// Clears the setgid bit after a new access ACL if the caller is not in the file's group, as
     /// chmod(2) does. Linux: `posix_acl_update_mode`.
     fn drop_set_gid(&self, inode: &dyn Inode) -> Result<()> {
-        let attributes = inode.attributes();
+        let attributes = inode.common().attributes();
         let may_keep = self.credentials.is_root() || self.credentials.is_member(attributes.gid);
         if may_keep || attributes.mode & SET_GID == 0 {
             return Ok(());
@@ -138,7 +138,7 @@ impl Context<'_> {
                     return Err(errno.into());
                 }
                 if !caller.is_root() {
-                    let attributes = inode.attributes();
+                    let attributes = inode.common().attributes();
                     let is_sticky =
                         file_type == FileType::Directory && attributes.mode & STICKY != 0;
                     if is_write && is_sticky && !caller.is_owner(&attributes) {
@@ -167,7 +167,7 @@ impl Context<'_> {
                 if is_write && name == ACL_DEFAULT && file_type != FileType::Directory {
                     return Err(Errno::ACCESS.into());
                 }
-                if is_write && !caller.is_owner(&inode.attributes()) {
+                if is_write && !caller.is_owner(&inode.common().attributes()) {
                     return Err(Errno::PERM.into());
                 }
                 Ok(())

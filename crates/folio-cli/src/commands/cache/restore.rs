@@ -38,7 +38,7 @@ pub(super) fn run(command: &Restore, session: &Session) -> Outcome {
         Failure::new(format!("{}: {}", command.file.display(), io_reason(&error)))
     };
     let (files, saved) = File::open(&command.file).and_then(load).map_err(failed)?;
-    let (warmed, mut report) = command.engine.run(&files, session)?;
+    let (warmed, mut report) = command.engine.run(&files.into(), session)?;
     warmed
         .failures
         .iter()

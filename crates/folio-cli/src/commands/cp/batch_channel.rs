@@ -47,6 +47,8 @@ pub(crate) enum TreeItem {
     Data { offset: u64, data: Range<usize> },
     /// The end of the file, at this size.
     End { size_bytes: u64 },
+    /// The rest of the file cannot be read, so its copy is removed.
+    Incomplete,
     /// Another name of an earlier item.
     Link { name: Vec<u8>, first: LinkId },
     /// A symbolic link.

@@ -131,7 +131,7 @@ pub(crate) fn attributes(stat: &Stat) -> Attributes {
         rustix::fs::FileType::Socket => FileType::Socket,
         _ => FileType::Regular,
     };
-    let time = |secs: i64, nanos: u64| Timespec::new(secs, u32::try_from(nanos).unwrap_or(0));
+    let time = |secs: i64, nanos: i64| Timespec::new(secs, u32::try_from(nanos).unwrap_or(0));
     Attributes {
         number: InodeNumber(stat.st_ino),
         file_type,

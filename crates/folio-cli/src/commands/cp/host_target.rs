@@ -1,32 +1,34 @@
 //! Writes to the host. An image cannot make it write outside the destination: each name is created
 //! in an open directory, and no link below it is followed.
+//!
+//! Owners and modes are set through `std`: it calls libc, where libfakeroot sees the calls. rustix
+//! makes some of these calls directly.
 
 use super::batch_channel::FileMeta;
 use super::host_source::attributes;
 use super::options::CopyOptions;
-use super::target::Target;
+use super::target::{AttributeFailures, Target, mode_words, owner_words};
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timestamps, Uid, XattrFlags};
-use std::cell::Cell;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timestamps, Uid, XattrFlags};
+use std::fs::{File, Permissions};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 /// The host, written as the calling user.
 pub(crate) struct HostTarget {
     options: CopyOptions,
     user: Uid,
-    group: Gid,
+    group: rustix::fs::Gid,
     /// Device and inode numbers of the open images.
     images: Vec<(u64, u64)>,
-    /// Device nodes that were not created, because only root can.
-    pub(crate) devices_refused: Cell<u64>,
-    /// Extended attributes that this user or file system does not support.
-    pub(crate) xattrs_refused: Cell<u64>,
 }
 
 /// An open directory.
 pub(crate) struct HostDir {
-    fd: OwnedFd,
+    fd: File,
     is_new: bool,
     /// New files get the user's group and no inherited ACL.
     is_plain: bool,
@@ -34,7 +36,7 @@ pub(crate) struct HostDir {
 
 /// A file being written.
 pub(crate) struct HostFile {
-    fd: OwnedFd,
+    fd: File,
     /// Created here with its final mode.
     is_exact: bool,
 }
@@ -47,8 +49,6 @@ impl HostTarget {
             user: rustix::process::geteuid(),
             group: rustix::process::getegid(),
             images,
-            devices_refused: Cell::new(0),
-            xattrs_refused: Cell::new(0),
         }
     }
 
@@ -56,7 +56,7 @@ impl HostTarget {
         attributes.uid == self.user.as_raw() && attributes.gid == self.group.as_raw()
     }
 
-    fn open_dir(&self, fd: OwnedFd, is_new: bool, parent_is_plain: bool) -> Result<HostDir, Error> {
+    fn open_dir(&self, fd: File, is_new: bool, parent_is_plain: bool) -> Result<HostDir, Error> {
         let is_plain = if is_new {
             parent_is_plain
         } else {
@@ -76,90 +76,93 @@ impl HostTarget {
     fn set_owner(
         &self,
         attributes: &Attributes,
-        chown: impl Fn(Option<Uid>, Option<Gid>) -> bool,
+        failures: &mut AttributeFailures,
+        chown: impl Fn(Option<u32>, Option<u32>) -> std::io::Result<()>,
     ) -> bool {
-        let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
-        if chown(Some(uid), Some(gid)) {
-            return true;
+        // To chown(2), the largest number means no change.
+        let id = |id: u32| Some(id).filter(|id| *id != u32::MAX);
+        let (uid, gid) = (id(attributes.uid), id(attributes.gid));
+        let set = if uid.is_some() && gid.is_some() {
+            chown(uid, gid).map_err(|error| host_error(&error))
+        } else {
+            Err(Errno::INVAL.into())
+        };
+        match set {
+            Ok(()) => return true,
+            Err(error)
+                if !self.user.is_root() && matches!(error.errno(), Errno::PERM | Errno::INVAL) =>
+            {
+                // This user may not be in the group.
+                let _ = chown(None, gid);
+            }
+            set => failures.check(|| owner_words(attributes), set),
         }
-        chown(None, Some(gid));
         false
     }
 
-    /// Sets owner, mode and extended attributes of an open file or directory.
-    fn set_attributes(&self, fd: &OwnedFd, meta: &FileMeta, is_exact: bool) -> Result<(), Error> {
+    /// Sets owner, mode and extended attributes of an open file or directory, then its times.
+    fn set_attributes(
+        &self,
+        file: &File,
+        meta: &FileMeta,
+        is_exact: bool,
+        failures: &mut AttributeFailures,
+    ) {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let chowns = keeps.keeps_owner && !(is_exact && self.is_owner(attributes));
         let mut mode = attributes.mode;
-        if chowns
-            && !self.set_owner(attributes, |uid, gid| {
-                rustix::fs::fchown(fd, uid, gid).is_ok()
-            })
-        {
+        let chown = |uid, gid| std::os::unix::fs::fchown(file, uid, gid);
+        if chowns && !self.set_owner(attributes, failures, chown) {
             mode &= 0o1777;
         }
         if keeps.keeps_mode && (chowns || !is_exact) {
-            rustix::fs::fchmod(fd, Mode::from_raw_mode(mode.into()))?;
+            failures.check(|| mode_words(mode), set_mode(file, mode));
         }
         for (name, value) in &meta.xattrs {
-            let set = rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty());
-            self.check_xattr(set)?;
+            let set = rustix::fs::fsetxattr(file, name.as_slice(), value, XattrFlags::empty());
+            failures.check_xattr(name, self.user.is_root(), set);
         }
-        Ok(())
-    }
-
-    fn check_xattr(&self, set: rustix::io::Result<()>) -> Result<(), Error> {
-        match set {
-            Err(Errno::PERM | Errno::NOTSUP | Errno::ACCESS) => {
-                self.xattrs_refused.set(self.xattrs_refused.get() + 1);
-                Ok(())
-            }
-            other => Ok(other?),
+        if keeps.keeps_times {
+            let set = rustix::fs::futimens(file, &timestamps(attributes));
+            failures.check(|| "times".to_owned(), set);
         }
     }
 
     /// Sets the attributes of a file that cannot be opened.
-    fn set_unopened(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
+    fn set_unopened(
+        &self,
+        at: &HostDir,
+        name: &[u8],
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         let mut mode = attributes.mode;
         let chowns = keeps.keeps_owner && !(at.is_plain && self.is_owner(attributes));
-        let chown = |uid, gid| rustix::fs::chownat(&at.fd, name, uid, gid, nofollow).is_ok();
-        if chowns && !self.set_owner(attributes, chown) {
+        // For calls without an `at` form.
+        let path = || {
+            let dir = format!("/proc/self/fd/{}", at.fd.as_raw_fd());
+            PathBuf::from(dir).join(std::ffi::OsStr::from_bytes(name))
+        };
+        let chown = |uid, gid| std::os::unix::fs::lchown(path(), uid, gid);
+        if chowns && !self.set_owner(attributes, failures, chown) {
             mode &= 0o1777;
         }
         if keeps.keeps_mode && attributes.file_type != FileType::Symlink && (chowns || !at.is_plain)
         {
-            let mode = Mode::from_raw_mode(mode.into());
-            rustix::fs::chmodat(&at.fd, name, mode, AtFlags::empty())?;
+            let set = std::fs::set_permissions(path(), Permissions::from_mode(mode.into()));
+            failures.check(|| mode_words(mode), set.map_err(|e| host_error(&e)));
         }
-        if !meta.xattrs.is_empty() {
-            let path = [
-                format!("/proc/self/fd/{}/", at.fd.as_raw_fd()).as_bytes(),
-                name,
-            ]
-            .concat();
-            for (key, value) in &meta.xattrs {
-                let set = rustix::fs::lsetxattr(
-                    path.as_slice(),
-                    key.as_slice(),
-                    value,
-                    XattrFlags::empty(),
-                );
-                self.check_xattr(set)?;
-            }
+        for (key, value) in &meta.xattrs {
+            let flags = XattrFlags::empty();
+            let set = rustix::fs::lsetxattr(path(), key.as_slice(), value, flags);
+            failures.check_xattr(key, self.user.is_root(), set);
         }
         if keeps.keeps_times {
-            rustix::fs::utimensat(&at.fd, name, &timestamps(attributes), nofollow)?;
+            let set = rustix::fs::utimensat(&at.fd, name, &timestamps(attributes), nofollow);
+            failures.check(|| "times".to_owned(), set);
         }
-        Ok(())
-    }
-
-    fn set_times(&self, fd: &OwnedFd, meta: &FileMeta) -> Result<(), Error> {
-        if self.options.keeps_times {
-            rustix::fs::futimens(fd, &timestamps(&meta.attributes))?;
-        }
-        Ok(())
     }
 
     /// Creates a name, and replaces an existing file.
@@ -201,6 +204,15 @@ impl HostTarget {
     }
 }
 
+fn set_mode(file: &File, mode: u16) -> Result<(), Error> {
+    let set = file.set_permissions(Permissions::from_mode(mode.into()));
+    set.map_err(|error| host_error(&error))
+}
+
+fn host_error(error: &std::io::Error) -> Error {
+    Errno::from_io_error(error).unwrap_or(Errno::IO).into()
+}
+
 fn timestamps(attributes: &Attributes) -> Timestamps {
     let time = |time: Timespec| rustix::fs::Timespec {
         tv_sec: time.secs,
@@ -219,7 +231,7 @@ impl Target for HostTarget {
     fn open_parent(&self, path: &[u8]) -> Result<HostDir, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-        self.open_dir(fd, false, false)
+        self.open_dir(fd.into(), false, false)
     }
 
     fn make_dir(&self, at: &HostDir, name: &[u8], _: &FileMeta) -> Result<HostDir, Error> {
@@ -239,16 +251,21 @@ impl Target for HostTarget {
             }
             other => other?,
         };
-        self.open_dir(fd, is_new, at.is_plain)
+        self.open_dir(fd.into(), is_new, at.is_plain)
     }
 
-    fn finish_dir(&self, dir: HostDir, meta: &FileMeta) -> Result<(), Error> {
+    fn finish_dir(
+        &self,
+        dir: HostDir,
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) -> Result<(), Error> {
         if !self.options.keeps_mode && dir.is_new {
             let mode = self.options.mode(&meta.attributes);
-            rustix::fs::fchmod(&dir.fd, Mode::from_raw_mode(mode.into()))?;
+            failures.check(|| mode_words(mode), set_mode(&dir.fd, mode));
         }
-        self.set_attributes(&dir.fd, meta, false)?;
-        self.set_times(&dir.fd, meta)
+        self.set_attributes(&dir.fd, meta, false, failures);
+        Ok(())
     }
 
     fn create(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<HostFile, Error> {
@@ -264,7 +281,12 @@ impl Target for HostTarget {
         };
         let mode = Mode::from_raw_mode((self.options.mode(&meta.attributes) & mask).into());
         match rustix::fs::openat(&at.fd, name, flags, mode) {
-            Ok(fd) => return Ok(HostFile { fd, is_exact }),
+            Ok(fd) => {
+                return Ok(HostFile {
+                    fd: fd.into(),
+                    is_exact,
+                });
+            }
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -274,13 +296,13 @@ impl Target for HostTarget {
             let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = rustix::fs::openat(&at.fd, name, flags, Mode::empty())?;
             return Ok(HostFile {
-                fd,
+                fd: fd.into(),
                 is_exact: false,
             });
         }
         self.unlink(at, name)?;
         Ok(HostFile {
-            fd: rustix::fs::openat(&at.fd, name, flags, mode)?,
+            fd: rustix::fs::openat(&at.fd, name, flags, mode)?.into(),
             is_exact,
         })
     }
@@ -305,12 +327,13 @@ impl Target for HostTarget {
         meta: &FileMeta,
         written: u64,
         size_bytes: u64,
+        failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
         if size_bytes > written {
             rustix::fs::ftruncate(&file.fd, size_bytes)?;
         }
-        self.set_attributes(&file.fd, meta, file.is_exact)?;
-        self.set_times(&file.fd, meta)
+        self.set_attributes(&file.fd, meta, file.is_exact, failures);
+        Ok(())
     }
 
     fn symlink(
@@ -319,12 +342,20 @@ impl Target for HostTarget {
         name: &[u8],
         meta: &FileMeta,
         target: &[u8],
+        failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
         self.replacing(at, name, || rustix::fs::symlinkat(target, &at.fd, name))?;
-        self.set_unopened(at, name, meta)
+        self.set_unopened(at, name, meta, failures);
+        Ok(())
     }
 
-    fn special(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
+    fn special(
+        &self,
+        at: &HostDir,
+        name: &[u8],
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) -> Result<(), Error> {
         let attributes = &meta.attributes;
         let file_type = match attributes.file_type {
             FileType::CharacterDevice => rustix::fs::FileType::CharacterDevice,
@@ -335,13 +366,19 @@ impl Target for HostTarget {
         let mode = Mode::from_raw_mode(self.options.mode(attributes).into());
         let device = rustix::fs::makedev(attributes.device.0, attributes.device.1);
         let make = || rustix::fs::mknodat(&at.fd, name, file_type, mode, device);
-        match self.replacing(at, name, make) {
-            Err(error) if error.errno() == Errno::PERM => {
-                self.devices_refused.set(self.devices_refused.get() + 1);
-                Ok(())
-            }
-            made => made.and_then(|()| self.set_unopened(at, name, meta)),
-        }
+        let is_device = matches!(
+            attributes.file_type,
+            FileType::CharacterDevice | FileType::BlockDevice
+        );
+        self.replacing(at, name, make)
+            .map_err(|error| match error.errno() {
+                Errno::PERM if is_device && !self.user.is_root() => {
+                    Error::new(Errno::PERM, "only root can create device nodes")
+                }
+                _ => error,
+            })?;
+        self.set_unopened(at, name, meta, failures);
+        Ok(())
     }
 
     fn link(&self, first: &[u8], at: &HostDir, name: &[u8]) -> Result<(), Error> {
@@ -357,5 +394,14 @@ impl Target for HostTarget {
 
     fn describe(&self, path: &[u8]) -> String {
         String::from_utf8_lossy(path).into_owned()
+    }
+
+    fn full_hint(&self, error: &Error) -> String {
+        match error.errno() {
+            Errno::NOSPC => "; the host's file system is full: free space there and repeat",
+            Errno::DQUOT => "; the quota on the host is used up: free space there and repeat",
+            _ => "",
+        }
+        .to_owned()
     }
 }

@@ -2,12 +2,12 @@
 
 use super::batch_channel::FileMeta;
 use super::options::CopyOptions;
-use super::target::Target;
+use super::target::{AttributeFailures, Target, mode_words, owner_words};
 use crate::image::Image;
 use crate::session::fixed_time;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
 use folio::vfs::{FileType, SetTime, XattrFlags};
-use folio::{Errno, Error, Process};
+use folio::{Errno, Error, Process, Timespec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ pub(crate) struct ImageTarget<'a> {
     image: &'a Image,
     process: &'a Process,
     options: CopyOptions,
-    /// SOURCE_DATE_EPOCH is set: access times are set to modification times, because reading a
-    /// source file changes its access time.
-    repeatable: bool,
+    /// The time of SOURCE_DATE_EPOCH: the latest modification time. Access times are set to
+    /// modification times, because reading a source file changes its access time.
+    build_time: Option<Timespec>,
 }
 
 /// An open directory of the image.
@@ -48,7 +48,7 @@ impl<'a> ImageTarget<'a> {
             image,
             process,
             options,
-            repeatable: fixed_time().is_some(),
+            build_time: fixed_time(),
         }
     }
 
@@ -78,66 +78,83 @@ impl<'a> ImageTarget<'a> {
         self.options.mode(&meta.attributes)
     }
 
-    /// Sets owner, mode and extended attributes of an open file or directory.
-    fn set_attributes(&self, fd: Fd, meta: &FileMeta, is_exact: bool) -> Result<(), Error> {
+    /// Sets owner, mode and extended attributes of an open file or directory, then its times.
+    fn set_attributes(
+        &self,
+        fd: Fd,
+        meta: &FileMeta,
+        is_exact: bool,
+        failures: &mut AttributeFailures,
+    ) {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let is_roots = attributes.uid == 0 && attributes.gid == 0;
         let chowns = keeps.keeps_owner && !(is_exact && is_roots);
         if chowns {
-            self.process
-                .fchown(fd, Some(attributes.uid), Some(attributes.gid))?;
+            let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
+            failures.check(
+                || owner_words(attributes),
+                self.process.fchown(fd, uid, gid),
+            );
         }
         // A change of the owner clears setuid and setgid.
         if keeps.keeps_mode && (!is_exact || chowns && attributes.mode & 0o6000 != 0) {
-            self.process.fchmod(fd, attributes.mode)?;
+            let set = self.process.fchmod(fd, attributes.mode);
+            failures.check(|| mode_words(attributes.mode), set);
         }
         for (name, value) in &meta.xattrs {
-            self.process
-                .fsetxattr(fd, name, value, XattrFlags::empty())?;
+            let set = self.process.fsetxattr(fd, name, value, XattrFlags::empty());
+            failures.check_xattr(name, true, set);
         }
-        Ok(())
+        if keeps.keeps_times {
+            let (accessed, modified) = self.times(meta);
+            let set = self.process.futimens(fd, accessed, modified);
+            failures.check(|| "times".to_owned(), set);
+        }
     }
 
     fn times(&self, meta: &FileMeta) -> (Option<SetTime>, Option<SetTime>) {
-        let modified = meta.attributes.modified;
-        let accessed = if self.repeatable {
-            modified
-        } else {
-            meta.attributes.accessed
+        let (accessed, modified) = (meta.attributes.accessed, meta.attributes.modified);
+        let (accessed, modified) = match self.build_time {
+            Some(latest) => (modified.min(latest), modified.min(latest)),
+            None => (accessed, modified),
         };
         (Some(SetTime::To(accessed)), Some(SetTime::To(modified)))
     }
 
-    fn set_times(&self, fd: Fd, meta: &FileMeta) -> Result<(), Error> {
-        if !self.options.keeps_times {
-            return Ok(());
-        }
-        let (accessed, modified) = self.times(meta);
-        self.process.futimens(fd, accessed, modified)
-    }
-
     /// Sets the attributes of a file that cannot be opened.
-    fn set_unopened(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
+    fn set_unopened(
+        &self,
+        at: &ImageDir,
+        name: &[u8],
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) {
         let (keeps, attributes, place) = (&self.options, &meta.attributes, path(name));
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         if keeps.keeps_owner && !(at.is_plain && attributes.uid == 0 && attributes.gid == 0) {
             let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
-            self.process.fchownat(at.fd, place, uid, gid, nofollow)?;
+            let set = self.process.fchownat(at.fd, place, uid, gid, nofollow);
+            failures.check(|| owner_words(attributes), set);
         }
         let is_link = attributes.file_type == FileType::Symlink;
         if keeps.keeps_mode && !is_link && (!at.is_plain || attributes.mode & 0o6000 != 0) {
-            self.process.fchmodat(at.fd, place, attributes.mode)?;
+            let set = self.process.fchmodat(at.fd, place, attributes.mode);
+            failures.check(|| mode_words(attributes.mode), set);
         }
         for (key, value) in &meta.xattrs {
-            self.process
-                .lsetxattr(at.path.join(place), key, value, XattrFlags::empty())?;
+            let place = at.path.join(place);
+            let set = self
+                .process
+                .lsetxattr(place, key, value, XattrFlags::empty());
+            failures.check_xattr(key, true, set);
         }
         if keeps.keeps_times {
             let (accessed, modified) = self.times(meta);
-            self.process
-                .utimensat(at.fd, place, accessed, modified, nofollow)?;
+            let set = self
+                .process
+                .utimensat(at.fd, place, accessed, modified, nofollow);
+            failures.check(|| "times".to_owned(), set);
         }
-        Ok(())
     }
 
     /// Creates a name, and replaces an existing file.
@@ -166,11 +183,6 @@ impl<'a> ImageTarget<'a> {
                 ),
                 _ => error,
             })
-    }
-
-    fn close_with(&self, fd: Fd, result: Result<(), Error>) -> Result<(), Error> {
-        let closed = self.process.close(fd);
-        result.and(closed)
     }
 }
 
@@ -210,14 +222,15 @@ impl Target for ImageTarget<'_> {
         self.open_dir(fd, at.path.join(path(name)), is_new, at.is_plain)
     }
 
-    fn finish_dir(&self, dir: ImageDir, meta: &FileMeta) -> Result<(), Error> {
-        let set = self.set_attributes(
-            dir.fd,
-            meta,
-            dir.is_new && dir.is_plain && meta.attributes.mode < 0o1000,
-        );
-        let set = set.and_then(|()| self.set_times(dir.fd, meta));
-        self.close_with(dir.fd, set)
+    fn finish_dir(
+        &self,
+        dir: ImageDir,
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) -> Result<(), Error> {
+        let is_exact = dir.is_new && dir.is_plain && meta.attributes.mode < 0o1000;
+        self.set_attributes(dir.fd, meta, is_exact, failures);
+        self.process.close(dir.fd)
     }
 
     fn create(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<ImageFile, Error> {
@@ -270,15 +283,15 @@ impl Target for ImageTarget<'_> {
         meta: &FileMeta,
         written: u64,
         size_bytes: u64,
+        failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
         let mut result = Ok(());
         if size_bytes > written {
             result = self.process.ftruncate(file.fd, size_bytes);
         }
-        result = result
-            .and_then(|()| self.set_attributes(file.fd, meta, file.is_exact && file.is_new))
-            .and_then(|()| self.set_times(file.fd, meta));
-        self.close_with(file.fd, result)
+        self.set_attributes(file.fd, meta, file.is_exact && file.is_new, failures);
+        let closed = self.process.close(file.fd);
+        result.and(closed)
     }
 
     fn symlink(
@@ -287,14 +300,22 @@ impl Target for ImageTarget<'_> {
         name: &[u8],
         meta: &FileMeta,
         target: &[u8],
+        failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
         self.replacing(at, name, || {
             self.process.symlinkat(path(target), at.fd, path(name))
         })?;
-        self.set_unopened(at, name, meta)
+        self.set_unopened(at, name, meta, failures);
+        Ok(())
     }
 
-    fn special(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
+    fn special(
+        &self,
+        at: &ImageDir,
+        name: &[u8],
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) -> Result<(), Error> {
         let (attributes, mode) = (&meta.attributes, self.mode(meta));
         self.replacing(at, name, || {
             self.process.mknodat(
@@ -305,7 +326,8 @@ impl Target for ImageTarget<'_> {
                 attributes.device,
             )
         })?;
-        self.set_unopened(at, name, meta)
+        self.set_unopened(at, name, meta, failures);
+        Ok(())
     }
 
     fn link(&self, first: &[u8], at: &ImageDir, name: &[u8]) -> Result<(), Error> {
@@ -322,5 +344,9 @@ impl Target for ImageTarget<'_> {
 
     fn describe(&self, place: &[u8]) -> String {
         self.image.at(path(place))
+    }
+
+    fn full_hint(&self, error: &Error) -> String {
+        self.image.full_hint(error)
     }
 }

@@ -5,6 +5,8 @@
 //!      |
 //!   source.rs    walks and reads ahead --- batch_channel.rs ---> target.rs   creates the files
 //!     host_source.rs  image_source.rs                              host_target.rs  image_target.rs
+//!   measure.rs   the total for the progress bar, by a walk of its own
+//!   fakeroot.rs  detection of a fakeroot(1) that the copy cannot see
 //!   options.rs   what a copy keeps
 //! ```
 //!
@@ -12,10 +14,12 @@
 //! `image`, `image_path`, `progress`, `session`.
 
 mod batch_channel;
+mod fakeroot;
 mod host_source;
 mod host_target;
 mod image_source;
 mod image_target;
+mod measure;
 mod options;
 mod plan;
 mod source;
@@ -34,6 +38,7 @@ use host_source::HostSource;
 use host_target::HostTarget;
 use image_source::ImageSource;
 use image_target::ImageTarget;
+use measure::Measure;
 use options::CopyOptions;
 use source::{CopyJob, Reader, Source};
 use std::ffi::OsString;
@@ -47,12 +52,12 @@ Examples:
   folio cp app.conf disk.img:/etc/                 one file into a directory of an image
   folio cp -r a.img:/home b.img@2:/                from image to image, into the second partition
 
-An argument names an image if its first ':' is followed by '/' or nothing, and the text before it is an existing file.
-With --create the file of DESTINATION need not exist. Any other argument is a path on the host; ./a:/b is always one.
+An argument names an image if it has a ':' with '/' or nothing after it, and the text before that is an existing file.
+With --create the file of DESTINATION need not exist. Any other argument is a path on the host.
 
 If DESTINATION is a directory, sources go into it under their own names. A symbolic link at the place of a copied file
 is replaced, never followed. With SOURCE_DATE_EPOCH and --uuid, two copies of the same tree are identical byte for
-byte; their access times are then the modification times.";
+byte: later modification times become that time, and access times the modification times.";
 
 /// Copy files and trees between the host and images
 #[derive(Args)]
@@ -85,9 +90,11 @@ pub(crate) struct Cp {
     /// Label of the new file system
     #[arg(long, requires = "create")]
     label: Option<String>,
-    /// Sources and destination
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
-    places: Vec<OsString>,
+    /// What to copy
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<OsString>,
+    /// The copy, or the directory to copy into
+    destination: OsString,
 }
 
 impl Cp {
@@ -110,17 +117,24 @@ impl Cp {
 
 /// Runs the command.
 pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
-    let Some((last, sources)) = cp.places.split_last() else {
-        return Err(Failure::usage("missing SOURCE and DESTINATION"));
-    };
-    let target = PathArgument::parse(last, cp.create.is_some());
-    let sources: Vec<_> = sources
+    let target = PathArgument::parse(&cp.destination, cp.create.is_some());
+    let sources: Vec<_> = cp
+        .sources
         .iter()
         .map(|word| PathArgument::parse(word, false))
         .collect();
     let options = cp.options();
+    if options.keeps_owner {
+        fakeroot::check()?;
+    }
     match (&target, cp.create) {
         (PathArgument::Image(place), Some(len_bytes)) => {
+            if place.image.exists() {
+                return Err(Failure::new(format!(
+                    "{}: already exists; omit --create to copy into it",
+                    place.image.display()
+                )));
+            }
             for source in &sources {
                 plan::check_host(source, &options)?;
             }
@@ -131,7 +145,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 clock: clock(),
                 ..FormatOptions::default()
             };
-            let device = image::create(&place.image, format, len_bytes, &format_options)?;
+            let device = image::create(session, place, format, len_bytes, &format_options)?;
             let copied = Image::mount(session, place, device, Access::Fill).and_then(|image| {
                 plan::make_parents(&image, place, &sources)?;
                 into_image(cp, session, options, (image, place), &sources)
@@ -153,11 +167,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
             let (mut progress, mut any) = (Progress::new(session), false);
             for group in plan::groups(&sources) {
                 let PathArgument::Image(place) = &group[0] else {
-                    return Err(Failure::usage(format!(
-                        "neither {} nor {} is IMAGE:/path with an existing image",
-                        group[0],
-                        path.display()
-                    )));
+                    return Err(plan::no_image(&group[0], path));
                 };
                 if any {
                     progress = Progress::new(session);
@@ -196,8 +206,9 @@ fn into_image(
             break;
         }
     }
-    progress.finish();
+    progress.flushing();
     let closed = image.close();
+    progress.finish();
     copied.and(closed)
 }
 
@@ -215,6 +226,7 @@ fn group_into_image(
         .is_ok_and(|found| plan::is_directory(&found));
     let request = plan::Request {
         target: &place.path,
+        name: place.to_string(),
         is_directory,
         has_many: count > 1,
         is_itself: cp.no_target_directory,
@@ -272,8 +284,9 @@ fn out_of_image(
     };
     let request = plan::Request {
         target: path,
+        name: path.display().to_string(),
         is_directory: path.is_dir(),
-        has_many: cp.places.len() > 2,
+        has_many: cp.sources.len() > 1,
         is_itself: cp.no_target_directory,
     };
     let jobs = plan::jobs(&request, group)?;
@@ -287,17 +300,6 @@ fn out_of_image(
         progress,
     );
     progress.finish();
-    let (devices, xattrs) = (target.devices_refused.get(), target.xattrs_refused.get());
-    if devices > 0 {
-        session.fail(format_args!(
-            "device nodes not created: {devices}; only root can create them"
-        ));
-    }
-    if xattrs > 0 && !session.quiet {
-        session.note(format_args!(
-            "extended attributes not set: {xattrs}; this user or file system does not support them"
-        ));
-    }
     copied
 }
 
@@ -325,11 +327,9 @@ fn copy<S: Source, T: Target>(
         scope.spawn(|| Reader::new(source, options, session, sender).run(jobs));
         if progress.is_shown() {
             scope.spawn(|| {
-                let sum = jobs
-                    .iter()
-                    .map(|job| source::measure(source, job, options.follows, &is_over))
-                    .sum();
-                progress.expect(sum);
+                if let Some(sum) = Measure::new(source, options, &is_over).run(jobs) {
+                    progress.expect(sum);
+                }
             });
         }
         let mut writer = Writer::new(target, session, progress);
@@ -338,6 +338,12 @@ fn copy<S: Source, T: Target>(
         drop(receiver);
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         session.count_created(writer.created);
+        if writer.unsupported_xattrs > 0 && !session.quiet {
+            session.note(format_args!(
+                "extended attributes not set: {}; the target or this user does not support them",
+                writer.unsupported_xattrs
+            ));
+        }
         written?;
         session.check_interrupt()?;
         Ok(())

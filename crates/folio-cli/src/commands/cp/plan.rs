@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 /// The destination, and the options that affect it.
 pub(crate) struct Request<'a> {
     pub(crate) target: &'a Path,
+    /// The destination as the user named it.
+    pub(crate) name: String,
     /// It is an existing directory.
     pub(crate) is_directory: bool,
     /// There are several sources, so it must be a directory.
@@ -43,10 +45,61 @@ pub(crate) fn is_same(a: &ImagePath, b: &ImagePath) -> bool {
     a.partition == b.partition && real(&a.image) == real(&b.image)
 }
 
+/// Returns the usage error of a copy from host to host, with the likely cause.
+pub(crate) fn no_image(source: &PathArgument, target: &Path) -> Failure {
+    let PathArgument::Host(source) = source else {
+        return Failure::usage("missing IMAGE:/path");
+    };
+    let missing = |path: &Path| {
+        let bytes = path.as_os_str().as_bytes();
+        let at = bytes.windows(2).position(|pair| pair == b":/")?;
+        let image = Path::new(OsStr::from_bytes(&bytes[..at]));
+        (at > 0 && !image.exists()).then(|| image.to_owned())
+    };
+    let (from, to) = (source.display(), target.display());
+    if let Some(image) = missing(target) {
+        return Failure::usage(format!(
+            "{to}: the image {} does not exist; create it with --create SIZE",
+            image.display()
+        ));
+    }
+    if let Some(image) = missing(source) {
+        let meant = nearest_file(&image).map(|meant| format!("; did you mean {meant}?"));
+        return Failure::usage(format!(
+            "{from}: the image {} does not exist{}",
+            image.display(),
+            meant.unwrap_or_default()
+        ));
+    }
+    for path in [source, target] {
+        let bytes = path.as_os_str().as_bytes();
+        let at = bytes.iter().position(|byte| *byte == b':').unwrap_or(0);
+        let image = Path::new(OsStr::from_bytes(&bytes[..at]));
+        if image.is_file() && !path.exists() {
+            let (image, inside) = (image.display(), OsStr::from_bytes(&bytes[at + 1..]));
+            return Failure::usage(format!(
+                "{}: a path inside an image starts with '/': use {image}:/{}",
+                path.display(),
+                inside.display()
+            ));
+        }
+    }
+    let hint = if target.is_file() {
+        format!("; to copy into the image {to}, write {to}:/")
+    } else if source.is_file() {
+        format!("; to copy out of the image {from}, write {from}:/path")
+    } else {
+        String::new()
+    };
+    Failure::usage(format!(
+        "neither {from} nor {to} is a path in an image, IMAGE:/path{hint}"
+    ))
+}
+
 /// Returns a job for each source.
 pub(crate) fn jobs(request: &Request<'_>, sources: &[PathArgument]) -> Outcome<Vec<CopyJob>> {
     let target = request.target.as_os_str().as_bytes();
-    let shown = request.target.display();
+    let shown = &request.name;
     if request.is_itself && request.has_many {
         return Err(Failure::usage("-T: expected one source"));
     }
@@ -198,6 +251,7 @@ mod tests {
     fn one(from: &str, target: &str, is_directory: bool, is_itself: bool) -> (String, String) {
         let request = Request {
             target: Path::new(target),
+            name: target.to_owned(),
             is_directory,
             has_many: false,
             is_itself,

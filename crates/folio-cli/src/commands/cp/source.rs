@@ -189,7 +189,14 @@ impl<'a, S: Source> Reader<'a, S> {
                 let opened = self.source.open(dir, name, follow, is_directory);
                 return match opened {
                     Ok((node, found)) if is_directory => Ok(self.directory(node, &found, new_name)),
-                    Ok((node, found)) => self.file(&node, &found, new_name).map(|()| None),
+                    Ok((node, found)) if found.0.file_type == FileType::Regular => {
+                        self.file(&node, &found, new_name).map(|()| None)
+                    }
+                    // Replaced since, or fakeroot's substitute for a device node.
+                    Ok((_, found)) => {
+                        self.other(dir, name, &found, new_name);
+                        Ok(None)
+                    }
                     Err(error) => Ok(self.fail_with(&error)),
                 };
             }
@@ -322,14 +329,21 @@ impl<'a, S: Source> Reader<'a, S> {
 
     /// Reads from `offset` to the end of the file and sends that end.
     fn rest(&mut self, node: &S::Node, offset: u64, end: u64) -> Walked {
-        let size_bytes = self.chunks(node, offset, end)?;
-        self.sender.put(TreeItem::End { size_bytes });
+        let read = self.chunks(node, offset, end)?;
+        self.sender.put(match read {
+            Some(size_bytes) => TreeItem::End { size_bytes },
+            None => TreeItem::Incomplete,
+        });
         Ok(())
     }
 
-    /// Reads from `offset` to `end` or the end of the file; returns where it stopped.
-    fn chunks(&mut self, node: &S::Node, mut offset: u64, end: u64) -> Walked<u64> {
-        while offset < end && !self.session.is_interrupted() {
+    /// Reads from `offset` to `end` or the end of the file; returns where it stopped, `None` after
+    /// a failure.
+    fn chunks(&mut self, node: &S::Node, mut offset: u64, end: u64) -> Walked<Option<u64>> {
+        while offset < end {
+            if self.session.is_interrupted() {
+                return Err(WriterStopped);
+            }
             self.sender
                 .reserve(CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(CHUNK_BYTES)))?;
             let room = self.sender.room();
@@ -345,33 +359,44 @@ impl<'a, S: Source> Reader<'a, S> {
                 }
                 Err(error) => {
                     self.fail_with::<()>(&error);
-                    break;
+                    return Ok(None);
                 }
             }
         }
-        Ok(offset)
+        Ok(Some(offset))
     }
 
     fn sparse(&mut self, node: &S::Node, size_bytes: u64) -> Walked {
+        let read = self.ranges(node, size_bytes)?;
+        self.sender.put(match read {
+            Some(()) => TreeItem::End { size_bytes },
+            None => TreeItem::Incomplete,
+        });
+        Ok(())
+    }
+
+    /// Reads all data ranges of a file with holes; returns `None` after a failure.
+    fn ranges(&mut self, node: &S::Node, size_bytes: u64) -> Walked<Option<()>> {
         let mut offset = 0;
-        while offset < size_bytes && !self.session.is_interrupted() {
+        while offset < size_bytes {
             match self.source.next_data(node, offset) {
                 Ok(None) => break,
                 Ok(Some((start, end))) => {
                     let end = end.min(size_bytes);
-                    if end <= start || start < offset || self.chunks(node, start, end)? < end {
+                    if end <= start || start < offset {
                         break;
                     }
-                    offset = end;
+                    match self.chunks(node, start, end)? {
+                        None => return Ok(None),
+                        // The file has become shorter.
+                        Some(read) if read < end => break,
+                        Some(_) => offset = end,
+                    }
                 }
-                Err(error) => {
-                    self.fail_with::<()>(&error);
-                    break;
-                }
+                Err(error) => return Ok(self.fail_with(&error)),
             }
         }
-        self.sender.put(TreeItem::End { size_bytes });
-        Ok(())
+        Ok(Some(()))
     }
 
     /// Reads a symbolic link, device node, FIFO or socket.
@@ -445,52 +470,4 @@ impl<'a, S: Source> Reader<'a, S> {
 /// Whether a name stays in its directory.
 pub(crate) fn is_plain_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
-}
-
-/// Returns the total size of the regular files below the source of `job`, in bytes.
-pub(crate) fn measure<S: Source>(
-    source: &S,
-    job: &CopyJob,
-    follow: bool,
-    stop: &dyn Fn() -> bool,
-) -> u64 {
-    let mut total = 0;
-    let start = source.start();
-    let Ok((top, _)) = source.stat(&start, &job.from, follow) else {
-        return 0;
-    };
-    if top.file_type != FileType::Directory {
-        return top.size_bytes;
-    }
-    let mut open: Vec<_> = source
-        .open(&start, &job.from, follow, true)
-        .into_iter()
-        .map(|(node, _)| node)
-        .collect();
-    while let Some(dir) = open.pop() {
-        for (name, _) in source.list(&dir).unwrap_or_default() {
-            if stop() {
-                return total;
-            }
-            let Ok((found, _)) = source.stat(&dir, &name, false) else {
-                continue;
-            };
-            match found.file_type {
-                FileType::Regular => {
-                    total += found.size_bytes.min(found.blocks_512.saturating_mul(512))
-                }
-                // The copy reports directories that cannot be opened.
-                FileType::Directory if is_plain_name(&name) && open.len() < 256 => {
-                    open.extend(
-                        source
-                            .open(&dir, &name, false, true)
-                            .into_iter()
-                            .map(|(node, _)| node),
-                    );
-                }
-                _ => {}
-            }
-        }
-    }
-    total
 }

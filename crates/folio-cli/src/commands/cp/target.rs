@@ -5,8 +5,64 @@ use super::batch_channel::{Batch, BatchReceiver, FileMeta, LinkId, TreeItem};
 use crate::exit::{Failure, Outcome, explain, is_final};
 use crate::progress::Progress;
 use crate::session::Session;
-use folio::Error;
+use folio::vfs::Attributes;
+use folio::{Errno, Error};
 use std::collections::HashMap;
+
+/// The attributes of one file that could not be set, and why. The copy continues after them: a
+/// full attribute block or an owner that the target lacks affects no other file.
+#[derive(Default)]
+pub(crate) struct AttributeFailures {
+    /// Names of attributes, and why each could not be set.
+    failed: Vec<(String, Error)>,
+    /// Extended attributes that the target or this user does not support. cp(1) ignores these too.
+    unsupported_xattrs: u64,
+}
+
+impl AttributeFailures {
+    /// Keeps the failure of `set`, if it is one; `what` names the attribute.
+    pub(crate) fn check<E: Into<Error>>(
+        &mut self,
+        what: impl FnOnce() -> String,
+        set: Result<(), E>,
+    ) {
+        if let Err(error) = set {
+            self.failed.push((what(), error.into()));
+        }
+    }
+
+    /// Keeps the failure to set an extended attribute. `is_root` means that EPERM has another
+    /// cause than this user.
+    pub(crate) fn check_xattr<E: Into<Error>>(
+        &mut self,
+        name: &[u8],
+        is_root: bool,
+        set: Result<(), E>,
+    ) {
+        let Err(error) = set.map_err(Into::into) else {
+            return;
+        };
+        match error.errno() {
+            Errno::NOTSUP => self.unsupported_xattrs += 1,
+            Errno::PERM | Errno::ACCESS if !is_root => self.unsupported_xattrs += 1,
+            _ => {
+                let name = String::from_utf8_lossy(name);
+                self.failed
+                    .push((format!("extended attribute {name}"), error));
+            }
+        }
+    }
+}
+
+/// Returns the words for an owner in messages.
+pub(crate) fn owner_words(attributes: &Attributes) -> String {
+    format!("owner {}:{}", attributes.uid, attributes.gid)
+}
+
+/// Returns the words for a mode in messages.
+pub(crate) fn mode_words(mode: u16) -> String {
+    format!("mode {mode:04o}")
+}
 
 /// The target of a copy: the host or an image.
 pub(crate) trait Target {
@@ -19,8 +75,13 @@ pub(crate) trait Target {
     fn open_parent(&self, path: &[u8]) -> Result<Self::Dir, Error>;
     /// Creates a directory, or opens an existing one.
     fn make_dir(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::Dir, Error>;
-    /// Sets the attributes of a directory, after all files below it are created.
-    fn finish_dir(&self, dir: Self::Dir, meta: &FileMeta) -> Result<(), Error>;
+    /// Sets the attributes of a directory, after all files below it are created, and closes it.
+    fn finish_dir(
+        &self,
+        dir: Self::Dir,
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) -> Result<(), Error>;
     /// Creates a file, or truncates an existing one.
     fn create(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::File, Error>;
     /// Writes all `bytes` at `offset`.
@@ -32,6 +93,7 @@ pub(crate) trait Target {
         meta: &FileMeta,
         written: u64,
         size_bytes: u64,
+        failures: &mut AttributeFailures,
     ) -> Result<(), Error>;
     /// Creates a symbolic link.
     fn symlink(
@@ -40,15 +102,24 @@ pub(crate) trait Target {
         name: &[u8],
         meta: &FileMeta,
         target: &[u8],
+        failures: &mut AttributeFailures,
     ) -> Result<(), Error>;
     /// Creates a device node, FIFO or socket.
-    fn special(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<(), Error>;
+    fn special(
+        &self,
+        at: &Self::Dir,
+        name: &[u8],
+        meta: &FileMeta,
+        failures: &mut AttributeFailures,
+    ) -> Result<(), Error>;
     /// Creates a hard link to the file at the path `first`.
     fn link(&self, first: &[u8], at: &Self::Dir, name: &[u8]) -> Result<(), Error>;
     /// Removes a file that could not be written.
     fn remove(&self, at: &Self::Dir, name: &[u8]);
     /// Formats a path for messages.
     fn describe(&self, path: &[u8]) -> String;
+    /// Returns what to do after ENOSPC, for the end of a message; empty after another error.
+    fn full_hint(&self, error: &Error) -> String;
 }
 
 /// Creates all files of a copy.
@@ -63,6 +134,8 @@ pub(crate) struct Writer<'a, T: Target> {
     skipped: usize,
     /// The number of created files.
     pub(crate) created: u64,
+    /// The number of extended attributes that the target or this user does not support.
+    pub(crate) unsupported_xattrs: u64,
 }
 
 struct Frame<D> {
@@ -91,6 +164,7 @@ impl<'a, T: Target> Writer<'a, T> {
             links,
             skipped: 0,
             created: 0,
+            unsupported_xattrs: 0,
         }
     }
 
@@ -106,15 +180,7 @@ impl<'a, T: Target> Writer<'a, T> {
             receiver.recycle(batch);
         }
         // After an early stop the open directories get their attributes nevertheless.
-        if let Some(open) = self.file.take()
-            && let Some(frame) = self.frames.last()
-        {
-            drop(
-                self.target
-                    .finish(open.file, &open.meta, open.written, open.written),
-            );
-            self.target.remove(&frame.dir, &open.name);
-        }
+        self.discard();
         while let Some(frame) = self.frames.pop() {
             self.finish(frame);
         }
@@ -145,16 +211,20 @@ impl<'a, T: Target> Writer<'a, T> {
                 link,
                 data,
                 is_whole,
-            } => {
-                self.remember(link, &name);
-                return self.file(name, meta, &bytes[data], is_whole);
-            }
+            } => return self.file(name, meta, link, (&bytes[data], is_whole)),
             TreeItem::Data { offset, data } => return self.data(&bytes[data], offset),
             TreeItem::End { size_bytes } => return self.end(size_bytes),
+            TreeItem::Incomplete => self.discard(),
             TreeItem::Link { name, first } => {
-                let made = match (self.links.get(&first), self.frames.last()) {
-                    (Some(first), Some(frame)) => self.target.link(first, &frame.dir, &name),
-                    _ => return Ok(()),
+                let Some(frame) = self.frames.last() else {
+                    return Ok(());
+                };
+                let made = match self.links.get(&first) {
+                    Some(first) => self.target.link(first, &frame.dir, &name),
+                    None => Err(Error::new(
+                        Errno::NOENT,
+                        "not linked: the first name of this file was not copied",
+                    )),
                 };
                 return self.check(&name, made);
             }
@@ -164,20 +234,16 @@ impl<'a, T: Target> Writer<'a, T> {
                 link,
                 target,
             } => {
-                self.remember(link, &name);
-                let Some(frame) = self.frames.last() else {
-                    return Ok(());
+                let make = |dir: &T::Dir, failures: &mut AttributeFailures| {
+                    self.target.symlink(dir, &name, &meta, &target, failures)
                 };
-                let made = self.target.symlink(&frame.dir, &name, &meta, &target);
-                return self.check(&name, made);
+                return self.unopened(&name, link, make);
             }
             TreeItem::Special { name, meta, link } => {
-                self.remember(link, &name);
-                let Some(frame) = self.frames.last() else {
-                    return Ok(());
+                let make = |dir: &T::Dir, failures: &mut AttributeFailures| {
+                    self.target.special(dir, &name, &meta, failures)
                 };
-                let made = self.target.special(&frame.dir, &name, &meta);
-                return self.check(&name, made);
+                return self.unopened(&name, link, make);
             }
         }
         Ok(())
@@ -197,7 +263,13 @@ impl<'a, T: Target> Writer<'a, T> {
                 });
                 Ok(())
             }
-            Err(error) => Err(Failure::new(self.message(&parent, &error))),
+            Err(error) => {
+                let mut text = self.message(&parent, &error);
+                if error.errno() == Errno::NOENT {
+                    text.push_str("; create the directory first, or name an existing one");
+                }
+                Err(Failure::new(text))
+            }
         }
     }
 
@@ -226,12 +298,21 @@ impl<'a, T: Target> Writer<'a, T> {
 
     fn finish(&mut self, frame: Frame<T::Dir>) {
         let Some(meta) = frame.meta else { return };
-        if let Err(error) = self.target.finish_dir(frame.dir, &meta) {
+        let mut failures = AttributeFailures::default();
+        let finished = self.target.finish_dir(frame.dir, &meta, &mut failures);
+        self.report(&frame.path, failures);
+        if let Err(error) = finished {
             self.session.fail(self.message(&frame.path, &error));
         }
     }
 
-    fn file(&mut self, name: Vec<u8>, meta: FileMeta, bytes: &[u8], is_whole: bool) -> Outcome {
+    fn file(
+        &mut self,
+        name: Vec<u8>,
+        meta: FileMeta,
+        link: Option<LinkId>,
+        (bytes, is_whole): (&[u8], bool),
+    ) -> Outcome {
         let Some(frame) = self.frames.last() else {
             return Ok(());
         };
@@ -239,6 +320,7 @@ impl<'a, T: Target> Writer<'a, T> {
             Ok(file) => file,
             Err(error) => return self.check(&name, Err(error)),
         };
+        self.remember(link, &name);
         self.file = Some(OpenFile {
             file,
             meta,
@@ -266,15 +348,9 @@ impl<'a, T: Target> Writer<'a, T> {
                 Ok(())
             }
             Err(error) => {
-                let Some(open) = self.file.take() else {
-                    return Ok(());
-                };
-                // The file is removed next, so a failure of close is irrelevant.
-                drop(self.target.finish(open.file, &open.meta, 0, 0));
-                if let Some(frame) = self.frames.last() {
-                    self.target.remove(&frame.dir, &open.name);
-                }
-                self.check(&open.name, Err(error))
+                let name = open.name.clone();
+                self.discard();
+                self.check(&name, Err(error))
             }
         }
     }
@@ -283,10 +359,49 @@ impl<'a, T: Target> Writer<'a, T> {
         let Some(open) = self.file.take() else {
             return Ok(());
         };
+        let mut failures = AttributeFailures::default();
+        let (meta, written) = (&open.meta, open.written);
         let finished = self
             .target
-            .finish(open.file, &open.meta, open.written, size_bytes);
+            .finish(open.file, meta, written, size_bytes, &mut failures);
+        self.report(&self.path(&open.name), failures);
         self.check(&open.name, finished)
+    }
+
+    /// Closes and removes the file that is being written. The cause is reported elsewhere.
+    fn discard(&mut self) {
+        let Some(open) = self.file.take() else {
+            return;
+        };
+        let mut ignored = AttributeFailures::default();
+        drop(
+            self.target
+                .finish(open.file, &open.meta, 0, 0, &mut ignored),
+        );
+        let path = self.path(&open.name);
+        self.links.retain(|_, first| *first != path);
+        if let Some(frame) = self.frames.last() {
+            self.target.remove(&frame.dir, &open.name);
+        }
+    }
+
+    /// Creates a file that is not opened.
+    fn unopened(
+        &mut self,
+        name: &[u8],
+        link: Option<LinkId>,
+        make: impl FnOnce(&T::Dir, &mut AttributeFailures) -> Result<(), Error>,
+    ) -> Outcome {
+        let Some(frame) = self.frames.last() else {
+            return Ok(());
+        };
+        let mut failures = AttributeFailures::default();
+        let made = make(&frame.dir, &mut failures);
+        if made.is_ok() {
+            self.remember(link, name);
+        }
+        self.report(&self.path(name), failures);
+        self.check(name, made)
     }
 
     fn remember(&mut self, link: Option<LinkId>, name: &[u8]) {
@@ -301,13 +416,23 @@ impl<'a, T: Target> Writer<'a, T> {
                 self.created += 1;
                 Ok(())
             }
-            Err(error) => {
-                let path = self
-                    .frames
-                    .last()
-                    .map_or_else(|| name.to_vec(), |f| join(&f.path, name));
-                self.fail(&path, &error)
-            }
+            Err(error) => self.fail(&self.path(name), &error),
+        }
+    }
+
+    /// Returns the path of `name` in the current directory, for messages.
+    fn path(&self, name: &[u8]) -> Vec<u8> {
+        let frame = self.frames.last();
+        frame.map_or_else(|| name.to_vec(), |frame| join(&frame.path, name))
+    }
+
+    /// Prints the attributes of a file that could not be set.
+    fn report(&mut self, path: &[u8], failures: AttributeFailures) {
+        self.unsupported_xattrs += failures.unsupported_xattrs;
+        for (what, error) in failures.failed {
+            let (path, why) = (self.target.describe(path), reason(&error));
+            self.session
+                .fail(format_args!("{path}: cannot set the {what}: {why}"));
         }
     }
 
@@ -321,16 +446,24 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 
     fn message(&self, path: &[u8], error: &Error) -> String {
-        let plain = Error::from(error.errno());
-        // The error names the argument of the call, which is only the last part of the path.
-        let is_named = error.kind() == folio::ErrorKind::Errno && !error.to_string().contains(' ');
-        let is_call = error.kind() == folio::ErrorKind::Errno
-            && error.to_string().ends_with(&format!(": {plain}"));
         format!(
-            "{}: {}",
+            "{}: {}{}",
             self.target.describe(path),
-            explain(if is_named || is_call { &plain } else { error })
+            reason(error),
+            self.target.full_hint(error)
         )
+    }
+}
+
+/// Returns the error without the argument of the call, which is only the last part of a path.
+fn reason(error: &Error) -> String {
+    let plain = Error::from(error.errno());
+    let is_errno = error.kind() == folio::ErrorKind::Errno;
+    let text = error.to_string();
+    if is_errno && (!text.contains(' ') || text.ends_with(&format!(": {plain}"))) {
+        explain(&plain)
+    } else {
+        explain(error)
     }
 }
 

@@ -26,8 +26,10 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Compare {
     /// The first image
+    #[arg(value_parser = crate::value_parsers::image_file())]
     first: PathBuf,
     /// The second image
+    #[arg(value_parser = crate::value_parsers::image_file())]
     second: PathBuf,
     /// Format of the first image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]

@@ -29,8 +29,10 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Convert {
     /// Source image
+    #[arg(value_parser = crate::value_parsers::image_file())]
     source: PathBuf,
     /// Target image, or a block device
+    #[arg(value_parser = crate::value_parsers::image_file())]
     target: PathBuf,
     /// Format of the source; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]

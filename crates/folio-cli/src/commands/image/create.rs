@@ -1,13 +1,14 @@
 //! `folio image create`: creates an image that reads as zeros, or as its backing file.
 
 use super::new_image::NewImageOptions;
-use super::shared_options::{BackingOptions, beside, image_failure};
+use super::shared_options::{BackingOptions, beside, image_failure, new_image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
+use crate::image_path::{refuse_partition, refuse_protocol};
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{self, ImageFormat};
+use folio::block::{self, ImageFormat, NewImage};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -22,6 +23,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Create {
     /// The image; it must not exist unless --force is given
+    #[arg(value_parser = crate::value_parsers::image_file())]
     file: PathBuf,
     /// Size of the disk; the default is the size of the backing file
     #[arg(value_parser = size)]
@@ -47,7 +49,10 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         && !create.unsafe_backing
     {
         let path = beside(&create.file, Path::new(&backing.name));
-        let device = create.backing.open(&path, backing.format, false)?;
+        refuse_protocol(Path::new(&backing.name)).map_err(Failure::usage)?;
+        // Shared, as qemu-img does: a virtual machine may write the file until it moves on to the
+        // new image.
+        let device = create.backing.open(&path, backing.format, true)?;
         size.get_or_insert(device.len_bytes());
         if backing.format.is_none() {
             // The format is stored, so that later opens need not trust the file's first bytes.
@@ -61,26 +66,17 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         ));
     };
     session.check_interrupt()?;
-    remove_if_forced(&create.file, create.new_image.force)?;
-    block::create_with(&create.file, format, size, &options)
-        .map_err(|error| image_failure(error, &create.file))
-}
-
-/// Removes an existing image if the user allows it.
-fn remove_if_forced(path: &Path, force: bool) -> Outcome {
-    let Ok(found) = path.symlink_metadata() else {
-        return Ok(());
+    refuse_partition(&create.file)?;
+    let replaces = create.new_image.force;
+    let create_file = || {
+        NewImage::create(&create.file, format, size, &options, replaces)
+            .and_then(NewImage::finish)
+            .map_err(|error| new_image_failure(error, &create.file))
     };
-    let name = path.display();
-    if !force {
-        return Err(Failure::new(format!(
-            "{name}: already exists; use --force to overwrite it"
-        )));
+    if create.file.exists() {
+        return create_file();
     }
-    if !found.is_file() {
-        return Err(Failure::new(format!(
-            "{name}: already exists and is not a regular file"
-        )));
-    }
-    std::fs::remove_file(path).map_err(|error| Failure::new(format!("{name}: {error}")))
+    // Preallocation takes long. The file is new and incomplete, so its removal loses nothing.
+    let clean = || drop(std::fs::remove_file(&create.file));
+    session.until_interrupt(clean, create_file)
 }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub(super) struct OverlayArgs {
     /// The image
+    #[arg(value_parser = crate::value_parsers::image_file())]
     pub(super) file: PathBuf,
     /// Format of the image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = image_format())]

@@ -24,6 +24,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Resize {
     /// The image
+    #[arg(value_parser = crate::value_parsers::image_file())]
     file: PathBuf,
     /// The new size, or the difference to the old one (+ or -)
     #[arg(allow_hyphen_values = true, value_parser = new_size, value_name = "[+|-]SIZE")]
@@ -75,7 +76,9 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         preallocation: resize.preallocation.into(),
         backing: resize.backing.policy(),
     };
-    block::resize(path, len_bytes, &options).map_err(|error| {
+    // Preallocation takes long. After an end in the middle the image is as after a crash: valid.
+    let resized = session.until_interrupt(|| (), || block::resize(path, len_bytes, &options));
+    resized.map_err(|error| {
         let mut failure = image_failure(error, path);
         if failure.message.contains("would lose the content") {
             failure.message.push_str("; use --shrink to allow that");

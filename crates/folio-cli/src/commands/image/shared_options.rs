@@ -1,6 +1,6 @@
 //! Options that several subcommands of `folio image` share.
 
-use crate::exit::{Failure, explain};
+use crate::exit::Failure;
 use clap::{Args, ValueEnum};
 use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions};
 use folio::{Errno, Error};
@@ -80,22 +80,40 @@ pub(crate) fn beside(image: &Path, name: &Path) -> PathBuf {
     image.parent().unwrap_or(Path::new("")).join(name)
 }
 
+/// Returns the failure to create the image at `path`: a usage error for an invalid option.
+pub(crate) fn new_image_failure(error: Error, path: &Path) -> Failure {
+    let name = path.display().to_string();
+    if error.errno() == Errno::EXIST && error.place() == Some(&name) {
+        let why = "already exists; use --force to replace it";
+        return Failure::new(format!("{name}: {why}"));
+    }
+    // EINVAL has another cause only for files that cannot be replaced, such as FIFOs.
+    let is_option = error.errno() == Errno::INVAL && (path.is_file() || !path.exists());
+    let failure = image_failure(error, path);
+    if is_option {
+        Failure::usage(failure.message)
+    } else {
+        failure
+    }
+}
+
 /// Returns the failure of a call on the image at `path`, which is named only once.
 pub(crate) fn image_failure(error: Error, path: &Path) -> Failure {
-    let name = path.display().to_string();
-    let error = if error.to_string().starts_with(&name) {
-        error
-    } else {
-        error.at(name)
-    };
-    let mut text = explain(&error);
-    if error.errno() == Errno::PERM && text.contains("backing file") {
-        text.push_str(
+    let error = named_once(error, path);
+    let mut failure = Failure::image(&error);
+    if error.errno() == Errno::PERM && failure.message.contains("backing file") {
+        failure.message.push_str(
             "; use --backing allow for any file, or --backing dir=FOLDER for those in a directory",
         );
     }
-    Failure {
-        exit: crate::exit::Exit::Image,
-        message: text,
+    failure
+}
+
+fn named_once(error: Error, path: &Path) -> Error {
+    let name = path.display().to_string();
+    if error.to_string().starts_with(&name) {
+        error
+    } else {
+        error.at(name)
     }
 }

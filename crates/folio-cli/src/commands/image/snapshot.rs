@@ -27,6 +27,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Snapshot {
     /// The image
+    #[arg(value_parser = crate::value_parsers::image_file())]
     file: PathBuf,
     /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]

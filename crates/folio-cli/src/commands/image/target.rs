@@ -1,10 +1,11 @@
 //! The target of `folio image convert`: a new file that appears only when complete, an existing
 //! image, or a block device.
 
-use super::shared_options::{BackingOptions, image_failure};
-use crate::exit::{Failure, Outcome};
+use super::shared_options::{BackingOptions, image_failure, new_image_failure};
+use crate::exit::Outcome;
+use crate::image_path::refuse_partition;
 use clap::ValueEnum;
-use folio::block::{self, CreateOptions, Device, ImageFormat, OpenOptions, Qcow2Device};
+use folio::block::{self, CreateOptions, Device, ImageFormat, NewImage, OpenOptions, Qcow2Device};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,33 +34,7 @@ pub(crate) struct Target {
     /// The device reads as zeros.
     pub(crate) is_zero: bool,
     path: PathBuf,
-    temporary: Option<TemporaryFile>,
-}
-
-/// A new file that is removed unless it is kept.
-struct TemporaryFile {
-    path: Option<PathBuf>,
-}
-
-impl TemporaryFile {
-    /// Renames the file to its final name.
-    fn keep(mut self, name: &Path) -> std::io::Result<()> {
-        match self.path.take() {
-            Some(path) if path != name => {
-                std::fs::rename(&path, name).inspect_err(|_| self.path = Some(path))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            // The file is new and incomplete, so no data is lost.
-            let _ = std::fs::remove_file(path);
-        }
-    }
+    new: Option<NewImage>,
 }
 
 /// The options to open or create a target.
@@ -94,67 +69,33 @@ impl TargetOptions<'_> {
             qcow2,
             is_zero: false,
             path: self.path.to_owned(),
-            temporary: None,
+            new: None,
         })
     }
 
-    /// Creates a new image. With `force` an existing one is replaced at the end. A block device is
-    /// opened.
+    /// Creates a new image. With `force` an existing one is replaced; a block device is written in
+    /// any case.
     pub(crate) fn create(
         &self,
         len_bytes: u64,
         options: &CreateOptions,
         force: bool,
     ) -> Outcome<Target> {
-        let name = self.path.display();
-        let found = std::fs::metadata(self.path);
-        if found
-            .as_ref()
-            .is_ok_and(|found| found.file_type().is_block_device())
-        {
-            if self.format != ImageFormat::Raw {
-                let text = format!(
-                    "{name}: cannot create a {} image on a block device; create it first, then use -n",
-                    self.format
-                );
-                return Err(Failure::new(text));
-            }
-            return self.existing();
-        }
-        if found.is_ok() && !force {
-            let text = format!(
-                "{name}: already exists; use --force to replace it, or -n to write into it"
-            );
-            return Err(Failure::new(text));
-        }
-        let made = if found.is_ok() {
-            other_name(self.path)
-        } else {
-            self.path.to_owned()
-        };
-        block::create_with(&made, self.format, len_bytes, options)
-            .map_err(|error| image_failure(error, self.path))?;
-        let file = TemporaryFile {
-            path: Some(made.clone()),
-        };
-        let (device, qcow2) = self.open(&made)?;
-        let is_zero = options.backing.is_none();
+        refuse_partition(self.path)?;
+        let is_device =
+            std::fs::metadata(self.path).is_ok_and(|found| found.file_type().is_block_device());
+        let replaces = force || is_device;
+        let new = NewImage::create(self.path, self.format, len_bytes, options, replaces)
+            .map_err(|error| new_image_failure(error, self.path))?;
+        let (device, qcow2) = self.open(new.path())?;
         Ok(Target {
             device,
             qcow2,
-            is_zero,
+            is_zero: new.is_zero(),
             path: self.path.to_owned(),
-            temporary: Some(file),
+            new: Some(new),
         })
     }
-}
-
-/// Returns a temporary name beside the target's, used while an older file has that name.
-fn other_name(path: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".folio-{}", std::process::id()));
-    path.with_file_name(name)
 }
 
 impl Target {
@@ -165,11 +106,8 @@ impl Target {
             .flush()
             .map_err(|error| image_failure(error, &self.path))?;
         drop((self.device, self.qcow2));
-        let Some(temporary) = self.temporary else {
-            return Ok(());
-        };
-        temporary
-            .keep(&self.path)
-            .map_err(|error| Failure::new(format!("{}: {error}", self.path.display())))
+        self.new
+            .map_or(Ok(()), NewImage::finish)
+            .map_err(|error| image_failure(error, &self.path))
     }
 }

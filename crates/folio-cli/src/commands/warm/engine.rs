@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use folio_pagecache::{Found, Memory, Order, Progress, Warm, Warmed};
 use serde::Serialize;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -106,7 +107,11 @@ impl Engine {
     }
 
     /// Reads `files` into memory, with a progress bar if one is visible.
-    pub(crate) fn run(&self, files: &[Found], session: &Session) -> Outcome<(Warmed, WarmReport)> {
+    pub(crate) fn run(
+        &self,
+        files: &Arc<[Found]>,
+        session: &Session,
+    ) -> Outcome<(Warmed, WarmReport)> {
         let order = match self.order {
             OrderOption::Auto => Order::Auto,
             OrderOption::Inode => Order::Inode,
@@ -118,7 +123,7 @@ impl Engine {
             threads: self.threads.into(),
             budget_bytes: self.budget_bytes(session),
         };
-        let warmed = work(&warm, files, session);
+        let warmed = work(warm, files, session);
         session.check_interrupt()?;
         let report = WarmReport {
             files: warmed.files,
@@ -140,39 +145,42 @@ impl Engine {
     }
 }
 
-fn work(warm: &Warm, files: &[Found], session: &Session) -> Warmed {
-    let (progress, start) = (Progress::default(), Instant::now());
+/// Reads the files in a thread of its own. Ctrl-C does not wait for it: a read of a busy disk may
+/// take seconds, and the end of the process ends it.
+fn work(warm: Warm, files: &Arc<[Found]>, session: &Session) -> Warmed {
+    let (progress, start) = (Arc::new(Progress::default()), Instant::now());
     let bar = Bar::new(session);
-    let (ended, end) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        let progress = &progress;
-        let worker = scope.spawn(move || {
-            let _ended = ended;
-            warm.run(files, progress)
-        });
-        let mut shown = 0;
-        while end.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
-            if session.is_interrupted() {
-                progress.stop.store(true, Ordering::Relaxed);
-            }
-            let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
-            let (read, expected) = (of(&progress.read_bytes), of(&progress.expected_bytes));
-            if expected > 0 {
-                bar.expect(expected.min(warm.budget_bytes).max(read));
-                bar.add(read - shown);
-                shown = read;
-            } else if bar.is_shown() {
-                let rate = human((read as f64 / start.elapsed().as_secs_f64().max(1e-9)) as u64);
-                bar.files(
-                    of(&progress.files),
-                    files.len() as u64,
-                    format!("{}, {rate}/s", human(read)),
-                );
-            }
+    let (ended, end) = mpsc::channel::<Warmed>();
+    let (all, shared) = (files.clone(), progress.clone());
+    std::thread::spawn(move || ended.send(warm.run(&all, &shared)));
+    let mut shown = 0;
+    let warmed = loop {
+        match end.recv_timeout(REDRAW) {
+            Ok(warmed) => break warmed,
+            Err(RecvTimeoutError::Disconnected) => break Warmed::default(),
+            Err(RecvTimeoutError::Timeout) => {}
         }
-        bar.finish();
-        worker.join().unwrap_or_default()
-    })
+        if session.is_interrupted() {
+            progress.stop.store(true, Ordering::Relaxed);
+            break Warmed::default();
+        }
+        let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let (read, expected) = (of(&progress.read_bytes), of(&progress.expected_bytes));
+        if expected > 0 {
+            bar.expect(expected.min(warm.budget_bytes).max(read));
+            bar.add(read - shown);
+            shown = read;
+        } else if bar.is_shown() {
+            let rate = human((read as f64 / start.elapsed().as_secs_f64().max(1e-9)) as u64);
+            bar.files(
+                of(&progress.files),
+                files.len() as u64,
+                format!("{}, {rate}/s", human(read)),
+            );
+        }
+    };
+    bar.finish();
+    warmed
 }
 
 impl WarmReport {

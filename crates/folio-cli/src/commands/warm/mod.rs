@@ -24,6 +24,7 @@ use folio_pagecache::{Found, Locked, Warmed};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -113,11 +114,12 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
     let mut files = scan.files(&paths);
     files.found.append(&mut inside);
     session.check_interrupt()?;
-    let (mut warmed, mut report) = command.engine.run(&files.found, session)?;
+    let found: Arc<[Found]> = files.found.into();
+    let (mut warmed, mut report) = command.engine.run(&found, session)?;
     warmed.failures.append(&mut files.failures);
     warmed.failures.sort();
     let locked = if command.lock {
-        lock(&files.found, &mut warmed)
+        lock(&found, &mut warmed)
     } else {
         Locks::default()
     };

@@ -42,6 +42,10 @@ impl<T> Mutex<T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         attempt(self.0.try_lock()).map(|guard| MutexGuard(Some(guard)))
     }

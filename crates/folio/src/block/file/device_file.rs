@@ -91,6 +91,10 @@ impl ImageFile for DeviceFile {
         Ok(())
     }
 
+    fn device(&self) -> Option<Arc<dyn Device>> {
+        Some(self.device.clone())
+    }
+
     fn sync_data(&self) -> Result<()> {
         self.device.flush()
     }

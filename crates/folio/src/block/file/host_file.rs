@@ -1,17 +1,18 @@
 //! A regular file or block device of the host: positional vectored I/O, holes, and the image lock.
 
 use super::image_file::ImageFile;
-use super::lock;
 use super::write_behind::WriteBehind;
+use super::{kernel_use, lock};
 use crate::base::{Errno, Error, Result};
 use crate::block::{Allocation, iov};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
-use std::fs::{File, FileType};
-use std::io::{IoSlice, IoSliceMut};
+use std::fs::{File, FileType, Metadata};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Largest number of buffers in one system call (limits.h, IOV_MAX).
 const IOV_MAX: usize = 1024;
@@ -23,11 +24,21 @@ pub(crate) struct HostFile {
     file: File,
     name: String,
     is_read_only: bool,
+    is_block_device: bool,
     is_synced: bool,
     /// A range that was all data at the last `SEEK_HOLE`, which examines every page up to the next
     /// hole each time. A hole punched since by another process still reads as zeros.
     known_data: Mutex<Range<u64>>,
     write_behind: WriteBehind,
+    /// Whether fdatasync(2) has failed. The kernel may have marked the lost pages as clean, so that
+    /// a second call would succeed.
+    has_failed_sync: AtomicBool,
+    /// The largest length seen, less what [`ImageFile::set_len`] cut off. A shorter file was
+    /// truncated by another program.
+    expected_len: AtomicU64,
+    /// Held while the length and `expected_len` differ.
+    resizing: Mutex<()>,
+    is_truncation_logged: AtomicBool,
 }
 
 impl Drop for HostFile {
@@ -41,8 +52,8 @@ impl HostFile {
     ///
     /// # Errors
     ///
-    /// EBUSY if another open file's lock forbids it, EISDIR or EINVAL for another kind of file,
-    /// else the host's errors.
+    /// EBUSY if another open file's lock forbids it or the kernel uses a file to be written, EISDIR
+    /// or EINVAL for another kind of file, else the host's errors.
     pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self> {
         Self::open_with(path, read_only, true)
     }
@@ -63,21 +74,25 @@ impl HostFile {
         let open = || {
             // An open has side effects on some devices, so the kind of file is checked first. If it
             // is replaced by a FIFO meanwhile, O_NONBLOCK keeps the open from waiting.
-            let found = std::fs::metadata(path)
-                .map_err(|error| Error::io("open", error))?
-                .file_type();
-            check_kind(found)?;
+            let found = std::fs::metadata(path).map_err(|error| Error::io("open", error))?;
+            check_kind(found.file_type())?;
             let mut flags = OFlags::NONBLOCK;
-            if found.is_block_device() && !read_only {
+            let is_exclusive = found.file_type().is_block_device() && !read_only;
+            if is_exclusive {
                 // Fails with EBUSY for a block device that the kernel has mounted.
                 flags |= OFlags::EXCL;
             }
-            let file = File::options()
+            let opened = File::options()
                 .read(true)
                 .write(!read_only)
                 .custom_flags(flags.bits() as i32)
-                .open(path)
-                .map_err(|error| Error::io("open", error))?;
+                .open(path);
+            let file = match opened {
+                Err(error) if is_exclusive && error.kind() == ErrorKind::ResourceBusy => {
+                    return Err(kernel_use::explain_busy(&found));
+                }
+                opened => opened.map_err(|error| Error::io("open", error))?,
+            };
             check_kind(
                 file.metadata()
                     .map_err(|error| Error::io("stat", error))?
@@ -85,11 +100,12 @@ impl HostFile {
             )?;
             if is_locked {
                 lock::acquire(&file, read_only)?;
+                kernel_use::check(&file, path, read_only).inspect_err(|_| lock::release(&file))?;
             }
             Ok(file)
         };
         let file = open().map_err(|error: Error| error.at(name.clone()))?;
-        Ok(Self::new(file, name, read_only))
+        Self::new(file, name, read_only)
     }
 
     /// Creates an empty file and locks it.
@@ -105,20 +121,76 @@ impl HostFile {
             .create_new(true)
             .open(path);
         let file = file.map_err(|error| Error::io("create", error).at(name.clone()))?;
-        lock::acquire(&file, false).map_err(|error| error.at(name.clone()))?;
-        Ok(Self::new(file, name, false))
+        Self::adopt(file, name)
     }
 
-    fn new(file: File, name: String, is_read_only: bool) -> Self {
-        let write_behind = WriteBehind::default();
-        Self {
+    /// Locks a file that the caller has created for writing.
+    pub(crate) fn adopt(file: File, name: String) -> Result<Self> {
+        lock::acquire(&file, false).map_err(|error| error.at(name.clone()))?;
+        Self::new(file, name, false)
+    }
+
+    fn new(file: File, name: String, is_read_only: bool) -> Result<Self> {
+        let metadata = file
+            .metadata()
+            .map_err(|error| Error::io("stat", error).at(name.clone()))?;
+        Ok(Self {
             file,
             name,
             is_read_only,
+            is_block_device: metadata.file_type().is_block_device(),
             is_synced: true,
             known_data: Mutex::default(),
-            write_behind,
+            write_behind: WriteBehind::default(),
+            has_failed_sync: AtomicBool::new(false),
+            expected_len: AtomicU64::new(metadata.len()),
+            resizing: Mutex::default(),
+            is_truncation_logged: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether the file is a block device.
+    pub(crate) fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    /// Returns the file's attributes.
+    pub(crate) fn metadata(&self) -> Result<Metadata> {
+        self.file
+            .metadata()
+            .map_err(|error| Error::io("stat", error).at(self.name.clone()))
+    }
+
+    /// Returns the host's file.
+    pub(crate) fn as_file(&self) -> &File {
+        &self.file
+    }
+
+    /// Fails if another program truncated the file: a write would leave a hole where data was.
+    fn check_len(&self) -> Result<()> {
+        if self.is_block_device {
+            // Writes behind its end fail.
+            return Ok(());
         }
+        // Read first: the file is never shorter than this, except while it is resized.
+        let mut expected = self.expected_len.load(Ordering::Relaxed);
+        let mut found = self.metadata()?.len();
+        if found < expected {
+            let _resizing = self.resizing.lock();
+            expected = self.expected_len.load(Ordering::Relaxed);
+            found = self.metadata()?.len();
+        }
+        if found >= expected {
+            return Ok(());
+        }
+        let why = format!(
+            "another program truncated the file from {expected} to {found} bytes while it was in \
+             use; data is lost: restore a backup, or check the file system"
+        );
+        if !self.is_truncation_logged.swap(true, Ordering::Relaxed) {
+            tracing::error!("{}: {why}", self.name);
+        }
+        Err(Error::new(Errno::IO, why).at(self.name.clone()))
     }
 
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len_bytes: u64) -> Result<bool> {
@@ -164,10 +236,14 @@ fn check_kind(kind: FileType) -> Result<()> {
     } else if kind.is_dir() {
         Err(Errno::ISDIR.into())
     } else {
-        Err(Error::new(
-            Errno::INVAL,
-            "neither a regular file nor a block device",
-        ))
+        let what = match () {
+            () if kind.is_fifo() => "a FIFO",
+            () if kind.is_socket() => "a socket",
+            () if kind.is_char_device() => "a character device",
+            () => "another kind of file",
+        };
+        let why = format!("{what}: an image is a regular file or a block device");
+        Err(Error::new(Errno::INVAL, why))
     }
 }
 
@@ -186,10 +262,21 @@ impl ImageFile for HostFile {
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
         *self.known_data.lock() = 0..0;
+        if self.is_block_device {
+            let device_bytes = self.len_bytes()?;
+            if len_bytes <= device_bytes {
+                return Ok(());
+            }
+            let why = format!("the image needs {len_bytes} bytes, the device has {device_bytes}");
+            return Err(Error::new(Errno::NOSPC, why).at(self.name.clone()));
+        }
         tracing::debug!(file = %self.name, len_bytes, "ftruncate");
+        let _resizing = self.resizing.lock();
         self.file
             .set_len(len_bytes)
-            .map_err(|error| Error::io("truncate", error).at(self.name.clone()))
+            .map_err(|error| Error::io("truncate", error).at(self.name.clone()))?;
+        self.expected_len.store(len_bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
@@ -215,6 +302,7 @@ impl ImageFile for HostFile {
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.check_len()?;
         let mut at = offset;
         for bufs in bufs.chunks(IOV_MAX) {
             let want = iov::len(bufs);
@@ -233,6 +321,7 @@ impl ImageFile for HostFile {
                 at += count as u64;
             }
         }
+        self.expected_len.fetch_max(at, Ordering::Relaxed);
         if self.is_synced {
             self.write_behind.wrote(&self.file, offset..at);
         }
@@ -243,8 +332,17 @@ impl ImageFile for HostFile {
         if !self.is_synced {
             return Ok(());
         }
+        if self.has_failed_sync.load(Ordering::Acquire) {
+            let why = "an earlier fdatasync failed: the host may have lost written data";
+            return Err(Error::new(Errno::IO, why).at(self.name.clone()));
+        }
         tracing::debug!(file = %self.name, "fdatasync");
-        self.retry("fdatasync", || rustix::fs::fdatasync(&self.file))
+        let synced = self.retry("fdatasync", || rustix::fs::fdatasync(&self.file));
+        if synced.is_err() {
+            self.has_failed_sync.store(true, Ordering::Release);
+        }
+        synced?;
+        self.check_len()
     }
 
     fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {

@@ -1,8 +1,9 @@
 //! The file seam: the file that an image format reads and writes, on the host or on a device.
 
 use crate::base::{Errno, Error, Result};
-use crate::block::{Allocation, iov};
+use crate::block::{Allocation, Device, iov};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 /// Zeros to write where the file cannot make them itself.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -46,6 +47,11 @@ pub(crate) trait ImageFile: Send + Sync {
     /// Returns the allocation at `offset`, and the number of bytes, at most `len_bytes`, that it
     /// holds for.
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)>;
+
+    /// Returns the device that stores the file; none for a file of the host.
+    fn device(&self) -> Option<Arc<dyn Device>> {
+        None
+    }
 
     /// Fills all of `bufs`; bytes beyond the end of the file read as zeros.
     fn read_or_zeros(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {

@@ -6,6 +6,7 @@
 //! opposite byte. The locks are open file description locks (fcntl(2), F_OFD_SETLK): two opens in
 //! one process exclude each other as well.
 
+use super::holder::holders;
 use crate::base::{Errno, Error, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -61,7 +62,7 @@ fn try_acquire(file: &File, read_only: bool) -> Result<()> {
         match fcntl(file, FcntlArg::F_OFD_SETLK(&byte_lock(libc::F_RDLCK, byte))) {
             Ok(_) => {}
             Err(nix::Error::EAGAIN | nix::Error::EACCES) => {
-                return Err(busy("holds it exclusively"));
+                return Err(busy(file, "holds it exclusively"));
             }
             Err(
                 nix::Error::ENOLCK
@@ -76,15 +77,18 @@ fn try_acquire(file: &File, read_only: bool) -> Result<()> {
     }
     for permission in used {
         if is_held(file, EXCLUDED_BASE + permission)? {
-            return Err(busy(match *permission {
-                CONSISTENT_READ => "excludes readers",
-                _ => "reads it and excludes writers",
-            }));
+            return Err(busy(
+                file,
+                match *permission {
+                    CONSISTENT_READ => "excludes readers",
+                    _ => "reads it and excludes writers",
+                },
+            ));
         }
     }
     for permission in excluded {
         if is_held(file, USED_BASE + permission)? {
-            return Err(busy("writes it"));
+            return Err(busy(file, "writes it"));
         }
     }
     Ok(())
@@ -98,10 +102,16 @@ fn is_held(file: &File, byte: i64) -> Result<bool> {
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
-fn busy(how: &str) -> Error {
+fn busy(file: &File, how: &str) -> Error {
+    let holders = holders(file);
+    let by = if holders.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", holders.join(", "))
+    };
     Error::new(
         Errno::BUSY,
-        format!("the image is in use by another process (which {how})"),
+        format!("the image is in use by another process (which {how}){by}"),
     )
 }
 

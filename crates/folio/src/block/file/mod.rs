@@ -7,14 +7,20 @@
 //!       |             |
 //!   host_file.rs   device_file.rs            a host file or block device; a file on a Device
 //!       |
-//!   lock.rs, write_behind.rs                 QEMU's image locks; early writeback of streams
+//!   lock.rs         QEMU's image locks
+//!   kernel_use.rs   loop devices, mounts and swap of the host's kernel
+//!   write_behind.rs early writeback of streams
+//!       |
+//!   holder.rs       the programs that have a file open, for messages
 //! ```
 //!
 //! Neighbours: above, the image formats; below, the host's system calls and [`super::Device`].
 
 mod device_file;
+mod holder;
 mod host_file;
 mod image_file;
+mod kernel_use;
 mod lock;
 mod write_behind;
 

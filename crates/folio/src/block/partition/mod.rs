@@ -8,12 +8,14 @@
 //!   gpt.rs  mbr.rs           the only files that use the crates gptman and mbrman
 //!      \   /
 //!    entry.rs                one partition
+//!   contents.rs              names of other formats, for messages
 //! ```
 //!
 //! `no_table.rs` takes the place of `table.rs` in a build without the Cargo feature `partitions`.
 //!
 //! Invariant: a [`Partition`] is inside its disk; tables are hostile until checked.
 
+mod contents;
 mod entry;
 #[cfg(feature = "partitions")]
 mod gpt;
@@ -26,6 +28,7 @@ mod table;
 mod tests;
 mod window;
 
+pub use contents::contents;
 pub use entry::Partition;
 pub use select::{holds_ext4, select};
 pub use table::partitions;

@@ -1,5 +1,6 @@
 //! The choice of the device that holds a file system: the whole disk or one partition.
 
+use super::contents::contents;
 use super::entry::Partition;
 use super::table::partitions;
 use super::window::PartitionDevice;
@@ -64,7 +65,12 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
     if holders.is_empty() {
         return Err(Error::new(
             Errno::NXIO,
-            format!("no ext4 file system; {}", list(&found)),
+            match contents(&*disk)? {
+                Some(name) if found.is_empty() => {
+                    format!("no ext4 file system: it holds {name}; the disk has no partitions")
+                }
+                _ => format!("no ext4 file system; {}", list(&found)),
+            },
         ));
     }
     let holders: Vec<_> = holders

@@ -1,7 +1,7 @@
 //! A partition as a device: a window on a disk.
 
 use crate::base::{Errno, Error, Result};
-use crate::block::{Allocation, Device, MapEntry, iov};
+use crate::block::{Allocation, Device, LowerDevice, MapEntry, iov};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -54,6 +54,14 @@ impl Device for PartitionDevice {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.disk
             .write_vectored_at(bufs, self.on_disk(offset, iov::len(bufs))?)
+    }
+
+    fn lower_devices(&self) -> Vec<LowerDevice> {
+        vec![LowerDevice {
+            device: self.disk.clone(),
+            range: self.start_bytes..self.start_bytes + self.len_bytes,
+            is_written: true,
+        }]
     }
 
     fn flush(&self) -> Result<()> {

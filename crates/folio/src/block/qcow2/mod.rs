@@ -51,6 +51,6 @@ pub use disk::Qcow2Device;
 pub(crate) use disk::{Appender, PackedCluster};
 pub use offline::Snapshot;
 pub(crate) use offline::{
-    apply_snapshot, backing_of, backing_path, create, create_snapshot, delete_snapshot, disk_bytes,
-    inspect, list_snapshots, open_backing, rename_backing, resize,
+    apply_snapshot, backing_of, backing_path, create, create_in, create_snapshot, delete_snapshot,
+    disk_bytes, inspect, list_snapshots, open_backing, rename_backing, resize,
 };

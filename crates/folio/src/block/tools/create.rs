@@ -9,6 +9,9 @@ use crate::block::{Device, RawDevice};
 use std::path::Path;
 use std::sync::Arc;
 
+/// The size of an image is a multiple of this many bytes.
+const SECTOR_BYTES: u64 = 512;
+
 /// Creates an image of `len_bytes` bytes that reads as zeros, and opens it for writing.
 ///
 /// # Errors
@@ -48,13 +51,10 @@ pub fn create_with(
     options: &CreateOptions,
 ) -> Result<()> {
     let path = path.as_ref();
-    let at_path = |error: Error| error.at(path.display().to_string());
-    let Some(len_bytes) = len_bytes.checked_next_multiple_of(512) else {
-        return Err(at_path(Errno::FBIG.into()));
-    };
+    let len_bytes = whole_sectors(path, len_bytes)?;
     match format {
         ImageFormat::Raw => {
-            check_raw(options).map_err(at_path)?;
+            check_raw(path, options)?;
             create_raw(path, len_bytes, options.preallocation)
         }
         #[cfg(feature = "qcow2")]
@@ -64,34 +64,72 @@ pub fn create_with(
     }
 }
 
-fn check_raw(options: &CreateOptions) -> Result<()> {
-    if options.backing.is_some() {
-        return Err(Error::new(
-            Errno::INVAL,
-            "the raw format has no backing files",
-        ));
+/// Creates an image in an open file or block device, whose content is lost, as [`create_with`]
+/// does. On a block device a raw image keeps what the device holds, except for the first bytes,
+/// which could be those of another format.
+///
+/// # Errors
+///
+/// Those of [`create_with`]; ENOSPC for a block device that is too small.
+pub(super) fn create_in(
+    file: HostFile,
+    path: &Path,
+    format: ImageFormat,
+    len_bytes: u64,
+    options: &CreateOptions,
+) -> Result<()> {
+    let len_bytes = whole_sectors(path, len_bytes)?;
+    match format {
+        ImageFormat::Raw => {
+            check_raw(path, options)?;
+            if file.is_block_device() {
+                file.set_len(len_bytes)?;
+                file.write_zeroes(0, file.len_bytes()?.min(SECTOR_BYTES))?;
+            } else {
+                file.set_len(0)?;
+            }
+            fill_raw(&file, len_bytes, options.preallocation)
+        }
+        #[cfg(feature = "qcow2")]
+        ImageFormat::Qcow2 => qcow2::create_in(file, path, len_bytes, options),
+        #[cfg(not(feature = "qcow2"))]
+        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
     }
-    if options.preallocation == Preallocation::Metadata {
-        return Err(Error::new(
-            Errno::INVAL,
-            "the raw format has no metadata to preallocate",
-        ));
-    }
-    Ok(())
+}
+
+fn whole_sectors(path: &Path, len_bytes: u64) -> Result<u64> {
+    len_bytes
+        .checked_next_multiple_of(SECTOR_BYTES)
+        .ok_or_else(|| Error::from(Errno::FBIG).at(path.display().to_string()))
+}
+
+fn check_raw(path: &Path, options: &CreateOptions) -> Result<()> {
+    let why = if options.backing.is_some() {
+        "the raw format has no backing files"
+    } else if options.preallocation == Preallocation::Metadata {
+        "the raw format has no metadata to preallocate"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Errno::INVAL, why).at(path.display().to_string()))
 }
 
 fn create_raw(path: &Path, len_bytes: u64, preallocation: Preallocation) -> Result<()> {
-    let file = HostFile::create(path)?;
-    let created = file.set_len(len_bytes).and_then(|()| match preallocation {
-        Preallocation::Falloc if !file.reserve(0, len_bytes)? => {
-            Err(Error::unsupported("the host cannot reserve space here"))
-        }
-        Preallocation::Full => file.fill_with_zeros(0, len_bytes),
-        Preallocation::Off | Preallocation::Metadata | Preallocation::Falloc => Ok(()),
-    });
+    let created = fill_raw(&HostFile::create(path)?, len_bytes, preallocation);
     if created.is_err() {
         // This call created the file, so its removal loses nothing.
         let _ = std::fs::remove_file(path);
     }
     created
+}
+
+fn fill_raw(file: &HostFile, len_bytes: u64, preallocation: Preallocation) -> Result<()> {
+    file.set_len(len_bytes)?;
+    match preallocation {
+        Preallocation::Falloc if !file.reserve(0, len_bytes)? => {
+            Err(Error::unsupported("the host cannot reserve space here"))
+        }
+        Preallocation::Full => file.fill_with_zeros(0, len_bytes),
+        Preallocation::Off | Preallocation::Metadata | Preallocation::Falloc => Ok(()),
+    }
 }

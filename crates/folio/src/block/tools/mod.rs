@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   rebase.rs                            rebase, commit
-//!   resize.rs  create.rs                 qemu-img resize, create
+//!   resize.rs  new_image.rs              qemu-img resize; images in the place of other files
+//!      |          |
+//!      |       create.rs                 qemu-img create
 //!      |          |
 //!   open.rs                              the only opener that knows every format
 //!
@@ -22,6 +24,7 @@ mod copy;
 mod copy_compressed;
 mod create;
 mod info;
+mod new_image;
 mod open;
 #[cfg(feature = "qcow2")]
 mod rebase;
@@ -38,6 +41,7 @@ pub use copy::{CopyOptions, copy};
 pub use copy_compressed::copy_compressed;
 pub use create::{create, create_with};
 pub use info::{ImageInfo, info};
+pub use new_image::NewImage;
 pub use open::open;
 #[cfg(feature = "qcow2")]
 pub use rebase::{AfterCommit, OverlayOptions, commit, rebase, rename_backing};

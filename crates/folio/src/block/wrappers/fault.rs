@@ -1,7 +1,7 @@
 //! A device whose calls fail as a test selects. Linux: dm-flakey.
 
 use crate::base::{Errno, Error, Result};
-use crate::block::{Allocation, Device};
+use crate::block::{Allocation, Device, LowerDevice};
 use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -140,6 +140,14 @@ impl Device for FaultDevice {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.check(FaultKind::Write, "write")?;
         self.lower.write_vectored_at(bufs, offset)
+    }
+
+    fn lower_devices(&self) -> Vec<LowerDevice> {
+        vec![LowerDevice {
+            device: self.lower.clone(),
+            range: 0..self.lower.len_bytes(),
+            is_written: true,
+        }]
     }
 
     fn flush(&self) -> Result<()> {

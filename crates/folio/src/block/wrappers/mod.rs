@@ -1,4 +1,5 @@
-//! Devices over devices, for tests and measurements: each passes its calls to the device below.
+//! Devices over devices, mostly for tests and measurements: each passes its calls to the device
+//! below.
 //!
 //! ```text
 //!   record.rs   records every write and flush; a test replays a prefix to simulate a power cut

@@ -2,7 +2,7 @@
 //! dm-log-writes.
 
 use crate::base::Result;
-use crate::block::{Allocation, Device};
+use crate::block::{Allocation, Device, LowerDevice};
 use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -114,6 +114,14 @@ impl Device for RecordDevice {
                 bytes: bufs.iter().flat_map(|buf| buf.iter().copied()).collect(),
             },
         )
+    }
+
+    fn lower_devices(&self) -> Vec<LowerDevice> {
+        vec![LowerDevice {
+            device: self.lower.clone(),
+            range: 0..self.lower.len_bytes(),
+            is_written: true,
+        }]
     }
 
     fn flush(&self) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A device with the time and the write cache of a modeled hard disk, for measurements without one.
 
 use crate::base::Result;
-use crate::block::{Allocation, Device, iov};
+use crate::block::{Allocation, Device, LowerDevice, iov};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
@@ -325,6 +325,14 @@ impl Device for SlowDevice {
         self.lower.write_vectored_at(bufs, offset)?;
         self.wrote(offset, iov::len(bufs));
         Ok(())
+    }
+
+    fn lower_devices(&self) -> Vec<LowerDevice> {
+        vec![LowerDevice {
+            device: self.lower.clone(),
+            range: 0..self.lower.len_bytes(),
+            is_written: true,
+        }]
     }
 
     fn flush(&self) -> Result<()> {

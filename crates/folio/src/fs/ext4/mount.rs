@@ -5,6 +5,7 @@
 //!       |                               (read-only mounts: in memory, over the device)
 //!       v
 //!   attach: the file system in memory -> open the journal -> free orphans -> root
+//!                                          (drops transactions that nothing asked to replay)
 //! ```
 //!
 //! Linux: fs/ext4/super.c.
@@ -16,9 +17,11 @@ use super::layout::features::{Compat, Incompat};
 use super::layout::superblock::Superblock;
 use super::options::Ext4Options;
 use crate::base::{Errno, Error, Result};
-use crate::block::{self, Device};
+use crate::block::{self, Device, DeviceClaim};
 use crate::cache::PageCache;
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
+use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 
 impl Ext4 {
@@ -42,6 +45,7 @@ impl Ext4 {
         cache: &Arc<PageCache>,
         options: &MountOptions,
     ) -> Result<Mounted> {
+        let claim = DeviceClaim::take(&device, options.read_only)?;
         let superblock = Superblock::load_for_recovery(&*device)?;
         if !options.read_only {
             if device.is_read_only() {
@@ -75,7 +79,11 @@ impl Ext4 {
                     "ext4 mounted"
                 );
                 tracing::debug!(options = ?fs.volume.options, "ext4 options");
-                Ok(Mounted { fs, root })
+                Ok(Mounted {
+                    fs,
+                    root,
+                    claim: Mutex::new(Some(claim)),
+                })
             }
             Err(error) => {
                 fs.discard_changes();
@@ -172,7 +180,12 @@ impl Ext4 {
         if volume.geometry.raw.journal_inum.get() == 0 {
             return Err(Error::unsupported("a journal on another device"));
         }
-        volume.use_journal(self.journal_blocks()?)
+        let blocks = self.journal_blocks()?;
+        // `recover` did not replay them, because the superblock did not ask for it. As in Linux.
+        if journal::wipe(blocks.clone(), volume.device.clone())? {
+            tracing::warn!("ext4: transactions in the journal dropped: needs_recovery is not set");
+        }
+        volume.use_journal(blocks)
     }
 }
 
@@ -181,6 +194,8 @@ impl Ext4 {
 pub(super) struct Mounted {
     pub(super) fs: Arc<Ext4>,
     root: Arc<Ext4Inode>,
+    /// Held until the unmount: a program that ends leaves the file system in memory.
+    claim: Mutex<Option<DeviceClaim>>,
 }
 
 impl Drop for Mounted {
@@ -207,7 +222,13 @@ impl FileSystem for Mounted {
     }
 
     fn unmount(&self) -> Result<()> {
-        self.fs.sync_all(true).map_err(|e| e.at("ext4"))
+        let synced = self.fs.sync_all(true).map_err(|e| e.at("ext4"));
+        drop(self.claim.lock().take());
+        synced
+    }
+
+    fn trim(&self, range: Range<u64>, len_min: u64) -> Result<u64> {
+        self.fs.trim(range, len_min).map_err(|e| e.at("ext4"))
     }
 
     fn is_read_only(&self) -> bool {

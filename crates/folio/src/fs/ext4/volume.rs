@@ -23,8 +23,8 @@ use super::layout::superblock::Superblock;
 use super::options::Ext4Options;
 use super::space::{Purpose, Space, group};
 use crate::base::{Clock, Errno, Error, PAGE_SIZE, PhysicalBlock, Result, Timespec};
-use crate::block::Device;
-use crate::cache::{PageCache, Writeback};
+use crate::block::{Device, guard};
+use crate::cache::{ObjectMemory, PageCache, Writeback};
 use crate::vfs::{FileSystemStatistics, MountOptions};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -68,8 +68,10 @@ pub(crate) struct Volume {
     pub(crate) failure_level: AtomicU8,
     /// Whether this mount marked the device as not clean.
     pub(crate) is_changed: AtomicBool,
-    /// Memory for pages, in bytes. The blocks of a transaction are a part of it.
+    /// Memory for pages, inodes and names, in bytes. The blocks of a transaction are a part of it.
     cache_bytes: u64,
+    /// The memory that inodes, and the journal's copies of blocks, are charged to.
+    pub(crate) objects: Arc<ObjectMemory>,
     clock: Clock,
 }
 
@@ -85,6 +87,7 @@ impl Volume {
         options: &MountOptions,
     ) -> Result<Self> {
         let ext4_options = Ext4Options::parse(&options.file_system, &superblock)?;
+        let device = guard(device);
         let metadata = Metadata::new(
             &cache.writeback(),
             device.clone(),
@@ -109,6 +112,7 @@ impl Volume {
             failure_level: AtomicU8::new(FAILURE_NONE),
             is_changed: AtomicBool::new(false),
             cache_bytes: cache.budget_bytes(),
+            objects: cache.objects().clone(),
             clock: options.clock,
         })
     }
@@ -133,6 +137,7 @@ impl Volume {
             blocks,
             self.device.clone(),
             self.cache_bytes / PAGE_SIZE as u64 / TRANSACTION_CACHE_SHARE,
+            self.objects.charge_pinned(0),
             self.has_ro_compat(RoCompat::METADATA_CSUM),
             self.has_incompat(Incompat::BIT64),
             has_barriers,

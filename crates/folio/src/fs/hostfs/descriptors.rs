@@ -20,6 +20,8 @@ pub(super) struct Descriptors {
     pub(super) is_idle: bool,
     /// The descriptor of an inode that lost its last name through Folio; not used for data.
     pub(super) unlinked: Option<Arc<OwnedFd>>,
+    /// The descriptor of an inode that is held in reach; not used for data.
+    pub(super) held: Option<Arc<OwnedFd>>,
 }
 
 /// A descriptor for writing.
@@ -46,6 +48,7 @@ impl Descriptors {
             .as_ref()
             .or(write)
             .or(self.unlinked.as_ref())
+            .or(self.held.as_ref())
             .cloned()
     }
 }

@@ -8,7 +8,7 @@ use super::inode_numbers::InodeNumbers;
 use super::inotify::{Inotify, Watch};
 use super::options::HostfsOptions;
 use crate::base::{Clock, Errno, InodeNumber, Result, Timespec};
-use crate::cache::{Mapping, Store, Writeback};
+use crate::cache::{Mapping, ObjectCharge, ObjectMemory, Store, Writeback};
 use crate::vfs::{
     AttrValidity, AttributeCell, Attributes, ChangeListener, FileType, Inode, InodeCommon,
 };
@@ -17,7 +17,7 @@ use rustix::fd::OwnedFd;
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An inode of a host directory. There is one object per inode of the host, whatever names it has.
@@ -44,7 +44,11 @@ pub(super) struct HostInode {
     pub(super) data_state: Mutex<DataState>,
     /// The target of a symbolic link, which never changes.
     pub(super) target: OnceLock<Box<[u8]>>,
+    pub(super) _charge: ObjectCharge,
 }
+
+/// Bytes of an inode outside of its object: its name, and entries in tables.
+const OUTSIDE_BYTES: usize = 160;
 
 /// One name of an inode: its parent directory and the name in it.
 #[derive(Clone)]
@@ -74,6 +78,8 @@ pub(super) struct MountState {
     pub(super) options: HostfsOptions,
     pub(super) clock: Clock,
     pub(super) writeback: Arc<Writeback>,
+    /// The memory that inodes are charged to.
+    pub(super) objects: Arc<ObjectMemory>,
     pub(super) root_fd: Arc<OwnedFd>,
     pub(super) root_identity: Identity,
     /// Whether this process may change owners.
@@ -84,6 +90,9 @@ pub(super) struct MountState {
     pub(super) directories: DirectoryRing<HostInode>,
     pub(super) recently_created: Mutex<RecentlyCreated>,
     pub(super) idle_files: Mutex<IdleFiles<HostInode>>,
+    /// Number of inodes that hold a descriptor, and the maximum.
+    pub(super) held_count: AtomicUsize,
+    pub(super) held_max: usize,
     /// The last ticket; one is drawn before each question to the host.
     pub(super) tickets: AtomicU64,
     /// Number of invalidations in the whole mount.
@@ -148,6 +157,7 @@ impl HostInode {
                 answered_count: AtomicU64::new(0),
                 data_state: Mutex::new(DataState::new(status.stamp)),
                 target: OnceLock::new(),
+                _charge: shared.objects.charge(size_of::<Self>() + OUTSIDE_BYTES),
             }
         })
     }
@@ -270,11 +280,21 @@ impl Drop for HostInode {
             inodes.remove(&key);
         }
         drop(inodes);
+        if self.descriptors.get_mut().held.is_some() {
+            self.shared.held_count.fetch_sub(1, Ordering::Relaxed);
+        }
         if let Some(inotify) = &self.shared.inotify {
             inotify.forget(&self.watch, self);
         }
         let mut unused = self.locations.take();
         while let Some(location) = unused.pop() {
+            // The entry would keep the memory of an evicted inode.
+            let mut children = location.parent.children.lock();
+            let entry = children.get(&location.name);
+            if entry.is_some_and(|child| child.strong_count() == 0) {
+                children.remove(&location.name);
+            }
+            drop(children);
             if let Some(mut parent) = Arc::into_inner(location.parent) {
                 unused.extend(parent.locations.take_mut());
             }

@@ -81,7 +81,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 /// The type of proc in statfs(2) (linux/magic.h).
@@ -136,11 +136,13 @@ impl Hostfs {
             return Err(Errno::NOTDIR.into());
         }
         let (inotify, warning) = Inotify::new(host_options.push, &root_fd)?;
-        let directories_max = (raise_descriptor_limit() / 2).min(DIRECTORIES_MAX);
+        let descriptors_max = raise_descriptor_limit();
+        let directories_max = (descriptors_max / 2).min(DIRECTORIES_MAX);
         let shared = Arc::new(MountState {
             options: host_options,
             clock: options.clock,
             writeback: cache.writeback(),
+            objects: cache.objects().clone(),
             root_fd,
             root_identity: status.identity,
             is_root: rustix::process::geteuid().is_root(),
@@ -149,6 +151,8 @@ impl Hostfs {
             directories: DirectoryRing::new(directories_max as usize),
             recently_created: Mutex::default(),
             idle_files: Mutex::default(),
+            held_count: AtomicUsize::new(0),
+            held_max: (descriptors_max / 4) as usize,
             tickets: AtomicU64::new(0),
             invalidations: AtomicU64::new(0),
             inotify,

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A directory in which names are looked up is watched, and with it the files in it. A file with
-//! several names has a watch of its own, as it may be changed by a name in an unwatched directory.
+//! several names has a watch of its own, as it may be changed by a name in an unwatched directory;
+//! so has a file without a name that is still open.
 //! Without free watches, and on file systems that do not report changes (network file systems),
 //! answers are valid for the time to live only.
 //!
@@ -24,6 +25,7 @@
 
 use super::inode::{HostInode, MountState, monotonic_ns};
 use super::inotify::NameChange;
+use crate::base::unwind::catch_panic;
 use crate::base::{Errno, Error, Result};
 use crate::vfs::{Change, ChangeListener, FileType};
 use rustix::fd::OwnedFd;
@@ -103,15 +105,14 @@ impl HostInode {
         if self.is_directory() {
             return self.watch_directory();
         }
-        let Some(location) = self.location() else {
-            return;
-        };
-        location.parent.watch_directory();
-        if !self.is_in_place.load(Ordering::SeqCst) && self.open_descriptor().is_some() {
-            // Without an open descriptor, the question that follows goes by name anyway.
-            let _: Result<_> = self.status_by_name();
+        if let Some(location) = self.location() {
+            location.parent.watch_directory();
+            if !self.is_in_place.load(Ordering::SeqCst) && self.open_descriptor().is_some() {
+                // Without an open descriptor, the question that follows goes by name anyway.
+                let _: Result<_> = self.status_by_name();
+            }
         }
-        if self.has_many_names()
+        if !self.has_one_name()
             && !self.watch.is_active()
             && self.common.file_type != FileType::Symlink
             && let Ok(fd) = self.descriptor()
@@ -120,11 +121,11 @@ impl HostInode {
         }
     }
 
-    fn has_many_names(&self) -> bool {
+    fn has_one_name(&self) -> bool {
         let cell = &self.common.attributes;
         cell.load(self.common.number, self.common.file_type)
             .link_count
-            > 1
+            == 1
     }
 
     /// Returns whether changes of this inode are reported now, unless it gets more names.
@@ -216,9 +217,13 @@ impl MountState {
     }
 
     fn notify(&self, change: Change<'_>) {
-        self.current_listeners()
-            .iter()
-            .for_each(|listener| listener.changed(change));
+        self.current_listeners().iter().for_each(|listener| {
+            // The panic hook has reported a panic; this thread serves other listeners too.
+            let _ = catch_panic("a change listener", || {
+                listener.changed(change);
+                Ok(())
+            });
+        });
     }
 
     fn current_listeners(&self) -> Vec<Arc<dyn ChangeListener>> {

@@ -10,6 +10,7 @@ use parking_lot::MutexGuard;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The state of one open file; dropped when the file is closed.
 struct OpenHostFile {
@@ -180,6 +181,23 @@ impl HostInode {
     /// continue as with any file system.
     pub(super) fn keep_unlinked(&self, fd: Arc<OwnedFd>) {
         self.descriptors.lock().unlinked = Some(fd);
+    }
+
+    /// Keeps a descriptor for as long as the inode is in memory, if there are enough. Without it,
+    /// the file is out of reach once an external writer has unlinked it.
+    pub(super) fn hold_descriptor(&self) {
+        if self.descriptors.lock().held.is_some() {
+            return;
+        }
+        let held_count = &self.shared.held_count;
+        if held_count.fetch_add(1, Ordering::Relaxed) < self.shared.held_max
+            && let Ok(fd) = self.open_by_name()
+        {
+            let spare = self.descriptors.lock().held.replace(fd);
+            held_count.fetch_sub(usize::from(spare.is_some()), Ordering::Relaxed);
+        } else {
+            held_count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Drops the descriptor of [`HostInode::keep_unlinked`]: the inode has a name.

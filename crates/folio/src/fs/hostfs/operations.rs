@@ -213,6 +213,10 @@ impl FileOperations for HostInode {
         is_allowed.then(|| Ok(rustix::io::fcntl_dupfd_cloexec(&*self.readable()?, 0)?))
     }
 
+    fn hold(&self) {
+        self.hold_descriptor();
+    }
+
     fn read_nowait(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
         if self.reads_from_cache() {
             None

@@ -3,7 +3,7 @@
 use super::dir::{Directory, ENTRY_BYTES};
 use super::mount_state::MountState;
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
-use crate::cache::Mapping;
+use crate::cache::{Mapping, ObjectCharge};
 use crate::vfs::{
     ACL_ACCESS, Acl, AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, NewInode,
     SetTime,
@@ -30,9 +30,14 @@ pub(super) struct RamInode {
     /// Changed only through [`RamInode::state_mut`].
     pub(super) state: RwLock<InodeState>,
     pub(super) body: InodeBody,
-    /// Number of entries of a directory without `.` and `..`; changes with the directory locked.
+    /// Number of entries of a directory without `.` and `..`; changes with the directory locked,
+    /// and is published with the times of that change.
     pub(super) entry_count: AtomicU64,
+    _charge: ObjectCharge,
 }
+
+/// Bytes of the entry that leads to an inode: its name, and its place in two tables.
+const OUTSIDE_BYTES: usize = 160;
 
 /// The changeable state of an inode, besides data and names.
 pub(super) struct InodeState {
@@ -67,8 +72,14 @@ impl InodeBody {
 }
 
 impl InodeState {
-    /// Returns the attributes, except for sizes that change.
-    fn attributes(&self, number: InodeNumber, file_type: FileType, body: &InodeBody) -> Attributes {
+    /// Returns the attributes, of a directory with `entry_count` entries.
+    fn attributes(
+        &self,
+        number: InodeNumber,
+        file_type: FileType,
+        body: &InodeBody,
+        entry_count: u64,
+    ) -> Attributes {
         Attributes {
             number,
             file_type,
@@ -76,10 +87,10 @@ impl InodeState {
             uid: self.uid,
             gid: self.gid,
             link_count: self.link_count,
-            size_bytes: if let InodeBody::Symlink(target) = body {
-                target.len() as u64
-            } else {
-                0
+            size_bytes: match body {
+                InodeBody::Symlink(target) => target.len() as u64,
+                InodeBody::Directory(_) => (entry_count + DOTS) * ENTRY_BYTES,
+                _ => 0,
             },
             blocks_512: body.page_count() * BLOCKS_512,
             block_size: PAGE_SIZE as u32,
@@ -119,9 +130,11 @@ impl DerefMut for StateGuard<'_> {
 impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
         let RamInode { common, body, .. } = self.inode;
-        common
-            .attributes
-            .store(&self.state.attributes(common.number, common.file_type, body));
+        let entry_count = self.inode.entry_count.load(Ordering::Relaxed);
+        let attributes = self
+            .state
+            .attributes(common.number, common.file_type, body, entry_count);
+        common.attributes.store(&attributes);
     }
 }
 
@@ -187,7 +200,7 @@ impl RamInode {
             xattrs: BTreeMap::new(),
         };
         let file_type = new.file_type;
-        let attributes = AttributeCell::new(&state.attributes(number, file_type, &body));
+        let attributes = AttributeCell::new(&state.attributes(number, file_type, &body, 0));
         limits.take_inode()?;
         limits
             .take_pages(body.page_count())
@@ -205,6 +218,9 @@ impl RamInode {
             state: RwLock::new(state),
             body,
             entry_count: AtomicU64::new(0),
+            _charge: shared
+                .objects
+                .charge_pinned(size_of::<Self>() + OUTSIDE_BYTES),
         })
     }
 
@@ -230,26 +246,6 @@ impl RamInode {
             inode: self,
             state: self.state.write(),
         }
-    }
-
-    /// Returns the attributes, with the sizes of the mapping or the directory.
-    pub(super) fn attributes(&self) -> Attributes {
-        let mut attributes = self
-            .common
-            .attributes
-            .load(self.number(), self.common.file_type);
-        match (&self.body, &self.common.mapping) {
-            (_, Some(mapping)) => {
-                attributes.size_bytes = mapping.size_bytes();
-                attributes.blocks_512 = mapping.page_count() * BLOCKS_512;
-            }
-            (InodeBody::Directory(_), _) => {
-                let entries = self.entry_count.load(Ordering::Relaxed);
-                attributes.size_bytes = (entries + DOTS) * ENTRY_BYTES;
-            }
-            _ => {}
-        }
-        attributes
     }
 
     pub(super) fn set_attributes(&self, change: &AttributeChange) -> Result<()> {

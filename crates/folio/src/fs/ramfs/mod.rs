@@ -123,6 +123,7 @@ impl Ramfs {
             cache.budget_bytes(),
             options.clock,
             limits,
+            cache.objects().clone(),
         ));
         let file_type = FileType::Directory;
         let root = RamInode::new(

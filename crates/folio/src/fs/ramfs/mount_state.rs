@@ -1,7 +1,7 @@
 //! The state that all inodes of a mount share: limits, clock, inode numbers.
 
 use crate::base::{Clock, Limit, Result};
-use crate::cache::Writeback;
+use crate::cache::{ObjectMemory, Writeback};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +13,8 @@ pub(super) struct MountState {
     /// Size of the page cache in bytes; all file systems share it.
     pub(super) cache_bytes: u64,
     pub(super) limits: Limits,
+    /// The memory that inodes and names are charged to.
+    pub(super) objects: Arc<ObjectMemory>,
 }
 
 /// The limits of a mount; a ramfs has none. Only pages that count against a limit may be swapped.
@@ -52,6 +54,7 @@ impl MountState {
         cache_bytes: u64,
         clock: Clock,
         limits: Limits,
+        objects: Arc<ObjectMemory>,
     ) -> Self {
         Self {
             writeback,
@@ -59,6 +62,7 @@ impl MountState {
             next_number: AtomicU64::new(1),
             cache_bytes,
             limits,
+            objects,
         }
     }
 

@@ -4,9 +4,9 @@ use super::dir::FIRST_COOKIE;
 use super::inode::{DirectoryGuard, InodeBody, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
 use crate::vfs::{
-    ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Attributes, Credentials, DirectoryEntry,
-    FallocateMode, FileOperations, FileType, Inode, InodeCommon, NewInode, RenameFlags,
-    RenameRequest, SeekKind, XattrFlags, set_access_acl,
+    ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Credentials, DirectoryEntry, FallocateMode,
+    FileOperations, FileType, Inode, InodeCommon, NewInode, RenameFlags, RenameRequest, SeekKind,
+    XattrFlags, set_access_acl,
 };
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -78,10 +78,6 @@ impl Inode for RamInode {
 
     fn file_operations(&self) -> Option<&dyn FileOperations> {
         self.common.mapping.is_some().then_some(self)
-    }
-
-    fn attributes(&self) -> Attributes {
-        self.attributes()
     }
 
     fn set_attributes(&self, _caller: &Credentials, change: &AttributeChange) -> Result<()> {
@@ -173,8 +169,13 @@ impl Inode for RamInode {
             new_parent,
             new_name,
             replaced,
+            whiteout,
             flags,
         } = *request;
+        // Before the first change: there may be no inode left.
+        let whiteout = whiteout
+            .map(|new| RamInode::new(&self.shared, new))
+            .transpose()?;
         let own_source = own(source)?;
         let own_parent = own(new_parent)?;
         let own_replaced = replaced.map(own).transpose()?;
@@ -190,7 +191,12 @@ impl Inode for RamInode {
                 }
                 target.drop_link();
             }
-            let moved = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
+            let mut directory = self.directory()?;
+            let moved = directory.remove(name).ok_or(Errno::NOENT)?;
+            if let Some(whiteout) = whiteout {
+                directory.set(name, Arc::new(whiteout));
+            }
+            drop(directory);
             let replaced = own_parent.directory()?.set(new_name, moved);
             drop(replaced);
         }

@@ -3,8 +3,9 @@
 use super::device::Qcow2Device;
 use crate::base::Result;
 use crate::block::qcow2::layout::l2_entry::Mapping;
-use crate::block::{Allocation, Device, MapEntry};
+use crate::block::{Allocation, Device, LowerDevice, MapEntry};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 impl Qcow2Device {
     /// Returns the allocation at `offset`, and for how many of `len_bytes` bytes it holds.
@@ -45,6 +46,17 @@ impl Device for Qcow2Device {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.write(bufs, offset)
             .map_err(|error| self.at_image(error))
+    }
+
+    fn lower_devices(&self) -> Vec<LowerDevice> {
+        let whole = |device: Arc<dyn Device>, is_written| LowerDevice {
+            range: 0..device.len_bytes(),
+            device,
+            is_written,
+        };
+        let own = self.file.device().map(|device| whole(device, true));
+        let backing = self.backing.clone().map(|device| whole(device, false));
+        own.into_iter().chain(backing).collect()
     }
 
     fn flush(&self) -> Result<()> {

@@ -137,12 +137,7 @@ impl Qcow2Device {
         if self.metadata.lock().is_dirty() {
             self.write_back(RefcountWrites::Now)?;
         }
-        if self.dirty_bit.is_set() {
-            // The last refcounts must be durable before the bit says so.
-            self.file.sync_data()?;
-            self.dirty_bit.clear(&*self.file)?;
-        }
-        Ok(())
+        self.dirty_bit.clear(&*self.file)
     }
 
     /// Makes all finished writes durable, then frees the clusters that no table names any more.
@@ -162,10 +157,7 @@ impl Qcow2Device {
         if dirty.is_empty() && dirty.releases.is_empty() {
             return self.file.sync_data();
         }
-        let marked = match refcounts {
-            RefcountWrites::Now => Ok(()),
-            RefcountWrites::AtClose => self.dirty_bit.set(&*self.file),
-        };
+        let marked = self.dirty_bit.set(&*self.file);
         let result = marked.and_then(|()| dirty.write(&*self.file, self.l1_offset));
         let releases = dirty.put_back(&mut self.metadata.lock(), result.is_ok());
         result?;

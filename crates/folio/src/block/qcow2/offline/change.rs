@@ -206,7 +206,8 @@ impl<'a> TableChange<'a> {
         };
         for cluster in counted.counts.used() {
             let more = more(self, cluster);
-            if more > 0 && refcounts.get(cluster)?.saturating_add(more) > max {
+            let sum = refcounts.get(cluster)?.checked_add(more);
+            if more > 0 && sum.is_none_or(|sum| sum > max) {
                 let what = format!(
                     "a cluster would have more references than {} bits count",
                     1u32 << after.refcount_order

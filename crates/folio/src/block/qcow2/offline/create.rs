@@ -107,19 +107,41 @@ impl Layout {
 /// EEXIST if a file exists, EINVAL for options that contradict each other, EFBIG for a size that
 /// clusters of this size cannot map, else the host's errors.
 pub(crate) fn create(path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
-    options
-        .check()
-        .map_err(|error| error.at(path.display().to_string()))?;
-    let file = HostFile::create(path)?;
-    let filled = fill(file, path, len_bytes, options);
-    if filled.is_err() {
+    check(path, len_bytes, options)?;
+    let created = create_in(HostFile::create(path)?, path, len_bytes, options);
+    if created.is_err() {
         // This call created the file, so its removal loses nothing.
         let _ = std::fs::remove_file(path);
     }
-    filled.map_err(|error| match error.kind() {
+    created
+}
+
+/// Creates an empty image in an open file, whose content is lost, as [`create`] does.
+///
+/// # Errors
+///
+/// Those of [`create`]; ENOSPC for a block device that is too small.
+pub(crate) fn create_in(
+    file: HostFile,
+    path: &Path,
+    len_bytes: u64,
+    options: &CreateOptions,
+) -> Result<()> {
+    check(path, len_bytes, options)?;
+    fill(file, path, len_bytes, options).map_err(|error| match error.kind() {
         ErrorKind::Io => error,
         _ => error.at(path.display().to_string()),
     })
+}
+
+/// Rejects what cannot be created, before any file is changed.
+fn check(path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
+    options
+        .check()
+        .and_then(|()| Layout::new(len_bytes, options))
+        .and_then(|layout| header_cluster(&layout, len_bytes, options))
+        .map(drop)
+        .map_err(|error| error.at(path.display().to_string()))
 }
 
 fn fill(file: HostFile, path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
@@ -146,17 +168,25 @@ fn fill(file: HostFile, path: &Path, len_bytes: u64, options: &CreateOptions) ->
     written
 }
 
-/// Writes an empty image into an empty file: header, refcount table, refcount blocks, L1 table.
+/// Writes an empty image over the content of a file: header, refcount table, refcount blocks, L1
+/// table.
 fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Result<()> {
     options.check()?;
     let layout = Layout::new(len_bytes, options)?;
     let head = header_cluster(&layout, len_bytes, options)?;
     let (table, counts) = layout.refcounts();
+    let l1_bytes = layout.l1_clusters << layout.bits;
+    let end = layout.l1_offset() + l1_bytes;
+    file.set_len(0)?;
+    file.set_len(end)?;
     file.write(
         &[IoSlice::new(&table), IoSlice::new(&counts)],
         1 << layout.bits,
     )?;
-    file.set_len(layout.l1_offset() + (layout.l1_clusters << layout.bits))?;
+    if file.len_bytes()? > end {
+        // A device keeps its length and its content.
+        file.write_zeroes(layout.l1_offset(), l1_bytes)?;
+    }
     file.write(&[IoSlice::new(&head)], 0)
 }
 

@@ -1,8 +1,9 @@
 //! Block ownership: counts each file's claims and reports blocks claimed twice.
 
 use super::checker::Checker;
-use super::facts::DirectoryBlock;
+use super::facts::{BAD_BLOCKS_INODE, DirectoryBlock};
 use super::report::{CheckedStructure, FindingLocation};
+use crate::block::Device;
 use crate::fs::ext4::layout::features::RoCompat;
 use std::ops::Range;
 
@@ -142,12 +143,24 @@ impl Checker<'_> {
         is_new
     }
 
+    /// Returns whether a block is in the list of bad blocks.
+    pub(super) fn is_bad_block(&self, block: u64) -> bool {
+        self.bad_blocks.next(block..block + 1).is_some()
+    }
+
     /// Reports `claimed` clusters of `range` that had an owner already.
     fn report_double_claim(&mut self, owner: &BlockOwner, claimed: u64, range: &Range<u64>) {
         if claimed == 0 || self.sb.features.ro_compat.contains(RoCompat::SHARED_BLOCKS) {
             return;
         }
-        let state = if self.system.next(range.clone()).is_some() {
+        let is_metadata = self.system.next(range.clone()).is_some();
+        let head = self.sb.head_of_group(0);
+        let is_primary = range.start < head.end && head.start < range.end;
+        if is_metadata && owner.number == BAD_BLOCKS_INODE && !is_primary {
+            // A bad block of an inode table keeps its place.
+            return;
+        }
+        let state = if is_metadata {
             "in use by file system metadata"
         } else {
             "claimed by another inode, or twice by this one"
@@ -164,6 +177,41 @@ impl Checker<'_> {
             owner.location(),
             format_args!("{what}"),
         );
+    }
+
+    /// Checks that the image can provide all blocks in use, without reading them. A qcow2 whose
+    /// file was cut short maps some of them beyond its end.
+    pub(super) fn check_stored(&mut self, device: &dyn Device) {
+        let ratio = u64::from(self.sb.cluster_blocks);
+        let cluster_bytes = ratio * self.sb.block_size as u64;
+        let end = self.sb.block_count.div_ceil(ratio);
+        let base = self.sb.first_data_block * self.sb.block_size as u64;
+        let (mut lost, mut first_error, mut at) = (0, None, 0);
+        while let Some(cluster) = self.used.next(at..end) {
+            let offset = base + cluster * cluster_bytes;
+            let left = device.len_bytes().saturating_sub(offset);
+            if left == 0 {
+                break;
+            }
+            at = cluster + 1;
+            match device.allocation(offset, left) {
+                // A part of a cluster is asked for again.
+                Ok((_, count)) => at = at.max(cluster + count / cluster_bytes),
+                Err(error) => {
+                    lost += ratio;
+                    let block = self.sb.first_data_block + cluster * ratio;
+                    first_error.get_or_insert((block, error));
+                }
+            }
+        }
+        if let Some((block, error)) = first_error {
+            let what = format_args!("{lost} blocks in use are missing from the image: {error}");
+            self.report.error(
+                CheckedStructure::Blocks,
+                FindingLocation::block(block),
+                what,
+            );
+        }
     }
 
     /// Reads a block into `bytes`; returns whether it could be read. An unreadable block is

@@ -17,13 +17,17 @@ use std::hash::BuildHasher;
 
 /// Contiguous directory blocks that are read at once, at most.
 const RUN_BLOCKS_MAX: usize = 64;
+/// `s_creator_os`: the Hurd, whose entries have no file types.
+const CREATOR_HURD: u32 = 1;
+/// `s_encoding_flags`: names in directories that ignore case must be valid.
+const ENCODING_STRICT: u16 = 1;
 /// File type of a directory in an entry (`EXT4_FT_DIR`).
 const DIRECTORY_CODE: u8 = 2;
 
 /// The state of scanning one directory.
-struct DirectoryScan<'a> {
+pub(super) struct DirectoryScan<'a> {
     index: usize,
-    number: u32,
+    pub(super) number: u32,
     context: &'a DirectoryContext,
     is_encrypted: bool,
     /// Hashes of all names, to find duplicates.
@@ -97,7 +101,7 @@ impl Checker<'_> {
             hash_seed: self.sb.raw.hash_seed.map(|word| word.get()),
             default_hash_version: self.sb.raw.def_hash_version,
             unsigned_hash: self.sb.has_unsigned_hash(),
-            has_file_type: has(Incompat::FILETYPE),
+            has_file_type: has(Incompat::FILETYPE) && self.sb.raw.creator_os.get() != CREATOR_HURD,
             large_dir: has(Incompat::LARGE_DIR),
             dir_index: self.sb.features.compat.contains(Compat::DIR_INDEX),
             casefold: directory.flags & inode_flags::CASEFOLD != 0,
@@ -365,16 +369,14 @@ impl Checker<'_> {
         false
     }
 
-    /// Checks an entry other than `.` and `..` at the start.
-    fn check_entry(
+    /// Checks the name of an entry other than `.` and `..` at the start.
+    fn check_entry_name(
         &mut self,
-        scan: &mut DirectoryScan<'_>,
-        bounds: Option<(&DirectoryIndex, (u32, u32))>,
+        scan: &DirectoryScan<'_>,
         location: FindingLocation,
         entry: &Entry<'_>,
     ) {
-        scan.entries += 1;
-        let (name, number) = (entry.name, entry.number);
+        let name = entry.name;
         if !scan.is_encrypted
             && let Err(error) = entry.check_name()
         {
@@ -389,6 +391,26 @@ impl Checker<'_> {
             self.report
                 .error(CheckedStructure::Directory, location, what);
         }
+        let is_strict = self.sb.raw.encoding_flags.get() & ENCODING_STRICT != 0;
+        let is_folded = scan.context.casefold && !scan.is_encrypted;
+        if is_strict && is_folded && std::str::from_utf8(name).is_err() {
+            let what = format_args!("{} is not valid UTF-8", name.escape_ascii());
+            self.report
+                .error(CheckedStructure::Directory, location, what);
+        }
+    }
+
+    /// Checks an entry other than `.` and `..` at the start.
+    fn check_entry(
+        &mut self,
+        scan: &mut DirectoryScan<'_>,
+        bounds: Option<(&DirectoryIndex, (u32, u32))>,
+        location: FindingLocation,
+        entry: &Entry<'_>,
+    ) {
+        scan.entries += 1;
+        let (name, number) = (entry.name, entry.number);
+        self.check_entry_name(scan, location, entry);
         scan.names
             .push(foldhash::fast::FixedState::default().hash_one(name));
         if let Some((tree, bounds)) = bounds {
@@ -402,6 +424,9 @@ impl Checker<'_> {
         };
         if !self.count_name(location, number, name, Some(facts)) {
             return;
+        }
+        if scan.is_encrypted && self.sb.features.incompat.contains(Incompat::ENCRYPT) {
+            self.check_encrypted_entry(scan, location, entry, facts.kind);
         }
         let code = if scan.context.has_file_type {
             facts.kind.entry_code()

@@ -48,10 +48,63 @@ pub(super) struct GroupFacts {
     pub(super) inode_uninit: bool,
 }
 
+/// The inode of bad blocks (`EXT4_BAD_INO`).
+pub(super) const BAD_BLOCKS_INODE: u32 = 1;
+
 /// A block of attributes: its stored reference count, and the references found.
 pub(super) struct SharedXattrBlock {
     pub(super) stored: u32,
     pub(super) found: u32,
+    /// Facts of its attributes, which all its inodes share.
+    pub(super) facts: XattrFacts,
+}
+
+/// Facts of an inode's attributes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct XattrFacts {
+    /// The attribute `system.data` of a file with inline data.
+    pub(super) inline: Option<Vec<u8>>,
+    /// Values in inodes of their own, as the inode with the attributes counts them.
+    pub(super) values: ValueCharge,
+    /// Policy of an encrypted inode.
+    pub(super) policy: Option<EncryptionPolicy>,
+}
+
+/// Space of values in inodes of their own, which `i_blocks` and quota of the owner include.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ValueCharge {
+    pub(super) clusters: u64,
+    pub(super) inodes: u64,
+}
+
+impl XattrFacts {
+    /// Adds the facts of more attributes of the same inode.
+    pub(super) fn add(&mut self, more: Self) {
+        self.inline = self.inline.take().or(more.inline);
+        self.values.clusters += more.values.clusters;
+        self.values.inodes += more.values.inodes;
+        self.policy = self.policy.or(more.policy);
+    }
+}
+
+/// The policy of an encrypted inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EncryptionPolicy {
+    /// A number of the check's own for each policy.
+    Known(u32),
+    /// Of a later version.
+    Unknown,
+    /// Damaged or missing.
+    Invalid,
+}
+
+/// The policies of the encrypted inodes.
+#[derive(Default)]
+pub(super) struct EncryptionPolicies {
+    /// By inode number.
+    pub(super) inodes: HashMap<u32, EncryptionPolicy>,
+    /// The number of each known policy.
+    pub(super) numbers: HashMap<Vec<u8>, u32>,
 }
 
 /// An inode that holds an attribute's value: its stored reference count, and the references found.
@@ -59,6 +112,8 @@ pub(super) struct SharedXattrBlock {
 pub(super) struct XattrValueInode {
     pub(super) stored: Option<u64>,
     pub(super) found: u64,
+    /// Written by Lustre, which stores no reference count.
+    pub(super) is_uncounted: bool,
 }
 
 /// The block mapping of a file that the superblock names.

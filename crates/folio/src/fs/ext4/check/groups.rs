@@ -6,9 +6,7 @@ use super::facts::GroupFacts;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use crate::base::Result;
 use crate::fs::ext4::layout::checksum::crc32c;
-use crate::fs::ext4::layout::disk::{
-    GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor,
-};
+use crate::fs::ext4::layout::disk::{GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, RawGroupDescriptor};
 use crate::fs::ext4::layout::features::{Incompat, RoCompat};
 use crate::fs::ext4::space::group::descriptor_checksum;
 use std::ops::Range;
@@ -17,6 +15,8 @@ use std::ops::Range;
 const MMP_MAGIC: u32 = 0x004D_4D50;
 /// Its sequence number while no host has the file system mounted.
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
+/// Its sequence number while e2fsck runs. Linux refuses to mount then (`EXT4_MMP_SEQ_FSCK`).
+const MMP_FSCK: u32 = 0xE24D_4D50;
 /// Offset of its checksum, which covers the bytes before it.
 const MMP_CHECKSUM_AT: usize = 1020;
 
@@ -90,6 +90,13 @@ impl Checker<'_> {
             let what = format_args!("multiple mount protection: bad magic or checksum");
             self.report
                 .error(CheckedStructure::Superblock, location, what);
+        } else if word(4) == MMP_FSCK {
+            let what = format_args!(
+                "multiple mount protection: e2fsck runs on a host, or was interrupted; if it does \
+                 not run, use tune2fs -f -E clear_mmp"
+            );
+            self.report
+                .error(CheckedStructure::Superblock, location, what);
         } else if word(4) != MMP_CLEAN {
             let what = format_args!(
                 "multiple mount protection: in use on a host, or not unmounted cleanly"
@@ -116,14 +123,6 @@ impl Checker<'_> {
                 CheckedStructure::Group,
                 FindingLocation::group(number),
                 format_args!("bad checksum"),
-            );
-        }
-        let flags = raw.flags.get();
-        if flags & !(GROUP_INODE_UNINIT | GROUP_BLOCK_UNINIT | GROUP_INODE_ZEROED) != 0 {
-            self.report.error(
-                CheckedStructure::Group,
-                FindingLocation::group(number),
-                format_args!("unknown flags {flags:#x}"),
             );
         }
         let mut facts = group_facts(&raw);

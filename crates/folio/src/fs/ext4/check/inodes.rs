@@ -4,7 +4,7 @@
 use super::blocks::BlockOwner;
 use super::checker::Checker;
 use super::extents::has_header;
-use super::facts::SpecialFile;
+use super::facts::{BAD_BLOCKS_INODE, SpecialFile, XattrFacts};
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::base::Result;
@@ -14,16 +14,16 @@ use crate::fs::ext4::layout::disk::{
     INODE_BASE_LEN, RESIZE_INODE, ROOT_INODE, RawInode, inode_flags as flags,
 };
 use crate::fs::ext4::layout::features::{Compat, Features, Incompat, RoCompat};
-use zerocopy::FromBytes;
 
 /// Bytes of an inode table that are read at once, at most.
 const CHUNK_LEN: usize = 1 << 20;
-/// The inode of bad blocks (`EXT4_BAD_INO`).
-const BAD_BLOCKS_INODE: u32 = 1;
+/// Reserved inodes that a feature uses: quota files, the resize inode and the journal. Linux never
+/// reads the rest of them, and e2fsck ignores one without a mode.
+const FEATURE_INODES: [u32; 4] = [3, 4, RESIZE_INODE, 8];
 /// The inode for a boot loader (`EXT4_BOOT_LOADER_INO`).
 const BOOT_LOADER_INODE: u32 = 5;
-/// `i_flags`: compressed (`EXT4_COMPRBLK_FL`), a format that was never implemented.
-const COMPRESSED_BLOCKS: u32 = 0x200;
+/// `s_creator_os`: Linux. Other values change the meaning of some fields.
+const CREATOR_LINUX: u32 = 0;
 /// `i_flags`: AFS directory (`EXT4_IMAGIC_FL`).
 const IMAGIC: u32 = 0x2000;
 /// Length of `i_block` in bytes. A shorter target of a symbolic link is stored there.
@@ -144,8 +144,13 @@ impl Checker<'_> {
                 continue;
             }
             let start = group * self.sb.inodes_per_group + first + 1;
-            for (number, bytes) in (start..).zip(bytes.chunks_exact(size)) {
-                if bytes.iter().any(|&byte| byte != 0) {
+            let offsets = (offset..).step_by(size);
+            for ((number, at), bytes) in (start..).zip(offsets).zip(bytes.chunks_exact(size)) {
+                if self.is_bad_block(at / self.sb.block_size as u64) && number != BAD_BLOCKS_INODE {
+                    // The block is lost, and its inodes are in use.
+                    let facts = self.inodes.get_mut(number);
+                    (facts.kind, facts.is_nameless) = (InodeKind::Unknown, true);
+                } else if bytes.iter().any(|&byte| byte != 0) {
                     self.check_inode(number, bytes);
                 }
             }
@@ -154,11 +159,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn check_inode(&mut self, number: u32, bytes: &[u8]) {
-        let mut padded = [0; size_of::<RawInode>()];
-        let known = bytes.len().min(padded.len());
-        padded[..known].copy_from_slice(&bytes[..known]);
-        let raw =
-            RawInode::read_from_bytes(&padded).unwrap_or_else(|_| zerocopy::transmute!(padded));
+        let raw = raw_inode(bytes);
         self.check_inode_checksum(number, &raw, bytes);
         let kind = InodeKind::of_mode(raw.mode.get());
         let view = InodeView {
@@ -196,12 +197,11 @@ impl Checker<'_> {
             self.inode_error(&view, format_args!("in use, but has a deletion time"));
         }
         let is_nameless_orphan = is_orphan && raw.links_count.get() == 0;
-        let is_nameless = is_reserved
-            || is_nameless_orphan
-            || self.is_special(number)
-            || view.has(flags::EA_INODE);
+        let is_nameless = is_reserved || is_nameless_orphan || self.is_special(number);
+        let has_imagic = self.sb.features.compat.contains(Compat::IMAGIC_INODES);
         let facts = self.inodes.get_mut(number);
         (facts.links, facts.kind, facts.is_nameless) = (raw.links_count.get(), kind, is_nameless);
+        facts.is_name_optional = has_imagic && view.has(IMAGIC);
         self.check_fields(&view);
         self.check_contents(&view, is_nameless_orphan);
     }
@@ -253,7 +253,8 @@ impl Checker<'_> {
     /// checked too.
     fn check_reserved(&mut self, view: &InodeView<'_>) -> bool {
         let raw = view.raw;
-        let is_in_use = raw.links_count.get() != 0 || raw.mode.get() != 0;
+        let has_features = FEATURE_INODES.contains(&view.number);
+        let is_in_use = raw.mode.get() != 0 || (has_features && raw.links_count.get() != 0);
         if self.is_special(view.number) {
             return is_in_use;
         }
@@ -265,7 +266,12 @@ impl Checker<'_> {
             }
             BOOT_LOADER_INODE if is_in_use => return true,
             _ if is_in_use => "reserved inode is in use",
-            _ if view.is_nonempty() => "unused inode has nonzero fields",
+            _ if has_features && view.is_nonempty() => "unused inode has nonzero fields",
+            _ if view.size > self.size_max(view.has(flags::EXTENTS))
+                || view.raw.blocks_lo.get() != 0 =>
+            {
+                "unused inode has a size"
+            }
             _ => return false,
         };
         self.inode_error(
@@ -296,14 +302,18 @@ impl Checker<'_> {
             );
         }
         let mut owner = BlockOwner::new(view.number, CheckedStructure::BlockMap, None);
+        owner.runs = Some(Vec::new());
         self.check_block_map(&mut owner, &raw.block);
-        self.check_sums(view, &owner);
+        // `i_blocks` and the size are not kept up to date.
+        for (_, start, len) in owner.runs.unwrap_or_default() {
+            self.bad_blocks.insert_range(start..start + len);
+        }
         false
     }
 
     /// Returns whether the superblock names this inode: journal, orphan file or quota file, which
     /// have no directory entry.
-    fn is_special(&self, number: u32) -> bool {
+    pub(super) fn is_special(&self, number: u32) -> bool {
         let raw = &self.sb.raw;
         let Self { sb, .. } = self;
         let has_quota = sb.features.ro_compat.contains(RoCompat::QUOTA);
@@ -316,7 +326,8 @@ impl Checker<'_> {
     /// Checks the fields that do not depend on the contents.
     fn check_fields(&mut self, view: &InodeView<'_>) {
         let features = self.sb.features;
-        let misfits = base_misfits(view, features)
+        let is_linux = self.sb.raw.creator_os.get() == CREATOR_LINUX;
+        let misfits = base_misfits(view, features, is_linux)
             .into_iter()
             .chain(mapping_misfits(view, features))
             .chain(flag_misfits(view, features))
@@ -390,7 +401,12 @@ impl Checker<'_> {
             }
         }
         let first_block = self.directory_blocks.len();
-        let inline = self.check_xattrs(view, &mut owner);
+        let XattrFacts {
+            inline,
+            values,
+            policy,
+        } = self.check_xattrs(view, &mut owner);
+        self.note_encryption(view, policy);
         if view.has(flags::INLINE_DATA) {
             self.check_inline(view, inline.as_deref());
         } else if view.is_mapped() && !view.is_fast_symlink() {
@@ -409,8 +425,10 @@ impl Checker<'_> {
                 self.check_block_map(&mut owner, &view.raw.block);
             }
         }
+        // The values in inodes of their own count as this inode's blocks, too.
+        owner.clusters += values.clusters;
         self.check_sums(view, &owner);
-        self.charge(view, owner.clusters);
+        self.charge(view, owner.clusters, values.inodes);
         match view.kind {
             InodeKind::Symlink => self.check_symlink(view, &owner, inline.as_deref()),
             InodeKind::Directory if !is_orphan => {
@@ -536,6 +554,15 @@ impl Checker<'_> {
             .position(|&byte| byte == 0)
             .unwrap_or(target.len()) as u64;
         let is_full = len == self.sb.block_size as u64;
+        let whole = FAST_SYMLINK_MAX + inline.map_or(0, |inline| inline.len() as u64);
+        if view.has(flags::INLINE_DATA) && len < view.size && len > 0 && view.size <= whole {
+            // Linux ends the target there.
+            let what = format_args!("target of {len} bytes, size {}", view.size);
+            let location = FindingLocation::inode(view.number);
+            self.report
+                .warning(CheckedStructure::Symlink, location, what);
+            return;
+        }
         if len != view.size || len == 0 || is_full || view.has(flags::INDEX) {
             let what = format_args!("target of {len} bytes, size {}", view.size);
             self.report.error(
@@ -547,8 +574,22 @@ impl Checker<'_> {
     }
 }
 
+/// Returns the fields of an inode's bytes; fields beyond them are zeros.
+pub(super) fn raw_inode(bytes: &[u8]) -> RawInode {
+    let mut padded = [0; size_of::<RawInode>()];
+    let known = bytes.len().min(padded.len());
+    padded[..known].copy_from_slice(&bytes[..known]);
+    zerocopy::transmute!(padded)
+}
+
 /// Conditions on the mode and the base fields, each with its message.
-fn base_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 5] {
+///
+/// The Hurd stores other numbers in the fields of Linux after the first 112 bytes.
+fn base_misfits(
+    view: &InodeView<'_>,
+    features: Features,
+    is_linux: bool,
+) -> [(bool, &'static str); 5] {
     [
         (
             view.kind == InodeKind::Unknown,
@@ -556,11 +597,15 @@ fn base_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static st
         ),
         (view.raw.obso_faddr.get() != 0, "nonzero fragment address"),
         (
-            view.raw.blocks_high.get() != 0 && !features.ro_compat.contains(RoCompat::HUGE_FILE),
+            is_linux
+                && view.raw.blocks_high.get() != 0
+                && !features.ro_compat.contains(RoCompat::HUGE_FILE),
             "block count of 48 bits without huge_file",
         ),
         (
-            view.raw.file_acl_high.get() != 0 && !features.incompat.contains(Incompat::BIT64),
+            is_linux
+                && view.raw.file_acl_high.get() != 0
+                && !features.incompat.contains(Incompat::BIT64),
             "xattr block of 48 bits without 64bit",
         ),
         (
@@ -601,7 +646,7 @@ fn mapping_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static
 }
 
 /// Conditions on the other flags and the features they need.
-fn flag_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 10] {
+fn flag_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 8] {
     [
         (
             view.has(flags::INDEX) && view.kind != InodeKind::Directory,
@@ -628,16 +673,8 @@ fn flag_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static st
             "verity without the feature",
         ),
         (
-            view.has(flags::EA_INODE) && !features.incompat.contains(Incompat::EA_INODE),
-            "holds an attribute's value without ea_inode",
-        ),
-        (
             view.has(flags::HUGE_FILE) && !features.ro_compat.contains(RoCompat::HUGE_FILE),
             "counts blocks as huge_file without the feature",
-        ),
-        (
-            view.has(COMPRESSED_BLOCKS),
-            "compressed flag, which ext4 does not support",
         ),
         (
             view.has(IMAGIC) && !features.compat.contains(Compat::IMAGIC_INODES),

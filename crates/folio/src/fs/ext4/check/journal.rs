@@ -40,6 +40,10 @@ pub(super) fn replayed(
     report: &mut FindingReporter<'_>,
 ) -> Result<Option<(Arc<dyn Device>, Superblock)>> {
     let number = superblock.raw.journal_inum.get();
+    if number == 0 {
+        // Reported with the journal's other faults.
+        return Ok(None);
+    }
     let location = FindingLocation::inode(number);
     let Some(file) =
         read_file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
@@ -126,10 +130,13 @@ impl Checker<'_> {
         let location = FindingLocation::inode(number);
         if number == 0 {
             if self.sb.raw.journal_dev.get() != 0 {
-                let what = format_args!("on another device; not checked");
+                let what = format_args!(
+                    "on another device, which is not read; changes in it are missing here: use \
+                     e2fsck -f -j DEVICE"
+                );
                 return self
                     .report
-                    .warning(CheckedStructure::Journal, FindingLocation::NONE, what);
+                    .error(CheckedStructure::Journal, FindingLocation::NONE, what);
             }
             return self.report.error(
                 CheckedStructure::Journal,
@@ -271,10 +278,10 @@ impl Checker<'_> {
             ));
         }
         if head.word(0x20) != 0 {
-            error(format_args!(
-                "aborted after an error ({})",
-                head.word(0x20) as i32
-            ));
+            // Linux mounts such a file system, and sets the error state.
+            let what = format_args!("aborted after an error ({})", head.word(0x20) as i32);
+            self.report
+                .warning(CheckedStructure::Journal, location, what);
         }
     }
 }

@@ -48,6 +48,9 @@ impl Checker<'_> {
             FindingLocation::inode(number),
         );
         let is_directory = facts.kind == InodeKind::Directory;
+        if names == 0 && facts.is_name_optional {
+            return;
+        }
         if names == 0 {
             return self.report.error(
                 CheckedStructure::Links,

@@ -9,7 +9,7 @@
 //!      |   extents.rs block_map.rs -> blocks.rs     claims each block, reports double claims
 //!      |   xattrs.rs inline.rs                      special.rs   resize inode, orphans
 //!      v
-//!   directories.rs index.rs   names, counted per inode
+//!   directories.rs index.rs encryption.rs   names, counted per inode
 //!      v
 //!   links.rs quota.rs bitmaps.rs   stored counts and bitmaps against the counted ones
 //!      |
@@ -37,6 +37,7 @@ mod block_map;
 mod blocks;
 mod checker;
 mod directories;
+mod encryption;
 mod extents;
 mod facts;
 mod groups;
@@ -114,6 +115,8 @@ fn run(
     else {
         return Ok(report.report);
     };
+    // Unlike an overlay, the device itself knows where its image stores data.
+    let stored = device;
     let mut device = device.clone();
     let needs_recovery = superblock::needs_recovery(&superblock);
     if needs_recovery && !options.replays_journal {
@@ -142,12 +145,14 @@ fn run(
     checker.find_orphans(is_replayed)?;
     checker.check_inodes()?;
     checker.check_special_files();
+    checker.mark_value_inodes();
     checker.check_journal(needs_recovery);
     checker.check_directories()?;
     checker.check_links();
     checker.check_shared_xattrs();
     checker.check_quota();
     checker.check_bitmaps(!needs_recovery)?;
+    checker.check_stored(&**stored);
     Ok(CheckReport {
         is_complete: true,
         ..checker.report.report

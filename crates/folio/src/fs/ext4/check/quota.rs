@@ -12,8 +12,8 @@ use super::checker::Checker;
 use super::facts::QuotaUsage;
 use super::inodes::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
-use crate::fs::ext4::layout::disk::ROOT_INODE;
-use crate::fs::ext4::layout::features::RoCompat;
+use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
+use crate::fs::ext4::layout::features::{Incompat, RoCompat};
 use std::collections::{HashMap, HashSet};
 
 const BLOCK_LEN: u64 = 1024;
@@ -47,12 +47,18 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Checker<'_> {
-    /// Adds an inode's usage to that of its user, group and project.
-    pub(super) fn charge(&mut self, view: &InodeView<'_>, clusters: u64) {
+    /// Adds an inode's usage to that of its user, group and project: `clusters`, and one inode
+    /// besides the `value_inodes` with values of its attributes. The file system's own files and
+    /// the value inodes themselves are not charged.
+    pub(super) fn charge(&mut self, view: &InodeView<'_>, clusters: u64, value_inodes: u64) {
+        let features = self.sb.features;
         let is_own = view.number != ROOT_INODE && view.number < self.sb.first_inode;
+        let is_value =
+            features.incompat.contains(Incompat::EA_INODE) && view.has(inode_flags::EA_INODE);
         if is_own
-            || !self.sb.features.ro_compat.contains(RoCompat::QUOTA)
-            || self.is_quota_inode(view.number)
+            || is_value
+            || !features.ro_compat.contains(RoCompat::QUOTA)
+            || self.is_special(view.number)
         {
             return;
         }
@@ -76,7 +82,7 @@ impl Checker<'_> {
             (&mut self.usages.projects, project),
         ] {
             let usage = usages.entry(id).or_default();
-            *usage = (usage.0 + bytes, usage.1 + 1);
+            *usage = (usage.0 + bytes, usage.1 + 1 + value_inodes);
         }
     }
 

@@ -126,9 +126,10 @@ pub(super) struct InodeFacts {
     pub(super) links: u16,
     /// File type.
     pub(super) kind: InodeKind,
-    /// Whether the inode may be in use without a name: reserved, orphan, or holding an attribute's
-    /// value.
+    /// Whether the inode must be without a name: reserved, orphan, or holding an attribute's value.
     pub(super) is_nameless: bool,
+    /// Whether the inode needs no name, but may have some: an AFS inode.
+    pub(super) is_name_optional: bool,
 }
 
 const FACTS: usize = 4096;

@@ -3,9 +3,11 @@
 use super::blocks::BlockOwner;
 use super::checker::Checker;
 use super::facts::SpecialFile;
+use super::inodes::raw_inode;
 use super::report::{
     CheckFinding, CheckListener, CheckedStructure, FindingLocation, FindingReporter,
 };
+use super::superblock::needs_recovery;
 use crate::base::Result;
 use crate::block::Device;
 use crate::fs::ext4::commit::orphan::{BLOCK_MAGIC, TAIL_LEN, orphan_checksum};
@@ -14,7 +16,6 @@ use crate::fs::ext4::layout::features::{Compat, RoCompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 use std::collections::HashSet;
 use std::sync::Arc;
-use zerocopy::FromBytes;
 
 /// Index of the double indirect pointer among the 15 of `i_block` (`EXT4_DIND_BLOCK`).
 const DOUBLE: usize = 13;
@@ -72,7 +73,7 @@ impl Checker<'_> {
     /// Collects the orphans, which are inodes in use without a name.
     pub(super) fn find_orphans(&mut self, is_replayed: bool) -> Result<()> {
         let mut orphans = self.listed_orphans();
-        self.orphans_in_file(&mut orphans)?;
+        self.orphans_in_file(&mut orphans, is_replayed)?;
         for number in &orphans {
             let what = format_args!("orphan; the next mount or e2fsck frees or truncates it");
             if is_replayed {
@@ -111,15 +112,12 @@ impl Checker<'_> {
                 break;
             };
             orphans.push(next);
-            next = RawInode::read_from_prefix(&bytes).map_or(0, |(raw, _)| raw.dtime.get());
-            if bytes.len() < size_of::<RawInode>() {
-                next = u32::from_le_bytes([bytes[0x14], bytes[0x15], bytes[0x16], bytes[0x17]]);
-            }
+            next = raw_inode(&bytes).dtime.get();
         }
         orphans
     }
 
-    fn orphans_in_file(&mut self, orphans: &mut Vec<u32>) -> Result<()> {
+    fn orphans_in_file(&mut self, orphans: &mut Vec<u32>, is_replayed: bool) -> Result<()> {
         let number = self.sb.raw.orphan_file_inum.get();
         let is_present = self
             .sb
@@ -149,7 +147,7 @@ impl Checker<'_> {
             let what = format_args!("orphan file of {} bytes has {blocks} blocks", file.size);
             self.report.error(CheckedStructure::Orphans, location, what);
         }
-        let mut bytes = Vec::new();
+        let (mut bytes, before) = (Vec::new(), orphans.len());
         for block in file.blocks().take(ORPHAN_BLOCKS_MAX) {
             if !self.is_inside(&(block..block + 1))
                 || !self.read_block(block, &mut bytes, CheckedStructure::Orphans, location)
@@ -164,6 +162,12 @@ impl Checker<'_> {
                 is_present,
                 orphans,
             );
+        }
+        // Linux sets the flag while the file system is mounted.
+        let was_unmounted = !is_replayed && !needs_recovery(&self.sb);
+        if is_present && orphans.len() == before && was_unmounted {
+            let what = format_args!("orphan_present is set, but the orphan file is empty");
+            self.report.error(CheckedStructure::Orphans, location, what);
         }
         Ok(())
     }
@@ -239,10 +243,7 @@ impl Checker<'_> {
         let Some(bytes) = self.read_inode(RESIZE_INODE) else {
             return;
         };
-        let mut padded = [0; size_of::<RawInode>()];
-        let known = bytes.len().min(padded.len());
-        padded[..known].copy_from_slice(&bytes[..known]);
-        let raw: RawInode = zerocopy::transmute!(padded);
+        let raw = raw_inode(&bytes);
         let pointers: Vec<u32> = words(&raw.block).collect();
         if !is_plain_resize_inode(&raw, &pointers, &self.sb) {
             let what = format_args!("not a file with a single double indirect block");

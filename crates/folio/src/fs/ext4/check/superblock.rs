@@ -19,6 +19,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const BLOCK_SIZE_MAX: usize = 32 << 10;
 /// Maximum number of groups, which bounds the memory of the check: 256 TiB with blocks of 4 KiB.
 const GROUPS_MAX: u64 = 1 << 21;
+/// Groups with a backup that are tried: the first ones of sparse_super.
+const BACKUP_GROUPS: [u16; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
 /// Tolerated difference between clocks: one day.
 const TIME_SLACK_SECS: i64 = 86_400;
 
@@ -44,7 +46,7 @@ pub(super) fn open(
             Ok(superblock) if is_to_be_replayed && needs_recovery(&superblock) => {
                 return Ok(Some(superblock));
             }
-            Ok(superblock) if copy(device).is_none() => {
+            Ok(superblock) if copy(device, &raw).is_none() => {
                 report.error(
                     CheckedStructure::Superblock,
                     FindingLocation::NONE,
@@ -58,7 +60,7 @@ pub(super) fn open(
     } else {
         format!("bad magic {:#06x}", raw.magic.get())
     };
-    let copy = copy(device);
+    let copy = copy(device, &raw);
     let advice = match &copy {
         Some((block, copy)) => {
             format!(
@@ -90,19 +92,46 @@ fn read(device: &dyn Device, offset: u64) -> Result<RawSuperblock> {
     RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))
 }
 
-/// Returns the first valid backup at the usual block numbers.
-fn copy(device: &dyn Device) -> Option<(u64, Superblock)> {
-    let locations = [
-        (1024_u64, 8193_u64),
-        (2048, 16384),
-        (4096, 32768),
-        (1024, 24577),
-        (2048, 49152),
-        (4096, 98304),
-    ];
-    locations.into_iter().find_map(|(block_size, block)| {
-        let raw = read(device, block_size * block).ok()?;
-        let is_copy = raw.magic.get() == SUPERBLOCK_MAGIC && raw.block_group_nr.get() != 0;
+/// Returns the first valid backup: in the groups of the primary's own numbers if it has any, then
+/// at the places that mke2fs uses with each block size and cluster size.
+fn copy(device: &dyn Device, primary: &RawSuperblock) -> Option<(u64, Superblock)> {
+    let own =
+        (primary.magic.get() == SUPERBLOCK_MAGIC && primary.log_block_size.get() <= 5).then(|| {
+            (
+                1024 << primary.log_block_size.get(),
+                primary.blocks_per_group.get().into(),
+            )
+        });
+    // The bitmap of a group fills a block, so a group has 8 clusters for each byte of a block.
+    let usual = (0..=6).flat_map(|log_cluster| {
+        (0..=5).map(move |log_block| {
+            let block_size = 1024_u64 << log_block;
+            (block_size, (8 * block_size) << log_cluster)
+        })
+    });
+    own.into_iter()
+        .chain(usual)
+        .find_map(|(block_size, per_group)| {
+            BACKUP_GROUPS
+                .into_iter()
+                .find_map(|group| copy_in_group(device, block_size, per_group, group))
+        })
+}
+
+/// Returns the backup at the start of a group, if it is valid and describes such groups.
+fn copy_in_group(
+    device: &dyn Device,
+    block_size: u64,
+    per_group: u64,
+    group: u16,
+) -> Option<(u64, Superblock)> {
+    [0, 1].into_iter().find_map(|first_data_block| {
+        let block = first_data_block + u64::from(group) * per_group;
+        let raw = read(device, block.checked_mul(block_size)?).ok()?;
+        let is_copy = raw.magic.get() == SUPERBLOCK_MAGIC
+            && raw.block_group_nr.get() == group
+            && u64::from(raw.blocks_per_group.get()) == per_group
+            && u64::from(raw.first_data_block.get()) == first_data_block;
         let superblock = geometry(&raw, device.len_bytes())
             .ok()
             .filter(|_| is_copy)?;
@@ -376,9 +405,6 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut FindingR
             raw.reserved_gdt_blocks
         ));
     }
-    if raw.uuid == [0; 16] {
-        error(format_args!("the UUID is zero"));
-    }
     let extra_max = (superblock.inode_size - 128) as u16;
     for (name, extra) in [
         ("required", raw.min_extra_isize.get()),
@@ -458,6 +484,9 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>)
             "errors were found while mounted ({} counted)",
             raw.error_count
         ));
+    }
+    if raw.uuid == [0; 16] {
+        warning(format_args!("the UUID is zero"));
     }
     let now = clock.now().secs;
     for (name, low, high) in [

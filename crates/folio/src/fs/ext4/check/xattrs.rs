@@ -3,8 +3,9 @@
 
 use super::blocks::BlockOwner;
 use super::checker::Checker;
-use super::facts::SharedXattrBlock;
-use super::inodes::InodeView;
+use super::encryption::{CONTEXT_SUFFIX, INDEX_ENCRYPTION};
+use super::facts::{EncryptionPolicy, SharedXattrBlock, ValueCharge, XattrFacts};
+use super::inodes::{InodeView, raw_inode};
 use super::report::{CheckedStructure, FindingLocation};
 use crate::base::PhysicalBlock;
 use crate::fs::ext4::layout::disk::inode_flags;
@@ -16,59 +17,74 @@ use crate::fs::ext4::xattr::format::{
 use std::ops::Range;
 use zerocopy::FromBytes;
 
+/// Attributes that are being checked.
+struct XattrArea<'b> {
+    location: FindingLocation,
+    bytes: &'b [u8],
+    /// Offset of the first entry. Value offsets count from the start of `bytes`.
+    entries_at: usize,
+    is_block: bool,
+    /// Number and generation of the inode that has the attributes.
+    owner: (u32, u32),
+}
+
 impl Checker<'_> {
-    /// Checks all attributes of an inode and claims their block. Returns the attribute
-    /// `system.data` of a file with inline data.
+    /// Checks all attributes of an inode and claims their block.
     pub(super) fn check_xattrs(
         &mut self,
         view: &InodeView<'_>,
         owner: &mut BlockOwner,
-    ) -> Option<Vec<u8>> {
-        if view.has(inode_flags::EA_INODE) {
-            let references =
-                u64::from(view.raw.ctime.get()) << 32 | u64::from(view.raw.version_lo.get());
-            self.value_inodes.entry(view.number).or_default().stored = Some(references);
+    ) -> XattrFacts {
+        let raw = view.raw;
+        let has_values = self.sb.features.incompat.contains(Incompat::EA_INODE);
+        if has_values && view.has(inode_flags::EA_INODE) {
+            let references = u64::from(raw.ctime.get()) << 32 | u64::from(raw.version_lo.get());
+            let inode = self.value_inodes.entry(view.number).or_default();
+            inode.stored = Some(references);
+            inode.is_uncounted = raw.ctime.get() == raw.atime.get();
         }
-        let mut inline = None;
+        let mut facts = XattrFacts::default();
         let area = view.xattr_area();
+        let generation = raw.generation.get();
         if area.len() >= 4 && area[..4] == MAGIC.to_le_bytes() {
-            inline =
-                self.check_attributes(FindingLocation::inode(view.number), &area[4..], 0, false);
+            facts = self.check_attributes(&XattrArea {
+                location: FindingLocation::inode(view.number),
+                bytes: &area[4..],
+                entries_at: 0,
+                is_block: false,
+                owner: (view.number, generation),
+            });
         }
         let block = view.xattr_block();
         if block != 0 {
-            self.check_xattr_block(owner, block);
+            facts.add(self.check_xattr_block(owner, block, generation));
         }
-        inline
+        facts
     }
 
-    fn check_xattr_block(&mut self, owner: &mut BlockOwner, block: u64) {
+    fn check_xattr_block(
+        &mut self,
+        owner: &mut BlockOwner,
+        block: u64,
+        generation: u32,
+    ) -> XattrFacts {
         if let Some(shared) = self.xattr_blocks.get_mut(&block) {
             shared.found += 1;
             owner.clusters += 1;
-            return;
+            return shared.facts.clone();
         }
         let mut claimant = BlockOwner::new(owner.number, CheckedStructure::Xattr, None);
         let is_new = self.claim_metadata(&mut claimant, block);
         owner.clusters += claimant.clusters;
         owner.is_damaged |= claimant.is_damaged;
-        if !is_new {
-            return;
-        }
         let (mut bytes, location) = (Vec::new(), owner.location().at_block(block));
-        if !self.read_block(block, &mut bytes, CheckedStructure::Xattr, owner.location()) {
-            return;
+        if !is_new || !self.read_block(block, &mut bytes, CheckedStructure::Xattr, owner.location())
+        {
+            return XattrFacts::default();
         }
         let Ok((header, _)) = RawBlockHeader::read_from_prefix(&bytes) else {
-            return;
+            return XattrFacts::default();
         };
-        self.xattr_blocks.insert(
-            block,
-            SharedXattrBlock {
-                stored: header.reference_count.get(),
-                found: 1,
-            },
-        );
         let seed = self.sb.checksum_seed;
         let what = if header.magic.get() != MAGIC {
             "bad magic"
@@ -79,14 +95,31 @@ impl Checker<'_> {
         }) {
             "bad checksum"
         } else {
-            self.check_attributes(location, &bytes, BLOCK_HEADER_LEN, true);
-            return;
+            ""
         };
-        self.report
-            .error(CheckedStructure::Xattr, location, format_args!("{what}"));
-        if header.magic.get() == MAGIC {
-            self.check_attributes(location, &bytes, BLOCK_HEADER_LEN, true);
+        if !what.is_empty() {
+            self.report
+                .error(CheckedStructure::Xattr, location, format_args!("{what}"));
         }
+        let mut facts = XattrFacts::default();
+        if header.magic.get() == MAGIC {
+            facts = self.check_attributes(&XattrArea {
+                location,
+                bytes: &bytes,
+                entries_at: BLOCK_HEADER_LEN,
+                is_block: true,
+                owner: (owner.number, generation),
+            });
+            // Inline data belongs to one inode.
+            facts.inline = None;
+        }
+        let shared = SharedXattrBlock {
+            stored: header.reference_count.get(),
+            found: 1,
+            facts: facts.clone(),
+        };
+        self.xattr_blocks.insert(block, shared);
+        facts
     }
 
     fn xattr_error(&mut self, location: FindingLocation, at: usize, what: std::fmt::Arguments<'_>) {
@@ -97,26 +130,20 @@ impl Checker<'_> {
         );
     }
 
-    /// Checks the entries from `entries_at` on; value offsets count from the start of `bytes`.
-    /// Returns the value of `system.data`.
-    fn check_attributes(
-        &mut self,
-        location: FindingLocation,
-        bytes: &[u8],
-        entries_at: usize,
-        is_block: bool,
-    ) -> Option<Vec<u8>> {
-        let (mut at, mut inline, mut values) = (entries_at, None, Vec::new());
+    /// Checks the entries of an area.
+    fn check_attributes(&mut self, area: &XattrArea<'_>) -> XattrFacts {
+        let location = area.location;
+        let (mut at, mut facts, mut values) = (area.entries_at, XattrFacts::default(), Vec::new());
         loop {
-            let rest = bytes.get(at..).unwrap_or_default();
+            let rest = area.bytes.get(at..).unwrap_or_default();
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => break,
                 Some(_) => {}
                 // Entries may fill an inode to its last byte, without an end mark.
-                None if rest.is_empty() && !is_block => break,
+                None if rest.is_empty() && !area.is_block => break,
                 None => {
                     self.xattr_error(location, at, format_args!("entries have no end mark"));
-                    return inline;
+                    return facts;
                 }
             }
             let entry = RawEntry::ref_from_prefix(rest).ok();
@@ -124,23 +151,30 @@ impl Checker<'_> {
                 entry.and_then(|(raw, after)| Some((raw, after.get(..usize::from(raw.name_len))?)));
             let Some((raw, name)) = entry else {
                 self.xattr_error(location, at, format_args!("exceeds the area"));
-                return inline;
+                return facts;
             };
             if raw.name_index == 0 {
                 self.xattr_error(location, at, format_args!("name index 0"));
             }
-            let value = self.check_attribute_value(location, at, bytes, raw, name, is_block);
-            if let Some((range, value)) = value {
+            let mut context: &[u8] = &[];
+            if raw.value_inode.get() != 0 {
+                facts.add(self.check_value_inode(area, at, raw));
+            } else if let Some((range, value)) = self.check_attribute_value(area, at, raw, name) {
                 if !range.is_empty() {
                     values.push(range);
                 }
                 if raw.name_index == INDEX_SYSTEM && name == INLINE_DATA_SUFFIX {
-                    inline = Some(value.to_vec());
+                    facts.inline = Some(value.to_vec());
                 }
+                context = value;
+            }
+            if raw.name_index == INDEX_ENCRYPTION && name == CONTEXT_SUFFIX {
+                let policy = self.encryption.of_context(context);
+                facts.policy = Some(policy.unwrap_or(EncryptionPolicy::Invalid));
             }
             at += entry_len(name.len());
         }
-        values.push(entries_at..at + 4);
+        values.push(area.entries_at..at + 4);
         values.sort_unstable_by_key(|range| range.start);
         if values.windows(2).any(|pair| pair[1].start < pair[0].end) {
             self.report.error(
@@ -149,24 +183,19 @@ impl Checker<'_> {
                 format_args!("values overlap each other or the entries"),
             );
         }
-        inline
+        facts
     }
 
-    /// Checks one value: its range and the hash over name and value.
+    /// Checks one value beside its entry: its range and the hash over name and value.
     fn check_attribute_value<'b>(
         &mut self,
-        location: FindingLocation,
+        area: &XattrArea<'b>,
         at: usize,
-        bytes: &'b [u8],
         raw: &RawEntry,
         name: &[u8],
-        is_block: bool,
     ) -> Option<(Range<usize>, &'b [u8])> {
         let stored = raw.hash.get();
-        if raw.value_inode.get() != 0 {
-            self.check_value_inode(location, at, raw);
-            return None;
-        }
+        let (location, bytes) = (area.location, area.bytes);
         let (offset, size) = (
             usize::from(raw.value_offset.get()),
             raw.value_size.get() as usize,
@@ -184,24 +213,49 @@ impl Checker<'_> {
             return None;
         };
         let is_good = stored == entry_hash(name, value) || stored == signed_entry_hash(name, value);
-        if !is_good && (is_block || stored != 0) {
+        if !is_good && (area.is_block || stored != 0) {
             self.xattr_error(location, at, format_args!("bad hash"));
         }
         Some((range, value))
     }
 
-    fn check_value_inode(&mut self, location: FindingLocation, at: usize, raw: &RawEntry) {
+    /// Counts a reference to a value in an inode of its own. Returns the space that the inode with
+    /// the attribute is charged for it: none if Lustre wrote the value, with its owner's number in
+    /// the modification time.
+    fn check_value_inode(&mut self, area: &XattrArea<'_>, at: usize, raw: &RawEntry) -> XattrFacts {
         let number = raw.value_inode.get();
         let has_feature = self.sb.features.incompat.contains(Incompat::EA_INODE);
         if !has_feature || number < self.sb.first_inode || number > self.sb.inode_count {
             self.xattr_error(
-                location,
+                area.location,
                 at,
                 format_args!("value in the invalid inode {number}"),
             );
-            return;
+            return XattrFacts::default();
         }
         self.value_inodes.entry(number).or_default().found += 1;
+        let inode = self.read_inode(number).map(|bytes| raw_inode(&bytes));
+        let is_by_lustre =
+            inode.is_some_and(|inode| (inode.mtime.get(), inode.generation.get()) == area.owner);
+        let mut facts = XattrFacts::default();
+        if !is_by_lustre {
+            let cluster_bytes = u64::from(self.sb.cluster_blocks) * self.sb.block_size as u64;
+            facts.values = ValueCharge {
+                clusters: u64::from(raw.value_size.get()).div_ceil(cluster_bytes),
+                inodes: 1,
+            };
+        }
+        facts
+    }
+
+    /// Marks the inodes that hold values of attributes: they have no names. One without an
+    /// attribute is an ordinary file.
+    pub(super) fn mark_value_inodes(&mut self) {
+        for (number, value) in &self.value_inodes {
+            if value.stored.is_some() && value.found > 0 {
+                self.inodes.get_mut(*number).is_nameless = true;
+            }
+        }
     }
 
     /// Compares the reference counts after all inodes were checked.
@@ -223,7 +277,11 @@ impl Checker<'_> {
         for (number, value) in inodes {
             let what = match value.stored {
                 None => "referenced as an attribute's value, but not in use as one".to_owned(),
-                Some(stored) if stored == value.found && self.inodes.get(number).links == 1 => {
+                Some(_) if value.found == 0 => continue,
+                Some(stored)
+                    if (stored == value.found || value.is_uncounted)
+                        && self.inodes.get(number).links == 1 =>
+                {
                     continue;
                 }
                 Some(stored) => format!("reference count {stored}, counted {}", value.found),

@@ -8,6 +8,17 @@ use crate::fs::ext4::volume::{FAILURE_DEAD, FAILURE_NONE, FAILURE_READ_ONLY, Vol
 use std::sync::atomic::Ordering;
 
 impl Volume {
+    /// Handles a failed write of a commit: without space below, the commit can be repeated, else
+    /// the journal is aborted. Returns the error.
+    pub(crate) fn fail_commit(&self, error: Error) -> Error {
+        if error.is_out_of_space() {
+            tracing::warn!(%error, "no space for a commit: it is repeated");
+            error.at("journal")
+        } else {
+            self.fail_journal(error)
+        }
+    }
+
     /// Aborts the journal, which cannot be written: all further changes fail, whatever `errors=`
     /// demands. Returns the error.
     pub(crate) fn fail_journal(&self, error: Error) -> Error {

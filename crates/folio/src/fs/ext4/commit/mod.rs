@@ -15,7 +15,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `mod.rs` | closing a transaction, fsync(2), sync(2), unmount |
-//! | `thread.rs` | the thread that commits every few seconds |
+//! | `thread.rs` | the thread that writes changes which have waited |
 //! | `orphan.rs` | inodes without names, on disk |
 //! | `failure.rs` | damage and failed commits (`errors=`) |
 //! | `fast_commit_replay.rs` | fast commits of the kernel, at mount |
@@ -31,7 +31,8 @@
 //! 1. A freed block is used again only after the transaction that freed it is durable.
 //! 2. From the first change until unmount the superblock on the device demands a replay of the
 //!    journal, or without a journal a check by e2fsck.
-//! 3. A failed commit aborts the journal: memory and log no longer agree.
+//! 3. A failed commit aborts the journal: memory and log no longer agree. If the device is out of
+//!    space, the closed transaction is kept instead, and the next commit begins with it.
 
 mod failure;
 mod fast_commit_replay;
@@ -39,12 +40,11 @@ pub(super) mod orphan;
 mod thread;
 
 use super::inode::{DIRTY_INODES_MAX, Ext4, Ext4Inode};
-use super::journal::{Journal, Transaction, is_within_operation};
+use super::journal::{CloseError, Committer, Journal, Transaction, is_within_operation};
 use super::layout::disk::{STATE_ERROR, STATE_VALID};
 use super::layout::features::Incompat;
 use super::layout::superblock::Superblock;
 use crate::base::{Errno, Result};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Ext4 {
@@ -111,7 +111,9 @@ impl Ext4 {
 
     /// Whether there is anything to commit.
     pub(crate) fn has_changes(&self) -> bool {
-        self.transaction_len() > 0
+        let has_closed = self.volume.journal.get().is_some_and(Journal::has_closed);
+        has_closed
+            || self.transaction_len() > 0
             || !self.held_inodes.is_empty()
             || !self.ordered_inodes.is_empty()
     }
@@ -156,46 +158,56 @@ impl Ext4 {
             return Ok(());
         }
         journal.check()?;
-        self.write_ordered();
-        let mut freed = Vec::new();
-        let closed = committer.close(
-            || self.write_ordered(),
-            || {
-                let closed = self.close_transaction(journal)?;
-                Ok(closed.map(|(transaction, blocks)| {
-                    freed = blocks;
-                    transaction
-                }))
-            },
-        );
-        let result = closed.and_then(|transaction| match transaction {
-            Some(transaction) => committer.write(&transaction),
-            None => self.volume.device_barrier(),
-        });
-        if let Err(error) = result {
-            // Memory and log no longer agree.
-            return Err(self.volume.fail_journal(error));
+        // The device may have been full when this one was closed.
+        self.write_closed(&mut committer)?;
+        if journal.is_committed(sequence) {
+            return Ok(());
         }
+        self.write_ordered()?;
+        let closed = committer.close(|| self.write_ordered(), || self.close_transaction(journal));
+        closed.map_err(|error| match error {
+            CloseError::Settle(error) => error,
+            // Memory and log no longer agree.
+            CloseError::Close(error) => self.volume.fail_journal(error),
+        })?;
+        if self.write_closed(&mut committer)? {
+            return Ok(());
+        }
+        self.volume
+            .device_barrier()
+            .map_err(|error| self.volume.fail_commit(error))
+    }
+
+    /// Makes the closed transaction durable; returns whether there was one.
+    fn write_closed(&self, committer: &mut Committer<'_>) -> Result<bool> {
+        let written = committer
+            .write()
+            .map_err(|error| self.volume.fail_commit(error))?;
+        let Some(freed) = written else {
+            return Ok(false);
+        };
         // Before the blocks can be allocated again.
         self.volume.discard(&freed);
         self.volume
             .space
             .lock()
             .finish_freed(&self.volume.geometry, &freed);
-        if !committer.wants_checkpoint() {
-            return Ok(());
+        if committer.wants_checkpoint()
+            && let Err(error) = committer.checkpoint()
+        {
+            let error = self.volume.fail_commit(error);
+            // The transaction is durable in the log, which has room until it is full.
+            if !error.is_out_of_space() {
+                return Err(error);
+            }
         }
-        committer
-            .checkpoint()
-            .map_err(|error| self.volume.fail_journal(error))
+        Ok(true)
     }
 
     /// Writes all changes into metadata blocks and copies those, while operations and writeback are
-    /// stopped. Returns the transaction, unless nothing changed, and the blocks it frees.
-    fn close_transaction(
-        &self,
-        journal: &Journal,
-    ) -> Result<Option<(Transaction, Vec<Range<u64>>)>> {
+    /// stopped. Returns the transaction, unless nothing changed.
+    fn close_transaction(&self, journal: &Journal) -> Result<Option<Transaction>> {
+        self.publishes.store(false, Ordering::Release);
         let hidden = self.finish_holds()?;
         self.flush_inodes()?;
         self.write_orphans()?;
@@ -217,14 +229,12 @@ impl Ext4 {
             .flat_map(|range| journal.snapshots.logged_in(range.clone()))
             .collect();
         let blocks = journal.snapshots.close(&freed);
-        Ok(Some((
-            Transaction {
-                blocks,
-                revoked,
-                time: self.volume.now(),
-            },
+        Ok(Some(Transaction {
+            blocks,
+            revoked,
             freed,
-        )))
+            time: self.volume.now(),
+        }))
     }
 
     /// Makes one inode durable (fsync(2)); with `data_only` (fdatasync(2)) its times need not be.

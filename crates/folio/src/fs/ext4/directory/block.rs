@@ -30,7 +30,7 @@ const HEADER_LEN: usize = 8;
 const _: () = assert!(size_of::<RawEntryHeader>() == HEADER_LEN);
 
 /// The shortest entry: a header and a name of up to four bytes.
-const ENTRY_LEN_MIN: usize = 12;
+pub(super) const ENTRY_LEN_MIN: usize = 12;
 
 /// The checksum tail, shaped like an unused entry.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -303,6 +303,26 @@ pub(crate) fn remove(bytes: &mut [u8], offset: usize, len: usize, previous: Opti
 pub(crate) fn redirect(bytes: &mut [u8], offset: usize, number: u32, file_type: u8) {
     bytes[offset..offset + 4].copy_from_slice(&number.to_le_bytes());
     bytes[offset + 7] = file_type;
+}
+
+/// Makes all of `region` one unused entry.
+pub(super) fn write_unused(region: &mut [u8]) {
+    region.fill(0);
+    set_len(region, 0, region.len());
+}
+
+/// Extends the last of the entries in the first `len` bytes of `region`, if there is one, to the
+/// end of `region`. The bytes after `len` are zero.
+///
+/// # Errors
+/// EUCLEAN for damaged entries.
+pub(super) fn extend_last(region: &mut [u8], len: usize) -> Result<()> {
+    let mut last = 0;
+    for entry in Entries::new(&region[..len]) {
+        last = entry?.offset;
+    }
+    set_len(region, last, region.len() - last);
+    Ok(())
 }
 
 fn set_len(bytes: &mut [u8], offset: usize, len: usize) {

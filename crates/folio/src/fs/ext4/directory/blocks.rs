@@ -3,8 +3,9 @@
 use super::context::{DirectoryBlocks, DirectoryContext, FoundName};
 use super::inline_data::InlineDirectory;
 use super::names;
-use crate::base::{Error, InodeNumber, LogicalBlock, PhysicalBlock, Result};
+use crate::base::{Errno, Error, InodeNumber, LogicalBlock, PhysicalBlock, Result};
 use crate::fs::ext4::inode::Ext4Inode;
+use crate::fs::ext4::inode::name_index::NameIndex;
 use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::disk::inode_flags;
@@ -14,6 +15,7 @@ use crate::fs::ext4::map::extent_map::MappedRange;
 use crate::fs::ext4::space::Purpose;
 use crate::vfs::{DirectoryEntry, FileType};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// One directory while it is read or changed. The VFS holds its inode lock.
 pub(crate) struct OpenDirectory<'a> {
@@ -82,6 +84,14 @@ impl DirectoryBlocks for OpenDirectory<'_> {
             fs.volume.metadata.new_block(PhysicalBlock(run.start))?,
         ))
     }
+
+    fn name_index(&self) -> Option<Arc<NameIndex>> {
+        self.inode.state.read().name_index.clone()
+    }
+
+    fn replace_name_index(&self, index: Option<Arc<NameIndex>>) -> Option<Arc<NameIndex>> {
+        std::mem::replace(&mut self.inode.state_mut().name_index, index)
+    }
 }
 
 impl Ext4Inode {
@@ -121,47 +131,72 @@ impl Ext4Inode {
                 .contains(Compat::DIR_INDEX)
     }
 
-    /// Calls `visit` with an inline directory; returns `None` if the directory has blocks.
-    fn with_inline<T>(
-        &self,
-        visit: impl FnOnce(&InlineDirectory<'_>) -> Result<T>,
-    ) -> Option<Result<T>> {
-        let (block, data) = {
-            let state = self.state.read();
-            if state.layout != ContentLayout::Inline {
-                return None;
-            }
-            match self.inline_data(&state) {
-                Ok(data) => (state.raw.block, data),
-                Err(error) => return Some(Err(error)),
-            }
-        };
-        let number = InodeNumber(self.number.into());
-        let has_file_type = self.fs.volume.has_incompat(Incompat::FILETYPE);
-        Some(visit(&InlineDirectory::new(
-            number,
-            &block,
-            data.as_deref(),
-            has_file_type,
-        )))
+    /// Returns the entries of an inline directory; `None` if the directory has blocks.
+    fn inline_directory(&self) -> Result<Option<InlineDirectory>> {
+        let state = self.state.read();
+        if state.layout != ContentLayout::Inline {
+            return Ok(None);
+        }
+        Ok(Some(InlineDirectory {
+            block_field: state.raw.block,
+            data: self.inline_data(&state)?.unwrap_or_default(),
+        }))
     }
 
-    /// Checks that the directory has blocks, which Folio can change.
-    fn check_not_inline(&self) -> Result<()> {
-        match self.state.read().layout {
-            ContentLayout::Inline => Err(Error::unsupported(
-                "changing a directory kept in its inode (inline_data)",
-            )),
-            _ => Ok(()),
+    fn store_inline_directory(&self, directory: &InlineDirectory) -> Result<()> {
+        let mut state = self.state_mut();
+        self.set_inline_data(&mut state, Some(&directory.data))?;
+        state.raw.block = directory.block_field;
+        state.set_recorded_size(directory.size_bytes());
+        self.mark_dirty(&mut state);
+        Ok(())
+    }
+
+    /// Moves the entries of an inline directory to its first block. Without space for the block,
+    /// nothing changes.
+    fn move_entries_to_block(&self, directory: &InlineDirectory) -> Result<()> {
+        let blocks = self.open_directory();
+        let mut bytes = vec![0; blocks.context.block_size];
+        directory.write_block(&blocks.context, &mut bytes)?;
+        self.leave_inode(&mut self.state_mut())?;
+        match blocks.append() {
+            Ok((_, block)) => {
+                block.write().copy_from_slice(&bytes);
+                Ok(())
+            }
+            Err(error) => {
+                self.enter_inode(&mut self.state_mut())?;
+                self.store_inline_directory(directory)?;
+                Err(error)
+            }
         }
     }
 
     /// Looks up `name`.
     pub(crate) fn find_name(&self, name: &[u8]) -> Result<Option<FoundName>> {
-        if let Some(found) = self.with_inline(|inline| inline.find(name)) {
-            return found;
+        let blocks = self.open_directory();
+        match self.inline_directory()? {
+            Some(inline) => inline.find(&blocks.context, name),
+            None => names::find(&blocks, self.is_indexed(), name),
         }
-        names::find(&self.open_directory(), self.is_indexed(), name)
+    }
+
+    /// Checks that `name`, which may be `..`, can be replaced, and removed unless it is `..`.
+    ///
+    /// # Errors
+    /// ENOENT; EOPNOTSUPP for a casefolded directory; EUCLEAN for damage.
+    pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
+        let blocks = self.open_directory();
+        names::new_entry(
+            &blocks.context,
+            name,
+            blocks.context.number,
+            FileType::Regular,
+        )?;
+        match self.find_name(name)? {
+            Some(_) => Ok(()),
+            None => Err(Errno::NOENT.into()),
+        }
     }
 
     /// Inserts `name` for the inode `number`.
@@ -169,17 +204,20 @@ impl Ext4Inode {
     /// # Errors
     /// EEXIST; ENOSPC; ENAMETOOLONG.
     pub(crate) fn insert_name(&self, name: &[u8], number: u32, file_type: FileType) -> Result<()> {
-        self.check_not_inline()?;
+        let number = InodeNumber(number.into());
+        let blocks = self.open_directory();
+        if let Some(mut inline) = self.inline_directory()? {
+            let entry = names::new_entry(&blocks.context, name, number, file_type)?;
+            names::check_new_name(name)?;
+            let data_max = self.inline_data_max(&self.state.read())?.unwrap_or(0);
+            if inline.insert(&blocks.context, &entry, data_max)? {
+                return self.store_inline_directory(&inline);
+            }
+            self.move_entries_to_block(&inline)?;
+        }
         let was_indexed = self.is_indexed();
         let mut is_indexed = was_indexed;
-        let blocks = self.open_directory();
-        let result = names::insert(
-            &blocks,
-            &mut is_indexed,
-            name,
-            InodeNumber(number.into()),
-            file_type,
-        );
+        let result = names::insert(&blocks, &mut is_indexed, name, number, file_type);
         if is_indexed != was_indexed {
             let mut state = self.state_mut();
             state.raw.flags |= inode_flags::INDEX;
@@ -193,45 +231,52 @@ impl Ext4Inode {
     /// # Errors
     /// ENOENT.
     pub(crate) fn remove_name(&self, name: &[u8]) -> Result<()> {
-        self.check_not_inline()?;
-        names::remove(&self.open_directory(), self.is_indexed(), name).map(drop)
+        let blocks = self.open_directory();
+        if let Some(mut inline) = self.inline_directory()? {
+            names::check_removable(&blocks.context, name)?;
+            inline.remove(&blocks.context, name)?;
+            return self.store_inline_directory(&inline);
+        }
+        names::remove(&blocks, self.is_indexed(), name).map(drop)
     }
 
-    /// Points `name` to another inode.
+    /// Points `name`, which may be `..`, to another inode.
     ///
     /// # Errors
     /// ENOENT.
     pub(crate) fn replace_name(&self, name: &[u8], number: u32, file_type: FileType) -> Result<()> {
-        self.check_not_inline()?;
         let number = InodeNumber(number.into());
-        names::replace(
-            &self.open_directory(),
-            self.is_indexed(),
-            name,
-            number,
-            file_type,
-        )
-        .map(drop)
+        let blocks = self.open_directory();
+        if let Some(mut inline) = self.inline_directory()? {
+            let entry = names::new_entry(&blocks.context, name, number, file_type)?;
+            inline.replace(&blocks.context, &entry)?;
+            return self.store_inline_directory(&inline);
+        }
+        names::replace(&blocks, self.is_indexed(), name, number, file_type).map(drop)
     }
 
-    /// Writes the first block of a new directory, with `.` and `..`.
+    /// Writes the entries of a new directory: `.` and `..`, or in the inode only its parent.
     pub(crate) fn initialize_directory(&self, parent: u32) -> Result<()> {
+        if self.start_inline()? {
+            return self.store_inline_directory(&InlineDirectory::new(parent));
+        }
         let own = InodeNumber(self.number.into());
         names::initialize(&self.open_directory(), own, InodeNumber(parent.into()))
     }
 
     /// Whether the directory has no names except `.` and `..`.
     pub(crate) fn is_empty_directory(&self) -> Result<bool> {
-        match self.with_inline(|inline| inline.is_empty()) {
-            Some(result) => result,
-            None => names::is_empty(&self.open_directory()),
+        let blocks = self.open_directory();
+        match self.inline_directory()? {
+            Some(inline) => inline.is_empty(&blocks.context),
+            None => names::is_empty(&blocks),
         }
     }
 
     /// Returns the inode of `..`.
     pub(crate) fn parent_of_directory(&self) -> Result<InodeNumber> {
-        match self.with_inline(|inline| Ok(inline.parent())) {
-            Some(result) => result,
+        match self.inline_directory()? {
+            Some(inline) => Ok(inline.parent()),
             None => names::parent(&self.open_directory()),
         }
     }
@@ -242,9 +287,10 @@ impl Ext4Inode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        match self.with_inline(|inline| inline.iterate(cookie, sink)) {
-            Some(result) => result,
-            None => names::iterate(&self.open_directory(), self.is_indexed(), cookie, sink),
+        let blocks = self.open_directory();
+        match self.inline_directory()? {
+            Some(inline) => inline.iterate(&blocks.context, cookie, sink),
+            None => names::iterate(&blocks, self.is_indexed(), cookie, sink),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The context of a directory: what its blocks are checked against, and where they come from.
 
 use crate::base::{Error, InodeNumber, LogicalBlock, Result};
+use crate::fs::ext4::inode::name_index::NameIndex;
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::vfs::FileType;
+use std::sync::Arc;
 
 /// Properties of one directory and its file system, against which blocks are checked and written.
 #[derive(Debug, Clone)]
@@ -73,6 +75,12 @@ pub(crate) trait DirectoryBlocks {
     /// # Errors
     /// ENOSPC.
     fn append(&self) -> Result<(LogicalBlock, MetadataBlock)>;
+
+    /// Returns the index in memory of a linear directory, if it has one.
+    fn name_index(&self) -> Option<Arc<NameIndex>>;
+
+    /// Replaces that index, and returns the old one.
+    fn replace_name_index(&self, index: Option<Arc<NameIndex>>) -> Option<Arc<NameIndex>>;
 }
 
 /// The result of a lookup.

@@ -6,6 +6,7 @@
 //!   names.rs         inline_data.rs    entries in the inode
 //!      |
 //!   htree.rs         the index: finds the leaf of a name by its hash
+//!      |             linear_index.rs   the same in memory, for directories without one
 //!      |
 //!   leaf.rs          one block: finds names, and room for new ones
 //!      |
@@ -35,6 +36,7 @@ mod htree;
 pub(super) mod index_block;
 mod inline_data;
 mod leaf;
+mod linear_index;
 mod names;
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //!   indexed:  block 0  . .. root  | leaf | leaf | node | leaf | ...      htree.rs finds the leaf by hash
 //! ```
 //!
-//! A directory starts linear and gets its index when the first block overflows. The directory is
+//! A directory starts linear and gets its index when the first block overflows. A large directory
+//! that is still linear has an index in memory (linear_index.rs). The directory is
 //! not locked here: the VFS holds the inode lock, exclusive around changes.
 
 use super::block::{self, Entry, NewEntry};
@@ -16,6 +17,7 @@ use super::htree;
 use super::leaf::{
     LocatedEntry, insert_into_leaf, is_dot_or_dot_dot, locate_in_block, seal, visible_entries,
 };
+use super::linear_index;
 use crate::base::{Errno, Error, InodeNumber, LogicalBlock, Result};
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::vfs::{DirectoryEntry, FileType};
@@ -44,18 +46,14 @@ pub(crate) fn insert(
     file_type: FileType,
 ) -> Result<()> {
     let context = blocks.context();
-    check_not_casefolded(context)?;
+    let entry = new_entry(context, name, number, file_type)?;
     check_new_name(name)?;
-    let entry = NewEntry {
-        number: inode_u32(number)?,
-        file_type: context.type_code(file_type),
-        name,
-    };
     if *is_indexed {
         return htree::insert(blocks, &entry);
     }
     for logical in (0..blocks.block_count()).map(LogicalBlock) {
         if insert_into_leaf(context, logical, &blocks.block(logical)?, &entry)? {
+            linear_index::note_inserted(blocks, name, logical);
             return Ok(());
         }
     }
@@ -64,8 +62,9 @@ pub(crate) fn insert(
         *is_indexed = true;
         return htree::insert(blocks, &entry);
     }
-    let (_, block) = blocks.append()?;
+    let (logical, block) = blocks.append()?;
     block::pack(context, &mut block.write(), [entry]);
+    linear_index::note_inserted(blocks, name, logical);
     Ok(())
 }
 
@@ -79,10 +78,7 @@ pub(crate) fn remove(
     name: &[u8],
 ) -> Result<FoundName> {
     let context = blocks.context();
-    check_not_casefolded(context)?;
-    if is_dot_or_dot_dot(name) {
-        return Err(Errno::INVAL.into());
-    }
+    check_removable(context, name)?;
     let at = locate(blocks, is_indexed, name)?.ok_or(Errno::NOENT)?;
     let mut bytes = at.block.write();
     block::remove(&mut bytes, at.offset, at.len, at.previous);
@@ -102,11 +98,10 @@ pub(crate) fn replace(
     file_type: FileType,
 ) -> Result<FoundName> {
     let context = blocks.context();
-    check_not_casefolded(context)?;
+    let entry = new_entry(context, name, number, file_type)?;
     let at = locate(blocks, is_indexed, name)?.ok_or(Errno::NOENT)?;
-    let number = inode_u32(number)?;
     let mut bytes = at.block.write();
-    block::redirect(&mut bytes, at.offset, number, context.type_code(file_type));
+    block::redirect(&mut bytes, at.offset, entry.number, entry.file_type);
     seal(context, at.logical, &mut bytes);
     Ok(at.found)
 }
@@ -118,18 +113,8 @@ pub(crate) fn initialize(
     parent: InodeNumber,
 ) -> Result<()> {
     let context = blocks.context();
-    check_not_casefolded(context)?;
-    let file_type = context.type_code(FileType::Directory);
-    let dot = NewEntry {
-        number: inode_u32(own)?,
-        file_type,
-        name: b".",
-    };
-    let dot_dot = NewEntry {
-        number: inode_u32(parent)?,
-        file_type,
-        name: b"..",
-    };
+    let dot = new_entry(context, b".", own, FileType::Directory)?;
+    let dot_dot = new_entry(context, b"..", parent, FileType::Directory)?;
     let (_, block) = blocks.append()?;
     block::pack(context, &mut block.write(), [dot, dot_dot]);
     Ok(())
@@ -204,10 +189,21 @@ fn listed<'a>(
 }
 
 /// Cookies in the order of hashes start here, after those of `.` and `..`.
-const FIRST_HASH_COOKIE: u64 = 2;
+pub(super) const FIRST_HASH_COOKIE: u64 = 2;
 
-/// Lists names by hash. Cookies are 31 bits of hash, then a checksum of the name, which separates
-/// names with the same hash.
+/// Returns the cookie of a name in the order of hashes: 31 bits of hash, then a checksum of the
+/// name, which separates names with the same hash.
+pub(super) fn hash_cookie(context: &DirectoryContext, version: HashVersion, name: &[u8]) -> u64 {
+    let hash = hash(name, version, context.unsigned_hash, &context.hash_seed);
+    FIRST_HASH_COOKIE + (u64::from(hash >> 1) << 32 | u64::from(crc32c(!0, name)))
+}
+
+/// Returns the hash version of indexes that are made from now on.
+pub(super) fn default_hash_version(context: &DirectoryContext) -> HashVersion {
+    HashVersion::from_disk(context.default_hash_version).unwrap_or(HashVersion::HalfMd4)
+}
+
+/// Lists names by hash ([`hash_cookie`]).
 fn iterate_by_hash(
     blocks: &dyn DirectoryBlocks,
     is_indexed: bool,
@@ -234,14 +230,7 @@ fn iterate_by_hash(
         let mut entries = Vec::new();
         for (logical, bytes) in leaves {
             let collected = visible_entries(context, *logical, bytes, &mut |entry| {
-                let hash = hash(
-                    entry.name,
-                    version,
-                    context.unsigned_hash,
-                    &context.hash_seed,
-                );
-                let position = u64::from(hash >> 1) << 32 | u64::from(crc32c(!0, entry.name));
-                entries.push((position + FIRST_HASH_COOKIE, *entry));
+                entries.push((hash_cookie(context, version, entry.name), *entry));
                 ControlFlow::Continue(())
             });
             let _: ControlFlow<()> =
@@ -256,8 +245,7 @@ fn iterate_by_hash(
     if is_indexed {
         return htree::visit_leaves(blocks, first_hash, &mut visit);
     }
-    let version =
-        HashVersion::from_disk(context.default_hash_version).unwrap_or(HashVersion::HalfMd4);
+    let version = default_hash_version(context);
     let bytes = blocks.block(LogicalBlock(0))?.read().to_vec();
     visit(version, &[(LogicalBlock(0), bytes)]).map(drop)
 }
@@ -318,13 +306,55 @@ fn locate(
     if is_indexed && !blocks.context().casefold {
         return htree::locate(blocks, name);
     }
-    for logical in (0..block_count).map(LogicalBlock) {
+    match linear_index::candidates(blocks, name) {
+        Some(candidates) => locate_in_blocks(blocks, candidates, name),
+        None => locate_in_blocks(blocks, (0..block_count).map(LogicalBlock), name),
+    }
+}
+
+/// Looks up `name` in the blocks `candidates`, in order.
+fn locate_in_blocks(
+    blocks: &dyn DirectoryBlocks,
+    candidates: impl IntoIterator<Item = LogicalBlock>,
+    name: &[u8],
+) -> Result<Option<LocatedEntry>> {
+    for logical in candidates {
         let located = locate_in_block(blocks, logical, name)?;
         if located.is_some() {
             return Ok(located);
         }
     }
     Ok(None)
+}
+
+/// Checks that `name` can be removed, if the directory has it.
+///
+/// # Errors
+/// EINVAL for `.` and `..`; EOPNOTSUPP for a casefolded directory.
+pub(super) fn check_removable(context: &DirectoryContext, name: &[u8]) -> Result<()> {
+    check_not_casefolded(context)?;
+    if is_dot_or_dot_dot(name) {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(())
+}
+
+/// Returns the entry of `name` for the inode `number`.
+///
+/// # Errors
+/// EOPNOTSUPP for a casefolded directory.
+pub(super) fn new_entry<'a>(
+    context: &DirectoryContext,
+    name: &'a [u8],
+    number: InodeNumber,
+    file_type: FileType,
+) -> Result<NewEntry<'a>> {
+    check_not_casefolded(context)?;
+    Ok(NewEntry {
+        number: inode_u32(number)?,
+        file_type: context.type_code(file_type),
+        name,
+    })
 }
 
 /// Checks that the directory is not casefolded, which Folio cannot change.
@@ -336,7 +366,11 @@ fn check_not_casefolded(context: &DirectoryContext) -> Result<()> {
     Ok(())
 }
 
-fn check_new_name(name: &[u8]) -> Result<()> {
+/// Checks the length of a name that is inserted.
+///
+/// # Errors
+/// EINVAL, ENAMETOOLONG.
+pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
     match name.len() {
         0 => Err(Errno::INVAL.into()),
         1..=block::NAME_LEN_MAX => Ok(()),

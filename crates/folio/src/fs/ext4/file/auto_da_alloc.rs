@@ -1,20 +1,27 @@
 //! Replaced files (`auto_da_alloc`): after a crash, a file that was rewritten without fsync has its
-//! old or its new contents, and is never empty.
+//! old or its new contents, and no name was renamed, linked or unlinked before the data written
+//! until then is on the device.
 //!
 //! ```text
 //!   truncate to nothing   the old extents are kept; the inode on disk still has them     (held)
 //!   write, write          delayed
 //!   close                 the new contents are complete and may be committed             (ready)
+//!   no write for a while  the same: servers do not learn of every close(2)
 //!   commit                data to its place, then inode and bitmaps with the new extents;
 //!                         the old extents are free
 //!
-//!   rename over a file    the file that takes the name is ordered
-//!   commit                data to its place, then the directory and the inode
+//!   rename, link          the file that takes the name is ordered                       (ordered)
+//!   rename, link, unlink  the transaction publishes: new data of all files goes first   (published)
+//!   commit                data to its place, then the directories and the inodes
 //! ```
 //!
-//! Linux starts writeback at close and at rename, while the caller waits. Here a file that is
-//! replaced ten times within a commit interval is written once. `auto_da_alloc=close` selects
-//! Linux's way.
+//! A new name is often the last step of a change: a packed file takes its name, and the files that
+//! it replaces are unlinked. Which files belong together is not known here, so a transaction that
+//! publishes writes all data that has no place on disk yet. Overwritten blocks are not new data.
+//!
+//! Linux starts writeback at close and at rename, while the caller waits, and only of files that
+//! replace another one. Here a file that is replaced ten times within a commit interval is written
+//! once. `auto_da_alloc=close` selects Linux's way.
 //!
 //! Invariants:
 //! 1. A held inode's entry in the table shows the contents before the truncation, its blocks in
@@ -29,6 +36,7 @@ use crate::fs::ext4::inode::{Ext4, Ext4Inode};
 use crate::fs::ext4::layout::extent::{Extent, empty_root};
 use crate::fs::ext4::options::AutoDaAlloc;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A truncation is committed after this time at the latest, even if the file was not closed.
@@ -63,6 +71,7 @@ impl Ext4Inode {
             root: state.raw.block,
             map,
             since: Instant::now(),
+            written_in: fs.changes.tick(),
             is_ready: false,
         };
         state.charge_blocks(-held.block_count(), fs.volume.block_size);
@@ -146,12 +155,27 @@ impl Ext4Inode {
         }
     }
 
-    /// Orders the inode if it takes the name of another one in this transaction: its data must not
-    /// be lost together with the other inode's.
-    pub(crate) fn note_replacing(&self) {
+    /// Orders the inode, which takes a new name in this transaction: the name must not be committed
+    /// without the data. The caller has a handle.
+    pub(crate) fn note_named(&self) {
         if self.fs.volume.options.auto_da_alloc == AutoDaAlloc::Commit {
-            self.order();
+            self.fs.note_published();
+            // A reader of the new name must not find contents from before a truncation.
+            if !self.release_hold() && self.has_dirty_pages() {
+                self.order();
+            }
         }
+    }
+
+    /// Whether the file has data that no block or size on disk covers yet.
+    fn has_new_data(&self) -> bool {
+        let Some(mapping) = &self.common.mapping else {
+            return false;
+        };
+        let state = self.state.read();
+        state.delayed.data_blocks() > 0
+            || state.delayed.splits > 0
+            || mapping.size_bytes() > state.disk_size
     }
 
     /// Writes delayed blocks (Linux: `filemap_flush`). The mapping keeps an error for fsync.
@@ -164,15 +188,46 @@ impl Ext4Inode {
 }
 
 impl Ext4 {
-    /// Writes the data of ordered files. Their mappings keep errors for fsync; data that could not
-    /// be written is not committed.
-    pub(crate) fn write_ordered(&self) {
-        for inode in self.ordered_inodes.all() {
-            if let Some(mapping) = &inode.common.mapping {
-                let _ = mapping.write_back(0..u64::MAX);
+    /// Notes that the running transaction changes a name on which other files may depend. The
+    /// caller has a handle.
+    pub(crate) fn note_published(&self) {
+        if self.volume.options.auto_da_alloc == AutoDaAlloc::Commit {
+            self.publishes.store(true, Ordering::Release);
+        }
+    }
+
+    /// Writes the data of ordered files, and all new data if the transaction publishes. Their
+    /// mappings keep errors for fsync; data that could not be written is not committed.
+    ///
+    /// # Errors
+    /// ENOSPC or EDQUOT of the device: the names wait, as the data does.
+    pub(crate) fn write_ordered(&self) -> Result<()> {
+        let mut result = Ok(());
+        let mut files = self.ordered_inodes.all();
+        if self.publishes.load(Ordering::Acquire) {
+            let (new, other): (Vec<_>, Vec<_>) = self
+                .dirty_inodes
+                .all()
+                .into_iter()
+                .partition(|inode| inode.has_new_data());
+            other.into_iter().for_each(Self::retire);
+            files.extend(new);
+            files.sort_unstable_by_key(|inode| inode.number);
+        }
+        for inode in files {
+            let written = inode
+                .common
+                .mapping
+                .as_ref()
+                .map(|m| m.write_back(0..u64::MAX));
+            if let Some(Err(error)) = written
+                && error.is_out_of_space()
+            {
+                result = Err(error);
             }
             Self::retire(inode);
         }
+        result
     }
 
     /// Marks every hold to end with the next transaction; returns whether there is one.

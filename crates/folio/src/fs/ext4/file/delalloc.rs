@@ -122,14 +122,14 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// Allocates blocks for the delayed run `run`, or for its beginning.
+    /// Allocates blocks for the delayed run `run`, or for its beginning; returns their number.
     pub(crate) fn allocate_delayed(
         &self,
         state: &mut InodeState,
         run: Range<u32>,
         size_bytes: u64,
         is_unwritten: bool,
-    ) -> Result<()> {
+    ) -> Result<u32> {
         let purpose = if size_bytes >= LARGE_FILE_BYTES {
             Purpose::LargeFile
         } else {
@@ -167,7 +167,7 @@ impl Ext4Inode {
         });
         state.charge_blocks(len.into(), self.fs.volume.block_size);
         state.map_is_dirty = true;
-        Ok(())
+        Ok(len)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Space without data, and holes: fallocate(2), SEEK_DATA and SEEK_HOLE, FIEMAP.
 
-use crate::base::{Errno, LogicalBlock, PAGE_SIZE, Result};
+use crate::base::{Errno, Error, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Mapping;
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
@@ -24,6 +24,10 @@ impl Ext4Inode {
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
         self.convert_inline()?;
+        if self.state.read().layout == ContentLayout::BlockMap {
+            let why = "fallocate on a file that has a block map (ext3)";
+            return Err(Error::unsupported(why));
+        }
         let range = offset..end;
         match mode {
             FallocateMode::CollapseRange => self.collapse_range(mapping, range.clone())?,

@@ -1,9 +1,13 @@
-//! Files whose contents are in the inode (`inline_data`): read there, moved to blocks by a change.
+//! Files whose contents are in the inode (`inline_data`): stored there with each write, moved to
+//! blocks by a write that does not fit.
 
 use crate::base::{Error, Result};
+use crate::cache::Mapping;
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::disk::inode_flags;
+use crate::fs::ext4::layout::extent::empty_root;
+use crate::fs::ext4::layout::features::Incompat;
 
 impl Ext4Inode {
     /// Returns the contents of a file kept in its inode: `i_block`, continued by the attribute
@@ -17,42 +21,129 @@ impl Ext4Inode {
         ))
     }
 
-    /// Moves the contents of an inline file to blocks, which every change except to its attributes
-    /// needs. Does nothing for other files.
+    /// Keeps the contents of a new inode in it, where the file system has `inline_data`. Returns
+    /// whether that is so.
+    pub(crate) fn start_inline(&self) -> Result<bool> {
+        if !self.fs.volume.has_incompat(Incompat::INLINE_DATA) {
+            return Ok(false);
+        }
+        let mut state = self.state_mut();
+        if self.inline_data_max(&state)?.is_none() {
+            return Ok(false);
+        }
+        self.enter_inode(&mut state)?;
+        Ok(true)
+    }
+
+    /// Moves the contents of an inode without blocks into it, and leaves them empty.
+    pub(crate) fn enter_inode(&self, state: &mut InodeState) -> Result<()> {
+        self.set_inline_data(state, Some(&[]))?;
+        let flags = state.raw.flags.get() & !inode_flags::EXTENTS | inode_flags::INLINE_DATA;
+        state.raw.flags.set(flags);
+        state.raw.block = [0; 60];
+        state.layout = ContentLayout::Inline;
+        state.map_is_dirty = false;
+        Ok(())
+    }
+
+    /// Moves the contents, which the caller keeps, out of an inode. It has no blocks yet.
+    pub(crate) fn leave_inode(&self, state: &mut InodeState) -> Result<()> {
+        self.set_inline_data(state, None)?;
+        let flags = state.raw.flags.get() & !inode_flags::INLINE_DATA | inode_flags::EXTENTS;
+        state.raw.flags.set(flags);
+        state.raw.block = empty_root();
+        state.layout = ContentLayout::Extents;
+        state.map_is_dirty = true;
+        state.disk_size = 0;
+        state.set_recorded_size(0);
+        Ok(())
+    }
+
+    /// Prepares a change of a file's contents that reaches byte `end`: if they get too long for the
+    /// inode, they move to blocks. Returns whether they stay in the inode.
     ///
     /// # Errors
-    /// EOPNOTSUPP for an inline directory or symbolic link.
+    /// ENOSPC.
+    pub(crate) fn keep_inline(&self, end: u64) -> Result<bool> {
+        let max = {
+            let state = self.state.read();
+            if state.layout != ContentLayout::Inline {
+                return Ok(false);
+            }
+            let data_max = self.inline_data_max(&state)?.unwrap_or(0);
+            (state.raw.block.len() + data_max) as u64
+        };
+        let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        if end.max(size) <= max {
+            return Ok(true);
+        }
+        self.convert_inline()?;
+        Ok(false)
+    }
+
+    /// Stores the contents of an inline file, which its mapping has, in the inode.
+    pub(crate) fn store_inline(&self) -> Result<()> {
+        let Some(mapping) = &self.common.mapping else {
+            return Ok(());
+        };
+        // `keep_inline` checked that they fit.
+        let bytes = read_start(mapping, mapping.size_bytes() as usize)?;
+        let mut state = self.state_mut();
+        let (in_field, rest) = bytes.split_at(bytes.len().min(state.raw.block.len()));
+        self.set_inline_data(&mut state, Some(rest))?;
+        state.raw.block = [0; 60];
+        state.raw.block[..in_field.len()].copy_from_slice(in_field);
+        state.disk_size = bytes.len() as u64;
+        state.set_recorded_size(bytes.len() as u64);
+        self.mark_dirty(&mut state);
+        Ok(())
+    }
+
+    /// Moves the contents of an inline file to blocks. Does nothing for other files.
+    ///
+    /// # Errors
+    /// ENOSPC.
     pub(crate) fn convert_inline(&self) -> Result<()> {
-        let bytes = {
+        let len = {
             let state = self.state.read();
             if state.layout != ContentLayout::Inline {
                 return Ok(());
             }
-            self.inline_bytes(&state)?
+            self.inline_bytes(&state)?.len()
         };
         let Some(mapping) = &self.common.mapping else {
-            return Err(Error::unsupported(
-                "changing a directory or link kept in its inode (inline_data)",
-            ));
+            return Err(Error::unsupported("moving a link out of its inode"));
         };
+        // Also brings the page into memory, so that no reader finds a hole before the write below.
+        let bytes = read_start(mapping, len)?;
+        let size = mapping.size_bytes();
         {
             let mut state = self.state_mut();
             self.reserve(
                 &mut state,
                 0..bytes.len().div_ceil(self.fs.volume.block_size) as u32,
             )?;
-            self.remove_inline_data(&mut state)?;
-            state.layout = ContentLayout::Extents;
-            state.map_is_dirty = true;
             // The bytes leave the inode only in the transaction that maps their blocks.
-            state.disk_size = 0;
-            let flags = state.raw.flags.get() & !inode_flags::INLINE_DATA | inode_flags::EXTENTS;
-            state.raw.flags.set(flags);
+            self.leave_inode(&mut state)?;
             self.mark_dirty(&mut state);
         }
-        self.order();
-        mapping.write(0, &bytes).map(drop)
+        if !bytes.is_empty() {
+            self.order();
+            mapping.write(0, &bytes)?;
+        }
+        // The file may be longer than what was stored: the rest is a hole.
+        if size > bytes.len() as u64 {
+            self.raise_disk_size(&mut self.state_mut(), size);
+        }
+        Ok(())
     }
+}
+
+/// Returns the first `len` bytes of a file.
+fn read_start(mapping: &Mapping, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    mapping.read(0, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns the first `size_bytes` of `block_field` (`i_block`) followed by `data` (`system.data`).

@@ -111,6 +111,10 @@ impl Ext4Inode {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let block_size = self.fs.volume.block_size as u64;
         self.fs.volume.check_failure()?;
+        if self.state.read().layout == ContentLayout::Inline {
+            // The inode has them already.
+            return Ok(());
+        }
         // No transaction may map these blocks before they hold the bytes.
         let _store = self
             .fs
@@ -121,15 +125,30 @@ impl Ext4Inode {
         // Pages and blocks are multiples of one another, so both ends are block bounds.
         let first = offset / block_size;
         let end = ((offset + total as u64) / block_size).min(u64::from(u32::MAX));
-        let (pieces, unwritten) = self.pieces_to_write(first..end, offset)?;
-        for piece in pieces {
-            if let Some(at) = piece.device_offset {
-                self.fs
-                    .volume
-                    .write_blocks(&parts_of(bufs, piece.range), at)?;
+        let mut fresh = Vec::new();
+        let planned = self.pieces_to_write(first..end, offset, &mut fresh);
+        let written = planned.and_then(|(pieces, unwritten)| {
+            for piece in pieces {
+                if let Some(at) = piece.device_offset {
+                    self.fs
+                        .volume
+                        .write_blocks(&parts_of(bufs, piece.range), at)?;
+                }
             }
-        }
+            Ok(unwritten)
+        });
         let mut state = self.state_mut();
+        let unwritten = match written {
+            Ok(unwritten) => unwritten,
+            Err(error) => {
+                // The blocks have the bytes of an earlier file, or none: they must read as zeros
+                // until the pages, which stay dirty, are written.
+                for range in fresh {
+                    state.map.mark_unwritten(range);
+                }
+                return Err(error);
+            }
+        };
         if self.fs.volume.data_journal().is_some() {
             self.mark_dirty(&mut state);
         }
@@ -161,12 +180,14 @@ impl Ext4Inode {
         }
     }
 
-    /// Allocates the delayed blocks in `blocks`; returns the place of each mapped stretch, and the
-    /// stretches that were unwritten. Holes are skipped: they read as zeros already.
+    /// Allocates the delayed blocks in `blocks`, and adds them to `fresh`; returns the place of
+    /// each mapped stretch, and the stretches that were unwritten. Holes are skipped: they read as
+    /// zeros already.
     fn pieces_to_write(
         &self,
         blocks: Range<u64>,
         offset: u64,
+        fresh: &mut Vec<Range<u64>>,
     ) -> Result<(Pieces, Vec<Range<u64>>)> {
         let block_size = self.fs.volume.block_size as u64;
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
@@ -188,7 +209,8 @@ impl Ext4Inode {
                     match state.delayed.first_in(logical..hole_end as u32) {
                         Some(run) => {
                             block = run.start.into();
-                            self.allocate_delayed(&mut state, run, size, false)?;
+                            let len = self.allocate_delayed(&mut state, run, size, false)?;
+                            fresh.push(block..block + u64::from(len));
                         }
                         None => block = hole_end,
                     }
@@ -216,8 +238,16 @@ impl Ext4Inode {
         let Some(mapping) = &self.common.mapping else {
             return Err(Errno::INVAL.into());
         };
-        self.check_size(size_bytes)?;
         let old = mapping.size_bytes();
+        if self.keep_inline(size_bytes)? {
+            if size_bytes < old {
+                mapping.zero_range(size_bytes..old)?;
+                mapping.truncate(size_bytes);
+            } else {
+                mapping.set_size_bytes(size_bytes);
+            }
+            return self.store_inline();
+        }
         if size_bytes < old {
             self.zero_partial_block(size_bytes)?;
             mapping.truncate(size_bytes);
@@ -276,18 +306,7 @@ impl Ext4Inode {
         let block_size = self.fs.volume.block_size as u64;
         let bytes = blocks.start * block_size..blocks.end * block_size;
         let mut state = self.state_mut();
-        if state.layout == ContentLayout::BlockMap
-            && blocks.start
-                < state
-                    .map
-                    .extents()
-                    .last()
-                    .map_or(0, |e| u64::from(e.logical) + u64::from(e.len))
-        {
-            return Err(Error::unsupported(
-                "removing blocks from a file that has a block map (ext3)",
-            ));
-        }
+        check_removal(&state, blocks.start)?;
         let map_end = state.map.end();
         if blocks.start > 0 && blocks.end < map_end {
             // An extent may be split; the commit must find room for the tree.
@@ -314,6 +333,17 @@ impl Ext4Inode {
         Ok(())
     }
 
+    /// Prepares [`Ext4Inode::set_size`], which is not refused afterwards. The contents stay.
+    ///
+    /// # Errors
+    /// EFBIG; ENOSPC; EOPNOTSUPP to shorten a file that has a block map.
+    pub(crate) fn prepare_size(&self, size_bytes: u64) -> Result<()> {
+        self.check_size(size_bytes)?;
+        self.keep_inline(size_bytes)?;
+        let keep = size_bytes.div_ceil(self.fs.volume.block_size as u64);
+        check_removal(&self.state.read(), keep)
+    }
+
     /// Checks that 32-bit block numbers reach `size_bytes`.
     ///
     /// # Errors
@@ -330,18 +360,17 @@ impl Ext4Inode {
     /// Prepares a write of `len_bytes` at byte `offset`: reserves or allocates its blocks.
     ///
     /// # Errors
-    /// EFBIG, ENOSPC; EPERM for encrypted and verity files.
+    /// EFBIG, ENOSPC.
     pub(crate) fn begin_write(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
         let block_size = self.fs.volume.block_size as u64;
-        self.convert_inline()?;
+        if self.keep_inline(end)? {
+            return Ok(());
+        }
         let mut state = self.state_mut();
-        if state.raw.flags.get() & (inode_flags::ENCRYPT | inode_flags::VERITY) != 0 {
-            return Err(Error::new(
-                Errno::PERM,
-                "encrypted and verity files cannot be written",
-            ));
+        if let Some(held) = &mut state.held {
+            held.written_in = self.fs.changes.tick();
         }
         // Both have 32 bits: `check_size` checked the end.
         let blocks = (offset / block_size) as u32..end.div_ceil(block_size) as u32;
@@ -356,6 +385,19 @@ impl Ext4Inode {
             self.allocate_at_write(blocks)
         }
     }
+}
+
+/// Checks that the file blocks from `start` on can be removed.
+///
+/// # Errors
+/// EOPNOTSUPP if there are any, in a block map.
+fn check_removal(state: &InodeState, start: u64) -> Result<()> {
+    if state.layout == ContentLayout::BlockMap && start < state.map.end() {
+        return Err(Error::unsupported(
+            "removing blocks from a file that has a block map (ext3)",
+        ));
+    }
+    Ok(())
 }
 
 /// Adds a stretch, joined to the one before if it continues it on the device too.

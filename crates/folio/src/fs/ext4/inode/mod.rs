@@ -10,6 +10,8 @@
 //!   fields.rs     encodings of single fields                       table.rs  the table on disk
 //! ```
 //!
+//! `change_clock.rs` notes when the last change was made.
+//!
 //! Neighbors: files, directories and attributes above give inodes their contents; the block map
 //! (map/) and the volume below. `Drop` of an inode is in operations/evict.rs, its page store in
 //! file/pages.rs.
@@ -26,11 +28,13 @@
 //! 4. A writeback or a commit drops no inode without names ([`Ext4::retire`]): its eviction would
 //!    wait for the thread it runs on.
 
+pub(crate) mod change_clock;
 mod dirty;
 mod fields;
 mod lazy_time;
 pub(crate) mod links;
 mod lists;
+pub(crate) mod name_index;
 pub(crate) mod orphans;
 pub(crate) mod state;
 mod table;
@@ -49,6 +53,7 @@ use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::block::Device;
 use crate::cache::{Mapping, PageCache};
 use crate::vfs::{AttributeCell, FileType, InodeCommon, MountOptions, NewInode};
+use change_clock::ChangeClock;
 use fields::{encode_device, mode_of};
 use lists::{InodeList, LazyTimes};
 use orphans::{OrphanFile, Orphans};
@@ -56,7 +61,7 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use state::{ContentLayout, InodeState};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use zerocopy::FromZeros;
 
@@ -80,13 +85,17 @@ pub struct Ext4 {
     generation: AtomicU32,
     /// Files whose data has to be on the device before the next transaction is durable.
     pub(crate) ordered_inodes: InodeList<Ext4Inode>,
+    /// Whether the running transaction renames, links or unlinks (file/auto_da_alloc.rs).
+    pub(crate) publishes: AtomicBool,
     /// Files that the table shows as they were before a truncation.
     pub(crate) held_inodes: InodeList<Ext4Inode>,
     pub(crate) orphans: Mutex<Orphans>,
     pub(crate) orphan_file: OnceLock<Option<OrphanFile>>,
     pub(crate) lazy_times: LazyTimes<Ext4Inode>,
-    /// Commits every few seconds, from the first change on.
+    /// Writes changes that have waited, from the first change on.
     pub(crate) commit_thread: PeriodicThread,
+    /// When the last change was made, for that thread.
+    pub(crate) changes: ChangeClock,
     /// Whether the page cache has threads.
     pub(crate) has_threads: bool,
 }
@@ -134,6 +143,10 @@ impl Drop for StateGuard<'_> {
         let Ext4Inode {
             common, number, fs, ..
         } = self.inode;
+        let len_bytes = Ext4Inode::BYTES + self.state.heap_bytes();
+        if let Some(charge) = &mut self.state.charge {
+            charge.resize(len_bytes);
+        }
         common.attributes.store(&self.state.attributes(
             *number,
             common.file_type,
@@ -161,11 +174,13 @@ impl Ext4 {
             retired: Mutex::default(),
             generation: AtomicU32::new(0),
             ordered_inodes: InodeList::default(),
+            publishes: AtomicBool::new(false),
             held_inodes: InodeList::default(),
             orphans: Mutex::default(),
             orphan_file: OnceLock::new(),
             lazy_times: LazyTimes::new(options.is_lazy_time),
             commit_thread: PeriodicThread::default(),
+            changes: ChangeClock::default(),
             has_threads: cache.has_threads(),
         }))
     }
@@ -255,6 +270,11 @@ impl Ext4 {
 }
 
 impl Ext4Inode {
+    /// Bytes of an inode in memory, besides what its contents need: the object, its store, and its
+    /// entry in a table that is two thirds full.
+    const BYTES: usize =
+        size_of::<Self>() + size_of::<FileStore>() + size_of::<(u32, Weak<Self>)>() * 3 / 2;
+
     /// Loads the inode `number` from its table entry; with `allow_unlinked` also one without names
     /// (an orphan).
     ///
@@ -331,10 +351,12 @@ impl Ext4Inode {
         fs: &Arc<Ext4>,
         number: u32,
         file_type: FileType,
-        state: InodeState,
+        mut state: InodeState,
         size: u64,
     ) -> Arc<Self> {
         let volume = &fs.volume;
+        let len_bytes = Self::BYTES + state.heap_bytes();
+        state.charge = Some(volume.objects.charge(len_bytes));
         Arc::new_cyclic(|this: &Weak<Self>| {
             let store = Arc::new(FileStore {
                 inode: this.clone(),

@@ -3,12 +3,15 @@
 use super::fields::{
     charge, decode_device, decode_time, encode_time, file_type_of, raw_block_count,
 };
+use super::name_index::NameIndex;
 use crate::base::{Error, InodeNumber, Result, Timespec};
+use crate::cache::ObjectCharge;
 use crate::fs::ext4::layout::disk::{INODE_BASE_LEN, RawInode, inode_flags};
 use crate::fs::ext4::map::delayed::DelayedBlocks;
 use crate::fs::ext4::map::extent_map::ExtentMap;
 use crate::vfs::{Attributes, FileType};
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::FromBytes;
 
@@ -48,6 +51,10 @@ pub(crate) struct InodeState {
     pub(crate) held: Option<Box<HeldContents>>,
     /// Truncated to nothing and not closed since; for `auto_da_alloc=close`.
     pub(crate) was_truncated: bool,
+    /// The names of a large directory without an index on disk, once one was looked up.
+    pub(crate) name_index: Option<Arc<NameIndex>>,
+    /// The memory of the inode, once it is one of a mount.
+    pub(super) charge: Option<ObjectCharge>,
 }
 
 /// Contents that a truncation removed in memory, but not on disk (file/auto_da_alloc.rs).
@@ -58,6 +65,8 @@ pub(crate) struct HeldContents {
     pub(crate) root: [u8; 60],
     pub(crate) map: ExtentMap,
     pub(crate) since: Instant,
+    /// The tick of the last write of new contents (`ChangeClock`).
+    pub(crate) written_in: u32,
     /// Whether the new contents are complete, as far as Folio can know.
     pub(crate) is_ready: bool,
 }
@@ -78,7 +87,20 @@ impl InodeState {
             data_changed_in: 0,
             held: None,
             was_truncated: false,
+            name_index: None,
+            charge: None,
         }
+    }
+
+    /// Returns the bytes outside of this object.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let held = self.held.as_ref().map_or(0, |held| held.map.heap_bytes());
+        let names = self.name_index.as_ref();
+        self.tail.len()
+            + self.map.heap_bytes()
+            + self.delayed.heap_bytes()
+            + held
+            + names.map_or(0, |index| index.heap_bytes())
     }
 
     /// Decodes an inode whose bytes on disk are `bytes`. Its block map is still empty.

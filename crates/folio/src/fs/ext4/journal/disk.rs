@@ -18,6 +18,8 @@ pub(super) const TYPE_SUPERBLOCK_V2: u32 = 4;
 /// `h_blocktype`.
 pub(super) const TYPE_REVOKE: u32 = 5;
 
+/// `s_feature_compat`: checksums of version 1, in commit blocks only.
+pub(super) const COMPAT_CHECKSUM: u32 = 1;
 /// `s_feature_incompat`: the log may contain revoke blocks.
 pub(super) const INCOMPAT_REVOKE: u32 = 0x1;
 /// `s_feature_incompat`: block numbers have 64 bits.
@@ -117,6 +119,14 @@ pub(super) struct RawCommit {
     pub(super) secs: U64,
     pub(super) nanos: U32,
 }
+
+/// `h_chksum_type` of a commit block with a checksum of version 1: CRC32.
+pub(super) const COMMIT_CRC32: u8 = 1;
+/// `h_chksum_size` of such a block.
+pub(super) const COMMIT_CRC32_LEN: u8 = 4;
+/// Length of a commit block's fields; the rest is zeros.
+pub(super) const COMMIT_LEN: usize = 60;
+const _: () = assert!(COMMIT_LEN == size_of::<RawHeader>() + size_of::<RawCommit>());
 
 /// Offset of a commit block's checksum.
 pub(super) const COMMIT_CHECKSUM_OFFSET: usize =

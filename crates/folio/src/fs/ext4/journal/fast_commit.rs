@@ -64,7 +64,9 @@ pub(crate) enum FastCommitChange {
 /// commits.
 ///
 /// # Errors
-/// EOPNOTSUPP for unknown features; EUCLEAN for an invalid tag in a fast commit with a valid TAIL.
+/// EOPNOTSUPP for unknown features; EUCLEAN for an invalid tag in a fast commit with a valid TAIL,
+/// and for damage in the first fast commit. Damage in a later one ends the area, because a power
+/// cut may have left it partly written.
 pub(super) fn read(ring: &Ring, sequence: u32) -> Result<Vec<FastCommitChange>> {
     let mut changes = Vec::new();
     if ring.features & INCOMPAT_FAST_COMMIT == 0 {
@@ -75,6 +77,7 @@ pub(super) fn read(ring: &Ring, sequence: u32) -> Result<Vec<FastCommitChange>> 
         crc: 0,
         pending: Vec::new(),
         is_open: false,
+        has_valid: false,
     };
     // The block after the ring is unused; the area starts with the next one.
     for at in ring.end.saturating_add(1)..ring.superblock.block_count.get() {
@@ -98,6 +101,8 @@ struct FastCommitScan {
     pending: Vec<Result<Option<FastCommitChange>>>,
     /// Whether a HEAD was read.
     is_open: bool,
+    /// Whether a fast commit was complete.
+    has_valid: bool,
 }
 
 impl FastCommitScan {
@@ -110,7 +115,7 @@ impl FastCommitScan {
                 u16::from_le_bytes([head[2], head[3]]),
             );
             let Some(value) = after.get(..usize::from(len)) else {
-                return Ok(false);
+                return self.end(format_args!("tag {tag} of {len} bytes exceeds the block"));
             };
             match (tag, self.is_open) {
                 (TAG_TAIL, true) => {
@@ -130,12 +135,21 @@ impl FastCommitScan {
                             .map_err(|e| e.at(format!("tag {tag}"))),
                     );
                 }
-                _ => return Ok(false),
+                _ => return self.end(format_args!("unknown tag {tag}")),
             }
             self.crc = crc32c(crc32c(self.crc, head), value);
             rest = &after[usize::from(len)..];
         }
         Ok(true)
+    }
+
+    /// Ends the area at invalid bytes. Fails if a HEAD is valid, but no fast commit after it.
+    fn end(&self, what: std::fmt::Arguments<'_>) -> Result<bool> {
+        if self.is_open && !self.has_valid {
+            Err(Error::corrupt(format!("first fast commit: {what}")))
+        } else {
+            Ok(false)
+        }
     }
 
     /// Reads a HEAD; returns whether it belongs to this transaction.
@@ -164,12 +178,13 @@ impl FastCommitScan {
         changes: &mut Vec<FastCommitChange>,
     ) -> Result<bool> {
         let Some((sequence, checksum)) = word(value, 0).zip(word(value, 4)) else {
-            return Ok(false);
+            return self.end(format_args!("short TAIL"));
         };
         let crc = crc32c(crc32c(self.crc, head), &value[..4]);
         if sequence != self.sequence || checksum != crc {
-            return Ok(false);
+            return self.end(format_args!("bad checksum"));
         }
+        self.has_valid = true;
         for change in self.pending.drain(..) {
             changes.extend(change?);
         }
@@ -246,6 +261,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ErrorKind;
 
     fn tag(tag: u16, value: &[u8]) -> Vec<u8> {
         [
@@ -288,6 +304,7 @@ mod tests {
             crc: 0,
             pending: Vec::new(),
             is_open: false,
+            has_valid: false,
         };
         let mut changes = Vec::new();
         for block in blocks {
@@ -327,7 +344,12 @@ mod tests {
         // A torn block ends the area; earlier fast commits remain valid.
         let mut torn = second;
         torn[10] ^= 1;
-        assert_eq!(names(&scan(&[first, torn]).unwrap()), [b"a", b"b"]);
+        let both = scan(&[first.clone(), torn]).unwrap();
+        assert_eq!(names(&both), [b"a", b"b"]);
+        // Damage in the first one is an error, as in Linux.
+        let mut torn = first;
+        torn[30] ^= 1;
+        assert_eq!(scan(&[torn]).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]
@@ -359,17 +381,18 @@ mod tests {
             tag(TAG_INODE, &[0; 100]),
             tag(TAG_CREAT, &[0; 2]),
         ] {
-            assert_eq!(scan(&[[head(7), bad.clone()].concat()]).unwrap(), []);
+            let padding = tag(TAG_PAD, &vec![0; 1024 - 4 - 12 - bad.len()]);
+            assert_eq!(
+                scan(&[[head(7), bad.clone(), padding].concat()]).unwrap(),
+                []
+            );
             let error = scan(&[commit(&[head(7), bad], 7)]).unwrap_err();
-            assert_eq!(error.kind(), crate::base::ErrorKind::Corrupt, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         }
         let unknown = tag(
             TAG_HEAD,
             &[1_u32.to_le_bytes(), 7_u32.to_le_bytes()].concat(),
         );
-        assert_eq!(
-            scan(&[unknown]).unwrap_err().kind(),
-            crate::base::ErrorKind::Unsupported
-        );
+        assert_eq!(scan(&[unknown]).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

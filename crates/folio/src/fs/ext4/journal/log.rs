@@ -13,10 +13,8 @@ use crate::base::{Error, Result, Timespec};
 use crate::fs::ext4::layout::checksum::crc32c;
 use std::borrow::Cow;
 use std::io::IoSlice;
+use std::ops::Range;
 use zerocopy::{FromZeros, IntoBytes};
-
-/// `s_feature_compat`: checksums of version 1, replaced by versions 2 and 3.
-const COMPAT_CHECKSUM: u32 = 1;
 
 /// Blocks in one device write of a checkpoint, at most.
 const RUN_MAX: usize = 1024;
@@ -32,6 +30,10 @@ pub(super) struct Log {
     /// Sequence number of the next transaction.
     pub(super) next: u32,
     has_barriers: bool,
+    /// A closed transaction that is not durable yet. A device without space may keep it here.
+    pub(super) closed: Option<Transaction>,
+    /// Whether the superblock on the device may show an empty log, although this one is not.
+    is_start_stale: bool,
 }
 
 /// A closed transaction. Linux: `transaction_t`.
@@ -40,6 +42,8 @@ pub(crate) struct Transaction {
     pub(crate) blocks: BlockCopies,
     /// Blocks whose copies in the log must not be replayed.
     pub(crate) revoked: Vec<u64>,
+    /// Blocks that can be used again once the transaction is durable.
+    pub(crate) freed: Vec<Range<u64>>,
     /// The time at which the transaction was closed.
     pub(crate) time: Timespec,
 }
@@ -80,6 +84,8 @@ impl Log {
             used: 0,
             next,
             has_barriers,
+            closed: None,
+            is_start_stale: false,
         })
     }
 
@@ -152,7 +158,8 @@ impl Log {
         self.len_of(transaction) + u64::from(self.used) <= u64::from(self.capacity())
     }
 
-    /// Writes a transaction and makes it durable, with all earlier writes to the device.
+    /// Writes a transaction and makes it durable, with all earlier writes to the device. After an
+    /// error the same transaction can be written again.
     pub(super) fn write(&mut self, transaction: &Transaction) -> Result<()> {
         if !self.has_room_for(transaction) {
             let (len, capacity) = (self.len_of(transaction), self.capacity());
@@ -165,7 +172,10 @@ impl Log {
             // to replay.
             self.ring.superblock.start = self.head.into();
             self.ring.superblock.sequence = self.next.into();
+        }
+        if self.used == 0 || self.is_start_stale {
             self.ring.write_superblock()?;
+            self.is_start_stale = false;
         }
         let mut blocks: Vec<Cow<'_, [u8]>> = Vec::new();
         for numbers in transaction.revoked.chunks(self.revokes_per_block()) {
@@ -340,11 +350,18 @@ impl Log {
                 .write_vectored_at(&slices, run[0].0 * self.block_size() as u64)?;
         }
         self.barrier()?;
+        let full = (self.ring.superblock.start, self.ring.superblock.sequence);
         self.ring.superblock.start = 0.into();
         self.ring.superblock.sequence = self.next.into();
-        self.ring.write_superblock()?;
-        // Before the log is overwritten.
-        self.barrier()?;
+        // The barrier is before the log is overwritten.
+        let emptied = self.ring.write_superblock().and_then(|()| self.barrier());
+        if let Err(error) = emptied {
+            // The next transaction follows those in the log, which are still whole.
+            (self.ring.superblock.start, self.ring.superblock.sequence) = full;
+            self.is_start_stale = true;
+            return Err(error);
+        }
+        self.is_start_stale = false;
         snapshots.clear_committed();
         self.used = 0;
         Ok(())

@@ -48,15 +48,17 @@ pub(crate) mod thread;
 pub(crate) use fast_commit::FastCommitChange;
 pub(crate) use handle::{Handle, OperationGate, is_within_operation};
 pub(crate) use log::Transaction;
-pub(crate) use recovery::recover;
+pub(crate) use recovery::{recover, wipe};
 pub(crate) use ring::JournalBlocks;
 pub(crate) use snapshot::Snapshots;
 
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
+use crate::cache::ObjectCharge;
 use log::Log;
 use parking_lot::{Mutex, MutexGuard};
 use ring::Ring;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -65,8 +67,9 @@ const TRANSACTION_SHARE: u32 = 4;
 /// Maximum number of blocks in a transaction, which bounds the memory for copies beside the page
 /// cache.
 const TRANSACTION_MAX: u32 = 4096;
-/// Maximum number of committed blocks before a checkpoint, for the same reason.
-const COMMITTED_MAX: usize = 8192;
+/// Committed blocks before a checkpoint, for the same reason: as many as this many transactions
+/// have.
+const COMMITTED_SHARE: u64 = 2;
 
 /// The journal of a writable mount. Linux: `journal_t`.
 pub(crate) struct Journal {
@@ -80,6 +83,23 @@ pub(crate) struct Journal {
     /// Number of blocks at which a transaction is closed.
     transaction_max: u64,
     is_aborted: AtomicBool,
+    /// Whether a closed transaction is not durable yet.
+    has_closed: AtomicBool,
+}
+
+/// A transaction could not be closed.
+pub(crate) enum CloseError {
+    /// Before anything changed: the transaction continues.
+    Settle(Error),
+    /// While changes were collected.
+    Close(Error),
+}
+
+impl From<CloseError> for Error {
+    fn from(error: CloseError) -> Self {
+        let (CloseError::Settle(error) | CloseError::Close(error)) = error;
+        error
+    }
 }
 
 /// The exclusive right to commit, held by one thread.
@@ -90,12 +110,13 @@ pub(crate) struct Committer<'a> {
 
 impl Journal {
     /// Opens a replayed journal for writing. A transaction has about `blocks_max` blocks at most.
-    /// `has_checksums` and `is_64bit` are features of the file system; `has_barriers` says whether
-    /// the device is flushed around commits.
+    /// The copies of blocks are charged to `charge`. `has_checksums` and `is_64bit` are features of
+    /// the file system; `has_barriers` says whether the device is flushed around commits.
     pub(crate) fn new(
         blocks: JournalBlocks,
         device: Arc<dyn Device>,
         blocks_max: u64,
+        charge: ObjectCharge,
         has_checksums: bool,
         is_64bit: bool,
         has_barriers: bool,
@@ -107,12 +128,13 @@ impl Journal {
             u64::from((log.capacity() / TRANSACTION_SHARE).min(TRANSACTION_MAX)).min(blocks_max);
         Ok(Self {
             gate: OperationGate::default(),
-            snapshots: Arc::default(),
+            snapshots: Arc::new(Snapshots::new(charge)),
             log: Mutex::new(log),
             running: AtomicU32::new(next),
             committed: AtomicU32::new(next.wrapping_sub(1)),
             transaction_max,
             is_aborted: AtomicBool::new(false),
+            has_closed: AtomicBool::new(false),
         })
     }
 
@@ -143,6 +165,11 @@ impl Journal {
         }
     }
 
+    /// Returns whether a closed transaction is not durable yet.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.has_closed.load(Ordering::Acquire)
+    }
+
     /// Aborts the journal: all later commits fail, because log and memory are unreliable. Linux:
     /// `jbd2_journal_abort`.
     pub(crate) fn abort(&self) {
@@ -165,27 +192,45 @@ impl Journal {
 impl Committer<'_> {
     /// Blocks new operations, waits for running ones, then calls `settle` while data can still be
     /// written. Then stops data writes too and calls `close`, which builds the transaction. All
-    /// continue afterwards in the next transaction.
+    /// continue afterwards in the next transaction. No closed transaction is waiting.
+    ///
+    /// # Errors
+    /// `settle`'s, before anything changed; or [`CloseError::Close`], after which memory and log
+    /// may disagree.
     pub(crate) fn close(
         &mut self,
-        settle: impl FnOnce(),
+        settle: impl FnOnce() -> Result<()>,
         close: impl FnOnce() -> Result<Option<Transaction>>,
-    ) -> Result<Option<Transaction>> {
+    ) -> std::result::Result<(), CloseError> {
         let stopped = self.journal.gate.stop_operations();
-        settle();
+        settle().map_err(CloseError::Settle)?;
         let _stopped = stopped.stop_stores();
-        self.journal.check()?;
-        let transaction = close()?;
-        if transaction.is_some() {
+        self.journal.check().map_err(CloseError::Settle)?;
+        self.log.closed = close().map_err(CloseError::Close)?;
+        if self.log.closed.is_some() {
+            self.journal.has_closed.store(true, Ordering::Release);
             self.journal
                 .running
                 .store(self.log.next.wrapping_add(1), Ordering::Release);
         }
-        Ok(transaction)
+        Ok(())
     }
 
-    /// Writes a closed transaction to the log and makes it durable.
-    pub(crate) fn write(&mut self, transaction: &Transaction) -> Result<()> {
+    /// Writes the closed transaction to the log and makes it durable; returns the blocks that it
+    /// frees, or `None` if there is none. After an error it can be written again.
+    pub(crate) fn write(&mut self) -> Result<Option<Vec<Range<u64>>>> {
+        let Some(transaction) = self.log.closed.take() else {
+            return Ok(None);
+        };
+        if let Err(error) = self.write_transaction(&transaction) {
+            self.log.closed = Some(transaction);
+            return Err(error);
+        }
+        self.journal.has_closed.store(false, Ordering::Release);
+        Ok(Some(transaction.freed))
+    }
+
+    fn write_transaction(&mut self, transaction: &Transaction) -> Result<()> {
         if !self.log.has_room_for(transaction) {
             self.log.checkpoint(&self.journal.snapshots)?;
         }
@@ -200,7 +245,8 @@ impl Committer<'_> {
     /// Returns whether the log is so full that a checkpoint is due.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.log.used() > self.log.capacity() / 2
-            || self.journal.snapshots.committed_len() > COMMITTED_MAX
+            || self.journal.snapshots.committed_len() as u64
+                > COMMITTED_SHARE * self.journal.transaction_max
     }
 
     /// Writes all committed blocks to the file system and empties the log.

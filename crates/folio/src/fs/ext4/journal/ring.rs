@@ -83,7 +83,7 @@ impl Ring {
                 features & !known
             )));
         }
-        let has_checksums = features & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) != 0;
+        let has_checksums = check_features(&raw, features)?;
         if has_checksums && raw.checksum.get() != superblock_checksum(&raw) {
             return Err(Error::corrupt("superblock: bad checksum"));
         }
@@ -151,6 +151,32 @@ impl Ring {
     pub(super) fn device_offset(&self, at: u32) -> Result<u64> {
         Ok(self.blocks.run_at(at)?.0 * self.blocks.block_size as u64)
     }
+}
+
+/// Checks that the features agree; returns whether the log has checksums of version 2 or 3.
+fn check_features(raw: &RawJournalSuperblock, features: u32) -> Result<bool> {
+    let (both, is_v2) = (
+        INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3,
+        raw.header.block_type.get() == TYPE_SUPERBLOCK_V2,
+    );
+    let has_checksums = features & both != 0;
+    let unknown = if is_v2 {
+        raw.feature_ro_compat.get()
+    } else {
+        0
+    };
+    let what = if features & both == both {
+        "checksums of versions 2 and 3 at once".to_owned()
+    } else if has_checksums && raw.feature_compat.get() & COMPAT_CHECKSUM != 0 {
+        "checksums of version 1 beside a later version".to_owned()
+    } else if has_checksums && raw.checksum_type != CHECKSUM_CRC32C {
+        format!("checksum type {}", raw.checksum_type)
+    } else if unknown != 0 {
+        format!("journal feature ro_compat bits {unknown:#x}")
+    } else {
+        return Ok(has_checksums);
+    };
+    Err(Error::unsupported(what))
 }
 
 fn superblock_checksum(raw: &RawJournalSuperblock) -> u32 {

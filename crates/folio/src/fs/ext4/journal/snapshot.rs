@@ -7,6 +7,7 @@
 //!
 //! A block's page may be evicted after the copy; a later read takes the newest copy from here.
 
+use crate::cache::ObjectCharge;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,12 +17,10 @@ use std::sync::Arc;
 pub(crate) type BlockCopies = BTreeMap<u64, Arc<[u8]>>;
 
 /// The copies of blocks that are newer than the file system's blocks on the device.
-#[derive(Default)]
 pub(crate) struct Snapshots {
     maps: RwLock<SnapshotMaps>,
 }
 
-#[derive(Default)]
 struct SnapshotMaps {
     /// File blocks of the running transaction (`data=journal`).
     running: BlockCopies,
@@ -29,9 +28,33 @@ struct SnapshotMaps {
     committing: BlockCopies,
     /// The newest copy of each block of the transactions in the log.
     committed: BlockCopies,
+    charge: ObjectCharge,
+}
+
+/// Bytes of an entry of a map, besides the copy.
+const ENTRY_BYTES: usize = size_of::<(u64, Arc<[u8]>)>() * 2;
+
+impl SnapshotMaps {
+    /// Charges the copies, all of which have `block_size` bytes.
+    fn count(&mut self, block_size: usize) {
+        let copies = self.running.len() + self.committing.len() + self.committed.len();
+        self.charge.resize(copies * (block_size + ENTRY_BYTES));
+    }
 }
 
 impl Snapshots {
+    /// Returns no copies; later ones are charged to `charge`.
+    pub(super) fn new(charge: ObjectCharge) -> Self {
+        Self {
+            maps: RwLock::new(SnapshotMaps {
+                running: BlockCopies::new(),
+                committing: BlockCopies::new(),
+                committed: BlockCopies::new(),
+                charge,
+            }),
+        }
+    }
+
     /// Returns the newest copies of the blocks in `range`.
     pub(crate) fn newest(&self, range: Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
         let maps = self.maps.read();
@@ -54,7 +77,10 @@ impl Snapshots {
 
     /// Adds a copy to the transaction that is being closed.
     pub(crate) fn insert(&self, number: u64, bytes: Arc<[u8]>) {
-        self.maps.write().committing.insert(number, bytes);
+        let mut maps = self.maps.write();
+        let block_size = bytes.len();
+        maps.committing.insert(number, bytes);
+        maps.count(block_size);
     }
 
     /// Adds a file block to the running transaction if that has fewer than `blocks_max` blocks.
@@ -66,6 +92,7 @@ impl Snapshots {
             running,
             committing,
             committed,
+            ..
         } = &mut *maps;
         let has_older_copy = [&*running, committing, committed]
             .iter()
@@ -73,6 +100,7 @@ impl Snapshots {
         let is_added = has_older_copy || (running.len() as u64) < blocks_max;
         if is_added {
             running.insert(number, bytes.into());
+            maps.count(bytes.len());
         }
         is_added
     }
@@ -132,7 +160,10 @@ impl Snapshots {
 
     /// Drops all committed copies after a checkpoint.
     pub(super) fn clear_committed(&self) {
-        self.maps.write().committed.clear();
+        let mut maps = self.maps.write();
+        let block_size = maps.committed.values().next().map_or(0, |copy| copy.len());
+        maps.committed.clear();
+        maps.count(block_size);
     }
 
     /// Returns the number of copies that the next checkpoint must write.

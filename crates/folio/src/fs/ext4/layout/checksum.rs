@@ -1,4 +1,4 @@
-//! ext4's checksums: crc32c for metadata_csum, crc16 for uninit_bg.
+//! ext4's checksums: crc32c for metadata_csum, crc16 for uninit_bg, crc32 for old journals.
 //!
 //! ext4 uses the raw crc32c register, without inversion at either end. The crate's function inverts
 //! both, so this file inverts its seed and result again.
@@ -6,11 +6,20 @@
 use super::disk::{
     GROUP_CHECKSUM_OFFSET, INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET,
 };
-use crc::{CRC_16_ARC, Crc, Table};
+use crc::{CRC_16_ARC, CRC_32_MPEG_2, Crc, Table};
 
 /// Returns the crc32c register after `bytes`, starting from `seed`. Linux: `ext4_chksum`.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
+}
+
+/// Returns the crc32 register after `bytes`, starting from `seed`, most significant bit first.
+/// Linux: `crc32_be`.
+pub(crate) fn crc32(seed: u32, bytes: &[u8]) -> u32 {
+    static CRC32: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_MPEG_2);
+    let mut digest = CRC32.digest_with_initial(seed);
+    digest.update(bytes);
+    digest.finalize()
 }
 
 /// Returns the seed of all checksums that belong to an inode. Linux: `i_csum_seed`.
@@ -75,5 +84,7 @@ mod tests {
         assert_eq!(!crc32c(!0, b"123456789"), 0xE306_9283);
         let whole = crc32c(17, b"one and two");
         assert_eq!(crc32c(crc32c(17, b"one and"), b" two"), whole);
+        assert_eq!(crc32(!0, b"123456789"), 0x0376_E6E7);
+        assert_eq!(crc32(crc32(!0, b"1234"), b"56789"), 0x0376_E6E7);
     }
 }

@@ -15,6 +15,11 @@ pub(crate) struct DelayedBlocks {
 }
 
 impl DelayedBlocks {
+    /// Returns the bytes outside of this object.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range<u32>>()
+    }
+
     /// Returns the number of blocks reserved for data.
     pub(crate) fn data_blocks(&self) -> u64 {
         self.data_blocks

@@ -49,6 +49,12 @@ pub(crate) struct ExtentMap {
 }
 
 impl ExtentMap {
+    /// Returns the bytes outside of this object.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.extents.capacity() * size_of::<Extent>()
+            + self.tree_blocks.capacity() * size_of::<u64>()
+    }
+
     /// Loads the tree whose root is in an inode's `i_block`.
     ///
     /// # Errors
@@ -203,9 +209,18 @@ impl ExtentMap {
 
     /// Marks the allocated file blocks in `range` as written.
     pub(crate) fn mark_written(&mut self, range: Range<u64>) {
+        self.set_unwritten(range, false);
+    }
+
+    /// Makes the blocks in `range` read as zeros.
+    pub(crate) fn mark_unwritten(&mut self, range: Range<u64>) {
+        self.set_unwritten(range, true);
+    }
+
+    fn set_unwritten(&mut self, range: Range<u64>, is_unwritten: bool) {
         for extent in self.remove(range) {
             self.insert(Extent {
-                is_unwritten: false,
+                is_unwritten,
                 ..extent
             });
         }

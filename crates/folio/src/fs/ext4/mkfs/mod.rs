@@ -24,11 +24,14 @@ mod write;
 
 pub use options::FormatOptions;
 
-use crate::base::{Errno, Error, Result};
+use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::block::Device;
 use geometry::Geometry;
 use layout::Layout;
 use options::{Identity, LABEL_LEN_MAX};
+
+/// Largest device, in pages, that the search for the least size tries.
+const LEAST_PAGES_MAX: u64 = 4096;
 
 /// The properties of a new ext4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,27 @@ pub fn format(device: &dyn Device, options: &FormatOptions) -> Result<FormatRepo
     format_device(device, options).map_err(|e| e.at("mkfs.ext4"))
 }
 
+/// Lays out a file system. For a device that is too small, the error has the least size.
+fn plan(len_bytes: u64, options: &FormatOptions) -> Result<Layout> {
+    let layout = |len_bytes| Geometry::new(len_bytes, options).and_then(Layout::new);
+    layout(len_bytes).map_err(|error| {
+        let sizes = (1..=LEAST_PAGES_MAX).map(|pages| pages * PAGE_SIZE as u64);
+        let least = sizes
+            .filter(|size| *size > len_bytes)
+            .find(|size| layout(*size).is_ok());
+        match least {
+            None => error,
+            Some(least) => Error::new(
+                Errno::INVAL,
+                format!(
+                    "device too small for an ext4: {len_bytes} bytes, at least {least} ({}K) needed",
+                    least >> 10
+                ),
+            ),
+        }
+    })
+}
+
 fn format_device(device: &dyn Device, options: &FormatOptions) -> Result<FormatReport> {
     if device.is_read_only() {
         return Err(Error::new(Errno::ROFS, "the image is read-only"));
@@ -75,8 +99,7 @@ fn format_device(device: &dyn Device, options: &FormatOptions) -> Result<FormatR
         );
         return Err(Error::new(Errno::INVAL, what));
     }
-    let geometry = Geometry::new(device.len_bytes(), options)?;
-    let layout = Layout::new(geometry)?;
+    let layout = plan(device.len_bytes(), options)?;
     let identity = Identity::new(options);
     write::write(device, &layout, &identity)?;
     let geometry = &layout.geometry;

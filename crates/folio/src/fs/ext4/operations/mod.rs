@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `mod.rs` | `Inode` and `FileOperations` of the VFS |
 //! | `symlink.rs` | targets of symbolic links |
+//! | `trim.rs` | discarding free space |
 //! | `evict.rs` | freeing an inode without names, with its last reference |
 //!
 //! Neighbors: the VFS above, which holds the inode locks; all other parts of a mounted ext4 below.
@@ -24,16 +25,17 @@
 
 mod evict;
 mod symlink;
+mod trim;
 
 use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::links::{add_directory_link, check_links, drop_directory_link};
-use crate::fs::ext4::inode::state::InodeState;
+use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::space::reserved::{ReservedBlocksOwners, ReservedBlocksScope};
 use crate::vfs::{
     AttributeChange, Credentials, DirectoryEntry, FallocateMode, FileExtent, FileOperations,
-    FileType, Inode, InodeCommon, NewInode, RenameFlags, RenameRequest, SeekKind, SetTime,
+    FileType, Inode, InodeCommon, NewInode, Opened, RenameFlags, RenameRequest, SeekKind, SetTime,
     XattrFlags,
 };
 use std::ops::{ControlFlow, Range};
@@ -52,13 +54,15 @@ impl Inode for Ext4Inode {
         self.change(Some(caller), || {
             self.check_mutable(false)?;
             if let Some(size_bytes) = change.size_bytes {
-                self.convert_inline()?;
-                self.set_size(size_bytes)?;
+                self.check_contents_mutable()?;
+                self.prepare_size(size_bytes)?;
             }
-            let mut state = self.state_mut();
-            self.apply(&mut state, change)?;
-            self.mark_dirty(&mut state);
-            Ok(())
+            {
+                let mut state = self.state_mut();
+                self.apply(&mut state, change)?;
+                self.mark_dirty(&mut state);
+            }
+            change.size_bytes.map_or(Ok(()), |size| self.set_size(size))
         })
     }
 
@@ -126,6 +130,7 @@ impl Inode for Ext4Inode {
             self.fs.orphans.lock().remove(target.number);
             target.mark_dirty(&mut state);
             drop(state);
+            target.note_named();
             self.note_names_changed(&mut self.state_mut());
             Ok(())
         })
@@ -137,6 +142,7 @@ impl Inode for Ext4Inode {
             self.check_mutable(false)?;
             target.check_mutable(false)?;
             self.remove_name(name)?;
+            self.fs.note_published();
             self.note_names_changed(&mut self.state_mut());
             target.drop_link();
             Ok(())
@@ -181,13 +187,25 @@ impl Inode for Ext4Inode {
             {
                 changed.check_mutable(false)?;
             }
-            if replaced.is_some() {
-                source.note_replacing();
+            source.note_named();
+            if let Some(other) = replaced.filter(|_| is_exchange) {
+                other.note_named();
             }
-            match (replaced, is_exchange) {
+            let whiteout = request
+                .whiteout
+                .map(|new| self.new_inode(new))
+                .transpose()?;
+            let renamed = match (replaced, is_exchange) {
                 (Some(other), true) => self.exchange(name, source, new_parent, new_name, other),
                 (None, true) => Err(Errno::NOENT.into()),
-                (replaced, false) => self.move_name(name, source, new_parent, new_name, replaced),
+                (replaced, false) => {
+                    let left = whiteout.as_deref();
+                    self.move_name((name, left), source, new_parent, new_name, replaced)
+                }
+            };
+            match &whiteout {
+                Some(whiteout) => self.keep_or_discard(whiteout, renamed),
+                None => renamed,
             }
         })
     }
@@ -277,6 +295,7 @@ impl FileOperations for Ext4Inode {
             .is_some_and(|m| offset >= m.size_bytes());
         self.change(Some(caller), || {
             self.check_mutable(appends)?;
+            self.check_contents_mutable()?;
             self.begin_write(offset, len_bytes)
         })
     }
@@ -286,12 +305,31 @@ impl FileOperations for Ext4Inode {
             return Ok(());
         }
         let _handle = self.fs.volume.start();
+        let is_inline = self.state.read().layout == ContentLayout::Inline;
+        if is_inline {
+            self.store_inline().map_err(|e| self.handle_error(e))?;
+        }
         let now = self.fs.volume.now();
         let mut state = self.state_mut();
         state.set_modified(now);
         state.set_changed(now);
-        self.note_times(&mut state);
+        let size_bytes = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        if size_bytes > state.disk_size {
+            // More than times changed, so the inode must not wait for them (`lazytime`).
+            self.mark_times_dirty(&mut state);
+        } else {
+            self.note_times(&mut state);
+        }
+        drop(state);
+        self.fs.note_change();
         Ok(())
+    }
+
+    fn open(&self, is_written: bool) -> Result<Option<Opened>> {
+        if is_written {
+            self.check_contents_mutable()?;
+        }
+        Ok(None)
     }
 
     fn close_written(&self) {
@@ -307,6 +345,7 @@ impl FileOperations for Ext4Inode {
     ) -> Result<()> {
         self.change(Some(caller), || {
             self.check_mutable(false)?;
+            self.check_contents_mutable()?;
             self.change_allocation(mode, offset, len_bytes)
         })
     }
@@ -334,6 +373,7 @@ impl Ext4Inode {
                 let _handle = self.fs.volume.start();
                 act()
             };
+            self.fs.note_change();
             let error = match done {
                 Err(error) if error.errno() == Errno::NOSPC && !is_last => error,
                 done => return done.map_err(|e| self.handle_error(e)),
@@ -364,7 +404,6 @@ impl Ext4Inode {
     ) -> Result<()> {
         self.change(Some(caller), || {
             let change = self.plan_xattr(name, value)?;
-            self.convert_inline()?;
             self.apply_xattr(change, flags)
         })
     }
@@ -381,6 +420,22 @@ impl Ext4Inode {
         } else {
             Err(Errno::PERM.into())
         }
+    }
+
+    /// Checks that the contents may change at all.
+    ///
+    /// # Errors
+    /// EPERM for a verity file, ENOKEY for an encrypted one, as in Linux.
+    fn check_contents_mutable(&self) -> Result<()> {
+        let flags = self.state.read().raw.flags.get();
+        if flags & inode_flags::VERITY != 0 {
+            let why = "the contents of a verity file cannot change";
+            return Err(Error::new(Errno::PERM, why));
+        }
+        if flags & inode_flags::ENCRYPT != 0 {
+            return Err(Error::new(Errno::NOKEY, "contents are encrypted"));
+        }
+        Ok(())
     }
 
     /// Returns `other` if it belongs to the same file system.
@@ -437,6 +492,7 @@ impl Ext4Inode {
         let made = match new.file_type {
             FileType::Directory => inode.initialize_directory(self.number),
             FileType::Symlink => inode.store_target(new.target),
+            FileType::Regular => inode.start_inline().map(drop),
             _ => Ok(()),
         };
         self.keep_or_discard(&inode, made)?;
@@ -457,10 +513,11 @@ impl Ext4Inode {
         step
     }
 
-    /// Renames `source` to `new_name`, over `replaced` if there is one.
+    /// Renames `source` to `new_name`, over `replaced` if there is one. The inode `left`, if there
+    /// is one, gets the old name.
     fn move_name(
         &self,
-        name: &[u8],
+        (name, left): (&[u8], Option<&Ext4Inode>),
         source: &Ext4Inode,
         new_parent: &Ext4Inode,
         new_name: &[u8],
@@ -469,6 +526,11 @@ impl Ext4Inode {
         let file_type = source.common.file_type;
         let is_directory = file_type == FileType::Directory;
         let changes_parent = self.number != new_parent.number;
+        // The new name is inserted first. What follows must not be refused.
+        self.check_name(name)?;
+        if is_directory && changes_parent {
+            source.check_name(b"..")?;
+        }
         match replaced {
             Some(other) => {
                 if other.common.file_type == FileType::Directory && !other.is_empty_directory()? {
@@ -483,7 +545,10 @@ impl Ext4Inode {
                 new_parent.insert_name(new_name, source.number, file_type)?;
             }
         }
-        self.remove_name(name)?;
+        match left {
+            Some(left) => self.replace_name(name, left.number, left.common.file_type)?,
+            None => self.remove_name(name)?,
+        }
         if is_directory && changes_parent {
             source.replace_name(b"..", new_parent.number, FileType::Directory)?;
             drop_directory_link(&mut self.state_mut());
@@ -510,16 +575,25 @@ impl Ext4Inode {
         new_name: &[u8],
         other: &Ext4Inode,
     ) -> Result<()> {
+        let is_directory = |inode: &Ext4Inode| inode.common.file_type == FileType::Directory;
+        let moves = [(source, self, new_parent), (other, new_parent, self)];
+        let moved_directories = moves
+            .iter()
+            .filter(|(moved, from, to)| from.number != to.number && is_directory(moved));
+        // The new name is replaced first. What follows must not be refused.
+        self.check_name(name)?;
+        for (moved, _, to) in moved_directories.clone() {
+            moved.check_name(b"..")?;
+            if is_directory(source) != is_directory(other) {
+                check_links(&self.fs.volume, &to.state.read(), true)?;
+            }
+        }
         new_parent.replace_name(new_name, source.number, source.common.file_type)?;
         self.replace_name(name, other.number, other.common.file_type)?;
-        if self.number != new_parent.number {
-            for (moved, from, to) in [(source, self, new_parent), (other, new_parent, self)] {
-                if moved.common.file_type == FileType::Directory {
-                    moved.replace_name(b"..", to.number, FileType::Directory)?;
-                    drop_directory_link(&mut from.state_mut());
-                    add_directory_link(&mut to.state_mut());
-                }
-            }
+        for (moved, from, to) in moved_directories {
+            moved.replace_name(b"..", to.number, FileType::Directory)?;
+            drop_directory_link(&mut from.state_mut());
+            add_directory_link(&mut to.state_mut());
         }
         let mut state = other.state_mut();
         state.set_changed(self.fs.volume.now());

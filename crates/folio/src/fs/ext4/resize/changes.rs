@@ -104,20 +104,19 @@ impl<'a> BlockChanges<'a> {
             journal.snapshots.insert(number, bytes.into());
         }
         let mut committer = journal.committer();
-        let transaction = committer.close(
-            || {},
+        committer.close(
+            || Ok(()),
             || {
                 let blocks = journal.snapshots.close(&[]);
                 Ok(Some(Transaction {
                     blocks,
                     revoked: Vec::new(),
+                    freed: Vec::new(),
                     time: now,
                 }))
             },
         )?;
-        if let Some(transaction) = transaction {
-            committer.write(&transaction)?;
-        }
+        committer.write()?;
         // The next step reads from the device.
         committer.checkpoint()
     }

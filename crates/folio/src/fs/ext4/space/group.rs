@@ -22,6 +22,8 @@ pub(crate) struct Group {
     freed: Option<Bitmap>,
     /// Blocks that the transaction being committed freed.
     freeing: Option<Bitmap>,
+    /// Free blocks that are not allocated while they are discarded.
+    aside: Vec<Range<u32>>,
     /// An upper bound of the longest run of free blocks.
     pub(crate) longest_free_run: u32,
     is_dirty: bool,
@@ -215,6 +217,24 @@ impl Group {
         count
     }
 
+    /// Keeps the free blocks in `range` from being allocated. They stay free on disk, and in the
+    /// count of free blocks.
+    pub(crate) fn set_aside(&mut self, range: Range<u32>) {
+        if let Some(blocks) = &mut self.blocks {
+            blocks.set(range.clone());
+            self.aside.push(range);
+        }
+    }
+
+    /// Makes the blocks in `range` usable again, which [`Group::set_aside`] set aside.
+    pub(crate) fn return_aside(&mut self, range: &Range<u32>) {
+        self.aside.retain(|other| other != range);
+        if let Some(blocks) = &mut self.blocks {
+            blocks.clear(range.clone());
+        }
+        self.longest_free_run = u32::MAX;
+    }
+
     /// Marks the bitmap to be written with the next transaction, although it did not change.
     pub(crate) fn touch_blocks(&mut self) {
         (self.is_dirty, self.blocks_dirty) = (true, true);
@@ -396,7 +416,8 @@ impl Group {
         let mut hidden_count = 0;
         if let (true, Some(bitmap)) = (self.blocks_dirty, &self.blocks) {
             let mut shown = std::borrow::Cow::Borrowed(bitmap);
-            for run in self.freed.iter().flat_map(Bitmap::set_runs) {
+            let freed = self.freed.iter().flat_map(Bitmap::set_runs);
+            for run in freed.chain(self.aside.iter().cloned()) {
                 shown.to_mut().clear(run);
             }
             for run in hidden
@@ -516,6 +537,7 @@ fn load_group(number: u32, slot: &[u8], superblock: &Superblock) -> Result<Group
         inodes: None,
         freed: None,
         freeing: None,
+        aside: Vec::new(),
         longest_free_run: u32::MAX,
         is_dirty: false,
         blocks_dirty: false,

@@ -6,7 +6,7 @@
 //!   unlink           free      ->  pending until the transaction that freed them is durable
 //!
 //!   mod.rs: all groups, reservations, placement      claim.rs: marks of the fast-commit replay
-//!      |
+//!      |                                             aside.rs: blocks that are being discarded
 //!   group.rs: one group   bitmap.rs: its bits        reserved.rs: blocks reserved for root
 //! ```
 //!
@@ -23,6 +23,7 @@
 //! 2. `reserved + pending <= free`, except after damage: a reservation can always be allocated.
 //! 3. Bitmaps and descriptors reach the metadata blocks only through [`Space::flush`].
 
+mod aside;
 pub(super) mod bitmap;
 mod claim;
 pub(super) mod group;

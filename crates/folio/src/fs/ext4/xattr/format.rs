@@ -333,7 +333,7 @@ pub(crate) fn lay_out(
     inode_area_len: usize,
     block_size: usize,
 ) -> Result<XattrLayout> {
-    let inode_room = inode_area_len.saturating_sub(INODE_HEADER_LEN + TERMINATOR_LEN);
+    let inode_room = inode_room(inode_area_len).unwrap_or(0);
     let block_room = block_size - BLOCK_HEADER_LEN - TERMINATOR_LEN;
     let mut order: Vec<&Xattr> = xattrs.iter().collect();
     // Attributes that every open reads come first. If the block is then too full, another order
@@ -351,11 +351,7 @@ pub(crate) fn lay_out(
         return Err(Errno::NOSPC.into());
     };
 
-    let mut inode_area = vec![0; inode_area_len];
-    if !in_inode.is_empty() {
-        inode_area[..INODE_HEADER_LEN].copy_from_slice(&MAGIC.to_le_bytes());
-        write(&mut inode_area[INODE_HEADER_LEN..], 0, &mut in_inode, false);
-    }
+    let inode_area = write_inode_area(&mut in_inode, inode_area_len);
     let block = (!in_block.is_empty()).then(|| {
         let mut bytes = vec![0; block_size];
         let hash = write(&mut bytes, BLOCK_HEADER_LEN, &mut in_block, true);
@@ -371,6 +367,45 @@ pub(crate) fn lay_out(
         bytes
     });
     Ok(XattrLayout { inode_area, block })
+}
+
+/// Encodes the attributes of the inode alone, where `xattrs` are all that it has in its area.
+///
+/// # Errors
+/// ENOSPC if they do not fit.
+pub(crate) fn lay_out_inode_area(xattrs: &[Xattr], area_len: usize) -> Result<Vec<u8>> {
+    let used: usize = xattrs.iter().map(Xattr::stored_len).sum();
+    if !xattrs.is_empty() && inode_room(area_len).is_none_or(|room| used > room) {
+        return Err(Errno::NOSPC.into());
+    }
+    Ok(write_inode_area(
+        &mut xattrs.iter().collect::<Vec<_>>(),
+        area_len,
+    ))
+}
+
+/// Returns the longest value of `system.data` that fits into the inode beside `xattrs`, a multiple
+/// of four; `None` if not even an empty one does.
+pub(crate) fn inline_data_max(xattrs: &[Xattr], area_len: usize) -> Option<usize> {
+    let others = xattrs.iter().filter(|xattr| !xattr.is_inline_data());
+    let used: usize = others.map(Xattr::stored_len).sum();
+    let left = inode_room(area_len)?.checked_sub(used + entry_len(INLINE_DATA_SUFFIX.len()))?;
+    Some(left / 4 * 4)
+}
+
+/// Returns the bytes that entries and values can use in an area of an inode.
+fn inode_room(area_len: usize) -> Option<usize> {
+    area_len.checked_sub(INODE_HEADER_LEN + TERMINATOR_LEN)
+}
+
+/// Writes the area of an inode. They fit: the caller counted them.
+fn write_inode_area(xattrs: &mut [&Xattr], area_len: usize) -> Vec<u8> {
+    let mut area = vec![0; area_len];
+    if !xattrs.is_empty() {
+        area[..INODE_HEADER_LEN].copy_from_slice(&MAGIC.to_le_bytes());
+        write(&mut area[INODE_HEADER_LEN..], 0, xattrs, false);
+    }
+    area
 }
 
 /// Distributes attributes in the given order. `system.data` must be in the inode.

@@ -1,7 +1,9 @@
 //! The extended attributes of an inode: after its fields, and in a block that inodes may share.
 
 use super::acl::{from_disk, to_disk};
-use super::format::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Xattr, XattrValue};
+use super::format::{
+    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SYSTEM, INLINE_DATA_SUFFIX, Xattr, XattrValue,
+};
 use crate::base::{Errno, Error, PhysicalBlock, Result};
 use crate::fs::ext4::inode::state::InodeState;
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
@@ -242,11 +244,34 @@ impl Ext4Inode {
         }
     }
 
-    /// Removes the attribute `system.data`, whose bytes the caller keeps.
-    pub(crate) fn remove_inline_data(&self, state: &mut InodeState) -> Result<()> {
-        let mut xattrs = self.stored_xattrs(state)?;
-        xattrs.retain(|x| !x.is_inline_data());
-        self.store_xattrs(state, &xattrs)
+    /// Sets (`Some`) or removes (`None`) the attribute `system.data`. All other attributes stay
+    /// where they are, so that nothing is allocated.
+    ///
+    /// # Errors
+    /// ENOSPC if the value is longer than [`Ext4Inode::inline_data_max`].
+    pub(crate) fn set_inline_data(
+        &self,
+        state: &mut InodeState,
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let mut xattrs = format::parse_inode_area(state.xattr_area())?;
+        xattrs.retain(|xattr| !xattr.is_inline_data());
+        xattrs.extend(value.map(|value| Xattr {
+            index: INDEX_SYSTEM,
+            suffix: INLINE_DATA_SUFFIX.to_vec(),
+            value: XattrValue::Inline(value.to_vec()),
+        }));
+        let area = format::lay_out_inode_area(&xattrs, state.xattr_area().len())?;
+        state.xattr_area_mut().copy_from_slice(&area);
+        Ok(())
+    }
+
+    /// Returns the longest value that `system.data` can get, in bytes; `None` if the inode has no
+    /// room for the attribute.
+    pub(crate) fn inline_data_max(&self, state: &InodeState) -> Result<Option<usize>> {
+        let area = state.xattr_area();
+        let xattrs = format::parse_inode_area(area)?;
+        Ok(format::inline_data_max(&xattrs, area.len()))
     }
 }
 

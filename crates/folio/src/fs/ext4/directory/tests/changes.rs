@@ -71,6 +71,45 @@ fn directory_without_dir_index_stays_linear() {
 }
 
 #[test]
+fn large_linear_directory_finds_names_by_index() {
+    let context = DirectoryContext {
+        dir_index: false,
+        ..context(1024, Some(7))
+    };
+    assert_eq!(random_operations(context, 8, 3000, 40), 0);
+}
+
+#[test]
+fn damaged_linear_directory_finds_names_before() {
+    let context = DirectoryContext {
+        dir_index: false,
+        ..context(1024, Some(7))
+    };
+    let blocks = Blocks::new(context);
+    for number in 0..400_u64 {
+        let name = format!("name-{number:03}");
+        let number = InodeNumber(number + 20);
+        insert(
+            &blocks,
+            &mut false,
+            name.as_bytes(),
+            number,
+            FileType::Regular,
+        )
+        .unwrap();
+    }
+    let last = blocks.block_count() - 1;
+    blocks.forge(last, |bytes| bytes[100] ^= 1);
+    assert!(find(&blocks, false, b"name-000").unwrap().is_some());
+    let error = find(&blocks, false, b"name-399").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("directory inode 12, block {last}: bad checksum")
+    );
+    assert!(blocks.name_index().is_none());
+}
+
+#[test]
 fn full_index_fails_with_enospc_and_keeps_names() {
     let blocks = Blocks::new(context(1024, None));
     let (mut is_indexed, mut random, mut model) = (false, Random(8), Model::new());

@@ -7,9 +7,10 @@ use super::leaf::is_dot_or_dot_dot;
 use super::names::*;
 use crate::base::{Errno, InodeNumber, LogicalBlock, Result};
 use crate::cache::{CacheOptions, Mapping, PageCache, Writeback};
+use crate::fs::ext4::inode::name_index::NameIndex;
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::vfs::{DirectoryEntry, FileType};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ struct Blocks {
     _writeback: Arc<Writeback>,
     count: Cell<u32>,
     count_max: u32,
+    name_index: RefCell<Option<Arc<NameIndex>>>,
 }
 
 impl Blocks {
@@ -43,6 +45,7 @@ impl Blocks {
             _writeback: writeback,
             count: Cell::new(0),
             count_max: u32::MAX,
+            name_index: RefCell::default(),
         };
         initialize(&blocks, InodeNumber(12), InodeNumber(2)).unwrap();
         blocks
@@ -120,9 +123,17 @@ impl DirectoryBlocks for Blocks {
         appended.write().fill(0);
         Ok((block, appended))
     }
+
+    fn name_index(&self) -> Option<Arc<NameIndex>> {
+        self.name_index.borrow().clone()
+    }
+
+    fn replace_name_index(&self, index: Option<Arc<NameIndex>>) -> Option<Arc<NameIndex>> {
+        self.name_index.replace(index)
+    }
 }
 
-fn context(block_size: usize, checksum_seed: Option<u32>) -> DirectoryContext {
+pub(super) fn context(block_size: usize, checksum_seed: Option<u32>) -> DirectoryContext {
     DirectoryContext {
         block_size,
         number: InodeNumber(12),

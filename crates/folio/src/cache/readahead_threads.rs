@@ -1,23 +1,32 @@
-//! The readahead thread: reads planned pages in the background.
+//! The readahead threads: read planned pages in the background.
+//!
+//! A plan is read in steps, by any thread: while one waits for the device, another copies, and the
+//! reader waits for the first step only.
 
 use super::page_owner::PageOwner;
 use super::readahead::ReadaheadPlan;
+use crate::base::owner_process::OwnerProcess;
 use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
 /// Most queued plans; beyond it the reader reads by itself.
 const QUEUE_MAX: usize = 16;
 
-/// Most pages of a plan that are read before the next plan has its turn.
-const STEP: u64 = 1024;
+/// Most pages of a plan that are read before the next plan has its turn: 1 MiB.
+const STEP: u64 = 256;
 
-/// The thread and its queue. The thread starts with the first plan and ends with the cache.
-pub(super) struct ReadaheadThread {
+/// Number of threads: enough for a reader that copies faster than one thread fills pages.
+const THREADS: usize = 2;
+
+/// The threads and their queue. They start with the first plan and end with the cache.
+pub(super) struct ReadaheadThreads {
     is_enabled: bool,
     shared: Arc<PlanQueue>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    owner: OwnerProcess,
 }
 
 #[derive(Default)]
@@ -32,13 +41,14 @@ struct PlanQueueState {
     plans: VecDeque<(Weak<dyn PageOwner>, ReadaheadPlan)>,
 }
 
-impl ReadaheadThread {
-    /// Creates a queue. Without `is_enabled` there is no thread, and every plan is returned.
+impl ReadaheadThreads {
+    /// Creates a queue. Without `is_enabled` there are no threads, and every plan is returned.
     pub(super) fn new(is_enabled: bool) -> Self {
         Self {
             is_enabled,
             shared: Arc::default(),
-            thread: Mutex::new(None),
+            threads: Mutex::default(),
+            owner: OwnerProcess::current(),
         }
     }
 
@@ -62,27 +72,35 @@ impl ReadaheadThread {
     }
 
     fn start(&self) -> bool {
-        let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let shared = self.shared.clone();
-            let builder = thread::Builder::new().name("folio-readahead".to_owned());
-            *thread = builder.spawn(move || run(&shared)).ok();
+        let mut threads = self.threads.lock();
+        if threads.is_empty() {
+            let spawned = (0..THREADS).map_while(|_| {
+                let shared = self.shared.clone();
+                let builder = thread::Builder::new().name("folio-readahead".to_owned());
+                builder.spawn(move || run(&shared)).ok()
+            });
+            threads.extend(spawned);
         }
-        thread.is_some()
+        !threads.is_empty()
     }
 }
 
-impl Drop for ReadaheadThread {
+impl Drop for ReadaheadThreads {
     fn drop(&mut self) {
+        let threads = std::mem::take(self.threads.get_mut());
+        if !self.owner.is_current() {
+            // A child of fork(2): the threads are the parent's.
+            let _parents = ManuallyDrop::new(threads);
+            return;
+        }
         self.shared.state.lock().is_stopping = true;
         self.shared.wake.notify_all();
-        if let Some(thread) = self.thread.lock().take()
-            // The thread itself may drop the last mapping, and with it the cache; it must not join
-            // itself.
-            && thread.thread().id() != thread::current().id()
-        {
-            // A panic of the thread was reported when it happened.
-            let _ = thread.join();
+        for thread in threads {
+            // A thread may drop the last mapping, and with it the cache; it must not join itself.
+            if thread.thread().id() != thread::current().id() {
+                // A panic of the thread was reported when it happened.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -105,9 +123,10 @@ fn run(shared: &PlanQueue) {
             continue;
         };
         let (now, later) = plan.split(STEP);
-        owner.fill_ahead(&now);
         if let Some(later) = later {
             shared.state.lock().plans.push_back((mapping, later));
+            shared.wake.notify_one();
         }
+        owner.fill_ahead(&now);
     }
 }

@@ -1,0 +1,66 @@
+//! The number of requests that a server has handled, by operation: fewer requests for the same work
+//! are what makes a mount fast.
+
+use crate::wire::op;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Operation numbers with a counter of their own. Unknown operations share the counter 0.
+const NUMBERS: usize = op::STATX as usize + 1;
+
+/// Counters of one server, by operation.
+pub struct RequestCounts([AtomicU64; NUMBERS]);
+
+impl Default for RequestCounts {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; NUMBERS])
+    }
+}
+
+impl RequestCounts {
+    pub(super) fn add(&self, opcode: u32) {
+        self.counter(opcode).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests with this operation ([`crate::wire::op`]).
+    pub fn get(&self, opcode: u32) -> u64 {
+        self.counter(opcode).load(Ordering::Relaxed)
+    }
+
+    fn counter(&self, opcode: u32) -> &AtomicU64 {
+        self.0.get(opcode as usize).unwrap_or(&self.0[0])
+    }
+}
+
+/// Writes each operation with at least one request: `LOOKUP 3, WRITE 1`.
+impl fmt::Display for RequestCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (number, count) in (0_u32..).zip(&self.0) {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                let known = op::NAMES.iter().find(|(known, _)| *known == number);
+                let name = known.map_or("OTHER", |(_, name)| name);
+                write!(f, "{separator}{name} {count}")?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_print_known_and_other_operations() {
+        let counts = RequestCounts::default();
+        assert_eq!(counts.to_string(), "");
+        for opcode in [op::WRITE, op::LOOKUP, op::WRITE, 4096, u32::MAX] {
+            counts.add(opcode);
+        }
+        assert_eq!(counts.get(op::WRITE), 2);
+        assert_eq!(counts.to_string(), "OTHER 2, LOOKUP 1, WRITE 2");
+    }
+}

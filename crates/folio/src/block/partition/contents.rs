@@ -1,0 +1,81 @@
+//! The names of formats that Folio does not open, for messages.
+
+use crate::base::Result;
+use crate::block::Device;
+
+/// Bytes at the start of a disk that are examined.
+const HEAD_BYTES: usize = 128 << 10;
+
+/// Format, offset of its magic number, the magic number.
+const MAGICS: [(&str, usize, &[u8]); 25] = [
+    ("xfs", 0, b"XFSB"),
+    ("btrfs", 0x10040, b"_BHRfS_M"),
+    ("f2fs", 1024, &[0x10, 0x20, 0xF5, 0xF2]),
+    (
+        "bcachefs",
+        4120,
+        &[0xC6, 0x85, 0x73, 0xF6, 0x4E, 0x1A, 0x45, 0xCA],
+    ),
+    ("squashfs", 0, b"hsqs"),
+    ("erofs", 1024, &[0xE2, 0xE1, 0xF5, 0xE0]),
+    ("iso9660", 0x8001, b"CD001"),
+    ("ntfs", 3, b"NTFS    "),
+    ("exfat", 3, b"EXFAT   "),
+    ("fat", 54, b"FAT1"),
+    ("fat", 82, b"FAT32   "),
+    ("swap", 4086, b"SWAPSPACE2"),
+    ("a LUKS volume", 0, b"LUKS\xBA\xBE"),
+    ("an LVM volume", 536, b"LVM2 001"),
+    ("a VMDK image", 0, b"KDMV"),
+    ("a VDI image", 0x40, &[0x7F, 0x10, 0xDA, 0xBE]),
+    ("a VHDX image", 0, b"vhdxfile"),
+    ("a VHD image", 0, b"conectix"),
+    ("a qcow2 image", 0, b"QFI\xFB"),
+    ("gzip data", 0, &[0x1F, 0x8B]),
+    ("xz data", 0, b"\xFD7zXZ\0"),
+    ("zstd data", 0, &[0x28, 0xB5, 0x2F, 0xFD]),
+    ("a zip archive", 0, b"PK\x03\x04"),
+    ("a tar archive", 257, b"ustar"),
+    ("a cpio archive", 0, b"070701"),
+];
+
+/// Returns the name of what a disk or partition without ext4 holds, as far as it is known.
+///
+/// # Errors
+///
+/// The device's errors.
+pub fn contents(device: &dyn Device) -> Result<Option<&'static str>> {
+    let len = usize::try_from(device.len_bytes()).unwrap_or(usize::MAX);
+    let mut head = vec![0; len.min(HEAD_BYTES)];
+    device.read_at(&mut head, 0)?;
+    let found = MAGICS.iter().find(|(_, offset, magic)| {
+        let bytes = head.get(*offset..*offset + magic.len());
+        bytes.is_some_and(|bytes| bytes == *magic)
+    });
+    Ok(match found {
+        Some((name, ..)) => Some(name),
+        None if head.iter().all(|byte| *byte == 0) => Some("only zeros"),
+        None => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::MemoryDevice;
+
+    #[test]
+    fn contents_are_named_by_magic() {
+        let named = |offset: u64, magic: &[u8]| {
+            let device = MemoryDevice::new(1 << 20);
+            device.write_at(magic, offset).unwrap();
+            contents(&device).unwrap()
+        };
+        for (name, offset, magic) in MAGICS {
+            assert_eq!(named(offset as u64, magic), Some(name));
+        }
+        assert_eq!(named(0, &[0]), Some("only zeros"));
+        assert_eq!(named(7, &[1]), None);
+        assert_eq!(contents(&MemoryDevice::new(0)).unwrap(), Some("only zeros"));
+    }
+}
