@@ -3,12 +3,12 @@
 
 use super::{Over, World, eventually, pause};
 use crate::support::random::Random;
-use folio::Process;
-use folio::syscall::{AT_FDCWD, Credentials, OpenFlags};
-use folio::vfs::{FileType, RenameFlags};
+use folio::syscall::{AT_FDCWD, Caller, Credentials, OpenFlags};
+use folio::vfs::{FileType, MountOptions, RenameFlags};
+use folio::{Kernel, KernelOptions, Process};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A tree: names with sizes and contents, or link targets.
 type Tree = BTreeMap<String, Vec<u8>>;
@@ -171,4 +171,30 @@ fn stress_with_writeback() {
 #[test]
 fn stress_with_cache_host() {
     stress("cache=host,push=off");
+}
+
+/// The notification of a change arrives at any moment of the question about it.
+#[test]
+fn question_after_a_change_finds_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let on_host = std::fs::File::create(folder.path().join("f")).unwrap();
+    let kernel = Kernel::new(KernelOptions::default());
+    let options = MountOptions::parse("push=inotify").unwrap();
+    kernel.mount_hostfs(folder.path(), "/", &options).unwrap();
+    let root = Credentials::root();
+    let caller = Caller::new(&kernel, &root, 0);
+    let file = caller.lookup(&caller.root(), b"f").unwrap().unwrap();
+    let opened = caller.open(&file, OpenFlags::empty()).unwrap();
+    let mut buf = vec![0; 1 << 20];
+    for round in 0..10_000_u32 {
+        let size_bytes = u64::from(round) * 81_910 % 1_000_003;
+        on_host.set_len(size_bytes).unwrap();
+        let changed = Instant::now();
+        while changed.elapsed() < Duration::from_micros(u64::from(round % 64)) {
+            std::hint::spin_loop();
+        }
+        file.invalidate();
+        assert_eq!(file.stat().unwrap().size_bytes, size_bytes, "{round}");
+        opened.read(&mut buf, 0).unwrap();
+    }
 }

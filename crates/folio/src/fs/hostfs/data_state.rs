@@ -8,6 +8,8 @@ use crate::cache::Mapping;
 pub(super) struct DataState {
     /// The ticket of the question that this state answers.
     pub(super) ticket: u64,
+    /// The ticket of the last read that found an end before the cached one.
+    pub(super) end_ticket: u64,
     pub(super) stamp: Stamp,
     /// Whether pages may be out of date although the stamp has not changed.
     pub(super) is_suspect: bool,
@@ -31,6 +33,7 @@ impl DataState {
     pub(super) fn new(stamp: Stamp) -> Self {
         Self {
             ticket: 0,
+            end_ticket: 0,
             stamp,
             is_suspect: false,
             is_own: false,

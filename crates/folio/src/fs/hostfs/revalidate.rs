@@ -163,7 +163,7 @@ impl HostInode {
             }
             let state = self.data_state.lock();
             // Meanwhile a read may have found an earlier end, or a change through Folio a new one.
-            if state.ticket == question.ticket && !state.is_suspect {
+            if state.ticket == question.ticket && state.end_ticket <= question.ticket {
                 let unwritten = if state.has_unwritten {
                     mapping.size_bytes()
                 } else {
@@ -203,6 +203,7 @@ impl HostInode {
         let is_newer = question.ticket > state.ticket && !state.has_unwritten;
         if is_newer && size_bytes < mapping.size_bytes() {
             mapping.set_size_bytes(size_bytes);
+            state.end_ticket = question.ticket;
             state.is_suspect = true;
             drop(state);
             self.invalidate();
