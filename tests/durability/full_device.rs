@@ -194,8 +194,6 @@ fn full_host(format: ImageFormat, name: &str) {
     let options = FormatOptions::default();
     format_ext4(&*device, &options).unwrap();
     let (kernel, p) = mounted(device, "defaults", true);
-    // The file that fills the host.
-    let ballast = host.path().join("ballast");
     let mut number = 0;
     let mut write_and_sync = |p: &Process| {
         let fd = create(p, &format!("file-{number}"));
@@ -208,9 +206,8 @@ fn full_host(format: ImageFormat, name: &str) {
     let (_, synced) = write_and_sync(&p);
     synced.unwrap();
     // Until not a single page is left.
-    let mut file = std::fs::File::create(&ballast).unwrap();
-    while std::io::Write::write(&mut file, &[1; 4096]).is_ok_and(|count| count > 0) {}
-    drop(file);
+    let mut ballast = std::fs::File::create(host.path().join("ballast")).unwrap();
+    while std::io::Write::write(&mut ballast, &[1; 4096]).is_ok_and(|count| count > 0) {}
     let refused = loop {
         let (fd, synced) = write_and_sync(&p);
         if let Err(error) = synced {
@@ -219,7 +216,9 @@ fn full_host(format: ImageFormat, name: &str) {
         }
     };
     assert_eq!(p.fsync(refused).unwrap_err().errno(), Errno::NOSPC);
-    std::fs::remove_file(&ballast).unwrap();
+    // Unlinked, it would stay until the children of other tests, which have copies of the
+    // descriptor, execute their programs.
+    ballast.set_len(0).unwrap();
     p.fsync(refused).unwrap();
     let (_, synced) = write_and_sync(&p);
     synced.unwrap();
