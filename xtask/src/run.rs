@@ -15,12 +15,27 @@ pub(crate) struct Counts {
     pub(crate) ignored: Vec<(String, String)>,
     /// Tests that failed, by name.
     pub(crate) failures: Vec<String>,
+    /// What they printed, up to the backtrace.
+    pub(crate) messages: Vec<String>,
+    /// Lines of the message being read that are still wanted.
+    pub(crate) message_lines_left: usize,
 }
+
+/// Most lines of one test's message: a failed comparison may print megabytes.
+const MESSAGE_LINES_MAX: usize = 20;
 
 impl Counts {
     /// Reads one line of a harness's output.
     pub(crate) fn read_line(&mut self, line: &str) {
-        if let Some(rest) = line.strip_prefix("test result: ") {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.message_lines_left = MESSAGE_LINES_MAX;
+        } else if line == "stack backtrace:" || line == "failures:" {
+            self.message_lines_left = 0;
+        }
+        if self.message_lines_left > 0 {
+            self.message_lines_left -= 1;
+            self.messages.push(line.to_owned());
+        } else if let Some(rest) = line.strip_prefix("test result: ") {
             for part in rest.split([';', '.']) {
                 let mut words = part.split_whitespace();
                 let (Some(number), Some(word)) = (words.next(), words.next()) else {
@@ -107,6 +122,13 @@ mod tests {
             "test a::b ... ok",
             "test slow ... ignored, takes an hour",
             "test wrong ... FAILED",
+            "failures:",
+            "---- wrong stdout ----",
+            "thread 'wrong' panicked",
+            "stack backtrace:",
+            "   0: main",
+            "failures:",
+            "    wrong",
             "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
         ] {
@@ -119,7 +141,12 @@ mod tests {
                 passed: 15,
                 failed: 2,
                 ignored,
-                failures: vec!["wrong".into()]
+                failures: vec!["wrong".into()],
+                messages: vec![
+                    "---- wrong stdout ----".into(),
+                    "thread 'wrong' panicked".into()
+                ],
+                message_lines_left: 0,
             }
         );
     }

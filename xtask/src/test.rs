@@ -26,6 +26,8 @@ struct Skipped {
 struct Tally {
     passed: usize,
     failed: Vec<String>,
+    /// What failed tests printed.
+    messages: Vec<String>,
     skipped: Vec<Skipped>,
 }
 
@@ -57,6 +59,7 @@ impl Tally {
             .collect();
         self.passed += counts.passed.saturating_sub(own.len());
         self.failed.extend(counts.failures.iter().cloned());
+        self.messages.extend(counts.messages.iter().cloned());
         let unnamed = counts.failed.saturating_sub(counts.failures.len());
         self.failed
             .extend((0..unnamed).map(|_| "a test".to_owned()));
@@ -85,7 +88,8 @@ impl Tally {
             .iter()
             .map(|entry| format!("skipped: {}: {}\n", entry.name, entry.reason));
         let failures = self.failed.iter().map(|name| format!("failed: {name}\n"));
-        let table = failures.chain(table);
+        let messages = self.messages.iter().map(|line| format!("{line}\n"));
+        let table = messages.chain(failures).chain(table);
         let (passed, failed, skipped) = (self.passed, self.failed.len(), self.skipped.len());
         format!(
             "\n{}{passed} passed, {failed} failed, {skipped} skipped",
@@ -344,6 +348,8 @@ mod tests {
             failed: 0,
             ignored: vec![("slow".into(), String::new())],
             failures: vec![],
+            messages: vec![],
+            message_lines_left: 0,
         };
         tally.tests(
             &Outcome {
