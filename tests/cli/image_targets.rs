@@ -420,7 +420,7 @@ fn protocol_of_qemu_names_no_image() {
         "image convert -O raw disk.img nbd:localhost:1",
         "image convert -O raw nbd:localhost:1 new.img",
         "image create ssh://host/x 1M",
-        "image info json:{}",
+        "image info blkdebug::disk.img",
         "image map https://host/x",
         "image create -b nbd:localhost:1 -F raw top.qcow2 1M",
         "mkfs nbd:localhost:1 --size 16M",

@@ -7,6 +7,7 @@ mod image;
 mod image_changes;
 mod image_targets;
 mod messages;
+mod qemu_img;
 mod schema;
 mod terminal;
 

@@ -4,7 +4,7 @@ use crate::commands::Command;
 use crate::global_options::GlobalOptions;
 use crate::manual::notes;
 use crate::output::color;
-use crate::{exit, hints};
+use crate::{exit, hints, qemu_img};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
@@ -36,6 +36,9 @@ pub(crate) fn tree() -> clap::Command {
 pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
     let color = color::choose(words);
     let parse = |mut tree: clap::Command| {
+        if qemu_img::is_requested(words) {
+            tree = qemu_img::shape(tree);
+        }
         let matches = tree.try_get_matches_from_mut(words)?;
         Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut tree))
     };

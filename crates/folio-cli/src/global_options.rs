@@ -9,7 +9,7 @@ use clap::{ArgAction, Args};
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct GlobalOptions {
     /// Suppress progress and notes; errors are still printed
-    #[arg(long, global = true)]
+    #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
     /// Log what is opened, mounted, recovered and closed; -vv also logs each step and the I/O of
     /// the host

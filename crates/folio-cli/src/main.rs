@@ -13,8 +13,9 @@
 //!   session        errors, notes, Ctrl-C, global options     progress   bars     trace   -v
 //!     v
 //!   image_path     IMAGE:/path              exit             exit codes
+//!   image_name     file:, json:, --image-opts
 //!   output/        tables, JSON, names      manual/          help texts and manual pages
-//!   hints, nearest suggestions for unknown words
+//!   hints, nearest suggestions for unknown words     qemu_img   the manners of qemu-img
 //! ```
 
 mod cli;
@@ -23,12 +24,14 @@ mod exit;
 mod global_options;
 mod hints;
 mod image;
+mod image_name;
 mod image_path;
 mod interruptible;
 mod manual;
 mod nearest;
 mod output;
 mod progress;
+mod qemu_img;
 mod ready;
 mod serving;
 mod session;
@@ -37,10 +40,20 @@ mod trace;
 mod value_parsers;
 mod walk;
 
+use std::io::Write;
+
 fn main() -> std::process::ExitCode {
-    let words: Vec<_> = std::env::args_os().collect();
+    let words = qemu_img::command_line(std::env::args_os().collect());
+    if qemu_img::is_version_requested(&words) {
+        // If the output is closed, no reader is left for the version.
+        let _ = std::io::stdout().write_all(qemu_img::version().as_bytes());
+        return exit::Exit::Done.into();
+    }
     match cli::parse(&words) {
         Ok(arguments) => commands::run(&arguments.command, &arguments.global, cli::tree).into(),
+        Err(error) if error.use_stderr() && qemu_img::is_requested(&words) => {
+            qemu_img::usage_error(&error).into()
+        }
         Err(error) => {
             // If the terminal is closed, no reader is left for the message.
             let _ = error.print();

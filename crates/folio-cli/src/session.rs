@@ -5,6 +5,7 @@ use crate::global_options::GlobalOptions;
 use crate::nearest::nearest;
 use crate::output::color::{self, FAILURE, paint};
 use crate::output::{counters_json, print_json, printable};
+use crate::qemu_img::Manners;
 use crate::trace;
 use anstyle::Style;
 use folio::base::Clock;
@@ -27,6 +28,8 @@ const INTERRUPT_POLL: Duration = Duration::from_millis(50);
 /// The state that all parts of a command share.
 pub(crate) struct Session {
     command: &'static str,
+    /// The program whose exit codes and messages this run has.
+    manners: Manners,
     /// No progress bar, no notes.
     pub(crate) quiet: bool,
     /// Page cache budget of each image, in bytes.
@@ -69,6 +72,7 @@ impl Session {
         let traced = trace::start(command, (global.verbose, global.quiet), &screen);
         let this = Self {
             command,
+            manners: Manners::Folio,
             quiet: global.quiet,
             cache_bytes: global.cache,
             options: global
@@ -90,6 +94,16 @@ impl Session {
         }
         tracing::debug!(command, version = env!("CARGO_PKG_VERSION"), "folio");
         this
+    }
+
+    /// Returns the session with the exit codes and messages of another program.
+    pub(crate) fn with_manners(self, manners: Manners) -> Self {
+        Self { manners, ..self }
+    }
+
+    /// Whether this run takes the place of qemu-img.
+    pub(crate) fn is_qemu_img(&self) -> bool {
+        self.manners == Manners::QemuImg
     }
 
     /// Fails if `-o` was given to a command that mounts nothing.
@@ -134,11 +148,11 @@ impl Session {
 
     /// Prints a message. Names may come from an image, so terminal control characters are escaped.
     fn print_message(&self, style: Style, message: &str) {
-        let lead = paint(
-            color::on_stderr(),
-            style,
-            format_args!("folio: {}:", self.command),
-        );
+        let lead = match self.manners {
+            Manners::Folio => format!("folio: {}:", self.command),
+            Manners::QemuImg => "qemu-img:".to_owned(),
+        };
+        let lead = paint(color::on_stderr(), style, format_args!("{lead}"));
         self.screen
             .suspend(|| eprintln!("{lead} {}", printable(message)));
     }
@@ -266,7 +280,7 @@ impl Session {
                     let hint = self.option_hint(&failure.message);
                     self.print_message(FAILURE, &format!("{}{hint}", failure.message));
                 }
-                failure.exit
+                self.manners.exit(failure.exit)
             }
             Ok(()) if self.failures.load(Ordering::Relaxed) > 0 => Exit::Failed,
             Ok(()) => Exit::Done,

@@ -1,6 +1,6 @@
 //! Parsers of option values: sizes, image formats and UUIDs.
 
-use crate::image_path::refuse_protocol;
+use crate::image_name;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use folio::block::ImageFormat;
 use parse_size::Config;
@@ -12,16 +12,19 @@ pub(crate) fn image_format() -> impl TypedValueParser<Value = ImageFormat> {
         .try_map(|name| name.parse::<ImageFormat>())
 }
 
-/// Returns a parser of the names of image files.
+/// Returns a parser of the names of image files. [`crate::image_name`] reads `file:` and `json:`.
 pub(crate) fn image_file() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| refuse_protocol(&path).map(|()| path))
+    PathBufValueParser::new().try_map(|path| image_name::local(&path).map(|_| path))
 }
 
 /// Parses a size in bytes: a number with K, M, G, T or P, in units of 1024 as in mke2fs and
 /// qemu-img.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let size = Config::new().with_binary().parse_size(text);
-    size.map_err(|_| {
+    let size = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => Config::new().with_binary().parse_size(text).ok(),
+    };
+    size.ok_or_else(|| {
         format!("invalid size {text:?}: expected a number with K, M, G or T (e.g. 512M)")
     })
 }
@@ -74,6 +77,7 @@ mod tests {
         assert_eq!(size("4k"), Ok(4096));
         assert_eq!(size("10G"), Ok(10 << 30));
         assert_eq!(size("1.5M"), Ok(3 << 19));
+        assert_eq!(size("0x10000"), Ok(1 << 16));
         assert!(
             size("ten").is_err()
                 && size("").is_err()

@@ -131,6 +131,9 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
             completions::run(args, session, &tree())
         }),
         Command::Man(man) => done("man", &|session| man::run(man, session, tree())),
-        Command::Image(image) => done(image::name(image), &|session| image::run(image, session)),
+        Command::Image(image) => {
+            let session = Session::new(image::name(image), global).with_manners(image.manners());
+            with(session, &|session| image::run(image, session))
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! `folio image check`: checks the tables of an image, and repairs them.
 
-use super::shared_options::{OutputOptions, image_failure};
+use super::shared_options::{OutputOptions, SourceCacheOptions, image_failure};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::image_name::NameOptions;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
 use folio::base::ErrorKind;
@@ -43,8 +44,15 @@ pub(crate) struct Check {
     /// Errors to repair
     #[arg(short, long, value_enum)]
     repair: Option<RepairScope>,
+    /// Accepted without effect: the image must not be in use
+    #[arg(short = 'U', long, hide = true, conflicts_with = "repair")]
+    force_share: bool,
+    #[command(flatten)]
+    source_cache: SourceCacheOptions,
     #[command(flatten)]
     output: OutputOptions,
+    #[command(flatten)]
+    name: NameOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -66,7 +74,8 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
             session.screen.suspend(|| eprintln!("{finding}"));
         }
     };
-    let found = block::check(&check.file, check.format, repair, &mut print_finding);
+    let named = check.name.resolve(&check.file, check.format)?;
+    let found = block::check(&named.path, named.format, repair, &mut print_finding);
     let report = found.map_err(|error| {
         let code = if error.kind() == ErrorKind::Unsupported {
             63
@@ -75,13 +84,13 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         };
         Failure {
             exit: Exit::QemuImg(code),
-            ..image_failure(error, &check.file)
+            ..image_failure(error, &named.path)
         }
     })?;
     if check.output.is_json() {
         session.print_json(&to_json(&check.file, &report))?;
     } else if !session.quiet {
-        print_human(&report)?;
+        print_human(&report, session.is_qemu_img())?;
     }
     let code = match report {
         ImageCheck {
@@ -126,13 +135,17 @@ fn to_json(path: &Path, report: &ImageCheck) -> Value {
     Value::Object(keys)
 }
 
-fn print_human(report: &ImageCheck) -> std::io::Result<()> {
+fn print_human(report: &ImageCheck, is_qemu_img: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     let ImageCheck {
         leaks_fixed,
         corruptions_fixed,
         ..
     } = report;
+    if is_qemu_img {
+        out.write_all(qemu_img_report(report).as_bytes())?;
+        return print_totals(report);
+    }
     if leaks_fixed + corruptions_fixed > 0 {
         writeln!(
             out,
@@ -165,6 +178,11 @@ fn print_human(report: &ImageCheck) -> std::io::Result<()> {
             report.check_errors
         )?;
     }
+    print_totals(report)
+}
+
+fn print_totals(report: &ImageCheck) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
     if report.allocated_clusters > 0 && report.total_clusters > 0 {
         let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole as f64;
         let ImageCheck {
@@ -181,4 +199,40 @@ fn print_human(report: &ImageCheck) -> std::io::Result<()> {
         )?;
     }
     writeln!(out, "Image end offset: {}", report.image_end_offset)
+}
+
+/// Returns the lines that scripts compare with qemu-img's.
+fn qemu_img_report(report: &ImageCheck) -> String {
+    let mut text = String::new();
+    if report.leaks_fixed + report.corruptions_fixed > 0 {
+        text.push_str(&format!(
+            "The following inconsistencies were found and repaired:\n\n    {} leaked clusters\n    \
+             {} corruptions\n\nDouble checking the fixed image now...\n",
+            report.leaks_fixed, report.corruptions_fixed
+        ));
+    }
+    if report.leaks + report.corruptions + report.check_errors == 0 {
+        text.push_str("No errors were found on the image.\n");
+    }
+    for (count, words) in [
+        (
+            report.corruptions,
+            "errors were found on the image.\n\
+             Data may be corrupted, or further writes to the image may corrupt it.",
+        ),
+        (
+            report.leaks,
+            "leaked clusters were found on the image.\n\
+             This means waste of disk space, but no harm to data.",
+        ),
+        (
+            report.check_errors,
+            "internal errors have occurred during the check.",
+        ),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("\n{count} {words}\n"));
+        }
+    }
+    text
 }

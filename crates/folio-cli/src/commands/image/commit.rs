@@ -34,9 +34,7 @@ pub(crate) fn run(commit: &Commit, session: &Session) -> Outcome {
         AfterCommit::Empty
     };
     let overlay = &commit.overlay;
-    overlay.run(session, &|options| {
-        block::commit(&overlay.file, then, options)
-    })?;
+    overlay.run(session, &|path, options| block::commit(path, then, options))?;
     if !session.quiet {
         writeln!(std::io::stdout(), "Image committed.")?;
     }

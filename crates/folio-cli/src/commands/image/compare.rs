@@ -1,7 +1,8 @@
 //! `folio image compare`: compares the content of two images, in any formats.
 
-use super::shared_options::BackingOptions;
+use super::shared_options::{BackingOptions, SourceCacheOptions, whole_sectors};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::image_name::NameOptions;
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
@@ -47,13 +48,19 @@ pub(crate) struct Compare {
     #[arg(short = 'U', long)]
     force_share: bool,
     #[command(flatten)]
+    source_cache: SourceCacheOptions,
+    #[command(flatten)]
     backing: BackingOptions,
+    #[command(flatten)]
+    name: NameOptions,
 }
 
 /// Runs the command.
 pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     let open = |path: &PathBuf, format| {
-        let opened = compare.backing.open(path, format, compare.force_share);
+        let named = compare.name.resolve(path, format)?;
+        let is_shared = compare.force_share;
+        let opened = compare.backing.open(&named.path, named.format, is_shared);
         opened.map_err(|failure| Failure {
             exit: Exit::QemuImg(2),
             ..failure
@@ -88,7 +95,12 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     let shorter = first.len_bytes().min(second.len_bytes());
     let is_common =
         matches!(comparison.difference, Some(Difference::Content(offset)) if offset < shorter);
-    if comparison.is_size_different && !compare.strict && !is_common {
+    let is_size_different = if session.is_qemu_img() {
+        whole_sectors(first.len_bytes())? != whole_sectors(second.len_bytes())?
+    } else {
+        comparison.is_size_different
+    };
+    if is_size_different && !compare.strict && !is_common {
         words.push_str("Warning: Image size mismatch!\n");
     }
     words.push_str(&match comparison.difference {

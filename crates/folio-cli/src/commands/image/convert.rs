@@ -1,10 +1,13 @@
 //! `folio image convert`: copies an image into another format, in parallel.
 
 use super::new_image::NewImageOptions;
-use super::shared_options::{BackingOptions, image_failure};
-use super::target::{CacheMode, TargetOptions};
+use super::shared_options::{
+    BackingOptions, CacheMode, SourceCacheOptions, image_failure, whole_sectors,
+};
+use super::target::TargetOptions;
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
+use crate::image_name::NameOptions;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
@@ -90,8 +93,15 @@ pub(crate) struct Convert {
     cache_mode: CacheMode,
     #[command(flatten)]
     new_image: NewImageOptions,
+    /// Accepted without effect: data is copied in any case
+    #[arg(short = 'C', hide = true)]
+    copy_offloading: bool,
+    #[command(flatten)]
+    source_cache: SourceCacheOptions,
     #[command(flatten)]
     backing: BackingOptions,
+    #[command(flatten)]
+    name: NameOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -103,10 +113,11 @@ enum Sparse {
 
 /// Runs the command.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
+    let output_format = format_of(&convert.target, convert.output_format);
+    let from = convert.name.resolve(&convert.source, convert.format)?;
     let source = convert
         .backing
-        .open(&convert.source, convert.format, convert.force_share)?;
-    let output_format = format_of(&convert.target, convert.output_format);
+        .open(&from.path, from.format, convert.force_share)?;
     if convert.compress && output_format != ImageFormat::Qcow2 {
         return Err(Failure::usage(
             "-c: compression requires a qcow2 target; add -O qcow2",
@@ -114,7 +125,10 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     }
     let (options, _) = convert.new_image.create_options(output_format)?;
     session.check_interrupt()?;
-    let len_bytes = source.len_bytes();
+    let mut len_bytes = source.len_bytes();
+    if session.is_qemu_img() {
+        len_bytes = whole_sectors(len_bytes)?;
+    }
     let target = TargetOptions {
         path: &convert.target,
         format: output_format,
@@ -151,11 +165,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
             Err(Failure::interrupted())
         }
         // The error names the file that failed, source or target.
-        Err(error)
-            if error
-                .to_string()
-                .starts_with(&*convert.source.to_string_lossy()) =>
-        {
+        Err(error) if error.to_string().starts_with(&*from.path.to_string_lossy()) => {
             Err(Failure::image(&error))
         }
         Err(error) => Err(image_failure(error, &convert.target)),

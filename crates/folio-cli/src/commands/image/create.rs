@@ -1,14 +1,19 @@
 //! `folio image create`: creates an image that reads as zeros, or as its backing file.
 
+use super::formatting::{formatting_line, option_help};
 use super::new_image::NewImageOptions;
-use super::shared_options::{BackingOptions, beside, image_failure, new_image_failure};
+use super::shared_options::{
+    BackingOptions, beside, image_failure, new_image_failure, whole_sectors,
+};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
+use crate::image_name::NameOptions;
 use crate::image_path::{refuse_partition, refuse_protocol};
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
 use folio::block::{self, ImageFormat, NewImage};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -24,7 +29,7 @@ Examples:
 pub(crate) struct Create {
     /// The image; it must not exist unless --force is given
     #[arg(value_parser = crate::value_parsers::image_file())]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// Size of the disk; the default is the size of the backing file
     #[arg(value_parser = size)]
     size: Option<u64>,
@@ -35,6 +40,8 @@ pub(crate) struct Create {
     new_image: NewImageOptions,
     #[command(flatten)]
     backing: BackingOptions,
+    #[command(flatten)]
+    name: NameOptions,
     /// Do not open the backing file; requires SIZE
     #[arg(short = 'u', requires = "size")]
     unsafe_backing: bool,
@@ -42,13 +49,23 @@ pub(crate) struct Create {
 
 /// Runs the command.
 pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
-    let format = format_of(&create.file, create.format);
+    let has_file = create.file.is_some();
+    let name = create.file.as_deref().unwrap_or(Path::new(""));
+    let named = create.name.resolve(name, create.format)?;
+    let file = named.path.as_path();
+    let format = format_of(file, named.format);
+    if create.new_image.asks_for_help() {
+        return Ok(std::io::stdout().write_all(option_help(format, has_file).as_bytes())?);
+    }
+    if !has_file {
+        return Err(Failure::usage("missing FILE: expected an image file name"));
+    }
     let (mut options, size) = create.new_image.create_options(format)?;
     let mut size = create.size.or(size);
     if let Some(backing) = &mut options.backing
         && !create.unsafe_backing
     {
-        let path = beside(&create.file, Path::new(&backing.name));
+        let path = beside(file, Path::new(&backing.name));
         refuse_protocol(Path::new(&backing.name)).map_err(Failure::usage)?;
         // Shared, as qemu-img does: a virtual machine may write the file until it moves on to the
         // new image.
@@ -60,23 +77,31 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
                 Some(block::format_of(&path).map_err(|error| image_failure(error, &path))?);
         }
     }
-    let Some(size) = size else {
+    let Some(mut size) = size else {
         return Err(Failure::usage(
             "missing SIZE: required without a backing file",
         ));
     };
     session.check_interrupt()?;
-    refuse_partition(&create.file)?;
+    refuse_partition(file)?;
+    if session.is_qemu_img() {
+        if !session.quiet {
+            let given = create.new_image.given();
+            let line = formatting_line(name, format, size, &options, &given);
+            std::io::stdout().write_all(line.as_bytes())?;
+        }
+        size = whole_sectors(size)?;
+    }
     let replaces = create.new_image.force;
     let create_file = || {
-        NewImage::create(&create.file, format, size, &options, replaces)
+        NewImage::create(file, format, size, &options, replaces)
             .and_then(NewImage::finish)
-            .map_err(|error| new_image_failure(error, &create.file))
+            .map_err(|error| new_image_failure(error, file))
     };
-    if create.file.exists() {
+    if file.exists() {
         return create_file();
     }
     // Preallocation takes long. The file is new and incomplete, so its removal loses nothing.
-    let clean = || drop(std::fs::remove_file(&create.file));
+    let clean = || drop(std::fs::remove_file(file));
     session.until_interrupt(clean, create_file)
 }

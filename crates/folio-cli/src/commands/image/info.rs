@@ -2,6 +2,7 @@
 
 use super::shared_options::{BackingOptions, OutputOptions, image_failure};
 use crate::exit::Outcome;
+use crate::image_name::{NameOptions, NamedImage};
 use crate::output::print_json;
 use crate::session::Session;
 use clap::Args;
@@ -39,6 +40,8 @@ pub(crate) struct Info {
     output: OutputOptions,
     #[command(flatten)]
     backing: BackingOptions,
+    #[command(flatten)]
+    image_name: NameOptions,
 }
 
 /// One image of a chain.
@@ -72,16 +75,14 @@ pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
 
 /// Returns the image, and its backing files if requested.
 fn chain(info: &Info) -> Outcome<Vec<ChainImage>> {
+    let NamedImage { path: file, format } = info.image_name.resolve(&info.file, info.format)?;
     if info.backing_chain && info.backing.policy() != BackingPolicy::Refuse {
         // This open follows the whole chain by the policy for backing files, and detects loops.
-        drop(
-            info.backing
-                .open(&info.file, info.format, info.force_share)?,
-        );
+        drop(info.backing.open(&file, format, info.force_share)?);
     }
     let mut chain = Vec::new();
     let mut seen = HashSet::new();
-    let mut next = Some((info.file.clone(), info.format));
+    let mut next = Some((file, format));
     while let Some((name, format)) = next.take() {
         let options = OpenOptions {
             format,

@@ -2,6 +2,7 @@
 
 use super::shared_options::{BackingOptions, OutputOptions, image_failure};
 use crate::exit::{Failure, Outcome};
+use crate::image_name::{NameOptions, NamedImage};
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
@@ -38,6 +39,8 @@ pub(crate) struct Map {
     output: OutputOptions,
     #[command(flatten)]
     backing: BackingOptions,
+    #[command(flatten)]
+    name: NameOptions,
 }
 
 /// A range of the disk; the keys are qemu-img's.
@@ -81,8 +84,9 @@ impl MapRange {
 
 /// Runs the command.
 pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
-    let device = map.backing.open(&map.file, map.format, map.force_share)?;
-    let mut printer = Printer::new(map)?;
+    let NamedImage { path: file, format } = map.name.resolve(&map.file, map.format)?;
+    let device = map.backing.open(&file, format, map.force_share)?;
+    let mut printer = Printer::new(map, &file)?;
     let len_bytes = device.len_bytes();
     let end = map
         .max_length
@@ -92,7 +96,7 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
     let mut line: Option<MapRange> = None;
     while at < end {
         session.check_interrupt()?;
-        let next = look(&*device, at, end).map_err(|error| image_failure(error, &map.file))?;
+        let next = look(&*device, at, end).map_err(|error| image_failure(error, &file))?;
         at += next.length;
         if line.as_mut().is_some_and(|line| line.takes(&next)) {
             continue;
@@ -118,12 +122,12 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(map: &Map) -> Outcome<Self> {
+    fn new(map: &Map, file: &Path) -> Outcome<Self> {
         let is_json = map.output.is_json();
         let names = if is_json {
             Vec::new()
         } else {
-            chain_files(&map.file, map.force_share)?
+            chain_files(file, map.force_share)?
         };
         Ok(Self {
             is_json,
@@ -163,7 +167,11 @@ impl Printer {
             .names
             .get(line.depth as usize)
             .map(|name| name.display().to_string());
-        let hex = |number: u64| format!("{number:#x}");
+        // As in C, zero has no prefix.
+        let hex = |number: u64| match number {
+            0 => "0".to_owned(),
+            _ => format!("{number:#x}"),
+        };
         let (start, length, offset) = (hex(line.start), hex(line.length), hex(offset));
         writeln!(
             self.out,

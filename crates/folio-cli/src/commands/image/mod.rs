@@ -17,6 +17,7 @@ mod commit;
 mod compare;
 mod convert;
 mod create;
+mod formatting;
 mod info;
 pub(super) mod map;
 mod new_image;
@@ -28,6 +29,7 @@ mod snapshot;
 mod target;
 
 use crate::exit::Outcome;
+use crate::qemu_img::Manners;
 use crate::session::Session;
 use clap::{Args, Subcommand};
 
@@ -41,6 +43,10 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Image {
+    /// Take the place of qemu-img: overwrite existing targets, open any backing file, end with its
+    /// exit codes and print its messages. A link named qemu-img to folio does the same
+    #[arg(long)]
+    qemu: bool,
     #[command(subcommand)]
     command: ImageCommand,
 }
@@ -57,6 +63,17 @@ enum ImageCommand {
     Resize(resize::Resize),
     Rebase(rebase::Rebase),
     Commit(commit::Commit),
+}
+
+impl Image {
+    /// Returns the program whose behavior is requested.
+    pub(crate) fn manners(&self) -> Manners {
+        if self.qemu {
+            Manners::QemuImg
+        } else {
+            Manners::Folio
+        }
+    }
 }
 
 /// Returns the command's name for messages.

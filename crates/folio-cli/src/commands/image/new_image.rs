@@ -1,6 +1,7 @@
 //! Options of new images: `-o` with the names of qemu-img, and long options for the same.
 
 use crate::exit::{Failure, Outcome};
+use crate::image_name::split_commas;
 use crate::nearest::nearest;
 use crate::value_parsers::size;
 use clap::{Args, ValueEnum};
@@ -9,7 +10,7 @@ use folio::block::{
 };
 
 const OPTION_NAMES: &str = "cluster_size, compat, backing_file, backing_fmt, preallocation, lazy_refcounts, refcount_bits, \
-                     extended_l2, data_file, data_file_raw, compression_type, size";
+                     extended_l2, data_file, data_file_raw, compression_type, size, nocow, extent_size_hint";
 
 /// Options of a new image.
 #[derive(Args)]
@@ -25,7 +26,7 @@ pub(crate) struct NewImageOptions {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cluster_size: Option<u64>,
     /// Backing file of the new image; a relative path is relative to the new image's directory
-    #[arg(short = 'b', long, value_name = "FILE")]
+    #[arg(short = 'b', short_alias = 'B', long, value_name = "FILE")]
     backing_file: Option<String>,
     /// Format of the backing file
     #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
@@ -54,6 +55,25 @@ impl From<PreallocationMode> for Preallocation {
     }
 }
 
+/// The options of the command line as they were written; of several equal ones the last.
+pub(super) struct GivenOptions(Vec<(String, String)>);
+
+impl GivenOptions {
+    /// Returns the value of an option, in qemu-img's spelling.
+    pub(super) fn get(&self, key: &str) -> Option<String> {
+        let (_, value) = self.0.iter().rev().find(|(name, _)| name == key)?;
+        Some(match key {
+            "nocow" | "data_file_raw" => match switch(value) {
+                Ok(true) => "on".to_owned(),
+                _ => "off".to_owned(),
+            },
+            "extent_size_hint" => size(value).unwrap_or(0).to_string(),
+            // As it would have to be written in a list of options.
+            _ => value.replace(',', ",,"),
+        })
+    }
+}
+
 /// The parsed options of `-o`.
 #[derive(Default)]
 struct ParsedOptions {
@@ -68,13 +88,41 @@ struct ParsedOptions {
 }
 
 impl NewImageOptions {
+    fn words(&self) -> impl Iterator<Item = String> {
+        self.options.iter().flat_map(|text| split_commas(text))
+    }
+
+    /// Whether `-o help` asks for a list of the options.
+    pub(super) fn asks_for_help(&self) -> bool {
+        self.words().any(|word| word == "help" || word == "?")
+    }
+
+    /// Returns the options as written.
+    pub(super) fn given(&self) -> GivenOptions {
+        let pair = |word: String| match word.split_once('=') {
+            Some((key, value)) => (key.to_owned(), value.to_owned()),
+            None => (word, "on".to_owned()),
+        };
+        let mut given: Vec<_> = self.words().map(pair).collect();
+        if let Some(mode) = self.preallocation.and_then(|mode| mode.to_possible_value()) {
+            given.push(("preallocation".to_owned(), mode.get_name().to_owned()));
+        }
+        if let Some(name) = &self.backing_file {
+            given.push(("backing_file".to_owned(), name.clone()));
+        }
+        if let Some(format) = self.backing_format {
+            given.push(("backing_fmt".to_owned(), format.name().to_owned()));
+        }
+        GivenOptions(given)
+    }
+
     /// Returns the options for the library, and the size if `-o` has one.
     pub(crate) fn create_options(
         &self,
         format: ImageFormat,
     ) -> Outcome<(CreateOptions, Option<u64>)> {
         let mut parsed = ParsedOptions::default();
-        for word in self.options.iter().flat_map(|text| split(text)) {
+        for word in self.words() {
             let (key, value) = word.split_once('=').unwrap_or((&word, "on"));
             parsed
                 .take(key, value)
@@ -117,7 +165,12 @@ impl ParsedOptions {
     fn take(&mut self, key: &str, value: &str) -> Result<(), String> {
         if !matches!(
             key,
-            "size" | "preallocation" | "backing_file" | "backing_fmt"
+            "size"
+                | "preallocation"
+                | "backing_file"
+                | "backing_fmt"
+                | "nocow"
+                | "extent_size_hint"
         ) {
             self.only_qcow2.get_or_insert_with(|| key.to_owned());
         }
@@ -161,6 +214,9 @@ impl ParsedOptions {
                 }
             }
             "size" => self.size = Some(size(value)?),
+            // Hints for the host's file system. The image is the same without them.
+            "nocow" => drop(switch(value)?),
+            "extent_size_hint" => drop(size(value)?),
             _ => {
                 let hint = nearest(key, OPTION_NAMES.split(", "))
                     .map(|word| format!("; did you mean {word}?"));
@@ -179,30 +235,5 @@ fn switch(value: &str) -> Result<bool, String> {
         "on" | "yes" | "true" | "y" => Ok(true),
         "off" | "no" | "false" | "n" => Ok(false),
         _ => Err("expected on or off".to_owned()),
-    }
-}
-
-/// Splits at commas; a doubled comma is a comma within an option.
-fn split(text: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        if letter == ',' && letters.next_if_eq(&',').is_none() {
-            words.push(String::new());
-        } else if let Some(word) = words.last_mut() {
-            word.push(letter);
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn doubled_comma_does_not_split() {
-        assert_eq!(split("a=1,b=2,,3,"), ["a=1", "b=2,3"]);
     }
 }

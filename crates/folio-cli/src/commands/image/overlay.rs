@@ -1,14 +1,15 @@
 //! Parts that `folio image rebase` and `folio image commit` share.
 
-use super::shared_options::{BackingOptions, image_failure};
+use super::shared_options::{BackingOptions, CacheMode, image_failure};
 use crate::exit::Outcome;
+use crate::image_name::NameOptions;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::image_format;
 use clap::Args;
 use folio::block::{ImageFormat, OverlayOptions};
 use folio::{Errno, Error};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of commands that work on an overlay and its backing files.
 #[derive(Args)]
@@ -22,8 +23,13 @@ pub(super) struct OverlayArgs {
     /// Show progress, which a terminal does in any case
     #[arg(short = 'p')]
     progress: bool,
+    /// Accepted without effect: the result is on the disk at the end
+    #[arg(short = 't', value_name = "CACHE", hide = true)]
+    cache_mode: Option<CacheMode>,
     #[command(flatten)]
     backing: BackingOptions,
+    #[command(flatten)]
+    name: NameOptions,
 }
 
 impl OverlayArgs {
@@ -31,21 +37,22 @@ impl OverlayArgs {
     pub(super) fn run(
         &self,
         session: &Session,
-        work: &dyn Fn(&OverlayOptions<'_>) -> Result<(), Error>,
+        work: &dyn Fn(&Path, &OverlayOptions<'_>) -> Result<(), Error>,
     ) -> Outcome {
         session.check_interrupt()?;
+        let named = self.name.resolve(&self.file, self.format)?;
         let progress = Progress::new(session);
         let options = OverlayOptions {
-            format: self.format,
+            format: named.format,
             policy: self.backing.policy(),
             is_canceled: &|| session.is_interrupted(),
             progress: &|len_bytes| progress.add(len_bytes),
         };
-        let done = work(&options);
+        let done = work(&named.path, &options);
         progress.finish();
         match done {
             Err(error) if error.errno() == Errno::INTR => session.check_interrupt(),
-            other => other.map_err(|error| image_failure(error, &self.file)),
+            other => other.map_err(|error| image_failure(error, &named.path)),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `folio image rebase`: replaces the backing file of an overlay.
 
 use super::overlay::OverlayArgs;
+use super::shared_options::SourceCacheOptions;
 use crate::exit::Outcome;
 use crate::session::Session;
 use crate::value_parsers::image_format;
@@ -30,6 +31,11 @@ pub(crate) struct Rebase {
     /// Change only the name
     #[arg(short = 'u')]
     rename_only: bool,
+    /// Accepted without effect: the image must not be in use
+    #[arg(short = 'U', long, hide = true)]
+    force_share: bool,
+    #[command(flatten)]
+    source_cache: SourceCacheOptions,
     #[command(flatten)]
     overlay: OverlayArgs,
 }
@@ -40,8 +46,7 @@ pub(crate) fn run(rebase: &Rebase, session: &Session) -> Outcome {
         name: rebase.name.clone(),
         format: rebase.backing_format,
     });
-    let path = &rebase.overlay.file;
-    rebase.overlay.run(session, &|options| {
+    rebase.overlay.run(session, &|path, options| {
         if rebase.rename_only {
             block::rename_backing(path, name.as_ref(), options)
         } else {

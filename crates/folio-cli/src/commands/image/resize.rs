@@ -3,6 +3,7 @@
 use super::new_image::PreallocationMode;
 use super::shared_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome};
+use crate::image_name::NameOptions;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
@@ -40,6 +41,8 @@ pub(crate) struct Resize {
     preallocation: PreallocationMode,
     #[command(flatten)]
     backing: BackingOptions,
+    #[command(flatten)]
+    name: NameOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +63,10 @@ fn new_size(text: &str) -> Result<NewSize, String> {
 /// Runs the command.
 pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     session.check_interrupt()?;
-    let path = &resize.file;
+    let named = resize.name.resolve(&resize.file, resize.format)?;
+    let path = &named.path;
     let now =
-        || -> Outcome<u64> { Ok(resize.backing.open(path, resize.format, false)?.len_bytes()) };
+        || -> Outcome<u64> { Ok(resize.backing.open(path, named.format, false)?.len_bytes()) };
     let len_bytes = match resize.size {
         NewSize::Whole(size) => Some(size),
         NewSize::More(more) => now()?.checked_add(more),
@@ -70,8 +74,11 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     };
     let len_bytes =
         len_bytes.ok_or_else(|| Failure::usage("invalid size: the new size is out of range"))?;
+    if session.is_qemu_img() && !len_bytes.is_multiple_of(512) {
+        return Err(Failure::new("the new size must be a multiple of 512"));
+    }
     let options = ResizeImage {
-        format: resize.format,
+        format: named.format,
         may_shrink: resize.shrink,
         preallocation: resize.preallocation.into(),
         backing: resize.backing.policy(),

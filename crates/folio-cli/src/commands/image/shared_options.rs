@@ -1,6 +1,6 @@
 //! Options that several subcommands of `folio image` share.
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Outcome};
 use clap::{Args, ValueEnum};
 use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions};
 use folio::{Errno, Error};
@@ -29,6 +29,30 @@ impl OutputOptions {
     pub(crate) fn is_json(&self) -> bool {
         self.json || self.output == OutputFormat::Json
     }
+}
+
+/// Options of qemu-img about the host's page cache, which change no result.
+#[derive(Args)]
+pub(crate) struct SourceCacheOptions {
+    /// Cache mode of the source: accepted without effect
+    #[arg(short = 'T', value_name = "CACHE", hide = true)]
+    source_cache: Option<CacheMode>,
+}
+
+/// When written data reaches the disk, with the names of qemu-img.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheMode {
+    /// Whenever the host writes it.
+    Unsafe,
+    /// At the end.
+    Writeback,
+    /// At the end.
+    Writethrough,
+    /// At the end.
+    #[value(alias = "off")]
+    None,
+    /// At the end.
+    Directsync,
 }
 
 /// The policy for backing files.
@@ -73,6 +97,13 @@ impl BackingOptions {
         };
         folio::block::open(path, &options).map_err(|error| image_failure(error, path))
     }
+}
+
+/// Rounds a size up to whole sectors, as qemu-img does.
+pub(crate) fn whole_sectors(len_bytes: u64) -> Outcome<u64> {
+    len_bytes
+        .checked_next_multiple_of(512)
+        .ok_or_else(|| Failure::usage("invalid size: the size is out of range"))
 }
 
 /// Resolves a name in the image at `image`: a relative name is relative to the image's directory.

@@ -2,6 +2,7 @@
 
 use super::shared_options::{OutputOptions, image_failure};
 use crate::exit::Outcome;
+use crate::image_name::{NameOptions, NamedImage};
 use crate::output::color::heading;
 use crate::output::{human, printable};
 use crate::session::{Session, clock};
@@ -34,8 +35,13 @@ pub(crate) struct Snapshot {
     format: Option<ImageFormat>,
     #[command(flatten)]
     action: Action,
+    /// Accepted for the list, without effect
+    #[arg(short = 'U', long, hide = true, conflicts_with_all = ["create", "apply", "delete"])]
+    force_share: bool,
     #[command(flatten)]
     output: OutputOptions,
+    #[command(flatten)]
+    name: NameOptions,
 }
 
 #[derive(Args)]
@@ -58,7 +64,8 @@ struct Action {
 /// Runs the command.
 pub(crate) fn run(snapshot: &Snapshot, session: &Session) -> Outcome {
     session.check_interrupt()?;
-    let (path, format) = (&snapshot.file, snapshot.format);
+    let named = snapshot.name.resolve(&snapshot.file, snapshot.format)?;
+    let (path, format) = (&named.path, named.format);
     let done = match &snapshot.action {
         Action {
             create: Some(tag), ..
@@ -70,14 +77,14 @@ pub(crate) fn run(snapshot: &Snapshot, session: &Session) -> Outcome {
             delete: Some(which),
             ..
         } => block::delete_snapshot(path, format, which),
-        _ => return list(snapshot, session),
+        _ => return list(snapshot, &named, session),
     };
     done.map_err(|error| image_failure(error, path))
 }
 
-fn list(snapshot: &Snapshot, session: &Session) -> Outcome {
-    let found = block::snapshots(&snapshot.file, snapshot.format);
-    let found = found.map_err(|error| image_failure(error, &snapshot.file))?;
+fn list(snapshot: &Snapshot, named: &NamedImage, session: &Session) -> Outcome {
+    let found = block::snapshots(&named.path, named.format);
+    let found = found.map_err(|error| image_failure(error, &named.path))?;
     if snapshot.output.is_json() {
         return session.print_json(&found.iter().map(to_json).collect::<Vec<_>>());
     }

@@ -1,29 +1,13 @@
 //! The target of `folio image convert`: a new file that appears only when complete, an existing
 //! image, or a block device.
 
-use super::shared_options::{BackingOptions, image_failure, new_image_failure};
+use super::shared_options::{BackingOptions, CacheMode, image_failure, new_image_failure};
 use crate::exit::Outcome;
 use crate::image_path::refuse_partition;
-use clap::ValueEnum;
 use folio::block::{self, CreateOptions, Device, ImageFormat, NewImage, OpenOptions, Qcow2Device};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// When written data reaches the disk, with the names of qemu-img.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CacheMode {
-    /// Whenever the host writes it.
-    Unsafe,
-    /// At the end.
-    Writeback,
-    /// At the end.
-    Writethrough,
-    /// At the end.
-    None,
-    /// At the end.
-    Directsync,
-}
 
 /// An open target. If it is dropped before [`Target::finish`], a file created for it is removed.
 pub(crate) struct Target {
