@@ -13,6 +13,8 @@ pub(crate) struct Mix {
     /// Rate of fsync(2) and of sync(2), per 1000 operations.
     pub(crate) fsync_permille: usize,
     pub(crate) sync_permille: usize,
+    /// Whether files can have space that reads as zeros, which a block map cannot express.
+    pub(crate) has_unwritten_space: bool,
 }
 
 impl Default for Mix {
@@ -23,6 +25,7 @@ impl Default for Mix {
             file_bytes_max: 48 << 10,
             fsync_permille: 60,
             sync_permille: 15,
+            has_unwritten_space: true,
         }
     }
 }
@@ -114,6 +117,9 @@ fn change_data(
         12 | 13 => program.truncate(file, random.below(size + 1) as u64),
         14 => program.truncate(file, place),
         15 => program.truncate(file, 0),
+        16.. if !mix.has_unwritten_space => {
+            program.fallocate(file, FallocateMode::PunchHole, place, len as u64);
+        }
         16 => program.fallocate(file, FallocateMode::PunchHole, place, len as u64),
         17 => program.fallocate(file, FallocateMode::ZeroRange, place, len as u64),
         18 => program.fallocate(file, FallocateMode::Allocate, place, len as u64),

@@ -225,6 +225,29 @@ macro_rules! mke2fs_trials {
     };
 }
 
+/// Runs the mix on a file system of mke2fs whose files have block maps.
+fn trial_with_pointers(label: &'static str, options: &[&str]) {
+    requires!(tool("mke2fs"));
+    let mix = Mix {
+        has_unwritten_space: false,
+        ..Mix::default()
+    };
+    Trial::new(label).run(images::by_mke2fs("24M", options), |program, random| {
+        mix::run(program, random, mix);
+    });
+}
+
+#[test]
+fn mix_on_ext3_survives_cuts() {
+    trial_with_pointers("mke2fs_ext3", &["-t", "ext3", "-b", "1024"]);
+}
+
+#[test]
+fn mix_without_extents_survives_cuts() {
+    let options = ["-O", "^extent,^64bit", "-b", "1024"];
+    trial_with_pointers("mke2fs_without_extents", &options);
+}
+
 mke2fs_trials! {
     mix_with_orphan_file_survives_cuts("mke2fs_orphan_file"): "24M" ["-O", "orphan_file", "-b", "1024"];
     mix_without_64bit_survives_cuts("mke2fs_without_64bit"): "24M" ["-O", "^64bit", "-b", "4096"];

@@ -1,6 +1,8 @@
 //! Single features of ext4 volumes: verity files, discarded space, and a journal that nothing asks
 //! to replay.
 
+mod block_maps;
+
 use crate::names::with_image;
 use crate::support::tools::{command, fsck, mke2fs, succeed};
 use crate::support::{Mounted, requires};

@@ -1,7 +1,8 @@
 //! Trees written by the kernel and read by Folio.
 
 use crate::kernel::images::{
-    self, DEFAULT, EXACT, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at, folio_copy,
+    self, DEFAULT, EXACT, EXT2, EXT3, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at,
+    folio_copy,
 };
 use crate::kernel::trees::{self, LARGE_BLOCKS};
 use crate::support::tools::to_qcow2;
@@ -84,4 +85,21 @@ fn attributes_from_the_kernel_in_1k_are_equal() {
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, trees::SMALL_BLOCKS);
     copy_back(&tree, EXACT, SMALL_BLOCKS);
+}
+
+#[test]
+fn attributes_from_the_kernel_on_ext3_are_equal() {
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("qemu-img")
+    );
+    let scratch = TempDir::new().unwrap();
+    let (large, small) = (scratch.path().join("large"), scratch.path().join("small"));
+    trees::attributes(&large, LARGE_BLOCKS);
+    trees::attributes(&small, trees::SMALL_BLOCKS);
+    copy_back(&large, EXACT, EXT2);
+    copy_back(&small, EXACT, EXT3);
 }

@@ -42,6 +42,11 @@ pub(crate) const SMALL_BLOCKS: Maker = Maker::Mke2fs(&["-b", "1024"]);
 /// Features of mke2fs in 2012: no checksums, 32-bit block numbers.
 pub(crate) const OLD: Maker = Maker::Mke2fs(&["-O", "^metadata_csum,^64bit,uninit_bg"]);
 
+/// ext2: block maps, no journal.
+pub(crate) const EXT2: Maker = Maker::Mke2fs(&["-t", "ext2", "-b", "4096"]);
+/// ext3: block maps and a journal, blocks of 2 KiB.
+pub(crate) const EXT3: Maker = Maker::Mke2fs(&["-t", "ext3", "-b", "2048"]);
+
 /// Returns a `folio` command.
 pub(crate) fn folio<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));

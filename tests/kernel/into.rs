@@ -1,7 +1,8 @@
 //! Trees written by Folio and read by the kernel.
 
 use crate::kernel::images::{
-    self, DEFAULT, EXACT, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at, folio_copy,
+    self, DEFAULT, EXACT, EXT2, EXT3, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at,
+    folio_copy,
 };
 use crate::kernel::trees::{self, LARGE_BLOCKS};
 use crate::support::{Manifest, Scope, requires};
@@ -114,4 +115,37 @@ fn attributes_without_checksums_are_equal() {
         tool("e2fsck")
     );
     attributes_into(Format::Raw, OLD, LARGE_BLOCKS);
+}
+
+#[test]
+fn attributes_on_ext2_and_ext3_are_equal() {
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
+    attributes_into(Format::Raw, EXT2, LARGE_BLOCKS);
+    attributes_into(Format::Raw, EXT3, trees::SMALL_BLOCKS);
+}
+
+#[test]
+fn real_tree_on_ext2_and_ext3_is_equal() {
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
+    let scratch = TempDir::new().unwrap();
+    let tree = scratch.path().join("tree");
+    if !trees::real(&tree) {
+        return;
+    }
+    let want = Manifest::of(&tree, LOOSE);
+    for maker in [EXT2, EXT3] {
+        into(&tree, &want, LOOSE, Format::Raw, maker);
+    }
 }

@@ -13,7 +13,7 @@ mod run;
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{Credentials, OpenFlags};
-use folio::vfs::FallocateMode::{CollapseRange, InsertRange};
+use folio::vfs::FallocateMode::{CollapseRange, InsertRange, PunchHole};
 use folio::vfs::{FileType, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
 use operation::Operation;
@@ -247,4 +247,69 @@ fn ext4_with_inline_data() {
         device.write_at(&bytes, 0).unwrap();
         on_device(&device, 1024, false, operations);
     });
+}
+
+/// Runs sequences of the operations that `is_possible` on copies of an image of mke2fs.
+fn on_mke2fs(options: &[&str], block_size: u32, is_possible: impl Fn(&Operation) -> bool) {
+    requires!(tool("mke2fs"));
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let size = ["-b", &block_size.to_string()];
+    support::tools::mke2fs(image.path(), "24M", &[options, &size].concat());
+    let bytes = std::fs::read(image.path()).unwrap();
+    judged(|operations| {
+        let device = Arc::new(MemoryDevice::new(24 << 20));
+        device.write_at(&bytes, 0).unwrap();
+        let possible = operations.iter().filter(|operation| is_possible(operation));
+        let operations: Vec<_> = possible.cloned().collect();
+        on_device(&device, block_size, operations.len() % 2 == 0, &operations);
+    });
+}
+
+/// Pointers cannot mark a block as unwritten.
+fn is_possible_with_pointers(operation: &Operation) -> bool {
+    match operation {
+        Operation::Fallocate(_, mode, ..) => *mode == PunchHole,
+        _ => true,
+    }
+}
+
+/// Inodes of 128 bytes have no nanoseconds, and attributes only in a block.
+fn is_possible_in_128_bytes(operation: &Operation) -> bool {
+    !matches!(operation, Operation::SetModified(..)) && is_possible_with_pointers(operation)
+}
+
+#[test]
+fn ext2_with_1024_byte_blocks() {
+    let options = ["-t", "ext2", "-I", "256"];
+    on_mke2fs(&options, 1024, is_possible_with_pointers);
+}
+
+#[test]
+fn ext2_without_features() {
+    let options = ["-t", "ext2", "-O", "none", "-I", "128"];
+    on_mke2fs(&options, 4096, is_possible_in_128_bytes);
+}
+
+#[test]
+fn ext2_of_revision_0() {
+    let options = ["-t", "ext2", "-r", "0"];
+    on_mke2fs(&options, 4096, is_possible_in_128_bytes);
+}
+
+#[test]
+fn ext3_with_1024_byte_blocks() {
+    let options = ["-t", "ext3", "-I", "256", "-J", "size=4"];
+    on_mke2fs(&options, 1024, is_possible_with_pointers);
+}
+
+#[test]
+fn ext3_with_128_byte_inodes() {
+    let options = ["-t", "ext3", "-I", "128", "-J", "size=4"];
+    on_mke2fs(&options, 4096, is_possible_in_128_bytes);
+}
+
+#[test]
+fn ext4_without_extents() {
+    let options = ["-O", "^extent,^64bit"];
+    on_mke2fs(&options, 2048, is_possible_with_pointers);
 }

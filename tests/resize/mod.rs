@@ -301,11 +301,13 @@ fn growth_beyond_the_reserve_uses_meta_bg() {
 fn new_space_is_usable_by_the_kernel() {
     requires!(root, loop_devices, tool("e2fsck"), tool("mke2fs"));
     let scratch = Scratch::new();
-    let sets: [(&[&str], u64, u64); 4] = [
+    let sets: [(&[&str], u64, u64); 6] = [
         (&["-b", "1024"], 12, 200),
         (&["-b", "4096"], 100, 700),
         (&["-b", "1024", "-O", "^metadata_csum,uninit_bg"], 12, 100),
         (&["-b", "1024", "-O", "meta_bg,^resize_inode"], 12, 200),
+        (&["-t", "ext2", "-b", "1024"], 12, 200),
+        (&["-t", "ext3", "-b", "4096"], 100, 700),
     ];
     for (number, (options, start, size)) in sets.into_iter().enumerate() {
         let image = scratch.path(&format!("{number}.img"));

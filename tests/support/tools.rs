@@ -104,11 +104,18 @@ pub fn to_qcow2(image: &Path, qcow2: &Path) {
     );
 }
 
-/// Makes an ext4 with mke2fs in a new raw file of `size`, in the notation of mke2fs.
+/// Makes an ext4, or what `-t` in the options names, with mke2fs in a new raw file of `size`, in
+/// the notation of mke2fs.
 #[track_caller]
 pub fn mke2fs(image: &Path, size: &str, options: &[&str]) {
-    let fixed = ["-q", "-F", "-t", "ext4"];
-    let arguments = fixed.iter().chain(options).map(OsStr::new);
+    let fixed = ["-q", "-F"];
+    let kind: &[&str] = if options.contains(&"-t") {
+        &[]
+    } else {
+        &["-t", "ext4"]
+    };
+    let options = fixed.iter().chain(kind).chain(options);
+    let arguments = options.map(OsStr::new);
     run(
         "mke2fs",
         arguments.chain([image.as_os_str(), OsStr::new(size)]),

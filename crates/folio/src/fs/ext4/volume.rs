@@ -18,7 +18,7 @@
 use super::journal::metadata::Metadata;
 use super::journal::{Handle, Journal, JournalBlocks};
 use super::layout::disk::SUPERBLOCK_OFFSET;
-use super::layout::features::{Incompat, RoCompat};
+use super::layout::features::{Compat, Incompat, RoCompat};
 use super::layout::superblock::Superblock;
 use super::options::Ext4Options;
 use super::space::{Purpose, Space, group};
@@ -167,6 +167,22 @@ impl Volume {
     /// Whether the read-only compatible feature `feature` was on at mount.
     pub(crate) fn has_ro_compat(&self, feature: RoCompat) -> bool {
         self.geometry.features.ro_compat.contains(feature)
+    }
+
+    /// Sets the feature `large_file`, which ext2 and ext3 may lack, for the first file of 2 GiB.
+    pub(crate) fn note_file_size(&self, size_bytes: u64) {
+        if size_bytes > i32::MAX as u64 && !self.has_ro_compat(RoCompat::LARGE_FILE) {
+            let features = &mut self.superblock.lock().features;
+            features.ro_compat.insert(RoCompat::LARGE_FILE);
+        }
+    }
+
+    /// Sets the feature `ext_attr`, which ext2 and ext3 may lack, for the first attribute.
+    pub(crate) fn note_xattr(&self) {
+        if !self.geometry.features.compat.contains(Compat::EXT_ATTR) {
+            let features = &mut self.superblock.lock().features;
+            features.compat.insert(Compat::EXT_ATTR);
+        }
     }
 
     /// Returns the time of the mount's clock.

@@ -55,7 +55,7 @@ impl BlockMapVisitor for BlockClaimer<'_, '_> {
         Ok(())
     }
 
-    fn pointer_block(&mut self, number: u32) -> Result<Option<Vec<u8>>, Infallible> {
+    fn pointer_block(&mut self, number: u32, _: u8, _: u64) -> Result<Option<Vec<u8>>, Infallible> {
         let block = u64::from(number);
         let (checker, owner) = (&mut *self.checker, &mut *self.owner);
         let mut bytes = Vec::new();

@@ -46,11 +46,8 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         let fs = &self.inode.fs;
         let logical = LogicalBlock(self.block_count());
         let mut state = self.inode.state_mut();
-        if state.layout != ContentLayout::Extents {
-            return Err(Error::unsupported(
-                "adding blocks to a directory that has a block map (ext3)",
-            ));
-        }
+        let size = (u64::from(logical.0) + 1) * fs.volume.block_size as u64;
+        self.inode.check_reach(&state, size)?;
         let goal = state.map.goal(logical);
         let run = fs.volume.space.lock().allocate(
             &fs.volume.geometry,
@@ -75,7 +72,6 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         }
         state.map_is_dirty = true;
         state.charge_blocks(1, fs.volume.block_size);
-        let size = (u64::from(logical.0) + 1) * fs.volume.block_size as u64;
         state.set_recorded_size(size);
         self.inode.mark_dirty(&mut state);
         drop(state);

@@ -33,7 +33,7 @@
 use crate::base::Result;
 use crate::fs::ext4::inode::state::{ContentLayout, HeldContents, InodeState};
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
-use crate::fs::ext4::layout::extent::{Extent, empty_root};
+use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::options::AutoDaAlloc;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -55,6 +55,7 @@ impl Ext4Inode {
         let is_needed = fs.volume.options.auto_da_alloc == AutoDaAlloc::Commit
             && fs.volume.journal.get().is_some()
             && state.held.is_none()
+            // New contents stay in memory until the hold ends: extents are few, pointers are not.
             && state.layout == ContentLayout::Extents
             && state.link_count() > 0
             && state.disk_size > 0
@@ -75,7 +76,7 @@ impl Ext4Inode {
             is_ready: false,
         };
         state.charge_blocks(-held.block_count(), fs.volume.block_size);
-        state.raw.block = empty_root();
+        state.raw.block = state.layout.empty_block_field();
         state.held = Some(Box::new(held));
         fs.held_inodes.insert(self.number, this);
         Ok(true)

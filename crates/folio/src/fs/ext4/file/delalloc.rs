@@ -8,11 +8,12 @@
 //!
 //! Tree blocks for the worst placement are reserved too, so that writeback never runs out of space.
 
-use crate::base::{Error, LogicalBlock, Result};
+use crate::base::{LogicalBlock, Result};
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::map::extent_map::MappedRange;
+use crate::fs::ext4::map::pointer_slot::pointer_blocks_needed;
 use crate::fs::ext4::space::{LARGE_FILE_BYTES, Purpose};
 use crate::fs::ext4::volume::Volume;
 use std::ops::Range;
@@ -51,20 +52,21 @@ impl Ext4Inode {
         if fresh.is_empty() && state.delayed.splits == 0 {
             return Ok(false);
         }
-        if state.layout == ContentLayout::BlockMap && !fresh.is_empty() {
-            return Err(Error::unsupported(
-                "adding blocks to a file that has a block map (ext3)",
-            ));
-        }
         let count: u64 = fresh.iter().map(|r| r.len() as u64).sum();
-        let tree = self
-            .tree_blocks_needed(state, count)
-            .saturating_sub(state.delayed.tree_blocks);
-        self.fs.volume.space.lock().reserve(count + tree)?;
-        state.delayed.tree_blocks += tree;
-        for range in fresh {
-            state.delayed.add(range);
+        for range in &fresh {
+            state.delayed.add(range.clone());
         }
+        let tree = self
+            .tree_blocks_needed(state, 0)
+            .saturating_sub(state.delayed.tree_blocks);
+        let reserved = self.fs.volume.space.lock().reserve(count + tree);
+        if let Err(error) = reserved {
+            for range in fresh {
+                state.delayed.remove(range.start.into()..range.end.into());
+            }
+            return Err(error);
+        }
+        state.delayed.tree_blocks += tree;
         Ok(true)
     }
 
@@ -86,11 +88,26 @@ impl Ext4Inode {
     /// Returns the number of tree blocks to keep reserved: for the worst placement of all delayed
     /// blocks and `more`, less those the tree has.
     fn tree_blocks_needed(&self, state: &InodeState, more: u64) -> u64 {
+        if state.layout == ContentLayout::BlockMap {
+            return self.pointer_blocks_missing(state);
+        }
         let entries = state.delayed.data_blocks() + more + 2 * state.delayed.splits;
         let worst = state
             .map
             .tree_blocks_needed(entries, self.fs.volume.block_size);
         worst.saturating_sub(state.map.tree_blocks().len() as u64)
+    }
+
+    /// Returns the number of pointer blocks that a block map lacks for all its blocks, delayed ones
+    /// included. It does not depend on where they are placed.
+    fn pointer_blocks_missing(&self, state: &InodeState) -> u64 {
+        let extents = state.map.extents();
+        let mapped = extents.iter().map(|e| u64::from(e.logical)..e.end());
+        let ranges = state.delayed.ranges();
+        let delayed = ranges.iter().map(|r| r.start.into()..r.end.into());
+        let all = merge(mapped, delayed);
+        let needed = pointer_blocks_needed(all, self.fs.volume.block_size);
+        needed.saturating_sub(state.map.tree_blocks().len() as u64)
     }
 
     /// Releases tree blocks that are reserved without need.
@@ -169,6 +186,25 @@ impl Ext4Inode {
         state.map_is_dirty = true;
         Ok(len)
     }
+}
+
+/// Merges two sorted sequences of ranges by their starts.
+fn merge(
+    left: impl Iterator<Item = Range<u64>>,
+    right: impl Iterator<Item = Range<u64>>,
+) -> impl Iterator<Item = Range<u64>> {
+    let (mut left, mut right) = (left.peekable(), right.peekable());
+    std::iter::from_fn(move || {
+        let is_left_first = match (left.peek(), right.peek()) {
+            (Some(left), Some(right)) => left.start <= right.start,
+            (left, _) => left.is_some(),
+        };
+        if is_left_first {
+            left.next()
+        } else {
+            right.next()
+        }
+    })
 }
 
 impl Volume {

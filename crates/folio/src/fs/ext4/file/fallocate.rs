@@ -24,7 +24,9 @@ impl Ext4Inode {
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
         self.convert_inline()?;
-        if self.state.read().layout == ContentLayout::BlockMap {
+        let layout = self.state.read().layout;
+        if layout == ContentLayout::BlockMap && mode != FallocateMode::PunchHole {
+            // As in Linux: a pointer cannot say that its block reads as zeros.
             let why = "fallocate on a file that has a block map (ext3)";
             return Err(Error::unsupported(why));
         }

@@ -6,7 +6,6 @@ use crate::cache::Mapping;
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::disk::inode_flags;
-use crate::fs::ext4::layout::extent::empty_root;
 use crate::fs::ext4::layout::features::Incompat;
 
 impl Ext4Inode {
@@ -49,10 +48,11 @@ impl Ext4Inode {
     /// Moves the contents, which the caller keeps, out of an inode. It has no blocks yet.
     pub(crate) fn leave_inode(&self, state: &mut InodeState) -> Result<()> {
         self.set_inline_data(state, None)?;
-        let flags = state.raw.flags.get() & !inode_flags::INLINE_DATA | inode_flags::EXTENTS;
+        let layout = ContentLayout::in_blocks(&self.fs.volume.geometry.features);
+        let flags = state.raw.flags.get() & !inode_flags::INLINE_DATA | layout.flags();
         state.raw.flags.set(flags);
-        state.raw.block = empty_root();
-        state.layout = ContentLayout::Extents;
+        state.raw.block = layout.empty_block_field();
+        state.layout = layout;
         state.map_is_dirty = true;
         state.disk_size = 0;
         state.set_recorded_size(0);

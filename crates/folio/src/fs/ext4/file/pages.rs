@@ -145,6 +145,7 @@ impl Ext4Inode {
                 // until the pages, which stay dirty, are written.
                 for range in fresh {
                     state.map.mark_unwritten(range);
+                    state.map_is_dirty = true;
                 }
                 return Err(error);
             }
@@ -161,6 +162,10 @@ impl Ext4Inode {
         }
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         self.raise_disk_size(&mut state, size.min(offset + total as u64));
+        if state.map_is_dirty && state.layout == ContentLayout::BlockMap {
+            // Pointer blocks are many: the transaction must count them as they change.
+            self.flush_map(&mut state)?;
+        }
         Ok(())
     }
 
@@ -306,7 +311,6 @@ impl Ext4Inode {
         let block_size = self.fs.volume.block_size as u64;
         let bytes = blocks.start * block_size..blocks.end * block_size;
         let mut state = self.state_mut();
-        check_removal(&state, blocks.start)?;
         let map_end = state.map.end();
         if blocks.start > 0 && blocks.end < map_end {
             // An extent may be split; the commit must find room for the tree.
@@ -336,12 +340,32 @@ impl Ext4Inode {
     /// Prepares [`Ext4Inode::set_size`], which is not refused afterwards. The contents stay.
     ///
     /// # Errors
-    /// EFBIG; ENOSPC; EOPNOTSUPP to shorten a file that has a block map.
+    /// EFBIG; ENOSPC.
     pub(crate) fn prepare_size(&self, size_bytes: u64) -> Result<()> {
         self.check_size(size_bytes)?;
+        self.check_reach(&self.state.read(), size_bytes)?;
         self.keep_inline(size_bytes)?;
-        let keep = size_bytes.div_ceil(self.fs.volume.block_size as u64);
-        check_removal(&self.state.read(), keep)
+        Ok(())
+    }
+
+    /// Checks that a block map, if the inode has one, reaches `size_bytes`.
+    ///
+    /// # Errors
+    /// EFBIG; EOPNOTSUPP if its pointers do not reach all blocks of the device.
+    pub(crate) fn check_reach(&self, state: &InodeState, size_bytes: u64) -> Result<()> {
+        if state.layout != ContentLayout::BlockMap {
+            return Ok(());
+        }
+        if self.fs.volume.geometry.block_count > 1 << 32 {
+            return Err(Error::unsupported(
+                "writing a file that has a block map (ext3) on more than 2^32 blocks",
+            ));
+        }
+        if size_bytes > self.fs.volume.block_map_bytes_max() {
+            Err(Errno::FBIG.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks that 32-bit block numbers reach `size_bytes`.
@@ -369,6 +393,7 @@ impl Ext4Inode {
             return Ok(());
         }
         let mut state = self.state_mut();
+        self.check_reach(&state, end)?;
         if let Some(held) = &mut state.held {
             held.written_in = self.fs.changes.tick();
         }
@@ -377,27 +402,20 @@ impl Ext4Inode {
         if self.reserve(&mut state, blocks.clone())? {
             self.mark_dirty(&mut state);
         }
+        let is_mapped_by_pointers = state.layout == ContentLayout::BlockMap;
         drop(state);
         if self.fs.volume.options.delalloc {
+            Ok(())
+        } else if is_mapped_by_pointers {
+            // A pointer cannot say that its block reads as zeros: the space stays reserved until
+            // the bytes are written with the transaction.
+            self.order();
             Ok(())
         } else {
             // The space reads as zeros until the bytes are written.
             self.allocate_at_write(blocks)
         }
     }
-}
-
-/// Checks that the file blocks from `start` on can be removed.
-///
-/// # Errors
-/// EOPNOTSUPP if there are any, in a block map.
-fn check_removal(state: &InodeState, start: u64) -> Result<()> {
-    if state.layout == ContentLayout::BlockMap && start < state.map.end() {
-        return Err(Error::unsupported(
-            "removing blocks from a file that has a block map (ext3)",
-        ));
-    }
-    Ok(())
 }
 
 /// Adds a stretch, joined to the one before if it continues it on the device too.

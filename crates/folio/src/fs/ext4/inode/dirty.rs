@@ -3,6 +3,7 @@
 use super::state::{ContentLayout, InodeState};
 use super::{Ext4, Ext4Inode};
 use crate::base::Result;
+use crate::fs::ext4::map::block_map;
 use crate::vfs::FileType;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
@@ -54,7 +55,7 @@ impl Ext4Inode {
         drop((listed, ordered, lazy));
     }
 
-    /// Writes the inode and its extent tree into the metadata blocks. The device is not written.
+    /// Writes the inode and its block map into the metadata blocks. The device is not written.
     pub(crate) fn flush(&self, state: &mut InodeState) -> Result<()> {
         let volume = &self.fs.volume;
         if let (FileType::Regular, Some(mapping)) = (self.common.file_type, &self.common.mapping) {
@@ -64,8 +65,9 @@ impl Ext4Inode {
                 mapping.size_bytes()
             };
             state.set_recorded_size(size);
+            volume.note_file_size(size);
         }
-        if state.map_is_dirty && state.layout == ContentLayout::Extents && state.held.is_none() {
+        if state.map_is_dirty && state.layout.has_blocks() && state.held.is_none() {
             self.flush_map(state)?;
         }
         let (block, start) = volume.inode_block(self.number)?;
@@ -80,17 +82,22 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// Writes the extent tree into the inode's `i_block` and metadata blocks.
+    /// Writes the extent tree or block map into the inode's `i_block` and metadata blocks.
     pub(crate) fn flush_map(&self, state: &mut InodeState) -> Result<()> {
         let volume = &self.fs.volume;
         let context = volume.tree_context(self.number, &state.raw);
         let mut root = state.raw.block;
         let before = state.map.tree_blocks().len() as i64;
         let delayed = &mut state.delayed;
-        let surplus = state.map.store(&mut root, &context, || {
+        let allocate = || {
             let is_reserved = delayed.take_tree_block();
             volume.allocate_metadata(is_reserved)
-        })?;
+        };
+        let surplus = if state.layout == ContentLayout::BlockMap {
+            block_map::store(&mut state.map, &mut root, &context, allocate)?
+        } else {
+            state.map.store(&mut root, &context, allocate)?
+        };
         state.raw.block = root;
         state.charge_blocks(
             state.map.tree_blocks().len() as i64 - before,

@@ -318,17 +318,11 @@ impl Ext4Inode {
         let file_type = state.file_type()?;
         let context = volume.tree_context(number, &state.raw);
         state.map = match state.layout {
-            ContentLayout::Extents => {
-                let map = ExtentMap::load(&state.raw.block, &context)?;
-                let space = volume.space.lock();
-                for extent in map.extents() {
-                    space.check_not_system(&extent.physical_range())?;
-                }
-                map
-            }
+            ContentLayout::Extents => ExtentMap::load(&state.raw.block, &context)?,
             ContentLayout::BlockMap => block_map::load(&state.raw.block, &context)?,
             ContentLayout::Inline | ContentLayout::InBlockField => ExtentMap::default(),
         };
+        volume.check_not_system(&state)?;
         let size = match file_type {
             FileType::Regular => state.recorded_size(),
             FileType::Directory if volume.has_incompat(Incompat::LARGE_DIR) => {
@@ -401,25 +395,24 @@ impl Ext4Inode {
         raw.links_count = 1.into();
         raw.extra_isize = (extra as u16).into();
         raw.generation = fs.next_generation(number).into();
-        let has_extents = volume.has_incompat(Incompat::EXTENT)
-            && matches!(new.file_type, FileType::Regular | FileType::Directory);
+        let layout = match new.file_type {
+            FileType::Regular | FileType::Directory => {
+                ContentLayout::in_blocks(&volume.geometry.features)
+            }
+            _ => ContentLayout::InBlockField,
+        };
         let inherited = match new.file_type {
             FileType::Directory => parent_flags & inode_flags::INHERITED,
             _ => parent_flags & inode_flags::INHERITED & !inode_flags::PROJECT_INHERIT,
         };
-        raw.flags = (inherited | if has_extents { inode_flags::EXTENTS } else { 0 }).into();
+        raw.flags = (inherited | layout.flags()).into();
         if let FileType::CharacterDevice | FileType::BlockDevice = new.file_type {
             raw.block = encode_device(new.device);
         }
         let fields_end = (INODE_BASE_LEN + extra).min(size_of::<RawInode>());
         let tail = vec![0; volume.inode_size - fields_end].into();
-        let layout = if has_extents {
-            ContentLayout::Extents
-        } else {
-            ContentLayout::InBlockField
-        };
         let mut state = InodeState::new(raw, tail, layout);
-        state.map_is_dirty = has_extents;
+        state.map_is_dirty = layout.has_blocks();
         let now = volume.now();
         state.set_accessed(now);
         state.set_modified(now);

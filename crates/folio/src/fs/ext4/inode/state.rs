@@ -7,6 +7,8 @@ use super::name_index::NameIndex;
 use crate::base::{Error, InodeNumber, Result, Timespec};
 use crate::cache::ObjectCharge;
 use crate::fs::ext4::layout::disk::{INODE_BASE_LEN, RawInode, inode_flags};
+use crate::fs::ext4::layout::extent::empty_root;
+use crate::fs::ext4::layout::features::{Features, Incompat};
 use crate::fs::ext4::map::delayed::DelayedBlocks;
 use crate::fs::ext4::map::extent_map::ExtentMap;
 use crate::vfs::{Attributes, FileType};
@@ -20,12 +22,45 @@ use zerocopy::FromBytes;
 pub(crate) enum ContentLayout {
     /// In blocks mapped by extents.
     Extents,
-    /// In blocks mapped as in ext2 and ext3. Folio only reads it.
+    /// In blocks mapped by pointers, as in ext2 and ext3.
     BlockMap,
     /// In the inode itself (`inline_data`).
     Inline,
     /// In `i_block`: the target of a short symbolic link, the number of a device node.
     InBlockField,
+}
+
+impl ContentLayout {
+    /// Returns the layout of new contents in blocks, on the file system with `features`.
+    pub(crate) fn in_blocks(features: &Features) -> Self {
+        if features.incompat.contains(Incompat::EXTENT) {
+            Self::Extents
+        } else {
+            Self::BlockMap
+        }
+    }
+
+    /// Whether the contents are in blocks.
+    pub(crate) fn has_blocks(self) -> bool {
+        matches!(self, Self::Extents | Self::BlockMap)
+    }
+
+    /// Returns the inode flags of the layout.
+    pub(crate) fn flags(self) -> u32 {
+        match self {
+            Self::Extents => inode_flags::EXTENTS,
+            Self::Inline => inode_flags::INLINE_DATA,
+            Self::BlockMap | Self::InBlockField => 0,
+        }
+    }
+
+    /// Returns `i_block` of an inode without contents.
+    pub(crate) fn empty_block_field(self) -> [u8; 60] {
+        match self {
+            Self::Extents => empty_root(),
+            _ => [0; 60],
+        }
+    }
 }
 
 /// The changing part of an inode.

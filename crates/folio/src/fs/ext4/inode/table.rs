@@ -1,12 +1,15 @@
 //! The inode table on disk: where an inode's bytes are, and their checksum.
 
+use super::state::{ContentLayout, InodeState};
 use crate::base::{PhysicalBlock, Result};
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
 use crate::fs::ext4::layout::disk::{
     INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET, RawInode,
 };
+use crate::fs::ext4::layout::features::RoCompat;
 use crate::fs::ext4::map::extent_map::TreeContext;
+use crate::fs::ext4::map::pointer_slot::blocks_max;
 use crate::fs::ext4::space::inode_place;
 use crate::fs::ext4::volume::Volume;
 use std::mem::offset_of;
@@ -65,6 +68,41 @@ impl Volume {
             first_data_block: self.geometry.first_data_block,
             checksum_seed: self.inode_checksum_seed(number, raw.generation.get()),
         }
+    }
+
+    /// Checks that no block of an inode's map is the file system's own.
+    ///
+    /// # Errors
+    /// EUCLEAN.
+    pub(crate) fn check_not_system(&self, state: &InodeState) -> Result<()> {
+        if state.map.extents().is_empty() {
+            return Ok(());
+        }
+        let space = self.space.lock();
+        for extent in state.map.extents() {
+            space.check_not_system(&extent.physical_range())?;
+        }
+        if state.layout == ContentLayout::BlockMap {
+            for block in state.map.tree_blocks() {
+                space.check_not_system(&(*block..block + 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the most bytes that the blocks of a file with a block map can hold.
+    pub(crate) fn block_map_bytes_max(&self) -> u64 {
+        if self.geometry.raw.rev_level.get() == 0 {
+            return i32::MAX as u64;
+        }
+        let block_size = self.block_size as u64;
+        let reached = blocks_max(self.block_size) * block_size;
+        if self.has_ro_compat(RoCompat::HUGE_FILE) {
+            return reached;
+        }
+        // `i_blocks` counts sectors in 32 bits, pointer blocks among them.
+        let pointers = block_size / 4;
+        reached.min((u64::from(u32::MAX) * 512) / (pointers + 2) * pointers)
     }
 
     /// Returns the length in bytes of the extra fields that new inodes get (`i_extra_isize`).

@@ -197,9 +197,6 @@ impl Features {
         if !ro_compat.is_empty() {
             missing.push(names(&ro_compat, "ro_compat"));
         }
-        if !self.incompat.contains(Incompat::EXTENT) {
-            missing.push("block maps (no extent feature)".to_owned());
-        }
         if missing.is_empty() {
             Ok(())
         } else {

@@ -4,6 +4,7 @@
 //! operations. On disk it is a tree of nodes; [`ExtentMap::store`] writes the whole list into the
 //! inode's 60 bytes and as few full leaves as it needs, and reuses the tree's present blocks.
 
+use super::pointer_slot::PointerSlot;
 use crate::base::{Error, LogicalBlock, PhysicalBlock, Result};
 use crate::fs::ext4::journal::metadata::Metadata;
 use crate::fs::ext4::layout::checksum::crc32c;
@@ -45,7 +46,11 @@ pub(crate) struct ExtentMap {
     /// Sorted, not overlapping, neighbors merged where they touch.
     extents: Vec<Extent>,
     /// The tree's blocks on the device (leaves and inner nodes), in the order they were read.
-    tree_blocks: Vec<u64>,
+    pub(super) tree_blocks: Vec<u64>,
+    /// With a block map, the position of each of the `tree_blocks`; sorted.
+    pub(super) slots: Vec<PointerSlot>,
+    /// A range with all file blocks that changed since the block map was stored.
+    pub(super) changed: Range<u64>,
 }
 
 impl ExtentMap {
@@ -53,6 +58,7 @@ impl ExtentMap {
     pub(crate) fn heap_bytes(&self) -> usize {
         self.extents.capacity() * size_of::<Extent>()
             + self.tree_blocks.capacity() * size_of::<u64>()
+            + self.slots.capacity() * size_of::<PointerSlot>()
     }
 
     /// Loads the tree whose root is in an inode's `i_block`.
@@ -67,14 +73,17 @@ impl ExtentMap {
     }
 
     /// Returns a map of plain runs, for inodes that map their blocks one by one (ext2, ext3);
-    /// `tree_blocks` are the pointer blocks.
-    pub(crate) fn from_runs(
+    /// `pointer_blocks` are the pointer blocks, with their positions.
+    pub(super) fn from_runs(
         runs: impl IntoIterator<Item = (LogicalBlock, PhysicalBlock, u32)>,
-        tree_blocks: Vec<u64>,
+        mut pointer_blocks: Vec<(PointerSlot, u64)>,
     ) -> Self {
+        pointer_blocks.sort_unstable();
+        let (slots, tree_blocks) = pointer_blocks.into_iter().unzip();
         let mut map = Self {
-            extents: Vec::new(),
             tree_blocks,
+            slots,
+            ..Self::default()
         };
         for (logical, physical, len) in runs {
             map.insert(Extent {
@@ -84,6 +93,7 @@ impl ExtentMap {
                 is_unwritten: false,
             });
         }
+        map.changed = 0..0;
         map
     }
 
@@ -144,6 +154,7 @@ impl ExtentMap {
 
     /// Adds an extent over a hole, and merges it with neighbors that it continues.
     pub(crate) fn insert(&mut self, extent: Extent) {
+        self.changed = hull(&self.changed, &extent);
         let mut at = self.extents.partition_point(|e| e.logical < extent.logical);
         let joins = |a: &Extent, b: &Extent| {
             a.end() == u64::from(b.logical)
@@ -190,6 +201,7 @@ impl ExtentMap {
                 kept.push(middle.tail_from(split));
                 middle.len = split - middle.logical;
             }
+            self.changed = hull(&self.changed, &middle);
             removed.push(middle);
         }
         self.extents.splice(first..last, kept);
@@ -385,6 +397,16 @@ impl ExtentMap {
             "extent of file block {} {what}",
             extent.logical
         )))
+    }
+}
+
+/// Returns the smallest range that has `range` and the file blocks of `extent`.
+fn hull(range: &Range<u64>, extent: &Extent) -> Range<u64> {
+    let start = u64::from(extent.logical);
+    if range.is_empty() {
+        start..extent.end()
+    } else {
+        range.start.min(start)..range.end.max(extent.end())
     }
 }
 

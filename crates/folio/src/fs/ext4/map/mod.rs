@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   extent_map.rs   file block -> device block, in memory; loads and stores the tree on disk
-//!   block_map.rs    the pointers of ext2 and ext3, walked once into an extent map
+//!   block_map.rs    the pointers of ext2 and ext3, walked once into an extent map, and stored
+//!   pointer_slot.rs positions of pointer blocks: which of them a set of file blocks needs
 //!   delayed.rs      file blocks that wait for writeback to get a place
 //! ```
 //!
@@ -17,3 +18,4 @@
 pub(super) mod block_map;
 pub(super) mod delayed;
 pub(super) mod extent_map;
+pub(super) mod pointer_slot;

@@ -3,8 +3,6 @@
 
 use crate::base::Result;
 use crate::fs::ext4::inode::Ext4Inode;
-use crate::fs::ext4::inode::state::ContentLayout;
-use crate::fs::ext4::layout::extent::empty_root;
 use crate::fs::ext4::map::extent_map::ExtentMap;
 use crate::vfs::FileType;
 
@@ -51,10 +49,7 @@ impl Ext4Inode {
         let now = volume.now();
         state.map = ExtentMap::default();
         state.disk_size = 0;
-        state.raw.block = [0; 60];
-        if state.layout == ContentLayout::Extents {
-            state.raw.block = empty_root();
-        }
+        state.raw.block = state.layout.empty_block_field();
         state.raw.dtime = (now.secs as u32).into();
         state.raw.links_count = 0.into();
         (state.raw.blocks_lo, state.raw.blocks_high) = (0.into(), 0.into());

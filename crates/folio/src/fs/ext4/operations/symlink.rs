@@ -35,8 +35,9 @@ impl Ext4Inode {
             Purpose::Metadata,
             false,
         )?;
-        state.layout = ContentLayout::Extents;
-        state.raw.flags |= inode_flags::EXTENTS;
+        state.layout = ContentLayout::in_blocks(&fs.volume.geometry.features);
+        let flags = state.layout.flags();
+        state.raw.flags |= flags;
         state.map.insert(Extent {
             logical: 0,
             len: 1,

@@ -173,6 +173,7 @@ impl Ext4Inode {
     fn store_xattrs(&self, state: &mut InodeState, xattrs: &[Xattr]) -> Result<()> {
         let volume = &self.fs.volume;
         let layout = format::lay_out(xattrs, state.xattr_area().len(), volume.block_size)?;
+        volume.note_xattr();
         match layout.block {
             None => self.drop_xattr_block(state)?,
             Some(mut bytes) => {
