@@ -2,6 +2,7 @@
 //! to replay.
 
 mod block_maps;
+mod mmp;
 
 use crate::names::with_image;
 use crate::support::tools::{command, fsck, mke2fs, succeed};

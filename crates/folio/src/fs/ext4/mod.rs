@@ -3,7 +3,7 @@
 //! ```text
 //!   check/ mkfs/ resize/ tune.rs    offline tools, off every mount's path
 //!      |
-//!   mount.rs       mount and unmount: replay, journal, root
+//!   mount.rs       mount and unmount: replay, journal, root; mmp.rs: multiple mount protection
 //!      |
 //!   operations/    the VFS's calls; symbolic links; eviction
 //!      |
@@ -66,6 +66,7 @@ mod journal;
 mod layout;
 mod map;
 pub mod mkfs;
+mod mmp;
 mod mount;
 mod operations;
 mod options;

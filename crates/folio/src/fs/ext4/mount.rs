@@ -15,6 +15,7 @@ use super::journal::{self, JournalBlocks};
 use super::layout::disk::ROOT_INODE;
 use super::layout::features::{Compat, Incompat};
 use super::layout::superblock::Superblock;
+use super::mmp::MountProtection;
 use super::options::Ext4Options;
 use crate::base::{Errno, Error, Result};
 use crate::block::{self, Device, DeviceClaim};
@@ -53,6 +54,11 @@ impl Ext4 {
             }
             superblock.features.check_writable()?;
         }
+        let protection = if options.read_only {
+            None
+        } else {
+            MountProtection::claim(&device, &superblock, options.clock)?
+        };
         let needs_recovery = superblock
             .features
             .incompat
@@ -79,10 +85,12 @@ impl Ext4 {
                     "ext4 mounted"
                 );
                 tracing::debug!(options = ?fs.volume.options, "ext4 options");
+                fs.start_protection(protection.as_ref());
                 Ok(Mounted {
                     fs,
                     root,
                     claim: Mutex::new(Some(claim)),
+                    protection: Mutex::new(protection),
                 })
             }
             Err(error) => {
@@ -103,6 +111,21 @@ impl Ext4 {
         match root.common.file_type {
             FileType::Directory => Ok(root),
             _ => Err(Error::corrupt("not a directory").at("inode 2 (root)")),
+        }
+    }
+
+    /// Keeps the claim of `mmp` to the device valid.
+    fn start_protection(self: &Arc<Self>, protection: Option<&MountProtection>) {
+        let Some(protection) = protection else { return };
+        let block = self.volume.geometry.raw.mmp_block.get();
+        self.volume.space.lock().protect(&[(block, 1)]);
+        if self.has_threads {
+            let fs = self.this.clone();
+            protection.start_renewing(move |error| {
+                if let Some(fs) = fs.upgrade() {
+                    fs.volume.fail_shared(&error);
+                }
+            });
         }
     }
 
@@ -196,6 +219,8 @@ pub(super) struct Mounted {
     root: Arc<Ext4Inode>,
     /// Held until the unmount: a program that ends leaves the file system in memory.
     claim: Mutex<Option<DeviceClaim>>,
+    /// The claim of the feature mmp, until the unmount.
+    protection: Mutex<Option<MountProtection>>,
 }
 
 impl Drop for Mounted {
@@ -222,9 +247,13 @@ impl FileSystem for Mounted {
     }
 
     fn unmount(&self) -> Result<()> {
-        let synced = self.fs.sync_all(true).map_err(|e| e.at("ext4"));
+        let synced = self.fs.sync_all(true);
+        let released = match self.protection.lock().take() {
+            Some(protection) if synced.is_ok() => protection.release(),
+            _ => Ok(()),
+        };
         drop(self.claim.lock().take());
-        synced
+        synced.and(released).map_err(|e| e.at("ext4"))
     }
 
     fn trim(&self, range: Range<u64>, len_min: u64) -> Result<u64> {

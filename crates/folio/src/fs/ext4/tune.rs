@@ -66,7 +66,7 @@ fn tune_device(device: &dyn Device, options: &TuneOptions) -> Result<()> {
         return Err(Error::new(Errno::ROFS, "the image is read-only"));
     }
     let mut superblock = Superblock::load(device)?;
-    superblock.features.check_writable()?;
+    superblock.features.check_writable_offline()?;
     if superblock
         .features
         .incompat

@@ -8,17 +8,9 @@ use crate::base::Result;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::{GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, RawGroupDescriptor};
 use crate::fs::ext4::layout::features::{Incompat, RoCompat};
+use crate::fs::ext4::mmp;
 use crate::fs::ext4::space::group::descriptor_checksum;
 use std::ops::Range;
-
-/// First word of the block for multiple mount protection.
-const MMP_MAGIC: u32 = 0x004D_4D50;
-/// Its sequence number while no host has the file system mounted.
-const MMP_CLEAN: u32 = 0xFF4D_4D50;
-/// Its sequence number while e2fsck runs. Linux refuses to mount then (`EXT4_MMP_SEQ_FSCK`).
-const MMP_FSCK: u32 = 0xE24D_4D50;
-/// Offset of its checksum, which covers the bytes before it.
-const MMP_CHECKSUM_AT: usize = 1020;
 
 impl Checker<'_> {
     /// Reads all descriptors and claims the blocks of superblock backups, descriptors, bitmaps and
@@ -85,19 +77,19 @@ impl Checker<'_> {
         let is_sealed = self
             .sb
             .checksum_seed
-            .is_none_or(|seed| word(MMP_CHECKSUM_AT) == crc32c(seed, &bytes[..MMP_CHECKSUM_AT]));
-        if word(0) != MMP_MAGIC || !is_sealed {
+            .is_none_or(|seed| word(mmp::CHECKSUM_AT) == crc32c(seed, &bytes[..mmp::CHECKSUM_AT]));
+        if word(0) != mmp::MAGIC || !is_sealed {
             let what = format_args!("multiple mount protection: bad magic or checksum");
             self.report
                 .error(CheckedStructure::Superblock, location, what);
-        } else if word(4) == MMP_FSCK {
+        } else if word(4) == mmp::FSCK {
             let what = format_args!(
                 "multiple mount protection: e2fsck runs on a host, or was interrupted; if it does \
                  not run, use tune2fs -f -E clear_mmp"
             );
             self.report
                 .error(CheckedStructure::Superblock, location, what);
-        } else if word(4) != MMP_CLEAN {
+        } else if word(4) != mmp::CLEAN {
             let what = format_args!(
                 "multiple mount protection: in use on a host, or not unmounted cleanly"
             );

@@ -47,6 +47,17 @@ impl Volume {
         }
     }
 
+    /// Ends all changes, because another host has mounted the file system. It is not written any
+    /// more, not even its superblock.
+    pub(crate) fn fail_shared(&self, error: &Error) {
+        tracing::error!(%error, "changes are refused from now on");
+        self.failure_level
+            .fetch_max(FAILURE_READ_ONLY, Ordering::AcqRel);
+        if let Some(journal) = self.journal.get() {
+            journal.abort();
+        }
+    }
+
     /// Marks the failure in the superblock, so that e2fsck checks the file system, and lowers what
     /// is allowed to `level`.
     fn fail(&self, level: u8) {

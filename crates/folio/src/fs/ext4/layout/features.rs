@@ -122,6 +122,7 @@ impl Incompat {
         .union(Self::META_BG)
         .union(Self::EXTENT)
         .union(Self::BIT64)
+        .union(Self::MMP)
         .union(Self::FLEX_BG)
         .union(Self::METADATA_CSUM_SEED)
         .union(Self::LARGE_DIR)
@@ -184,6 +185,17 @@ impl Features {
                 names(&unknown, "incompat")
             )))
         }
+    }
+
+    /// Fails with EOPNOTSUPP, naming the features, for features that Folio cannot write without a
+    /// mount.
+    pub(crate) fn check_writable_offline(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.incompat.contains(Incompat::MMP) {
+            let what = "changing a file system with mmp offline; clear the feature first";
+            return Err(Error::unsupported(what));
+        }
+        Ok(())
     }
 
     /// Fails with EOPNOTSUPP, naming the features, for features that Folio cannot write.

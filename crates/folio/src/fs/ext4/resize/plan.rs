@@ -20,7 +20,7 @@ pub(super) fn check(
     options: &ResizeOptions,
 ) -> Result<(Superblock, u64)> {
     let superblock = Superblock::load_for_recovery(device)?;
-    superblock.features.check_writable()?;
+    superblock.features.check_writable_offline()?;
     if !superblock.features.compat.contains(Compat::RESIZE_INODE)
         && superblock.raw.reserved_gdt_blocks.get() != 0
     {
