@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::os::unix::fs::FileExt;
 
 impl TestDir {
-    fn qemu_img(&self, line: &str) -> String {
+    pub(super) fn qemu_img(&self, line: &str) -> String {
         text(&succeed(
             command("qemu-img")
                 .args(line.split(' '))
@@ -17,7 +17,7 @@ impl TestDir {
 
     /// Asserts that both programs print the same for the same arguments.
     #[track_caller]
-    fn same(&self, line: &str) {
+    pub(super) fn same(&self, line: &str) {
         let ours = self.ok(&["image"]
             .into_iter()
             .chain(line.split(' '))
@@ -33,7 +33,7 @@ impl TestDir {
         }
     }
 
-    fn image(&self, line: &str) -> String {
+    pub(super) fn image(&self, line: &str) -> String {
         self.ok(&["image"]
             .into_iter()
             .chain(line.split(' '))
@@ -41,7 +41,7 @@ impl TestDir {
     }
 
     #[track_caller]
-    fn image_fails(&self, line: &str, code: i32, words: &str) {
+    pub(super) fn image_fails(&self, line: &str, code: i32, words: &str) {
         self.fails(
             &["image"]
                 .into_iter()
@@ -241,7 +241,7 @@ fn backing_file_elsewhere_needs_permission() {
     dir.image_fails(
         "create -f qcow2 -b base.raw -F raw -o preallocation=full x.qcow2",
         2,
-        "exclude each other",
+        "needs extended L2 entries",
     );
     dir.image_fails("create -o cluster_size=4k x.raw 1M", 2, "cluster_size");
     dir.image_fails(

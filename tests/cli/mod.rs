@@ -4,6 +4,7 @@
 mod check;
 mod copy_failures;
 mod image;
+mod image_as_qemu;
 mod image_changes;
 mod image_targets;
 mod messages;

@@ -319,3 +319,47 @@ fn shrink_needs_option_and_marks_bitmaps() {
     );
     assert!(info.contains("in-use"), "{info}");
 }
+
+#[test]
+fn preallocated_growth_reads_as_zeros() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("a.qcow2");
+    for preallocation in [
+        Preallocation::Metadata,
+        Preallocation::Falloc,
+        Preallocation::Full,
+    ] {
+        let options = ResizeImage {
+            preallocation,
+            ..ResizeImage::default()
+        };
+        // Free clusters in the file keep old bytes, which must not appear.
+        qemu_img(folder.path(), "create -q -f qcow2 a.qcow2 4M");
+        write(&path, &["write -P 7 0 4M", "discard 0 2M"]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        for cluster in bytes.chunks_exact_mut(64 << 10).skip(5) {
+            if cluster.iter().all(|byte| *byte == 0) {
+                cluster.fill(6);
+            }
+        }
+        std::fs::write(&path, bytes).unwrap();
+        block::resize(&path, 6 * MIB, &options).unwrap();
+        write(&path, &["read -P 0 4M 2M", "read -P 7 2M 2M"]);
+        clean(&path);
+        // A backing file, shorter and longer than the old disk.
+        qemu_img(folder.path(), "create -q -f qcow2 base.qcow2 3M");
+        write(&folder.path().join("base.qcow2"), &["write -P 5 0 3M"]);
+        for (compat, old) in [("1.1", 3), ("1.1", 1), ("0.10", 1)] {
+            let line = "create -q -f qcow2 -b base.qcow2 -F qcow2";
+            qemu_img(
+                folder.path(),
+                &format!("{line} -o compat={compat} a.qcow2 {old}M"),
+            );
+            block::resize(&path, 5 * MIB, &options).unwrap();
+            let zeros = format!("read -P 0 {old}M {}M", 5 - old);
+            write(&path, &[&zeros, &format!("read -P 5 0 {old}M")]);
+            clean(&path);
+        }
+    }
+}

@@ -25,9 +25,12 @@ pub struct MapEntry {
     pub is_present: bool,
     /// The allocation in that image.
     pub kind: Allocation,
+    /// Reads as zeros: also data that the host stores as a hole, if the image knows that.
+    pub is_zero: bool,
     /// Stored compressed.
     pub is_compressed: bool,
-    /// Offset of the bytes in that image's file; none if they are not stored, or are compressed.
+    /// Offset of the bytes in that image's file; none if they have no space there, or are
+    /// compressed.
     pub host_offset: Option<u64>,
 }
 
@@ -100,6 +103,7 @@ pub trait Device: Send + Sync {
                 depth: 0,
                 is_present: true,
                 kind,
+                is_zero: kind != Allocation::Data,
                 is_compressed: false,
                 host_offset: None,
             },

@@ -54,7 +54,7 @@ pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, contents, holds_ext4, partitions, select};
 #[cfg(feature = "qcow2")]
-pub use qcow2::{Finding, ImageCheck, Qcow2Device, Repair, Snapshot};
+pub use qcow2::{DirtyBitmap, Finding, ImageCheck, Qcow2Device, Repair, Snapshot};
 pub use raw::RawDevice;
 #[cfg(feature = "qcow2")]
 pub use tools::{
@@ -63,8 +63,8 @@ pub use tools::{
     rebase, rename_backing, snapshots,
 };
 pub use tools::{
-    CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, NewImage, ResizeImage, compare,
-    copy, create, create_with, info, open, resize,
+    CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, NewImage, ResizeImage,
+    TargetBacking, compare, copy, create, create_with, info, open, resize,
 };
 pub use wrappers::{
     DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice, Recorded, SlowDevice,

@@ -108,6 +108,7 @@ impl Device for RawDevice {
                 depth: 0,
                 is_present: true,
                 kind,
+                is_zero: kind != Allocation::Data,
                 is_compressed: false,
                 host_offset,
             },

@@ -119,6 +119,7 @@ fn to_json(path: &Path, report: &ImageCheck) -> Value {
         ("fragmented-clusters", report.fragmented_clusters),
         ("compressed-clusters", report.compressed_clusters),
         ("allocated-clusters", report.allocated_clusters),
+        ("total-clusters", report.total_clusters),
     ] {
         if value > 0 {
             keys.insert(key.to_owned(), value.into());
@@ -131,7 +132,6 @@ fn to_json(path: &Path, report: &ImageCheck) -> Value {
         "image-end-offset".to_owned(),
         report.image_end_offset.into(),
     );
-    keys.insert("total-clusters".to_owned(), report.total_clusters.into());
     Value::Object(keys)
 }
 

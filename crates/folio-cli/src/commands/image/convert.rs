@@ -1,20 +1,22 @@
 //! `folio image convert`: copies an image into another format, in parallel.
 
+use super::map::chain_images;
 use super::new_image::NewImageOptions;
 use super::shared_options::{
-    BackingOptions, CacheMode, SourceCacheOptions, image_failure, whole_sectors,
+    BackingOptions, CacheMode, SourceCacheOptions, beside, image_failure, whole_sectors,
 };
-use super::target::TargetOptions;
+use super::target::{Target, TargetOptions};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
-use crate::image_name::NameOptions;
+use crate::image_name::{NameOptions, NamedImage};
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::{Args, ValueEnum};
 use folio::Errno;
-use folio::block::{self, CopyOptions, ImageFormat};
-use std::path::PathBuf;
+use folio::block::{self, CopyOptions, CreateOptions, ImageFormat, Preallocation, TargetBacking};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
 A target file must not exist, unless --force or -n is given; an incomplete one is removed. A block device is written in
@@ -76,7 +78,7 @@ pub(crate) struct Convert {
     /// Show progress, which a terminal does in any case
     #[arg(short = 'p')]
     progress: bool,
-    /// Allow writes in any order, as always
+    /// Allow writes in any order; ignored: in order they are as fast
     #[arg(short = 'W', hide = true)]
     out_of_order: bool,
     /// Read the source even if another process writes it
@@ -123,7 +125,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
             "-c: compression requires a qcow2 target; add -O qcow2",
         ));
     }
-    let (options, _) = convert.new_image.create_options(output_format)?;
+    let options = new_image_options(convert, output_format)?;
     session.check_interrupt()?;
     let mut len_bytes = source.len_bytes();
     if session.is_qemu_img() {
@@ -140,6 +142,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     } else {
         target.create(len_bytes, &options, convert.new_image.force)?
     };
+    let backing = target_backing(convert, &from, &options, &target);
     let bar = Progress::new(session);
     bar.expect(len_bytes);
     let copy_options = CopyOptions {
@@ -151,6 +154,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
             (None, Sparse::Always) => 512,
         },
         is_target_zero: target.is_zero || convert.target_is_zero,
+        backing,
         is_canceled: &|| session.is_interrupted(),
         progress: &|count| bar.add(count),
     };
@@ -170,4 +174,65 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
         }
         Err(error) => Err(image_failure(error, &convert.target)),
     }
+}
+
+/// Returns the options of the new image.
+fn new_image_options(convert: &Convert, format: ImageFormat) -> Outcome<CreateOptions> {
+    let (mut options, _) = convert.new_image.create_options(format)?;
+    if convert.no_create && !convert.new_image.options.is_empty() {
+        return Err(Failure::usage(
+            "-o: the options of a new image have no effect with -n",
+        ));
+    }
+    if convert.compress && options.preallocation != Preallocation::Off {
+        return Err(Failure::usage(
+            "-c: compressed clusters cannot be preallocated; omit --preallocation",
+        ));
+    }
+    if let Some(backing) = &mut options.backing
+        && backing.format.is_none()
+    {
+        // Stored, as by `create`.
+        let path = beside(&convert.target, Path::new(&backing.name));
+        let found = block::format_of(&path).map_err(|error| image_failure(error, &path))?;
+        backing.format = Some(found);
+    }
+    Ok(options)
+}
+
+/// Returns the backing file of a new target, and its place in the source's chain.
+fn target_backing<'a>(
+    convert: &Convert,
+    source: &NamedImage,
+    options: &CreateOptions,
+    target: &'a Target,
+) -> Option<TargetBacking<'a>> {
+    let name = options.backing.as_ref()?;
+    let device = target.qcow2.as_ref()?.backing()?;
+    let path = beside(&convert.target, Path::new(&name.name));
+    Some(TargetBacking {
+        device,
+        depth: depth_in_source(source, convert.force_share, &path, name.format),
+        cluster_bytes: options.cluster_bytes.into(),
+    })
+}
+
+/// Returns the depth of a file in the source's chain, if it is there and has the same format.
+fn depth_in_source(
+    source: &NamedImage,
+    is_shared: bool,
+    path: &Path,
+    format: Option<ImageFormat>,
+) -> Option<u32> {
+    let identity = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let wanted = identity(path)?;
+    // Without the chain the contents are compared.
+    let images = chain_images(&source.path, source.format, is_shared).ok()?;
+    let depth = images.iter().position(|(path, found)| {
+        identity(path) == Some(wanted) && format.is_none_or(|format| format == *found)
+    })?;
+    u32::try_from(depth).ok()
 }

@@ -61,6 +61,9 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         return Err(Failure::usage("missing FILE: expected an image file name"));
     }
     let (mut options, size) = create.new_image.create_options(format)?;
+    if create.size.is_some() && size.is_some() {
+        return Err(Failure::usage("-o size: the size is given twice"));
+    }
     let mut size = create.size.or(size);
     if let Some(backing) = &mut options.backing
         && !create.unsafe_backing

@@ -1,14 +1,17 @@
 //! `folio image info`: shows the format, size and options of an image.
 
+use super::qemu_size::human;
 use super::shared_options::{BackingOptions, OutputOptions, image_failure};
+use super::snapshot_table::{heading_row, row};
 use crate::exit::Outcome;
 use crate::image_name::{NameOptions, NamedImage};
-use crate::output::print_json;
+use crate::output::{print_json, printable};
 use crate::session::Session;
 use clap::Args;
 use folio::Errno;
 use folio::block::{
-    self, BackingPolicy, Compat, Compression, ImageFormat, ImageInfo, OpenOptions, Qcow2Info,
+    self, BackingPolicy, Compat, Compression, DirtyBitmap, ImageFormat, ImageInfo, OpenOptions,
+    Qcow2Info, Snapshot,
 };
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -145,7 +148,7 @@ fn to_json(image: &ChainImage) -> Value {
         put("cluster-size", qcow2.cluster_bytes.into());
         put(
             "format-specific",
-            json!({ "type": "qcow2", "data": specific(qcow2) }),
+            json!({ "type": "qcow2", "data": specific(qcow2, &info.bitmaps) }),
         );
         if let Some(backing) = &qcow2.backing_name {
             put("backing-filename", backing.clone().into());
@@ -154,13 +157,17 @@ fn to_json(image: &ChainImage) -> Value {
             put("backing-filename-format", format.clone().into());
         }
     }
+    if !info.snapshots.is_empty() {
+        let snapshots: Vec<Value> = info.snapshots.iter().map(snapshot_json).collect();
+        put("snapshots", snapshots.into());
+    }
     if let Some(path) = &info.backing_path {
         put("full-backing-filename", name(path).into());
     }
     object.into()
 }
 
-fn specific(qcow2: &Qcow2Info) -> Value {
+fn specific(qcow2: &Qcow2Info, bitmaps: &[DirtyBitmap]) -> Value {
     let mut data = json!({ "compat": compat(qcow2), "compression-type": compression(qcow2) });
     if qcow2.compat == Compat::V0_10 {
         // As in qemu-img: version 2 has no other options.
@@ -171,11 +178,45 @@ fn specific(qcow2: &Qcow2Info) -> Value {
     data["refcount-bits"] = qcow2.refcount_bits.into();
     data["corrupt"] = qcow2.is_corrupt.into();
     data["extended-l2"] = qcow2.extended_l2.into();
+    if !bitmaps.is_empty() {
+        let bitmap = |bitmap: &DirtyBitmap| {
+            json!({
+                "name": bitmap.name,
+                "granularity": bitmap.granularity_bytes,
+                "flags": bitmap_flags(bitmap),
+            })
+        };
+        data["bitmaps"] = bitmaps.iter().map(bitmap).collect();
+    }
     if let Some(file) = &qcow2.data_file {
         data["data-file"] = file.name.clone().into();
         data["data-file-raw"] = file.is_raw.into();
     }
     data
+}
+
+/// Returns the flags of a bitmap, with the names of qemu-img.
+fn bitmap_flags(bitmap: &DirtyBitmap) -> Vec<&'static str> {
+    let flags = [(bitmap.is_in_use, "in-use"), (bitmap.is_auto, "auto")];
+    let set = flags.into_iter().filter(|(is_set, _)| *is_set);
+    set.map(|(_, name)| name).collect()
+}
+
+/// Converts to JSON with the keys of qemu-img.
+fn snapshot_json(snapshot: &Snapshot) -> Value {
+    let mut value = json!({
+        "id": snapshot.id,
+        "name": snapshot.name,
+        "vm-state-size": snapshot.vm_state_bytes,
+        "date-sec": snapshot.date_secs,
+        "date-nsec": snapshot.date_nanos,
+        "vm-clock-sec": snapshot.vm_clock_nanos / 1_000_000_000,
+        "vm-clock-nsec": snapshot.vm_clock_nanos % 1_000_000_000,
+    });
+    if let Some(count) = snapshot.instructions {
+        value["icount"] = count.into();
+    }
+    value
 }
 
 fn name(path: &Path) -> String {
@@ -215,12 +256,20 @@ fn to_text(image: &ChainImage) -> String {
             line(format!("backing file format: {format}"));
         }
     }
+    if !info.snapshots.is_empty() {
+        line("Snapshot list:".to_owned());
+        line(heading_row());
+        for snapshot in &info.snapshots {
+            line(row(snapshot));
+        }
+    }
     line("Format specific information:".to_owned());
     line(format!("    compat: {}", compat(qcow2)));
     line(format!("    compression type: {}", compression(qcow2)));
     if qcow2.compat == Compat::V1_1 {
         line(format!("    lazy refcounts: {}", qcow2.lazy_refcounts));
     }
+    bitmap_lines(&info.bitmaps, &mut line);
     line(format!("    refcount bits: {}", qcow2.refcount_bits));
     if qcow2.compat == Compat::V1_1 {
         if let Some(file) = &qcow2.data_file {
@@ -233,39 +282,22 @@ fn to_text(image: &ChainImage) -> String {
     text
 }
 
-/// Formats a size as `1.5 MiB`, with three digits like qemu-img.
-fn human(bytes: u64) -> String {
-    let (mut size, mut unit) = (bytes as f64, 0);
-    while size >= 1000.0 && unit < 6 {
-        size /= 1024.0;
-        unit += 1;
+/// Describes the bitmaps, as qemu-img does.
+fn bitmap_lines(bitmaps: &[DirtyBitmap], line: &mut impl FnMut(String)) {
+    if bitmaps.is_empty() {
+        return;
     }
-    let decimals = if size >= 100.0 {
-        0
-    } else if size >= 10.0 {
-        1
-    } else if size >= 1.0 {
-        2
-    } else {
-        3
-    };
-    let mut text = format!("{size:.decimals$}");
-    if text.contains('.') {
-        text.truncate(text.trim_end_matches('0').trim_end_matches('.').len());
-    }
-    format!("{text} {}B", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][unit])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn human_sizes_match_qemu_img() {
-        let shown = [0, 512, 200_704, 1 << 20, 1_610_612_736, 1023 << 20].map(human);
-        assert_eq!(
-            shown,
-            ["0 B", "512 B", "196 KiB", "1 MiB", "1.5 GiB", "0.999 GiB"].map(String::from)
-        );
+    line("    bitmaps:".to_owned());
+    for (index, bitmap) in bitmaps.iter().enumerate() {
+        line(format!("        [{index}]:"));
+        line("            flags:".to_owned());
+        for (index, flag) in bitmap_flags(bitmap).iter().enumerate() {
+            line(format!("                [{index}]: {flag}"));
+        }
+        line(format!("            name: {}", printable(&bitmap.name)));
+        line(format!(
+            "            granularity: {}",
+            bitmap.granularity_bytes
+        ));
     }
 }

@@ -64,7 +64,7 @@ impl MapRange {
             length,
             depth: extent.depth,
             present: extent.is_present,
-            zero: !is_data,
+            zero: extent.is_zero,
             data: is_data,
             offset: extent.host_offset,
         }
@@ -156,7 +156,8 @@ impl Printer {
             )?;
             self.is_first = false;
         }
-        if !line.data {
+        // As in qemu-img: preallocated space that nothing was written to is not listed.
+        if !line.data || line.zero {
             return Ok(());
         }
         let Some(offset) = line.offset else {
@@ -196,23 +197,33 @@ impl Printer {
 
 /// Returns the files of a chain, from the image down.
 pub(crate) fn chain_files(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
-    let mut names = vec![file.to_owned()];
-    let mut format = None;
+    let images = chain_images(file, None, is_shared)?;
+    Ok(images.into_iter().map(|(path, _)| path).collect())
+}
+
+/// Returns the files of a chain and their formats, from the image down.
+pub(crate) fn chain_images(
+    file: &Path,
+    mut format: Option<ImageFormat>,
+    is_shared: bool,
+) -> Outcome<Vec<(PathBuf, ImageFormat)>> {
+    let mut images = Vec::new();
+    let mut next = file.to_owned();
     loop {
         let options = OpenOptions {
             format,
             is_shared,
             ..OpenOptions::default()
         };
-        let last = names[names.len() - 1].clone();
-        let info = block::info(&last, &options).map_err(|error| image_failure(error, &last))?;
+        let info = block::info(&next, &options).map_err(|error| image_failure(error, &next))?;
+        images.push((next, info.format));
         let Some(path) = info.backing_path else {
-            return Ok(names);
+            return Ok(images);
         };
         format = info
             .qcow2
             .and_then(|qcow2| qcow2.backing_format)
             .and_then(|format| format.parse().ok());
-        names.push(path);
+        next = path;
     }
 }

@@ -7,6 +7,7 @@
 //!     v
 //!   shared_options.rs   formats, backing files, JSON     new_image.rs   options of new images
 //!   overlay.rs          parts of rebase and commit       target.rs      the target of convert
+//!   snapshot_table.rs   the list of snapshots            qemu_size.rs   sizes as qemu-img prints them
 //! ```
 //!
 //! docs/image.md lists the differences from qemu-img. Above: the dispatch in `commands`. Below:
@@ -22,10 +23,12 @@ mod info;
 pub(super) mod map;
 mod new_image;
 mod overlay;
+mod qemu_size;
 mod rebase;
 mod resize;
 pub(super) mod shared_options;
 mod snapshot;
+mod snapshot_table;
 mod target;
 
 use crate::exit::Outcome;

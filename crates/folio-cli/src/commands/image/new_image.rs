@@ -153,6 +153,11 @@ impl NewImageOptions {
             name,
             format: backing_format,
         });
+        if parsed.data_file_raw && parsed.data_file.is_none() {
+            return Err(Failure::usage(
+                "-o data_file_raw: requires the name of the data file (-o data_file=NAME)",
+            ));
+        }
         options.data_file = parsed.data_file.map(|name| DataFileName {
             name,
             is_raw: parsed.data_file_raw,

@@ -74,6 +74,9 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     };
     let len_bytes =
         len_bytes.ok_or_else(|| Failure::usage("invalid size: the new size is out of range"))?;
+    if len_bytes == 0 {
+        return Err(Failure::usage("invalid size: expected more than 0 bytes"));
+    }
     if session.is_qemu_img() && !len_bytes.is_multiple_of(512) {
         return Err(Failure::new("the new size must be a multiple of 512"));
     }

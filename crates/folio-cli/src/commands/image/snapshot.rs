@@ -1,15 +1,13 @@
 //! `folio image snapshot`: lists, creates, applies and deletes internal snapshots.
 
 use super::shared_options::{OutputOptions, image_failure};
+use super::snapshot_table::{heading_row, row};
 use crate::exit::Outcome;
 use crate::image_name::{NameOptions, NamedImage};
 use crate::output::color::heading;
-use crate::output::{human, printable};
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::block::{self, ImageFormat, Snapshot as Found};
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -93,15 +91,9 @@ fn list(snapshot: &Snapshot, named: &NamedImage, session: &Session) -> Outcome {
     }
     let mut out = std::io::stdout();
     writeln!(out, "Snapshot list:")?;
-    let titles = format!(
-        "{:<9} {:<16} {:>8} {:>19} {:>13}",
-        "ID", "TAG", "VM SIZE", "DATE", "VM CLOCK"
-    );
-    writeln!(out, "{}", heading(titles))?;
+    writeln!(out, "{}", heading(heading_row()))?;
     for found in &found {
-        let (id, tag) = (printable(&found.id), printable(&found.name));
-        let (size, date, clock) = (human(found.vm_state_bytes), date(found), vm_clock(found));
-        writeln!(out, "{id:<9} {tag:<16} {size:>8} {date:>19} {clock:>13}")?;
+        writeln!(out, "{}", row(found))?;
     }
     Ok(())
 }
@@ -118,27 +110,4 @@ fn to_json(found: &Found) -> Value {
         "disk-size": found.disk_bytes,
         "icount": found.instructions,
     })
-}
-
-fn date(found: &Found) -> String {
-    let zone = TimeZone::system();
-    match Timestamp::from_second(found.date_secs.into()) {
-        Ok(instant) => instant
-            .to_zoned(zone)
-            .strftime("%Y-%m-%d %H:%M:%S")
-            .to_string(),
-        Err(_) => "-".to_owned(),
-    }
-}
-
-fn vm_clock(found: &Found) -> String {
-    let millis = found.vm_clock_nanos / 1_000_000;
-    let secs = millis / 1000;
-    format!(
-        "{:02}:{:02}:{:02}.{:03}",
-        secs / 3600,
-        secs / 60 % 60,
-        secs % 60,
-        millis % 1000
-    )
 }

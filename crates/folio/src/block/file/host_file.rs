@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use std::fs::{File, FileType, Metadata};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -372,6 +372,13 @@ impl ImageFile for HostFile {
             return Ok(());
         }
         self.fill_with_zeros(offset, len_bytes)
+    }
+
+    fn allocated_bytes(&self) -> Result<Option<u64>> {
+        let found = self.metadata()?;
+        Ok(found
+            .is_file()
+            .then_some(found.blocks().saturating_mul(512)))
     }
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {

@@ -48,6 +48,12 @@ pub(crate) trait ImageFile: Send + Sync {
     /// holds for.
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)>;
 
+    /// Returns the size of the file's space on the host's disk in bytes, if known. Linux:
+    /// `st_blocks`.
+    fn allocated_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Returns the device that stores the file; none for a file of the host.
     fn device(&self) -> Option<Arc<dyn Device>> {
         None

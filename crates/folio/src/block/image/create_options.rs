@@ -75,7 +75,8 @@ pub struct CreateOptions {
     pub backing: Option<BackingName>,
     /// The external data file, if the guest's data is stored outside the image.
     pub data_file: Option<DataFileName>,
-    /// How much is allocated at creation; also for raw images.
+    /// How much is allocated at creation; also for raw images. Over a backing file it needs
+    /// `extended_l2`. With a raw data file the tables are allocated in any case.
     pub preallocation: Preallocation,
 }
 
@@ -122,8 +123,8 @@ impl CreateOptions {
         if self.backing.is_some() && self.data_file.as_ref().is_some_and(|file| file.is_raw) {
             return refuse("a raw data file and a backing file exclude each other");
         }
-        if self.backing.is_some() && self.preallocation != Preallocation::Off {
-            return refuse("preallocation and a backing file exclude each other");
+        if self.backing.is_some() && self.preallocation != Preallocation::Off && !self.extended_l2 {
+            return refuse("preallocation over a backing file needs extended L2 entries");
         }
         if self.compat == Compat::V1_1 {
             return Ok(());

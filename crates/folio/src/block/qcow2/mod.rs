@@ -49,8 +49,10 @@ pub(crate) use check::check;
 pub use check::{Finding, ImageCheck, Repair};
 pub use disk::Qcow2Device;
 pub(crate) use disk::{Appender, PackedCluster};
+pub use layout::bitmaps::DirtyBitmap;
+pub(crate) use layout::bitmaps::list as list_bitmaps;
 pub use offline::Snapshot;
 pub(crate) use offline::{
-    apply_snapshot, backing_of, backing_path, create, create_in, create_snapshot, delete_snapshot,
-    disk_bytes, inspect, list_snapshots, open_backing, rename_backing, resize,
+    OldDataFile, apply_snapshot, backing_of, backing_path, create, create_in, create_snapshot,
+    delete_snapshot, disk_bytes, inspect, list_snapshots, open_backing, rename_backing, resize,
 };

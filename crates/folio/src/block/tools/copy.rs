@@ -1,18 +1,22 @@
 //! Copies one device to another on all cores: holes stay holes, and zeros become holes.
 //!
 //! ```text
-//!   cursor (lock)   the next piece in the source's order: data, or a hole
+//!   cursor (lock)   the next piece in the source's order: data, a hole, or the backing file's
 //!     v
-//!   each thread     read the piece -> (one at a time) find runs of zeros in it, write the rest
+//!   each thread     read the piece -> (in turn) find runs of zeros in it, write the rest
 //! ```
+//!
+//! The pieces are written in the source's order, so the target's bytes are the same for any number
+//! of threads, and its clusters are contiguous.
 //!
 //! Every thread reads and writes in turn, so that reading, decompressing and writing overlap. Each
 //! thread has one buffer of [`PIECE_BYTES`], and there is no other memory.
 
+use super::backed::{self, TargetBacking};
 use super::zeros;
 use crate::base::{Errno, Error, Result};
 use crate::block::{Allocation, Device};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Size of a piece of data in bytes: large enough for few calls, small enough for a processor's
@@ -34,6 +38,9 @@ pub struct CopyOptions<'a> {
     pub zero_run_bytes: u64,
     /// The target reads as zeros already, so zeros need no writes.
     pub is_target_zero: bool,
+    /// The backing file of a new target: content that it has already is not copied. The target is
+    /// not read, and `is_target_zero` is ignored.
+    pub backing: Option<TargetBacking<'a>>,
     /// Called before each piece; if it returns true, the copy fails with EINTR.
     pub is_canceled: &'a (dyn Fn() -> bool + Sync),
     /// Called after each piece, from any thread, with its size in bytes.
@@ -46,6 +53,7 @@ impl Default for CopyOptions<'_> {
             threads: 0,
             zero_run_bytes: 4096,
             is_target_zero: true,
+            backing: None,
             is_canceled: &|| false,
             progress: &|_| {},
         }
@@ -77,29 +85,111 @@ pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>)
         );
         return Err(Error::new(Errno::NOSPC, why));
     }
-    let cursor = SourceCursor::new(source, options.zero_run_bytes == 0);
-    // The host lets one writer into a file at a time, and waiting writers spin. With this lock the
-    // other threads read meanwhile.
-    let writing = Mutex::new(());
+    let copy = OrderedCopy {
+        source,
+        target,
+        options,
+        cursor: SourceCursor::new(source, options),
+        order: WriteOrder::default(),
+    };
     on_threads(thread_count(options.threads), |stop| {
+        let copied = copy.copy_pieces(stop);
+        if copied.is_err() {
+            // Wakes the threads that wait for a piece which will not come.
+            stop.store(true, Ordering::Relaxed);
+            copy.order.wake();
+        }
+        copied
+    })
+}
+
+/// The state that all threads share.
+struct OrderedCopy<'a> {
+    source: &'a dyn Device,
+    target: &'a dyn Device,
+    options: &'a CopyOptions<'a>,
+    cursor: SourceCursor<'a>,
+    order: WriteOrder,
+}
+
+impl OrderedCopy<'_> {
+    /// The loop of one thread.
+    fn copy_pieces(&self, stop: &AtomicBool) -> Result<()> {
         let mut buf = vec![0; PIECE_BYTES as usize];
         while !stop.load(Ordering::Relaxed) {
-            if (options.is_canceled)() {
+            if (self.options.is_canceled)() {
                 return Err(Error::new(Errno::INTR, "canceled"));
             }
-            let Some(piece) = cursor.next()? else { break };
-            if piece.is_data {
-                let buf = &mut buf[..piece.len_bytes as usize];
-                source.read_at(buf, piece.offset)?;
-                let _writing = writing.lock();
-                write_piece(target, buf, piece.offset, options)?;
-            } else if !options.is_target_zero {
-                target.write_zeroes(piece.offset, piece.len_bytes)?;
+            let Some(piece) = self.cursor.next()? else {
+                break;
+            };
+            let buf = &mut buf[..piece.len_bytes.min(PIECE_BYTES) as usize];
+            if piece.kind == PieceKind::Data {
+                self.source.read_at(buf, piece.offset)?;
             }
-            (options.progress)(piece.len_bytes);
+            let Some(turn) = self.order.wait(piece.number, stop) else {
+                break;
+            };
+            self.write(&piece, buf)?;
+            self.order.end(turn);
+            (self.options.progress)(piece.len_bytes);
         }
         Ok(())
-    })
+    }
+
+    fn write(&self, piece: &SourcePiece, buf: &[u8]) -> Result<()> {
+        let (target, options) = (self.target, self.options);
+        match (piece.kind, &options.backing) {
+            (PieceKind::Inherited, _) => Ok(()),
+            (PieceKind::Data, Some(backing)) => {
+                backed::write(target, buf, piece.offset, backing, options.zero_run_bytes)
+            }
+            (PieceKind::Data, None) => write_piece(target, buf, piece.offset, options),
+            (PieceKind::Hole, Some(backing)) => {
+                backed::hide(target, piece.offset, piece.len_bytes, backing)
+            }
+            (PieceKind::Hole, None) if options.is_target_zero => Ok(()),
+            (PieceKind::Hole, None) => target.write_zeroes(piece.offset, piece.len_bytes),
+        }
+    }
+}
+
+/// Lets the threads write their pieces one at a time, in order.
+///
+/// The host lets one writer into a file at a time, and waiting writers spin. Here the other threads
+/// sleep or read meanwhile. The thread with the next piece never waits for another one.
+#[derive(Default)]
+struct WriteOrder {
+    /// Number of the next piece.
+    next: Mutex<u64>,
+    advanced: Condvar,
+}
+
+impl WriteOrder {
+    /// Waits until all pieces before `number` are written; none if the copy ends early.
+    fn wait(&self, number: u64, stop: &AtomicBool) -> Option<MutexGuard<'_, u64>> {
+        let mut next = self.next.lock();
+        while *next != number {
+            if stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            self.advanced.wait(&mut next);
+        }
+        Some(next)
+    }
+
+    /// Ends a turn.
+    fn end(&self, mut turn: MutexGuard<'_, u64>) {
+        *turn += 1;
+        drop(turn);
+        self.advanced.notify_all();
+    }
+
+    /// Wakes all waiting threads, which then see that the copy has ended.
+    fn wake(&self) {
+        let _next = self.next.lock();
+        self.advanced.notify_all();
+    }
 }
 
 /// Runs `work` on several threads. The first error stops all threads and is the result.
@@ -124,41 +214,58 @@ pub(super) fn on_threads(
     failure.into_inner().map_or(Ok(()), Err)
 }
 
+/// The content of a piece.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum PieceKind {
+    /// Bytes to read.
+    Data,
+    /// Zeros.
+    #[default]
+    Hole,
+    /// The content of the target's backing file.
+    Inherited,
+}
+
 /// A part of the source.
-pub(super) struct SourcePiece {
-    pub(super) offset: u64,
-    pub(super) len_bytes: u64,
-    /// False: the piece reads as zeros.
-    pub(super) is_data: bool,
+struct SourcePiece {
+    /// Its place in the order of all pieces.
+    number: u64,
+    offset: u64,
+    len_bytes: u64,
+    kind: PieceKind,
 }
 
 /// Hands out the pieces of the source in order.
-pub(super) struct SourceCursor<'a> {
+struct SourceCursor<'a> {
     source: &'a dyn Device,
-    /// Everything counts as data.
+    /// Holes count as data.
     is_all_data: bool,
+    /// The depth of the target's backing file in the source's chain.
+    inherited_depth: Option<u32>,
     position: Mutex<CursorPosition>,
 }
 
 #[derive(Default)]
 struct CursorPosition {
+    number: u64,
     next: u64,
-    /// Up to this offset the source is all data, or all hole.
+    /// Up to this offset the source has one kind.
     end: u64,
-    is_data: bool,
+    kind: PieceKind,
 }
 
 impl<'a> SourceCursor<'a> {
-    pub(super) fn new(source: &'a dyn Device, is_all_data: bool) -> Self {
+    fn new(source: &'a dyn Device, options: &CopyOptions<'_>) -> Self {
         Self {
             source,
-            is_all_data,
+            is_all_data: options.zero_run_bytes == 0,
+            inherited_depth: options.backing.as_ref().and_then(|backing| backing.depth),
             position: Mutex::default(),
         }
     }
 
     /// Returns the next piece; none at the end. Data ends at multiples of [`PIECE_BYTES`].
-    pub(super) fn next(&self) -> Result<Option<SourcePiece>> {
+    fn next(&self) -> Result<Option<SourcePiece>> {
         let len_bytes = self.source.len_bytes();
         let mut position = self.position.lock();
         let offset = position.next;
@@ -166,26 +273,47 @@ impl<'a> SourceCursor<'a> {
             return Ok(None);
         }
         if offset >= position.end {
-            let (kind, count) = if self.is_all_data {
-                (Allocation::Data, len_bytes)
-            } else {
-                self.source.allocation(offset, len_bytes - offset)?
-            };
+            let (kind, count) = self.kind_at(offset, len_bytes - offset)?;
             // A count of zero would loop forever.
             position.end = offset + count.clamp(1, len_bytes - offset);
-            position.is_data = kind == Allocation::Data;
+            position.kind = kind;
         }
-        let end = if position.is_data {
+        let end = if position.kind == PieceKind::Data {
             (offset / PIECE_BYTES + 1) * PIECE_BYTES
         } else {
             offset + HOLE_BYTES
         };
         position.next = end.min(position.end);
+        let number = position.number;
+        position.number += 1;
         Ok(Some(SourcePiece {
+            number,
             offset,
             len_bytes: position.next - offset,
-            is_data: position.is_data,
+            kind: position.kind,
         }))
+    }
+
+    fn kind_at(&self, offset: u64, len_bytes: u64) -> Result<(PieceKind, u64)> {
+        let (is_inherited, kind, count) = match self.inherited_depth {
+            Some(depth) => {
+                let (entry, count) = self.source.map_entry(offset, len_bytes)?;
+                (entry.depth >= depth, entry.kind, count)
+            }
+            None if self.is_all_data => (false, Allocation::Data, len_bytes),
+            None => {
+                let (kind, count) = self.source.allocation(offset, len_bytes)?;
+                (false, kind, count)
+            }
+        };
+        let kind = if is_inherited {
+            PieceKind::Inherited
+        } else if self.is_all_data || kind == Allocation::Data {
+            PieceKind::Data
+        } else {
+            PieceKind::Hole
+        };
+        Ok((kind, count))
     }
 }
 

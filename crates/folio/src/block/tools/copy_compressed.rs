@@ -12,6 +12,7 @@
 //! The same source gives the same image for any number of threads. The number of batches, and so
 //! the memory, is limited.
 
+use super::backed::TargetBacking;
 use super::copy::{CopyOptions, on_threads, thread_count};
 use super::zeros;
 use crate::base::{Errno, Error, Result};
@@ -82,6 +83,8 @@ struct Batch {
     len_bytes: u64,
     /// As read, padded with zeros to whole clusters.
     input: Vec<u8>,
+    /// The content of the target's backing file, if it has one.
+    below: Vec<u8>,
     packed: Vec<u8>,
     items: Vec<PackedItem>,
 }
@@ -139,6 +142,11 @@ impl CompressedCopy<'_> {
             );
             self.source
                 .read_at(&mut batch.input[..batch.len_bytes as usize], batch.offset)?;
+            if let Some(backing) = &self.options.backing {
+                batch.below.clear();
+                batch.below.resize(batch.input.len(), 0);
+                backing.read(&mut batch.below[..batch.len_bytes as usize], batch.offset)?;
+            }
             batch.pack(self.cluster_bytes as usize, self.options, |cluster, out| {
                 packer.pack(cluster, out)
             });
@@ -157,7 +165,7 @@ impl CompressedCopy<'_> {
             }
             self.progressed.wait(&mut queue);
         }
-        if self.options.zero_run_bytes > 0 && self.options.is_target_zero {
+        if self.options.backing.is_some() || self.is_hole_skipped() {
             self.skip_hole(&mut queue)?;
         }
         let offset = queue.offset;
@@ -173,20 +181,41 @@ impl CompressedCopy<'_> {
         Ok(Some((number, batch)))
     }
 
-    /// Skips to the first cluster that is not all hole.
+    fn is_hole_skipped(&self) -> bool {
+        self.options.zero_run_bytes > 0 && self.options.is_target_zero
+    }
+
+    /// Returns whether the target need not store the bytes at `offset`, and for how many that
+    /// holds.
+    fn is_skipped(&self, offset: u64, len_bytes: u64) -> Result<(bool, u64)> {
+        match &self.options.backing {
+            None => {
+                let (kind, count) = self.source.allocation(offset, len_bytes)?;
+                Ok((kind != Allocation::Data, count))
+            }
+            Some(TargetBacking {
+                depth: Some(depth), ..
+            }) => {
+                let (entry, count) = self.source.map_entry(offset, len_bytes)?;
+                Ok((entry.depth >= *depth, count))
+            }
+            // The batch compares the contents.
+            Some(_) => Ok((false, len_bytes)),
+        }
+    }
+
+    /// Skips to the first cluster that the target must store.
     fn skip_hole(&self, queue: &mut BatchQueue) -> Result<()> {
         let len_bytes = self.source.len_bytes();
         while queue.offset < len_bytes {
-            let (kind, count) = self
-                .source
-                .allocation(queue.offset, len_bytes - queue.offset)?;
+            let (is_skipped, count) = self.is_skipped(queue.offset, len_bytes - queue.offset)?;
             let end = queue.offset.saturating_add(count).min(len_bytes);
             let whole = if end == len_bytes {
                 end
             } else {
                 end / self.cluster_bytes * self.cluster_bytes
             };
-            if kind == Allocation::Data || whole <= queue.offset {
+            if !is_skipped || whole <= queue.offset {
                 break;
             }
             (self.options.progress)(whole - queue.offset);
@@ -263,8 +292,15 @@ impl Batch {
         let mut used = 0;
         for (index, cluster) in self.input.chunks_exact(cluster_bytes).enumerate() {
             let range = index * cluster_bytes..(index + 1) * cluster_bytes;
+            if self
+                .below
+                .get(range.clone())
+                .is_some_and(|below| below == cluster)
+            {
+                continue;
+            }
             if options.zero_run_bytes > 0 && zeros::is_zero(cluster) {
-                if !options.is_target_zero {
+                if options.backing.is_some() || !options.is_target_zero {
                     self.items.push(PackedItem::Zeros(range));
                 }
                 continue;

@@ -4,7 +4,7 @@ use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{CreateOptions, ImageFormat, Preallocation};
 #[cfg(feature = "qcow2")]
-use crate::block::qcow2::{self, Qcow2Device};
+use crate::block::qcow2::{self, OldDataFile, Qcow2Device};
 use crate::block::{Device, RawDevice};
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub fn create_with(
             create_raw(path, len_bytes, options.preallocation)
         }
         #[cfg(feature = "qcow2")]
-        ImageFormat::Qcow2 => qcow2::create(path, len_bytes, options),
+        ImageFormat::Qcow2 => qcow2::create(path, len_bytes, options, OldDataFile::Refuse),
         #[cfg(not(feature = "qcow2"))]
         ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
     }
@@ -91,7 +91,9 @@ pub(super) fn create_in(
             fill_raw(&file, len_bytes, options.preallocation)
         }
         #[cfg(feature = "qcow2")]
-        ImageFormat::Qcow2 => qcow2::create_in(file, path, len_bytes, options),
+        ImageFormat::Qcow2 => {
+            qcow2::create_in(file, path, len_bytes, options, OldDataFile::Replace)
+        }
         #[cfg(not(feature = "qcow2"))]
         ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
     }

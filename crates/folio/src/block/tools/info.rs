@@ -4,7 +4,7 @@ use crate::base::{Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{ImageFormat, OpenOptions, Qcow2Info, detect};
 #[cfg(feature = "qcow2")]
-use crate::block::qcow2;
+use crate::block::qcow2::{self, DirtyBitmap, Snapshot};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,12 @@ pub struct ImageInfo {
     pub qcow2: Option<Qcow2Info>,
     /// Path of its backing file, which may not exist.
     pub backing_path: Option<PathBuf>,
+    /// Its internal snapshots.
+    #[cfg(feature = "qcow2")]
+    pub snapshots: Vec<Snapshot>,
+    /// Its persistent dirty bitmaps.
+    #[cfg(feature = "qcow2")]
+    pub bitmaps: Vec<DirtyBitmap>,
 }
 
 /// Reads the facts of the image at `path`. Backing files are named, not opened.
@@ -52,6 +58,10 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
             allocated_bytes,
             qcow2: None,
             backing_path: None,
+            #[cfg(feature = "qcow2")]
+            snapshots: Vec::new(),
+            #[cfg(feature = "qcow2")]
+            bitmaps: Vec::new(),
         });
     }
     #[cfg(not(feature = "qcow2"))]
@@ -74,5 +84,7 @@ fn qcow2_info(path: &Path, file: &HostFile, allocated_bytes: u64) -> Result<Imag
         allocated_bytes,
         qcow2: Some(qcow2),
         backing_path,
+        snapshots: qcow2::list_snapshots(file).map_err(at_image)?,
+        bitmaps: qcow2::list_bitmaps(file).map_err(at_image)?,
     })
 }

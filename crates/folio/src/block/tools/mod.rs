@@ -11,11 +11,13 @@
 //!   info.rs  check.rs  snapshot.rs       offline work on one image file
 //!   copy_compressed.rs  compare.rs       on all cores
 //!           |         |
-//!         copy.rs   zeros.rs
+//!         copy.rs --> backed.rs         what the target's backing file has already
+//!           `---------+--> zeros.rs
 //! ```
 //!
 //! Neighbours: below, the formats. Nothing in `block/` is above.
 
+mod backed;
 #[cfg(feature = "qcow2")]
 mod check;
 mod compare;
@@ -33,6 +35,7 @@ mod resize;
 mod snapshot;
 mod zeros;
 
+pub use backed::TargetBacking;
 #[cfg(feature = "qcow2")]
 pub use check::{check, check_on};
 pub use compare::{CompareOptions, Comparison, Difference, compare};

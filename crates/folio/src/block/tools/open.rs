@@ -7,7 +7,7 @@ use crate::block::{Device, RawDevice};
 #[cfg(feature = "qcow2")]
 use crate::block::{
     image::CreateOptions,
-    qcow2::{self, Qcow2Device},
+    qcow2::{self, OldDataFile, Qcow2Device},
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Qcow2Device {
     /// [`open`].
     pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
         let path = path.as_ref();
-        qcow2::create(path, len_bytes, options)?;
+        qcow2::create(path, len_bytes, options, OldDataFile::Refuse)?;
         Self::open_at(path, &OpenOptions::default())
     }
 

@@ -8,6 +8,7 @@ use crate::base::{Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::features::{CORRUPT, DIRTY};
 use crate::block::qcow2::layout::roots::Roots;
+use crate::block::qcow2::layout::snapshot_table::SnapshotEntry;
 
 /// Checks the image in `file`, which no device has open, and makes the repairs that `repair`
 /// selects. After a repair the image is checked again, so the result holds the errors that remain.
@@ -17,6 +18,42 @@ use crate::block::qcow2::layout::roots::Roots;
 /// EUCLEAN for a corrupt header or snapshot table, EOPNOTSUPP for unknown features, EFBIG for more
 /// clusters than can be counted.
 pub(crate) fn check(
+    file: &dyn ImageFile,
+    repair: Repair,
+    report: &mut dyn FnMut(&Finding),
+) -> Result<ImageCheck> {
+    let mut found = check_tables(file, repair, report)?;
+    found.corruptions += check_entries(&Roots::read(file)?, &mut FindingSink::new(report));
+    Ok(found)
+}
+
+/// Checks the numbers that no table is needed for; returns the number of corruptions, which cannot
+/// be repaired.
+fn check_entries(roots: &Roots, findings: &mut FindingSink<'_>) -> u64 {
+    let mut corruptions = 0;
+    let mut corruption = |what: String| {
+        corruptions += 1;
+        findings.report(Finding::Corruption(what));
+    };
+    let needed = roots.len_bytes.div_ceil(roots.l2_covers_bytes());
+    if needed > roots.l1.entries {
+        let (size, entries) = (roots.len_bytes, roots.l1.entries);
+        corruption(format!(
+            "header: {entries} L1 entries, the size of {size} bytes needs {needed}"
+        ));
+    }
+    // Version 3 requires the state's size in 64 bits and the disk's size.
+    let incomplete = |snapshot: &SnapshotEntry| snapshot.disk_bytes().is_none();
+    for (index, snapshot) in roots.snapshots.iter().enumerate() {
+        if roots.version >= 3 && incomplete(snapshot) {
+            corruption(format!("snapshot table entry {index} is incomplete"));
+        }
+    }
+    corruptions
+}
+
+/// Checks the tables and refcounts, and makes the repairs that `repair` selects.
+fn check_tables(
     file: &dyn ImageFile,
     repair: Repair,
     report: &mut dyn FnMut(&Finding),
@@ -50,7 +87,7 @@ pub(crate) fn check(
 ///
 /// EUCLEAN for errors that cannot be repaired.
 pub(crate) fn repair_stale_refcounts(file: &dyn ImageFile) -> Result<()> {
-    let left = check(file, Repair::All, &mut |_| {})?;
+    let left = check_tables(file, Repair::All, &mut |_| {})?;
     match left.corruptions + left.check_errors {
         0 => Ok(()),
         _ => Err(Error::corrupt(

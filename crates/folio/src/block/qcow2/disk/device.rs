@@ -12,7 +12,7 @@ use crate::block::qcow2::layout::l2_entry::Geometry;
 use crate::block::qcow2::metadata::Metadata;
 use crate::block::{Device, iov};
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A qcow2 image as a disk. Its calls come from any thread.
 ///
@@ -34,6 +34,8 @@ pub struct Qcow2Device {
     pub(super) reserve: SpaceReserve,
     pub(super) dirty_bit: DirtyBit,
     pub(super) autoclear: Autoclear,
+    /// Found by the first map of data.
+    pub(super) is_preallocated: OnceLock<bool>,
 }
 
 impl Qcow2Device {
@@ -50,6 +52,11 @@ impl Qcow2Device {
         self.data_file
             .as_ref()
             .map_or(&*self.file, |data| &*data.file)
+    }
+
+    /// Returns the backing file, if the image has one.
+    pub fn backing(&self) -> Option<&dyn Device> {
+        self.backing.as_deref()
     }
 
     /// Rejects a range of guest bytes that leaves the disk, with EIO.

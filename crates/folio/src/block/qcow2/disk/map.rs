@@ -13,22 +13,23 @@ impl Qcow2Device {
         let _io = self.io.read();
         let (mapping, count) = self.metadata.lock().map(&*self.file, offset, len_bytes)?;
         let in_unit = offset & (self.geometry.unit_bytes() - 1);
-        let here = |kind, is_present, is_compressed, host_offset| MapEntry {
+        let here = |kind, is_present, host_offset: Option<u64>| MapEntry {
             depth: 0,
             is_present,
             kind,
-            is_compressed,
-            host_offset,
+            is_zero: kind != Allocation::Data,
+            is_compressed: matches!(mapping, Mapping::Compressed { .. }),
+            host_offset: host_offset.map(|host| host + in_unit),
         };
         let entry = match (mapping, &self.backing) {
             (Mapping::Data { host, .. }, _) => {
-                here(Allocation::Data, true, false, Some(host + in_unit))
+                let (is_zero, count) = self.is_host_hole(host + in_unit, count)?;
+                let entry = here(Allocation::Data, true, Some(host));
+                return Ok((MapEntry { is_zero, ..entry }, count));
             }
-            (Mapping::Compressed { .. }, _) => here(Allocation::Data, true, true, None),
-            (Mapping::ZeroAllocated { host, .. }, _) => {
-                here(Allocation::Zero, true, false, Some(host + in_unit))
-            }
-            (Mapping::Zero, _) => here(Allocation::Zero, true, false, None),
+            (Mapping::Compressed { .. }, _) => here(Allocation::Data, true, None),
+            (Mapping::ZeroAllocated { host, .. }, _) => here(Allocation::Zero, true, Some(host)),
+            (Mapping::Zero, _) => here(Allocation::Zero, true, None),
             (Mapping::Unallocated | Mapping::Reserved { .. }, Some(backing))
                 if offset < backing.len_bytes() =>
             {
@@ -42,10 +43,39 @@ impl Qcow2Device {
                     count,
                 ));
             }
-            (Mapping::Unallocated | Mapping::Reserved { .. }, _) => {
-                here(Allocation::Hole, false, false, None)
-            }
+            (Mapping::Reserved { host, .. }, _) => here(Allocation::Hole, false, Some(host)),
+            (Mapping::Unallocated, _) => here(Allocation::Hole, false, None),
         };
         Ok((entry, count))
+    }
+
+    /// Whether data at a host offset is a hole of the host's file, and for how many of `len_bytes`
+    /// bytes that holds. Only a preallocated image asks the host: in others no cluster is a hole.
+    fn is_host_hole(&self, host: u64, len_bytes: u64) -> Result<(bool, u64)> {
+        if !self.is_preallocated() {
+            return Ok((false, len_bytes));
+        }
+        let (kind, count) = self.data().allocation(host, len_bytes)?;
+        Ok((kind != Allocation::Data, count.clamp(1, len_bytes)))
+    }
+
+    /// Whether the file has fewer bytes on the host's disk than its clusters in use: a tenth less,
+    /// and two clusters. QEMU: `qcow2_detect_metadata_preallocation`.
+    fn is_preallocated(&self) -> bool {
+        let detect = || -> Result<bool> {
+            let Some(allocated) = self.file.allocated_bytes()? else {
+                return Ok(false);
+            };
+            let cluster = self.geometry.cluster_bytes();
+            let stored = allocated / cluster;
+            let limit = (stored * 10 / 9).max(stored + 2);
+            let end = self.file.len_bytes()?.div_ceil(cluster);
+            let refcounts = &mut self.metadata.lock().refcounts;
+            Ok(refcounts.count_used(&*self.file, end, limit)? >= limit)
+        };
+        // Without refcounts the map is still right: data is then not known to be zero.
+        *self
+            .is_preallocated
+            .get_or_init(|| detect().unwrap_or(false))
     }
 }

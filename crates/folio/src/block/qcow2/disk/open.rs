@@ -16,7 +16,7 @@ use crate::block::qcow2::layout::header::Header;
 use crate::block::qcow2::metadata::Metadata;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 impl Qcow2Device {
     /// Opens the image stored on a device.
@@ -141,6 +141,7 @@ impl Qcow2Device {
             reserve: SpaceReserve::new(file.len_bytes()?),
             dirty_bit: DirtyBit::new(header),
             autoclear: Autoclear::new(header),
+            is_preallocated: OnceLock::new(),
             file,
         })
     }

@@ -3,34 +3,59 @@
 
 use super::device::Qcow2Device;
 use super::lazy::RefcountWrites;
-use crate::base::{Errno, Error, Result};
-use crate::block::image::Preallocation;
-use crate::block::qcow2::metadata::WritePlan;
+use crate::base::{Error, Result};
+use crate::block::image::{CreateOptions, Preallocation};
+use crate::block::qcow2::metadata::{NewClusters, WritePlan};
+
+/// The L2 entries of preallocated clusters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NewEntries {
+    /// The clusters store zeros.
+    Data,
+    /// The clusters are reserved: their subclusters read as the backing file does.
+    Reserved,
+}
 
 impl Qcow2Device {
-    /// Allocates every cluster from guest offset `start` on, where nothing was ever written, and
+    /// Preallocates a new image, which was opened without its backing file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Qcow2Device::preallocate`].
+    pub(in crate::block::qcow2) fn preallocate_new(&self, options: &CreateOptions) -> Result<()> {
+        // Clusters that store zeros would hide the backing file. A raw data file has none.
+        let entries = match options.backing {
+            Some(_) => NewEntries::Reserved,
+            None => NewEntries::Data,
+        };
+        self.preallocate_from(options.preallocation, 0, entries)
+    }
+
+    /// Allocates every cluster from guest offset `start` on, where the image reads as zeros, and
     /// the host's space for it.
     ///
     /// # Errors
     ///
-    /// EINVAL for an image with a backing file, which the allocated clusters would hide; EOPNOTSUPP
-    /// for `Falloc` where the host cannot reserve space.
+    /// EOPNOTSUPP for `Falloc` where the host cannot reserve space.
     pub(in crate::block::qcow2) fn preallocate(
         &self,
         how: Preallocation,
         start: u64,
     ) -> Result<()> {
-        if how == Preallocation::Off {
-            return Ok(());
-        }
-        if self.backing.is_some() {
-            let why = "preallocation and a backing file exclude each other";
-            return Err(self.at_image(Error::new(Errno::INVAL, why)));
-        }
+        self.preallocate_from(how, start, NewEntries::Data)
+    }
+
+    fn preallocate_from(&self, how: Preallocation, start: u64, entries: NewEntries) -> Result<()> {
+        let how = match how {
+            // Other programs write to a raw data file, and QEMU reads what the tables name.
+            Preallocation::Off if self.geometry.is_raw => Preallocation::Metadata,
+            Preallocation::Off => return Ok(()),
+            how => how,
+        };
         let mut at = start;
         while at < self.geometry.len_bytes {
             at += self
-                .preallocate_piece(how, at)
+                .preallocate_piece(how, at, entries)
                 .map_err(|error| self.at_image(error))?;
         }
         let end = self.metadata.lock().refcounts.host_end;
@@ -39,34 +64,28 @@ impl Qcow2Device {
             .map_err(|error| self.at_image(error))
     }
 
-    fn preallocate_piece(&self, how: Preallocation, offset: u64) -> Result<u64> {
+    fn preallocate_piece(
+        &self,
+        how: Preallocation,
+        offset: u64,
+        entries: NewEntries,
+    ) -> Result<u64> {
         self.make_room()?;
         let _io = self.io.read();
         let mut metadata = self.metadata.lock();
         let left = self.geometry.len_bytes - offset;
-        let new = match metadata.plan_write(&*self.file, offset, left)? {
+        let mut new = match metadata.plan_write(&*self.file, offset, left)? {
             WritePlan::New(new) => new,
-            // No other thread writes to the image yet, and its clusters are unallocated.
-            WritePlan::InPlace { .. } | WritePlan::Wait => {
-                return Err(Error::corrupt("a new image has allocated clusters"));
-            }
+            // Written as zeros by `zero_grown_part`.
+            WritePlan::InPlace { len_bytes, .. } => return Ok(len_bytes),
+            // No other thread writes to the image yet.
+            WritePlan::Wait => return Err(Error::corrupt("a new image has writes in flight")),
         };
-        let (host, count) = (
-            new.clusters.host,
-            new.clusters.count << self.geometry.cluster_bits,
-        );
-        let taken = match how {
-            Preallocation::Off | Preallocation::Metadata => Ok(()),
-            Preallocation::Falloc => self.data().reserve(host, count).and_then(|is_reserved| {
-                if is_reserved {
-                    Ok(())
-                } else {
-                    Err(Error::unsupported("the host cannot reserve space here"))
-                }
-            }),
-            Preallocation::Full => self.data().fill_with_zeros(host, count),
-        };
-        match taken {
+        let count = new.clusters.count << self.geometry.cluster_bits;
+        if entries == NewEntries::Reserved {
+            new.range = offset..offset;
+        }
+        match self.take_space(how, &new, left) {
             Ok(()) => metadata.finish(&*self.file, &new)?,
             Err(error) => {
                 metadata.abandon(&*self.file, &new)?;
@@ -74,5 +93,26 @@ impl Qcow2Device {
             }
         }
         Ok(count.min(left))
+    }
+
+    /// Takes the host's space for new clusters, which then hold zeros.
+    fn take_space(&self, how: Preallocation, new: &NewClusters, left: u64) -> Result<()> {
+        let host = new.clusters.host;
+        let mut count = new.clusters.count << self.geometry.cluster_bits;
+        if self.data_file.is_some() {
+            // The data file ends where the disk does.
+            count = count.min(left);
+        }
+        if how == Preallocation::Full {
+            return self.data().fill_with_zeros(host, count);
+        }
+        if !new.clusters.is_fresh {
+            // They were used before.
+            self.data().write_zeroes(host, count)?;
+        }
+        if how == Preallocation::Falloc && !self.data().reserve(host, count)? {
+            return Err(Error::unsupported("the host cannot reserve space here"));
+        }
+        Ok(())
     }
 }

@@ -17,6 +17,21 @@ const COUNT_MAX: u32 = 65535;
 const DIRECTORY_BYTES_MAX: u64 = 65535 * 1024;
 /// The bitmap may lack changes.
 const IN_USE: u32 = 1 << 0;
+/// The bitmap records the changes of the disk.
+const AUTO: u32 = 1 << 1;
+
+/// A persistent dirty bitmap: the blocks that changed since a point in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirtyBitmap {
+    /// Its name, unique in the image.
+    pub name: String,
+    /// Size in bytes of the disk's block that one bit describes.
+    pub granularity_bytes: u64,
+    /// The bitmap was not stored after its last change, so it may lack changes.
+    pub is_in_use: bool,
+    /// It records all changes of the disk.
+    pub is_auto: bool,
+}
 
 /// The fixed part of an entry; extra data, the name and padding to a multiple of eight follow.
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -45,23 +60,55 @@ pub(crate) fn mark_in_use(file: &dyn ImageFile) -> Result<()> {
         return Ok(());
     };
     let in_directory = |error: Error| error.at(format!("bitmap directory at {:#x}", directory.at));
-    let marks = unmarked(file, &roots, directory, count).map_err(in_directory)?;
-    if marks.is_empty() {
+    let mut entries = read(file, &roots, directory, count).map_err(in_directory)?;
+    entries.retain(|entry| entry.flags & IN_USE == 0);
+    if entries.is_empty() {
         return Ok(());
     }
-    for (at, flags) in marks {
-        file.write(&[IoSlice::new(&(flags | IN_USE).to_be_bytes())], at)?;
+    for entry in entries {
+        let flags = entry.flags | IN_USE;
+        file.write(&[IoSlice::new(&flags.to_be_bytes())], entry.flags_at)?;
     }
     file.sync_data()
 }
 
-/// Returns the offset and value of the flags of each bitmap that is not marked in-use.
-fn unmarked(
+/// Lists the bitmaps of the image in `file`.
+///
+/// # Errors
+///
+/// EUCLEAN for a corrupt bitmap directory.
+pub(crate) fn list(file: &dyn ImageFile) -> Result<Vec<DirtyBitmap>> {
+    let roots = Roots::read(file)?;
+    let Some((directory, count)) = roots.bitmaps else {
+        return Ok(Vec::new());
+    };
+    let entries = read(file, &roots, directory, count)
+        .map_err(|error| error.at(format!("bitmap directory at {:#x}", directory.at)))?;
+    let bitmap = |entry: BitmapEntry| DirtyBitmap {
+        name: String::from_utf8_lossy(&entry.name).into_owned(),
+        granularity_bytes: 1u64.checked_shl(entry.granularity_bits.into()).unwrap_or(0),
+        is_in_use: entry.flags & IN_USE != 0,
+        is_auto: entry.flags & AUTO != 0,
+    };
+    Ok(entries.into_iter().map(bitmap).collect())
+}
+
+/// An entry of the bitmap directory.
+struct BitmapEntry {
+    /// Offset of the flags in the file.
+    flags_at: u64,
+    flags: u32,
+    granularity_bits: u8,
+    name: Vec<u8>,
+}
+
+/// Reads the bitmap directory.
+fn read(
     file: &dyn ImageFile,
     roots: &Roots,
     directory: Region,
     count: u32,
-) -> Result<Vec<(u64, u32)>> {
+) -> Result<Vec<BitmapEntry>> {
     let Region {
         at: start,
         len_bytes,
@@ -79,7 +126,7 @@ fn unmarked(
             "not at a cluster's start, or beyond the end of the file",
         ));
     };
-    let mut marks = Vec::new();
+    let mut entries = Vec::new();
     let mut at = start;
     for index in 0..count {
         let mut entry = RawEntry::new_zeroed();
@@ -92,10 +139,16 @@ fn unmarked(
         if bytes.next_multiple_of(8) > end - at {
             return Err(Error::corrupt(format!("bitmap {index} has {bytes} bytes")));
         }
-        if entry.flags.get() & IN_USE == 0 {
-            marks.push((at + FLAGS_AT, entry.flags.get()));
-        }
+        let mut name = vec![0; entry.name_bytes.get().into()];
+        let name_at = at + ENTRY_BYTES + u64::from(entry.extra_bytes.get());
+        file.read(&mut [IoSliceMut::new(&mut name)], name_at)?;
+        entries.push(BitmapEntry {
+            flags_at: at + FLAGS_AT,
+            flags: entry.flags.get(),
+            granularity_bits: entry.granularity_bits,
+            name,
+        });
         at += bytes.next_multiple_of(8);
     }
-    Ok(marks)
+    Ok(entries)
 }

@@ -190,7 +190,8 @@ fn l2_covers_bits(cluster_bits: u32, incompatible: u64) -> u32 {
 fn compression(raw: &RawHeader) -> Result<Compression> {
     let has_type = raw.incompatible.get() & COMPRESSION_TYPE != 0;
     match (has_type, raw.compression_type) {
-        (_, 0) => Ok(Compression::Zlib),
+        (false, 0) => Ok(Compression::Zlib),
+        (true, 0) => bad("the compression type bit with type zlib".to_owned()),
         (true, 1) => Ok(Compression::Zstd),
         (true, other) => Err(Error::unsupported(format!("compression type {other}"))),
         (false, _) => bad("a compression type without its feature bit".to_owned()),

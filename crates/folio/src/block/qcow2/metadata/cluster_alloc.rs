@@ -512,7 +512,12 @@ impl Metadata {
             let cluster = new.first + index;
             let old = table.entry(geometry, l2_index + index as usize);
             let host = new.clusters.host + (index << geometry.cluster_bits);
-            let units = geometry.units_in(cluster, &new.range);
+            // An empty range reserves the clusters alone.
+            let units = if new.range.is_empty() {
+                0
+            } else {
+                geometry.units_in(cluster, &new.range)
+            };
             let entry = old.with_data(geometry, host, units, new.is_reused);
             table.set_entry(geometry, l2_index + index as usize, entry);
             if !new.is_reused {

@@ -164,6 +164,32 @@ impl Refcounts {
         Ok(get(table.bytes(), order, index) == u64::MAX >> (64 - (1u32 << order)))
     }
 
+    /// Counts the clusters below `end` that are in use, up to `count_max`.
+    pub(crate) fn count_used(
+        &mut self,
+        file: &dyn ImageFile,
+        end: u64,
+        count_max: u64,
+    ) -> Result<u64> {
+        let (order, bits, entries) = (self.order, self.block_bits(), self.block_entries());
+        let mut used = 0;
+        for index in 0..self.table.len() {
+            let first = (index as u64) << bits;
+            if first >= end || used >= count_max {
+                break;
+            }
+            if self.table[index] == 0 {
+                continue;
+            }
+            let bytes = self.block(file, index as u64)?.bytes();
+            let in_use =
+                (0..entries.min(end - first)).filter(|entry| get(bytes, order, *entry) != 0);
+            used += in_use.count() as u64;
+            self.blocks.shrink();
+        }
+        Ok(used)
+    }
+
     /// Drops one reference of each of `count` clusters, and appends those without any to `unused`.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::block::qcow2::layout::raw_header::{
     L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, RawHeader,
 };
 use std::io::IoSlice;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -40,7 +40,7 @@ impl Layout {
         if l1_entries * 8 > L1_BYTES_MAX {
             return Err(too_large());
         }
-        let l1_clusters = (l1_entries * 8).div_ceil(cluster).max(1);
+        let l1_clusters = (l1_entries * 8).div_ceil(cluster);
         // One cluster of refcount table at least; it grows when the file does.
         let per_block = (cluster * 8) >> refcount_order;
         let (mut table_clusters, mut blocks) = (1, 1);
@@ -61,6 +61,7 @@ impl Layout {
         })
     }
 
+    /// Returns the end of the refcount structures, where the L1 table starts.
     fn l1_offset(&self) -> u64 {
         (1 + self.table_clusters + self.blocks) << self.bits
     }
@@ -99,16 +100,30 @@ impl Layout {
     }
 }
 
+/// What happens to an external data file that exists already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OldDataFile {
+    /// The creation fails with EEXIST.
+    Refuse,
+    /// It is emptied, once the new image is written.
+    Replace,
+}
+
 /// Creates an empty image at `path`, and its external data file if it has one. If the creation
-/// fails, the files are removed.
+/// fails, the files that it created are removed.
 ///
 /// # Errors
 ///
 /// EEXIST if a file exists, EINVAL for options that contradict each other, EFBIG for a size that
 /// clusters of this size cannot map, else the host's errors.
-pub(crate) fn create(path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
+pub(crate) fn create(
+    path: &Path,
+    len_bytes: u64,
+    options: &CreateOptions,
+    old_data: OldDataFile,
+) -> Result<()> {
     check(path, len_bytes, options)?;
-    let created = create_in(HostFile::create(path)?, path, len_bytes, options);
+    let created = create_in(HostFile::create(path)?, path, len_bytes, options, old_data);
     if created.is_err() {
         // This call created the file, so its removal loses nothing.
         let _ = std::fs::remove_file(path);
@@ -126,9 +141,10 @@ pub(crate) fn create_in(
     path: &Path,
     len_bytes: u64,
     options: &CreateOptions,
+    old_data: OldDataFile,
 ) -> Result<()> {
     check(path, len_bytes, options)?;
-    fill(file, path, len_bytes, options).map_err(|error| match error.kind() {
+    fill(file, path, len_bytes, options, old_data).map_err(|error| match error.kind() {
         ErrorKind::Io => error,
         _ => error.at(path.display().to_string()),
     })
@@ -144,28 +160,77 @@ fn check(path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
         .map_err(|error| error.at(path.display().to_string()))
 }
 
-fn fill(file: HostFile, path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
-    let mut data_file = None;
-    if let Some(name) = &options.data_file {
+fn fill(
+    file: HostFile,
+    path: &Path,
+    len_bytes: u64,
+    options: &CreateOptions,
+    old_data: OldDataFile,
+) -> Result<()> {
+    let data_file = options.data_file.as_ref().map(|name| {
         let path = path.parent().unwrap_or(Path::new("")).join(&name.name);
-        HostFile::create(&path)?.set_len(len_bytes)?;
-        data_file = Some(path);
-    }
-    let written = write(&file, len_bytes, options).and_then(|()| match options.preallocation {
-        Preallocation::Off => Ok(()),
-        // A new image stores no data yet, so its writes need not be durable.
-        how => Qcow2Device::open(
-            Box::new(file.unsynced()),
-            path,
-            &mut Chain::without_backing(BackingPolicy::default()),
-        )?
-        .preallocate(how, 0),
+        NewDataFile::open(path, old_data)
     });
-    if let (Err(_), Some(path)) = (&written, data_file) {
+    let data_file = data_file.transpose()?;
+    let mut written = write(&file, len_bytes, options);
+    let mut created = None;
+    if let Some(data_file) = data_file {
+        created = data_file.created;
+        // Only now: until the image is written, a failure leaves an old data file as it was.
+        written = written.and_then(|()| empty(&data_file.file, len_bytes));
+        // This closes the data file, which preallocation opens and locks.
+    }
+    let is_raw = options.data_file.as_ref().is_some_and(|file| file.is_raw);
+    if options.preallocation != Preallocation::Off || is_raw {
+        written = written.and_then(|()| {
+            // A new image stores no data yet, so its writes need not be durable. Clusters under a
+            // backing file stay unallocated, so that file is not needed.
+            Qcow2Device::open_alone(
+                Box::new(file.unsynced()),
+                path,
+                &mut Chain::without_backing(BackingPolicy::default()),
+            )?
+            .preallocate_new(options)
+        });
+    }
+    if let (Err(_), Some(path)) = (&written, created) {
         // Created above, and still empty.
         let _ = std::fs::remove_file(path);
     }
     written
+}
+
+/// The external data file of a new image.
+struct NewDataFile {
+    file: HostFile,
+    /// Its path, if it did not exist.
+    created: Option<PathBuf>,
+}
+
+impl NewDataFile {
+    /// Creates the file, or opens and locks an old one, whose content does not change yet.
+    fn open(path: PathBuf, old: OldDataFile) -> Result<Self> {
+        let is_replaced = old == OldDataFile::Replace
+            && std::fs::metadata(&path).is_ok_and(|found| found.is_file());
+        if is_replaced {
+            let file = HostFile::open(&path, false).map_err(|error| error.at("data file"))?;
+            return Ok(Self {
+                file,
+                created: None,
+            });
+        }
+        let file = HostFile::create(&path).map_err(|error| error.at("data file"))?;
+        Ok(Self {
+            file,
+            created: Some(path),
+        })
+    }
+}
+
+/// Makes a file a hole of `len_bytes` bytes.
+fn empty(file: &HostFile, len_bytes: u64) -> Result<()> {
+    file.set_len(0)?;
+    file.set_len(len_bytes)
 }
 
 /// Writes an empty image over the content of a file: header, refcount table, refcount blocks, L1
@@ -254,7 +319,9 @@ fn header(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> RawHeader
     // Both are below 2^22 by the limits on their tables.
     raw.l1_entries = (layout.l1_entries as u32).into();
     raw.refcount_table_clusters = (layout.table_clusters as u32).into();
-    raw.l1_offset = layout.l1_offset().into();
+    if layout.l1_entries > 0 {
+        raw.l1_offset = layout.l1_offset().into();
+    }
     raw.refcount_table_offset = (1u64 << layout.bits).into();
     raw.refcount_order = layout.refcount_order.into();
     raw.header_len = (size_of::<RawHeader>() as u32).into();

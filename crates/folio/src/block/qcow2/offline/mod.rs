@@ -18,7 +18,7 @@ mod resize;
 mod snapshots;
 
 pub(crate) use backing::{backing_of, backing_path, open_backing, rename_backing};
-pub(crate) use create::{create, create_in};
+pub(crate) use create::{OldDataFile, create, create_in};
 pub(crate) use inspect::{disk_bytes, inspect};
 pub(crate) use resize::resize;
 pub use snapshots::Snapshot;
