@@ -7,6 +7,7 @@
 //!   flips     random changes    fields   every number in turn    scenes   damage across structures
 //!   clean     sound images              features   images with rare features
 //!   judge     e2fsck -fn and folio check on the same bytes
+//!   repair    generated damage, repaired: clean for e2fsck, same files, undone to the byte
 //! ```
 //!
 //! `FOLIO_CHECK_CASES=5000` sets the number of random changes per image, `FOLIO_CHECK_SEED` the
@@ -19,5 +20,6 @@ mod flips;
 mod images;
 mod judge;
 mod map;
+mod repair;
 use crate::support::random;
 mod scenes;

@@ -6,7 +6,7 @@ use crate::check::judge::{Verdict, compare};
 use crate::support::requires;
 
 /// Commands of debugfs; each entry damages one image. A command on a missing name changes nothing.
-const SCENES: [&str; 44] = [
+pub(crate) const SCENES: [&str; 44] = [
     "clri /small",
     "clri /folder",
     "clri /many",

@@ -55,7 +55,7 @@ fn check_of_damage_reports_and_repairs_nothing() {
     let expected = [
         "error: inode 2: bad checksum",
         "error: inode 2: links: 4 links, but 3 names",
-        "disk.img: 2 errors; run e2fsck -f to repair; ",
+        "disk.img: 2 errors; run folio check --repair; ",
     ];
     assert_eq!(lines.len(), expected.len(), "{printed}");
     assert!(
@@ -100,4 +100,80 @@ fn uncheckable_image_has_own_exit_code() {
     dir.fails(&["check"], 16, "required");
     dir.fails(&["check", "--mend", "disk.img"], 16, "--mend");
     dir.fails(&["mkfs", "--mend"], 2, "--mend");
+}
+
+#[test]
+fn repair_writes_saves_and_undoes() {
+    let dir = TestDir::new();
+    damage(&dir);
+    let before = std::fs::read(dir.path("disk.img")).unwrap();
+    // The link count is of e2fsck -p, the checksum of the inode is not.
+    dir.fails(&["check", "--repair", "disk.img"], 4, "use --yes");
+    assert!(before == std::fs::read(dir.path("disk.img")).unwrap());
+    assert!(!dir.path("disk.img.undo").exists());
+    let output = dir
+        .command(&["check", "--repair", "--yes", "disk.img"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("2 errors repaired") && printed.contains("--undo disk.img.undo disk.img"),
+        "{printed}"
+    );
+    assert!(dir.ok(&["check", "disk.img"]).contains("clean"));
+    assert!(dir.ok(&["check", "--repair", "disk.img"]).contains("clean"));
+    dir.ok(&["check", "--undo", "disk.img.undo", "disk.img"]);
+    assert!(before == std::fs::read(dir.path("disk.img")).unwrap());
+    dir.fails(
+        &["check", "--repair", "-y", "disk.img"],
+        8,
+        "move it away or use --undo-file",
+    );
+    assert!(before == std::fs::read(dir.path("disk.img")).unwrap());
+    let json_output = dir
+        .command(&[
+            "check",
+            "--repair",
+            "-y",
+            "--json",
+            "--undo-file",
+            "u",
+            "disk.img",
+        ])
+        .output()
+        .unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json_output.stdout).unwrap();
+    assert_eq!(json_output.status.code(), Some(1));
+    assert_eq!(
+        (json["repaired"].as_bool(), json["undo_file"].as_str()),
+        (Some(true), Some("u"))
+    );
+    dir.ok(&["mkdir", "disk.img:/later"]);
+    dir.fails(
+        &["check", "--undo", "u", "disk.img"],
+        8,
+        "written after the repair",
+    );
+    dir.fails(
+        &["check", "--undo", "disk.img", "disk.img"],
+        8,
+        "not an undo file",
+    );
+}
+
+#[test]
+fn repair_of_a_qcow2_is_in_place() {
+    let dir = TestDir::new();
+    damage(&dir);
+    dir.ok(&["image", "convert", "-O", "qcow2", "disk.img", "disk.qcow2"]);
+    let output = dir
+        .command(&["check", "--repair", "--yes", "disk.qcow2"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(dir.ok(&["check", "disk.qcow2"]).contains("clean"));
+    dir.ok(&["image", "check", "disk.qcow2"]);
+    dir.ok(&["check", "--undo", "disk.qcow2.undo", "disk.qcow2"]);
+    dir.ok(&["image", "compare", "disk.img", "disk.qcow2"]);
 }

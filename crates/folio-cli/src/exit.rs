@@ -29,6 +29,8 @@ pub(crate) enum Exit {
     Usage,
     /// An image cannot be used.
     Image,
+    /// A check repaired all errors.
+    Repaired,
     /// A check found errors and did not repair them.
     ErrorsLeft,
     /// A check failed to run.
@@ -54,6 +56,7 @@ impl From<Exit> for std::process::ExitCode {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Image => 3,
+            Exit::Repaired => 1,
             Exit::ErrorsLeft => 4,
             Exit::NotChecked => 8,
             Exit::CheckUsage => 16,

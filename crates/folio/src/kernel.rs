@@ -22,6 +22,9 @@ pub use crate::fs::ext4::check::{
     FindingLocation, Severity, check as check_ext4,
 };
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
+pub use crate::fs::ext4::repair::{
+    RepairPlan, UndoReport, plan_repair as plan_repair_ext4, undo as undo_repair_ext4,
+};
 pub use crate::fs::ext4::resize::{
     FileSystemSize, ResizeOptions, ResizeReport, plan as plan_resize_ext4, resize as resize_ext4,
 };

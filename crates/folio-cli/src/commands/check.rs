@@ -1,6 +1,6 @@
 //! `folio check`: checks the file system in an image.
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
 use crate::output::color::{self, FAILURE, WARNING, paint};
@@ -10,25 +10,35 @@ use crate::value_parsers::size;
 use clap::Args;
 use folio::block::{self, Device};
 use folio::kernel::{
-    CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, Severity, check_ext4,
+    CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, RepairPlan, Severity,
+    check_ext4, plan_repair_ext4, undo_repair_ext4,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-The check writes nothing and repairs nothing; use e2fsck -f to repair.
+Without --repair nothing is written.
+
+--repair replays the journal, releases orphans and makes each change that is the only answer to an error: bitmaps,
+counts, links, checksums, the superblock from its backup. It repairs in memory first, checks the result, and writes
+only if no error is left; else it names the errors and the e2fsck command to use. The bytes it replaces are saved
+before, in IMAGE.undo or --undo-file; --undo restores them. Changes that e2fsck -p leaves to e2fsck -y are confirmed on
+the terminal, or by --yes. Images of all formats are repaired in place.
 
 A journal with transactions is replayed in memory first, so that the check sees what a mount would see. With
 --no-replay the check reads the image as it is, like e2fsck -fn; it may then report errors that a mount would repair.
 
 Exit codes, as e2fsck's:
   0    no errors (there may be warnings)
+  1    all errors were repaired
   4    errors, not repaired
   8    the check failed to run: not an ext4, an unknown feature, or an unusable image
   16   usage error
@@ -36,9 +46,11 @@ Exit codes, as e2fsck's:
 Examples:
   folio check disk.img
   folio check --json disk.qcow2@2
+  folio check --repair --yes disk.qcow2
+  folio check --undo disk.qcow2.undo disk.qcow2
   folio check --quiet disk.img && echo clean";
 
-/// Check all structures of a file system, read-only
+/// Check all structures of a file system, and repair them
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Check {
@@ -47,6 +59,18 @@ pub(crate) struct Check {
     /// Ignore the journal and check the image as it is
     #[arg(long)]
     no_replay: bool,
+    /// Repair the errors that have exactly one answer, if all of them have
+    #[arg(long, conflicts_with = "no_replay")]
+    repair: bool,
+    /// Repair without a question
+    #[arg(short, long, requires = "repair")]
+    yes: bool,
+    /// Save the replaced bytes in this new file; the default is IMAGE.undo
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    undo_file: Option<PathBuf>,
+    /// Restore the bytes that a repair replaced
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "no_replay", "json"])]
+    undo: Option<PathBuf>,
     /// Print at most this many findings; the rest are only counted
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = size)]
     findings: u64,
@@ -143,10 +167,14 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
             exit: Exit::CheckUsage,
             ..failure
         })?;
-    let device = open_device(&place.image, Access::Read).map_err(not_checked)?;
+    let access = access(check);
+    let disk = open_device(&place.image, access).map_err(not_checked)?;
     let name = place.image_name();
-    let device = selected(device, place.partition)
+    let device = selected(disk.clone(), place.partition)
         .map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
+    if let Some(saved) = &check.undo {
+        return undo(&name, &*device, saved, session);
+    }
     let options = CheckOptions {
         replays_journal: !check.no_replay,
         findings_max: usize::try_from(check.findings).unwrap_or(usize::MAX),
@@ -158,7 +186,11 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         lines: check.json.then(Vec::new),
         failed: None,
     };
-    let checked = check_ext4(&device, &options, &mut printer);
+    let checked = if check.repair {
+        plan_repair_ext4(&device, &options, &mut printer).map(Checked::Planned)
+    } else {
+        check_ext4(&device, &options, &mut printer).map(Checked::Reported)
+    };
     if let Some(bar) = &printer.bar {
         bar.finish_and_clear();
     }
@@ -167,10 +199,46 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     }
     session.refuse_options()?;
     session.check_interrupt()?;
-    let report = checked.map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
-    match printer.lines {
-        Some(lines) => print_json(&to_json(&name, &report, &lines))?,
-        None if !session.quiet => writeln!(std::io::stdout(), "{name}: {}", summary(&report))?,
+    let checked = checked.map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
+    let plan = match checked {
+        Checked::Reported(report) => {
+            return conclude(&name, &report, printer.lines.as_deref(), session);
+        }
+        Checked::Planned(plan) => plan,
+    };
+    let repair = Repair {
+        name,
+        place,
+        disk,
+        plan,
+    };
+    repair.run(check, printer.lines.as_deref(), session)
+}
+
+fn access(check: &Check) -> Access {
+    if check.repair || check.undo.is_some() {
+        Access::Write
+    } else {
+        Access::Read
+    }
+}
+
+/// The result of a check, or of one that plans a repair.
+enum Checked {
+    Reported(CheckReport),
+    Planned(RepairPlan),
+}
+
+/// Prints the report of a check without repair.
+fn conclude(
+    name: &str,
+    report: &CheckReport,
+    lines: Option<&[FindingRecord]>,
+    session: &Session,
+) -> Outcome {
+    match lines {
+        Some(lines) => print_json(&to_json(name, report, lines))?,
+        None if !session.quiet => writeln!(std::io::stdout(), "{name}: {}", summary(report))?,
         None => {}
     }
     if report.is_clean() {
@@ -180,6 +248,200 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
             exit: Exit::ErrorsLeft,
             message: String::new(),
         })
+    }
+}
+
+/// Restores the bytes in an undo file.
+fn undo(name: &str, device: &dyn Device, saved: &Path, session: &Session) -> Outcome {
+    session.check_interrupt()?;
+    let not_restored = |message: String| Failure {
+        exit: Exit::NotChecked,
+        message,
+    };
+    let file =
+        File::open(saved).map_err(|error| not_restored(format!("{}: {error}", saved.display())))?;
+    let report = undo_repair_ext4(device, &mut BufReader::new(file))
+        .map_err(|error| not_restored(format!("{name}: {}", explain(&error))))?;
+    if !session.quiet {
+        let bytes = human(report.restored_bytes);
+        writeln!(std::io::stdout(), "{name}: {bytes} restored")?;
+    }
+    Ok(())
+}
+
+/// A planned repair of an image.
+struct Repair {
+    name: String,
+    place: ImagePath,
+    disk: Arc<dyn Device>,
+    plan: RepairPlan,
+}
+
+impl Repair {
+    fn run(&self, check: &Check, lines: Option<&[FindingRecord]>, session: &Session) -> Outcome {
+        let plan = &self.plan;
+        let is_needed = plan.changed_bytes() > 0;
+        let refusal = self.refusal(check)?;
+        let mut undo_file = None;
+        if is_needed && refusal.is_none() {
+            undo_file = Some(self.write(check)?);
+        }
+        let is_repaired = plan.before.errors > 0 && refusal.is_none();
+        if let Some(lines) = lines {
+            let mut json = to_json(&self.name, &plan.before, lines);
+            json["repaired"] = json!(is_repaired);
+            json["written_bytes"] = json!(undo_file.as_ref().map_or(0, |_| plan.changed_bytes()));
+            json["undo_file"] = json!(undo_file.as_ref().map(|file| file.display().to_string()));
+            print_json(&json)?;
+        } else if !session.quiet && refusal.is_none() {
+            self.print(undo_file.as_deref())?;
+        }
+        match refusal {
+            Some(message) => Err(Failure {
+                exit: Exit::ErrorsLeft,
+                message,
+            }),
+            None if is_repaired => Err(Failure {
+                exit: Exit::Repaired,
+                message: String::new(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns why nothing is written: errors without a single answer, or no consent.
+    fn refusal(&self, check: &Check) -> Outcome<Option<String>> {
+        let plan = &self.plan;
+        if !plan.is_clean() {
+            const SHOWN: usize = 5;
+            let errors = plan
+                .remaining
+                .iter()
+                .filter(|finding| finding.severity == Severity::Error);
+            let mut text = format!(
+                "{}: {} of {} errors have no single answer; nothing was written; use {}",
+                self.name,
+                plan.after.errors,
+                plan.before.errors.max(plan.after.errors),
+                self.e2fsck()
+            );
+            for finding in errors.take(SHOWN) {
+                text.push_str(&format!("\n  not repaired: {finding}"));
+            }
+            return Ok(Some(text));
+        }
+        if plan.beyond_preen == 0 || check.yes {
+            return Ok(None);
+        }
+        let changes = plan.beyond_preen;
+        let has_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        if has_terminal && !check.json {
+            eprint!(
+                "{}: repair, with {changes} changes beyond e2fsck -p? [y/N] ",
+                self.name
+            );
+            let mut answer = String::new();
+            std::io::stdin().read_line(&mut answer)?;
+            if answer.trim().eq_ignore_ascii_case("y") {
+                return Ok(None);
+            }
+            return Ok(Some(format!("{}: nothing was written", self.name)));
+        }
+        Ok(Some(format!(
+            "{}: {changes} of the changes go beyond e2fsck -p; nothing was written; use --yes",
+            self.name
+        )))
+    }
+
+    /// Returns the e2fsck command for the same file system.
+    fn e2fsck(&self) -> String {
+        let path = self.place.image.display();
+        let mut magic = [0; 4];
+        let is_read = File::open(&self.place.image)
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+        let is_qcow2 = is_read.is_ok() && magic == *b"QFI\xfb";
+        let Some(number) = self.place.partition else {
+            return if is_qcow2 {
+                format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0")
+            } else {
+                format!("e2fsck -fy {path}")
+            };
+        };
+        if is_qcow2 {
+            return format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0p{number}");
+        }
+        let start = block::partitions(&*self.disk)
+            .unwrap_or_default()
+            .iter()
+            .find(|partition| partition.number == number)
+            .map_or(0, |partition| partition.start_bytes);
+        format!("e2fsck -fy '{path}?offset={start}'")
+    }
+
+    /// Saves the old bytes, then writes the repair; returns the undo file.
+    fn write(&self, check: &Check) -> Outcome<PathBuf> {
+        let path = check.undo_file.clone().unwrap_or_else(|| {
+            let mut name = self.place.image.clone().into_os_string();
+            name.push(".undo");
+            name.into()
+        });
+        let failed = |what: String| Failure {
+            exit: Exit::NotChecked,
+            message: what,
+        };
+        let io = |error: std::io::Error| {
+            let hint = if error.kind() == std::io::ErrorKind::AlreadyExists {
+                "; move it away or use --undo-file"
+            } else {
+                ""
+            };
+            failed(format!(
+                "{}: {error}{hint}; nothing was written",
+                path.display()
+            ))
+        };
+        let file = File::create_new(&path).map_err(io)?;
+        let mut out = BufWriter::new(file);
+        let saved = self.plan.save_undo(&mut out);
+        saved.map_err(|error| failed(format!("{}: {}", path.display(), explain(&error))))?;
+        let file = out.into_inner().map_err(|error| io(error.into_error()))?;
+        file.sync_all().map_err(io)?;
+        // The name of the file is durable with its directory.
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))
+            .and_then(|directory| directory.sync_all())
+            .map_err(io)?;
+        self.plan.write().map_err(|error| {
+            let text = explain(&error);
+            let undo = path.display();
+            failed(format!("{}: {text}; use --undo {undo}", self.name))
+        })?;
+        Ok(path)
+    }
+
+    fn print(&self, undo_file: Option<&Path>) -> Outcome {
+        let plan = &self.plan;
+        let mut out = std::io::stdout();
+        let Some(undo_file) = undo_file else {
+            writeln!(out, "{}: {}", self.name, summary(&plan.after))?;
+            return Ok(());
+        };
+        let replayed = match plan.before.replayed_transactions {
+            Some(count) => format!("{count} transactions replayed, "),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "{}: {replayed}{} errors repaired, {} written; undo: folio check --undo {} {}",
+            self.name,
+            plan.before.errors,
+            human(plan.changed_bytes()),
+            undo_file.display(),
+            self.name
+        )?;
+        Ok(())
     }
 }
 
@@ -230,7 +492,7 @@ fn summary(report: &CheckReport) -> String {
         |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = match (report.errors, report.is_complete) {
         (0, true) => "clean".to_owned(),
-        (errors, true) => format!("{}; run e2fsck -f to repair", count(errors, "error")),
+        (errors, true) => format!("{}; run folio check --repair", count(errors, "error")),
         (errors, false) => format!(
             "{}; the check stopped early; run e2fsck -f",
             count(errors, "error")

@@ -46,6 +46,13 @@ impl OverlayDevice {
         self
     }
 
+    /// Returns the offsets of the pages written so far, in order. The last page may reach beyond
+    /// the device's end.
+    pub fn written_offsets(&self) -> Vec<u64> {
+        let pages = self.pages.read();
+        pages.keys().map(|page| page * PAGE_BYTES).collect()
+    }
+
     fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
         iov::check_range(self.lower.len_bytes(), offset, len_bytes)
             .map_err(|error| error.at("overlay"))

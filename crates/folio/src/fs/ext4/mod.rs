@@ -1,7 +1,7 @@
 //! ext4: a file system on a device, compatible in both directions with mke2fs 1.47 and the kernel.
 //!
 //! ```text
-//!   check/ mkfs/ resize/ tune.rs    offline tools, off every mount's path
+//!   repair/ check/ mkfs/ resize/ tune.rs    offline tools, off every mount's path
 //!      |
 //!   mount.rs       mount and unmount: replay, journal, root; mmp.rs: multiple mount protection
 //!      |
@@ -70,6 +70,7 @@ mod mmp;
 mod mount;
 mod operations;
 mod options;
+pub mod repair;
 pub mod resize;
 mod space;
 pub mod tune;

@@ -1,6 +1,7 @@
 //! Comparison of bitmaps and free counts with the blocks and inodes found in use.
 
 use super::checker::Checker;
+use super::fix::{Fix, GroupState};
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::base::Result;
@@ -31,8 +32,13 @@ impl Checker<'_> {
         for group in 0..self.sb.group_count {
             self.report
                 .progress(CheckPhase::Sums, group.into(), self.sb.group_count.into())?;
+            let errors = self.report.report.errors;
             free_blocks += u64::from(self.check_block_bitmap(group, &mut bytes));
             free_inodes += u64::from(self.check_inode_bitmap(group, &mut bytes));
+            let is_wrong = self.report.report.errors > errors;
+            if self.report.collects_fixes() && (is_wrong || self.groups[group as usize].is_wrong) {
+                self.fix_group(group);
+            }
         }
         let raw = &self.sb.raw;
         let high = if self.sb.features.incompat.contains(Incompat::BIT64) {
@@ -51,6 +57,12 @@ impl Checker<'_> {
                 let what = format_args!("{stored} free {name}, counted {counted}");
                 self.report
                     .error(CheckedStructure::Superblock, FindingLocation::NONE, what);
+                self.report.preen(Fix::Superblock(Box::new(move |raw| {
+                    raw.free_blocks_count_lo = (free_blocks as u32).into();
+                    raw.free_blocks_count_hi = ((free_blocks >> 32) as u32).into();
+                    // Inode numbers have 32 bits.
+                    raw.free_inodes_count = (free_inodes as u32).into();
+                })));
             }
         }
         self.report.report.blocks_used = self.sb.block_count.saturating_sub(free_blocks);
@@ -60,13 +72,8 @@ impl Checker<'_> {
     /// Checks a block bitmap; returns the number of free clusters in the group.
     fn check_block_bitmap(&mut self, group: u32, bytes: &mut Vec<u8>) -> u32 {
         let facts = self.groups[group as usize];
-        let len = self.sb.group_len(group).div_ceil(self.sb.cluster_blocks);
         let per_group = self.sb.blocks_per_group / self.sb.cluster_blocks;
-        let start = u64::from(group) * u64::from(per_group);
-        let mut used: Vec<u64> = (0..len.div_ceil(64))
-            .map(|i| self.used.window(start + u64::from(i) * 64))
-            .collect();
-        mask_tail(&mut used, len);
+        let (used, len) = self.counted_blocks(group);
         let stored = match facts.block_bitmap {
             Some(_) if facts.block_uninit => Some(self.system_bits(group, len)),
             Some(block) => self.read_bitmap(
@@ -97,6 +104,41 @@ impl Checker<'_> {
         free
     }
 
+    /// Returns the counted clusters in use of a group, and their number of bits.
+    fn counted_blocks(&self, group: u32) -> (Vec<u64>, u32) {
+        let len = self.sb.group_len(group).div_ceil(self.sb.cluster_blocks);
+        let per_group = self.sb.blocks_per_group / self.sb.cluster_blocks;
+        let start = u64::from(group) * u64::from(per_group);
+        let mut used: Vec<u64> = (0..len.div_ceil(64))
+            .map(|i| self.used.window(start + u64::from(i) * 64))
+            .collect();
+        mask_tail(&mut used, len);
+        (used, len)
+    }
+
+    /// Collects a group's counted state as the fix of its bitmaps and counts.
+    fn fix_group(&mut self, group: u32) {
+        let facts = self.groups[group as usize];
+        let (Some(block_bitmap), Some(inode_bitmap)) = (facts.block_bitmap, facts.inode_bitmap)
+        else {
+            return;
+        };
+        let (blocks, block_bits) = self.counted_blocks(group);
+        let (inodes, directories) = self.counted_inodes(group);
+        self.report.preen(Fix::Group(Box::new(GroupState {
+            number: group,
+            block_bitmap,
+            inode_bitmap,
+            blocks,
+            block_bits,
+            has_no_inodes: facts.inode_uninit && inodes.iter().all(|word| *word == 0),
+            inodes,
+            inode_bits: self.sb.inodes_per_group,
+            directories,
+            unused_inodes: facts.unused_inodes,
+        })));
+    }
+
     /// Returns the bits of the metadata blocks in a group. A bitmap that was never written
     /// (`BLOCK_UNINIT`) implies exactly these.
     fn system_bits(&self, group: u32, len: u32) -> Vec<u64> {
@@ -118,26 +160,7 @@ impl Checker<'_> {
     fn check_inode_bitmap(&mut self, group: u32, bytes: &mut Vec<u8>) -> u32 {
         let facts = self.groups[group as usize];
         let len = self.sb.inodes_per_group;
-        let (mut used, mut directories) = (vec![0_u64; len.div_ceil(64) as usize], 0);
-        let first = group * len + 1;
-        // One past the last inode number may overflow.
-        let last = first + (len - 1);
-        let mut number = first;
-        loop {
-            let kind = self.inodes.get(number).kind;
-            directories += u32::from(kind == InodeKind::Directory);
-            if kind != InodeKind::Free || number < self.sb.first_inode {
-                let bit = number - first;
-                used[(bit / 64) as usize] |= 1 << (bit % 64);
-            }
-            if number >= last {
-                break;
-            }
-            number += 1;
-            if number >= self.sb.first_inode {
-                number = self.inodes.skip_unknown(number..last);
-            }
-        }
+        let (used, directories) = self.counted_inodes(group);
         let stored = match facts.inode_bitmap {
             Some(_) if facts.inode_uninit => Some(vec![0; used.len()]),
             Some(block) => self.read_bitmap(
@@ -170,6 +193,32 @@ impl Checker<'_> {
                 .error(CheckedStructure::Group, FindingLocation::group(group), what);
         }
         free
+    }
+
+    /// Returns the counted inodes in use of a group, and the number of directories among them.
+    fn counted_inodes(&self, group: u32) -> (Vec<u64>, u32) {
+        let len = self.sb.inodes_per_group;
+        let (mut used, mut directories) = (vec![0_u64; len.div_ceil(64) as usize], 0);
+        let first = group * len + 1;
+        // One past the last inode number may overflow.
+        let last = first + (len - 1);
+        let mut number = first;
+        loop {
+            let kind = self.inodes.get(number).kind;
+            directories += u32::from(kind == InodeKind::Directory);
+            if kind != InodeKind::Free || number < self.sb.first_inode {
+                let bit = number - first;
+                used[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+            if number >= last {
+                break;
+            }
+            number += 1;
+            if number >= self.sb.first_inode {
+                number = self.inodes.skip_unknown(number..last);
+            }
+        }
+        (used, directories)
     }
 
     fn check_count(&mut self, group: u32, name: &str, stored: u32, counted: u32) {

@@ -3,6 +3,7 @@
 
 use super::checker::Checker;
 use super::facts::{Directory, DirectoryBlock};
+use super::fix::{BlockChange, Fix};
 use super::index::DirectoryIndex;
 use super::inodes::InodeView;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
@@ -170,6 +171,22 @@ impl Checker<'_> {
         }
     }
 
+    /// Collects a change of a leaf as a fix; directories in inline data are not changed.
+    fn fix_directory_block(
+        &mut self,
+        scan: &DirectoryScan<'_>,
+        location: FindingLocation,
+        change: impl FnOnce(&mut [u8]) + 'static,
+    ) {
+        let Some(block) = location.block else { return };
+        let context = scan.context.clone();
+        let change: BlockChange = Box::new(move |bytes| {
+            change(bytes);
+            block::seal(&context, bytes);
+        });
+        self.report.fix(Fix::Block(block, change));
+    }
+
     fn hole(&mut self, number: u32, logical: u64) {
         let what = format_args!("block {logical} of the directory is missing");
         self.report.error(
@@ -230,6 +247,9 @@ impl Checker<'_> {
                     location,
                     format_args!("{error}"),
                 );
+                if block::has_tail(context, bytes) {
+                    self.fix_directory_block(scan, location, |_| ());
+                }
                 &bytes[..block::region_len(context)]
             }
         };
@@ -441,6 +461,8 @@ impl Checker<'_> {
             );
             self.report
                 .error(CheckedStructure::Directory, location, what);
+            let at = entry.offset + 7;
+            self.fix_directory_block(scan, location, move |bytes| bytes[at] = code);
         }
         if facts.kind == InodeKind::Directory {
             self.set_parent(scan.number, location, number, name);

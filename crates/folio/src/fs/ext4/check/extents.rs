@@ -3,6 +3,7 @@
 
 use super::blocks::BlockOwner;
 use super::checker::Checker;
+use super::fix::Fix;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::{
     EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, EXTENT_MAGIC, RawExtent, RawExtentHeader, RawExtentIndex,
@@ -149,6 +150,13 @@ impl Checker<'_> {
                     owner.location().at_block(block),
                     format_args!("bad checksum"),
                 );
+                if tail + 4 <= bytes.len() {
+                    let seal = move |bytes: &mut [u8]| {
+                        let crc = crc32c(seed, &bytes[..tail]);
+                        bytes[tail..tail + 4].copy_from_slice(&crc.to_le_bytes());
+                    };
+                    self.report.fix(Fix::Block(block, Box::new(seal)));
+                }
             }
         }
         let first = Some(bounds.start as u32);

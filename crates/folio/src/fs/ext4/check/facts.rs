@@ -46,6 +46,8 @@ pub(super) struct GroupFacts {
     pub(super) unused_inodes: u32,
     pub(super) block_uninit: bool,
     pub(super) inode_uninit: bool,
+    /// The descriptor has an error that its counted state repairs.
+    pub(super) is_wrong: bool,
 }
 
 /// The inode of bad blocks (`EXT4_BAD_INO`).

@@ -139,6 +139,10 @@ impl Checker<'_> {
                 what,
             );
         }
+        let is_last = number == self.sb.group_count - 1;
+        facts.is_wrong = (is_read && !is_good)
+            || (!has_checksum && is_marked)
+            || (facts.block_uninit && is_last);
         self.check_locations(number, &raw, &mut facts);
         facts
     }
@@ -194,6 +198,7 @@ impl Checker<'_> {
             ("free blocks", facts.free_blocks, blocks),
         ] {
             if count > max {
+                facts.is_wrong = true;
                 self.report.error(
                     CheckedStructure::Group,
                     FindingLocation::group(number),
@@ -281,5 +286,6 @@ fn group_facts(raw: &RawGroupDescriptor) -> GroupFacts {
         unused_inodes: join(raw.itable_unused_lo.get(), raw.itable_unused_hi.get()),
         block_uninit: flags & GROUP_BLOCK_UNINIT != 0,
         inode_uninit: flags & GROUP_INODE_UNINIT != 0,
+        is_wrong: false,
     }
 }

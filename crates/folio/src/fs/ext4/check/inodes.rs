@@ -5,6 +5,7 @@ use super::blocks::BlockOwner;
 use super::checker::Checker;
 use super::extents::has_header;
 use super::facts::{BAD_BLOCKS_INODE, SpecialFile, XattrFacts};
+use super::fix::{Fix, InodeChange};
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::base::Result;
@@ -189,12 +190,19 @@ impl Checker<'_> {
         if raw.links_count.get() == 0 && !is_orphan && !is_reserved {
             if raw.mode.get() != 0 && raw.dtime.get() == 0 {
                 self.inode_error(&view, format_args!("deleted, but has no deletion time"));
+                // A smaller time would be a link of the orphan list.
+                let min = self.sb.inode_count;
+                let change: InodeChange =
+                    Box::new(move |raw| raw.dtime = raw.ctime.get().max(min).into());
+                self.report.preen(Fix::Inode(number, change));
             }
             return;
         }
         self.report.report.inodes_used += 1;
         if raw.dtime.get() != 0 && !is_orphan {
             self.inode_error(&view, format_args!("in use, but has a deletion time"));
+            let clear: InodeChange = Box::new(|raw| raw.dtime = 0.into());
+            self.report.preen(Fix::Inode(number, clear));
         }
         let is_nameless_orphan = is_orphan && raw.links_count.get() == 0;
         let is_nameless = is_reserved || is_nameless_orphan || self.is_special(number);
@@ -246,6 +254,8 @@ impl Checker<'_> {
                 FindingLocation::inode(number),
                 format_args!("bad checksum"),
             );
+            // Damage of the other fields has findings of its own.
+            self.report.fix(Fix::Inode(number, Box::new(|_| ())));
         }
     }
 
@@ -332,8 +342,11 @@ impl Checker<'_> {
             .chain(mapping_misfits(view, features))
             .chain(flag_misfits(view, features))
             .chain(special_file_misfits(view));
-        for (_, what) in misfits.filter(|(is_wrong, _)| *is_wrong) {
+        for (_, what, fix) in misfits.filter(|(is_wrong, ..)| *is_wrong) {
             self.inode_error(view, format_args!("{what}"));
+            if let Some(fix) = fix {
+                self.report.fix(Fix::Inode(view.number, Box::new(fix)));
+            }
         }
         let is_large = view.kind == InodeKind::Regular && view.size >= 1 << 32;
         if is_large && !features.ro_compat.contains(RoCompat::LARGE_FILE) {
@@ -469,6 +482,10 @@ impl Checker<'_> {
                 view,
                 format_args!("i_blocks is {stored}, counted {counted}"),
             );
+            let change: InodeChange = Box::new(move |raw| set_block_count(raw, counted, has_high));
+            if has_high || counted >> 32 == 0 {
+                self.report.preen(Fix::Inode(view.number, change));
+            }
         }
         let block_size = self.sb.block_size as u64;
         let is_inline = view.has(flags::INLINE_DATA);
@@ -483,6 +500,11 @@ impl Checker<'_> {
                         view.size, owner.end
                     );
                     self.inode_error(view, what);
+                    let size = owner.end.saturating_mul(block_size);
+                    if size > 0 && !owner.is_damaged {
+                        let change: InodeChange = Box::new(move |raw| set_size(raw, size));
+                        self.report.fix(Fix::Inode(view.number, change));
+                    }
                 }
             }
             InodeKind::Regular if !is_inline => {
@@ -574,6 +596,19 @@ impl Checker<'_> {
     }
 }
 
+/// Sets `i_blocks`; without huge_file the field of its upper half has another meaning.
+fn set_block_count(raw: &mut RawInode, count: u64, has_high: bool) {
+    raw.blocks_lo = (count as u32).into();
+    if has_high {
+        raw.blocks_high = ((count >> 32) as u16).into();
+    }
+}
+
+fn set_size(raw: &mut RawInode, size: u64) {
+    raw.size_lo = (size as u32).into();
+    raw.size_high = ((size >> 32) as u32).into();
+}
+
 /// Returns the fields of an inode's bytes; fields beyond them are zeros.
 pub(super) fn raw_inode(bytes: &[u8]) -> RawInode {
     let mut padded = [0; size_of::<RawInode>()];
@@ -582,118 +617,145 @@ pub(super) fn raw_inode(bytes: &[u8]) -> RawInode {
     zerocopy::transmute!(padded)
 }
 
+/// A condition, its message if it holds, and the change that answers it, if there is only one.
+type InodeMisfit = (bool, &'static str, Option<fn(&mut RawInode)>);
+
+fn clear_flags(raw: &mut RawInode, bits: u32) {
+    raw.flags = (raw.flags.get() & !bits).into();
+}
+
 /// Conditions on the mode and the base fields, each with its message.
 ///
 /// The Hurd stores other numbers in the fields of Linux after the first 112 bytes.
-fn base_misfits(
-    view: &InodeView<'_>,
-    features: Features,
-    is_linux: bool,
-) -> [(bool, &'static str); 5] {
+fn base_misfits(view: &InodeView<'_>, features: Features, is_linux: bool) -> [InodeMisfit; 5] {
     [
         (
             view.kind == InodeKind::Unknown,
             "invalid file type in the mode",
+            None,
         ),
-        (view.raw.obso_faddr.get() != 0, "nonzero fragment address"),
+        (
+            view.raw.obso_faddr.get() != 0,
+            "nonzero fragment address",
+            Some(|raw| raw.obso_faddr = 0.into()),
+        ),
         (
             is_linux
                 && view.raw.blocks_high.get() != 0
                 && !features.ro_compat.contains(RoCompat::HUGE_FILE),
             "block count of 48 bits without huge_file",
+            Some(|raw| raw.blocks_high = 0.into()),
         ),
         (
             is_linux
                 && view.raw.file_acl_high.get() != 0
                 && !features.incompat.contains(Incompat::BIT64),
             "xattr block of 48 bits without 64bit",
+            Some(|raw| raw.file_acl_high = 0.into()),
         ),
         (
             view.xattr_block() != 0 && !features.compat.contains(Compat::EXT_ATTR),
             "xattr block without ext_attr",
+            None,
         ),
     ]
 }
 
 /// Conditions on the flags of extents and inline data.
-fn mapping_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 6] {
+fn mapping_misfits(view: &InodeView<'_>, features: Features) -> [InodeMisfit; 6] {
     [
         (
             view.has(flags::EXTENTS) && !features.incompat.contains(Incompat::EXTENT),
             "extents without the feature",
+            None,
         ),
         (
             view.has(flags::EXTENTS) && view.is_special_file(),
             "extents in a special file",
+            Some(|raw| clear_flags(raw, flags::EXTENTS)),
         ),
         (
             view.has(flags::EXTENTS) && view.is_fast_symlink(),
             "extents in a symbolic link whose target is in the inode",
+            Some(|raw| clear_flags(raw, flags::EXTENTS)),
         ),
         (
             view.has(flags::INLINE_DATA) && !features.incompat.contains(Incompat::INLINE_DATA),
             "inline data without the feature",
+            None,
         ),
         (
             view.has(flags::INLINE_DATA) && view.has(flags::EXTENTS),
             "both extents and inline data",
+            None,
         ),
         (
             view.has(flags::INLINE_DATA) && !view.is_mapped(),
             "inline data in a special file",
+            Some(|raw| clear_flags(raw, flags::INLINE_DATA)),
         ),
     ]
 }
 
 /// Conditions on the other flags and the features they need.
-fn flag_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 8] {
+fn flag_misfits(view: &InodeView<'_>, features: Features) -> [InodeMisfit; 8] {
     [
         (
             view.has(flags::INDEX) && view.kind != InodeKind::Directory,
             "index flag on a file that is not a directory",
+            Some(|raw| clear_flags(raw, flags::INDEX)),
         ),
         (
             view.has(flags::INDEX) && !features.compat.contains(Compat::DIR_INDEX),
             "index flag without dir_index",
+            None,
         ),
         (
             view.has(flags::CASEFOLD) && !features.incompat.contains(Incompat::CASEFOLD),
             "casefold without the feature",
+            Some(|raw| clear_flags(raw, flags::CASEFOLD)),
         ),
         (
             view.has(flags::CASEFOLD) && view.kind != InodeKind::Directory,
             "casefold flag on a file that is not a directory",
+            Some(|raw| clear_flags(raw, flags::CASEFOLD)),
         ),
         (
             view.has(flags::ENCRYPT) && !features.incompat.contains(Incompat::ENCRYPT),
             "encrypted without the feature",
+            None,
         ),
         (
             view.has(flags::VERITY) && !features.ro_compat.contains(RoCompat::VERITY),
             "verity without the feature",
+            Some(|raw| clear_flags(raw, flags::VERITY)),
         ),
         (
             view.has(flags::HUGE_FILE) && !features.ro_compat.contains(RoCompat::HUGE_FILE),
             "counts blocks as huge_file without the feature",
+            Some(|raw| clear_flags(raw, flags::HUGE_FILE)),
         ),
         (
             view.has(IMAGIC) && !features.compat.contains(Compat::IMAGIC_INODES),
             "AFS flag without the feature",
+            Some(|raw| clear_flags(raw, IMAGIC)),
         ),
     ]
 }
 
 /// Conditions on special files and symbolic links.
-fn special_file_misfits(view: &InodeView<'_>) -> [(bool, &'static str); 2] {
+fn special_file_misfits(view: &InodeView<'_>) -> [InodeMisfit; 2] {
     [
         (
             view.has(flags::IMMUTABLE | flags::APPEND)
                 && (view.is_special_file() || view.kind == InodeKind::Symlink),
             "immutable or append-only flag on a special file or symbolic link",
+            Some(|raw| clear_flags(raw, flags::IMMUTABLE | flags::APPEND)),
         ),
         (
             view.is_special_file() && view.size != 0,
             "special file with a nonzero size",
+            Some(|raw| set_size(raw, 0)),
         ),
     ]
 }

@@ -2,6 +2,7 @@
 //! Linux: fs/jbd2.
 
 use super::checker::Checker;
+use super::fix::Fix;
 use super::report::{CheckedStructure, FindingLocation, FindingReporter};
 use super::special::read_file_ahead;
 use crate::base::Result;
@@ -32,6 +33,29 @@ const CHECKSUM_CRC32C: u8 = 4;
 const CHECKSUM_AT: usize = 0xFC;
 const SUPERBLOCK_LEN: usize = 1024;
 
+/// Returns the blocks of the journal's inode; `None` without a journal in an inode.
+pub(in crate::fs::ext4) fn journal_blocks(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+) -> Result<Option<JournalBlocks>> {
+    let number = superblock.raw.journal_inum.get();
+    if number == 0 || !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let file = read_file_ahead(device, superblock, number)?;
+    let file = file.filter(|file| file.contiguous_blocks() > 0);
+    Ok(file.map(|file| JournalBlocks {
+        block_size: superblock.block_size,
+        block_count: superblock.block_count,
+        // A run belongs to one inode, whose block numbers have 32 bits.
+        runs: file
+            .runs
+            .iter()
+            .map(|(_, start, len)| (*start, *len as u32))
+            .collect(),
+    }))
+}
+
 /// Replays the journal into an overlay in memory. Returns the overlay and its superblock, or `None`
 /// after reporting why the journal cannot be replayed. Does not write to the device.
 pub(super) fn replayed(
@@ -45,23 +69,11 @@ pub(super) fn replayed(
         return Ok(None);
     }
     let location = FindingLocation::inode(number);
-    let Some(file) =
-        read_file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
-    else {
+    let Some(blocks) = journal_blocks(device, superblock)? else {
         let what =
             format_args!("needs recovery, but the journal is missing; checked without replay");
         report.error(CheckedStructure::Journal, location, what);
         return Ok(None);
-    };
-    let blocks = JournalBlocks {
-        block_size: superblock.block_size,
-        block_count: superblock.block_count,
-        // A run belongs to one inode, whose block numbers have 32 bits.
-        runs: file
-            .runs
-            .iter()
-            .map(|(_, start, len)| (*start, *len as u32))
-            .collect(),
     };
     let layer = block::overlay(device.clone());
     match journal::recover(blocks, layer.clone()) {
@@ -118,6 +130,14 @@ impl JournalSuperblock<'_> {
         let crc = crc32c(crc, &self.0[CHECKSUM_AT + 4..SUPERBLOCK_LEN]);
         self.0[0x50] == CHECKSUM_CRC32C && self.word(CHECKSUM_AT) == crc
     }
+}
+
+/// Writes the checksum of the journal's superblock.
+fn seal_journal(bytes: &mut [u8]) {
+    bytes[0x50] = CHECKSUM_CRC32C;
+    bytes[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+    let crc = crc32c(!0, &bytes[..SUPERBLOCK_LEN]);
+    bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&crc.to_be_bytes());
 }
 
 impl Checker<'_> {
@@ -197,8 +217,9 @@ impl Checker<'_> {
         location: FindingLocation,
         head: &JournalSuperblock<'_>,
     ) -> bool {
+        let report = &mut self.report;
         let mut error = |what: std::fmt::Arguments<'_>| {
-            self.report.error(CheckedStructure::Journal, location, what);
+            report.error(CheckedStructure::Journal, location, what);
         };
         if head.word(0) != MAGIC || !TYPES.contains(&head.word(4)) {
             error(format_args!(
@@ -229,6 +250,9 @@ impl Checker<'_> {
         }
         if !head.has_valid_checksum() {
             error(format_args!("bad checksum"));
+            if let Some(block) = location.block {
+                report.fix(Fix::Block(block, Box::new(seal_journal)));
+            }
         }
         true
     }

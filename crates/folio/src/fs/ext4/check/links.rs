@@ -1,9 +1,10 @@
 //! Link counts against the names found, and a path from each directory to the root.
 
 use super::checker::Checker;
+use super::fix::Fix;
 use super::report::{CheckedStructure, FindingLocation};
 use super::sets::{InodeFacts, InodeKind};
-use crate::fs::ext4::layout::disk::ROOT_INODE;
+use crate::fs::ext4::layout::disk::{ROOT_INODE, RawInode};
 use crate::fs::ext4::layout::features::RoCompat;
 
 /// Maximum link count of a directory (`EXT4_LINK_MAX`). With dir_nlink, a larger count is stored
@@ -70,6 +71,11 @@ impl Checker<'_> {
                 location,
                 format_args!("{links} links, but {names} names"),
             );
+            if let Ok(wanted) = u16::try_from(wanted) {
+                let fix: Box<dyn FnOnce(&mut RawInode)> =
+                    Box::new(move |raw| raw.links_count = wanted.into());
+                self.report.preen(Fix::Inode(number, fix));
+            }
         }
     }
 

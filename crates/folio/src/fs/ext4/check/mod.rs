@@ -1,4 +1,4 @@
-//! `folio check`: a consistency check of a whole ext4. Reads only; e2fsck repairs (`e2fsck -f`).
+//! `folio check`: a consistency check of a whole ext4. Reads only; `fs/ext4/repair` repairs.
 //!
 //! ```text
 //!   superblock.rs   the primary, or a backup        journal.rs   replayed into memory first
@@ -16,6 +16,7 @@
 //!   checker.rs facts.rs   the state of a check, and what its phases pass on
 //!      |
 //!   report.rs       findings with severity and location   sets.rs   bits and facts in memory
+//!   fix.rs          the change that answers a finding, collected for `fs/ext4/repair`
 //! ```
 //!
 //! Neighbors: a device below; the structures and checksums of `fs/ext4` beside it. The readers in
@@ -40,6 +41,7 @@ mod directories;
 mod encryption;
 mod extents;
 mod facts;
+pub(super) mod fix;
 mod groups;
 mod index;
 mod inline;
@@ -53,6 +55,7 @@ mod special;
 mod superblock;
 mod xattrs;
 
+pub(super) use journal::journal_blocks;
 pub use report::{
     CheckFinding, CheckListener, CheckPhase, CheckReport, CheckedStructure, FindingLocation,
     Severity,
@@ -104,6 +107,25 @@ pub fn check(
 ) -> Result<CheckReport> {
     let report = FindingReporter::new(listener, options.findings_max);
     run(device, options, report).map_err(|error| error.at("ext4"))
+}
+
+/// Checks without a replay, and collects the changes that answer the findings.
+///
+/// # Errors
+/// Those of [`check`].
+pub(super) fn check_for_repair<'a>(
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    listener: &'a mut dyn CheckListener,
+    fixes: &'a mut fix::Fixes,
+) -> Result<CheckReport> {
+    let options = CheckOptions {
+        replays_journal: false,
+        ..options.clone()
+    };
+    let mut report = FindingReporter::new(listener, options.findings_max);
+    report.collect_fixes(fixes);
+    run(device, &options, report).map_err(|error| error.at("ext4"))
 }
 
 fn run(

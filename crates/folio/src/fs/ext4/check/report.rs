@@ -1,5 +1,6 @@
 //! Findings of a check, reported one by one, and the totals at the end.
 
+use super::fix::{Fix, Fixes};
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -242,6 +243,8 @@ pub(super) struct FindingReporter<'a> {
     listener: &'a mut dyn CheckListener,
     left: usize,
     pub(super) report: CheckReport,
+    /// The fixes, for a repair only.
+    fixes: Option<&'a mut Fixes>,
 }
 
 impl<'a> FindingReporter<'a> {
@@ -251,7 +254,35 @@ impl<'a> FindingReporter<'a> {
             listener,
             left: findings_max,
             report: CheckReport::default(),
+            fixes: None,
         }
+    }
+
+    /// Collects fixes into `fixes` from now on.
+    pub(super) fn collect_fixes(&mut self, fixes: &'a mut Fixes) {
+        self.fixes = Some(fixes);
+    }
+
+    /// Returns whether fixes are collected.
+    pub(super) fn collects_fixes(&self) -> bool {
+        self.fixes.is_some()
+    }
+
+    /// Adds a fix that `e2fsck -p` makes without asking.
+    pub(super) fn preen(&mut self, fix: Fix) {
+        if let Some(fixes) = &mut self.fixes
+            && fixes.fixes.len() < Fixes::MAX
+        {
+            fixes.fixes.push(fix);
+        }
+    }
+
+    /// Adds a fix that `e2fsck -y` makes: the only possible one, but beyond `e2fsck -p`.
+    pub(super) fn fix(&mut self, fix: Fix) {
+        if let Some(fixes) = &mut self.fixes {
+            fixes.beyond_preen += 1;
+        }
+        self.preen(fix);
     }
 
     /// Reports a violation of the format.

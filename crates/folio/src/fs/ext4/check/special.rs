@@ -3,6 +3,7 @@
 use super::blocks::BlockOwner;
 use super::checker::Checker;
 use super::facts::SpecialFile;
+use super::fix::Fix;
 use super::inodes::raw_inode;
 use super::report::{
     CheckFinding, CheckListener, CheckedStructure, FindingLocation, FindingReporter,
@@ -87,7 +88,8 @@ impl Checker<'_> {
                     CheckedStructure::Orphans,
                     FindingLocation::inode(*number),
                     what,
-                )
+                );
+                self.report.preen(Fix::Orphan);
             }
         }
         self.orphans = orphans.into_iter().collect();
@@ -129,6 +131,7 @@ impl Checker<'_> {
                 let what = format_args!("orphan_present is set, but orphan_file is not");
                 self.report
                     .error(CheckedStructure::Orphans, FindingLocation::NONE, what);
+                self.clear_orphan_present();
             }
             return Ok(());
         }
@@ -168,8 +171,16 @@ impl Checker<'_> {
         if is_present && orphans.len() == before && was_unmounted {
             let what = format_args!("orphan_present is set, but the orphan file is empty");
             self.report.error(CheckedStructure::Orphans, location, what);
+            self.clear_orphan_present();
         }
         Ok(())
+    }
+
+    fn clear_orphan_present(&mut self) {
+        self.report.preen(Fix::Superblock(Box::new(|raw| {
+            let bits = raw.feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits();
+            raw.feature_ro_compat = bits.into();
+        })));
     }
 
     fn check_orphan_block(

@@ -3,6 +3,7 @@
 //! The numbers that the rest of the check relies on (sizes, locations, counts) are checked first.
 //! If one is wrong, a backup is used. Other inconsistencies are reported, and the check continues.
 
+use super::fix::Fix;
 use super::report::{CheckedStructure, FindingLocation, FindingReporter};
 use crate::base::{Clock, Error, Result};
 use crate::block::Device;
@@ -52,6 +53,7 @@ pub(super) fn open(
                     FindingLocation::NONE,
                     format_args!("bad checksum"),
                 );
+                report.fix(Fix::Superblock(Box::new(|_| ())));
                 return Ok(Some(superblock));
             }
             Ok(_) => "bad checksum".to_owned(),
@@ -78,6 +80,9 @@ pub(super) fn open(
         FindingLocation::NONE,
         format_args!("{what}; {advice}"),
     );
+    if let Some((_, copy)) = &copy {
+        report.fix(Fix::RestoreSuperblock(Box::new(copy.raw.clone())));
+    }
     Ok(copy.map(|(_, superblock)| superblock))
 }
 
@@ -375,69 +380,134 @@ fn check_descriptor_table(superblock: &Superblock) -> Option<String> {
     (!fits).then(|| format!("{blocks} group descriptor blocks and {reserved} reserved"))
 }
 
+/// The change that answers a finding about the superblock, if there is only one.
+type SuperblockFix = Option<fn(&mut RawSuperblock)>;
+
+fn clear(field: &mut zerocopy::little_endian::U32, bits: u32) {
+    field.set(field.get() & !bits);
+}
+
+/// Checks features that exclude or require each other.
+fn check_feature_pairs(superblock: &Superblock, report: &mut FindingReporter<'_>) {
+    let Features {
+        incompat,
+        ro_compat,
+        ..
+    } = superblock.features;
+    let pairs: [(bool, &str, fn(&mut RawSuperblock)); 3] = [
+        (
+            ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG),
+            "both metadata_csum and uninit_bg",
+            |raw| clear(&mut raw.feature_ro_compat, RoCompat::UNINIT_BG.bits()),
+        ),
+        (
+            incompat.contains(Incompat::METADATA_CSUM_SEED) && superblock.checksum_seed.is_none(),
+            "metadata_csum_seed without metadata_csum",
+            |raw| {
+                clear(
+                    &mut raw.feature_incompat,
+                    Incompat::METADATA_CSUM_SEED.bits(),
+                )
+            },
+        ),
+        (
+            incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT),
+            "64bit without extent",
+            |raw| raw.feature_incompat |= Incompat::EXTENT.bits(),
+        ),
+    ];
+    for (_, what, fix) in pairs.into_iter().filter(|(is_wrong, ..)| *is_wrong) {
+        let what = format_args!("{what}");
+        report.error(CheckedStructure::Superblock, FindingLocation::NONE, what);
+        report.fix(Fix::Superblock(Box::new(fix)));
+    }
+}
+
 /// Checks the fields that the rest of the check does not rely on.
 pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>) {
+    check_feature_pairs(superblock, report);
     let raw = &superblock.raw;
-    let mut error = |what: std::fmt::Arguments<'_>| {
-        report.error(CheckedStructure::Superblock, FindingLocation::NONE, what)
-    };
     let Features {
         compat,
         incompat,
-        ro_compat,
+        ro_compat: _,
     } = superblock.features;
-    if ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG) {
-        error(format_args!("both metadata_csum and uninit_bg"));
-    }
-    if incompat.contains(Incompat::METADATA_CSUM_SEED) && superblock.checksum_seed.is_none() {
-        error(format_args!("metadata_csum_seed without metadata_csum"));
-    }
-    if incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT) {
-        error(format_args!("64bit without extent"));
-    }
+    let mut error = |what: std::fmt::Arguments<'_>, fix: SuperblockFix| {
+        report.error(CheckedStructure::Superblock, FindingLocation::NONE, what);
+        if let Some(fix) = fix {
+            report.fix(Fix::Superblock(Box::new(fix)));
+        }
+    };
     let has_resize = compat.contains(Compat::RESIZE_INODE);
     if has_resize && superblock.has_meta_bg() {
-        error(format_args!("both resize_inode and meta_bg"));
+        error(format_args!("both resize_inode and meta_bg"), None);
     }
     if !has_resize && raw.reserved_gdt_blocks.get() != 0 {
-        error(format_args!(
+        let what = format_args!(
             "{} reserved descriptor blocks without resize_inode",
             raw.reserved_gdt_blocks
-        ));
+        );
+        error(what, None);
     }
     let extra_max = (superblock.inode_size - 128) as u16;
-    for (name, extra) in [
-        ("required", raw.min_extra_isize.get()),
-        ("desired", raw.want_extra_isize.get()),
-    ] {
+    let extra_sizes: [(&str, u16, fn(&mut RawSuperblock)); 2] = [
+        ("required", raw.min_extra_isize.get(), |raw| {
+            raw.min_extra_isize = 0.into();
+        }),
+        ("desired", raw.want_extra_isize.get(), |raw| {
+            raw.want_extra_isize = 0.into();
+        }),
+    ];
+    for (name, extra, fix) in extra_sizes {
         if superblock.inode_size > 128
             && extra != 0
             && (extra > extra_max || extra < 4 || extra % 4 != 0)
         {
-            error(format_args!("invalid {name} extra inode size {extra}"));
+            error(
+                format_args!("invalid {name} extra inode size {extra}"),
+                Some(fix),
+            );
         }
     }
-    if !compat.contains(Compat::HAS_JOURNAL) {
-        if incompat.contains(Incompat::NEEDS_RECOVERY) {
-            error(format_args!(
-                "needs_recovery is set, but has_journal is not"
-            ));
-        }
-        if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 || raw.journal_uuid != [0; 16]
-        {
-            error(format_args!(
-                "the superblock names a journal, but has_journal is not set"
-            ));
-        }
-    }
+    check_absent_journal(superblock, &mut error);
     let descriptor_len = raw.desc_size.get();
     if !incompat.contains(Incompat::BIT64)
         && (descriptor_len & descriptor_len.wrapping_sub(1) != 0 || descriptor_len > 1024)
     {
-        error(format_args!("group descriptors of {descriptor_len} bytes"));
+        let what = format_args!("group descriptors of {descriptor_len} bytes");
+        error(what, Some(|raw| raw.desc_size = 0.into()));
     }
-    check_named_inodes(superblock, &mut error);
+    check_named_inodes(superblock, &mut |what| error(what, None));
     warn(superblock, clock, report);
+}
+
+/// Checks that a superblock without has_journal names no journal.
+fn check_absent_journal(
+    superblock: &Superblock,
+    error: &mut dyn FnMut(std::fmt::Arguments<'_>, SuperblockFix),
+) {
+    let (raw, features) = (&superblock.raw, &superblock.features);
+    let (compat, incompat) = (features.compat, features.incompat);
+    if !compat.contains(Compat::HAS_JOURNAL) {
+        if incompat.contains(Incompat::NEEDS_RECOVERY) {
+            let what = format_args!("needs_recovery is set, but has_journal is not");
+            error(
+                what,
+                Some(|raw| clear(&mut raw.feature_incompat, Incompat::NEEDS_RECOVERY.bits())),
+            );
+        }
+        if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 || raw.journal_uuid != [0; 16]
+        {
+            let what = format_args!("the superblock names a journal, but has_journal is not set");
+            error(
+                what,
+                Some(|raw| {
+                    (raw.journal_inum, raw.journal_dev) = (0.into(), 0.into());
+                    raw.journal_uuid = [0; 16];
+                }),
+            );
+        }
+    }
 }
 
 /// Checks that the inodes named by the superblock exist, and that quota inodes are named with the
@@ -476,9 +546,11 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>)
         .features
         .incompat
         .contains(Incompat::NEEDS_RECOVERY);
-    if raw.state.get() & STATE_VALID == 0 && !needs_recovery {
+    let is_unclean = raw.state.get() & STATE_VALID == 0 && !needs_recovery;
+    if is_unclean {
         warning(format_args!("not unmounted cleanly"));
     }
+    let has_errors = raw.state.get() & STATE_ERROR != 0 || raw.error_count.get() != 0;
     if raw.state.get() & STATE_ERROR != 0 || raw.error_count.get() != 0 {
         warning(format_args!(
             "errors were found while mounted ({} counted)",
@@ -488,6 +560,13 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>)
     if raw.uuid == [0; 16] {
         warning(format_args!("the UUID is zero"));
     }
+    if is_unclean || has_errors {
+        // The repair itself sets the state.
+        report.preen(Fix::Superblock(Box::new(|_| ())));
+    }
+    let mut warning = |what: std::fmt::Arguments<'_>| {
+        report.warning(CheckedStructure::Superblock, FindingLocation::NONE, what)
+    };
     let now = clock.now().secs;
     for (name, low, high) in [
         ("mounted", raw.mtime, raw.mtime_hi),

@@ -5,6 +5,7 @@ use super::blocks::BlockOwner;
 use super::checker::Checker;
 use super::encryption::{CONTEXT_SUFFIX, INDEX_ENCRYPTION};
 use super::facts::{EncryptionPolicy, SharedXattrBlock, ValueCharge, XattrFacts};
+use super::fix::Fix;
 use super::inodes::{InodeView, raw_inode};
 use super::report::{CheckedStructure, FindingLocation};
 use crate::base::PhysicalBlock;
@@ -12,7 +13,7 @@ use crate::fs::ext4::layout::disk::inode_flags;
 use crate::fs::ext4::layout::features::Incompat;
 use crate::fs::ext4::xattr::format::{
     BLOCK_HEADER_LEN, INDEX_SYSTEM, INLINE_DATA_SUFFIX, MAGIC, RawBlockHeader, RawEntry,
-    block_checksum, entry_hash, entry_len,
+    block_checksum, entry_hash, entry_len, seal_block, set_reference_count,
 };
 use std::ops::Range;
 use zerocopy::FromBytes;
@@ -100,6 +101,10 @@ impl Checker<'_> {
         if !what.is_empty() {
             self.report
                 .error(CheckedStructure::Xattr, location, format_args!("{what}"));
+        }
+        if what == "bad checksum" {
+            let seal = move |bytes: &mut [u8]| seal_block(bytes, PhysicalBlock(block), seed);
+            self.report.fix(Fix::Block(block, Box::new(seal)));
         }
         let mut facts = XattrFacts::default();
         if header.magic.get() == MAGIC {
@@ -270,6 +275,12 @@ impl Checker<'_> {
                 );
                 self.report
                     .error(CheckedStructure::Xattr, FindingLocation::block(block), what);
+                let seed = self.sb.checksum_seed;
+                let recount = move |bytes: &mut [u8]| {
+                    set_reference_count(bytes, shared.found);
+                    seal_block(bytes, PhysicalBlock(block), seed);
+                };
+                self.report.preen(Fix::Block(block, Box::new(recount)));
             }
         }
         let mut inodes: Vec<_> = self.value_inodes.drain().collect();

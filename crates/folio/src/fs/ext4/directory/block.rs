@@ -346,12 +346,7 @@ pub(crate) fn checked_region<'a>(context: &DirectoryContext, bytes: &'a [u8]) ->
         return Ok(region);
     };
     match RawTail::ref_from_bytes(tail) {
-        Ok(tail)
-            if tail.inode.get() == 0
-                && usize::from(tail.length.get()) == TAIL_LEN
-                && tail.name_len == 0
-                && tail.file_type == TAIL_FILE_TYPE =>
-        {
+        Ok(tail) if has_tail(context, bytes) => {
             if tail.checksum.get() != crc32c(seed, region) {
                 return Err(Error::corrupt("bad checksum"));
             }
@@ -359,6 +354,17 @@ pub(crate) fn checked_region<'a>(context: &DirectoryContext, bytes: &'a [u8]) ->
         }
         _ => Err(Error::corrupt("no checksum at the end")),
     }
+}
+
+/// Returns whether the leaf `bytes` ends with a tail for a checksum, right or wrong.
+pub(crate) fn has_tail(context: &DirectoryContext, bytes: &[u8]) -> bool {
+    let tail = RawTail::ref_from_bytes(&bytes[region_len(context)..]);
+    tail.is_ok_and(|tail| {
+        tail.inode.get() == 0
+            && usize::from(tail.length.get()) == TAIL_LEN
+            && tail.name_len == 0
+            && tail.file_type == TAIL_FILE_TYPE
+    })
 }
 
 /// Writes the checksum of the leaf `bytes` after a change.

@@ -73,6 +73,11 @@ impl Superblock {
         .map_err(|e| e.at("superblock"))
     }
 
+    /// Checks a superblock that may have a bad checksum.
+    pub(crate) fn load_unsealed(raw: RawSuperblock, device_len: u64) -> Result<Self> {
+        Self::check(raw, device_len).map_err(|e| e.at("superblock"))
+    }
+
     /// Sets or clears the recovery flag on the device. Changes nothing else, so that a partly
     /// written superblock can be distinguished from a damaged one. Durable after a flush.
     pub(crate) fn write_recovery_flag(device: &dyn Device, is_needed: bool) -> Result<()> {

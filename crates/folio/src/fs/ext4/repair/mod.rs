@@ -1,0 +1,153 @@
+//! `folio check --repair`: repairs an ext4 in memory, and writes the result only if it is clean.
+//!
+//! ```text
+//!   device  <-  overlay in memory:  replay the journal, then repeat
+//!                  check/ -> findings with fixes -> apply.rs   until no fix is left
+//!                                                  orphans: a mount of the overlay
+//!      ^                                              v
+//!   write.rs  <-  undo.rs saves the old bytes  <-  clean?   else refuse, nothing was written
+//! ```
+//!
+//! Neighbors: `check/` beside it finds errors and names the change that answers each; the mount
+//! releases orphans. No locks.
+//!
+//! Invariants:
+//! 1. The device is written only by [`RepairPlan::write`], and only if the check of the whole
+//!    repaired file system found no error.
+//! 2. An error without exactly one answer has no fix, so the whole repair is refused.
+//! 3. The superblock and that of the journal are written last, after a flush. A power cut before
+//!    leaves a journal that needs recovery as it was.
+
+mod apply;
+mod undo;
+mod write;
+
+pub use undo::{UndoReport, undo};
+pub use write::RepairPlan;
+
+use super::check::fix::{Fix, Fixes};
+use super::check::{CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport};
+use super::inode::Ext4;
+use crate::base::{Clock, Errno, Error, Result};
+use crate::block::{Device, OverlayDevice};
+use crate::cache::{CacheOptions, PageCache};
+use crate::vfs::MountOptions;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Checks and repairs that follow each other, at most. A fix may reveal the next error, as the
+/// replacement of a superblock does; e2fsck has five passes and restarts.
+const ROUNDS_MAX: usize = 8;
+
+/// Collects findings, and passes progress on.
+struct RoundListener<'a> {
+    listener: &'a mut dyn CheckListener,
+    /// Whether findings are passed on, too.
+    is_first: bool,
+    findings: Vec<CheckFinding>,
+}
+
+impl CheckListener for RoundListener<'_> {
+    fn finding(&mut self, finding: &CheckFinding) {
+        if self.is_first {
+            self.listener.finding(finding);
+        }
+        self.findings.push(finding.clone());
+    }
+
+    fn progress(&mut self, phase: CheckPhase, done: u64, total: u64) -> ControlFlow<()> {
+        self.listener.progress(phase, done, total)
+    }
+}
+
+/// Plans the repair of the ext4 on `device`, in memory: replays the journal, releases orphans, and
+/// makes each change that is the only answer to an error. Passes the findings to `listener`.
+///
+/// # Errors
+/// - Those of [`super::check::check`].
+/// - EOPNOTSUPP if the journal is on another device.
+/// - The journal's errors, if it cannot be replayed.
+///
+/// Counterpart: e2fsck(8), as `e2fsck -p`, then `e2fsck -y`.
+pub fn plan_repair(
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    listener: &mut dyn CheckListener,
+) -> Result<RepairPlan> {
+    let overlay = Arc::new(OverlayDevice::new(device.clone()));
+    let upper: Arc<dyn Device> = overlay.clone();
+    let replayed = apply::replay(&upper).map_err(|error| error.at("ext4"))?;
+    let (mut before, mut beyond_preen, mut is_changed) = (None, 0, false);
+    for round in 0..ROUNDS_MAX {
+        let mut fixes = Fixes::default();
+        let mut collector = RoundListener {
+            listener: &mut *listener,
+            is_first: round == 0,
+            findings: Vec::new(),
+        };
+        let mut report =
+            super::check::check_for_repair(&upper, options, &mut collector, &mut fixes)?;
+        report.replayed_transactions = replayed;
+        let remaining = collector.findings;
+        before.get_or_insert_with(|| report.clone());
+        let is_left = round + 1 == ROUNDS_MAX || fixes.fixes.is_empty();
+        if is_left || !apply_round(&upper, fixes, &report, options.clock, &mut beyond_preen)? {
+            if report.is_clean() && (is_changed || replayed.is_some()) {
+                apply::mark_clean(&*upper, options.clock)?;
+            }
+            return Ok(RepairPlan {
+                pages: write::changed_pages(&overlay, device)?,
+                device: device.clone(),
+                overlay,
+                before: before.unwrap_or_default(),
+                after: report,
+                beyond_preen,
+                remaining,
+            });
+        }
+        is_changed = true;
+    }
+    Err(Error::new(Errno::IO, "the repair has no last round"))
+}
+
+/// Applies the fixes of a round; returns whether it changed anything.
+fn apply_round(
+    device: &Arc<dyn Device>,
+    fixes: Fixes,
+    report: &CheckReport,
+    clock: Clock,
+    beyond_preen: &mut u64,
+) -> Result<bool> {
+    let (orphans, others): (Vec<Fix>, Vec<Fix>) = fixes
+        .fixes
+        .into_iter()
+        .partition(|fix| matches!(fix, Fix::Orphan));
+    if !others.is_empty() {
+        *beyond_preen += fixes.beyond_preen;
+        apply::apply(&**device, others)?;
+        return Ok(true);
+    }
+    // Orphans are released by a mount, which needs an otherwise clean file system.
+    if report.errors > orphans.len() as u64 {
+        return Ok(false);
+    }
+    match release_orphans(device, clock) {
+        Ok(()) => Ok(true),
+        Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Mounts and unmounts the file system, which releases its orphans.
+fn release_orphans(device: &Arc<dyn Device>, clock: Clock) -> Result<()> {
+    let cache = PageCache::new(CacheOptions {
+        background_writeback: false,
+        ..CacheOptions::default()
+    });
+    let options = MountOptions {
+        clock,
+        ..MountOptions::default()
+    };
+    let mounted = Ext4::mount(device.clone(), &cache, &options)?;
+    mounted.unmount()
+}
