@@ -50,7 +50,8 @@ impl Qcow2Device {
     }
 
     /// Whether data at a host offset is a hole of the host's file, and for how many of `len_bytes`
-    /// bytes that holds. Only a preallocated image asks the host: in others no cluster is a hole.
+    /// bytes that holds. Only a preallocated image asks the host: without preallocation no cluster
+    /// is a hole.
     fn is_host_hole(&self, host: u64, len_bytes: u64) -> Result<(bool, u64)> {
         if !self.is_preallocated() {
             return Ok((false, len_bytes));
