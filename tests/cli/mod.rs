@@ -7,6 +7,7 @@ mod image;
 mod image_as_qemu;
 mod image_changes;
 mod image_targets;
+mod info;
 mod messages;
 mod qemu_img;
 mod schema;

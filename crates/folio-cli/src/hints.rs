@@ -15,7 +15,6 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
         "use 'folio image create' for an empty image, 'folio mkfs' for one with an ext4",
     ),
     ("", &["convert"], "use 'folio image convert'"),
-    ("", &["info"], "use 'folio image info'"),
     ("", &["map"], "use 'folio image map'"),
     ("", &["compare"], "use 'folio image compare'"),
     ("", &["snapshot"], "use 'folio image snapshot'"),
@@ -56,12 +55,12 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
     (
         "",
         &["debugfs"],
-        "use 'folio ls', 'folio stat' and 'folio cp' to inspect an image and copy files out",
+        "use 'folio debug' to read structures, 'folio ls' and 'folio cp' to list and copy files",
     ),
     (
         "",
-        &["dumpe2fs"],
-        "use 'folio df' to show a file system as a whole",
+        &["dumpe2fs", "blkid"],
+        "use 'folio info' to show a file system as a whole",
     ),
     ("", &["fsck", "e2fsck", "fsck.ext4"], "use 'folio check'"),
     (

@@ -21,6 +21,11 @@ pub use crate::fs::ext4::check::{
     CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, CheckedStructure,
     FindingLocation, Severity, check as check_ext4,
 };
+pub use crate::fs::ext4::inspect::{
+    BlockRun, Ext4Inspector, FieldValue, InodeContent, InodeFields, InodeTime, JournalDump,
+    JournalFields, LogRecord, LogRecordKind, LoggedBlock, RawDirectoryEntry, RunKind,
+    SuperblockField, SuperblockSummary, summary as summarize_ext4,
+};
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
 pub use crate::fs::ext4::repair::{
     RepairPlan, UndoReport, plan_repair as plan_repair_ext4, undo as undo_repair_ext4,

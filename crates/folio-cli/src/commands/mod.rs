@@ -20,12 +20,14 @@ mod chmod;
 mod chown;
 mod completions;
 mod cp;
+mod debug;
 mod destination;
 mod df;
 mod doctor;
 mod du;
 mod find;
 mod image;
+mod info;
 mod ln;
 mod ls;
 mod man;
@@ -79,6 +81,8 @@ pub(crate) enum Command {
     Tune(tune::Tune),
     Mount(mount::Mount),
     Check(check::Check),
+    Info(info::Info),
+    Debug(debug::Debug),
     Image(image::Image),
     Serve(serve::Serve),
     Share(share::Share),
@@ -121,6 +125,8 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),
         Command::Mount(mount) => serve("mount", &|session| mount::run(mount, session)),
         Command::Check(check) => done("check", &|session| check::run(check, session)),
+        Command::Info(info) => done("info", &|session| info::run(info, session)),
+        Command::Debug(debug) => done("debug", &|session| debug::run(debug, session)),
         Command::Serve(args) => serve(serve::name(args), &|session| serve::run(args, session)),
         Command::Share(share) => serve("share", &|session| share::run(share, session)),
         Command::Doctor(doctor) => done("doctor", &|session| doctor::run(doctor, session)),

@@ -221,7 +221,8 @@ fn hex_unless_utf8(bytes: &[u8]) -> Option<String> {
     (!is_text).then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn stamp(time: Timespec) -> String {
+/// Formats a time in UTC, for JSON.
+pub(crate) fn stamp(time: Timespec) -> String {
     let nanos = i32::try_from(time.nanos).unwrap_or(0);
     jiff::Timestamp::new(time.secs, nanos)
         .map_or_else(|_| format!("@{}", time.secs), |t| format!("{t:.9}"))

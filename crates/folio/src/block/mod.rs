@@ -52,7 +52,10 @@ pub use image::{
 };
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
-pub use partition::{Partition, PartitionDevice, contents, holds_ext4, partitions, select};
+pub use partition::{
+    Partition, PartitionDevice, PartitionTable, contents, holds_ext4, partition_table, partitions,
+    select,
+};
 #[cfg(feature = "qcow2")]
 pub use qcow2::{DirtyBitmap, Finding, ImageCheck, Qcow2Device, Repair, Snapshot};
 pub use raw::RawDevice;

@@ -1,4 +1,15 @@
-//! One partition, as a partition table describes it.
+//! One partition, as a partition table describes it, and the table.
+
+/// A partition table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionTable {
+    /// `gpt` or `dos`, as in blkid(8).
+    pub scheme: &'static str,
+    /// Identifies the disk: a UUID in a GPT, a number in base 16 in an MBR.
+    pub id: String,
+    /// The partitions, in the order of their numbers.
+    pub partitions: Vec<Partition>,
+}
 
 /// One entry of a partition table, checked to be inside the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,8 +20,14 @@ pub struct Partition {
     pub start_bytes: u64,
     /// Its size in bytes.
     pub len_bytes: u64,
+    /// Its type: a UUID in a GPT, a number in base 16 in an MBR.
+    pub type_id: String,
     /// Name of its type, such as "Linux filesystem", or the number of an unknown type.
     pub type_name: String,
+    /// Its UUID; in an MBR the number of the disk with that of the partition.
+    pub uuid: String,
+    /// Whether a BIOS boots from it: the flag of an MBR, or the attribute of a GPT.
+    pub is_bootable: bool,
     /// Its label in a GPT; else empty.
     pub label: String,
 }

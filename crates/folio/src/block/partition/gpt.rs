@@ -1,6 +1,6 @@
 //! GUID partition tables (UEFI specification, chapter 5).
 
-use super::entry::Partition;
+use super::entry::{Partition, PartitionTable};
 use crate::base::{Error, Result};
 use crate::block::Device;
 use gptman::{GPTHeader, GPTPartitionEntry};
@@ -10,6 +10,8 @@ use uuid::Uuid;
 /// Largest number of entries read from a GPT; the specification's minimum, and the usual number, is
 /// 128.
 const GPT_ENTRIES_MAX: u32 = 1024;
+/// Attribute of a partition that a BIOS boots from.
+const LEGACY_BIOS_BOOTABLE: u64 = 1 << 2;
 
 /// Whether a GPT header is in the second sector, for this sector size in bytes.
 pub(super) fn has_gpt(disk: &dyn Device, sector_bytes: u64) -> Result<bool> {
@@ -23,10 +25,10 @@ pub(super) fn has_gpt(disk: &dyn Device, sector_bytes: u64) -> Result<bool> {
 
 /// Reads the partitions by the primary header, or by the backup at the disk's end if the primary is
 /// damaged.
-pub(super) fn read(disk: &dyn Device, sector_bytes: u64) -> Result<Vec<Partition>> {
+pub(super) fn read(disk: &dyn Device, sector_bytes: u64) -> Result<PartitionTable> {
     let sectors = disk.len_bytes() / sector_bytes;
-    let entries = match read_entries(disk, sector_bytes, 1) {
-        Ok(entries) => entries,
+    let (disk_guid, entries) = match read_entries(disk, sector_bytes, 1) {
+        Ok(found) => found,
         Err(primary) => {
             read_entries(disk, sector_bytes, sectors.saturating_sub(1)).map_err(|_| primary)?
         }
@@ -45,20 +47,27 @@ pub(super) fn read(disk: &dyn Device, sector_bytes: u64) -> Result<Vec<Partition
             number,
             start_bytes: first * sector_bytes,
             len_bytes: (last - first + 1) * sector_bytes,
+            type_id: Uuid::from_bytes_le(entry.partition_type_guid).to_string(),
             type_name: type_name(Uuid::from_bytes_le(entry.partition_type_guid)),
+            uuid: Uuid::from_bytes_le(entry.unique_partition_guid).to_string(),
+            is_bootable: entry.attribute_bits & LEGACY_BIOS_BOOTABLE != 0,
             label: entry.partition_name.as_str().to_owned(),
         });
     }
-    Ok(found)
+    Ok(PartitionTable {
+        scheme: "gpt",
+        id: Uuid::from_bytes_le(disk_guid).to_string(),
+        partitions: found,
+    })
 }
 
-/// Reads one header and its entries. Every number that the crate would use unchecked is checked
-/// first.
+/// Reads one header and its entries; returns the disk's GUID and the entries. Every number that the
+/// crate would use unchecked is checked first.
 fn read_entries(
     disk: &dyn Device,
     sector_bytes: u64,
     sector: u64,
-) -> Result<Vec<GPTPartitionEntry>> {
+) -> Result<([u8; 16], Vec<GPTPartitionEntry>)> {
     let corrupt = |error: gptman::Error| Error::corrupt(error.to_string());
     let mut reader = DeviceReader {
         disk,
@@ -83,9 +92,10 @@ fn read_entries(
             header.partition_entry_lba
         )));
     }
-    header
+    let entries = header
         .read_partitions(&mut reader, sector_bytes)
-        .map_err(corrupt)
+        .map_err(corrupt)?;
+    Ok((header.disk_guid, entries))
 }
 
 /// Returns the name of a partition type. Source: UEFI specification; for Linux's types, the

@@ -1,6 +1,6 @@
 //! Master boot records, and the chain of logical partitions.
 
-use super::entry::Partition;
+use super::entry::{Partition, PartitionTable};
 use crate::base::{Error, Result};
 use crate::block::Device;
 use mbrman::{MBRHeader, MBRPartitionEntry};
@@ -12,8 +12,14 @@ const MBR_SECTOR_BYTES: u64 = 512;
 const LOGICAL_PARTITIONS_MAX: usize = 252;
 
 /// Reads the four primary partitions, and the chain of logical ones in the extended partition.
-pub(super) fn read(disk: &dyn Device) -> Result<Vec<Partition>> {
+pub(super) fn read(disk: &dyn Device) -> Result<PartitionTable> {
     let header = read_record(disk, 0)?;
+    let id = u32::from_le_bytes(header.disk_signature);
+    let table = |partitions| PartitionTable {
+        scheme: "dos",
+        id: format!("{id:08x}"),
+        partitions,
+    };
     let mut found = Vec::new();
     let mut extended = None;
     for (entry, number) in header.iter().map(|(_, entry)| entry).zip(1..) {
@@ -21,12 +27,12 @@ pub(super) fn read(disk: &dyn Device) -> Result<Vec<Partition>> {
             if entry.is_extended() && extended.is_none() {
                 extended = Some(entry.clone());
             } else {
-                found.push(partition(disk, entry, number, 0)?);
+                found.push(partition(disk, id, entry, number, 0)?);
             }
         }
     }
     let Some(extended) = extended else {
-        return Ok(found);
+        return Ok(table(found));
     };
     // Each boot record of the chain names one partition and the next record, which must be at a
     // higher sector.
@@ -46,6 +52,7 @@ pub(super) fn read(disk: &dyn Device) -> Result<Vec<Partition>> {
         if record.partition_1.is_used() && record.partition_1.sectors > 0 {
             found.push(partition(
                 disk,
+                id,
                 &record.partition_1,
                 number,
                 base + relative,
@@ -63,7 +70,7 @@ pub(super) fn read(disk: &dyn Device) -> Result<Vec<Partition>> {
         }
         relative = next;
     }
-    Ok(found)
+    Ok(table(found))
 }
 
 fn read_record(disk: &dyn Device, sector: u64) -> Result<MBRHeader> {
@@ -79,6 +86,7 @@ fn read_record(disk: &dyn Device, sector: u64) -> Result<MBRHeader> {
 
 fn partition(
     disk: &dyn Device,
+    disk_id: u32,
     entry: &MBRPartitionEntry,
     number: u32,
     base: u64,
@@ -97,7 +105,10 @@ fn partition(
         number,
         start_bytes,
         len_bytes,
+        type_id: format!("{:#x}", entry.sys),
         type_name,
+        uuid: format!("{disk_id:08x}-{number:02x}"),
+        is_bootable: entry.boot & 0x80 != 0,
         label: String::new(),
     })
 }

@@ -29,7 +29,7 @@ mod tests;
 mod window;
 
 pub use contents::contents;
-pub use entry::Partition;
+pub use entry::{Partition, PartitionTable};
 pub use select::{holds_ext4, select};
-pub use table::partitions;
+pub use table::{partition_table, partitions};
 pub use window::PartitionDevice;

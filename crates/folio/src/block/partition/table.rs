@@ -1,6 +1,6 @@
 //! The partition table of a disk: GPT or MBR.
 
-use super::entry::Partition;
+use super::entry::{Partition, PartitionTable};
 use super::{gpt, mbr};
 use crate::base::Result;
 use crate::block::Device;
@@ -21,9 +21,19 @@ const PROTECTIVE: u8 = 0xee;
 ///
 /// Linux: block/partitions/.
 pub fn partitions(disk: &dyn Device) -> Result<Vec<Partition>> {
+    let table = partition_table(disk)?;
+    Ok(table.map_or_else(Vec::new, |table| table.partitions))
+}
+
+/// Reads the partition table of `disk`, if it has one.
+///
+/// # Errors
+///
+/// Those of [`partitions`].
+pub fn partition_table(disk: &dyn Device) -> Result<Option<PartitionTable>> {
     let mut boot_sector = [0; MBR_SECTOR_BYTES as usize];
     if disk.len_bytes() < MBR_SECTOR_BYTES {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     disk.read_at(&mut boot_sector, 0)?;
     let is_mbr = boot_sector[510..] == [0x55, 0xaa];
@@ -36,13 +46,13 @@ pub fn partitions(disk: &dyn Device) -> Result<Vec<Partition>> {
                 Err(_)
                     if sector_bytes == GPT_SECTOR_BYTES[0]
                         && !gpt::has_gpt(disk, sector_bytes)? => {}
-                result => return result.map_err(|error| error.at("GPT")),
+                result => return result.map(Some).map_err(|error| error.at("GPT")),
             }
         }
     }
     if is_mbr {
-        mbr::read(disk).map_err(|error| error.at("MBR"))
+        mbr::read(disk).map(Some).map_err(|error| error.at("MBR"))
     } else {
-        Ok(Vec::new())
+        Ok(None)
     }
 }

@@ -1,7 +1,7 @@
 //! ext4: a file system on a device, compatible in both directions with mke2fs 1.47 and the kernel.
 //!
 //! ```text
-//!   repair/ check/ mkfs/ resize/ tune.rs    offline tools, off every mount's path
+//!   repair/ check/ inspect/ mkfs/ resize/ tune.rs    offline tools, off every mount's path
 //!      |
 //!   mount.rs       mount and unmount: replay, journal, root; mmp.rs: multiple mount protection
 //!      |
@@ -62,6 +62,7 @@ mod commit;
 mod directory;
 mod file;
 mod inode;
+pub mod inspect;
 mod journal;
 mod layout;
 mod map;

@@ -611,10 +611,7 @@ fn set_size(raw: &mut RawInode, size: u64) {
 
 /// Returns the fields of an inode's bytes; fields beyond them are zeros.
 pub(super) fn raw_inode(bytes: &[u8]) -> RawInode {
-    let mut padded = [0; size_of::<RawInode>()];
-    let known = bytes.len().min(padded.len());
-    padded[..known].copy_from_slice(&bytes[..known]);
-    zerocopy::transmute!(padded)
+    RawInode::of_bytes(bytes)
 }
 
 /// A condition, its message if it holds, and the change that answers it, if there is only one.

@@ -32,7 +32,7 @@ pub(super) fn mode_of(file_type: FileType) -> u16 {
 }
 
 /// Returns `i_blocks`, in the unit of the inode: blocks with `huge_file`, else 512 bytes.
-pub(super) fn raw_block_count(raw: &RawInode) -> u64 {
+pub(crate) fn raw_block_count(raw: &RawInode) -> u64 {
     u64::from(raw.blocks_high.get()) << 32 | u64::from(raw.blocks_lo.get())
 }
 
@@ -50,7 +50,7 @@ pub(super) fn charge(raw: &mut RawInode, change: i64, block_size: usize) {
 
 /// Decodes a time: signed 32-bit seconds, and a field with two more bits of seconds (the epoch) and
 /// the nanoseconds.
-pub(super) fn decode_time(low: u32, extra: u32) -> Timespec {
+pub(crate) fn decode_time(low: u32, extra: u32) -> Timespec {
     let secs = i64::from(low as i32) + (i64::from(extra & 3) << 32);
     Timespec::new(secs, (extra >> 2).min(999_999_999))
 }
@@ -74,7 +74,7 @@ pub(super) fn encode_time(time: Timespec, has_extra: bool) -> (u32, u32) {
 }
 
 /// Decodes the device number in `i_block`: 8:8 bits in the first word, or 12:20 in the second.
-pub(super) fn decode_device(block: &[u8; 60]) -> (u32, u32) {
+pub(crate) fn decode_device(block: &[u8; 60]) -> (u32, u32) {
     let word = |i: usize| u32::from_le_bytes([block[i], block[i + 1], block[i + 2], block[i + 3]]);
     match word(0) {
         0 => {

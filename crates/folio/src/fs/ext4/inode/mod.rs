@@ -39,7 +39,7 @@ pub(crate) mod orphans;
 pub(crate) mod state;
 mod table;
 
-pub(crate) use fields::file_type_of;
+pub(crate) use fields::{decode_device, decode_time, file_type_of, raw_block_count};
 
 use super::journal::thread::PeriodicThread;
 use super::layout::checksum::{crc32c, inode_checksum};

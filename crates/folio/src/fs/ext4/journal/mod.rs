@@ -15,7 +15,7 @@
 //! ```
 //!
 //! `metadata.rs` has the metadata blocks in the page cache, which a commit copies; `thread.rs` the
-//! periodic thread that commits.
+//! periodic thread that commits; `dump.rs` the log as a person reads it.
 //!
 //! Neighbors: `Ext4` decides when to commit and what is in a transaction; below is the device.
 //! It has no access to inodes. Format: the kernel's Documentation/filesystems/ext4/journal.rst.
@@ -36,6 +36,7 @@
 //! 5. Data is on the device before the commit of the transaction that maps it.
 
 mod disk;
+mod dump;
 mod fast_commit;
 mod handle;
 mod log;
@@ -45,6 +46,8 @@ mod ring;
 mod snapshot;
 pub(crate) mod thread;
 
+pub(crate) use dump::dump;
+pub use dump::{JournalDump, JournalFields, LogRecord, LogRecordKind, LoggedBlock};
 pub(crate) use fast_commit::FastCommitChange;
 pub(crate) use handle::{Handle, OperationGate, is_within_operation};
 pub(crate) use log::Transaction;

@@ -77,20 +77,20 @@ impl Recovered {
 }
 
 /// A running recovery.
-struct Recovery(Ring);
+pub(super) struct Recovery(pub(super) Ring);
 
 /// A block to replay.
-struct BlockTag {
-    target: u64,
-    flags: u32,
+pub(super) struct BlockTag {
+    pub(super) target: u64,
+    pub(super) flags: u32,
     checksum: u32,
 }
 
 /// A block of the log, except a data block.
-struct LogBlock {
-    bytes: Vec<u8>,
-    block_type: u32,
-    has_valid_checksum: bool,
+pub(super) struct LogBlock {
+    pub(super) bytes: Vec<u8>,
+    pub(super) block_type: u32,
+    pub(super) has_valid_checksum: bool,
 }
 
 /// What a replay does with a block.
@@ -313,7 +313,7 @@ impl Recovery {
 
     /// Reads the block of the log at `at`. Returns `None`, the end of the log, if the block does
     /// not belong to transaction `sequence`.
-    fn log_block(&self, at: u32, sequence: u32) -> Result<Option<LogBlock>> {
+    pub(super) fn log_block(&self, at: u32, sequence: u32) -> Result<Option<LogBlock>> {
         let bytes = self.0.read(at)?;
         let Ok((header, _)) = RawHeader::read_from_prefix(&bytes) else {
             return Ok(None);
@@ -347,7 +347,7 @@ impl Recovery {
     }
 
     /// Returns the tags of a descriptor block, up to the last one or the block's end.
-    fn tags(&self, bytes: &[u8]) -> Vec<BlockTag> {
+    pub(super) fn tags(&self, bytes: &[u8]) -> Vec<BlockTag> {
         let is_v3 = self.0.features & INCOMPAT_CSUM_V3 != 0;
         let mut rest = &bytes[size_of::<RawHeader>()..self.tagged_len()];
         let mut tags = Vec::new();
@@ -404,7 +404,7 @@ impl Recovery {
         Some((tag, after))
     }
 
-    fn revoked(&self, bytes: &[u8]) -> Result<Vec<u64>> {
+    pub(super) fn revoked(&self, bytes: &[u8]) -> Result<Vec<u64>> {
         let head = size_of::<RawHeader>();
         let used = u32::from_be_bytes([
             bytes[head],

@@ -240,6 +240,16 @@ pub(crate) struct RawInode {
     pub projid: U32,
 }
 
+impl RawInode {
+    /// Returns the fields of an inode's bytes; fields beyond them are zeros.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        let mut padded = [0; size_of::<Self>()];
+        let known = bytes.len().min(padded.len());
+        padded[..known].copy_from_slice(&bytes[..known]);
+        zerocopy::transmute!(padded)
+    }
+}
+
 const _: () = assert!(size_of::<RawInode>() == 160);
 const _: () = assert!(offset_of!(RawInode, block) == 0x28);
 const _: () = assert!(offset_of!(RawInode, generation) == 0x64);

@@ -221,21 +221,42 @@ impl Features {
     }
 }
 
+impl Features {
+    /// Returns the names of all flags that are set, in the order of dumpe2fs.
+    pub(crate) fn list(&self) -> Vec<String> {
+        let mut list = name_list(&self.compat, |bit| format!("FEATURE_C{bit}"));
+        list.extend(name_list(&self.incompat, |bit| format!("FEATURE_I{bit}")));
+        list.extend(name_list(&self.ro_compat, |bit| format!("FEATURE_R{bit}")));
+        list
+    }
+}
+
+/// Returns the names of flags by bit, as in mke2fs; `unnamed` makes one of the bit's number.
+fn name_list<F: bitflags::Flags<Bits = u32>>(
+    flags: &F,
+    unnamed: impl Fn(u32) -> String,
+) -> Vec<String> {
+    let name = |bit: u32| {
+        let flag = F::from_bits_retain(1 << bit);
+        let named = flag.iter_names().next();
+        named.map_or_else(
+            || unnamed(bit),
+            |(name, _)| match name {
+                "BIT64" => "64bit".to_owned(),
+                "READ_ONLY" => "read-only".to_owned(),
+                name => name.to_lowercase(),
+            },
+        )
+    };
+    (0..32)
+        .filter(|bit| flags.bits() & 1 << bit != 0)
+        .map(name)
+        .collect()
+}
+
 /// Returns the names of flags as in mke2fs; a flag without a name becomes "incompat bit 0x40000".
 fn names<F: bitflags::Flags<Bits = u32>>(flags: &F, set: &str) -> String {
-    let mut list: Vec<String> = flags
-        .iter_names()
-        .map(|(name, _)| name.to_lowercase())
-        .collect();
-    let named = F::all().bits();
-    let unnamed = flags.bits() & !named;
-    list.extend(
-        (0..32)
-            .map(|i| 1_u32 << i)
-            .filter(|b| unnamed & b != 0)
-            .map(|b| format!("{set} bit {b:#x}")),
-    );
-    list.join(", ").replace("bit64", "64bit")
+    name_list(flags, |bit| format!("{set} bit {:#x}", 1_u32 << bit)).join(", ")
 }
 
 #[cfg(test)]

@@ -106,18 +106,19 @@ impl Superblock {
         RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock truncated"))
     }
 
+    /// Reads the superblock as it is: only magic and checksum are checked, so that file systems
+    /// with features that Folio cannot read are described too.
+    pub(crate) fn load_raw(device: &dyn Device) -> Result<RawSuperblock> {
+        let raw = Self::read(device)?;
+        check_magic(&raw)
+            .and_then(|()| check_checksum(&raw))
+            .map_err(|e| e.at("superblock"))?;
+        Ok(raw)
+    }
+
     fn check(raw: RawSuperblock, device_len: u64) -> Result<Self> {
-        if raw.magic.get() != SUPERBLOCK_MAGIC {
-            return Err(Error::corrupt(format!(
-                "no ext4 file system: magic {:#06x}, expected 0xef53",
-                raw.magic.get()
-            )));
-        }
-        let features = Features {
-            compat: Compat::from_bits_retain(raw.feature_compat.get()),
-            incompat: Incompat::from_bits_retain(raw.feature_incompat.get()),
-            ro_compat: RoCompat::from_bits_retain(raw.feature_ro_compat.get()),
-        };
+        check_magic(&raw)?;
+        let features = raw.features();
         features.check_readable()?;
         let checksum_seed = checksum_seed(&raw, &features)?;
         let block_size = checked_block_size(&raw)?;
@@ -357,6 +358,27 @@ impl Superblock {
     pub(crate) fn has_unsigned_hash(&self) -> bool {
         self.raw.flags.get() & FLAG_UNSIGNED_HASH != 0
     }
+}
+
+impl RawSuperblock {
+    /// Returns the three sets of feature flags.
+    pub(crate) fn features(&self) -> Features {
+        Features {
+            compat: Compat::from_bits_retain(self.feature_compat.get()),
+            incompat: Incompat::from_bits_retain(self.feature_incompat.get()),
+            ro_compat: RoCompat::from_bits_retain(self.feature_ro_compat.get()),
+        }
+    }
+}
+
+fn check_magic(raw: &RawSuperblock) -> Result<()> {
+    if raw.magic.get() == SUPERBLOCK_MAGIC {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "no ext4 file system: magic {:#06x}, expected 0xef53",
+        raw.magic.get()
+    )))
 }
 
 fn needs_recovery(raw: &RawSuperblock) -> bool {
