@@ -11,12 +11,13 @@
 //!     durability.rs   sync(2), and programs under kill -9
 //!     direct.rs       O_DIRECT beside cached reads
 //!     git_cuts.rs     git, and power cuts         opens.rs        files opened without a request
-//!     uring.rs        requests over io_uring
+//!     uring.rs        requests over io_uring      generic.rs    subjects of xfstests
 //! ```
 
 mod coherence;
 mod direct;
 mod durability;
+mod generic;
 mod git_cuts;
 mod mount;
 mod opens;
