@@ -66,13 +66,9 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
     (
         "check",
         &["-f", "-n"],
-        "not needed: folio check always checks everything and writes nothing",
+        "not needed: folio check always checks everything, and writes only with '--repair'",
     ),
-    (
-        "check",
-        &["-p", "-y", "-a"],
-        "folio check never repairs: use e2fsck",
-    ),
+    ("check", &["-p", "-a"], "use '--repair'"),
     ("", &["resize2fs"], "use 'folio resize'"),
     ("", &["tune2fs", "e2label"], "use 'folio tune'"),
     (
