@@ -39,6 +39,15 @@ fn copy_back(tree: &Path, scope: Scope, maker: Maker) {
     }
 }
 
+fn attributes_back(limits: trees::BlockLimits, makers: &[Maker]) {
+    let scratch = TempDir::new().unwrap();
+    let tree = scratch.path().join("tree");
+    trees::attributes(&tree, limits);
+    for maker in makers {
+        copy_back(&tree, EXACT, *maker);
+    }
+}
+
 #[test]
 fn real_tree_from_the_kernel_is_equal() {
     requires!(
@@ -64,12 +73,7 @@ fn attributes_from_the_kernel_are_equal() {
         tool("mke2fs"),
         tool("qemu-img")
     );
-    let scratch = TempDir::new().unwrap();
-    let tree = scratch.path().join("tree");
-    trees::attributes(&tree, LARGE_BLOCKS);
-    for maker in [UPSTREAM, DEFAULT, OLD] {
-        copy_back(&tree, EXACT, maker);
-    }
+    attributes_back(LARGE_BLOCKS, &[UPSTREAM, DEFAULT, OLD]);
 }
 
 #[test]
@@ -81,10 +85,7 @@ fn attributes_from_the_kernel_in_1k_are_equal() {
         tool("mke2fs"),
         tool("qemu-img")
     );
-    let scratch = TempDir::new().unwrap();
-    let tree = scratch.path().join("tree");
-    trees::attributes(&tree, trees::SMALL_BLOCKS);
-    copy_back(&tree, EXACT, SMALL_BLOCKS);
+    attributes_back(trees::SMALL_BLOCKS, &[SMALL_BLOCKS]);
 }
 
 #[test]
@@ -96,10 +97,6 @@ fn attributes_from_the_kernel_on_ext3_are_equal() {
         tool("mke2fs"),
         tool("qemu-img")
     );
-    let scratch = TempDir::new().unwrap();
-    let (large, small) = (scratch.path().join("large"), scratch.path().join("small"));
-    trees::attributes(&large, LARGE_BLOCKS);
-    trees::attributes(&small, trees::SMALL_BLOCKS);
-    copy_back(&large, EXACT, EXT2);
-    copy_back(&small, EXACT, EXT3);
+    attributes_back(LARGE_BLOCKS, &[EXT2]);
+    attributes_back(trees::SMALL_BLOCKS, &[EXT3]);
 }

@@ -31,6 +31,20 @@ fn attributes_into(format: Format, maker: Maker, limits: trees::BlockLimits) {
     into(&tree, &Manifest::of(&tree, EXACT), EXACT, format, maker);
 }
 
+fn real_tree_into(formats: &[Format], makers: &[Maker]) {
+    let scratch = TempDir::new().unwrap();
+    let tree = scratch.path().join("tree");
+    if !trees::real(&tree) {
+        return;
+    }
+    let want = Manifest::of(&tree, LOOSE);
+    for format in formats {
+        for maker in makers {
+            into(&tree, &want, LOOSE, *format, *maker);
+        }
+    }
+}
+
 #[test]
 fn real_tree_in_all_image_formats_is_equal() {
     requires!(
@@ -41,17 +55,7 @@ fn real_tree_in_all_image_formats_is_equal() {
         tool("e2fsck"),
         tool("qemu-img")
     );
-    let scratch = TempDir::new().unwrap();
-    let tree = scratch.path().join("tree");
-    if !trees::real(&tree) {
-        return;
-    }
-    let want = Manifest::of(&tree, LOOSE);
-    for format in [Format::Raw, Format::Qcow2] {
-        for maker in [Maker::Folio, UPSTREAM] {
-            into(&tree, &want, LOOSE, format, maker);
-        }
-    }
+    real_tree_into(&[Format::Raw, Format::Qcow2], &[Maker::Folio, UPSTREAM]);
 }
 
 #[test]
@@ -139,13 +143,5 @@ fn real_tree_on_ext2_and_ext3_is_equal() {
         tool("mke2fs"),
         tool("e2fsck")
     );
-    let scratch = TempDir::new().unwrap();
-    let tree = scratch.path().join("tree");
-    if !trees::real(&tree) {
-        return;
-    }
-    let want = Manifest::of(&tree, LOOSE);
-    for maker in [EXT2, EXT3] {
-        into(&tree, &want, LOOSE, Format::Raw, maker);
-    }
+    real_tree_into(&[Format::Raw], &[EXT2, EXT3]);
 }
