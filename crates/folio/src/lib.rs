@@ -128,7 +128,7 @@ pub mod kernel;
 pub mod syscall;
 pub mod vfs;
 
-pub use base::{Errno, Error, ErrorKind, Result, Timespec};
+pub use base::{AlignedBuffer, Errno, Error, ErrorKind, Result, Timespec};
 pub use facade::{DirEntry, File, Fs, Image, Metadata, OpenOptions, ReadDir, Walk};
 pub use kernel::{Kernel, KernelOptions};
 pub use syscall::Process;

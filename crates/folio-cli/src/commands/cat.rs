@@ -5,6 +5,7 @@ use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
 use crate::session::Session;
 use clap::Args;
+use folio::AlignedBuffer;
 use folio::syscall::OpenFlags;
 use std::ffi::OsString;
 use std::io::Write;
@@ -38,7 +39,7 @@ fn print(image: &Image, place: &ImagePath, session: &Session) -> Outcome {
             return Ok(());
         }
     };
-    let mut buf = vec![0; 256 << 10];
+    let mut buf = AlignedBuffer::new(256 << 10);
     let mut out = std::io::stdout().lock();
     let result = loop {
         if session.is_interrupted() {

@@ -5,6 +5,7 @@ use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
 use crate::session::Session;
 use clap::Args;
+use folio::AlignedBuffer;
 use folio::syscall::OpenFlags;
 use std::ffi::OsString;
 use std::io::Read;
@@ -39,7 +40,7 @@ fn fill(write: &Write, image: &Image, place: &ImagePath, session: &Session) -> O
     let fd = process
         .open(&place.path, flags, 0o644)
         .map_err(|error| image.name(error))?;
-    let mut buf = vec![0; 256 << 10];
+    let mut buf = AlignedBuffer::new(256 << 10);
     let mut input = std::io::stdin().lock();
     let result = loop {
         if session.is_interrupted() {

@@ -12,6 +12,7 @@
 //! Lock order: a registry of thread slots, or RCU's deferred drops; never both, and no other lock
 //! under either.
 
+mod aligned_buffer;
 mod error;
 mod ids;
 mod limit;
@@ -23,6 +24,7 @@ pub(crate) mod thread_slots;
 mod time;
 pub(crate) mod unwind;
 
+pub use aligned_buffer::AlignedBuffer;
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{InodeNumber, LogicalBlock, PhysicalBlock};
 pub use limit::Limit;

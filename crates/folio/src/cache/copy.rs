@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::base::sync;
+use crate::base::{PAGE_SIZE, sync};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
@@ -92,8 +92,43 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         unsafe { OPAQUE_COPY.get()(to, from, len - half) };
         return;
     }
+    if len > PART_BYTES && seems_to_overlap(from, to, len) {
+        // SAFETY: as the caller promises.
+        return unsafe { copy_in_parts(from, to, len) };
+    }
     // SAFETY: as the caller promises.
     unsafe { OPAQUE_COPY.get()(to, from, len) };
+}
+
+/// Returns whether a processor may take `to` for an address just after `from`, because the low 12
+/// bits say so, although the ranges do not overlap. Then `rep movsb` is slow: 4 KiB from a page to
+/// 16 bytes after a page boundary, where large allocations of the C library begin, take 1.6 us
+/// instead of 0.4 (AMD Zen 3, glibc 2.36). The C library's loop for short copies takes 0.5 us.
+#[inline]
+fn seems_to_overlap(from: *const u8, to: *const u8, len: usize) -> bool {
+    let distance = to.addr().wrapping_sub(from.addr());
+    (1..REGISTER_BYTES).contains(&(distance % PAGE_SIZE)) && distance >= len
+}
+
+/// Bytes that the loop of `rep movsb` reads at a time.
+const REGISTER_BYTES: usize = 32;
+/// Length for which the C library does not use `rep movsb`.
+const PART_BYTES: usize = 1024;
+
+/// Copies from the start to the end, in parts.
+///
+/// # Safety
+/// As for `memmove`, and `to` is not within the `len` bytes at `from`.
+#[inline(never)]
+unsafe fn copy_in_parts(from: *const u8, to: *mut u8, len: usize) {
+    for start in (0..len).step_by(PART_BYTES) {
+        // SAFETY: within the range of the caller.
+        let from = unsafe { from.add(start) };
+        // SAFETY: within the range of the caller.
+        let to = unsafe { to.add(start) };
+        // SAFETY: as the caller promises.
+        unsafe { OPAQUE_COPY.get()(to, from, PART_BYTES.min(len - start)) };
+    }
 }
 
 type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> *mut u8;
@@ -119,3 +154,39 @@ impl<F: std::marker::Copy> Opaque<F> {
 // memmove: a caller's buffer may be a page that it has locked, even the one that it reads.
 static OPAQUE_COPY: Opaque<Copy> = Opaque(memmove);
 static OPAQUE_SET: Opaque<Set> = Opaque(memset);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copy_to_any_distance_copies_each_byte() {
+        let bytes: Vec<u8> = (0..4 * PAGE_SIZE).map(|at| (at % 251) as u8).collect();
+        for distance in [0, 1, 16, 31, 32, 4095] {
+            for len in [1, PART_BYTES, PART_BYTES + 1, 3000, PAGE_SIZE] {
+                let mut to = vec![0; 3 * PAGE_SIZE];
+                // The same low bits as the source, and `distance` more.
+                let low_bits = bytes.as_ptr().addr() + distance;
+                let start = low_bits.wrapping_sub(to.as_ptr().addr()) % PAGE_SIZE;
+                // SAFETY: `bytes` is longer than `len`.
+                unsafe { from_page(bytes.as_ptr(), &mut to[start..start + len]) };
+                assert_eq!(to[start..start + len], bytes[..len], "{distance} {len}");
+                assert!(to[start + len..].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+
+    #[test]
+    fn overlapping_copy_keeps_the_source_bytes() {
+        let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|at| (at % 251) as u8).collect();
+        for distance in [1, 16, 31, 32] {
+            let mut moved = bytes.clone();
+            // SAFETY: both ranges are in `moved`.
+            unsafe {
+                let from = moved.as_mut_ptr();
+                copy(from, from.add(distance), PAGE_SIZE);
+            }
+            assert_eq!(moved[distance..distance + PAGE_SIZE], bytes[..PAGE_SIZE]);
+        }
+    }
+}

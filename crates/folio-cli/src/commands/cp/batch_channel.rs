@@ -1,12 +1,15 @@
 //! The channel from the reading to the writing thread: a tree as a stream of items, in batches of
 //! bounded size.
 
+use folio::AlignedBuffer;
 use folio::vfs::Attributes;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 /// Bytes of file contents in a batch.
 const BATCH_BYTES: usize = 1 << 20;
+/// Alignment of a file's contents in a batch; see [`AlignedBuffer`].
+const ALIGNMENT_BYTES: usize = 64;
 /// Items in a batch.
 const BATCH_ITEMS: usize = 512;
 /// Batches in flight; with the two being filled and emptied, about 10 MiB.
@@ -69,7 +72,7 @@ pub(crate) enum TreeItem {
 /// Items and the bytes that they refer to.
 pub(crate) struct Batch {
     pub(crate) items: Vec<TreeItem>,
-    pub(crate) data: Box<[u8]>,
+    pub(crate) data: AlignedBuffer,
     used: usize,
 }
 
@@ -77,7 +80,7 @@ impl Batch {
     fn new() -> Self {
         Self {
             items: Vec::with_capacity(BATCH_ITEMS),
-            data: vec![0; BATCH_BYTES].into_boxed_slice(),
+            data: AlignedBuffer::new(BATCH_BYTES),
             used: 0,
         }
     }
@@ -139,8 +142,9 @@ impl BatchSender {
     /// Marks `len` bytes of the free part as used, and returns their range.
     pub(crate) fn take(&mut self, len: usize) -> Range<usize> {
         let start = self.batch.used;
-        self.batch.used += len;
-        start..self.batch.used
+        let end = start + len;
+        self.batch.used = end.next_multiple_of(ALIGNMENT_BYTES);
+        start..end
     }
 
     /// Appends an item to the batch.

@@ -2,7 +2,7 @@
 
 use super::copy::{PIECE_BYTES, on_threads, thread_count};
 use super::zeros;
-use crate::base::{Errno, Error, Result};
+use crate::base::{AlignedBuffer, Errno, Error, Result};
 use crate::block::{Allocation, Device};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +83,7 @@ pub fn compare(
     let found: Mutex<Option<Difference>> = Mutex::new(None);
     let is_found = AtomicBool::new(false);
     on_threads(thread_count(options.threads), |stop| {
-        let mut bufs = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
+        let mut bufs = [(); 2].map(|()| AlignedBuffer::new(PIECE_BYTES as usize));
         // Pieces are handed out in order: once a difference is found, only pieces before it are
         // still compared.
         while !stop.load(Ordering::Relaxed) && !is_found.load(Ordering::Relaxed) {
@@ -206,7 +206,11 @@ impl DevicePair<'_> {
     }
 
     /// Returns the first sector of a piece in which they differ.
-    fn compare(&self, piece: &PairPiece, bufs: &mut [Vec<u8>; 2]) -> Result<Option<Difference>> {
+    fn compare(
+        &self,
+        piece: &PairPiece,
+        bufs: &mut [AlignedBuffer; 2],
+    ) -> Result<Option<Difference>> {
         if piece.has_data == [false, false] {
             return Ok(None);
         }

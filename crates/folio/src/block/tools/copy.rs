@@ -14,7 +14,7 @@
 
 use super::backed::{self, TargetBacking};
 use super::zeros;
-use crate::base::{Errno, Error, Result};
+use crate::base::{AlignedBuffer, Errno, Error, Result};
 use crate::block::{Allocation, Device};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,7 +115,7 @@ struct OrderedCopy<'a> {
 impl OrderedCopy<'_> {
     /// The loop of one thread.
     fn copy_pieces(&self, stop: &AtomicBool) -> Result<()> {
-        let mut buf = vec![0; PIECE_BYTES as usize];
+        let mut buf = AlignedBuffer::new(PIECE_BYTES as usize);
         while !stop.load(Ordering::Relaxed) {
             if (self.options.is_canceled)() {
                 return Err(Error::new(Errno::INTR, "canceled"));

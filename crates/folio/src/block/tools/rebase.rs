@@ -3,7 +3,7 @@
 use super::open::{self, open_file};
 use super::resize::{ResizeImage, resize};
 use super::zeros;
-use crate::base::{Errno, Error, Result};
+use crate::base::{AlignedBuffer, Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{BackingName, BackingPolicy, ImageFormat, OpenOptions, detect};
 use crate::block::qcow2::{self, Qcow2Device};
@@ -220,7 +220,7 @@ pub fn commit(
     let base = chain
         .open_image(&backing_path, false, format)
         .map_err(|error| error.at("backing file"))?;
-    let mut buf = vec![0; PIECE_BYTES as usize];
+    let mut buf = AlignedBuffer::new(PIECE_BYTES as usize);
     let mut at = 0;
     while at < len_bytes {
         options.check_canceled()?;
