@@ -114,7 +114,16 @@ fn every_option_matches_qemu_img() {
 #[test]
 fn preallocation_takes_space_as_specified() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let folder = TempDir::new().unwrap();
+    takes_space_as_specified(&TempDir::new().unwrap());
+}
+
+#[test]
+fn preallocation_on_tmpfs_takes_space_as_specified() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    takes_space_as_specified(&TempDir::new_in("/dev/shm").unwrap());
+}
+
+fn takes_space_as_specified(folder: &TempDir) {
     let taken = |path: &Path| {
         std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
     };

@@ -88,6 +88,15 @@ pub(crate) trait ImageFile: Send + Sync {
         .at(self.name().to_owned()))
     }
 
+    /// Takes the host's space for a range that reads as zeros: reserved if possible, else written.
+    /// Linux: posix_fallocate(3).
+    fn preallocate(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        if self.reserve(offset, len_bytes)? {
+            return Ok(());
+        }
+        self.fill_with_zeros(offset, len_bytes)
+    }
+
     /// Writes zeros to a range.
     fn fill_with_zeros(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let mut done = 0;

@@ -128,10 +128,8 @@ fn create_raw(path: &Path, len_bytes: u64, preallocation: Preallocation) -> Resu
 fn fill_raw(file: &HostFile, len_bytes: u64, preallocation: Preallocation) -> Result<()> {
     file.set_len(len_bytes)?;
     match preallocation {
-        Preallocation::Falloc if !file.reserve(0, len_bytes)? => {
-            Err(Error::unsupported("the host cannot reserve space here"))
-        }
+        Preallocation::Falloc => file.preallocate(0, len_bytes),
         Preallocation::Full => file.fill_with_zeros(0, len_bytes),
-        Preallocation::Off | Preallocation::Metadata | Preallocation::Falloc => Ok(()),
+        Preallocation::Off | Preallocation::Metadata => Ok(()),
     }
 }

@@ -89,10 +89,11 @@ pub fn rebase(
     };
     overlay.expect_backing();
     let len_bytes = overlay.len_bytes();
+    let mut bufs = [(); 2].map(|()| AlignedBuffer::new(PIECE_BYTES as usize));
     let mut at = 0;
     while at < len_bytes {
         options.check_canceled()?;
-        let count = copy_difference(&overlay, below.as_ref(), at)?;
+        let count = copy_difference(&overlay, below.as_ref(), at, &mut bufs)?;
         (options.progress)(count);
         at += count;
     }
@@ -101,7 +102,12 @@ pub fn rebase(
 
 /// Copies some bytes at `at` into the overlay where the chains differ; returns how many were
 /// compared.
-fn copy_difference(overlay: &Qcow2Device, below: Option<&Arc<dyn Device>>, at: u64) -> Result<u64> {
+fn copy_difference(
+    overlay: &Qcow2Device,
+    below: Option<&Arc<dyn Device>>,
+    at: u64,
+    bufs: &mut [AlignedBuffer; 2],
+) -> Result<u64> {
     let (entry, mut count) = overlay.map_entry(at, overlay.len_bytes() - at)?;
     if entry.depth == 0 && entry.is_present {
         return Ok(count);
@@ -117,13 +123,13 @@ fn copy_difference(overlay: &Qcow2Device, below: Option<&Arc<dyn Device>>, at: u
         return Ok(count);
     }
     let count = count.min(PIECE_BYTES);
-    let mut old = vec![0; count as usize];
-    overlay.read_at(&mut old, at)?;
-    let mut new = vec![0; count as usize];
-    if let (Some(below), 1..) = (below, left) {
-        let available = left.min(count) as usize;
+    let [old, new] = bufs.each_mut().map(|buf| &mut buf[..count as usize]);
+    overlay.read_at(old, at)?;
+    let available = left.min(count) as usize;
+    if let (Some(below), 1..) = (below, available) {
         below.read_at(&mut new[..available], at)?;
     }
+    new[available..].fill(0);
     let cluster = overlay.cluster_bytes();
     let mut done = 0;
     while done < count {

@@ -99,11 +99,9 @@ fn resize_raw(
                 "the raw format has no metadata to preallocate",
             ));
         }
-        Preallocation::Falloc if !file.reserve(old_bytes, new)? => {
-            return Err(Error::unsupported("the host cannot reserve space here"));
-        }
+        Preallocation::Falloc => file.preallocate(old_bytes, new)?,
         Preallocation::Full => file.fill_with_zeros(old_bytes, new)?,
-        Preallocation::Off | Preallocation::Falloc => {}
+        Preallocation::Off => {}
     }
     file.set_len(len_bytes)?;
     file.sync_data()

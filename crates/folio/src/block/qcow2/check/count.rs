@@ -182,7 +182,10 @@ impl Walk<'_, '_> {
         let mut done = 0;
         while done < region.len_bytes {
             let (at, left) = (region.at + done, region.len_bytes - done);
-            if let Ok((Allocation::Hole, hole_bytes)) = self.file.allocation(at, left) {
+            // Of a small table a read costs less than the question: tmpfs examines each page.
+            if left > READ_BYTES
+                && let Ok((Allocation::Hole, hole_bytes)) = self.file.allocation(at, left)
+            {
                 // Whole entries, so that the next read starts with one.
                 let skip = if hole_bytes == left {
                     left

@@ -18,10 +18,6 @@ enum NewEntries {
 
 impl Qcow2Device {
     /// Preallocates a new image, which was opened without its backing file.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Qcow2Device::preallocate`].
     pub(in crate::block::qcow2) fn preallocate_new(&self, options: &CreateOptions) -> Result<()> {
         // Clusters that store zeros would hide the backing file. A raw data file has none.
         let entries = match options.backing {
@@ -33,10 +29,6 @@ impl Qcow2Device {
 
     /// Allocates every cluster from guest offset `start` on, where the image reads as zeros, and
     /// the host's space for it.
-    ///
-    /// # Errors
-    ///
-    /// EOPNOTSUPP for `Falloc` where the host cannot reserve space.
     pub(in crate::block::qcow2) fn preallocate(
         &self,
         how: Preallocation,
@@ -110,8 +102,8 @@ impl Qcow2Device {
             // They were used before.
             self.data().write_zeroes(host, count)?;
         }
-        if how == Preallocation::Falloc && !self.data().reserve(host, count)? {
-            return Err(Error::unsupported("the host cannot reserve space here"));
+        if how == Preallocation::Falloc {
+            self.data().preallocate(host, count)?;
         }
         Ok(())
     }

@@ -209,6 +209,8 @@ impl Metadata {
         let geometry = self.geometry;
         let first = offset >> geometry.cluster_bits;
         let is_owned = self.owns_table(first)?;
+        // The entries of a run are examined once, also where a caller has a large range to fill.
+        let len_bytes = len_bytes.min(RUN_BYTES_MAX);
         let (start, run_bytes) = self.map(file, offset, len_bytes)?;
         if let (
             Mapping::Data {
@@ -243,7 +245,7 @@ impl Metadata {
         };
         let len_bytes = match own_cluster {
             Some(_) => run_bytes,
-            None => len_bytes.min(RUN_BYTES_MAX),
+            None => len_bytes,
         };
         self.plan_new(file, offset..offset + len_bytes, own_cluster)
     }
