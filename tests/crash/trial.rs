@@ -222,17 +222,19 @@ struct CutChecker<'t> {
 
 impl<'t> CutChecker<'t> {
     fn new(trial: &'t Trial<'t>, run: &'t RecordedRun) -> Self {
+        let folder = tempfile::TempDir::with_prefix("folio-crash-").unwrap();
+        let has_kernel = Need::LoopDevices.met().is_ok() && kernel_mounts(run, folder.path());
         Self {
             trial,
             run,
             judge: Judge::new(trial.setup.mount.clone()),
-            folder: tempfile::TempDir::with_prefix("folio-crash-").unwrap(),
+            folder,
             has_e2fsck: find("e2fsck").is_some(),
             outcome: Outcome::default(),
             after_folio: 0,
             alone: 0,
             by_kernel: 0,
-            has_kernel: Need::LoopDevices.met().is_ok() && has_ext4(),
+            has_kernel,
         }
     }
 
@@ -310,10 +312,20 @@ impl<'t> CutChecker<'t> {
     }
 }
 
-/// Returns whether the running kernel supports ext4.
-fn has_ext4() -> bool {
-    std::fs::read_to_string("/proc/filesystems")
-        .is_ok_and(|text| text.lines().any(|line| line.ends_with("\text4")))
+/// Returns whether the running kernel supports ext4 with the features of the trial.
+fn kernel_mounts(run: &RecordedRun, folder: &Path) -> bool {
+    let path = folder.join("before.img");
+    dump(&*run.before, &path);
+    match Mounted::attempt(&path, "rw") {
+        Ok(mounted) => {
+            mounted.unmount();
+            true
+        }
+        Err(said) => {
+            println!("no cut is judged by the kernel: {said}");
+            false
+        }
+    }
 }
 
 fn passes_e2fsck(image: &Path) -> Result<(), String> {

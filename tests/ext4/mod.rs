@@ -3,6 +3,7 @@
 
 mod block_maps;
 mod mmp;
+mod quota;
 
 use crate::names::with_image;
 use crate::support::tools::{command, fsck, mke2fs, succeed};

@@ -309,6 +309,11 @@ fn ext3_with_128_byte_inodes() {
 }
 
 #[test]
+fn ext4_with_quota() {
+    on_mke2fs(&["-O", "quota,project"], 1024, |_| true);
+}
+
+#[test]
 fn ext4_without_extents() {
     let options = ["-O", "^extent,^64bit"];
     on_mke2fs(&options, 2048, is_possible_with_pointers);

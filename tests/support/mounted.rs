@@ -15,6 +15,13 @@ impl Mounted {
     /// Mounts `image` with the mount options given (`"rw"`, `"ro,noload"`).
     #[track_caller]
     pub fn new(image: &Path, options: &str) -> Self {
+        Self::attempt(image, options)
+            .unwrap_or_else(|said| panic!("mount of {}: {said}", image.display()))
+    }
+
+    /// Mounts `image`; returns what mount(8) says if the kernel refuses it.
+    #[track_caller]
+    pub fn attempt(image: &Path, options: &str) -> Result<Self, String> {
         let folder = TempDir::with_prefix("folio-mount-").expect("a folder to mount on");
         let shown = run(
             "losetup",
@@ -39,16 +46,14 @@ impl Mounted {
             mounted,
         };
         assert!(
-            mounted,
-            "mount of {}: {}",
-            image.display(),
-            super::tools::text(&output)
-        );
-        assert!(
             detached.is_ok_and(|status| status.success()),
             "losetup --detach {device}"
         );
-        this
+        if mounted {
+            Ok(this)
+        } else {
+            Err(super::tools::text(&output))
+        }
     }
 
     /// Returns the mount point.

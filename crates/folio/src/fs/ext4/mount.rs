@@ -104,6 +104,7 @@ impl Ext4 {
     fn start_up(self: &Arc<Self>) -> Result<Arc<Ext4Inode>> {
         if self.volume.is_writing() {
             self.open_journal()?;
+            self.open_quotas()?;
             self.find_orphan_file()?;
             self.process_orphans()?;
         }

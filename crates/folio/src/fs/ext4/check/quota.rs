@@ -1,12 +1,4 @@
 //! Quota files: the stored usage of each owner against the counted one.
-//!
-//! ```text
-//!   block 0   magic, version, info        blocks of 1 KiB with all block sizes
-//!   block 1   256 numbers of blocks  ->  256 numbers  ->  256 numbers  ->  256 numbers  ->  entries
-//! ```
-//!
-//! The four bytes of an owner's number select the path through the tree. Linux:
-//! fs/quota/quota_tree.h, quotaio_v2.h.
 
 use super::checker::Checker;
 use super::facts::QuotaUsage;
@@ -14,36 +6,19 @@ use super::inodes::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Incompat, RoCompat};
+use crate::fs::ext4::layout::quota::{
+    BLOCK_LEN, DEPTH, QuotaHeader, QuotaKind, ROOT_BLOCK, entries, is_free, owners, usage, word,
+};
 use std::collections::{HashMap, HashSet};
 
-const BLOCK_LEN: u64 = 1024;
 /// Blocks that a quota file may have beyond the count in its header.
 const SLACK_BLOCKS: u64 = 1024;
-/// Levels of the tree above the entries.
-const DEPTH: u32 = 4;
-/// Length of the header before a block's entries, in bytes.
-const BLOCK_HEAD_LEN: usize = 16;
-const ENTRY_LEN: usize = 72;
-const VERSION: u32 = 1;
-/// End of `i_projid`, from the start of the extra fields.
-const PROJECT_END: u16 = 32;
 
-/// A type of owner with its quota file.
+/// A kind of owners with its quota file.
 struct QuotaAccount {
-    name: &'static str,
-    magic: u32,
+    kind: QuotaKind,
     inode: u32,
     counted: HashMap<u32, QuotaUsage>,
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes
-        .get(at..at + 4)
-        .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-}
-
-fn long(bytes: &[u8], at: usize) -> u64 {
-    u64::from(word(bytes, at + 4)) << 32 | u64::from(word(bytes, at))
 }
 
 impl Checker<'_> {
@@ -64,23 +39,12 @@ impl Checker<'_> {
         }
         let raw = view.raw;
         let bytes = clusters * u64::from(self.sb.cluster_blocks) * self.sb.block_size as u64;
-        let id = |low: u16, high: u16| u32::from(high) << 16 | u32::from(low);
-        let project = if raw.extra_isize.get() >= PROJECT_END {
-            raw.projid.get()
-        } else {
-            0
-        };
-        for (usages, id) in [
-            (
-                &mut self.usages.users,
-                id(raw.uid_lo.get(), raw.uid_high.get()),
-            ),
-            (
-                &mut self.usages.groups,
-                id(raw.gid_lo.get(), raw.gid_high.get()),
-            ),
-            (&mut self.usages.projects, project),
-        ] {
+        let usages = [
+            &mut self.usages.users,
+            &mut self.usages.groups,
+            &mut self.usages.projects,
+        ];
+        for (usages, id) in usages.into_iter().zip(owners(raw)) {
             let usage = usages.entry(id).or_default();
             *usage = (usage.0 + bytes, usage.1 + 1 + value_inodes);
         }
@@ -106,20 +70,17 @@ impl Checker<'_> {
         let (raw, usages) = (&self.sb.raw, std::mem::take(&mut self.usages));
         let accounts = [
             QuotaAccount {
-                name: "user",
-                magic: 0xD9C0_1F11,
+                kind: QuotaKind::User,
                 inode: raw.usr_quota_inum.get(),
                 counted: usages.users,
             },
             QuotaAccount {
-                name: "group",
-                magic: 0xD9C0_1927,
+                kind: QuotaKind::Group,
                 inode: raw.grp_quota_inum.get(),
                 counted: usages.groups,
             },
             QuotaAccount {
-                name: "project",
-                magic: 0xD9C0_3F14,
+                kind: QuotaKind::Project,
                 inode: raw.prj_quota_inum.get(),
                 counted: usages.projects,
             },
@@ -140,20 +101,26 @@ impl Checker<'_> {
                 format_args!("the quota file is missing"),
             );
         };
-        if word(&head, 0) != account.magic || word(&head, 4) != VERSION {
+        let name = account.kind.name();
+        let Some(header) = QuotaHeader::parse(&head, account.kind) else {
             return self.report.error(
                 CheckedStructure::Quota,
                 location,
-                format_args!("not a {} quota file of version 1", account.name),
+                format_args!("not a {name} quota file of version 1"),
             );
-        }
+        };
         let size = self
             .special_files
             .get(&account.inode)
             .map_or(0, |file| file.size);
-        let (blocks, free_block, free_entry) = (word(&head, 20), word(&head, 24), word(&head, 28));
+        let QuotaHeader {
+            blocks,
+            free_block,
+            free_entry,
+        } = header;
+        let size_blocks = size / BLOCK_LEN as u64;
         let is_sized =
-            (u64::from(blocks)..=u64::from(blocks) + SLACK_BLOCKS).contains(&(size / BLOCK_LEN));
+            (u64::from(blocks)..=u64::from(blocks) + SLACK_BLOCKS).contains(&size_blocks);
         if !is_sized || free_block >= blocks || free_entry >= blocks {
             let what = format_args!(
                 "{blocks} quota blocks in {size} bytes, free from {free_block} and {free_entry}"
@@ -161,7 +128,7 @@ impl Checker<'_> {
             self.report.error(CheckedStructure::Quota, location, what);
         }
         let (mut seen, mut stored) = (HashSet::new(), HashMap::new());
-        self.walk_quota(account.inode, 1, DEPTH, &mut seen, &mut stored);
+        self.walk_quota(account.inode, ROOT_BLOCK, DEPTH, &mut seen, &mut stored);
         let mut ids: Vec<u32> = stored
             .keys()
             .chain(account.counted.keys())
@@ -175,7 +142,7 @@ impl Checker<'_> {
             if stored != counted {
                 let what = format_args!(
                     "{} {id} uses {} bytes in {} inodes, counted {} in {}",
-                    account.name, stored.0, stored.1, counted.0, counted.1
+                    name, stored.0, stored.1, counted.0, counted.1
                 );
                 self.report.error(CheckedStructure::Quota, location, what);
             }
@@ -211,11 +178,8 @@ impl Checker<'_> {
             );
         };
         if depth == 0 {
-            for entry in bytes[BLOCK_HEAD_LEN..]
-                .chunks_exact(ENTRY_LEN)
-                .filter(|entry| entry.iter().any(|&b| b != 0))
-            {
-                stored.insert(word(entry, 0), (long(entry, 48), long(entry, 24)));
+            for (_, entry) in entries(&bytes).filter(|(_, entry)| !is_free(entry)) {
+                stored.insert(word(entry, 0), usage(entry));
             }
             return;
         }
@@ -231,15 +195,15 @@ impl Checker<'_> {
     /// Reads one block of a quota file; `None` beyond its end, in a hole or after a read error.
     fn quota_block(&mut self, inode: u32, block: u64) -> Option<Vec<u8>> {
         let file = self.special_files.get(&inode)?;
-        let (size, at) = (self.sb.block_size as u64, block * BLOCK_LEN);
-        if at + BLOCK_LEN > file.size {
+        let (size, at) = (self.sb.block_size as u64, block * BLOCK_LEN as u64);
+        if at + BLOCK_LEN as u64 > file.size {
             return None;
         }
         let logical = at / size;
         let after = file.runs.partition_point(|(first, _, _)| *first <= logical);
         let (first, start, len) = *file.runs.get(after.checked_sub(1)?)?;
         let device_block = (logical - first < len).then_some(start + logical - first)?;
-        let mut bytes = vec![0; BLOCK_LEN as usize];
+        let mut bytes = vec![0; BLOCK_LEN];
         self.device
             .read_at(&mut bytes, device_block * size + at % size)
             .ok()?;

@@ -59,6 +59,7 @@ impl Ext4 {
             ..options.clone()
         };
         let fs = Self::attach(device.clone(), superblock, cache, &options)?;
+        fs.open_quotas()?;
         fs.begin_change()?;
         let mut replay = Replay {
             fs: &fs,
@@ -228,7 +229,8 @@ impl Replay<'_> {
             }
         }
         let slot = merge(old.as_deref(), bytes, fs.volume.inode_size)?;
-        let state = InodeState::parse(&slot)?;
+        let mut state = InodeState::parse(&slot)?;
+        state.is_in_table = old.is_some();
         let is_directory = state.file_type()? == FileType::Directory;
         fs.volume.space.lock().claim_inode(
             &fs.volume.geometry,

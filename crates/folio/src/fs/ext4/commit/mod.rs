@@ -17,6 +17,7 @@
 //! | `mod.rs` | closing a transaction, fsync(2), sync(2), unmount |
 //! | `thread.rs` | the thread that writes changes which have waited |
 //! | `orphan.rs` | inodes without names, on disk |
+//! | `quota.rs` | usage of owners, on disk |
 //! | `failure.rs` | damage and failed commits (`errors=`) |
 //! | `fast_commit_replay.rs` | fast commits of the kernel, at mount |
 //!
@@ -37,6 +38,7 @@
 mod failure;
 mod fast_commit_replay;
 pub(super) mod orphan;
+mod quota;
 mod thread;
 
 use super::inode::{DIRTY_INODES_MAX, Ext4, Ext4Inode};
@@ -104,8 +106,10 @@ impl Ext4 {
             .journal
             .get()
             .map_or(0, |journal| journal.snapshots.data_len());
+        let owners = self.quotas.get().map_or(0, |quotas| quotas.changed_len());
         data + self.volume.metadata.dirty_len()
             + dirty_inodes
+            + owners as u64
             + self.volume.space.lock().dirty_len() as u64
     }
 
@@ -210,6 +214,7 @@ impl Ext4 {
         self.publishes.store(false, Ordering::Release);
         let hidden = self.finish_holds()?;
         self.flush_inodes()?;
+        self.write_quotas()?;
         self.write_orphans()?;
         let mut superblock = self.volume.superblock.lock();
         self.volume
@@ -324,6 +329,7 @@ impl Ext4 {
     /// Writes everything to its place, without a journal.
     fn sync_in_place(&self, is_final: bool) -> Result<()> {
         self.flush_inodes()?;
+        self.write_quotas()?;
         let mut superblock = self.volume.superblock.lock();
         self.volume
             .space

@@ -3,16 +3,14 @@
 use super::context::{DirectoryBlocks, DirectoryContext, FoundName};
 use super::inline_data::InlineDirectory;
 use super::names;
-use crate::base::{Errno, Error, InodeNumber, LogicalBlock, PhysicalBlock, Result};
+use crate::base::{Errno, Error, InodeNumber, LogicalBlock, Result};
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::name_index::NameIndex;
 use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::disk::inode_flags;
-use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::map::extent_map::MappedRange;
-use crate::fs::ext4::space::Purpose;
 use crate::vfs::{DirectoryEntry, FileType};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -43,42 +41,14 @@ impl DirectoryBlocks for OpenDirectory<'_> {
     }
 
     fn append(&self) -> Result<(LogicalBlock, MetadataBlock)> {
-        let fs = &self.inode.fs;
+        let volume = &self.inode.fs.volume;
         let logical = LogicalBlock(self.block_count());
         let mut state = self.inode.state_mut();
-        let size = (u64::from(logical.0) + 1) * fs.volume.block_size as u64;
-        self.inode.check_reach(&state, size)?;
-        let goal = state.map.goal(logical);
-        let run = fs.volume.space.lock().allocate(
-            &fs.volume.geometry,
-            &fs.volume.metadata,
-            goal,
-            1,
-            Purpose::Metadata,
-            false,
-        )?;
-        let extent = Extent {
-            logical: logical.0,
-            len: 1,
-            physical: run.start,
-            is_unwritten: false,
-        };
-        state.map.insert(extent);
-        if let Err(error) = self.inode.reserve_tree(&mut state, 0) {
-            let at = u64::from(logical.0);
-            state.map.remove(at..at + 1);
-            fs.volume.free_data(run)?;
-            return Err(error);
-        }
-        state.map_is_dirty = true;
-        state.charge_blocks(1, fs.volume.block_size);
-        state.set_recorded_size(size);
+        let physical = self.inode.append_block(&mut state, logical)?;
+        state.set_recorded_size((u64::from(logical.0) + 1) * volume.block_size as u64);
         self.inode.mark_dirty(&mut state);
         drop(state);
-        Ok((
-            logical,
-            fs.volume.metadata.new_block(PhysicalBlock(run.start))?,
-        ))
+        Ok((logical, volume.metadata.new_block(physical)?))
     }
 
     fn name_index(&self) -> Option<Arc<NameIndex>> {

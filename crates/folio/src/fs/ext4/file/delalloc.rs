@@ -8,7 +8,7 @@
 //!
 //! Tree blocks for the worst placement are reserved too, so that writeback never runs out of space.
 
-use crate::base::{LogicalBlock, Result};
+use crate::base::{LogicalBlock, PhysicalBlock, Result};
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::extent::Extent;
@@ -185,6 +185,46 @@ impl Ext4Inode {
         state.charge_blocks(len.into(), self.fs.volume.block_size);
         state.map_is_dirty = true;
         Ok(len)
+    }
+}
+
+impl Ext4Inode {
+    /// Allocates the file block `logical`, which follows the last one, for metadata in a directory
+    /// or file. The caller sets the size.
+    ///
+    /// # Errors
+    /// ENOSPC; EFBIG. The map stays as it was.
+    pub(crate) fn append_block(
+        &self,
+        state: &mut InodeState,
+        logical: LogicalBlock,
+    ) -> Result<PhysicalBlock> {
+        let volume = &self.fs.volume;
+        let at = u64::from(logical.0);
+        self.check_reach(state, (at + 1) * volume.block_size as u64)?;
+        let goal = state.map.goal(logical);
+        let run = volume.space.lock().allocate(
+            &volume.geometry,
+            &volume.metadata,
+            goal,
+            1,
+            Purpose::Metadata,
+            false,
+        )?;
+        state.map.insert(Extent {
+            logical: logical.0,
+            len: 1,
+            physical: run.start,
+            is_unwritten: false,
+        });
+        if let Err(error) = self.reserve_tree(state, 0) {
+            state.map.remove(at..at + 1);
+            volume.free_data(run)?;
+            return Err(error);
+        }
+        state.map_is_dirty = true;
+        state.charge_blocks(1, volume.block_size);
+        Ok(PhysicalBlock(run.start))
     }
 }
 

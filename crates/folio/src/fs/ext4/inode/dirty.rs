@@ -1,8 +1,10 @@
 //! Dirty inodes: listed until a commit or a sync writes them to the inode table.
 
+use super::quota::{InodeUsage, Quotas};
 use super::state::{ContentLayout, InodeState};
 use super::{Ext4, Ext4Inode};
 use crate::base::Result;
+use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::map::block_map;
 use crate::vfs::FileType;
 use std::sync::atomic::Ordering;
@@ -72,7 +74,8 @@ impl Ext4Inode {
         }
         let (block, start) = volume.inode_block(self.number)?;
         let mut bytes = block.write();
-        self.encode(state, &mut bytes[start..start + volume.inode_size]);
+        let slot = &mut bytes[start..start + volume.inode_size];
+        self.write_slot(state, slot, false);
         drop(bytes);
         self.clear_dirty(state);
         if state.link_count() == 0 && volume.journal.get().is_some() {
@@ -118,5 +121,32 @@ impl Ext4Inode {
             .copy_from_slice(&state.shown(volume.block_size).as_bytes()[..fields_end]);
         bytes[fields_end..].copy_from_slice(&state.tail);
         volume.seal_inode(self.number, bytes);
+    }
+
+    /// Returns the quotas, if the file system has them and they count this inode. The file system's
+    /// own files and values of attributes are not counted.
+    fn quotas(&self, state: &InodeState) -> Option<&Quotas> {
+        let quotas = self.fs.quotas.get()?;
+        let geometry = &self.fs.volume.geometry;
+        let raw = &geometry.raw;
+        let own_files = [&raw.prj_quota_inum, &raw.orphan_file_inum];
+        let is_own = self.number < geometry.first_inode && self.number != ROOT_INODE
+            || own_files.iter().any(|file| file.get() == self.number);
+        let is_value = state.raw.flags.get() & inode_flags::EA_INODE != 0;
+        (!is_own && !is_value).then_some(quotas)
+    }
+
+    /// Writes the inode's bytes into `slot` of the table. With `is_freed` it is not in use any
+    /// more.
+    pub(crate) fn write_slot(&self, state: &mut InodeState, slot: &mut [u8], is_freed: bool) {
+        let quotas = self.quotas(state);
+        let block_size = self.fs.volume.block_size;
+        let usage = |slot: &[u8], is_used: bool| is_used.then(|| InodeUsage::of(slot, block_size));
+        let before = quotas.and_then(|_| usage(slot, state.is_in_table));
+        self.encode(state, slot);
+        if let Some(quotas) = quotas {
+            quotas.note(before, usage(slot, !is_freed));
+        }
+        state.is_in_table = !is_freed;
     }
 }

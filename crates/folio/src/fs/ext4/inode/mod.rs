@@ -10,6 +10,8 @@
 //!   fields.rs     encodings of single fields                       table.rs  the table on disk
 //! ```
 //!
+//! `quota.rs` counts what each owner uses.
+//!
 //! `change_clock.rs` notes when the last change was made.
 //!
 //! Neighbors: files, directories and attributes above give inodes their contents; the block map
@@ -36,6 +38,7 @@ pub(crate) mod links;
 mod lists;
 pub(crate) mod name_index;
 pub(crate) mod orphans;
+pub(crate) mod quota;
 pub(crate) mod state;
 mod table;
 
@@ -58,6 +61,7 @@ use fields::{encode_device, mode_of};
 use lists::{InodeList, LazyTimes};
 use orphans::{OrphanFile, Orphans};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use quota::Quotas;
 use state::{ContentLayout, InodeState};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -91,6 +95,8 @@ pub struct Ext4 {
     pub(crate) held_inodes: InodeList<Ext4Inode>,
     pub(crate) orphans: Mutex<Orphans>,
     pub(crate) orphan_file: OnceLock<Option<OrphanFile>>,
+    /// Set at mount, if the file system has quotas and is mounted for writing.
+    pub(crate) quotas: OnceLock<Quotas>,
     pub(crate) lazy_times: LazyTimes<Ext4Inode>,
     /// Writes changes that have waited, from the first change on.
     pub(crate) commit_thread: PeriodicThread,
@@ -178,6 +184,7 @@ impl Ext4 {
             held_inodes: InodeList::default(),
             orphans: Mutex::default(),
             orphan_file: OnceLock::new(),
+            quotas: OnceLock::new(),
             lazy_times: LazyTimes::new(options.is_lazy_time),
             commit_thread: PeriodicThread::default(),
             changes: ChangeClock::default(),
@@ -380,13 +387,13 @@ impl Ext4Inode {
         })
     }
 
-    /// Makes a new inode in memory for slot `number`, which the caller has allocated.
-    /// `parent_flags` are the flags of its parent.
+    /// Makes a new inode in memory for slot `number`, which the caller has allocated. `parent` are
+    /// the fields of its parent.
     pub(crate) fn create(
         fs: &Arc<Ext4>,
         number: u32,
         new: &NewInode<'_>,
-        parent_flags: u32,
+        parent: &RawInode,
     ) -> Arc<Self> {
         let volume = &fs.volume;
         let mut raw = RawInode::new_zeroed();
@@ -402,10 +409,11 @@ impl Ext4Inode {
             _ => ContentLayout::InBlockField,
         };
         let inherited = match new.file_type {
-            FileType::Directory => parent_flags & inode_flags::INHERITED,
-            _ => parent_flags & inode_flags::INHERITED & !inode_flags::PROJECT_INHERIT,
+            FileType::Directory => parent.flags.get() & inode_flags::INHERITED,
+            _ => parent.flags.get() & inode_flags::INHERITED & !inode_flags::PROJECT_INHERIT,
         };
         raw.flags = (inherited | layout.flags()).into();
+        raw.projid = volume.inherited_project(parent).into();
         if let FileType::CharacterDevice | FileType::BlockDevice = new.file_type {
             raw.block = encode_device(new.device);
         }

@@ -75,6 +75,8 @@ pub(crate) struct InodeState {
     pub(crate) delayed: DelayedBlocks,
     /// Whether the inode must be written to the table.
     pub(crate) is_dirty: bool,
+    /// Whether the inode's slot in the table has its bytes, maybe older ones.
+    pub(crate) is_in_table: bool,
     /// For regular files, the size that the table shows: the data before it is on the device, or a
     /// hole. Linux: `i_disksize`.
     pub(crate) disk_size: u64,
@@ -117,6 +119,7 @@ impl InodeState {
             map_is_dirty: false,
             delayed: DelayedBlocks::default(),
             is_dirty: false,
+            is_in_table: false,
             disk_size: 0,
             changed_in: 0,
             data_changed_in: 0,
@@ -160,6 +163,7 @@ impl InodeState {
         padded[..known].copy_from_slice(&bytes[..known]);
         let raw = RawInode::read_from_bytes(&padded).map_err(|_| Error::corrupt("cut short"))?;
         let mut state = Self::new(raw, bytes[known..].into(), ContentLayout::InBlockField);
+        state.is_in_table = true;
         let file_type = state.file_type()?;
         let flags = state.raw.flags.get();
         state.layout = if flags & inode_flags::INLINE_DATA != 0 {

@@ -5,9 +5,10 @@ use crate::base::{PhysicalBlock, Result};
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
 use crate::fs::ext4::layout::disk::{
-    INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET, RawInode,
+    INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET, RawInode, inode_flags,
 };
 use crate::fs::ext4::layout::features::RoCompat;
+use crate::fs::ext4::layout::quota::has_project;
 use crate::fs::ext4::map::extent_map::TreeContext;
 use crate::fs::ext4::map::pointer_slot::blocks_max;
 use crate::fs::ext4::space::inode_place;
@@ -117,6 +118,16 @@ impl Volume {
             wanted.min(room)
         } else {
             known.min(room)
+        }
+    }
+
+    /// Returns the project of a new inode in a directory with the fields `parent`.
+    pub(crate) fn inherited_project(&self, parent: &RawInode) -> u32 {
+        let inherits = parent.flags.get() & inode_flags::PROJECT_INHERIT != 0;
+        if inherits && self.has_ro_compat(RoCompat::PROJECT) && has_project(parent) {
+            parent.projid.get()
+        } else {
+            0
         }
     }
 

@@ -127,6 +127,9 @@ impl Incompat {
         .union(Self::METADATA_CSUM_SEED)
         .union(Self::LARGE_DIR)
         .union(Self::INLINE_DATA);
+
+    /// Flags of file systems that Folio writes only while they are mounted.
+    const MOUNTED_ONLY: Self = Self::MMP;
 }
 
 impl RoCompat {
@@ -137,9 +140,14 @@ impl RoCompat {
         .union(Self::UNINIT_BG)
         .union(Self::DIR_NLINK)
         .union(Self::EXTRA_ISIZE)
+        .union(Self::QUOTA)
         .union(Self::METADATA_CSUM)
+        .union(Self::PROJECT)
         .union(Self::VERITY)
         .union(Self::ORPHAN_PRESENT);
+
+    /// Flags of file systems that Folio writes only while they are mounted.
+    const MOUNTED_ONLY: Self = Self::QUOTA;
 }
 
 /// The three sets of flags of a file system; unknown bits are preserved.
@@ -191,31 +199,27 @@ impl Features {
     /// mount.
     pub(crate) fn check_writable_offline(&self) -> Result<()> {
         self.check_writable()?;
-        if self.incompat.contains(Incompat::MMP) {
-            let what = "changing a file system with mmp offline; clear the feature first";
-            return Err(Error::unsupported(what));
+        let incompat = self.incompat.intersection(Incompat::MOUNTED_ONLY);
+        let ro_compat = self.ro_compat.intersection(RoCompat::MOUNTED_ONLY);
+        let named = named(incompat, ro_compat);
+        if named.is_empty() {
+            Ok(())
+        } else {
+            let what =
+                format!("changing a file system with {named} offline; clear the feature first");
+            Err(Error::unsupported(what))
         }
-        Ok(())
     }
 
     /// Fails with EOPNOTSUPP, naming the features, for features that Folio cannot write.
     pub(crate) fn check_writable(&self) -> Result<()> {
         let incompat = self.incompat.difference(Incompat::WRITABLE);
         let ro_compat = self.ro_compat.difference(RoCompat::WRITABLE);
-        let mut missing = Vec::new();
-        if !incompat.is_empty() {
-            missing.push(names(&incompat, "incompat"));
-        }
-        if !ro_compat.is_empty() {
-            missing.push(names(&ro_compat, "ro_compat"));
-        }
+        let missing = named(incompat, ro_compat);
         if missing.is_empty() {
             Ok(())
         } else {
-            let what = format!(
-                "writing a file system with {}; open it read-only",
-                missing.join(", ")
-            );
+            let what = format!("writing a file system with {missing}; open it read-only");
             Err(Error::unsupported(what))
         }
     }
@@ -229,6 +233,13 @@ impl Features {
         list.extend(name_list(&self.ro_compat, |bit| format!("FEATURE_R{bit}")));
         list
     }
+}
+
+/// Returns the names of flags of two sets, for messages.
+fn named(incompat: Incompat, ro_compat: RoCompat) -> String {
+    let parts = [names(&incompat, "incompat"), names(&ro_compat, "ro_compat")];
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join(", ")
 }
 
 /// Returns the names of flags by bit, as in mke2fs; `unnamed` makes one of the bit's number.
@@ -270,13 +281,16 @@ mod tests {
             incompat: Incompat::EXTENT
                 | Incompat::from_bits_retain(0x40000)
                 | Incompat::COMPRESSION,
-            ro_compat: RoCompat::QUOTA,
+            ro_compat: RoCompat::BIGALLOC,
         };
         let error = features.check_readable().unwrap_err().to_string();
         assert_eq!(error, "feature compression, incompat bit 0x40000");
         features.incompat = Incompat::EXTENT;
         features.check_readable().unwrap();
         let error = features.check_writable().unwrap_err().to_string();
-        assert_eq!(error, "writing a file system with quota; open it read-only");
+        assert_eq!(
+            error,
+            "writing a file system with bigalloc; open it read-only"
+        );
     }
 }

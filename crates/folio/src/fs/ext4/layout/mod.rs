@@ -4,6 +4,7 @@
 //!   superblock.rs   the superblock, checked
 //!      |
 //!   extent.rs       extents and nodes of their tree
+//!   quota.rs        quota files
 //!   features.rs     feature flags, and which of them Folio reads and writes
 //!   checksum.rs     crc32c and crc16 over structures
 //!      |
@@ -16,4 +17,5 @@ pub(super) mod checksum;
 pub(super) mod disk;
 pub(super) mod extent;
 pub(super) mod features;
+pub(super) mod quota;
 pub(super) mod superblock;

@@ -55,7 +55,11 @@ impl Ext4Inode {
         (state.raw.blocks_lo, state.raw.blocks_high) = (0.into(), 0.into());
         state.set_recorded_size(0);
         let (block, start) = volume.inode_block(self.number)?;
-        self.encode(&state, &mut block.write()[start..start + volume.inode_size]);
+        self.write_slot(
+            &mut state,
+            &mut block.write()[start..start + volume.inode_size],
+            true,
+        );
         drop(state);
         self.fs.orphans.lock().remove(self.number);
         volume.free_inode(self.number, is_directory)

@@ -53,6 +53,7 @@ impl Inode for Ext4Inode {
     fn set_attributes(&self, caller: &Credentials, change: &AttributeChange) -> Result<()> {
         self.change(Some(caller), || {
             self.check_mutable(false)?;
+            self.fs.add_owners([change.uid, change.gid, None])?;
             if let Some(size_bytes) = change.size_bytes {
                 self.check_contents_mutable()?;
                 self.prepare_size(size_bytes)?;
@@ -120,6 +121,7 @@ impl Inode for Ext4Inode {
             let target = self.same_fs(target)?;
             self.check_mutable(true)?;
             target.check_mutable(false)?;
+            self.check_project(target)?;
             check_links(&self.fs.volume, &target.state.read(), false)?;
             self.insert_name(name, target.number, target.common.file_type)?;
             let mut state = target.state_mut();
@@ -186,6 +188,10 @@ impl Inode for Ext4Inode {
                 .flatten()
             {
                 changed.check_mutable(false)?;
+            }
+            new_parent.check_project(source)?;
+            if let Some(other) = replaced.filter(|_| is_exchange) {
+                self.check_project(other)?;
             }
             source.note_named();
             if let Some(other) = replaced.filter(|_| is_exchange) {
@@ -438,6 +444,25 @@ impl Ext4Inode {
         Ok(())
     }
 
+    /// Checks that `target` can get a name in this directory, whose files may all have to belong to
+    /// its project.
+    ///
+    /// # Errors
+    /// EXDEV, as in Linux.
+    fn check_project(&self, target: &Ext4Inode) -> Result<()> {
+        let (flags, project) = {
+            let state = self.state.read();
+            (state.raw.flags.get(), state.raw.projid.get())
+        };
+        let is_foreign = flags & inode_flags::PROJECT_INHERIT != 0
+            && project != target.state.read().raw.projid.get();
+        if is_foreign {
+            let why = "the directory and the file belong to different projects";
+            return Err(Error::new(Errno::XDEV, why));
+        }
+        Ok(())
+    }
+
     /// Returns `other` if it belongs to the same file system.
     ///
     /// # Errors
@@ -480,6 +505,9 @@ impl Ext4Inode {
     fn new_inode(&self, new: &NewInode<'_>) -> Result<Arc<Ext4Inode>> {
         let fs = &self.fs;
         fs.limit_dirty_inodes()?;
+        let parent = self.state.read().raw;
+        let project = fs.volume.inherited_project(&parent);
+        fs.add_owners([Some(new.uid), Some(new.gid), Some(project)])?;
         let is_directory = new.file_type == FileType::Directory;
         let number = fs.volume.space.lock().allocate_inode(
             &fs.volume.geometry,
@@ -487,8 +515,7 @@ impl Ext4Inode {
             self.number,
             is_directory,
         )?;
-        let flags = self.state.read().raw.flags.get();
-        let inode = Ext4Inode::create(fs, number, new, flags & inode_flags::INHERITED);
+        let inode = Ext4Inode::create(fs, number, new, &parent);
         let made = match new.file_type {
             FileType::Directory => inode.initialize_directory(self.number),
             FileType::Symlink => inode.store_target(new.target),

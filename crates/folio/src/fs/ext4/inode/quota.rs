@@ -1,0 +1,96 @@
+//! Usage of owners in memory (`quota`): what the running transaction changes, and the quota files.
+//!
+//! An inode is charged by its bytes in the inode table, whenever these are written. So the quota
+//! files, which a commit writes after the table, agree with it in every transaction.
+
+use super::fields::raw_block_count;
+use crate::base::PhysicalBlock;
+use crate::fs::ext4::layout::disk::{RawInode, inode_flags};
+use crate::fs::ext4::layout::quota::{QuotaHeader, QuotaKind, owners};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// A kind of owners, and the number of one.
+pub(crate) type Owner = (QuotaKind, u32);
+/// Changes of bytes and of inodes.
+pub(crate) type UsageChange = (i64, i64);
+
+/// The quotas of a file system that is mounted for writing.
+#[derive(Default)]
+pub(crate) struct Quotas {
+    /// Changes that the quota files do not have yet. A leaf lock.
+    changes: Mutex<HashMap<Owner, UsageChange, foldhash::fast::FixedState>>,
+    /// Locked before `Ext4Inode::state` of the quota files, which are not charged themselves.
+    pub(crate) files: Mutex<Vec<QuotaFile>>,
+}
+
+/// A quota file.
+pub(crate) struct QuotaFile {
+    pub(crate) kind: QuotaKind,
+    /// Its inode.
+    pub(crate) number: u32,
+    /// The device blocks of its file blocks.
+    pub(crate) blocks: Vec<PhysicalBlock>,
+    pub(crate) header: QuotaHeader,
+    /// The bytes at which the entries of known owners start.
+    pub(crate) entries: HashMap<u32, u64, foldhash::fast::FixedState>,
+}
+
+/// What the quotas count of one inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InodeUsage {
+    owners: [u32; 3],
+    bytes: u64,
+}
+
+impl InodeUsage {
+    /// Returns the usage of the inode whose bytes in the table are `slot`.
+    pub(super) fn of(slot: &[u8], block_size: usize) -> Self {
+        let raw = RawInode::of_bytes(slot);
+        let unit = if raw.flags.get() & inode_flags::HUGE_FILE != 0 {
+            block_size as u64
+        } else {
+            512
+        };
+        Self {
+            owners: owners(&raw),
+            bytes: raw_block_count(&raw).saturating_mul(unit),
+        }
+    }
+}
+
+impl Quotas {
+    /// Notes that an inode's usage becomes `after` instead of `before`; `None`: not in use.
+    pub(super) fn note(&self, before: Option<InodeUsage>, after: Option<InodeUsage>) {
+        if before == after {
+            return;
+        }
+        for (usage, sign) in [(before, -1), (after, 1)] {
+            if let Some(InodeUsage { owners, bytes }) = usage {
+                self.charge(owners, (sign * bytes as i64, sign));
+            }
+        }
+    }
+
+    /// Adds `change` to the usage of each of `owners`.
+    pub(crate) fn charge(&self, owners: [u32; 3], change: UsageChange) {
+        let mut changes = self.changes.lock();
+        for owner in QuotaKind::ALL.into_iter().zip(owners) {
+            let (bytes, inodes) = changes.entry(owner).or_default();
+            *bytes = bytes.wrapping_add(change.0);
+            *inodes = inodes.wrapping_add(change.1);
+        }
+    }
+
+    /// Returns the number of owners whose usage changed.
+    pub(crate) fn changed_len(&self) -> usize {
+        self.changes.lock().len()
+    }
+
+    /// Removes all changes, and returns them.
+    pub(crate) fn take_changes(&self) -> Vec<(Owner, UsageChange)> {
+        std::mem::take(&mut *self.changes.lock())
+            .into_iter()
+            .collect()
+    }
+}
