@@ -248,6 +248,14 @@ fn mix_without_extents_survives_cuts() {
     trial_with_pointers("mke2fs_without_extents", &options);
 }
 
+#[test]
+fn mix_in_casefolded_directories_survives_cuts() {
+    requires!(tool("mke2fs"), tool("debugfs"));
+    Trial::new("mke2fs_casefold").run(images::casefolded("24M"), |program, random| {
+        mix::run(program, random, Mix::default());
+    });
+}
+
 mke2fs_trials! {
     mix_with_orphan_file_survives_cuts("mke2fs_orphan_file"): "24M" ["-O", "orphan_file", "-b", "1024"];
     mix_without_64bit_survives_cuts("mke2fs_without_64bit"): "24M" ["-O", "^64bit", "-b", "4096"];

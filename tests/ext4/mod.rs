@@ -2,6 +2,7 @@
 //! to replay.
 
 mod block_maps;
+mod casefold;
 mod mmp;
 mod quota;
 

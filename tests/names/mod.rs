@@ -36,7 +36,7 @@ pub(crate) fn with_image<T>(image: &Path, read_only: bool, work: impl FnOnce(&Pr
     out
 }
 
-fn touch(process: &Process, path: &str) {
+pub(crate) fn touch(process: &Process, path: &str) {
     let fd = process
         .open(path, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644)
         .unwrap();
@@ -44,7 +44,7 @@ fn touch(process: &Process, path: &str) {
 }
 
 /// Returns the names in a directory, without `.` and `..`; checks that each occurs once.
-fn names(process: &Process, path: &str) -> BTreeSet<Vec<u8>> {
+pub(crate) fn names(process: &Process, path: &str) -> BTreeSet<Vec<u8>> {
     let fd = process.open(path, OpenFlags::DIRECTORY, 0).unwrap();
     let mut names = BTreeSet::new();
     loop {

@@ -14,7 +14,7 @@
 
 use super::attributes::FileType;
 use super::filesystem::FileSystem;
-use super::inode::{Inode, InodeCommon};
+use super::inode::{Inode, InodeCommon, NameFolding};
 use super::inode_ref::InodeRef;
 use super::mount_options::MountOptions;
 use super::validity::{AttrValidity, RevalidateTicket};
@@ -23,6 +23,7 @@ use crate::base::{Errno, Result};
 use crate::cache::{ObjectCharge, ObjectMemory};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -43,6 +44,7 @@ pub(crate) struct Dentry {
     root_id: u64,
     inode: InodeRef,
     file_type: FileType,
+    name_folding: Option<NameFolding>,
     position: RwLock<Position>,
     /// The mount that covers it; only the mount table sets it.
     mounted: RcuCell<Mount>,
@@ -113,6 +115,7 @@ impl Dentry {
             id,
             root_id,
             file_type: inode.common().file_type,
+            name_folding: inode.name_folding(),
             inode: InodeRef::new(inode),
             position: RwLock::new(position),
             mounted: RcuCell::empty(),
@@ -126,6 +129,21 @@ impl Dentry {
     /// Returns a number that no other dentry ever has.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns the key under which the cache has the child `name`. Names that the directory does
+    /// not distinguish have one key.
+    #[inline]
+    pub(super) fn key<'a>(&self, name: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.name_folding.and_then(|fold| fold(name)) {
+            None => Cow::Borrowed(name),
+            Some(folded) => Cow::Owned(folded),
+        }
+    }
+
+    /// Whether the directory ignores some differences of names.
+    pub(super) fn folds_names(&self) -> bool {
+        self.name_folding.is_some()
     }
 
     /// Returns the id of the file system's root dentry.

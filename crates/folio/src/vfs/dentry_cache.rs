@@ -172,6 +172,7 @@ impl DentryCache {
         name: &[u8],
         pin: &'p Pin,
     ) -> Cached<Ref<'p, Dentry>> {
+        let name = &*parent.key(name);
         let hash = self.hash(parent.id(), name);
         let Some(node) = self.shard(hash).find(hash, parent.id(), name, pin) else {
             return Cached::Unknown;
@@ -190,6 +191,7 @@ impl DentryCache {
         if let Some(found) = self.find(parent, name, &rcu::pin()).into_known() {
             return found;
         }
+        let name = &*parent.key(name);
         let hash = self.hash(parent.id(), name);
         let shard = self.shard(hash);
         let _state = shard.state.lock();
@@ -200,8 +202,12 @@ impl DentryCache {
         }
     }
 
-    /// Returns how long the cached state of `name` in `parent` stays valid.
+    /// Returns how long the cached state of `name` in `parent` stays valid for a client, which may
+    /// not know that other names are the same.
     pub(crate) fn valid_for(&self, parent: &Dentry, name: &[u8]) -> Duration {
+        if parent.folds_names() {
+            return Duration::ZERO;
+        }
         let Some(directory) = parent.validity() else {
             return Duration::MAX;
         };
@@ -216,6 +222,7 @@ impl DentryCache {
     pub(crate) fn add(&self, parent: &Arc<Dentry>, name: &[u8], found: Found) -> Arc<Dentry> {
         let Found { inode, ticket } = found;
         let fresh = Dentry::new_child(parent, name, inode.clone());
+        let name = &*parent.key(name);
         let hash = self.hash(parent.id(), name);
         let shard = self.shard(hash);
         let state = shard.state.lock();
@@ -286,6 +293,7 @@ impl DentryCache {
 
     /// Makes the state of a name unknown, if it refers to `dentry`.
     fn forget(&self, parent: &Dentry, name: &[u8], dentry: &Arc<Dentry>) -> RemovedDentries {
+        let name = &*parent.key(name);
         let hash = self.hash(parent.id(), name);
         let shard = self.shard(hash);
         let _state = shard.state.lock();
@@ -311,6 +319,7 @@ impl DentryCache {
         name: &[u8],
         ticket: Option<RevalidateTicket>,
     ) {
+        let name = &*parent.key(name);
         let hash = self.hash(parent.id(), name);
         let state = self.shard(hash).state.lock();
         let pin = rcu::pin();
@@ -395,6 +404,7 @@ impl DentryCache {
     /// Sets the dentry of a name after the file system changed it. The backing store was not asked,
     /// so the validity of the name is not extended.
     fn set(&self, parent: &Dentry, name: &[u8], dentry: Option<Arc<Dentry>>) -> RemovedDentries {
+        let name = &*parent.key(name);
         let hash = self.hash(parent.id(), name);
         self.put(
             self.shard(hash).state.lock(),

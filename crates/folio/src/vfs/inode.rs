@@ -25,6 +25,9 @@ use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// Makes names equal that are one name; `None` for a name that equals only itself.
+pub type NameFolding = fn(&[u8]) -> Option<Vec<u8>>;
+
 /// One entry of a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct DirectoryEntry<'a> {
@@ -236,6 +239,12 @@ pub trait Inode: Send + Sync {
     fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
         let _ = name;
         Err(Errno::NOTDIR.into())
+    }
+
+    /// Returns the function that makes names equal that are one name in this directory, if it
+    /// ignores some differences. The answer never changes.
+    fn name_folding(&self) -> Option<NameFolding> {
+        None
     }
 
     /// Creates an inode called `name` in this directory. The name does not exist.

@@ -109,8 +109,8 @@ pub(crate) use file_table::FileTable;
 pub use filesystem::{FileSystem, FileSystemStatistics};
 pub use inode::{
     DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon,
-    Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags, buffered_borrow,
-    buffered_read, buffered_write,
+    NameFolding, Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags,
+    buffered_borrow, buffered_read, buffered_write,
 };
 pub use mount_options::{AccessTime, MountOptions};
 pub(crate) use open_flags::LastLink;

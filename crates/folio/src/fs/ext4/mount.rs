@@ -53,6 +53,7 @@ impl Ext4 {
                 return Err(Error::new(Errno::ROFS, "the image is read-only"));
             }
             superblock.features.check_writable()?;
+            superblock.check_encoding()?;
         }
         let protection = if options.read_only {
             None

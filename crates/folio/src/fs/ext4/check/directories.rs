@@ -11,6 +11,7 @@ use super::sets::InodeKind;
 use crate::base::{InodeNumber, LogicalBlock, Result};
 use crate::fs::ext4::directory::block::{self, Entries, Entry};
 use crate::fs::ext4::directory::context::DirectoryContext;
+use crate::fs::ext4::directory::fold::is_casefolded;
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use std::collections::HashMap;
@@ -105,7 +106,9 @@ impl Checker<'_> {
             has_file_type: has(Incompat::FILETYPE) && self.sb.raw.creator_os.get() != CREATOR_HURD,
             large_dir: has(Incompat::LARGE_DIR),
             dir_index: self.sb.features.compat.contains(Compat::DIR_INDEX),
-            casefold: directory.flags & inode_flags::CASEFOLD != 0,
+            casefold: is_casefolded(directory.flags),
+            // Old names may have been made without it.
+            strict_encoding: false,
         }
     }
 

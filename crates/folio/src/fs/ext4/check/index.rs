@@ -6,7 +6,7 @@ use super::report::{CheckedStructure, FindingLocation};
 use crate::base::LogicalBlock;
 use crate::fs::ext4::directory::block::{self, BlockKind};
 use crate::fs::ext4::directory::context::DirectoryContext;
-use crate::fs::ext4::directory::hash::{HashVersion, hash};
+use crate::fs::ext4::directory::hash::HashVersion;
 use crate::fs::ext4::directory::index_block::{
     self, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, ROOT_INFO_AT, ROOT_INFO_LEN, RawRootInfo,
 };
@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 
 /// The nodes and leaves of a directory's index.
 pub(super) struct DirectoryIndex {
-    /// `None` for a hash unknown to Folio, or with casefold.
+    /// `None` for a hash unknown to Folio.
     version: Option<HashVersion>,
     /// Blocks by number in the directory: the lowest and highest hash of a leaf, `None` for a node.
     blocks: HashMap<u64, Option<(u32, u32)>>,
@@ -34,8 +34,8 @@ impl DirectoryIndex {
 
     /// Returns the hash of a name, if the hash version is known.
     pub(super) fn hash(&self, context: &DirectoryContext, name: &[u8]) -> Option<u32> {
-        self.version
-            .map(|version| hash(name, version, context.unsigned_hash, &context.hash_seed))
+        let name = context.sought(name);
+        self.version.map(|version| context.hash(version, &name))
     }
 }
 
@@ -88,7 +88,7 @@ impl Checker<'_> {
         }
         let version = HashVersion::from_disk(info.hash_version)
             .ok()
-            .filter(|_| is_known && !context.casefold);
+            .filter(|_| is_known);
         let mut index = DirectoryIndex {
             version,
             blocks: HashMap::from([(0, None)]),

@@ -10,6 +10,7 @@
 //! ext4 documentation, "Directory Entries"; fs/ext4/dir.c for the checks.
 
 use super::context::DirectoryContext;
+use super::fold::SoughtName;
 use crate::base::{Error, LogicalBlock, Result};
 use crate::fs::ext4::layout::checksum::crc32c;
 use std::mem::size_of;
@@ -114,14 +115,10 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Whether this is the entry of `name`. Names in one directory often differ only at their ends,
-    /// so the last byte is compared first.
+    /// Whether this is the entry of `name`.
     #[inline]
-    fn is_called(&self, name: &[u8]) -> bool {
-        self.name.len() == name.len()
-            && self.name.last() == name.last()
-            && self.name == name
-            && !self.is_unused()
+    fn is_called(&self, name: &SoughtName<'_>) -> bool {
+        name.is(self.name) && !self.is_unused()
     }
 
     /// Whether the space is free.
@@ -197,7 +194,7 @@ pub(crate) struct Slot<'a> {
 }
 
 /// Looks up `name` in `region`.
-pub(crate) fn find<'a>(region: &'a [u8], name: &[u8]) -> Result<Option<Slot<'a>>> {
+pub(crate) fn find<'a>(region: &'a [u8], name: &SoughtName<'_>) -> Result<Option<Slot<'a>>> {
     let mut previous = None;
     for entry in Entries::new(region) {
         let entry = entry?;
@@ -225,8 +222,8 @@ pub(crate) enum Room {
 }
 
 /// Looks for room for `name` in `region`.
-pub(crate) fn find_room(region: &[u8], name: &[u8]) -> Result<Room> {
-    let needed = needed_len(name.len());
+pub(crate) fn find_room(region: &[u8], name: &SoughtName<'_>) -> Result<Room> {
+    let needed = needed_len(name.bytes().len());
     let (mut found, mut free_len) = (None, 0);
     for entry in Entries::new(region) {
         let entry = entry?;

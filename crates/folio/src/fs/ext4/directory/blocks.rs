@@ -1,6 +1,7 @@
 //! The blocks of a directory inode, and the inode's operations on names.
 
 use super::context::{DirectoryBlocks, DirectoryContext, FoundName};
+use super::fold::{fold, is_casefolded};
 use super::inline_data::InlineDirectory;
 use super::names;
 use crate::base::{Errno, Error, InodeNumber, LogicalBlock, Result};
@@ -11,9 +12,12 @@ use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::disk::inode_flags;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::map::extent_map::MappedRange;
-use crate::vfs::{DirectoryEntry, FileType};
+use crate::vfs::{DirectoryEntry, FileType, NameFolding};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+
+/// `s_encoding_flags`: only UTF-8 is accepted.
+const ENCODING_STRICT: u16 = 1;
 
 /// One directory while it is read or changed. The VFS holds its inode lock.
 pub(crate) struct OpenDirectory<'a> {
@@ -77,7 +81,8 @@ impl Ext4Inode {
             has_file_type: geometry.features.incompat.contains(Incompat::FILETYPE),
             large_dir: geometry.features.incompat.contains(Incompat::LARGE_DIR),
             dir_index: geometry.features.compat.contains(Compat::DIR_INDEX),
-            casefold: state.raw.flags.get() & inode_flags::CASEFOLD != 0,
+            casefold: is_casefolded(state.raw.flags.get()),
+            strict_encoding: geometry.raw.encoding_flags.get() & ENCODING_STRICT != 0,
         };
         OpenDirectory {
             inode: self,
@@ -86,8 +91,11 @@ impl Ext4Inode {
     }
 
     fn is_indexed(&self) -> bool {
-        let has_flag = self.state.read().raw.flags.get() & inode_flags::INDEX != 0;
-        has_flag
+        let flags = self.state.read().raw.flags.get();
+        // With both flags the index has the hashes of the names before encryption.
+        let is_by_key = flags & inode_flags::CASEFOLD != 0 && !is_casefolded(flags);
+        flags & inode_flags::INDEX != 0
+            && !is_by_key
             && self
                 .fs
                 .volume
@@ -138,6 +146,12 @@ impl Ext4Inode {
         }
     }
 
+    /// Returns the function that makes names equal that are one name in this directory.
+    pub(crate) fn name_folding(&self) -> Option<NameFolding> {
+        let flags = self.state.read().raw.flags.get();
+        is_casefolded(flags).then_some(fold as NameFolding)
+    }
+
     /// Looks up `name`.
     pub(crate) fn find_name(&self, name: &[u8]) -> Result<Option<FoundName>> {
         let blocks = self.open_directory();
@@ -150,7 +164,7 @@ impl Ext4Inode {
     /// Checks that `name`, which may be `..`, can be replaced, and removed unless it is `..`.
     ///
     /// # Errors
-    /// ENOENT; EOPNOTSUPP for a casefolded directory; EUCLEAN for damage.
+    /// ENOENT; EUCLEAN for damage.
     pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
         let blocks = self.open_directory();
         names::new_entry(
@@ -174,7 +188,7 @@ impl Ext4Inode {
         let blocks = self.open_directory();
         if let Some(mut inline) = self.inline_directory()? {
             let entry = names::new_entry(&blocks.context, name, number, file_type)?;
-            names::check_new_name(name)?;
+            names::check_new_name(&blocks.context, name)?;
             let data_max = self.inline_data_max(&self.state.read())?.unwrap_or(0);
             if inline.insert(&blocks.context, &entry, data_max)? {
                 return self.store_inline_directory(&inline);
@@ -199,7 +213,7 @@ impl Ext4Inode {
     pub(crate) fn remove_name(&self, name: &[u8]) -> Result<()> {
         let blocks = self.open_directory();
         if let Some(mut inline) = self.inline_directory()? {
-            names::check_removable(&blocks.context, name)?;
+            names::check_removable(name)?;
             inline.remove(&blocks.context, name)?;
             return self.store_inline_directory(&inline);
         }

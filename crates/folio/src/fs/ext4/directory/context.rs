@@ -1,5 +1,7 @@
 //! The context of a directory: what its blocks are checked against, and where they come from.
 
+use super::fold::SoughtName;
+use super::hash::{HashVersion, hash};
 use crate::base::{Error, InodeNumber, LogicalBlock, Result};
 use crate::fs::ext4::inode::name_index::NameIndex;
 use crate::fs::ext4::journal::metadata::MetadataBlock;
@@ -27,14 +29,26 @@ pub(crate) struct DirectoryContext {
     pub(crate) large_dir: bool,
     /// Feature dir_index: directories may be indexed.
     pub(crate) dir_index: bool,
-    /// The inode's casefold flag: names are hashed without case.
+    /// The inode's casefold flag: names are compared and hashed without case.
     pub(crate) casefold: bool,
+    /// Names in a casefolded directory must be UTF-8 (`strict` of the superblock's encoding).
+    pub(crate) strict_encoding: bool,
 }
 
 impl DirectoryContext {
     /// Adds the directory and its block to `error`.
     pub(crate) fn in_block(&self, block: LogicalBlock, error: Error) -> Error {
         error.at(format!("directory inode {}, block {block}", self.number))
+    }
+
+    /// Returns `name`, to look for it in the directory.
+    pub(crate) fn sought<'a>(&self, name: &'a [u8]) -> SoughtName<'a> {
+        SoughtName::new(name, self.casefold)
+    }
+
+    /// Returns the hash of `name`, by which an index orders it.
+    pub(crate) fn hash(&self, version: HashVersion, name: &SoughtName<'_>) -> u32 {
+        hash(name.hashed(), version, self.unsigned_hash, &self.hash_seed)
     }
 
     /// Returns the file type of an entry's code, where entries record it.

@@ -18,7 +18,8 @@
 
 use super::block::{self, Entries, NewEntry, Room};
 use super::context::{DirectoryBlocks, DirectoryContext};
-use super::hash::{HashVersion, hash};
+use super::fold::SoughtName;
+use super::hash::HashVersion;
 use super::index_block::{
     INDEX_ENTRY_LEN, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, ROOT_INFO_AT, ROOT_INFO_LEN, RawIndexEntry,
     RawRootInfo, check_node, check_root, child, key, levels_max, limit, seal, search, set_child,
@@ -187,18 +188,16 @@ impl IndexRoot {
         })
     }
 
-    fn hash(&self, context: &DirectoryContext, name: &[u8]) -> u32 {
-        hash(
-            name,
-            self.version,
-            context.unsigned_hash,
-            &context.hash_seed,
-        )
+    fn hash(&self, context: &DirectoryContext, name: &SoughtName<'_>) -> u32 {
+        context.hash(self.version, name)
     }
 }
 
 /// Looks up `name` by its hash.
-pub(crate) fn locate(blocks: &dyn DirectoryBlocks, name: &[u8]) -> Result<Option<LocatedEntry>> {
+pub(crate) fn locate(
+    blocks: &dyn DirectoryBlocks,
+    name: &SoughtName<'_>,
+) -> Result<Option<LocatedEntry>> {
     let root = IndexRoot::read(blocks)?;
     let hash = root.hash(blocks.context(), name);
     let mut path = IndexPath::to(blocks, root, hash)?;
@@ -259,13 +258,14 @@ pub(crate) fn visit_leaves(
 /// EEXIST; ENOSPC if the index is full.
 pub(crate) fn insert(blocks: &dyn DirectoryBlocks, entry: &NewEntry<'_>) -> Result<()> {
     let context = blocks.context();
+    let name = context.sought(entry.name);
     // Each round except the last makes room in one level of the index.
     for _ in 0..2 * levels_max(context) + 1 {
         let root = IndexRoot::read(blocks)?;
-        let (hash, version) = (root.hash(context, entry.name), root.version);
+        let (hash, version) = (root.hash(context, &name), root.version);
         let path = IndexPath::to(blocks, root, hash)?;
         let block = blocks.block(path.leaf)?;
-        match find_room(context, path.leaf, &block, entry.name)? {
+        match find_room(context, path.leaf, &block, &name)? {
             Room::Full { free_len } if free_len < block::needed_len(entry.name.len()) => {}
             Room::Full { .. } => return repack(context, &block, entry),
             room => {
@@ -313,15 +313,8 @@ fn split_leaf(
         .into_iter()
         .chain([*entry])
         .map(|entry| {
-            (
-                hash(
-                    entry.name,
-                    version,
-                    context.unsigned_hash,
-                    &context.hash_seed,
-                ),
-                entry,
-            )
+            let hash = context.hash(version, &context.sought(entry.name));
+            (hash, entry)
         })
         .collect();
     entries.sort_by_key(|(hash, _)| *hash);

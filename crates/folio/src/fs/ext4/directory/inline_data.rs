@@ -67,8 +67,9 @@ impl InlineDirectory {
 
     /// Looks up the entry of `name`, which is neither `.` nor `..`; returns it and its region.
     fn slot(&self, context: &DirectoryContext, name: &[u8]) -> Result<Option<(usize, Slot<'_>)>> {
+        let name = context.sought(name);
         for (number, (_, region)) in self.regions().into_iter().enumerate() {
-            let found = block::find(region, name).map_err(|e| in_directory(context, e))?;
+            let found = block::find(region, &name).map_err(|e| in_directory(context, e))?;
             if let Some(slot) = found {
                 return Ok(Some((number, slot)));
             }
@@ -136,8 +137,9 @@ impl InlineDirectory {
         context: &DirectoryContext,
         entry: &NewEntry<'_>,
     ) -> Result<bool> {
+        let name = context.sought(entry.name);
         for region in self.regions_mut() {
-            let room = block::find_room(region, entry.name);
+            let room = block::find_room(region, &name);
             let room = room.map_err(|e| in_directory(context, e))?;
             if matches!(room, Room::At { .. }) {
                 return Ok(block::insert(region, room, entry));
@@ -214,8 +216,7 @@ impl InlineDirectory {
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let directory = Some(FileType::Directory).filter(|_| context.has_file_type);
-        let version =
-            (context.dir_index && !context.casefold).then(|| default_hash_version(context));
+        let version = context.dir_index.then(|| default_hash_version(context));
         let [after_dot, after_dots] = if version.is_some() {
             [1, FIRST_HASH_COOKIE]
         } else {

@@ -2,6 +2,7 @@
 
 use super::block::{self, BlockKind, Entries, Entry, NewEntry, Room};
 use super::context::{DirectoryBlocks, DirectoryContext, FoundName};
+use super::fold::SoughtName;
 use super::index_block;
 use crate::base::{Errno, Error, InodeNumber, LogicalBlock, Result};
 use crate::fs::ext4::journal::metadata::MetadataBlock;
@@ -21,7 +22,7 @@ pub(crate) struct LocatedEntry {
 pub(crate) fn locate_in_block(
     blocks: &dyn DirectoryBlocks,
     logical: LogicalBlock,
-    name: &[u8],
+    name: &SoughtName<'_>,
 ) -> Result<Option<LocatedEntry>> {
     let context = blocks.context();
     let block = blocks.block(logical)?;
@@ -56,7 +57,7 @@ pub(super) fn insert_into_leaf(
     block: &MetadataBlock,
     entry: &NewEntry<'_>,
 ) -> Result<bool> {
-    let room = find_room(context, logical, block, entry.name)?;
+    let room = find_room(context, logical, block, &context.sought(entry.name))?;
     if matches!(room, Room::Full { .. }) {
         return Ok(false);
     }
@@ -74,7 +75,7 @@ pub(crate) fn find_room(
     context: &DirectoryContext,
     logical: LogicalBlock,
     block: &MetadataBlock,
-    name: &[u8],
+    name: &SoughtName<'_>,
 ) -> Result<Room> {
     let bytes = block.read();
     let room =

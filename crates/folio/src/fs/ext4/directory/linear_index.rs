@@ -5,6 +5,7 @@
 //! search the blocks from the start.
 
 use super::context::DirectoryBlocks;
+use super::fold::SoughtName;
 use super::leaf::visible_entries;
 use crate::base::{LogicalBlock, Result};
 use crate::fs::ext4::inode::name_index::NameIndex;
@@ -19,7 +20,7 @@ const BLOCKS_MIN: u32 = 8;
 /// directory is small, or damaged.
 pub(super) fn candidates(
     blocks: &dyn DirectoryBlocks,
-    name: &[u8],
+    name: &SoughtName<'_>,
 ) -> Option<SmallVec<[LogicalBlock; 4]>> {
     if blocks.block_count() < BLOCKS_MIN {
         return None;
@@ -33,14 +34,15 @@ pub(super) fn candidates(
             index
         }
     };
-    Some(index.candidates(name))
+    Some(index.candidates(name.hashed()))
 }
 
 /// Notes that `name` was inserted into `block`.
 pub(super) fn note_inserted(blocks: &dyn DirectoryBlocks, name: &[u8], block: LogicalBlock) {
     // Taken out, so that this is its only reference, and it is changed in place.
     if let Some(mut index) = blocks.replace_name_index(None) {
-        Arc::make_mut(&mut index).insert(name, block);
+        let name = blocks.context().sought(name);
+        Arc::make_mut(&mut index).insert(name.hashed(), block);
         blocks.replace_name_index(Some(index));
     }
 }
@@ -55,7 +57,8 @@ fn build(blocks: &dyn DirectoryBlocks) -> Result<NameIndex> {
         let block = blocks.block(logical)?;
         let _: ControlFlow<()> =
             visible_entries(blocks.context(), logical, &block.read(), &mut |entry| {
-                index.push(entry.name, logical);
+                let name = blocks.context().sought(entry.name);
+                index.push(name.hashed(), logical);
                 ControlFlow::Continue(())
             })?;
     }

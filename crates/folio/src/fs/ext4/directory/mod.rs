@@ -10,11 +10,13 @@
 //!      |
 //!   leaf.rs          one block: finds names, and room for new ones
 //!      |
-//!   index_block.rs   one block of the index as bytes        hash.rs
+//!   index_block.rs   one block of the index as bytes
 //!      |
 //!   block.rs         one block of entries as bytes
 //!      |
 //!   context.rs       properties of the directory; the trait for its blocks
+//!      |
+//!   fold.rs          names without case             hash.rs
 //! ```
 //!
 //! Neighbors: the VFS's calls and the fast-commit replay above; the inode below, with its block
@@ -31,6 +33,7 @@
 pub(super) mod block;
 mod blocks;
 pub(super) mod context;
+pub(super) mod fold;
 pub(super) mod hash;
 mod htree;
 pub(super) mod index_block;

@@ -12,7 +12,8 @@
 
 use super::block::{self, Entry, NewEntry};
 use super::context::{DirectoryBlocks, DirectoryContext, FoundName};
-use super::hash::{HashVersion, hash};
+use super::fold::SoughtName;
+use super::hash::HashVersion;
 use super::htree;
 use super::leaf::{
     LocatedEntry, insert_into_leaf, is_dot_or_dot_dot, locate_in_block, seal, visible_entries,
@@ -47,7 +48,7 @@ pub(crate) fn insert(
 ) -> Result<()> {
     let context = blocks.context();
     let entry = new_entry(context, name, number, file_type)?;
-    check_new_name(name)?;
+    check_new_name(context, name)?;
     if *is_indexed {
         return htree::insert(blocks, &entry);
     }
@@ -78,7 +79,7 @@ pub(crate) fn remove(
     name: &[u8],
 ) -> Result<FoundName> {
     let context = blocks.context();
-    check_removable(context, name)?;
+    check_removable(name)?;
     let at = locate(blocks, is_indexed, name)?.ok_or(Errno::NOENT)?;
     let mut bytes = at.block.write();
     block::remove(&mut bytes, at.offset, at.len, at.previous);
@@ -167,7 +168,7 @@ pub(crate) fn iterate(
 ) -> Result<()> {
     let context = blocks.context();
     let may_get_index = context.dir_index && blocks.block_count() == 1;
-    if !context.casefold && (is_indexed || may_get_index) {
+    if is_indexed || may_get_index {
         iterate_by_hash(blocks, is_indexed, cookie, sink)
     } else {
         iterate_by_position(blocks, cookie, sink)
@@ -194,7 +195,7 @@ pub(super) const FIRST_HASH_COOKIE: u64 = 2;
 /// Returns the cookie of a name in the order of hashes: 31 bits of hash, then a checksum of the
 /// name, which separates names with the same hash.
 pub(super) fn hash_cookie(context: &DirectoryContext, version: HashVersion, name: &[u8]) -> u64 {
-    let hash = hash(name, version, context.unsigned_hash, &context.hash_seed);
+    let hash = context.hash(version, &context.sought(name));
     FIRST_HASH_COOKIE + (u64::from(hash >> 1) << 32 | u64::from(crc32c(!0, name)))
 }
 
@@ -294,21 +295,21 @@ fn locate(
     name: &[u8],
 ) -> Result<Option<LocatedEntry>> {
     let block_count = blocks.block_count();
+    let sought = &blocks.context().sought(name);
     if is_dot_or_dot_dot(name) {
         if block_count == 0 {
             return Err(blocks
                 .context()
                 .in_block(LogicalBlock(0), Error::corrupt("directory without a block")));
         }
-        return locate_in_block(blocks, LogicalBlock(0), name);
+        return locate_in_block(blocks, LogicalBlock(0), sought);
     }
-    // The index of a casefolded directory uses another hash; its leaves are searched one by one.
-    if is_indexed && !blocks.context().casefold {
-        return htree::locate(blocks, name);
+    if is_indexed {
+        return htree::locate(blocks, sought);
     }
-    match linear_index::candidates(blocks, name) {
-        Some(candidates) => locate_in_blocks(blocks, candidates, name),
-        None => locate_in_blocks(blocks, (0..block_count).map(LogicalBlock), name),
+    match linear_index::candidates(blocks, sought) {
+        Some(candidates) => locate_in_blocks(blocks, candidates, sought),
+        None => locate_in_blocks(blocks, (0..block_count).map(LogicalBlock), sought),
     }
 }
 
@@ -316,7 +317,7 @@ fn locate(
 fn locate_in_blocks(
     blocks: &dyn DirectoryBlocks,
     candidates: impl IntoIterator<Item = LogicalBlock>,
-    name: &[u8],
+    name: &SoughtName<'_>,
 ) -> Result<Option<LocatedEntry>> {
     for logical in candidates {
         let located = locate_in_block(blocks, logical, name)?;
@@ -330,9 +331,8 @@ fn locate_in_blocks(
 /// Checks that `name` can be removed, if the directory has it.
 ///
 /// # Errors
-/// EINVAL for `.` and `..`; EOPNOTSUPP for a casefolded directory.
-pub(super) fn check_removable(context: &DirectoryContext, name: &[u8]) -> Result<()> {
-    check_not_casefolded(context)?;
+/// EINVAL for `.` and `..`.
+pub(super) fn check_removable(name: &[u8]) -> Result<()> {
     if is_dot_or_dot_dot(name) {
         return Err(Errno::INVAL.into());
     }
@@ -340,16 +340,12 @@ pub(super) fn check_removable(context: &DirectoryContext, name: &[u8]) -> Result
 }
 
 /// Returns the entry of `name` for the inode `number`.
-///
-/// # Errors
-/// EOPNOTSUPP for a casefolded directory.
 pub(super) fn new_entry<'a>(
     context: &DirectoryContext,
     name: &'a [u8],
     number: InodeNumber,
     file_type: FileType,
 ) -> Result<NewEntry<'a>> {
-    check_not_casefolded(context)?;
     Ok(NewEntry {
         number: inode_u32(number)?,
         file_type: context.type_code(file_type),
@@ -357,20 +353,15 @@ pub(super) fn new_entry<'a>(
     })
 }
 
-/// Checks that the directory is not casefolded, which Folio cannot change.
-fn check_not_casefolded(context: &DirectoryContext) -> Result<()> {
-    if context.casefold {
-        let error = Error::unsupported("changing a casefolded directory");
-        return Err(error.at(format!("directory inode {}", context.number)));
-    }
-    Ok(())
-}
-
-/// Checks the length of a name that is inserted.
+/// Checks a name that is inserted.
 ///
 /// # Errors
-/// EINVAL, ENAMETOOLONG.
-pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
+/// EINVAL, also for bytes that are not UTF-8 where that is demanded; ENAMETOOLONG.
+pub(super) fn check_new_name(context: &DirectoryContext, name: &[u8]) -> Result<()> {
+    if context.casefold && context.strict_encoding && std::str::from_utf8(name).is_err() {
+        let why = "names in this casefolded directory must be UTF-8";
+        return Err(Error::new(Errno::INVAL, why));
+    }
     match name.len() {
         0 => Err(Errno::INVAL.into()),
         1..=block::NAME_LEN_MAX => Ok(()),

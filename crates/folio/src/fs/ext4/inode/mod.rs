@@ -410,7 +410,10 @@ impl Ext4Inode {
         };
         let inherited = match new.file_type {
             FileType::Directory => parent.flags.get() & inode_flags::INHERITED,
-            _ => parent.flags.get() & inode_flags::INHERITED & !inode_flags::PROJECT_INHERIT,
+            _ => {
+                let flags = inode_flags::INHERITED & !inode_flags::INHERITED_BY_DIRECTORIES;
+                parent.flags.get() & flags
+            }
         };
         raw.flags = (inherited | layout.flags()).into();
         raw.projid = volume.inherited_project(parent).into();

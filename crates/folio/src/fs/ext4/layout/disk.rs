@@ -289,7 +289,9 @@ pub(crate) mod inode_flags {
     /// Directory ignores case.
     pub(crate) const CASEFOLD: u32 = 0x4000_0000;
     /// Flags that a new file inherits from its directory, of `EXT4_FL_INHERITED`.
-    pub(crate) const INHERITED: u32 = 0x8 | 0x40 | NOATIME | PROJECT_INHERIT;
+    pub(crate) const INHERITED: u32 = 0x8 | 0x40 | NOATIME | PROJECT_INHERIT | CASEFOLD;
+    /// Flags that only directories inherit.
+    pub(crate) const INHERITED_BY_DIRECTORIES: u32 = PROJECT_INHERIT | CASEFOLD;
 }
 
 /// Header of an extent tree node.

@@ -126,7 +126,8 @@ impl Incompat {
         .union(Self::FLEX_BG)
         .union(Self::METADATA_CSUM_SEED)
         .union(Self::LARGE_DIR)
-        .union(Self::INLINE_DATA);
+        .union(Self::INLINE_DATA)
+        .union(Self::CASEFOLD);
 
     /// Flags of file systems that Folio writes only while they are mounted.
     const MOUNTED_ONLY: Self = Self::MMP;

@@ -17,6 +17,9 @@ const BLOCKS_PER_GROUP_MIN: u32 = 256;
 /// `s_flags`: directory hashes use unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 
+/// `s_encoding`: UTF-8 of Unicode 12.1.
+const ENCODING_UTF8_12_1: u16 = 1;
+
 /// A superblock whose geometry is consistent and fits its device.
 #[derive(Clone)]
 pub(crate) struct Superblock {
@@ -338,6 +341,19 @@ impl Superblock {
                 self.inode_count
             ))),
         }
+    }
+
+    /// Checks that the names of casefolded directories are in an encoding that Folio knows.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP.
+    pub(crate) fn check_encoding(&self) -> Result<()> {
+        let encoding = self.raw.encoding.get();
+        if self.features.incompat.contains(Incompat::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+            let what = format!("writing a file system with encoding {encoding}; open it read-only");
+            return Err(Error::unsupported(what));
+        }
+        Ok(())
     }
 
     /// Returns the bytes to write, with `s_wtime` and the checksum updated.

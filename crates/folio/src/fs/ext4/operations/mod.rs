@@ -35,8 +35,8 @@ use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::space::reserved::{ReservedBlocksOwners, ReservedBlocksScope};
 use crate::vfs::{
     AttributeChange, Credentials, DirectoryEntry, FallocateMode, FileExtent, FileOperations,
-    FileType, Inode, InodeCommon, NewInode, Opened, RenameFlags, RenameRequest, SeekKind, SetTime,
-    XattrFlags,
+    FileType, Inode, InodeCommon, NameFolding, NewInode, Opened, RenameFlags, RenameRequest,
+    SeekKind, SetTime, XattrFlags,
 };
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -79,6 +79,10 @@ impl Inode for Ext4Inode {
         }
         let inode = self.fs.inode(number).map_err(|e| e.at("ext4"))?;
         Ok(Some(inode))
+    }
+
+    fn name_folding(&self) -> Option<NameFolding> {
+        Ext4Inode::name_folding(self)
     }
 
     fn create(

@@ -145,6 +145,7 @@ pub(super) fn context(block_size: usize, checksum_seed: Option<u32>) -> Director
         large_dir: false,
         dir_index: true,
         casefold: false,
+        strict_encoding: false,
     }
 }
 
