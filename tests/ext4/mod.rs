@@ -3,6 +3,7 @@
 
 mod block_maps;
 mod casefold;
+mod ea_inode;
 mod mmp;
 mod quota;
 

@@ -314,6 +314,12 @@ fn ext4_with_quota() {
 }
 
 #[test]
+fn ext4_with_ea_inode() {
+    let options = ["-O", "ea_inode,quota", "-I", "128"];
+    on_mke2fs(&options, 1024, is_possible_in_128_bytes);
+}
+
+#[test]
 fn ext4_without_extents() {
     let options = ["-O", "^extent,^64bit"];
     on_mke2fs(&options, 2048, is_possible_with_pointers);

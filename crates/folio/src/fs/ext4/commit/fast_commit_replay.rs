@@ -339,7 +339,8 @@ impl Replay<'_> {
             let place = |e: Error| e.at(format!("inode {}", inode.number));
             if inode.common.file_type != FileType::Directory {
                 let mut state = inode.state_mut();
-                count_blocks(&mut state, self.fs.volume.block_size);
+                let values = inode.value_blocks(&state).map_err(place)?;
+                count_blocks(&mut state, values, self.fs.volume.block_size);
                 drop(state);
             }
             self.write_out(inode).map_err(place)?;
@@ -429,8 +430,8 @@ fn merge(old: Option<&[u8]>, new: &[u8], inode_size: usize) -> Result<Vec<u8>> {
     Ok(slot)
 }
 
-/// Counts the inode's blocks into `i_blocks`.
-fn count_blocks(state: &mut InodeState, block_size: usize) {
+/// Counts the inode's blocks into `i_blocks`; `values` are those of large attributes.
+fn count_blocks(state: &mut InodeState, values: i64, block_size: usize) {
     if state.layout != ContentLayout::Extents {
         return;
     }
@@ -442,7 +443,7 @@ fn count_blocks(state: &mut InodeState, block_size: usize) {
         .sum();
     let other = state.map.tree_blocks().len() as i64 + i64::from(state.xattr_block() != 0);
     (state.raw.blocks_lo, state.raw.blocks_high) = (0.into(), 0.into());
-    state.charge_blocks(data + other, block_size);
+    state.charge_blocks(data + other + values, block_size);
 }
 
 /// Returns the parts of `range` outside of `used`, which is sorted.

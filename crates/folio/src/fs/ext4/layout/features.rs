@@ -124,6 +124,7 @@ impl Incompat {
         .union(Self::BIT64)
         .union(Self::MMP)
         .union(Self::FLEX_BG)
+        .union(Self::EA_INODE)
         .union(Self::METADATA_CSUM_SEED)
         .union(Self::LARGE_DIR)
         .union(Self::INLINE_DATA)

@@ -3,6 +3,7 @@
 
 use crate::base::Result;
 use crate::fs::ext4::inode::Ext4Inode;
+use crate::fs::ext4::layout::disk::inode_flags;
 use crate::fs::ext4::map::extent_map::ExtentMap;
 use crate::vfs::FileType;
 
@@ -34,7 +35,9 @@ impl Ext4Inode {
         volume.release_delayed(&mut state, 0..1 << 32);
         volume.release_tree_reservation(&mut state);
         let is_directory = self.common.file_type == FileType::Directory;
-        let is_metadata = self.common.file_type != FileType::Regular;
+        // Values of attributes are written as metadata.
+        let is_metadata = self.common.file_type != FileType::Regular
+            || state.raw.flags.get() & inode_flags::EA_INODE != 0;
         for extent in state.map.remove(0..1 << 32) {
             if is_metadata {
                 volume.free_metadata(extent.physical_range())?;
@@ -45,7 +48,7 @@ impl Ext4Inode {
         for block in state.map.tree_blocks().to_vec() {
             volume.free_metadata(block..block + 1)?;
         }
-        self.drop_xattr_block(&mut state)?;
+        self.drop_xattrs(&mut state)?;
         let now = volume.now();
         state.map = ExtentMap::default();
         state.disk_size = 0;

@@ -491,7 +491,7 @@ impl Ext4Inode {
             }
             state.raw.mode = (state.raw.mode.get() & 0xF000 | mode & 0o7777).into();
         }
-        state.set_owner(change.uid, change.gid);
+        self.change_owner(state, change.uid, change.gid)?;
         if change.size_bytes.is_some() {
             state.set_modified(now);
         }

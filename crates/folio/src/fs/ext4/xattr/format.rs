@@ -119,7 +119,7 @@ impl Xattr {
         self.index == INDEX_SYSTEM && self.suffix == INLINE_DATA_SUFFIX
     }
 
-    fn value_len(&self) -> usize {
+    pub(super) fn value_len(&self) -> usize {
         match &self.value {
             XattrValue::Inline(bytes) => bytes.len(),
             XattrValue::EaInode { .. } => 0,

@@ -2,17 +2,15 @@
 
 use super::acl::{from_disk, to_disk};
 use super::format::{
-    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SYSTEM, INLINE_DATA_SUFFIX, Xattr, XattrValue,
+    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SYSTEM, INLINE_DATA_SUFFIX, Xattr,
+    XattrLayout, XattrValue,
 };
+use super::values::value_numbers;
 use crate::base::{Errno, Error, PhysicalBlock, Result};
 use crate::fs::ext4::inode::state::InodeState;
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
-use crate::fs::ext4::layout::disk::inode_flags;
+use crate::fs::ext4::layout::features::Incompat;
 use crate::vfs::{Acl, FileType, XattrFlags, set_access_acl};
-
-/// Longest value, in bytes, that is read from an inode of its own (the kernel's limit for all
-/// values).
-const VALUE_LEN_MAX: u32 = 64 << 10;
 
 /// A change of one attribute: [`Ext4Inode::plan_xattr`] checks it, [`Ext4Inode::apply_xattr`] makes
 /// it.
@@ -27,7 +25,7 @@ pub(crate) struct XattrChange {
 
 impl Ext4Inode {
     /// Returns all attributes, those of the inode first.
-    fn stored_xattrs(&self, state: &InodeState) -> Result<Vec<Xattr>> {
+    pub(super) fn stored_xattrs(&self, state: &InodeState) -> Result<Vec<Xattr>> {
         let mut xattrs = format::parse_inode_area(state.xattr_area())?;
         if state.xattr_block() != 0 {
             let number = PhysicalBlock(state.xattr_block());
@@ -62,15 +60,19 @@ impl Ext4Inode {
             .into_iter()
             .find(|x| x.index == index && x.suffix == suffix && !x.is_inline_data());
         let Some(found) = found else { return Ok(None) };
-        let value = match found.value {
-            XattrValue::Inline(bytes) => bytes,
-            XattrValue::EaInode {
-                number, size_bytes, ..
-            } => self.fs.value_of_inode(number.0, size_bytes)?,
-        };
+        let value = self.value_of(found)?;
         match index {
             INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => Ok(Some(from_disk(&value)?.to_xattr())),
             _ => Ok(Some(value)),
+        }
+    }
+
+    fn value_of(&self, xattr: Xattr) -> Result<Vec<u8>> {
+        match xattr.value {
+            XattrValue::Inline(bytes) => Ok(bytes),
+            XattrValue::EaInode {
+                number, size_bytes, ..
+            } => self.fs.value_of_inode(number.0, size_bytes),
         }
     }
 
@@ -148,7 +150,7 @@ impl Ext4Inode {
                 value: XattrValue::Inline(bytes),
             }),
         }
-        self.store_xattrs(&mut state, &xattrs)?;
+        self.store_xattrs(&mut state, xattrs)?;
         if let Some(mode) = mode {
             state.raw.mode = mode.into();
         }
@@ -160,20 +162,43 @@ impl Ext4Inode {
     /// Updates the access ACL, if there is one, for a mode that chmod(2) sets.
     pub(crate) fn change_acl_mode(&self, state: &mut InodeState, mode: u16) -> Result<()> {
         let mut xattrs = self.stored_xattrs(state)?;
-        for xattr in &mut xattrs {
-            if let (INDEX_ACL_ACCESS, XattrValue::Inline(bytes)) = (xattr.index, &mut xattr.value) {
-                *bytes = to_disk(&from_disk(bytes)?.with_mode(mode));
-                return self.store_xattrs(state, &xattrs);
-            }
-        }
-        Ok(())
+        let acl = xattrs
+            .iter_mut()
+            .find(|xattr| xattr.index == INDEX_ACL_ACCESS);
+        let Some(acl) = acl else { return Ok(()) };
+        let bytes = self.value_of(acl.clone())?;
+        acl.value = XattrValue::Inline(to_disk(&from_disk(&bytes)?.with_mode(mode)));
+        self.store_xattrs(state, xattrs)
     }
 
     /// Writes all attributes of the inode, replacing those it has.
-    fn store_xattrs(&self, state: &mut InodeState, xattrs: &[Xattr]) -> Result<()> {
+    fn store_xattrs(&self, state: &mut InodeState, mut xattrs: Vec<Xattr>) -> Result<()> {
         let volume = &self.fs.volume;
-        let layout = format::lay_out(xattrs, state.xattr_area().len(), volume.block_size)?;
+        let mut held = self.held_values(state)?;
+        let before = if volume.has_incompat(Incompat::EA_INODE) {
+            self.stored_xattrs(state)?
+        } else {
+            Vec::new()
+        };
+        let (layout, made) = self.lay_out(state, &mut xattrs)?;
+        if let Err(error) = self.store_layout(state, layout) {
+            self.drop_values(&made)?;
+            return Err(error);
+        }
         volume.note_xattr();
+        held.extend(made);
+        let after: Vec<u64> = value_numbers(&xattrs).collect();
+        self.change_references(&held, &after)?;
+        self.charge_values(state, &before, &xattrs);
+        Ok(())
+    }
+
+    /// Writes encoded attributes into the inode and its block.
+    ///
+    /// # Errors
+    /// ENOSPC: nothing has changed then.
+    fn store_layout(&self, state: &mut InodeState, layout: XattrLayout) -> Result<()> {
+        let volume = &self.fs.volume;
         match layout.block {
             None => self.drop_xattr_block(state)?,
             Some(mut bytes) => {
@@ -200,7 +225,7 @@ impl Ext4Inode {
     }
 
     /// Whether other inodes use the block of attributes `block`, too.
-    fn is_shared(&self, block: u64) -> Result<bool> {
+    pub(super) fn is_shared(&self, block: u64) -> Result<bool> {
         let number = PhysicalBlock(block);
         let block = self.fs.volume.metadata.block(number)?;
         let count = format::parse_block(&block.read(), number, self.fs.volume.checksum_seed)?
@@ -209,7 +234,7 @@ impl Ext4Inode {
     }
 
     /// Drops the inode's reference to its block of attributes, which is freed with the last one.
-    pub(crate) fn drop_xattr_block(&self, state: &mut InodeState) -> Result<()> {
+    pub(super) fn drop_xattr_block(&self, state: &mut InodeState) -> Result<()> {
         if state.xattr_block() == 0 {
             return Ok(());
         }
@@ -289,35 +314,5 @@ impl Ext4 {
         } else {
             Ok(())
         }
-    }
-
-    /// Returns the value of an attribute in an inode of its own (`ea_inode`).
-    fn value_of_inode(&self, number: u64, size_bytes: u32) -> Result<Vec<u8>> {
-        let place = |e: Error| e.at(format!("xattr value inode {number}"));
-        let inode = self.inode(number).map_err(place)?;
-        let is_value = inode.state.read().raw.flags.get() & inode_flags::EA_INODE != 0;
-        let recorded = inode.state.read().recorded_size();
-        if !is_value || recorded != u64::from(size_bytes) || size_bytes > VALUE_LEN_MAX {
-            return Err(place(Error::corrupt(
-                "not an attribute value of the recorded size",
-            )));
-        }
-        let mut bytes = vec![0; size_bytes as usize];
-        let mapping = inode
-            .common
-            .mapping
-            .as_ref()
-            .ok_or_else(|| place(Error::corrupt("not a regular file")))?;
-        let mut done = 0;
-        while done < bytes.len() {
-            match mapping
-                .read(done as u64, &mut bytes[done..])
-                .map_err(place)?
-            {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(bytes)
     }
 }
