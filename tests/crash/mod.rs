@@ -261,6 +261,7 @@ mke2fs_trials! {
     mix_without_64bit_survives_cuts("mke2fs_without_64bit"): "24M" ["-O", "^64bit", "-b", "4096"];
     mix_without_checksums_survives_cuts("mke2fs_without_checksums"): "24M" ["-O", "^metadata_csum", "-b", "1024"];
     mix_with_inline_data_survives_cuts("mke2fs_inline_data"): "24M" ["-O", "inline_data", "-I", "512", "-b", "1024"];
+    mix_with_bigalloc_survives_cuts("mke2fs_bigalloc"): "48M" ["-O", "bigalloc", "-C", "4096", "-b", "1024"];
     mix_with_ea_inode_survives_cuts("mke2fs_ea_inode"): "24M" ["-O", "ea_inode", "-I", "128", "-b", "1024"];
     mix_with_quota_survives_cuts("mke2fs_quota"): "24M" ["-O", "quota,project", "-b", "1024"];
     mix_on_2_kib_blocks_survives_cuts("mke2fs_of_two_kib_blocks"): "32M" ["-b", "2048", "-O", "orphan_file,metadata_csum_seed"];

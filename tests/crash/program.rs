@@ -543,7 +543,11 @@ impl Program {
                 RenameFlags::EXCHANGE,
             )
         };
-        if self.call(format!("exchange {one} {other}"), call).is_none() || one == other {
+        if self.call(format!("exchange {one} {other}"), call).is_none() {
+            return;
+        }
+        // Names of one inode stay as they are, and so does the inode.
+        if self.names.find(one) == self.names.find(other) {
             return;
         }
         let ((parent, name), (other_parent, other_name)) = (self.parent(one), self.parent(other));

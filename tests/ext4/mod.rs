@@ -1,6 +1,7 @@
 //! Single features of ext4 volumes: verity files, discarded space, and a journal that nothing asks
 //! to replay.
 
+mod bigalloc;
 mod block_maps;
 mod casefold;
 mod ea_inode;

@@ -313,6 +313,26 @@ fn ext4_with_quota() {
     on_mke2fs(&["-O", "quota,project"], 1024, |_| true);
 }
 
+/// Whole clusters alone can be collapsed and inserted; the model knows blocks.
+fn is_possible_with_clusters(operation: &Operation) -> bool {
+    !matches!(
+        operation,
+        Operation::Fallocate(_, CollapseRange | InsertRange, ..)
+    )
+}
+
+#[test]
+fn ext4_with_bigalloc() {
+    let options = ["-O", "bigalloc,quota", "-C", "8192"];
+    on_mke2fs(&options, 1024, is_possible_with_clusters);
+}
+
+#[test]
+fn ext4_with_large_clusters() {
+    let options = ["-O", "bigalloc", "-C", "65536"];
+    on_mke2fs(&options, 4096, is_possible_with_clusters);
+}
+
 #[test]
 fn ext4_with_ea_inode() {
     let options = ["-O", "ea_inode,quota", "-I", "128"];

@@ -53,7 +53,7 @@ impl Ext4 {
                 return Err(Error::new(Errno::ROFS, "the image is read-only"));
             }
             superblock.features.check_writable()?;
-            superblock.check_encoding()?;
+            superblock.check_writable_values()?;
         }
         let protection = if options.read_only {
             None

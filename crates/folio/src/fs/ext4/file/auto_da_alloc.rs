@@ -57,6 +57,8 @@ impl Ext4Inode {
             && state.held.is_none()
             // New contents stay in memory until the hold ends: extents are few, pointers are not.
             && state.layout == ContentLayout::Extents
+            // Old and new contents share no cluster, but bitmaps on disk hide single blocks.
+            && fs.volume.geometry.cluster_blocks == 1
             && state.link_count() > 0
             && state.disk_size > 0
             && !state.map.extents().is_empty();

@@ -82,11 +82,11 @@ impl Ext4Inode {
     /// Returns the file blocks of the byte range `range`.
     fn whole_blocks(&self, range: &Range<u64>) -> Result<Range<u64>> {
         let block_size = self.fs.volume.block_size as u64;
-        if !range.start.is_multiple_of(block_size) || !range.end.is_multiple_of(block_size) {
-            return Err(Error::new(
-                Errno::INVAL,
-                "both ends must be multiples of the block size",
-            ));
+        let unit = block_size * u64::from(self.fs.volume.geometry.cluster_blocks);
+        if !range.start.is_multiple_of(unit) || !range.end.is_multiple_of(unit) {
+            let why =
+                "both ends must be multiples of the block size, with bigalloc of the cluster size";
+            return Err(Error::new(Errno::INVAL, why));
         }
         if self.state.read().layout != ContentLayout::Extents {
             return Err(Error::unsupported(

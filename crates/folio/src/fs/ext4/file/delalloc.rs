@@ -8,7 +8,7 @@
 //!
 //! Tree blocks for the worst placement are reserved too, so that writeback never runs out of space.
 
-use crate::base::{LogicalBlock, PhysicalBlock, Result};
+use crate::base::{Error, LogicalBlock, PhysicalBlock, Result};
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::extent::Extent;
@@ -52,10 +52,8 @@ impl Ext4Inode {
         if fresh.is_empty() && state.delayed.splits == 0 {
             return Ok(false);
         }
-        let count: u64 = fresh.iter().map(|r| r.len() as u64).sum();
-        for range in &fresh {
-            state.delayed.add(range.clone());
-        }
+        let added = fresh.iter().map(|range| state.delayed.add(range.clone()));
+        let count: u64 = added.sum();
         let tree = self
             .tree_blocks_needed(state, 0)
             .saturating_sub(state.delayed.tree_blocks);
@@ -152,37 +150,70 @@ impl Ext4Inode {
         } else {
             Purpose::SmallFile
         };
-        let goal = state.map.goal(LogicalBlock(run.start));
-        let len_max = run.len() as u32;
-        let allocated = {
-            let mut space = self.fs.volume.space.lock();
-            let allocated = space.allocate(
-                &self.fs.volume.geometry,
-                &self.fs.volume.metadata,
-                goal,
-                len_max,
-                purpose,
-                true,
-            )?;
-            space.release(allocated.end - allocated.start);
-            allocated
-        };
-        // At most `len_max`, so it has 32 bits.
-        let len = (allocated.end - allocated.start) as u32;
-        state
-            .delayed
-            .remove(run.start.into()..u64::from(run.start) + u64::from(len));
         if is_unwritten {
             // The following write may split it.
             state.delayed.splits += 1;
         }
+        self.allocate_run(state, run, purpose, true, is_unwritten)
+    }
+
+    /// Maps the hole `run`, or its beginning, to blocks; returns their number. With bigalloc they
+    /// are in the cluster that the file has there already, or in new ones. With `is_reserved` the
+    /// space comes out of the reservation of delayed blocks, which they are not any more.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub(crate) fn allocate_run(
+        &self,
+        state: &mut InodeState,
+        run: Range<u32>,
+        purpose: Purpose,
+        is_reserved: bool,
+        is_unwritten: bool,
+    ) -> Result<u32> {
+        let volume = &self.fs.volume;
+        let cluster_blocks = volume.geometry.cluster_blocks;
+        let first = run.start / cluster_blocks * cluster_blocks;
+        let is_mapped = |block: u32| {
+            let is_possible = cluster_blocks > 1;
+            is_possible.then(|| state.map.cluster_start(block, cluster_blocks))?
+        };
+        let known = is_mapped(run.start);
+        let last = (run.end - 1) / cluster_blocks * cluster_blocks;
+        let mut clusters = (last - first) / cluster_blocks + 1;
+        if last > first && is_mapped(last).is_some() {
+            clusters -= 1;
+        }
+        let goal = state.map.goal(LogicalBlock(first));
+        let mut space = volume.space.lock();
+        let allocated = match known {
+            Some(start) => start..start + u64::from(cluster_blocks),
+            None => space.allocate(
+                &volume.geometry,
+                &volume.metadata,
+                goal,
+                clusters,
+                purpose,
+                is_reserved,
+            )?,
+        };
+        let skipped = run.start - first;
+        // At most as long as `run`, so it has 32 bits.
+        let len =
+            (allocated.end - allocated.start - u64::from(skipped)).min(run.len() as u64) as u32;
+        let mapped = u64::from(run.start)..u64::from(run.start) + u64::from(len);
+        space.release(state.delayed.remove(mapped));
+        drop(space);
         state.map.insert(Extent {
             logical: run.start,
             len,
-            physical: allocated.start,
+            physical: allocated.start + u64::from(skipped),
             is_unwritten,
         });
-        state.charge_blocks(len.into(), self.fs.volume.block_size);
+        if known.is_none() {
+            let count = (allocated.end - allocated.start) as i64;
+            state.charge_blocks(count, volume.block_size);
+        }
         state.map_is_dirty = true;
         Ok(len)
     }
@@ -202,29 +233,34 @@ impl Ext4Inode {
         let volume = &self.fs.volume;
         let at = u64::from(logical.0);
         self.check_reach(state, (at + 1) * volume.block_size as u64)?;
-        let goal = state.map.goal(logical);
-        let run = volume.space.lock().allocate(
-            &volume.geometry,
-            &volume.metadata,
-            goal,
-            1,
-            Purpose::Metadata,
-            false,
-        )?;
-        state.map.insert(Extent {
-            logical: logical.0,
-            len: 1,
-            physical: run.start,
-            is_unwritten: false,
-        });
+        let range = logical.0..logical.0 + 1;
+        self.allocate_run(state, range, Purpose::Metadata, false, false)?;
         if let Err(error) = self.reserve_tree(state, 0) {
-            state.map.remove(at..at + 1);
-            volume.free_data(run)?;
+            let removed = state.map.remove(at..at + 1);
+            for range in self.uncharge_removed(state, &removed) {
+                volume.free_data(range)?;
+            }
             return Err(error);
         }
-        state.map_is_dirty = true;
-        state.charge_blocks(1, volume.block_size);
-        Ok(PhysicalBlock(run.start))
+        match state.map.lookup(logical) {
+            MappedRange::Data { physical, .. } => Ok(physical),
+            _ => Err(Error::corrupt(format!("block {logical} is not mapped"))),
+        }
+    }
+
+    /// Returns the clusters on the device that the extents `removed` leave without a mapped block,
+    /// which the caller frees. The inode is not charged for them any more.
+    pub(crate) fn uncharge_removed(
+        &self,
+        state: &mut InodeState,
+        removed: &[Extent],
+    ) -> Vec<Range<u64>> {
+        let volume = &self.fs.volume;
+        let cluster_blocks = volume.geometry.cluster_blocks;
+        let freed = state.map.unmapped_clusters(removed, cluster_blocks);
+        let count: u64 = freed.iter().map(|range| range.end - range.start).sum();
+        state.charge_blocks(-(count as i64), volume.block_size);
+        freed
     }
 }
 

@@ -4,7 +4,6 @@ use crate::base::{Errno, Error, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Mapping;
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
-use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::map::extent_map::MappedRange;
 use crate::fs::ext4::space::Purpose;
 use crate::vfs::{ExtentPlace, FallocateMode, FileExtent, SeekKind};
@@ -144,26 +143,8 @@ impl Ext4Inode {
                 block = delayed.end;
                 continue;
             }
-            let goal = state.map.goal(LogicalBlock(block));
-            let len_max = delayed.start - block;
-            let purpose = Purpose::LargeFile;
-            let run = fs.volume.space.lock().allocate(
-                &fs.volume.geometry,
-                &fs.volume.metadata,
-                goal,
-                len_max,
-                purpose,
-                false,
-            )?;
-            let len = (run.end - run.start) as u32;
-            state.map.insert(Extent {
-                logical: block,
-                len,
-                physical: run.start,
-                is_unwritten: true,
-            });
-            state.charge_blocks(len.into(), fs.volume.block_size);
-            state.map_is_dirty = true;
+            let (run, purpose) = (block..delayed.start, Purpose::LargeFile);
+            let len = self.allocate_run(&mut state, run, purpose, false, true)?;
             self.mark_dirty(&mut state);
             self.reserve_tree(&mut state, 0)?;
             block += len;

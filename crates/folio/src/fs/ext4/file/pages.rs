@@ -318,9 +318,8 @@ impl Ext4Inode {
         }
         self.fs.volume.release_delayed(&mut state, blocks.clone());
         let removed = state.map.remove(blocks);
+        let freed = self.uncharge_removed(&mut state, &removed);
         if !removed.is_empty() {
-            let count: i64 = removed.iter().map(|e| i64::from(e.len)).sum();
-            state.charge_blocks(-count, self.fs.volume.block_size);
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
         }
@@ -331,8 +330,8 @@ impl Ext4Inode {
             // such pages are dropped before another file gets the blocks.
             mapping.punch(bytes);
         }
-        for extent in removed {
-            self.fs.volume.free_data(extent.physical_range())?;
+        for range in freed {
+            self.fs.volume.free_data(range)?;
         }
         Ok(())
     }

@@ -102,10 +102,10 @@ impl Ext4Inode {
             state.map.store(&mut root, &context, allocate)?
         };
         state.raw.block = root;
-        state.charge_blocks(
-            state.map.tree_blocks().len() as i64 - before,
-            volume.block_size,
-        );
+        let added = state.map.tree_blocks().len() as i64 - before;
+        // Each is in a cluster of its own.
+        let cluster_blocks = i64::from(volume.geometry.cluster_blocks);
+        state.charge_blocks(added * cluster_blocks, volume.block_size);
         state.map_is_dirty = false;
         for block in surplus {
             volume.free_metadata(block.0..block.0 + 1)?;

@@ -50,6 +50,7 @@ use super::layout::disk::{INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, RawInode, in
 use super::layout::features::Incompat;
 use super::layout::superblock::Superblock;
 use super::map::block_map;
+use super::map::delayed::DelayedBlocks;
 use super::map::extent_map::ExtentMap;
 use super::volume::Volume;
 use crate::base::{Errno, Error, InodeNumber, Result};
@@ -323,6 +324,7 @@ impl Ext4Inode {
     ) -> Result<Arc<Self>> {
         let volume = &fs.volume;
         let file_type = state.file_type()?;
+        state.delayed = DelayedBlocks::new(volume.geometry.cluster_blocks);
         let context = volume.tree_context(number, &state.raw);
         state.map = match state.layout {
             ContentLayout::Extents => ExtentMap::load(&state.raw.block, &context)?,
@@ -423,6 +425,7 @@ impl Ext4Inode {
         let fields_end = (INODE_BASE_LEN + extra).min(size_of::<RawInode>());
         let tail = vec![0; volume.inode_size - fields_end].into();
         let mut state = InodeState::new(raw, tail, layout);
+        state.delayed = DelayedBlocks::new(volume.geometry.cluster_blocks);
         state.map_is_dirty = layout.has_blocks();
         let now = volume.now();
         state.set_accessed(now);

@@ -319,7 +319,7 @@ impl InodeState {
         block_size: usize,
     ) -> Attributes {
         let raw = &self.raw;
-        let delayed = self.delayed.data_blocks() * (block_size as u64 / 512);
+        let delayed = self.delayed.reserved_blocks() * (block_size as u64 / 512);
         Attributes {
             number: InodeNumber(number.into()),
             file_type,

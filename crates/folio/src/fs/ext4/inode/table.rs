@@ -1,7 +1,7 @@
 //! The inode table on disk: where an inode's bytes are, and their checksum.
 
 use super::state::{ContentLayout, InodeState};
-use crate::base::{PhysicalBlock, Result};
+use crate::base::{Error, PhysicalBlock, Result};
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
 use crate::fs::ext4::layout::disk::{
@@ -71,7 +71,8 @@ impl Volume {
         }
     }
 
-    /// Checks that no block of an inode's map is the file system's own.
+    /// Checks that no block of an inode's map is the file system's own, and that its clusters are
+    /// those of the device.
     ///
     /// # Errors
     /// EUCLEAN.
@@ -79,9 +80,15 @@ impl Volume {
         if state.map.extents().is_empty() {
             return Ok(());
         }
+        let cluster_blocks = u64::from(self.geometry.cluster_blocks);
         let space = self.space.lock();
         for extent in state.map.extents() {
             space.check_not_system(&extent.physical_range())?;
+            let offset = u64::from(extent.logical) % cluster_blocks;
+            if extent.physical % cluster_blocks != offset {
+                let what = "the file block does not start where its cluster does";
+                return Err(Error::corrupt(what).at(format!("file block {}", extent.logical)));
+            }
         }
         if state.layout == ContentLayout::BlockMap {
             for block in state.map.tree_blocks() {

@@ -143,13 +143,14 @@ impl RoCompat {
         .union(Self::DIR_NLINK)
         .union(Self::EXTRA_ISIZE)
         .union(Self::QUOTA)
+        .union(Self::BIGALLOC)
         .union(Self::METADATA_CSUM)
         .union(Self::PROJECT)
         .union(Self::VERITY)
         .union(Self::ORPHAN_PRESENT);
 
     /// Flags of file systems that Folio writes only while they are mounted.
-    const MOUNTED_ONLY: Self = Self::QUOTA;
+    const MOUNTED_ONLY: Self = Self::QUOTA.union(Self::BIGALLOC);
 }
 
 /// The three sets of flags of a file system; unknown bits are preserved.
@@ -283,7 +284,7 @@ mod tests {
             incompat: Incompat::EXTENT
                 | Incompat::from_bits_retain(0x40000)
                 | Incompat::COMPRESSION,
-            ro_compat: RoCompat::BIGALLOC,
+            ro_compat: RoCompat::SHARED_BLOCKS,
         };
         let error = features.check_readable().unwrap_err().to_string();
         assert_eq!(error, "feature compression, incompat bit 0x40000");
@@ -292,7 +293,7 @@ mod tests {
         let error = features.check_writable().unwrap_err().to_string();
         assert_eq!(
             error,
-            "writing a file system with bigalloc; open it read-only"
+            "writing a file system with shared_blocks; open it read-only"
         );
     }
 }

@@ -281,6 +281,12 @@ impl Superblock {
         )
     }
 
+    /// Returns the bits in the bitmap of a group for its blocks `range`: one for each block, or
+    /// with bigalloc for each cluster that has any of them.
+    pub(crate) fn cluster_bits(&self, range: Range<u32>) -> Range<u32> {
+        range.start / self.cluster_blocks..range.end.div_ceil(self.cluster_blocks)
+    }
+
     /// Returns whether `group` starts with a superblock, the primary or a backup.
     pub(crate) fn has_backup(&self, group: u32) -> bool {
         if group == 0 {
@@ -343,11 +349,16 @@ impl Superblock {
         }
     }
 
-    /// Checks that the names of casefolded directories are in an encoding that Folio knows.
+    /// Checks values that a mount for writing must know: the encoding of casefolded names, and a
+    /// map by extents with bigalloc.
     ///
     /// # Errors
     /// EOPNOTSUPP.
-    pub(crate) fn check_encoding(&self) -> Result<()> {
+    pub(crate) fn check_writable_values(&self) -> Result<()> {
+        if self.cluster_blocks > 1 && !self.features.incompat.contains(Incompat::EXTENT) {
+            let what = "writing a file system with bigalloc without extent; open it read-only";
+            return Err(Error::unsupported(what));
+        }
         let encoding = self.raw.encoding.get();
         if self.features.incompat.contains(Incompat::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
             let what = format!("writing a file system with encoding {encoding}; open it read-only");

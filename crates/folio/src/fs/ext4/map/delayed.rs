@@ -8,6 +8,10 @@ pub(crate) struct DelayedBlocks {
     /// Sorted, not overlapping, not touching.
     ranges: Vec<Range<u32>>,
     data_blocks: u64,
+    /// Blocks per cluster; 0 or 1 without bigalloc.
+    cluster_blocks: u32,
+    /// With bigalloc, clusters with delayed blocks.
+    clusters: u64,
     /// Blocks reserved for the extent tree.
     pub(crate) tree_blocks: u64,
     /// Extents that may be split when unwritten blocks are written, each into two more.
@@ -20,9 +24,56 @@ impl DelayedBlocks {
         self.ranges.capacity() * size_of::<Range<u32>>()
     }
 
-    /// Returns the number of blocks reserved for data.
+    /// Returns the blocks of a file system with clusters of `cluster_blocks`, none yet.
+    pub(crate) fn new(cluster_blocks: u32) -> Self {
+        Self {
+            cluster_blocks,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the number of delayed blocks.
     pub(crate) fn data_blocks(&self) -> u64 {
         self.data_blocks
+    }
+
+    /// Returns the number of blocks reserved for data: whole clusters, even if some of their other
+    /// blocks are mapped already.
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        self.clusters() * u64::from(self.cluster_blocks.max(1))
+    }
+
+    fn clusters(&self) -> u64 {
+        if self.cluster_blocks > 1 {
+            self.clusters
+        } else {
+            self.data_blocks
+        }
+    }
+
+    /// Returns the number of clusters with delayed blocks among those that `range` touches; 0
+    /// without bigalloc.
+    fn clusters_at(&self, range: &Range<u64>) -> u64 {
+        let size = u64::from(self.cluster_blocks);
+        if size <= 1 {
+            return 0;
+        }
+        let window = range.start / size * size..range.end.next_multiple_of(size);
+        let first = self
+            .ranges
+            .partition_point(|r| u64::from(r.end) <= window.start);
+        let (mut count, mut counted_to) = (0, 0);
+        for run in &self.ranges[first..] {
+            let start = u64::from(run.start).max(window.start);
+            let end = u64::from(run.end).min(window.end);
+            if start >= end {
+                break;
+            }
+            let clusters = (start / size).max(counted_to)..end.div_ceil(size);
+            count += clusters.end.saturating_sub(clusters.start);
+            counted_to = clusters.end;
+        }
+        count
     }
 
     /// Returns the delayed runs, in file blocks.
@@ -44,8 +95,18 @@ impl DelayedBlocks {
         Some(found.start.max(range.start)..found.end.min(range.end))
     }
 
-    /// Marks the file blocks in `range` as delayed.
-    pub(crate) fn add(&mut self, range: Range<u32>) {
+    /// Marks the file blocks in `range` as delayed; returns how many clusters (without bigalloc,
+    /// blocks) that adds to those reserved.
+    pub(crate) fn add(&mut self, range: Range<u32>) -> u64 {
+        let before = self.clusters();
+        let touched = range.start.into()..range.end.into();
+        let old = self.clusters_at(&touched);
+        self.add_blocks(range);
+        self.clusters = self.clusters + self.clusters_at(&touched) - old;
+        self.clusters() - before
+    }
+
+    fn add_blocks(&mut self, range: Range<u32>) {
         let at = self.ranges.partition_point(|r| r.end < range.start);
         let last = self.ranges.partition_point(|r| r.start <= range.end);
         let mut merged = range;
@@ -57,9 +118,17 @@ impl DelayedBlocks {
         self.ranges.splice(at..last, [merged]);
     }
 
-    /// Removes the file blocks in `range`; returns how many were delayed.
+    /// Removes the file blocks in `range`; returns how many clusters (without bigalloc, blocks)
+    /// need no reservation any more.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> u64 {
-        let before = self.data_blocks;
+        let before = self.clusters();
+        let old = self.clusters_at(&range);
+        self.remove_blocks(&range);
+        self.clusters = self.clusters + self.clusters_at(&range) - old;
+        before - self.clusters()
+    }
+
+    fn remove_blocks(&mut self, range: &Range<u64>) {
         let first = self
             .ranges
             .partition_point(|r| u64::from(r.end) <= range.start);
@@ -80,7 +149,6 @@ impl DelayedBlocks {
             }
         }
         self.ranges.splice(first..last.max(first), kept);
-        before - self.data_blocks
     }
 }
 

@@ -152,6 +152,53 @@ impl ExtentMap {
         ))
     }
 
+    /// Returns the device block where the cluster of the file block `block` starts, if any block of
+    /// it is mapped. The extents were checked: clusters of files start at clusters of the device.
+    pub(crate) fn cluster_start(&self, block: u32, cluster_blocks: u32) -> Option<u64> {
+        let first = u64::from(block / cluster_blocks * cluster_blocks);
+        let at = self.extents.partition_point(|e| e.end() <= first);
+        let extent = self.extents.get(at)?;
+        let logical = u64::from(extent.logical);
+        (logical < first + u64::from(cluster_blocks))
+            .then(|| (extent.physical + first).saturating_sub(logical))
+    }
+
+    /// Returns the clusters on the device of the extents `removed`, sorted, that have no mapped
+    /// block any more.
+    pub(crate) fn unmapped_clusters(
+        &self,
+        removed: &[Extent],
+        cluster_blocks: u32,
+    ) -> Vec<Range<u64>> {
+        if cluster_blocks <= 1 {
+            return removed.iter().map(Extent::physical_range).collect();
+        }
+        let size = u64::from(cluster_blocks);
+        // Below the end of an extent, which has 32 bits.
+        let is_mapped = |cluster: u64| {
+            let block = (cluster * size) as u32;
+            self.cluster_start(block, cluster_blocks).is_some()
+        };
+        let (mut unmapped, mut seen) = (Vec::new(), 0);
+        for extent in removed {
+            let logical = u64::from(extent.logical);
+            let mut clusters = (logical / size).max(seen)..extent.end().div_ceil(size);
+            seen = clusters.end;
+            // Only the first and the last one can have other blocks.
+            if !clusters.is_empty() && is_mapped(clusters.start) {
+                clusters.start += 1;
+            }
+            if !clusters.is_empty() && is_mapped(clusters.end - 1) {
+                clusters.end -= 1;
+            }
+            if !clusters.is_empty() {
+                let start = (extent.physical + clusters.start * size).saturating_sub(logical);
+                unmapped.push(start..start + (clusters.end - clusters.start) * size);
+            }
+        }
+        unmapped
+    }
+
     /// Adds an extent over a hole, and merges it with neighbors that it continues.
     pub(crate) fn insert(&mut self, extent: Extent) {
         self.changed = hull(&self.changed, &extent);

@@ -38,11 +38,12 @@ impl Ext4Inode {
         // Values of attributes are written as metadata.
         let is_metadata = self.common.file_type != FileType::Regular
             || state.raw.flags.get() & inode_flags::EA_INODE != 0;
-        for extent in state.map.remove(0..1 << 32) {
+        let removed = state.map.remove(0..1 << 32);
+        for range in self.uncharge_removed(&mut state, &removed) {
             if is_metadata {
-                volume.free_metadata(extent.physical_range())?;
+                volume.free_metadata(range)?;
             } else {
-                volume.free_data(extent.physical_range())?;
+                volume.free_data(range)?;
             }
         }
         for block in state.map.tree_blocks().to_vec() {

@@ -1,12 +1,10 @@
 //! Symbolic links: short targets in the inode, longer ones in a block.
 
-use crate::base::{Errno, Error, LogicalBlock, PhysicalBlock, Result};
+use crate::base::{Errno, Error, LogicalBlock, Result};
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::layout::disk::inode_flags;
-use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::map::extent_map::MappedRange;
-use crate::fs::ext4::space::Purpose;
 
 /// The longest target, in bytes, that is kept in `i_block`. A zero follows it.
 const IN_BLOCK_FIELD_MAX: usize = 59;
@@ -27,28 +25,13 @@ impl Ext4Inode {
         if target.len() >= fs.volume.block_size {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let run = fs.volume.space.lock().allocate(
-            &fs.volume.geometry,
-            &fs.volume.metadata,
-            None,
-            1,
-            Purpose::Metadata,
-            false,
-        )?;
         state.layout = ContentLayout::in_blocks(&fs.volume.geometry.features);
         let flags = state.layout.flags();
         state.raw.flags |= flags;
-        state.map.insert(Extent {
-            logical: 0,
-            len: 1,
-            physical: run.start,
-            is_unwritten: false,
-        });
-        state.map_is_dirty = true;
-        state.charge_blocks(1, fs.volume.block_size);
+        let physical = self.append_block(&mut state, LogicalBlock(0))?;
         state.set_recorded_size(target.len() as u64);
         drop(state);
-        let block = fs.volume.metadata.new_block(PhysicalBlock(run.start))?;
+        let block = fs.volume.metadata.new_block(physical)?;
         block.write()[..target.len()].copy_from_slice(target);
         Ok(())
     }

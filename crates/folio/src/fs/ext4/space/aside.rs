@@ -23,25 +23,30 @@ impl Space {
         while start < range.end {
             let (number, bit) = superblock.group_of(start);
             let base = superblock.group_start(number);
+            let cluster_blocks = superblock.cluster_blocks;
+            let block = |bit: u32| base + u64::from(bit) * u64::from(cluster_blocks);
             let end = range
                 .end
                 .min(base + u64::from(superblock.group_len(number)));
             let group = &mut self.groups[number as usize];
-            if u64::from(group.free_blocks()) >= len_min {
+            let count_min = len_min.div_ceil(cluster_blocks.into());
+            if u64::from(group.free_blocks()) >= count_min {
                 // Both are in the group, whose length has 32 bits.
                 let found = group.load_blocks(number, superblock, metadata)?;
-                let mut at = bit;
-                while let Some(run) = found.next_clear_run(at, (end - base) as u32 - at) {
+                let mut at = bit.div_ceil(cluster_blocks);
+                let end_bit = (end - base) as u32 / cluster_blocks;
+                while at < end_bit
+                    && let Some(run) = found.next_clear_run(at, end_bit - at)
+                    && run.start < end_bit
+                {
+                    let run = run.start..run.end.min(end_bit);
                     let len = u64::from(run.end - run.start);
-                    if len >= len_min {
+                    if len >= count_min {
                         group.set_aside(run.clone());
                         self.pending_blocks += len;
-                        return Ok(Some(base + u64::from(run.start)..base + u64::from(run.end)));
+                        return Ok(Some(block(run.start)..block(run.end)));
                     }
                     at = run.end;
-                    if u64::from(at) + base >= end {
-                        break;
-                    }
                 }
             }
             start = end;
@@ -52,8 +57,8 @@ impl Space {
     /// Makes a run usable again that was set aside.
     pub(crate) fn return_aside(&mut self, superblock: &Superblock, range: &Range<u64>) {
         let (number, bit) = superblock.group_of(range.start);
-        let len = range.end - range.start;
-        self.groups[number as usize].return_aside(&(bit..bit + len as u32));
-        self.pending_blocks = self.pending_blocks.saturating_sub(len);
+        let bits = superblock.cluster_bits(bit..bit + (range.end - range.start) as u32);
+        self.groups[number as usize].return_aside(&bits);
+        self.pending_blocks = self.pending_blocks.saturating_sub(bits.len() as u64);
     }
 }

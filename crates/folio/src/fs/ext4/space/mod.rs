@@ -179,8 +179,9 @@ impl Space {
         self.reserved_blocks = self.reserved_blocks.saturating_sub(count);
     }
 
-    /// Allocates up to `len_max` blocks in one run, at `goal` if possible. With `is_reserved` they
-    /// come out of the caller's reservation, which the caller then releases.
+    /// Allocates up to `len_max` blocks (clusters with bigalloc) in one run, at `goal` if possible,
+    /// and returns all their blocks. With `is_reserved` they come out of the caller's reservation,
+    /// which the caller then releases.
     ///
     /// # Errors
     /// ENOSPC.
@@ -236,6 +237,7 @@ impl Space {
         len_max: u32,
     ) -> Result<Option<Range<u64>>> {
         let (number, bit) = superblock.group_of(goal.max(superblock.first_data_block));
+        let bit = bit.div_ceil(superblock.cluster_blocks);
         let Some(group) = self
             .groups
             .get_mut(number as usize)
@@ -273,7 +275,11 @@ impl Space {
             if group.longest_free_run.min(group.free_blocks()) < len_min {
                 continue;
             }
-            let from = if step == 0 { first_bit } else { 0 };
+            let from = if step == 0 {
+                first_bit / superblock.cluster_blocks
+            } else {
+                0
+            };
             let bitmap = group.load_blocks(number, superblock, metadata)?;
             let mut longest = 0;
             let mut at = from;
@@ -302,17 +308,18 @@ impl Space {
     fn take(&mut self, superblock: &Superblock, number: u32, run: Range<u32>) -> Range<u64> {
         let group = &mut self.groups[number as usize];
         let len = run.len() as u64;
-        let start = superblock.group_start(number) + u64::from(run.start);
+        let cluster_blocks = u64::from(superblock.cluster_blocks);
+        let start = superblock.group_start(number) + u64::from(run.start) * cluster_blocks;
         if let Some(bitmap) = &mut group.blocks {
             bitmap.set(run);
         }
         group.add_free_blocks(-(len as i64));
         self.dirty_groups.insert(number);
         self.free_blocks -= len;
-        start..start + len
+        start..start + len * cluster_blocks
     }
 
-    /// Frees blocks.
+    /// Frees blocks; with bigalloc, all clusters that have any of them.
     ///
     /// # Errors
     /// EUCLEAN for blocks that do not exist, are free already, or are the file system's own.
@@ -332,14 +339,15 @@ impl Space {
         let mut start = range.start;
         while start < range.end {
             let (number, bit) = superblock.group_of(start);
-            let count =
-                (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
+            let len = (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
+            let bits = superblock.cluster_bits(bit..bit + len);
+            let count = bits.len() as u64;
             let group = &mut self.groups[number as usize];
             let bitmap = group.load_blocks(number, superblock, metadata)?;
             let is_freed = if self.defers_frees {
-                group.free_later(bit..bit + count)
-            } else if bitmap.all_set(bit..bit + count) {
-                bitmap.clear(bit..bit + count);
+                group.free_later(bits)
+            } else if bitmap.all_set(bits.clone()) {
+                bitmap.clear(bits);
                 true
             } else {
                 false
@@ -347,20 +355,16 @@ impl Space {
             if !is_freed {
                 let what = format!(
                     "blocks {start}..{} are freed, but some are free already",
-                    start + u64::from(count)
+                    start + u64::from(len)
                 );
                 return Err(Error::corrupt(what).at(format!("group {number}")));
             }
-            group.add_free_blocks(i64::from(count));
+            group.add_free_blocks(count as i64);
             group.longest_free_run = u32::MAX;
             self.dirty_groups.insert(number);
-            self.free_blocks += u64::from(count);
-            self.pending_blocks += if self.defers_frees {
-                u64::from(count)
-            } else {
-                0
-            };
-            start += u64::from(count);
+            self.free_blocks += count;
+            self.pending_blocks += if self.defers_frees { count } else { 0 };
+            start += u64::from(len);
         }
         Ok(())
     }
@@ -499,11 +503,9 @@ impl Space {
         let mut freed = Vec::new();
         for number in std::mem::take(&mut self.dirty_groups) {
             let start = superblock.group_start(number);
+            let block = |bit: u32| start + u64::from(bit) * u64::from(superblock.cluster_blocks);
             let runs = self.groups[number as usize].close_freed();
-            freed.extend(
-                runs.into_iter()
-                    .map(|run| start + u64::from(run.start)..start + u64::from(run.end)),
-            );
+            freed.extend(runs.into_iter().map(|run| block(run.start)..block(run.end)));
         }
         freed
     }

@@ -209,7 +209,7 @@ impl Ext4Inode {
                     let number = volume.allocate_metadata(false)?;
                     self.drop_xattr_block(state)?;
                     state.set_xattr_block(number.0);
-                    state.charge_blocks(1, volume.block_size);
+                    state.charge_blocks(volume.geometry.cluster_blocks.into(), volume.block_size);
                     number
                 };
                 format::seal_block(&mut bytes, number, volume.checksum_seed);
@@ -252,7 +252,8 @@ impl Ext4Inode {
             volume.free_metadata(number.0..number.0 + 1)?;
         }
         state.set_xattr_block(0);
-        state.charge_blocks(-1, volume.block_size);
+        let cluster_blocks = i64::from(volume.geometry.cluster_blocks);
+        state.charge_blocks(-cluster_blocks, volume.block_size);
         Ok(())
     }
 
