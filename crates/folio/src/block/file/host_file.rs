@@ -360,6 +360,13 @@ impl ImageFile for HostFile {
         Ok(!is_tmpfs && self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)?)
     }
 
+    fn preallocate(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        if self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)? {
+            return Ok(());
+        }
+        self.fill_with_zeros(offset, len_bytes)
+    }
+
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
         if len_bytes == 0 || self.punch_hole(offset, len_bytes)? {
             return Ok(());
