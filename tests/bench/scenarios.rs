@@ -431,6 +431,12 @@ fn conversions() {
 }
 
 #[test]
+fn subcommands_of_qemu_img() {
+    requires!(tool("qemu-img"));
+    measured(&["image-tools", "--dir", ".", "--repeats", "1"]);
+}
+
+#[test]
 fn operations_on_ext4() {
     measured(&["ext4-ops"]);
 }

@@ -16,7 +16,7 @@
 //!   warm           large and small files into the page cache, beside vmtouch and the device
 //!
 //!   any path       probe: reads, stats, writes           evidence   cache state, bytes from the device, switches
-//!   the rest       bench, tree, contender: trees and images; small_file; convert; nbd;
+//!   the rest       bench, tree, contender: trees and images; small_file; convert; image_tools; nbd;
 //!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
 //!   measure        one command, its time and memory      mounted   one mount, served by a command
 //! ```
@@ -30,6 +30,7 @@ mod evidence;
 mod ext4;
 mod first_write;
 mod html;
+mod image_tools;
 mod measure;
 mod memcpy;
 mod mount;

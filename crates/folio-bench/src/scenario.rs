@@ -3,8 +3,8 @@
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
 use crate::{
-    Common, bench, cache, convert, ext4, first_write, measure, memcpy, mount, nbd, page_cache,
-    probe,
+    Common, bench, cache, convert, ext4, first_write, image_tools, measure, memcpy, mount, nbd,
+    page_cache, probe,
 };
 use crate::{reclaim, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
@@ -60,6 +60,8 @@ pub enum Scenario {
     SmallFile(Common),
     /// An image into other formats and back, beside qemu-img
     Convert(Common),
+    /// The subcommands of qemu-img, beside it; each on fresh copies of images
+    ImageTools(Common),
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
     Nbd(nbd::Options),
     /// Hit ratios of Folio's page cache and of known policies
@@ -155,6 +157,7 @@ impl Scenario {
             Self::File(common) => bench::measure("file", &tree::Source::OneFile, common, run),
             Self::SmallFile(common) => small_file::measure(common, run),
             Self::Convert(common) => convert::measure(common, run),
+            Self::ImageTools(common) => image_tools::measure(common, run),
             Self::Nbd(options) => nbd::measure(options, run),
             Self::Reclaim(options) => reclaim::measure(options, run),
         }
