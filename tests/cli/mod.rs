@@ -10,6 +10,8 @@ mod image_targets;
 mod info;
 mod messages;
 mod qemu_img;
+mod qemu_img_bitmap;
+mod qemu_img_measure;
 mod schema;
 mod terminal;
 

@@ -9,12 +9,12 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// A folder for each program, with files of the same names.
-struct Pair {
+pub(super) struct Pair {
     folder: TempDir,
 }
 
 impl Pair {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = TempDir::new().unwrap();
         for side in ["own", "real"] {
             std::fs::create_dir(folder.path().join(side)).unwrap();
@@ -24,19 +24,19 @@ impl Pair {
         Self { folder }
     }
 
-    fn path(&self, side: &str, name: &str) -> PathBuf {
+    pub(super) fn path(&self, side: &str, name: &str) -> PathBuf {
         self.folder.path().join(side).join(name)
     }
 
     /// Writes a file into both folders.
-    fn file(&self, name: &str, bytes: &[u8]) {
+    pub(super) fn file(&self, name: &str, bytes: &[u8]) {
         for side in ["own", "real"] {
             std::fs::write(self.path(side, name), bytes).unwrap();
         }
     }
 
     /// Runs a program, which makes the same file in both folders.
-    fn both(&self, program: &str, arguments: &[&str]) {
+    pub(super) fn both(&self, program: &str, arguments: &[&str]) {
         for side in ["own", "real"] {
             let mut command = command(program);
             command
@@ -49,7 +49,7 @@ impl Pair {
         }
     }
 
-    fn run(&self, side: &str, arguments: &[&str]) -> Output {
+    pub(super) fn run(&self, side: &str, arguments: &[&str]) -> Output {
         let mut command = match side {
             "own" => Command::new(self.folder.path().join("qemu-img")),
             _ => command("qemu-img"),
@@ -65,7 +65,7 @@ impl Pair {
     /// Runs a command line in both programs; exit code and standard output must be equal, and the
     /// messages must begin with qemu-img's name. Returns the output.
     #[track_caller]
-    fn same(&self, arguments: &[&str]) -> String {
+    pub(super) fn same(&self, arguments: &[&str]) -> String {
         let (own, real) = (self.run("own", arguments), self.run("real", arguments));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert_eq!(
@@ -88,7 +88,7 @@ impl Pair {
 
     /// Asserts that a file of both folders has the same content and the same properties.
     #[track_caller]
-    fn same_image(&self, name: &str) {
+    pub(super) fn same_image(&self, name: &str) {
         let (own, real) = (self.path("own", name), self.path("real", name));
         run(
             "qemu-img",
@@ -109,7 +109,7 @@ impl Pair {
 }
 
 /// Splits a command line at spaces.
-fn words(line: &str) -> Vec<&str> {
+pub(super) fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 

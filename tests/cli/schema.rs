@@ -46,6 +46,8 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("image info", "old.qcow2", 0),
     ("image map", "top.qcow2", 0),
     ("image map", "packed.qcow2", 0),
+    ("image measure", "-O qcow2 disk.qcow2", 0),
+    ("image measure", "--size 1G", 0),
     ("image check", "disk.qcow2", 0),
     ("image check", "leaky.qcow2", 3),
     ("image snapshot", "disk.qcow2", 0),

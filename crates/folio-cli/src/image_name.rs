@@ -50,6 +50,11 @@ pub(crate) struct NamedImage {
 }
 
 impl NameOptions {
+    /// Whether names are options.
+    pub(crate) fn has_options(&self) -> bool {
+        self.image_opts
+    }
+
     /// Returns the file and format that `name` means. `format` is that of the command line.
     pub(crate) fn resolve(&self, name: &Path, format: Option<ImageFormat>) -> Outcome<NamedImage> {
         let text = name.to_string_lossy();

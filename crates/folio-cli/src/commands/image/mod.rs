@@ -13,6 +13,7 @@
 //! docs/image.md lists the differences from qemu-img. Above: the dispatch in `commands`. Below:
 //! `image`, `progress`, `session`, `output`.
 
+mod bitmap;
 mod check;
 mod commit;
 mod compare;
@@ -21,6 +22,7 @@ mod create;
 mod formatting;
 mod info;
 pub(super) mod map;
+mod measure;
 mod new_image;
 mod overlay;
 mod qemu_size;
@@ -58,8 +60,10 @@ pub(crate) struct Image {
 enum ImageCommand {
     Create(create::Create),
     Check(check::Check),
+    Bitmap(bitmap::Bitmap),
     Info(info::Info),
     Map(map::Map),
+    Measure(measure::Measure),
     Convert(convert::Convert),
     Compare(compare::Compare),
     Snapshot(snapshot::Snapshot),
@@ -86,6 +90,8 @@ pub(crate) fn name(image: &Image) -> &'static str {
         ImageCommand::Check(_) => "image check",
         ImageCommand::Info(_) => "image info",
         ImageCommand::Map(_) => "image map",
+        ImageCommand::Bitmap(_) => "image bitmap",
+        ImageCommand::Measure(_) => "image measure",
         ImageCommand::Convert(_) => "image convert",
         ImageCommand::Compare(_) => "image compare",
         ImageCommand::Snapshot(_) => "image snapshot",
@@ -102,6 +108,8 @@ pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
         ImageCommand::Check(check) => check::run(check, session),
         ImageCommand::Info(info) => info::run(info, session),
         ImageCommand::Map(map) => map::run(map, session),
+        ImageCommand::Bitmap(bitmap) => bitmap::run(bitmap, session),
+        ImageCommand::Measure(measure) => measure::run(measure, session),
         ImageCommand::Compare(compare) => compare::run(compare, session),
         ImageCommand::Convert(convert) => convert::run(convert, session),
         ImageCommand::Snapshot(snapshot) => snapshot::run(snapshot, session),

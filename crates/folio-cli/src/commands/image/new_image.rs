@@ -88,6 +88,18 @@ struct ParsedOptions {
 }
 
 impl NewImageOptions {
+    /// Returns the options of `-o` alone.
+    pub(super) fn of(options: &[String]) -> Self {
+        Self {
+            options: options.to_vec(),
+            preallocation: None,
+            cluster_size: None,
+            backing_file: None,
+            backing_format: None,
+            force: false,
+        }
+    }
+
     fn words(&self) -> impl Iterator<Item = String> {
         self.options.iter().flat_map(|text| split_commas(text))
     }

@@ -1,8 +1,9 @@
 //! Options that several subcommands of `folio image` share.
 
 use crate::exit::{Failure, Outcome};
+use crate::image_name::split_commas;
 use clap::{Args, ValueEnum};
-use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions};
+use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions, SnapshotSelector};
 use folio::{Errno, Error};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,15 +89,47 @@ impl BackingOptions {
         format: Option<ImageFormat>,
         is_shared: bool,
     ) -> Result<Arc<dyn Device>, Failure> {
+        self.open_at(path, format, is_shared, None)
+    }
+
+    /// Opens an image as [`BackingOptions::open`] does, at an internal snapshot if one is given.
+    pub(crate) fn open_at(
+        &self,
+        path: &Path,
+        format: Option<ImageFormat>,
+        is_shared: bool,
+        snapshot: Option<SnapshotSelector>,
+    ) -> Result<Arc<dyn Device>, Failure> {
         let options = OpenOptions {
             read_only: true,
             format,
             backing: self.policy(),
             is_shared,
+            snapshot,
             ..OpenOptions::default()
         };
         folio::block::open(path, &options).map_err(|error| image_failure(error, path))
     }
+}
+
+/// Parses the value of `-l`: an ID or a tag, or `snapshot.id=ID,snapshot.name=TAG`.
+pub(crate) fn snapshot_selector(text: &str) -> Result<SnapshotSelector, String> {
+    if !text.starts_with("snapshot.") {
+        return Ok(SnapshotSelector::IdOrName(text.to_owned()));
+    }
+    let (mut id, mut name) = (None, None);
+    for word in split_commas(text) {
+        match word.split_once('=') {
+            Some(("snapshot.id", value)) => id = Some(value.to_owned()),
+            Some(("snapshot.name", value)) => name = Some(value.to_owned()),
+            _ => {
+                return Err(format!(
+                    "invalid {word:?}: expected snapshot.id or snapshot.name"
+                ));
+            }
+        }
+    }
+    Ok(SnapshotSelector::Exact { id, name })
 }
 
 /// Rounds a size up to whole sectors, as qemu-img does.

@@ -2,7 +2,7 @@
 //! and the seam through which a format opens the next one.
 
 use super::format::ImageFormat;
-use super::options::{BackingPolicy, OpenOptions};
+use super::options::{BackingPolicy, OpenOptions, SnapshotSelector};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use crate::block::file::HostFile;
@@ -32,6 +32,8 @@ pub(crate) struct Chain {
     policy: BackingPolicy,
     is_volatile: bool,
     is_shared: bool,
+    /// The snapshot to open of the top image, until it is open.
+    snapshot: Option<SnapshotSelector>,
     /// None if backing files are not opened.
     opener: Option<&'static dyn Opener>,
     /// Device and inode number of each.
@@ -45,6 +47,7 @@ impl Chain {
             policy: options.backing.clone(),
             is_volatile: options.is_volatile,
             is_shared: options.is_shared && options.read_only,
+            snapshot: options.snapshot.clone().filter(|_| options.read_only),
             opener: Some(opener),
             opened: Vec::new(),
         }
@@ -61,6 +64,7 @@ impl Chain {
             policy,
             is_volatile: false,
             is_shared: false,
+            snapshot: None,
             opener: None,
             opened: Vec::new(),
         }
@@ -115,6 +119,11 @@ impl Chain {
     /// Returns the policy that decides which named files may be opened.
     pub(crate) fn policy(&self) -> &BackingPolicy {
         &self.policy
+    }
+
+    /// Takes the snapshot that the top image is opened at. A backing file is opened as it is.
+    pub(crate) fn take_snapshot(&mut self) -> Option<SnapshotSelector> {
+        self.snapshot.take()
     }
 
     /// Whether flushes return without waiting for the disk.

@@ -25,5 +25,5 @@ pub(crate) use format::detect;
 #[cfg(not(feature = "qcow2"))]
 pub(crate) use format::without_qcow2;
 pub use format::{ImageFormat, format_of};
-pub use options::{BackingPolicy, OpenOptions};
+pub use options::{BackingPolicy, OpenOptions, SnapshotSelector};
 pub use qcow2_info::Qcow2Info;

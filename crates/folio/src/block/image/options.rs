@@ -18,6 +18,20 @@ pub enum BackingPolicy {
     Anywhere,
 }
 
+/// An internal snapshot, as a user names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SnapshotSelector {
+    /// The snapshot with this ID, or else the first one with this name.
+    IdOrName(String),
+    /// The first snapshot with these properties.
+    Exact {
+        /// Its ID; any if not given.
+        id: Option<String>,
+        /// Its name; any if not given.
+        name: Option<String>,
+    },
+}
+
 /// Options of [`crate::block::open`].
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
@@ -33,4 +47,7 @@ pub struct OpenOptions {
     /// With `read_only`: takes no lock, even while another process writes the image. Reads may then
     /// return a mix of old and new tables (`qemu-img -U`).
     pub is_shared: bool,
+    /// With `read_only`: opens an internal snapshot of the image in place of its present content
+    /// (`qemu-img convert -l`).
+    pub snapshot: Option<SnapshotSelector>,
 }

@@ -51,8 +51,9 @@ pub use disk::Qcow2Device;
 pub(crate) use disk::{Appender, PackedCluster};
 pub use layout::bitmaps::DirtyBitmap;
 pub(crate) use layout::bitmaps::list as list_bitmaps;
-pub use offline::Snapshot;
+pub use offline::{BitmapBits, BitmapChange, Snapshot};
 pub(crate) use offline::{
-    OldDataFile, apply_snapshot, backing_of, backing_path, create, create_in, create_snapshot,
-    delete_snapshot, disk_bytes, inspect, list_snapshots, open_backing, rename_backing, resize,
+    OldDataFile, apply_snapshot, backing_of, backing_path, bitmaps_bytes, change_bitmap, create,
+    create_in, create_snapshot, delete_snapshot, disk_bytes, full_file_bytes, inspect,
+    list_snapshots, open_backing, read_bitmap, rename_backing, resize,
 };

@@ -8,7 +8,8 @@
 //!      |          |
 //!   open.rs                              the only opener that knows every format
 //!
-//!   info.rs  check.rs  snapshot.rs       offline work on one image file
+//!   info.rs  check.rs  snapshot.rs  bitmap.rs    offline work on one image file
+//!   measure.rs                           the size of a new image
 //!   copy_compressed.rs  compare.rs       on all cores
 //!           |         |
 //!         copy.rs --> backed.rs         what the target's backing file has already
@@ -19,6 +20,8 @@
 
 mod backed;
 #[cfg(feature = "qcow2")]
+mod bitmap;
+#[cfg(feature = "qcow2")]
 mod check;
 mod compare;
 mod copy;
@@ -26,6 +29,7 @@ mod copy;
 mod copy_compressed;
 mod create;
 mod info;
+mod measure;
 mod new_image;
 mod open;
 #[cfg(feature = "qcow2")]
@@ -37,6 +41,8 @@ mod zeros;
 
 pub use backed::TargetBacking;
 #[cfg(feature = "qcow2")]
+pub use bitmap::{change_bitmap, read_bitmap};
+#[cfg(feature = "qcow2")]
 pub use check::{check, check_on};
 pub use compare::{CompareOptions, Comparison, Difference, compare};
 pub use copy::{CopyOptions, copy};
@@ -44,6 +50,9 @@ pub use copy::{CopyOptions, copy};
 pub use copy_compressed::copy_compressed;
 pub use create::{create, create_with};
 pub use info::{ImageInfo, info};
+#[cfg(feature = "qcow2")]
+pub use measure::measure_bitmaps;
+pub use measure::{MeasuredContent, Measurement, measure};
 pub use new_image::NewImage;
 pub use open::open;
 #[cfg(feature = "qcow2")]

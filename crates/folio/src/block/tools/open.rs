@@ -1,6 +1,6 @@
 //! Opens image files, whatever their format: the only opener that knows every format.
 
-use crate::base::Result;
+use crate::base::{Error, Result};
 use crate::block::file::HostFile;
 use crate::block::image::{Chain, ImageFormat, OpenOptions, Opener, detect};
 use crate::block::{Device, RawDevice};
@@ -20,6 +20,7 @@ use std::sync::Arc;
 /// - EUCLEAN if the image's bytes contradict its format.
 /// - EOPNOTSUPP if the image uses a feature that Folio does not support.
 /// - EPERM for a backing file or data file that `options` do not allow.
+/// - ENOENT if the image has no such snapshot.
 /// - ELOOP if the image is its own backing file, or the chain is too long.
 /// - Else the host's errors.
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
@@ -62,6 +63,10 @@ impl Opener for AnyFormat {
         // Before its backing files are.
         tracing::info!(file = %path.display(), %format, read_only, depth = chain.depth() - 1, "image file opened");
         match format {
+            ImageFormat::Raw if chain.take_snapshot().is_some() => {
+                Err(Error::unsupported("the raw format has no snapshots")
+                    .at(path.display().to_string()))
+            }
             ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
             #[cfg(feature = "qcow2")]
             ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(Box::new(file), path, chain)?)),

@@ -7,16 +7,40 @@ use super::data_file::DataFile;
 use super::device::Qcow2Device;
 use super::lazy::DirtyBit;
 use super::reserve::SpaceReserve;
-use crate::base::{Error, Result};
+use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use crate::block::file::{DeviceFile, ImageFile};
-use crate::block::image::{Chain, ImageFormat};
+use crate::block::image::{Chain, ImageFormat, SnapshotSelector};
 use crate::block::qcow2::check;
 use crate::block::qcow2::layout::header::Header;
+use crate::block::qcow2::layout::roots::Roots;
+use crate::block::qcow2::layout::snapshot_table::SnapshotEntry;
 use crate::block::qcow2::metadata::Metadata;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+
+/// Returns the entry of a snapshot.
+fn find_snapshot(file: &dyn ImageFile, which: &SnapshotSelector) -> Result<SnapshotEntry> {
+    let entries = Roots::read(file)?.snapshots;
+    let is_equal = |wanted: &Option<String>, found: &[u8]| {
+        wanted
+            .as_ref()
+            .is_none_or(|wanted| wanted.as_bytes() == found)
+    };
+    let found = match which {
+        SnapshotSelector::IdOrName(text) => {
+            let by_id = entries.iter().find(|entry| entry.id == text.as_bytes());
+            by_id.or_else(|| entries.iter().find(|entry| entry.name == text.as_bytes()))
+        }
+        SnapshotSelector::Exact { id, name } => entries
+            .iter()
+            .find(|entry| is_equal(id, &entry.id) && is_equal(name, &entry.name)),
+    };
+    found
+        .cloned()
+        .ok_or_else(|| Error::new(Errno::NOENT, "no such snapshot"))
+}
 
 impl Qcow2Device {
     /// Opens the image stored on a device.
@@ -55,7 +79,11 @@ impl Qcow2Device {
     ) -> Result<Self> {
         let name = file.name().to_owned();
         let at_image = |error: Error| error.at("qcow2").at(name.clone());
-        let header = Self::header(&*file)?;
+        let mut header = Self::header(&*file)?;
+        if let Some(which) = chain.take_snapshot() {
+            let entry = find_snapshot(&*file, &which).map_err(at_image)?;
+            header.select_snapshot(&*file, &entry).map_err(at_image)?;
+        }
         let backing = match &header.backing_name {
             None => None,
             Some(name) => {

@@ -11,6 +11,7 @@ use super::raw_header::{
     BACKING_NAME_BYTES_MAX, CLUSTER_BITS, L1_BYTES_MAX, REFCOUNT_ORDER_MAX,
     REFCOUNT_TABLE_BYTES_MAX, RawHeader, V2_BYTES, V3_BYTES_MIN, read_raw,
 };
+use super::snapshot_table::SnapshotEntry;
 use crate::base::{Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::image::{Compression, DataFileName};
@@ -114,6 +115,41 @@ impl Header {
     /// Whether L2 entries describe the subclusters of a cluster.
     pub(crate) fn has_extended_l2(&self) -> bool {
         self.incompatible & EXTENDED_L2 != 0
+    }
+
+    /// Makes the header describe the disk of a snapshot, for reading.
+    ///
+    /// # Errors
+    ///
+    /// EUCLEAN for a table that does not fit its disk, or leaves the file.
+    pub(crate) fn select_snapshot(
+        &mut self,
+        file: &dyn ImageFile,
+        entry: &SnapshotEntry,
+    ) -> Result<()> {
+        let len_bytes = entry.disk_bytes().unwrap_or(self.len_bytes);
+        let bits = l2_covers_bits(self.cluster_bits, self.incompatible);
+        let entries = len_bytes.div_ceil(1 << bits);
+        if entries > entry.l1_entries.into() || entries * 8 > L1_BYTES_MAX {
+            let have = entry.l1_entries;
+            let what = format!("{have} L1 entries, the size of {len_bytes} bytes needs {entries}");
+            return Err(Error::corrupt(what).at("snapshot"));
+        }
+        if entries > 0 {
+            let cluster_bytes = 1 << self.cluster_bits;
+            let (at, table_bytes) = (entry.l1_offset, entries * 8);
+            check_table(
+                "L1 table of the snapshot",
+                at,
+                table_bytes,
+                cluster_bytes,
+                file.len_bytes()?,
+            )?;
+        }
+        self.len_bytes = len_bytes;
+        self.l1_offset = entry.l1_offset;
+        self.l1_entries = entries as usize;
+        Ok(())
     }
 
     /// Whether the refcounts in the file may be stale.

@@ -1,25 +1,33 @@
 //! Changes of an image that no device has open.
 //!
 //! ```text
-//!   snapshots.rs   resize.rs    new tables beside the old ones, then one switch in the header
-//!          \       /
-//!          change.rs            the order of writes that survives a power cut
+//!   snapshots.rs   resize.rs   bitmaps.rs --> bitmap_bits.rs
+//!          \           |           /
+//!                 change.rs            new tables beside the old ones, then one switch in the
+//!                                      header: an order of writes that survives a power cut
 //!
-//!   create.rs   inspect.rs   backing.rs
+//!   create.rs   inspect.rs   backing.rs   measure.rs
 //! ```
 //!
 //! Neighbours: above, `tools/`; below, `disk/` (growing and preallocating), `check/`, `layout/`.
 
 mod backing;
+mod bitmap_bits;
+mod bitmaps;
 mod change;
 mod create;
 mod inspect;
+mod measure;
 mod resize;
 mod snapshots;
 
 pub(crate) use backing::{backing_of, backing_path, open_backing, rename_backing};
+pub use bitmap_bits::BitmapBits;
+pub use bitmaps::BitmapChange;
+pub(crate) use bitmaps::{change as change_bitmap, read_bits as read_bitmap};
 pub(crate) use create::{OldDataFile, create, create_in};
 pub(crate) use inspect::{disk_bytes, inspect};
+pub(crate) use measure::{bitmaps_bytes, full_file_bytes};
 pub(crate) use resize::resize;
 pub use snapshots::Snapshot;
 pub(crate) use snapshots::{
