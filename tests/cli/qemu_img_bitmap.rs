@@ -9,7 +9,7 @@ impl Pair {
     /// Asserts that an image of both folders has the same bitmaps, by their names, flags and bits.
     /// Each bitmap must read equally in the image that the other program wrote.
     #[track_caller]
-    fn same_bitmaps(&self, name: &str) {
+    pub(super) fn same_bitmaps(&self, name: &str) {
         qemu_check(&self.path("own", name));
         let [own, real] = ["own", "real"].map(|side| bitmaps(&self.path(side, name)));
         assert_eq!(own, real, "{name}");

@@ -200,8 +200,8 @@ fn absurd_header_fields_are_rejected_by_name() {
     drop(Qcow2Device::create(&path, LEN, &options).unwrap());
     let good = std::fs::read(&path).unwrap();
     let cases: [(usize, &[u8], &str); 11] = [
-        (32, &1u32.to_be_bytes(), "AES encryption"),
-        (32, &2u32.to_be_bytes(), "LUKS encryption"),
+        (32, &1u32.to_be_bytes(), "encryption (AES)"),
+        (32, &2u32.to_be_bytes(), "encryption (LUKS)"),
         (20, &22u32.to_be_bytes(), "cluster_bits 22"),
         (24, &u64::MAX.to_be_bytes(), "L1 entries"),
         (36, &0u32.to_be_bytes(), "L1 entries"),

@@ -2,7 +2,7 @@
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
-use folio::block::{self, AfterCommit, BackingName, ImageFormat, OverlayOptions};
+use folio::block::{self, AfterCommit, BackingName, CommitOptions, ImageFormat, OverlayOptions};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -196,6 +196,13 @@ fn rename_keeps_bitmaps_and_feature_names() {
     qemu_check(&folder.join("ours.qcow2"));
 }
 
+fn after(then: AfterCommit) -> CommitOptions {
+    CommitOptions {
+        then,
+        ..CommitOptions::default()
+    }
+}
+
 #[test]
 fn commit_matches_qemu_img() {
     requires!(tool("qemu-img"), tool("qemu-io"));
@@ -205,12 +212,17 @@ fn commit_matches_qemu_img() {
         let want = raw(folder, "ours.qcow2");
         let path = folder.join("ours.qcow2");
         // First kept, then emptied: the second commit writes nothing new.
-        block::commit(&path, AfterCommit::Keep, &OverlayOptions::default()).unwrap();
+        block::commit(&path, &after(AfterCommit::Keep), &OverlayOptions::default()).unwrap();
         let base = std::fs::read(folder.join("one.raw")).unwrap();
         assert!(base == want, "{options}: the backing file has grown, too");
         let kept = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
         assert!(kept.allocated_clusters > 0);
-        block::commit(&path, AfterCommit::Empty, &OverlayOptions::default()).unwrap();
+        block::commit(
+            &path,
+            &after(AfterCommit::Empty),
+            &OverlayOptions::default(),
+        )
+        .unwrap();
         qemu_check(&path);
         let empty = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
         assert_eq!((empty.allocated_clusters, empty.leaks), (0, 0));
@@ -246,7 +258,7 @@ fn commit_into_the_middle_of_a_chain() {
     let below = std::fs::read(folder.join("one.raw")).unwrap();
     block::commit(
         folder.join("top.qcow2"),
-        AfterCommit::Empty,
+        &after(AfterCommit::Empty),
         &OverlayOptions::default(),
     )
     .unwrap();
@@ -275,7 +287,7 @@ fn invalid_rebase_and_commit_are_rejected() {
     assert!(
         said(block::commit(
             folder.join("two.qcow2"),
-            AfterCommit::Keep,
+            &after(AfterCommit::Keep),
             &options
         ))
         .contains("no backing file")

@@ -122,7 +122,7 @@ impl Pair {
         );
         qemu_img(self.folder.path(), "compare -s ours.qcow2 theirs.qcow2");
         let list = |program| -> Vec<(String, String)> {
-            let found = block::snapshots(self.path(program), None).unwrap();
+            let found = block::snapshots(self.path(program), None, false).unwrap();
             found
                 .into_iter()
                 .map(|snapshot| (snapshot.id, snapshot.name))
@@ -253,7 +253,8 @@ fn rejected_operations_change_nothing() {
     );
     let after = std::fs::read(&path).unwrap();
     assert!(
-        after.starts_with(&before[..64 << 10]) && block::snapshots(&path, None).unwrap().is_empty()
+        after.starts_with(&before[..64 << 10])
+            && block::snapshots(&path, None, false).unwrap().is_empty()
     );
     qemu_check(&path);
     refused(

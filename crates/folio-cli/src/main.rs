@@ -12,6 +12,8 @@
 //!     v
 //!   session        errors, notes, Ctrl-C, global options     progress   bars     trace   -v
 //!     v
+//!   percent        progress as qemu-img prints it
+//!     v
 //!   image_path     IMAGE:/path              exit             exit codes
 //!   image_name     file:, json:, --image-opts
 //!   output/        tables, JSON, names      manual/          help texts and manual pages
@@ -30,6 +32,7 @@ mod interruptible;
 mod manual;
 mod nearest;
 mod output;
+mod percent;
 mod progress;
 mod qemu_img;
 mod ready;

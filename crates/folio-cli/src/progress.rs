@@ -1,5 +1,6 @@
 //! Progress bars of long operations: bytes, rate and time left, on a terminal only.
 
+use crate::percent::Percent;
 use crate::session::Session;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,18 +17,37 @@ const REDRAW: Duration = Duration::from_millis(50);
 /// The progress bar of one command.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
+    /// In the place of qemu-img.
+    percent: Option<Percent>,
 }
 
 impl Progress {
     /// Creates a bar if the user wants one and a terminal can show it.
     pub(crate) fn new(session: &Session) -> Self {
         if !session.shows_progress() {
-            return Self { bar: None };
+            return Self {
+                bar: None,
+                percent: None,
+            };
         }
         let bar = session.screen.add(ProgressBar::no_length());
         bar.set_style(style(UNKNOWN));
         bar.enable_steady_tick(Duration::from_millis(100));
-        Self { bar: Some(bar) }
+        Self {
+            bar: Some(bar),
+            percent: None,
+        }
+    }
+
+    /// Creates a bar, or qemu-img's percentages if this run takes its place and `-p` was given.
+    pub(crate) fn requested(session: &Session, is_requested: bool) -> Self {
+        if !session.is_qemu_img() {
+            return Self::new(session);
+        }
+        Self {
+            bar: None,
+            percent: (is_requested && !session.quiet).then(Percent::start),
+        }
     }
 
     /// Creates a bar that counts files, not bytes.
@@ -61,6 +81,9 @@ impl Progress {
 
     /// Sets the total, in bytes.
     pub(crate) fn expect(&self, len_bytes: u64) {
+        if let Some(percent) = &self.percent {
+            percent.expect(len_bytes);
+        }
         if let Some(bar) = &self.bar
             && bar.position() < len_bytes
         {
@@ -84,6 +107,9 @@ impl Progress {
 
     /// Adds completed bytes.
     pub(crate) fn add(&self, len_bytes: u64) {
+        if let Some(percent) = &self.percent {
+            percent.add(len_bytes);
+        }
         if let Some(bar) = &self.bar {
             bar.inc(len_bytes);
             // Files that grow or are compressed have more bytes than expected.
@@ -98,6 +124,13 @@ impl Progress {
     pub(crate) fn flushing(&self) {
         if let Some(bar) = &self.bar {
             bar.set_style(style(FLUSHING));
+        }
+    }
+
+    /// Shows that the work is done; of the two, only percentages stay.
+    pub(crate) fn complete(&self) {
+        if let Some(percent) = &self.percent {
+            percent.complete();
         }
     }
 

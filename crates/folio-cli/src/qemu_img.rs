@@ -74,7 +74,7 @@ pub(crate) fn shape(tree: clap::Command) -> clap::Command {
             .args_override_self(true)
             .infer_long_args(true)
             .mut_subcommands(|command| {
-                let creates = matches!(command.get_name(), "create" | "dd");
+                let creates = command.get_name() == "create";
                 command.mut_args(|argument| match argument.get_id().as_str() {
                     "force" => argument.default_value("true"),
                     "policy" => argument.default_value("allow"),

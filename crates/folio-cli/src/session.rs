@@ -146,15 +146,26 @@ impl Session {
         self.print_message(Style::new(), &message.to_string());
     }
 
+    /// Returns a function that prints notes, for objects that outlive a borrow of the session.
+    pub(crate) fn note_printer(&self) -> impl Fn(&str) + Send + Sync + 'static {
+        let (lead, screen) = (self.message_lead(Style::new()), self.screen.clone());
+        move |message| screen.suspend(|| eprintln!("{lead} {}", printable(message)))
+    }
+
     /// Prints a message. Names may come from an image, so terminal control characters are escaped.
     fn print_message(&self, style: Style, message: &str) {
+        let lead = self.message_lead(style);
+        self.screen
+            .suspend(|| eprintln!("{lead} {}", printable(message)));
+    }
+
+    /// Returns the start of each message: the program and its command.
+    fn message_lead(&self, style: Style) -> String {
         let lead = match self.manners {
             Manners::Folio => format!("folio: {}:", self.command),
             Manners::QemuImg => "qemu-img:".to_owned(),
         };
-        let lead = paint(color::on_stderr(), style, format_args!("{lead}"));
-        self.screen
-            .suspend(|| eprintln!("{lead} {}", printable(message)));
+        paint(color::on_stderr(), style, format_args!("{lead}")).to_string()
     }
 
     /// Whether the user wants a progress bar, and a terminal can show it.

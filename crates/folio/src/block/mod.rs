@@ -47,8 +47,8 @@ pub(crate) use claim::DeviceClaim;
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
 pub(crate) use guarded::guard;
 pub use image::{
-    BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ImageFormat,
-    OpenOptions, Preallocation, Qcow2Info, SnapshotSelector, format_of,
+    BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ForeignFormat,
+    ForeignImage, ImageFormat, OpenOptions, Preallocation, Qcow2Info, SnapshotSelector, format_of,
 };
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
@@ -58,20 +58,23 @@ pub use partition::{
 };
 #[cfg(feature = "qcow2")]
 pub use qcow2::{
-    BitmapBits, BitmapChange, DirtyBitmap, Finding, ImageCheck, Qcow2Device, Repair, Snapshot,
+    AmendOptions, BitmapBits, BitmapChange, DirtyBitmap, Finding, ImageCheck, Qcow2Device, Repair,
+    Snapshot,
 };
 pub use raw::RawDevice;
 #[cfg(feature = "qcow2")]
 pub use tools::{
-    AfterCommit, OverlayOptions, apply_snapshot, apply_snapshot_on, change_bitmap, check, check_on,
-    commit, copy_compressed, create_snapshot, create_snapshot_on, delete_snapshot,
-    delete_snapshot_on, measure_bitmaps, read_bitmap, rebase, rename_backing, snapshots,
+    AfterCommit, CommitOptions, OverlayOptions, amend, apply_snapshot, apply_snapshot_on,
+    change_bitmap, check, check_on, check_shared, commit, copy_compressed, create_snapshot,
+    create_snapshot_on, delete_snapshot, delete_snapshot_on, measure_bitmaps, read_bitmap, rebase,
+    rename_backing, snapshots,
 };
 pub use tools::{
     CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, MeasuredContent, Measurement,
-    NewImage, ResizeImage, TargetBacking, compare, copy, create, create_with, info, measure, open,
-    resize,
+    NewImage, ResizeImage, TargetBacking, compare, copy, create, create_with, foreign_image, info,
+    measure, open, resize,
 };
 pub use wrappers::{
-    DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice, Recorded, SlowDevice,
+    ConcatenatedDevice, DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice,
+    Recorded, SalvageDevice, SalvageReport, SlowDevice,
 };

@@ -185,6 +185,8 @@ fn apply(bitmap: &Bitmap, named: &NamedImage, action: &Action) -> Result<(), (Er
     let change = match action {
         Action::Add => BitmapChange::Add {
             granularity_bytes: bitmap.granularity,
+            is_enabled: true,
+            bits: None,
         },
         Action::Remove => BitmapChange::Remove,
         Action::Clear => BitmapChange::Clear,

@@ -44,8 +44,8 @@ pub(crate) struct Check {
     /// Errors to repair
     #[arg(short, long, value_enum)]
     repair: Option<RepairScope>,
-    /// Accepted without effect: the image must not be in use
-    #[arg(short = 'U', long, hide = true, conflicts_with = "repair")]
+    /// Check the image even if another process writes it, which then may cause findings
+    #[arg(short = 'U', long, conflicts_with = "repair")]
     force_share: bool,
     #[command(flatten)]
     source_cache: SourceCacheOptions,
@@ -75,7 +75,11 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         }
     };
     let named = check.name.resolve(&check.file, check.format)?;
-    let found = block::check(&named.path, named.format, repair, &mut print_finding);
+    let found = if check.force_share {
+        block::check_shared(&named.path, named.format, &mut print_finding)
+    } else {
+        block::check(&named.path, named.format, repair, &mut print_finding)
+    };
     let report = found.map_err(|error| {
         let code = if error.kind() == ErrorKind::Unsupported {
             63

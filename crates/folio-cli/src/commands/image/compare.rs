@@ -68,7 +68,7 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     };
     let first = open(&compare.first, compare.format)?;
     let second = open(&compare.second, compare.second_format)?;
-    let bar = Progress::new(session);
+    let bar = Progress::requested(session, compare.progress);
     bar.expect(first.len_bytes().max(second.len_bytes()));
     let options = CompareOptions {
         is_strict: compare.strict,
@@ -79,7 +79,10 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     let compared = block::compare(&*first, &*second, &options);
     bar.finish();
     let comparison = match compared {
-        Ok(comparison) => comparison,
+        Ok(comparison) => {
+            bar.complete();
+            comparison
+        }
         Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => {
             return Err(Failure::interrupted());
         }

@@ -1,5 +1,7 @@
 //! `folio image convert`: copies an image into another format, in parallel.
 
+use super::convert_bitmaps::BitmapOptions;
+use super::convert_source::SourceOptions;
 use super::map::chain_images;
 use super::new_image::NewImageOptions;
 use super::shared_options::{
@@ -13,8 +15,8 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::{Args, ValueEnum};
-use folio::Errno;
 use folio::block::{self, CopyOptions, CreateOptions, ImageFormat, Preallocation, TargetBacking};
+use folio::{Errno, Error};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,8 @@ place.
 Examples:
   folio image convert -O qcow2 disk.img disk.qcow2
   folio image convert -O raw disk.qcow2 disk.img
+  folio image convert -l before-upgrade disk.qcow2 old.img    an internal snapshot
+  folio image convert --salvage damaged.qcow2 saved.img
   folio image convert -c -O qcow2 -o compression_type=zstd disk.img small.qcow2
   folio image convert -O raw disk.qcow2 /dev/vg/disk          writes zeros too: the device may contain other data
   folio image convert -n --target-is-zero disk.qcow2 /dev/vg/new";
@@ -33,9 +37,9 @@ Examples:
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Convert {
-    /// Source image
-    #[arg(value_parser = crate::value_parsers::image_file())]
-    source: PathBuf,
+    /// Source image; several are copied one after the other
+    #[arg(required = true, value_name = "SOURCE", value_parser = crate::value_parsers::image_file())]
+    sources: Vec<PathBuf>,
     /// Target image, or a block device
     #[arg(value_parser = crate::value_parsers::image_file())]
     target: PathBuf,
@@ -81,9 +85,13 @@ pub(crate) struct Convert {
     /// Allow writes in any order; ignored: in order they are as fast
     #[arg(short = 'W', hide = true)]
     out_of_order: bool,
-    /// Read the source even if another process writes it
-    #[arg(short = 'U', long)]
-    force_share: bool,
+    #[command(flatten)]
+    source: SourceOptions,
+    #[command(flatten)]
+    bitmaps: BitmapOptions,
+    /// Largest number of bytes to copy in a second; 0 for any
+    #[arg(short = 'r', long, value_name = "RATE", value_parser = size, default_value_t = 0, hide_default_value = true)]
+    rate_limit: u64,
     /// Whether the target reaches the disk before the end: unsafe: not guaranteed; any other value:
     /// yes
     #[arg(
@@ -96,7 +104,7 @@ pub(crate) struct Convert {
     #[command(flatten)]
     new_image: NewImageOptions,
     /// Accepted without effect: data is copied in any case
-    #[arg(short = 'C', hide = true)]
+    #[arg(short = 'C', hide = true, conflicts_with_all = ["compress", "sparse_size"])]
     copy_offloading: bool,
     #[command(flatten)]
     source_cache: SourceCacheOptions,
@@ -116,45 +124,44 @@ enum Sparse {
 /// Runs the command.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     let output_format = format_of(&convert.target, convert.output_format);
-    let from = convert.name.resolve(&convert.source, convert.format)?;
-    let source = convert
-        .backing
-        .open(&from.path, from.format, convert.force_share)?;
+    let resolve = |path: &PathBuf| convert.name.resolve(path, convert.format);
+    let from = convert
+        .sources
+        .iter()
+        .map(resolve)
+        .collect::<Outcome<Vec<_>>>()?;
+    let source = convert.source.open(&from, &convert.backing, session)?;
     if convert.compress && output_format != ImageFormat::Qcow2 {
         return Err(Failure::usage(
             "-c: compression requires a qcow2 target; add -O qcow2",
         ));
     }
     let options = new_image_options(convert, output_format)?;
+    let bitmaps = convert.bitmaps.find(
+        &from,
+        convert.source.force_share,
+        (output_format, &options),
+        session,
+    )?;
     session.check_interrupt()?;
     let mut len_bytes = source.len_bytes();
     if session.is_qemu_img() {
         len_bytes = whole_sectors(len_bytes)?;
     }
-    let target = TargetOptions {
-        path: &convert.target,
-        format: output_format,
-        backing: &convert.backing,
-        cache_mode: convert.cache_mode,
-    };
-    let target = if convert.no_create {
-        target.existing()?
-    } else {
-        target.create(len_bytes, &options, convert.new_image.force)?
-    };
+    let target = open_target(convert, output_format, len_bytes, &options)?;
     let backing = target_backing(convert, &from, &options, &target);
-    let bar = Progress::new(session);
+    let bar = Progress::requested(session, convert.progress);
     bar.expect(len_bytes);
     let copy_options = CopyOptions {
         threads: convert.threads,
-        zero_run_bytes: match (convert.sparse_size, convert.sparse) {
-            (Some(size), _) => size,
-            (None, Sparse::Never) => 0,
-            (None, Sparse::Auto) => 4096,
-            (None, Sparse::Always) => 512,
-        },
+        zero_run_bytes: convert.sparse_size.unwrap_or(match convert.sparse {
+            Sparse::Never => 0,
+            Sparse::Auto => 4096,
+            Sparse::Always => 512,
+        }),
         is_target_zero: target.is_zero || convert.target_is_zero,
         backing,
+        bytes_per_sec: convert.rate_limit,
         is_canceled: &|| session.is_interrupted(),
         progress: &|count| bar.add(count),
     };
@@ -164,16 +171,47 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     };
     bar.finish();
     match copied {
-        Ok(()) => target.finish(),
+        Ok(()) => {
+            bar.complete();
+            target.finish(&|path| match &bitmaps {
+                Some(bitmaps) => bitmaps.copy(path),
+                None => Ok(()),
+            })
+        }
         Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => {
             Err(Failure::interrupted())
         }
         // The error names the file that failed, source or target.
-        Err(error) if error.to_string().starts_with(&*from.path.to_string_lossy()) => {
-            Err(Failure::image(&error))
-        }
+        Err(error) if is_at_source(&error, &from) => Err(Failure::image(&error)),
         Err(error) => Err(image_failure(error, &convert.target)),
     }
+}
+
+/// Creates the target, or opens an existing one.
+fn open_target(
+    convert: &Convert,
+    format: ImageFormat,
+    len_bytes: u64,
+    options: &CreateOptions,
+) -> Outcome<Target> {
+    let target = TargetOptions {
+        path: &convert.target,
+        format,
+        backing: &convert.backing,
+        cache_mode: convert.cache_mode,
+    };
+    if convert.no_create {
+        target.existing()
+    } else {
+        target.create(len_bytes, options, convert.new_image.force)
+    }
+}
+
+/// Whether an error names one of the sources.
+fn is_at_source(error: &Error, sources: &[NamedImage]) -> bool {
+    let text = error.to_string();
+    let mut names = sources.iter().map(|source| source.path.to_string_lossy());
+    names.any(|name| text.starts_with(&*name))
 }
 
 /// Returns the options of the new image.
@@ -187,6 +225,16 @@ fn new_image_options(convert: &Convert, format: ImageFormat) -> Outcome<CreateOp
     if convert.compress && options.preallocation != Preallocation::Off {
         return Err(Failure::usage(
             "-c: compressed clusters cannot be preallocated; omit --preallocation",
+        ));
+    }
+    if options.backing.is_some() && convert.sources.len() > 1 {
+        return Err(Failure::usage(
+            "-b: several images cannot be copied over a backing file",
+        ));
+    }
+    if options.backing.is_some() && convert.target_is_zero {
+        return Err(Failure::usage(
+            "--target-is-zero: a target with a backing file does not read as zeros",
         ));
     }
     if let Some(backing) = &mut options.backing
@@ -203,7 +251,7 @@ fn new_image_options(convert: &Convert, format: ImageFormat) -> Outcome<CreateOp
 /// Returns the backing file of a new target, and its place in the source's chain.
 fn target_backing<'a>(
     convert: &Convert,
-    source: &NamedImage,
+    sources: &[NamedImage],
     options: &CreateOptions,
     target: &'a Target,
 ) -> Option<TargetBacking<'a>> {
@@ -212,15 +260,15 @@ fn target_backing<'a>(
     let path = beside(&convert.target, Path::new(&name.name));
     Some(TargetBacking {
         device,
-        depth: depth_in_source(source, convert.force_share, &path, name.format),
+        depth: depth_in_source(convert, sources.first()?, &path, name.format),
         cluster_bytes: options.cluster_bytes.into(),
     })
 }
 
 /// Returns the depth of a file in the source's chain, if it is there and has the same format.
 fn depth_in_source(
+    convert: &Convert,
     source: &NamedImage,
-    is_shared: bool,
     path: &Path,
     format: Option<ImageFormat>,
 ) -> Option<u32> {
@@ -230,9 +278,11 @@ fn depth_in_source(
     };
     let wanted = identity(path)?;
     // Without the chain the contents are compared.
-    let images = chain_images(&source.path, source.format, is_shared).ok()?;
+    let images = chain_images(&source.path, source.format, convert.source.force_share).ok()?;
     let depth = images.iter().position(|(path, found)| {
         identity(path) == Some(wanted) && format.is_none_or(|format| format == *found)
     })?;
+    // A snapshot of the source is not its present content.
+    let depth = Some(depth).filter(|depth| *depth > 0 || !convert.source.is_snapshot())?;
     u32::try_from(depth).ok()
 }

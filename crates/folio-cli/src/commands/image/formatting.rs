@@ -95,6 +95,15 @@ pub(crate) fn option_help(format: ImageFormat, has_target: bool) -> String {
     text
 }
 
+/// Returns the answer to `amend -o help`: these options.
+pub(super) fn amend_help(keys: &[&str]) -> String {
+    let options: Vec<_> = QCOW2_OPTIONS
+        .into_iter()
+        .filter(|(key, _, _)| keys.contains(key))
+        .collect();
+    list("Amend options for 'qcow2'", &options)
+}
+
 fn list(title: &str, options: &[(&str, &str, &str)]) -> String {
     let mut text = format!("{title}:\n");
     for (key, kind, what) in options {

@@ -1,5 +1,6 @@
 //! `folio image info`: shows the format, size and options of an image.
 
+use super::info_foreign::{self, InfoFormat};
 use super::qemu_size::human;
 use super::shared_options::{BackingOptions, OutputOptions, image_failure};
 use super::snapshot_table::{heading_row, row};
@@ -10,17 +11,21 @@ use crate::session::Session;
 use clap::Args;
 use folio::Errno;
 use folio::block::{
-    self, BackingPolicy, Compat, Compression, DirtyBitmap, ImageFormat, ImageInfo, OpenOptions,
+    self, BackingPolicy, Compat, Compression, DirtyBitmap, ForeignImage, ImageInfo, OpenOptions,
     Qcow2Info, Snapshot,
 };
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
+Of formats that Folio does not read (vmdk, vhdx, vpc, vdi, qed, parallels, qcow, luks), format and size are shown.
+
 Examples:
   folio image info disk.qcow2
+  folio image info -f vpc fixed.vhd
   folio image info --output=json --backing-chain overlay.qcow2";
 
 /// Show an image's format, size and options
@@ -31,8 +36,8 @@ pub(crate) struct Info {
     #[arg(value_parser = crate::value_parsers::image_file())]
     file: PathBuf,
     /// Format; the default is detected from the first bytes
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
-    format: Option<ImageFormat>,
+    #[arg(short, long, value_name = "FORMAT", value_parser = InfoFormat::parser())]
+    format: Option<InfoFormat>,
     /// Show its backing files too
     #[arg(long)]
     backing_chain: bool,
@@ -50,14 +55,36 @@ pub(crate) struct Info {
 /// One image of a chain.
 struct ChainImage {
     name: PathBuf,
-    info: ImageInfo,
+    facts: ImageFacts,
+}
+
+enum ImageFacts {
+    Own(ImageInfo),
+    /// With its space on the disk, in bytes.
+    Foreign(ForeignImage, u64),
+}
+
+impl ChainImage {
+    fn to_json(&self) -> Value {
+        match &self.facts {
+            ImageFacts::Own(info) => to_json(&self.name, info),
+            ImageFacts::Foreign(image, space) => info_foreign::to_json(&self.name, image, *space),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match &self.facts {
+            ImageFacts::Own(info) => to_text(&self.name, info),
+            ImageFacts::Foreign(image, space) => info_foreign::to_text(&self.name, image, *space),
+        }
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
     let chain = chain(info)?;
     if info.output.is_json() {
-        let mut values: Vec<Value> = chain.iter().map(to_json).collect();
+        let mut values: Vec<Value> = chain.iter().map(ChainImage::to_json).collect();
         return match (info.backing_chain, values.pop()) {
             (false, Some(value)) => Ok(print_json(&value)?),
             (_, last) => {
@@ -71,14 +98,19 @@ pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
         if index > 0 {
             writeln!(out)?;
         }
-        out.write_all(to_text(image).as_bytes())?;
+        out.write_all(image.to_text().as_bytes())?;
     }
     Ok(())
 }
 
 /// Returns the image, and its backing files if requested.
 fn chain(info: &Info) -> Outcome<Vec<ChainImage>> {
-    let NamedImage { path: file, format } = info.image_name.resolve(&info.file, info.format)?;
+    let own = info.format.and_then(InfoFormat::own);
+    let NamedImage { path: file, format } = info.image_name.resolve(&info.file, own)?;
+    let wanted = info.format.or(format.map(InfoFormat::Own));
+    if let Some(image) = foreign(info, &file, wanted)? {
+        return Ok(vec![image]);
+    }
     if info.backing_chain && info.backing.policy() != BackingPolicy::Refuse {
         // This open follows the whole chain by the policy for backing files, and detects loops.
         drop(info.backing.open(&file, format, info.force_share)?);
@@ -109,9 +141,25 @@ fn chain(info: &Info) -> Outcome<Vec<ChainImage>> {
                 .map_err(|error| image_failure(error, path))?;
             next = Some((path.clone(), format));
         }
-        chain.push(ChainImage { name, info: found });
+        let facts = ImageFacts::Own(found);
+        chain.push(ChainImage { name, facts });
     }
     Ok(chain)
+}
+
+/// Returns the facts of an image that Folio does not read.
+fn foreign(info: &Info, path: &Path, format: Option<InfoFormat>) -> Outcome<Option<ChainImage>> {
+    if format.is_some_and(|format| format.own().is_some()) {
+        return Ok(None);
+    }
+    let format = format.and_then(InfoFormat::foreign);
+    let found = block::foreign_image(path, format, info.force_share);
+    let found = found.map_err(|error| image_failure(error, path))?;
+    let space = std::fs::metadata(path).map_or(0, |found| found.blocks().saturating_mul(512));
+    Ok(found.map(|image| ChainImage {
+        name: path.to_owned(),
+        facts: ImageFacts::Foreign(image, space),
+    }))
 }
 
 fn compression(qcow2: &Qcow2Info) -> &'static str {
@@ -129,12 +177,11 @@ fn compat(qcow2: &Qcow2Info) -> &'static str {
 }
 
 /// Converts to JSON with the keys of qemu-img.
-fn to_json(image: &ChainImage) -> Value {
-    let info = &image.info;
+fn to_json(file: &Path, info: &ImageInfo) -> Value {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
     put("virtual-size", info.len_bytes.into());
-    put("filename", name(&image.name).into());
+    put("filename", name(file).into());
     put("format", info.format.name().into());
     put("actual-size", info.allocated_bytes.into());
     put(
@@ -146,6 +193,9 @@ fn to_json(image: &ChainImage) -> Value {
     );
     if let Some(qcow2) = &info.qcow2 {
         put("cluster-size", qcow2.cluster_bytes.into());
+        if qcow2.encryption.is_some() {
+            put("encrypted", true.into());
+        }
         put(
             "format-specific",
             json!({ "type": "qcow2", "data": specific(qcow2, &info.bitmaps) }),
@@ -172,11 +222,13 @@ fn specific(qcow2: &Qcow2Info, bitmaps: &[DirtyBitmap]) -> Value {
     if qcow2.compat == Compat::V0_10 {
         // As in qemu-img: version 2 has no other options.
         data["refcount-bits"] = qcow2.refcount_bits.into();
+        encryption(qcow2, &mut data);
         return data;
     }
     data["lazy-refcounts"] = qcow2.lazy_refcounts.into();
     data["refcount-bits"] = qcow2.refcount_bits.into();
     data["corrupt"] = qcow2.is_corrupt.into();
+    encryption(qcow2, &mut data);
     data["extended-l2"] = qcow2.extended_l2.into();
     if !bitmaps.is_empty() {
         let bitmap = |bitmap: &DirtyBitmap| {
@@ -193,6 +245,13 @@ fn specific(qcow2: &Qcow2Info, bitmaps: &[DirtyBitmap]) -> Value {
         data["data-file-raw"] = file.is_raw.into();
     }
     data
+}
+
+/// Adds the kind of encryption.
+fn encryption(qcow2: &Qcow2Info, data: &mut Value) {
+    if let Some(kind) = qcow2.encryption {
+        data["encrypt"] = json!({ "format": kind });
+    }
 }
 
 /// Returns the flags of a bitmap, with the names of qemu-img.
@@ -223,11 +282,10 @@ fn name(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn to_text(image: &ChainImage) -> String {
-    let info = &image.info;
+fn to_text(file: &Path, info: &ImageInfo) -> String {
     let mut text = format!(
         "image: {}\nfile format: {}\nvirtual size: {} ({} bytes)\ndisk size: {}\n",
-        image.name.display(),
+        file.display(),
         info.format,
         human(info.len_bytes),
         info.len_bytes,
@@ -240,6 +298,9 @@ fn to_text(image: &ChainImage) -> String {
     let Some(qcow2) = &info.qcow2 else {
         return text;
     };
+    if qcow2.encryption.is_some() {
+        line("encrypted: yes".to_owned());
+    }
     line(format!("cluster_size: {}", qcow2.cluster_bytes));
     if qcow2.is_dirty {
         line("cleanly shut down: no".to_owned());
@@ -271,6 +332,10 @@ fn to_text(image: &ChainImage) -> String {
     }
     bitmap_lines(&info.bitmaps, &mut line);
     line(format!("    refcount bits: {}", qcow2.refcount_bits));
+    if let Some(kind) = qcow2.encryption {
+        line("    encrypt:".to_owned());
+        line(format!("        format: {kind}"));
+    }
     if qcow2.compat == Compat::V1_1 {
         if let Some(file) = &qcow2.data_file {
             line(format!("    data file: {}", file.name));

@@ -13,14 +13,19 @@
 //! docs/image.md lists the differences from qemu-img. Above: the dispatch in `commands`. Below:
 //! `image`, `progress`, `session`, `output`.
 
+mod amend;
 mod bitmap;
 mod check;
 mod commit;
 mod compare;
 mod convert;
+mod convert_bitmaps;
+mod convert_source;
 mod create;
+mod dd;
 mod formatting;
 mod info;
+mod info_foreign;
 pub(super) mod map;
 mod measure;
 mod new_image;
@@ -61,6 +66,8 @@ enum ImageCommand {
     Create(create::Create),
     Check(check::Check),
     Bitmap(bitmap::Bitmap),
+    Amend(amend::Amend),
+    Dd(dd::Dd),
     Info(info::Info),
     Map(map::Map),
     Measure(measure::Measure),
@@ -91,6 +98,8 @@ pub(crate) fn name(image: &Image) -> &'static str {
         ImageCommand::Info(_) => "image info",
         ImageCommand::Map(_) => "image map",
         ImageCommand::Bitmap(_) => "image bitmap",
+        ImageCommand::Amend(_) => "image amend",
+        ImageCommand::Dd(_) => "image dd",
         ImageCommand::Measure(_) => "image measure",
         ImageCommand::Convert(_) => "image convert",
         ImageCommand::Compare(_) => "image compare",
@@ -109,6 +118,8 @@ pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
         ImageCommand::Info(info) => info::run(info, session),
         ImageCommand::Map(map) => map::run(map, session),
         ImageCommand::Bitmap(bitmap) => bitmap::run(bitmap, session),
+        ImageCommand::Amend(amend) => amend::run(amend, session),
+        ImageCommand::Dd(dd) => dd::run(dd, session),
         ImageCommand::Measure(measure) => measure::run(measure, session),
         ImageCommand::Compare(compare) => compare::run(compare, session),
         ImageCommand::Convert(convert) => convert::run(convert, session),

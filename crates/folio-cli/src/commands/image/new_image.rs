@@ -247,7 +247,8 @@ impl ParsedOptions {
     }
 }
 
-fn switch(value: &str) -> Result<bool, String> {
+/// Parses on or off.
+pub(super) fn switch(value: &str) -> Result<bool, String> {
     match value {
         "on" | "yes" | "true" | "y" => Ok(true),
         "off" | "no" | "false" | "n" => Ok(false),

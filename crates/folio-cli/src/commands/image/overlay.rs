@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::image_format;
 use clap::Args;
-use folio::block::{ImageFormat, OverlayOptions};
+use folio::block::{self, ImageFormat, OpenOptions, OverlayOptions};
 use folio::{Errno, Error};
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,10 @@ impl OverlayArgs {
     ) -> Outcome {
         session.check_interrupt()?;
         let named = self.name.resolve(&self.file, self.format)?;
-        let progress = Progress::new(session);
+        let progress = Progress::requested(session, self.progress);
+        if let Ok(info) = block::info(&named.path, &OpenOptions::default()) {
+            progress.expect(info.len_bytes);
+        }
         let options = OverlayOptions {
             format: named.format,
             policy: self.backing.policy(),
@@ -51,6 +54,10 @@ impl OverlayArgs {
         let done = work(&named.path, &options);
         progress.finish();
         match done {
+            Ok(()) => {
+                progress.complete();
+                Ok(())
+            }
             Err(error) if error.errno() == Errno::INTR => session.check_interrupt(),
             other => other.map_err(|error| image_failure(error, &named.path)),
         }

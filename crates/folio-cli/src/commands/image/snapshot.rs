@@ -33,8 +33,8 @@ pub(crate) struct Snapshot {
     format: Option<ImageFormat>,
     #[command(flatten)]
     action: Action,
-    /// Accepted for the list, without effect
-    #[arg(short = 'U', long, hide = true, conflicts_with_all = ["create", "apply", "delete"])]
+    /// List the snapshots even if another process writes the image
+    #[arg(short = 'U', long, conflicts_with_all = ["create", "apply", "delete"])]
     force_share: bool,
     #[command(flatten)]
     output: OutputOptions,
@@ -81,7 +81,7 @@ pub(crate) fn run(snapshot: &Snapshot, session: &Session) -> Outcome {
 }
 
 fn list(snapshot: &Snapshot, named: &NamedImage, session: &Session) -> Outcome {
-    let found = block::snapshots(&named.path, named.format);
+    let found = block::snapshots(&named.path, named.format, snapshot.force_share);
     let found = found.map_err(|error| image_failure(error, &named.path))?;
     if snapshot.output.is_json() {
         return session.print_json(&found.iter().map(to_json).collect::<Vec<_>>());

@@ -83,13 +83,15 @@ impl TargetOptions<'_> {
 }
 
 impl Target {
-    /// Completes the image, and renames it to its final name.
-    pub(crate) fn finish(self) -> Outcome {
+    /// Completes the image, calls `after` with the path of its closed file, and renames it to its
+    /// final name.
+    pub(crate) fn finish(self, after: &dyn Fn(&Path) -> Outcome) -> Outcome {
         // Until now tables are in memory. The open decided whether this flush waits for the disk.
         self.device
             .flush()
             .map_err(|error| image_failure(error, &self.path))?;
         drop((self.device, self.qcow2));
+        after(self.new.as_ref().map_or(&self.path, NewImage::path))?;
         self.new
             .map_or(Ok(()), NewImage::finish)
             .map_err(|error| image_failure(error, &self.path))

@@ -1,5 +1,6 @@
 //! The image formats, and their detection by a file's first bytes.
 
+use super::foreign::{self, ForeignFormat};
 use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use std::fmt;
@@ -60,17 +61,6 @@ pub fn format_of(path: impl AsRef<Path>) -> Result<ImageFormat> {
     detect(&HostFile::open_unlocked(path.as_ref())?)
 }
 
-/// Formats that are recognized but not read: offset and magic number in the file, and the name.
-const FOREIGN: [(usize, &[u8], &str); 7] = [
-    (0, b"KDMV", "vmdk"),
-    (0, b"COWD", "vmdk"),
-    (0, b"# Disk DescriptorFile", "vmdk"),
-    (0, b"vhdxfile", "vhdx"),
-    (0, b"conectix", "vhd (vpc)"),
-    (0x40, b"\x7f\x10\xda\xbe", "vdi"),
-    (0, b"QED\0", "qed"),
-];
-
 /// Detects the format by the file's first bytes.
 ///
 /// # Errors
@@ -80,18 +70,20 @@ pub(crate) fn detect(file: &HostFile) -> Result<ImageFormat> {
     let mut head = [0; 128];
     let count = file.read_some(&mut [IoSliceMut::new(&mut head)], 0)? as usize;
     let head = &head[..count];
-    if head.starts_with(b"QFI\xfb") {
+    if head.starts_with(b"QFI\xfb") && !head.starts_with(b"QFI\xfb\0\0\0\x01") {
         return Ok(ImageFormat::Qcow2);
     }
-    let foreign = FOREIGN
-        .iter()
-        .find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
-    if let Some((_, _, name)) = foreign {
-        let why =
-            format!("{name} images are not supported: convert with `qemu-img convert -O qcow2`");
-        return Err(Error::unsupported(why).at(file.name().to_owned()));
+    match foreign::detect(head) {
+        // Its bytes are those of the encrypted disk.
+        None | Some(ForeignFormat::Luks) => Ok(ImageFormat::Raw),
+        Some(format) => {
+            let name = format.title();
+            let why = format!(
+                "{name} images are not supported: convert with `qemu-img convert -O qcow2`"
+            );
+            Err(Error::unsupported(why).at(file.name().to_owned()))
+        }
     }
-    Ok(ImageFormat::Raw)
 }
 
 /// Returns the error for a qcow2 image in a build without that format.

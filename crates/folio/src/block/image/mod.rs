@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   options.rs, create_options.rs   how a caller opens or creates an image
+//!   foreign.rs                      formats that are only recognized
 //!   format.rs                       the formats; detection by the file's first bytes
 //!   chain.rs                        images opened from the top one down; [seam: Opener]
 //!   qcow2_info.rs                   the facts that a qcow2 header states
@@ -13,6 +14,7 @@
 
 mod chain;
 mod create_options;
+mod foreign;
 mod format;
 mod options;
 mod qcow2_info;
@@ -21,6 +23,8 @@ pub(crate) use chain::{Chain, Opener};
 pub use create_options::{
     BackingName, Compat, Compression, CreateOptions, DataFileName, Preallocation,
 };
+pub(crate) use foreign::read as read_foreign;
+pub use foreign::{ForeignFormat, ForeignImage};
 pub(crate) use format::detect;
 #[cfg(not(feature = "qcow2"))]
 pub(crate) use format::without_qcow2;

@@ -9,6 +9,8 @@ pub struct Qcow2Info {
     pub len_bytes: u64,
     /// Size of a cluster in bytes.
     pub cluster_bytes: u64,
+    /// The kind of encryption, as qemu-img names it. An encrypted image is not opened.
+    pub encryption: Option<&'static str>,
     /// Version of the format.
     pub compat: Compat,
     /// Compression of compressed clusters.

@@ -51,9 +51,10 @@ pub use disk::Qcow2Device;
 pub(crate) use disk::{Appender, PackedCluster};
 pub use layout::bitmaps::DirtyBitmap;
 pub(crate) use layout::bitmaps::list as list_bitmaps;
-pub use offline::{BitmapBits, BitmapChange, Snapshot};
+pub use offline::{AmendOptions, BitmapBits, BitmapChange, Snapshot};
 pub(crate) use offline::{
-    OldDataFile, apply_snapshot, backing_of, backing_path, bitmaps_bytes, change_bitmap, create,
-    create_in, create_snapshot, delete_snapshot, disk_bytes, full_file_bytes, inspect,
-    list_snapshots, open_backing, read_bitmap, rename_backing, resize,
+    OldDataFile, amend, apply_snapshot, backing_of, backing_path, bitmaps_bytes, change_bitmap,
+    check_amend, create, create_in, create_snapshot, delete_snapshot, disk_bytes, downgrade,
+    expand_zeros, full_file_bytes, inspect, list_snapshots, open_backing, read_bitmap,
+    rename_backing, resize,
 };

@@ -24,13 +24,39 @@ pub fn check(
     report: &mut dyn FnMut(&Finding),
 ) -> Result<ImageCheck> {
     let file = HostFile::open(path.as_ref(), repair == Repair::Nothing)?;
-    match format.map_or_else(|| detect(&file), Ok)? {
+    check_file(&file, format, repair, report)
+}
+
+/// Checks the image at `path` without a lock, even while another process writes it, whose changes
+/// may then appear as findings.
+///
+/// # Errors
+///
+/// Those of [`check`], without EBUSY.
+///
+/// qemu-img: `check -U`.
+pub fn check_shared(
+    path: impl AsRef<Path>,
+    format: Option<ImageFormat>,
+    report: &mut dyn FnMut(&Finding),
+) -> Result<ImageCheck> {
+    let file = HostFile::open_unlocked(path.as_ref())?;
+    check_file(&file, format, Repair::Nothing, report)
+}
+
+fn check_file(
+    file: &HostFile,
+    format: Option<ImageFormat>,
+    repair: Repair,
+    report: &mut dyn FnMut(&Finding),
+) -> Result<ImageCheck> {
+    match format.map_or_else(|| detect(file), Ok)? {
         ImageFormat::Qcow2 => {
-            qcow2::check(&file, repair, report).map_err(|error| at_file(error, &file))
+            qcow2::check(file, repair, report).map_err(|error| at_file(error, file))
         }
         ImageFormat::Raw => Err(at_file(
             Error::unsupported("the raw format has no metadata to check"),
-            &file,
+            file,
         )),
     }
 }

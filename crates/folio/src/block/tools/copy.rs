@@ -13,6 +13,7 @@
 //! thread has one buffer of [`PIECE_BYTES`], and there is no other memory.
 
 use super::backed::{self, TargetBacking};
+use super::throttle::Throttle;
 use super::zeros;
 use crate::base::{AlignedBuffer, Errno, Error, Result};
 use crate::block::{Allocation, Device};
@@ -41,6 +42,8 @@ pub struct CopyOptions<'a> {
     /// The backing file of a new target: content that it has already is not copied. The target is
     /// not read, and `is_target_zero` is ignored.
     pub backing: Option<TargetBacking<'a>>,
+    /// Largest number of bytes of data to copy in a second; 0 for any.
+    pub bytes_per_sec: u64,
     /// Called before each piece; if it returns true, the copy fails with EINTR.
     pub is_canceled: &'a (dyn Fn() -> bool + Sync),
     /// Called after each piece, from any thread, with its size in bytes.
@@ -54,6 +57,7 @@ impl Default for CopyOptions<'_> {
             zero_run_bytes: 4096,
             is_target_zero: true,
             backing: None,
+            bytes_per_sec: 0,
             is_canceled: &|| false,
             progress: &|_| {},
         }
@@ -91,6 +95,7 @@ pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>)
         options,
         cursor: SourceCursor::new(source, options),
         order: WriteOrder::default(),
+        throttle: Throttle::new(options.bytes_per_sec),
     };
     on_threads(thread_count(options.threads), |stop| {
         let copied = copy.copy_pieces(stop);
@@ -110,6 +115,7 @@ struct OrderedCopy<'a> {
     options: &'a CopyOptions<'a>,
     cursor: SourceCursor<'a>,
     order: WriteOrder,
+    throttle: Throttle,
 }
 
 impl OrderedCopy<'_> {
@@ -125,6 +131,8 @@ impl OrderedCopy<'_> {
             };
             let buf = &mut buf[..piece.len_bytes.min(PIECE_BYTES) as usize];
             if piece.kind == PieceKind::Data {
+                self.throttle
+                    .wait(piece.len_bytes, self.options.is_canceled);
                 self.source.read_at(buf, piece.offset)?;
             }
             let Some(turn) = self.order.wait(piece.number, stop) else {

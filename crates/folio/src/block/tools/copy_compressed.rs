@@ -14,6 +14,7 @@
 
 use super::backed::TargetBacking;
 use super::copy::{CopyOptions, on_threads, thread_count};
+use super::throttle::Throttle;
 use super::zeros;
 use crate::base::{Errno, Error, Result};
 use crate::block::qcow2::{Appender, PackedCluster, Qcow2Device};
@@ -62,6 +63,7 @@ pub fn copy_compressed(
         queue: Mutex::default(),
         progressed: Condvar::new(),
         writer: Mutex::default(),
+        throttle: Throttle::new(options.bytes_per_sec),
     };
     on_threads(threads, |stop| {
         let done = work.pack_all(stop);
@@ -111,6 +113,7 @@ struct CompressedCopy<'a> {
     progressed: Condvar,
     /// Held by the thread that writes; taken without the queue's lock.
     writer: Mutex<Appender>,
+    throttle: Throttle,
 }
 
 /// Batches by number.
@@ -135,6 +138,8 @@ impl CompressedCopy<'_> {
             if (self.options.is_canceled)() {
                 return Err(Error::new(Errno::INTR, "canceled"));
             }
+            self.throttle
+                .wait(batch.len_bytes, self.options.is_canceled);
             batch.input.clear();
             batch.input.resize(
                 batch.len_bytes.next_multiple_of(self.cluster_bytes) as usize,

@@ -1,8 +1,10 @@
 //! Facts of an image, read from its own file alone.
 
-use crate::base::{Error, Result};
+use crate::base::{Error, ErrorKind, Result};
 use crate::block::file::{HostFile, ImageFile};
-use crate::block::image::{ImageFormat, OpenOptions, Qcow2Info, detect};
+use crate::block::image::{
+    ForeignFormat, ForeignImage, ImageFormat, OpenOptions, Qcow2Info, detect, read_foreign,
+};
 #[cfg(feature = "qcow2")]
 use crate::block::qcow2::{self, DirtyBitmap, Snapshot};
 use std::os::unix::fs::MetadataExt;
@@ -86,5 +88,31 @@ fn qcow2_info(path: &Path, file: &HostFile, allocated_bytes: u64) -> Result<Imag
         backing_path,
         snapshots: qcow2::list_snapshots(file).map_err(at_image)?,
         bitmaps: qcow2::list_bitmaps(file).map_err(at_image)?,
+    })
+}
+
+/// Reads the facts of the image at `path` if it has a format that Folio does not read; `None` for
+/// other formats. `format` is detected if not given.
+///
+/// # Errors
+///
+/// EUCLEAN for a header that contradicts its format, EBUSY if another process's lock forbids it,
+/// else the host's errors.
+///
+/// qemu-img: `info`.
+pub fn foreign_image(
+    path: impl AsRef<Path>,
+    format: Option<ForeignFormat>,
+    is_shared: bool,
+) -> Result<Option<ForeignImage>> {
+    let path = path.as_ref();
+    let file = if is_shared {
+        HostFile::open_unlocked(path)?
+    } else {
+        HostFile::open(path, true)?
+    };
+    read_foreign(&file, format).map_err(|error| match error.kind() {
+        ErrorKind::Io => error,
+        _ => error.at(path.display().to_string()),
     })
 }

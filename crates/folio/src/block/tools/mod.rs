@@ -1,28 +1,32 @@
 //! Operations on whole images and devices, whatever their format: the counterpart of qemu-img.
 //!
 //! ```text
-//!   rebase.rs                            rebase, commit
+//!   commit.rs --> rebase.rs              overlays
 //!   resize.rs  new_image.rs              qemu-img resize; images in the place of other files
 //!      |          |
 //!      |       create.rs                 qemu-img create
 //!      |          |
 //!   open.rs                              the only opener that knows every format
 //!
-//!   info.rs  check.rs  snapshot.rs  bitmap.rs    offline work on one image file
+//!   info.rs  check.rs  snapshot.rs  bitmap.rs  amend.rs   offline work on one image file
 //!   measure.rs                           the size of a new image
 //!   copy_compressed.rs  compare.rs       on all cores
 //!           |         |
 //!         copy.rs --> backed.rs         what the target's backing file has already
-//!           `---------+--> zeros.rs
+//!           `---------+--> zeros.rs    throttle.rs   bytes per second
 //! ```
 //!
 //! Neighbours: below, the formats. Nothing in `block/` is above.
 
+#[cfg(feature = "qcow2")]
+mod amend;
 mod backed;
 #[cfg(feature = "qcow2")]
 mod bitmap;
 #[cfg(feature = "qcow2")]
 mod check;
+#[cfg(feature = "qcow2")]
+mod commit;
 mod compare;
 mod copy;
 #[cfg(feature = "qcow2")]
@@ -37,26 +41,31 @@ mod rebase;
 mod resize;
 #[cfg(feature = "qcow2")]
 mod snapshot;
+mod throttle;
 mod zeros;
 
+#[cfg(feature = "qcow2")]
+pub use amend::amend;
 pub use backed::TargetBacking;
 #[cfg(feature = "qcow2")]
 pub use bitmap::{change_bitmap, read_bitmap};
 #[cfg(feature = "qcow2")]
-pub use check::{check, check_on};
+pub use check::{check, check_on, check_shared};
+#[cfg(feature = "qcow2")]
+pub use commit::{AfterCommit, CommitOptions, commit};
 pub use compare::{CompareOptions, Comparison, Difference, compare};
 pub use copy::{CopyOptions, copy};
 #[cfg(feature = "qcow2")]
 pub use copy_compressed::copy_compressed;
 pub use create::{create, create_with};
-pub use info::{ImageInfo, info};
+pub use info::{ImageInfo, foreign_image, info};
 #[cfg(feature = "qcow2")]
 pub use measure::measure_bitmaps;
 pub use measure::{MeasuredContent, Measurement, measure};
 pub use new_image::NewImage;
 pub use open::open;
 #[cfg(feature = "qcow2")]
-pub use rebase::{AfterCommit, OverlayOptions, commit, rebase, rename_backing};
+pub use rebase::{OverlayOptions, rebase, rename_backing};
 pub use resize::{ResizeImage, resize};
 #[cfg(feature = "qcow2")]
 pub use snapshot::{

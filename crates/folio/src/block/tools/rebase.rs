@@ -1,7 +1,6 @@
-//! Overlays: replaces the backing file, or writes the overlay's content into it.
+//! Replaces the backing file of an overlay.
 
 use super::open::{self, open_file};
-use super::resize::{ResizeImage, resize};
 use super::zeros;
 use crate::base::{AlignedBuffer, Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
@@ -14,7 +13,7 @@ use std::sync::Arc;
 /// Size of a read in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Options of [`rebase`], [`rename_backing`] and [`commit`].
+/// Options of [`rebase`], [`rename_backing`] and [`crate::block::commit`].
 pub struct OverlayOptions<'a> {
     /// The overlay's format; detected by its magic number if not given.
     pub format: Option<ImageFormat>,
@@ -39,7 +38,8 @@ impl Default for OverlayOptions<'_> {
 }
 
 impl OverlayOptions<'_> {
-    fn open_options(&self) -> OpenOptions {
+    /// Returns the options to open the overlay with.
+    pub(super) fn open_options(&self) -> OpenOptions {
         OpenOptions {
             format: self.format,
             backing: self.policy.clone(),
@@ -47,7 +47,8 @@ impl OverlayOptions<'_> {
         }
     }
 
-    fn check_canceled(&self) -> Result<()> {
+    /// Fails with EINTR if the call is canceled.
+    pub(super) fn check_canceled(&self) -> Result<()> {
         if (self.is_canceled)() {
             Err(Error::new(Errno::INTR, "canceled"))
         } else {
@@ -167,89 +168,8 @@ pub fn rename_backing(
     qcow2::rename_backing(&file, backing).map_err(|error| error.at(file.name().to_owned()))
 }
 
-/// The content of an overlay after [`commit`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AfterCommit {
-    /// Emptied: every cluster is released.
-    #[default]
-    Empty,
-    /// Kept (`qemu-img commit -d`).
-    Keep,
-}
-
-/// Writes the content of the image at `path` into its backing file, which grows to the image's size
-/// if it is smaller.
-///
-/// Other overlays on that backing file read different content afterwards. A power cut at any moment
-/// leaves the overlay complete, or empty over a backing file that holds its content durably.
-///
-/// # Errors
-///
-/// EINVAL for an image without a backing file; EINTR if the call was canceled, when the backing
-/// file holds a part of the content and the overlay all of it; else those of
-/// [`crate::block::open`].
-///
-/// qemu-img: `commit`.
-pub fn commit(
-    path: impl AsRef<Path>,
-    then: AfterCommit,
-    options: &OverlayOptions<'_>,
-) -> Result<()> {
-    let path = path.as_ref();
-    let (file, mut chain) = open_file(path, &options.open_options())?;
-    reject_raw(&file, options)?;
-    let name = file.name().to_owned();
-    let at_image = |error: Error| error.at(name.clone());
-    let Some((backing, format)) = qcow2::backing_of(&file).map_err(at_image)? else {
-        return Err(at_image(Error::new(
-            Errno::INVAL,
-            "the image has no backing file",
-        )));
-    };
-    let backing_path = qcow2::backing_path(path, &backing, &chain).map_err(at_image)?;
-    let mut overlay = Qcow2Device::open_alone(Box::new(file), path, &mut chain)?;
-    let len_bytes = overlay.len_bytes();
-    let small = OpenOptions {
-        read_only: true,
-        format,
-        backing: options.policy.clone(),
-        ..OpenOptions::default()
-    };
-    if open::open(&backing_path, &small)?.len_bytes() < len_bytes {
-        let larger = ResizeImage {
-            format,
-            backing: options.policy.clone(),
-            ..ResizeImage::default()
-        };
-        resize(&backing_path, len_bytes, &larger)?;
-    }
-    let base = chain
-        .open_image(&backing_path, false, format)
-        .map_err(|error| error.at("backing file"))?;
-    let mut buf = AlignedBuffer::new(PIECE_BYTES as usize);
-    let mut at = 0;
-    while at < len_bytes {
-        options.check_canceled()?;
-        let (entry, mut count) = overlay.map_entry(at, len_bytes - at)?;
-        if entry.is_present && entry.kind == Allocation::Data {
-            count = count.min(PIECE_BYTES);
-            let piece = &mut buf[..count as usize];
-            overlay.read_at(piece, at)?;
-            base.write_at(piece, at)?;
-        } else if entry.is_present {
-            base.write_zeroes(at, count)?;
-        }
-        (options.progress)(count);
-        at += count;
-    }
-    base.flush()?;
-    match then {
-        AfterCommit::Empty => overlay.make_empty(),
-        AfterCommit::Keep => Ok(()),
-    }
-}
-
-fn reject_raw(file: &HostFile, options: &OverlayOptions<'_>) -> Result<()> {
+/// Rejects a format without backing files.
+pub(super) fn reject_raw(file: &HostFile, options: &OverlayOptions<'_>) -> Result<()> {
     match options.format.map_or_else(|| detect(file), Ok)? {
         ImageFormat::Qcow2 => Ok(()),
         ImageFormat::Raw => Err(

@@ -10,15 +10,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Lists the internal snapshots of the image at `path`, oldest first; none in a format without
-/// them.
+/// them. With `is_shared`, even while another process writes the image.
 ///
 /// # Errors
 ///
 /// Those of [`crate::block::open`], without those of backing files.
 ///
 /// qemu-img: `snapshot -l`.
-pub fn snapshots(path: impl AsRef<Path>, format: Option<ImageFormat>) -> Result<Vec<Snapshot>> {
-    let file = HostFile::open(path.as_ref(), true)?;
+pub fn snapshots(
+    path: impl AsRef<Path>,
+    format: Option<ImageFormat>,
+    is_shared: bool,
+) -> Result<Vec<Snapshot>> {
+    let file = if is_shared {
+        HostFile::open_unlocked(path.as_ref())?
+    } else {
+        HostFile::open(path.as_ref(), true)?
+    };
     match format.map_or_else(|| detect(&file), Ok)? {
         ImageFormat::Qcow2 => qcow2::list_snapshots(&file).map_err(|error| at_file(error, &file)),
         ImageFormat::Raw => Ok(Vec::new()),

@@ -10,7 +10,7 @@
 //!     |
 //!   repair.rs         in place, or a new refcount tree behind the end
 //!
-//!   finding.rs        findings and their sums
+//!   finding.rs        findings and their sums     width.rs   another width of refcounts
 //! ```
 //!
 //! No code here is recursive, and no number is used unchecked: `count.rs` documents the bounds of
@@ -24,6 +24,7 @@ mod finding;
 mod refcount_file;
 mod repair;
 mod run;
+mod width;
 
 pub(crate) use count::{CountedReferences, count};
 pub(crate) use finding::FindingSink;
@@ -31,3 +32,4 @@ pub use finding::{Finding, ImageCheck, Repair};
 pub(crate) use refcount_file::RefcountFile;
 pub(crate) use repair::{align_copied_flags, rebuild};
 pub(crate) use run::{check, repair_stale_refcounts};
+pub(crate) use width::set_refcount_order;

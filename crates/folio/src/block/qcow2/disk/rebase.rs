@@ -44,21 +44,26 @@ impl Qcow2Device {
     /// Releases every cluster: all bytes then read as the backing file does.
     pub(in crate::block) fn make_empty(&mut self) -> Result<()> {
         let len_bytes = self.geometry.len_bytes;
-        self.begin_write(0, len_bytes)?;
-        let clusters = len_bytes.div_ceil(self.cluster_bytes());
-        let mut first = 0;
-        while first < clusters {
-            self.make_room()?;
-            first = self
-                .metadata
-                .get_mut()
-                .release_clusters(&*self.file, first..clusters)?;
-        }
+        self.release(0, len_bytes)?;
         self.write_back(RefcountWrites::Now)?;
         match &self.data_file {
             Some(data) => data.clear(0..len_bytes),
             None => Ok(()),
         }
+    }
+
+    /// Releases whole clusters; a range may end at the end of the disk.
+    pub(in crate::block::qcow2) fn release(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.begin_write(offset, len_bytes)?;
+        let bits = self.geometry.cluster_bits;
+        let end = (offset + len_bytes).div_ceil(self.cluster_bytes());
+        let mut first = offset >> bits;
+        while first < end {
+            self.make_room()?;
+            let metadata = self.metadata.get_mut();
+            first = metadata.release_clusters(&*self.file, first..end)?;
+        }
+        Ok(())
     }
 
     /// Rejects an image that a change of the backing file would break.

@@ -44,6 +44,8 @@ pub(crate) struct Header {
     pub(crate) data_file: Option<DataFileName>,
     pub(crate) backing_name: Option<String>,
     pub(crate) backing_format: Option<String>,
+    /// The encryption method; 0 for none.
+    pub(crate) encryption: u32,
     has_snapshots: bool,
 }
 
@@ -55,6 +57,19 @@ impl Header {
     /// EUCLEAN for a field that contradicts the format or the file, EOPNOTSUPP for a feature that
     /// Folio does not read; the message names it.
     pub(crate) fn read(file: &dyn ImageFile) -> Result<Self> {
+        let header = Self::read_encrypted(file)?;
+        match header.encryption {
+            0 => Ok(header),
+            1 => Err(Error::unsupported("encryption (AES) is not supported")),
+            2 => Err(Error::unsupported("encryption (LUKS) is not supported")),
+            other => Err(Error::unsupported(format!(
+                "encryption method {other} is not supported"
+            ))),
+        }
+    }
+
+    /// Reads and checks the header as [`Header::read`] does, also that of an encrypted image.
+    pub(crate) fn read_encrypted(file: &dyn ImageFile) -> Result<Self> {
         let raw = read_raw(file)?;
         let file_bytes = file.len_bytes()?;
         let cluster_bits = raw.cluster_bits.get();
@@ -65,7 +80,7 @@ impl Header {
         check_header_len(&raw)?;
         let extensions = KnownExtensions::read(file, &raw, cluster_bytes)?;
         let incompatible = raw.incompatible.get();
-        check_features(incompatible, raw.crypt_method.get(), &extensions)?;
+        check_features(incompatible, &extensions)?;
         let refcount_order = raw.refcount_order.get();
         if refcount_order > REFCOUNT_ORDER_MAX {
             return bad(format!("refcount_order {refcount_order} is above 6"));
@@ -108,6 +123,7 @@ impl Header {
             data_file,
             backing_name,
             backing_format: extensions.backing_format,
+            encryption: raw.crypt_method.get(),
             has_snapshots: raw.snapshots.get() != 0,
         })
     }
@@ -263,13 +279,8 @@ fn check_table(
     Ok(())
 }
 
-/// Rejects unknown incompatible features and encryption, by the names that Folio or the image has
-/// for them.
-fn check_features(
-    incompatible: u64,
-    crypt_method: u32,
-    extensions: &KnownExtensions,
-) -> Result<()> {
+/// Rejects unknown incompatible features, by the names that Folio or the image has for them.
+fn check_features(incompatible: u64, extensions: &KnownExtensions) -> Result<()> {
     let unknown: Vec<String> = (0..64)
         .filter(|bit| incompatible & !READABLE & (1 << bit) != 0)
         .map(|bit| extensions.feature_name(bit))
@@ -280,12 +291,7 @@ fn check_features(
             unknown.join(", ")
         )));
     }
-    match crypt_method {
-        0 => Ok(()),
-        1 => Err(Error::unsupported("AES encryption")),
-        2 => Err(Error::unsupported("LUKS encryption")),
-        other => Err(Error::unsupported(format!("encryption method {other}"))),
-    }
+    Ok(())
 }
 
 fn read_backing_name(

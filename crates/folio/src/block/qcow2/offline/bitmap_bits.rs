@@ -24,7 +24,7 @@ enum Piece {
 }
 
 /// The bits of a bitmap: one for each block of the disk, the lowest bit of a byte first.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BitmapBits {
     granularity_bits: u32,
     disk_bytes: u64,
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(blocks(&coarse), want);
         let mut back = bits(9, disk);
         back.merge(&coarse).unwrap();
-        assert_eq!(back.pieces[1], Piece::Ones);
+        assert_eq!(fine.pieces[1], Piece::Ones);
         assert_eq!(blocks(&back).len(), want.len() * 4);
         assert!(fine.merge(&bits(9, disk + 512)).is_err());
     }

@@ -24,10 +24,14 @@ const SECTOR_BYTES: u64 = 512;
 /// A change of a dirty bitmap.
 #[derive(Debug, Clone, Copy)]
 pub enum BitmapChange<'a> {
-    /// Creates it, empty and enabled.
+    /// Creates it.
     Add {
         /// Size in bytes of a block; by default the cluster size, from 4 KiB to 64 KiB.
         granularity_bytes: Option<u64>,
+        /// It records changes of the disk.
+        is_enabled: bool,
+        /// Its bits; all zero if not given.
+        bits: Option<&'a BitmapBits>,
     },
     /// Deletes it.
     Remove,
@@ -57,9 +61,19 @@ pub(crate) fn change(file: &dyn ImageFile, name: &str, change: &BitmapChange<'_>
     }
     let mut entries = bitmaps::read(file, &roots)?;
     match change {
-        BitmapChange::Add { granularity_bytes } => {
-            let entry = add(&roots, &entries, name, *granularity_bytes)?;
-            let bits = BitmapBits::zeros(&roots, entry.granularity_bits.into())?;
+        BitmapChange::Add {
+            granularity_bytes,
+            is_enabled,
+            bits: wanted,
+        } => {
+            let mut entry = add(&roots, &entries, name, *granularity_bytes)?;
+            if !is_enabled {
+                entry.flags &= !AUTO;
+            }
+            let mut bits = BitmapBits::zeros(&roots, entry.granularity_bits.into())?;
+            if let Some(wanted) = wanted {
+                bits.merge(wanted)?;
+            }
             entries.push(entry);
             store(&mut tables, entries.last_mut(), &bits)?;
         }

@@ -12,13 +12,18 @@ pub(crate) fn disk_bytes(file: &dyn ImageFile) -> Result<u64> {
     Ok(read_raw(file)?.len_bytes.get())
 }
 
-/// Returns the facts of the header; reads nothing else.
+/// Returns the facts of the header, also that of an encrypted image; reads nothing else.
 pub(crate) fn inspect(file: &dyn ImageFile) -> Result<Qcow2Info> {
-    let header = Header::read(file)?;
+    let header = Header::read_encrypted(file)?;
     let raw = read_raw(file)?;
     let (incompatible, compatible) = (raw.incompatible.get(), raw.compatible.get());
     Ok(Qcow2Info {
         len_bytes: header.len_bytes,
+        encryption: match header.encryption {
+            0 => None,
+            1 => Some("aes"),
+            _ => Some("luks"),
+        },
         cluster_bytes: 1 << header.cluster_bits,
         compat: if header.version == 2 {
             Compat::V0_10

@@ -6,11 +6,12 @@
 //!                 change.rs            new tables beside the old ones, then one switch in the
 //!                                      header: an order of writes that survives a power cut
 //!
-//!   create.rs   inspect.rs   backing.rs   measure.rs
+//!   create.rs   inspect.rs   backing.rs   measure.rs   amend.rs
 //! ```
 //!
 //! Neighbours: above, `tools/`; below, `disk/` (growing and preallocating), `check/`, `layout/`.
 
+mod amend;
 mod backing;
 mod bitmap_bits;
 mod bitmaps;
@@ -21,6 +22,8 @@ mod measure;
 mod resize;
 mod snapshots;
 
+pub use amend::AmendOptions;
+pub(crate) use amend::{amend, check_amend, downgrade, expand_zeros};
 pub(crate) use backing::{backing_of, backing_path, open_backing, rename_backing};
 pub use bitmap_bits::BitmapBits;
 pub use bitmaps::BitmapChange;

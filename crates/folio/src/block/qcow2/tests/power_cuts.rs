@@ -26,7 +26,7 @@ fn write(device: &Arc<dyn Device>, value: u8, range: Range<usize>) {
     image.flush().unwrap();
 }
 
-fn content(device: &Arc<dyn Device>) -> Vec<u8> {
+pub(super) fn content(device: &Arc<dyn Device>) -> Vec<u8> {
     // Read-only, because an open for writing repairs a dirty image.
     let image =
         Qcow2Device::open_on(Arc::new(OverlayDevice::new(device.clone()).sealed())).unwrap();
@@ -41,7 +41,7 @@ fn is_dirty(device: &dyn Device) -> bool {
     u64::from_be_bytes(features) & DIRTY != 0
 }
 
-fn copy_of(device: &dyn Device) -> Arc<dyn Device> {
+pub(super) fn copy_of(device: &dyn Device) -> Arc<dyn Device> {
     let copy = MemoryDevice::new(FILE_BYTES);
     let mut bytes = vec![0; FILE_BYTES as usize];
     device.read_at(&mut bytes, 0).unwrap();
@@ -51,7 +51,7 @@ fn copy_of(device: &dyn Device) -> Arc<dyn Device> {
 
 /// An image of 4 KiB clusters after `writes`, with a snapshot after each of the first
 /// `snapshot_count`.
-fn prepared(writes: &[(u8, Range<usize>)], snapshot_count: usize) -> Arc<dyn Device> {
+pub(super) fn prepared(writes: &[(u8, Range<usize>)], snapshot_count: usize) -> Arc<dyn Device> {
     let base: Arc<dyn Device> = Arc::new(MemoryDevice::new(FILE_BYTES));
     let options = CreateOptions {
         cluster_bytes: 4096,
@@ -68,11 +68,11 @@ fn prepared(writes: &[(u8, Range<usize>)], snapshot_count: usize) -> Arc<dyn Dev
     base
 }
 
-fn file(device: &Arc<dyn Device>) -> DeviceFile {
+pub(super) fn file(device: &Arc<dyn Device>) -> DeviceFile {
     DeviceFile::open(device.clone())
 }
 
-fn snapshot_count(device: &Arc<dyn Device>) -> usize {
+pub(super) fn snapshot_count(device: &Arc<dyn Device>) -> usize {
     list_snapshots(&file(device)).unwrap().len()
 }
 
@@ -104,7 +104,7 @@ fn cut_everywhere(name: &str, writes: &[(u8, Range<usize>)], snapshots: usize, w
 }
 
 /// The device that a power cut after `steps` leaves.
-fn after_cut(start: &Arc<dyn Device>, steps: &[Recorded]) -> Arc<dyn Device> {
+pub(super) fn after_cut(start: &Arc<dyn Device>, steps: &[Recorded]) -> Arc<dyn Device> {
     let device = copy_of(&**start);
     steps
         .iter()
@@ -114,7 +114,7 @@ fn after_cut(start: &Arc<dyn Device>, steps: &[Recorded]) -> Arc<dyn Device> {
 }
 
 /// The image has only leaks, its snapshots are listed, and a repair leaves it clean.
-fn check_cut(name: &str, device: &Arc<dyn Device>, counts: &[usize]) {
+pub(super) fn check_cut(name: &str, device: &Arc<dyn Device>, counts: &[usize]) {
     let found = check(&file(device), Repair::Nothing, &mut |finding| {
         // In a dirty image, flags may disagree with their refcounts as well.
         let text = finding.to_string();
