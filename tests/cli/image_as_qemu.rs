@@ -1,8 +1,8 @@
 //! States of images in which Folio and qemu-img differed: both print the same, and store the same.
 
 use crate::cli::TestDir;
-use crate::support::requires;
 use crate::support::tools::{command, qemu_check, succeed};
+use crate::support::{report_skip, requires};
 use std::fs;
 
 impl TestDir {
@@ -226,7 +226,7 @@ fn check_finds_what_qemu_refuses_to_open() {
     dir.image("create -f qcow2 big.qcow2 4G");
     change("big.qcow2", 24, &(1u64 << 60).to_be_bytes());
     assert_eq!(code("big.qcow2"), Some(1));
-    dir.image_fails("check big.qcow2", 2, "L1 entries");
+    dir.image_fails("check big.qcow2", 1, "too big");
     // An entry without the disk's size: its extra data has 8 bytes.
     dir.image("create -f qcow2 short.qcow2 4M");
     dir.qemu_img("snapshot -c a short.qcow2");
@@ -270,4 +270,112 @@ fn contradicting_options_are_rejected() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
+fn preallocation_takes_space_on_tmpfs() {
+    let folder = tempfile::TempDir::new_in("/dev/shm");
+    let Ok(folder) = folder else {
+        report_skip("needs /dev/shm");
+        return;
+    };
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let own = |arguments: &[&str]| {
+        let mut folio = std::process::Command::new(env!("CARGO_BIN_EXE_folio"));
+        succeed(folio.arg("image").args(arguments));
+    };
+    let space = |name: &str| {
+        let found = fs::metadata(path(name)).unwrap();
+        std::os::unix::fs::MetadataExt::blocks(&found) * 512
+    };
+    for name in ["a.raw", "a.qcow2"] {
+        own(&["create", "--preallocation", "falloc", &path(name), "1M"]);
+        assert!(space(name) >= 1 << 20, "{name}: {}", space(name));
+        own(&["resize", "--preallocation", "falloc", &path(name), "2M"]);
+        assert!(space(name) >= 2 << 20, "{name}: {}", space(name));
+    }
+}
+
+/// Writes bytes into a file of the folder.
+fn poke(dir: &TestDir, name: &str, at: u64, bytes: &[u8]) {
+    let file = fs::File::options()
+        .write(true)
+        .open(dir.path(name))
+        .unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).unwrap();
+}
+
+/// Reads a number in a file of the folder.
+fn peek(dir: &TestDir, name: &str, at: u64) -> u64 {
+    let bytes = fs::read(dir.path(name)).unwrap();
+    u64::from_be_bytes(bytes[at as usize..][..8].try_into().unwrap())
+}
+
+/// Bytes of a snapshot's entry without names and extra data.
+const ENTRY_BYTES: usize = 40;
+/// Place of the snapshot table in the header.
+const SNAPSHOTS_AT: u64 = 64;
+
+#[test]
+fn check_repairs_entries_of_the_snapshot_table() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    for (extra_len, what) in [(8u32, "Repairing"), (2048, "Discarding")] {
+        let dir = TestDir::new();
+        dir.qemu_img("create -q -f qcow2 a 1M");
+        dir.qemu_io("a", &["write -P 7 0 64k"]);
+        dir.qemu_img("snapshot -c s a");
+        dir.qemu_io("a", &["write -P 8 0 64k"]);
+        // The entry is stored again, with extra data of another length.
+        let at = peek(&dir, "a", SNAPSHOTS_AT);
+        let bytes = fs::read(dir.path("a")).unwrap();
+        let mut entry = bytes[at as usize..][..ENTRY_BYTES].to_vec();
+        entry[36..40].copy_from_slice(&extra_len.to_be_bytes());
+        entry.resize(ENTRY_BYTES + extra_len as usize, 0);
+        if extra_len > 8 {
+            entry[48..56].copy_from_slice(&(1u64 << 20).to_be_bytes());
+        }
+        entry.extend(b"1s");
+        poke(&dir, "a", at, &entry);
+        let output = dir.command(&["image", "check", "-r", "all", "a"]).output();
+        let output = output.unwrap();
+        let words = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && words.contains(what), "{words}");
+        dir.qemu_img("check a");
+        dir.qemu_img("snapshot -a s a");
+        dir.qemu_io("a", &["read -P 7 0 64k"]);
+        qemu_check(&dir.path("a"));
+    }
+}
+
+#[test]
+fn check_counts_flags_that_follow_from_refcounts() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let dir = TestDir::new();
+    for name in ["a", "b"] {
+        dir.qemu_img(&format!("create -q -f qcow2 {name} 1M"));
+        dir.qemu_io(name, &["write 0 128k"]);
+        // The second entry names the cluster of the first one.
+        let l2 = peek(&dir, name, peek(&dir, name, 40)) & !(1 << 63);
+        let first = peek(&dir, name, l2);
+        poke(&dir, name, l2 + 8, &first.to_be_bytes());
+        // An autoclear feature of a later version.
+        poke(&dir, name, 88, &(1u64 << 63).to_be_bytes());
+    }
+    let real = command("qemu-img")
+        .args(["check", "-r", "all", "--output=json", "a"])
+        .current_dir(dir.folder.path())
+        .output()
+        .unwrap();
+    let own = dir.command(&["image", "check", "-r", "all", "--output=json", "b"]);
+    let own = { own }.output().unwrap();
+    let [own, real] = [own, real].map(|output| {
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (
+            found["corruptions-fixed"].clone(),
+            found["leaks-fixed"].clone(),
+        )
+    });
+    assert_eq!(own, real);
+    assert_eq!((peek(&dir, "a", 88), peek(&dir, "b", 88)), (0, 0));
+    qemu_check(&dir.path("b"));
 }

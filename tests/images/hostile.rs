@@ -211,7 +211,7 @@ fn absurd_header_fields_are_rejected_by_name() {
         (
             72,
             &(1u64 << 40).to_be_bytes(),
-            "incompatible features: bit 40",
+            "unknown incompatible feature: 10000000000",
         ),
         (72, &2u64.to_be_bytes(), "marked corrupt"),
         (96, &7u32.to_be_bytes(), "refcount_order 7"),

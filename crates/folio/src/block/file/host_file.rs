@@ -354,17 +354,12 @@ impl ImageFile for HostFile {
     }
 
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool> {
-        // On tmpfs a reservation gains nothing, and fills the pages with zeros at once.
-        let is_tmpfs =
-            rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type == TMPFS_MAGIC);
-        Ok(!is_tmpfs && self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)?)
+        self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)
     }
 
-    fn preallocate(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        if self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)? {
-            return Ok(());
-        }
-        self.fill_with_zeros(offset, len_bytes)
+    fn gains_from_reserve(&self) -> bool {
+        // tmpfs fills the pages with zeros at once.
+        rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type != TMPFS_MAGIC)
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {

@@ -40,6 +40,11 @@ pub(crate) trait ImageFile: Send + Sync {
     /// Returns false where that is not possible. Linux: `FALLOC_FL_KEEP_SIZE`.
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool>;
 
+    /// Whether later writes gain from a reservation: extents are longer, and writes are faster.
+    fn gains_from_reserve(&self) -> bool {
+        true
+    }
+
     /// Makes a range inside the file read as zeros: as a hole if possible, else as reserved space,
     /// else written.
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;

@@ -45,7 +45,6 @@ mod offline;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use check::check;
 pub use check::{Finding, ImageCheck, Repair};
 pub use disk::Qcow2Device;
 pub(crate) use disk::{Appender, PackedCluster};
@@ -54,7 +53,7 @@ pub(crate) use layout::bitmaps::list as list_bitmaps;
 pub use offline::{AmendOptions, BitmapBits, BitmapChange, Snapshot};
 pub(crate) use offline::{
     OldDataFile, amend, apply_snapshot, backing_of, backing_path, bitmaps_bytes, change_bitmap,
-    check_amend, create, create_in, create_snapshot, delete_snapshot, disk_bytes, downgrade,
-    expand_zeros, full_file_bytes, inspect, list_snapshots, open_backing, read_bitmap,
+    check_amend, check_image, create, create_in, create_snapshot, delete_snapshot, disk_bytes,
+    downgrade, expand_zeros, full_file_bytes, inspect, list_snapshots, open_backing, read_bitmap,
     rename_backing, resize,
 };

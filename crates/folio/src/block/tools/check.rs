@@ -52,7 +52,7 @@ fn check_file(
 ) -> Result<ImageCheck> {
     match format.map_or_else(|| detect(file), Ok)? {
         ImageFormat::Qcow2 => {
-            qcow2::check(file, repair, report).map_err(|error| at_file(error, file))
+            qcow2::check_image(file, repair, report).map_err(|error| at_file(error, file))
         }
         ImageFormat::Raw => Err(at_file(
             Error::unsupported("the raw format has no metadata to check"),
@@ -71,7 +71,7 @@ pub fn check_on(
     repair: Repair,
     report: &mut dyn FnMut(&Finding),
 ) -> Result<ImageCheck> {
-    qcow2::check(&DeviceFile::open(device), repair, report)
+    qcow2::check_image(&DeviceFile::open(device), repair, report)
 }
 
 /// Adds the image's name to an error; the host's own errors have it already.

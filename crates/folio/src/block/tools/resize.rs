@@ -91,6 +91,12 @@ fn resize_raw(
     len_bytes: u64,
     preallocation: Preallocation,
 ) -> Result<()> {
+    if len_bytes < old_bytes && preallocation != Preallocation::Off {
+        return Err(Error::new(
+            Errno::INVAL,
+            "preallocation applies to growing only",
+        ));
+    }
     let new = len_bytes.saturating_sub(old_bytes);
     match preallocation {
         Preallocation::Metadata => {

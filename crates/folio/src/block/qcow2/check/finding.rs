@@ -25,15 +25,18 @@ pub enum Finding {
     Failure(String),
     /// A leak or a corruption that was repaired.
     Repaired(String),
+    /// A part that exceeded a limit of the format, and was removed.
+    Discarded(String),
 }
 
 impl fmt::Display for Finding {
-    /// Prints in qemu-img's words: "Leaked", "ERROR", "Repairing".
+    /// Prints in qemu-img's words: "Leaked", "ERROR", "Repairing", "Discarding".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leak(what) => write!(f, "Leaked {what}"),
             Self::Corruption(what) | Self::Failure(what) => write!(f, "ERROR {what}"),
             Self::Repaired(what) => write!(f, "Repairing {what}"),
+            Self::Discarded(what) => write!(f, "Discarding {what}"),
         }
     }
 }

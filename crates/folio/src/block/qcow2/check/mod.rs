@@ -30,6 +30,6 @@ pub(crate) use count::{CountedReferences, count};
 pub(crate) use finding::FindingSink;
 pub use finding::{Finding, ImageCheck, Repair};
 pub(crate) use refcount_file::RefcountFile;
-pub(crate) use repair::{align_copied_flags, rebuild};
-pub(crate) use run::{check, repair_stale_refcounts};
+pub(crate) use repair::{align_copied_flags, clear_unknown_autoclear, rebuild};
+pub(crate) use run::{check_entries, check_tables, repair_stale_refcounts};
 pub(crate) use width::set_refcount_order;

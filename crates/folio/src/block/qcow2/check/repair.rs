@@ -10,9 +10,9 @@ use super::finding::{Finding, FindingSink, Repair};
 use super::refcount_file::RefcountFile;
 use crate::base::{Errno, Error, Result};
 use crate::block::file::ImageFile;
-use crate::block::qcow2::layout::features::{CORRUPT, DIRTY};
+use crate::block::qcow2::layout::features::{AUTOCLEAR_KEPT, CORRUPT, DIRTY};
 use crate::block::qcow2::layout::raw_header::{
-    INCOMPATIBLE_FIELD, REFCOUNT_TABLE_BYTES_MAX, REFCOUNT_TABLE_FIELD, read_raw,
+    AUTOCLEAR_FIELD, INCOMPATIBLE_FIELD, REFCOUNT_TABLE_BYTES_MAX, REFCOUNT_TABLE_FIELD, read_raw,
 };
 use crate::block::qcow2::layout::refcount_block;
 use crate::block::qcow2::layout::roots::{Region, Roots};
@@ -23,12 +23,13 @@ use std::io::{IoSlice, IoSliceMut};
 /// Tables are read in pieces of this many bytes at most.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Makes the repairs that `repair` selects, and reports each.
+/// Makes the repairs that `repair` selects, and reports each. Returns the number of corrected
+/// COPIED flags.
 pub(crate) fn repair(
     file: &dyn ImageFile,
     repair: Repair,
     findings: &mut FindingSink<'_>,
-) -> Result<()> {
+) -> Result<u64> {
     let silent = &mut |_: &Finding| {};
     let mut roots = Roots::read(file)?;
     let mut counted = count(file, &roots, &mut FindingSink::new(silent))?;
@@ -65,11 +66,21 @@ pub(crate) fn repair(
         findings.report(Finding::Failure(why.to_owned()));
     }
     if raised || is_correct(&counted, &mut refcounts)? {
-        align_copied_flags(file, &roots, &counted, &mut refcounts, &mut |what| {
+        return align_copied_flags(file, &roots, &counted, &mut refcounts, &mut |what| {
             findings.report(Finding::Repaired(what));
-        })?;
+        });
     }
-    Ok(())
+    Ok(0)
+}
+
+/// Clears autoclear features that Folio does not know, which later changes make untrue.
+pub(crate) fn clear_unknown_autoclear(file: &dyn ImageFile, autoclear: u64) -> Result<()> {
+    if autoclear & !AUTOCLEAR_KEPT == 0 {
+        return Ok(());
+    }
+    let kept = (autoclear & AUTOCLEAR_KEPT).to_be_bytes();
+    file.write(&[IoSlice::new(&kept)], AUTOCLEAR_FIELD)?;
+    file.sync_data()
 }
 
 /// Clears the dirty and the corrupt bit.
@@ -292,16 +303,17 @@ impl TreePlan {
 }
 
 /// Sets the COPIED flags of the disk's L1 and L2 tables where the refcount is one, clears them
-/// elsewhere, and makes that durable.
+/// elsewhere, and makes that durable. Returns the number of changed flags.
 pub(crate) fn align_copied_flags(
     file: &dyn ImageFile,
     roots: &Roots,
     counted: &CountedReferences,
     refcounts: &mut RefcountFile<'_>,
     report: &mut dyn FnMut(String),
-) -> Result<()> {
-    walk_copied_flags(file, roots, counted, refcounts, Some(file), report)?;
-    file.sync_data()
+) -> Result<u64> {
+    let wrong = walk_copied_flags(file, roots, counted, refcounts, Some(file), report)?;
+    file.sync_data()?;
+    Ok(wrong)
 }
 
 /// Reports every wrong flag, corrects it in `fixed` if given, and returns their number.

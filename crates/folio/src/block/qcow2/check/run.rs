@@ -1,4 +1,4 @@
-//! A check as a whole: count, compare, repair, and count again.
+//! A check of tables and refcounts: count, compare, repair, and count again.
 
 use super::compare;
 use super::count::count;
@@ -8,32 +8,14 @@ use crate::base::{Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::features::{CORRUPT, DIRTY};
 use crate::block::qcow2::layout::roots::Roots;
-use crate::block::qcow2::layout::snapshot_table::SnapshotEntry;
-
-/// Checks the image in `file`, which no device has open, and makes the repairs that `repair`
-/// selects. After a repair the image is checked again, so the result holds the errors that remain.
-///
-/// # Errors
-///
-/// EUCLEAN for a corrupt header or snapshot table, EOPNOTSUPP for unknown features, EFBIG for more
-/// clusters than can be counted.
-pub(crate) fn check(
-    file: &dyn ImageFile,
-    repair: Repair,
-    report: &mut dyn FnMut(&Finding),
-) -> Result<ImageCheck> {
-    let mut found = check_tables(file, repair, report)?;
-    found.corruptions += check_entries(&Roots::read(file)?, &mut FindingSink::new(report));
-    Ok(found)
-}
 
 /// Checks the numbers that no table is needed for; returns the number of corruptions, which cannot
 /// be repaired.
-fn check_entries(roots: &Roots, findings: &mut FindingSink<'_>) -> u64 {
+pub(crate) fn check_entries(roots: &Roots, report: &mut dyn FnMut(&Finding)) -> u64 {
     let mut corruptions = 0;
     let mut corruption = |what: String| {
         corruptions += 1;
-        findings.report(Finding::Corruption(what));
+        report(&Finding::Corruption(what));
     };
     let needed = roots.len_bytes.div_ceil(roots.l2_covers_bytes());
     if needed > roots.l1.entries {
@@ -42,42 +24,52 @@ fn check_entries(roots: &Roots, findings: &mut FindingSink<'_>) -> u64 {
             "header: {entries} L1 entries, the size of {size} bytes needs {needed}"
         ));
     }
-    // Version 3 requires the state's size in 64 bits and the disk's size.
-    let incomplete = |snapshot: &SnapshotEntry| snapshot.disk_bytes().is_none();
     for (index, snapshot) in roots.snapshots.iter().enumerate() {
-        if roots.version >= 3 && incomplete(snapshot) {
+        if roots.version >= 3 && snapshot.is_incomplete() {
             corruption(format!("snapshot table entry {index} is incomplete"));
         }
     }
     corruptions
 }
 
-/// Checks the tables and refcounts, and makes the repairs that `repair` selects.
-fn check_tables(
+/// Checks the tables and refcounts, and makes the repairs that `repair` selects. After a repair the
+/// image is checked again, so the result holds the errors that remain.
+///
+/// # Errors
+///
+/// EUCLEAN for a corrupt header or snapshot table, EOPNOTSUPP for unknown features, EFBIG for more
+/// clusters than can be counted.
+pub(crate) fn check_tables(
     file: &dyn ImageFile,
     repair: Repair,
     report: &mut dyn FnMut(&Finding),
 ) -> Result<ImageCheck> {
     let roots = Roots::read(file)?;
     let mut findings = FindingSink::new(report);
-    let found = look(file, &roots, &mut findings)?;
-    let is_clean =
-        |report: &ImageCheck| report.leaks + report.corruptions + report.check_errors == 0;
+    // Which flags are wrong depends on the refcounts, which are repaired first.
+    let flags = match repair {
+        Repair::All => compare::Flags::Count,
+        Repair::Nothing | Repair::Leaks => compare::Flags::Report,
+    };
+    let (found, wrong_flags) = look(file, &roots, flags, &mut findings)?;
+    let all = found.leaks + found.corruptions + found.check_errors + wrong_flags;
     let is_marked = roots.incompatible & (DIRTY | CORRUPT) != 0;
-    if repair == Repair::Nothing || (is_clean(&found) && !(repair == Repair::All && is_marked)) {
-        return Ok(found);
+    if repair != Repair::Nothing {
+        repair::clear_unknown_autoclear(file, roots.autoclear)?;
     }
-    repair::repair(file, repair, &mut findings)?;
-    let mut left = look(
-        file,
-        &Roots::read(file)?,
-        &mut FindingSink::new(&mut |_| {}),
-    )?;
+    if repair == Repair::Nothing || (all == 0 && !(repair == Repair::All && is_marked)) {
+        return Ok(with_flags(found, wrong_flags));
+    }
+    let aligned = repair::repair(file, repair, &mut findings)?;
+    let roots = Roots::read(file)?;
+    let silent = &mut |_: &Finding| {};
+    let (mut left, wrong_left) = look(file, &roots, flags, &mut FindingSink::new(silent))?;
+    left.leaks_fixed = found.leaks.saturating_sub(left.leaks);
+    left.corruptions_fixed = found.corruptions.saturating_sub(left.corruptions) + aligned;
+    left = with_flags(left, wrong_left);
     if repair == Repair::All && left.corruptions + left.check_errors == 0 {
         repair::clear_marks(file)?;
     }
-    left.leaks_fixed = found.leaks.saturating_sub(left.leaks);
-    left.corruptions_fixed = found.corruptions.saturating_sub(left.corruptions);
     Ok(left)
 }
 
@@ -96,8 +88,22 @@ pub(crate) fn repair_stale_refcounts(file: &dyn ImageFile) -> Result<()> {
     }
 }
 
-/// Counts and compares, without repairs.
-fn look(file: &dyn ImageFile, roots: &Roots, findings: &mut FindingSink<'_>) -> Result<ImageCheck> {
+/// Adds the wrong COPIED flags to the corruptions.
+fn with_flags(report: ImageCheck, wrong_flags: u64) -> ImageCheck {
+    ImageCheck {
+        corruptions: report.corruptions + wrong_flags,
+        ..report
+    }
+}
+
+/// Counts and compares, without repairs. Returns the sums, and the number of wrong COPIED flags,
+/// which the sums do not contain.
+fn look(
+    file: &dyn ImageFile,
+    roots: &Roots,
+    flags: compare::Flags,
+    findings: &mut FindingSink<'_>,
+) -> Result<(ImageCheck, u64)> {
     let counted = count(file, roots, findings)?;
     let mut report = ImageCheck {
         total_clusters: roots.len_bytes.div_ceil(roots.cluster_bytes()),
@@ -108,6 +114,6 @@ fn look(file: &dyn ImageFile, roots: &Roots, findings: &mut FindingSink<'_>) -> 
         check_errors: counted.check_errors,
         ..ImageCheck::default()
     };
-    compare::compare(file, roots, &counted, &mut report, findings)?;
-    Ok(report)
+    let wrong = compare::compare(file, roots, &counted, flags, &mut report, findings)?;
+    Ok((report, wrong))
 }

@@ -54,7 +54,7 @@ pub(crate) fn set_refcount_order(file: &dyn ImageFile, roots: &Roots, order: u32
     let counted = count(file, &after, &mut FindingSink::new(&mut |_| {}))?;
     let mut refcounts = RefcountFile::read(file, &after)?;
     // Leaked clusters are free now.
-    align_copied_flags(file, &after, &counted, &mut refcounts, &mut |_| {})
+    align_copied_flags(file, &after, &counted, &mut refcounts, &mut |_| {}).map(drop)
 }
 
 /// Returns the first cluster behind all that have references or a refcount: the old tree is among

@@ -48,6 +48,10 @@ impl SpaceReserve {
         let start = self.end.load(Ordering::Relaxed);
         let step = (end / 4).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
         let new_end = end.saturating_add(step);
+        if !file.gains_from_reserve() {
+            self.disable();
+            return Ok(());
+        }
         match file.reserve(start, new_end.saturating_sub(start)) {
             Ok(true) => self.end.store(new_end, Ordering::Relaxed),
             // The host is full or cannot reserve: the write itself fails if there is no space for

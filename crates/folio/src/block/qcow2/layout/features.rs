@@ -24,6 +24,9 @@ pub(crate) const AUTOCLEAR_BITMAPS: u64 = 1 << 0;
 /// Autoclear feature: the external data file is the disk byte for byte.
 pub(crate) const AUTOCLEAR_RAW_DATA_FILE: u64 = 1 << 1;
 
+/// Autoclear features that stay true when the disk changes.
+pub(crate) const AUTOCLEAR_KEPT: u64 = AUTOCLEAR_BITMAPS | AUTOCLEAR_RAW_DATA_FILE;
+
 /// Kind of an incompatible feature in the feature name table.
 pub(crate) const KIND_INCOMPATIBLE: u8 = 0;
 /// Kind (incompatible, compatible, autoclear), bit and name of each known feature.

@@ -5,7 +5,7 @@
 use super::extensions::{self, Extension};
 use super::features::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, COMPRESSION_TYPE, CORRUPT, DATA_FILE, DIRTY,
-    EXTENDED_L2, FEATURE_NAME_BYTES, FEATURE_NAMES, KIND_INCOMPATIBLE, LAZY_REFCOUNTS, READABLE,
+    EXTENDED_L2, FEATURE_NAME_BYTES, KIND_INCOMPATIBLE, LAZY_REFCOUNTS, READABLE,
 };
 use super::raw_header::{
     BACKING_NAME_BYTES_MAX, CLUSTER_BITS, L1_BYTES_MAX, REFCOUNT_ORDER_MAX,
@@ -281,14 +281,11 @@ fn check_table(
 
 /// Rejects unknown incompatible features, by the names that Folio or the image has for them.
 fn check_features(incompatible: u64, extensions: &KnownExtensions) -> Result<()> {
-    let unknown: Vec<String> = (0..64)
-        .filter(|bit| incompatible & !READABLE & (1 << bit) != 0)
-        .map(|bit| extensions.feature_name(bit))
-        .collect();
-    if !unknown.is_empty() {
+    let unknown = incompatible & !READABLE;
+    if unknown != 0 {
         return Err(Error::unsupported(format!(
-            "incompatible features: {}",
-            unknown.join(", ")
+            "unsupported features: {}",
+            extensions.feature_names(unknown)
         )));
     }
     Ok(())
@@ -363,8 +360,10 @@ impl KnownExtensions {
             }
             extensions::DATA_FILE => self.data_file = Some(bytes),
             extensions::FEATURE_NAMES => {
-                let entries = bytes.chunks_exact(FEATURE_NAME_BYTES);
-                for entry in entries.filter(|entry| entry[0] == KIND_INCOMPATIBLE) {
+                // The last entry may be shorter.
+                let entries = bytes.chunks(FEATURE_NAME_BYTES);
+                let is_named = |entry: &&[u8]| entry.len() > 2 && entry[0] == KIND_INCOMPATIBLE;
+                for entry in entries.filter(is_named) {
                     let name = entry[2..].split(|&byte| byte == 0).next();
                     let name = String::from_utf8_lossy(name.unwrap_or_default()).into_owned();
                     self.incompatible_names.push((entry[1], name));
@@ -374,15 +373,19 @@ impl KnownExtensions {
         }
     }
 
-    /// Returns the name of an incompatible feature: Folio's, the image's, or its bit number.
-    fn feature_name(&self, bit: u8) -> String {
-        let known = FEATURE_NAMES
-            .iter()
-            .find(|(kind, of, _)| *kind == KIND_INCOMPATIBLE && *of == bit)
-            .map(|(_, _, name)| (*name).to_owned());
-        let named = self.incompatible_names.iter().find(|(of, _)| *of == bit);
-        known
-            .or_else(|| named.map(|(_, name)| name.clone()))
-            .unwrap_or_else(|| format!("bit {bit}"))
+    /// Names incompatible features as the image does; those without a name by their bits.
+    fn feature_names(&self, mut features: u64) -> String {
+        let mut names = Vec::new();
+        for (bit, name) in &self.incompatible_names {
+            let bit = 1u64.checked_shl((*bit).into()).unwrap_or(0);
+            if features & bit != 0 {
+                names.push(name.clone());
+                features &= !bit;
+            }
+        }
+        if features != 0 {
+            names.push(format!("unknown incompatible feature: {features:x}"));
+        }
+        names.join(", ")
     }
 }

@@ -10,6 +10,9 @@ use super::snapshot_table::{self, SnapshotEntry};
 use crate::base::{Error, Result};
 use crate::block::file::ImageFile;
 
+/// QEMU opens no image whose size needs more L1 entries.
+const L1_ENTRIES_MAX: u64 = i32::MAX as u64;
+
 /// A range of the file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Region {
@@ -123,6 +126,9 @@ impl Roots {
             bitmaps: None,
             crypto_header: None,
         };
+        if this.len_bytes / this.l2_covers_bytes() > L1_ENTRIES_MAX {
+            return bad("the image is too big".to_owned());
+        }
         this.take_extensions(&raw, extensions::read(file, &raw)?)?;
         Ok(this)
     }

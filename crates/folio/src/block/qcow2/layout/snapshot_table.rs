@@ -58,6 +58,22 @@ impl SnapshotEntry {
         extensions::number(&self.extra, 8)
     }
 
+    /// Whether the entry lacks fields that version 3 requires: the state's size in 64 bits and the
+    /// disk's size.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.disk_bytes().is_none()
+    }
+
+    /// Adds the fields that version 3 requires.
+    pub(crate) fn complete(&mut self, disk_bytes: u64) {
+        let fields = [self.vm_state_bytes(), disk_bytes, u64::MAX];
+        let missing = self.extra.len() / 8;
+        self.extra.truncate(missing * 8);
+        for number in fields.iter().skip(missing) {
+            self.extra.extend_from_slice(&number.to_be_bytes());
+        }
+    }
+
     /// Returns the number of instructions that the machine had executed, if counted.
     pub(crate) fn instructions(&self) -> Option<u64> {
         extensions::number(&self.extra, 16).filter(|count| *count != u64::MAX)
@@ -70,12 +86,77 @@ impl SnapshotEntry {
 ///
 /// EUCLEAN, with the entry, for a table beyond QEMU's limits or the end of the file.
 pub(crate) fn read(file: &dyn ImageFile, at: u64, count: u32) -> Result<(Vec<SnapshotEntry>, u64)> {
+    read_with(file, at, count, &mut |error, _| Err(error))
+}
+
+/// Reads the entries as [`read`] does, without the parts that exceed QEMU's limits; returns what it
+/// left out.
+///
+/// # Errors
+///
+/// EUCLEAN, with the entry, for a table beyond the end of the file.
+pub(crate) fn read_within_limits(
+    file: &dyn ImageFile,
+    at: u64,
+    count: u32,
+) -> Result<(Vec<SnapshotEntry>, Vec<String>)> {
+    let mut omitted = Vec::new();
+    let (entries, _) = read_with(file, at, count, &mut |_, what| {
+        omitted.push(what);
+        Ok(())
+    })?;
+    Ok((entries, omitted))
+}
+
+/// Decides about a part that exceeds a limit, from its error and its description.
+type OnExcess<'a> = &'a mut dyn FnMut(Error, String) -> Result<()>;
+
+fn read_with(
+    file: &dyn ImageFile,
+    at: u64,
+    mut count: u32,
+    on_excess: OnExcess<'_>,
+) -> Result<(Vec<SnapshotEntry>, u64)> {
     let in_table = |error: Error| error.at(format!("snapshot table at {at:#x}"));
     if count > SNAPSHOTS_MAX {
-        return Err(in_table(Error::corrupt(format!("{count} snapshots"))));
+        let error = in_table(Error::corrupt(format!("{count} snapshots")));
+        let more = count - SNAPSHOTS_MAX;
+        on_excess(
+            error,
+            format!("{more} overhanging snapshots (there are too many)"),
+        )?;
+        count = SNAPSHOTS_MAX;
     }
     let mut entries = Vec::new();
     let mut done = 0u64;
+    for index in 0..count {
+        let in_entry = |error: Error| in_table(error.at(format!("entry {index}")));
+        let (entry, extra_len, end) = read_entry(file, at, done).map_err(in_entry)?;
+        if extra_len > EXTRA_BYTES_MAX {
+            let error = in_entry(Error::corrupt(format!("{extra_len} bytes of extra data")));
+            let what = format!(
+                "too much extra metadata in snapshot table entry {index} \
+                 ({extra_len} > {EXTRA_BYTES_MAX})"
+            );
+            on_excess(error, what)?;
+        }
+        if end > TABLE_BYTES_MAX {
+            let what = format!(
+                "{} overhanging snapshots (snapshot table is too big)",
+                count - index
+            );
+            on_excess(in_table(Error::corrupt("more than 64 MiB")), what)?;
+            break;
+        }
+        done = end;
+        entries.push(entry);
+    }
+    Ok((entries, done))
+}
+
+/// Reads the entry at `done` in the table at `at`, with extra data up to the limit. Returns it, the
+/// size of its extra data, and the place of the next entry.
+fn read_entry(file: &dyn ImageFile, at: u64, done: u64) -> Result<(SnapshotEntry, u32, u64)> {
     let read = |bytes: &mut [u8], done: u64| {
         let want = bytes.len() as u64;
         let read_at = at
@@ -86,42 +167,32 @@ pub(crate) fn read(file: &dyn ImageFile, at: u64, count: u32) -> Result<(Vec<Sna
             _ => Err(Error::corrupt("reaches beyond the end of the file")),
         }
     };
-    for index in 0..count {
-        let in_entry = |error: Error| in_table(error.at(format!("entry {index}")));
-        let mut raw = RawEntry::new_zeroed();
-        read(raw.as_mut_bytes(), done).map_err(in_entry)?;
-        if raw.extra_len.get() > EXTRA_BYTES_MAX {
-            return Err(in_entry(Error::corrupt(format!(
-                "{} bytes of extra data",
-                raw.extra_len
-            ))));
-        }
-        let field = |len: u32| vec![0; len as usize];
-        let mut extra = field(raw.extra_len.get());
-        let mut id = field(raw.id_len.get().into());
-        let mut name = field(raw.name_len.get().into());
-        let mut field_at = done + size_of::<RawEntry>() as u64;
-        for bytes in [&mut extra, &mut id, &mut name] {
-            read(bytes, field_at).map_err(in_entry)?;
-            field_at += bytes.len() as u64;
-        }
-        done = field_at.next_multiple_of(8);
-        if done > TABLE_BYTES_MAX {
-            return Err(in_table(Error::corrupt("more than 64 MiB")));
-        }
-        entries.push(SnapshotEntry {
-            l1_offset: raw.l1_offset.get(),
-            l1_entries: raw.l1_entries.get(),
-            id,
-            name,
-            date_secs: raw.date_secs.get(),
-            date_nanos: raw.date_nanos.get(),
-            vm_clock_nanos: raw.vm_clock_nanos.get(),
-            vm_state_bytes_low: raw.vm_state_bytes.get(),
-            extra,
-        });
-    }
-    Ok((entries, done))
+    let mut raw = RawEntry::new_zeroed();
+    read(raw.as_mut_bytes(), done)?;
+    let extra_len = raw.extra_len.get();
+    let field = |len: u32| vec![0; len as usize];
+    let mut extra = field(extra_len.min(EXTRA_BYTES_MAX));
+    let mut id = field(raw.id_len.get().into());
+    let mut name = field(raw.name_len.get().into());
+    let extra_at = done + size_of::<RawEntry>() as u64;
+    let id_at = extra_at + u64::from(extra_len);
+    let name_at = id_at + id.len() as u64;
+    read(&mut extra, extra_at)?;
+    read(&mut id, id_at)?;
+    read(&mut name, name_at)?;
+    let end = (name_at + name.len() as u64).next_multiple_of(8);
+    let entry = SnapshotEntry {
+        l1_offset: raw.l1_offset.get(),
+        l1_entries: raw.l1_entries.get(),
+        id,
+        name,
+        date_secs: raw.date_secs.get(),
+        date_nanos: raw.date_nanos.get(),
+        vm_clock_nanos: raw.vm_clock_nanos.get(),
+        vm_state_bytes_low: raw.vm_state_bytes.get(),
+        extra,
+    };
+    Ok((entry, extra_len, end))
 }
 
 /// Encodes the table.

@@ -21,19 +21,12 @@ use crate::block::file::ImageFile;
 use crate::block::qcow2::check::{
     self, CountedReferences, FindingSink, RefcountFile, align_copied_flags, count,
 };
-use crate::block::qcow2::layout::features::{
-    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, CORRUPT, DIRTY,
-};
-use crate::block::qcow2::layout::raw_header::{
-    AUTOCLEAR_FIELD, INCOMPATIBLE_FIELD, SIZE_FIELD, read_raw,
-};
+use crate::block::qcow2::layout::features::{AUTOCLEAR_KEPT, CORRUPT, DIRTY};
+use crate::block::qcow2::layout::raw_header::{INCOMPATIBLE_FIELD, SIZE_FIELD, read_raw};
 use crate::block::qcow2::layout::roots::{Region, Roots};
 use crate::block::qcow2::layout::table::numbers;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
-
-/// Autoclear features that stay true: bitmaps consistent with the disk, a raw data file.
-const AUTOCLEAR_KEPT: u64 = AUTOCLEAR_BITMAPS | AUTOCLEAR_RAW_DATA_FILE;
 
 /// A change in preparation.
 pub(crate) struct TableChange<'a> {
@@ -61,15 +54,8 @@ impl<'a> TableChange<'a> {
             check::repair_stale_refcounts(file)?;
             roots = Roots::read(file)?;
         }
-        let unknown = roots.autoclear & !AUTOCLEAR_KEPT;
-        if unknown != 0 {
-            roots.autoclear &= AUTOCLEAR_KEPT;
-            file.write(
-                &[IoSlice::new(&roots.autoclear.to_be_bytes())],
-                AUTOCLEAR_FIELD,
-            )?;
-            file.sync_data()?;
-        }
+        check::clear_unknown_autoclear(file, roots.autoclear)?;
+        roots.autoclear &= AUTOCLEAR_KEPT;
         let mut first = None;
         let before = count(
             file,
@@ -224,7 +210,7 @@ impl<'a> TableChange<'a> {
             }
         }
         refcounts.sync()?;
-        align_copied_flags(file, after, &counted, &mut refcounts, &mut |_| {})
+        align_copied_flags(file, after, &counted, &mut refcounts, &mut |_| {}).map(drop)
     }
 
     /// Sets or clears the dirty bit, durably.

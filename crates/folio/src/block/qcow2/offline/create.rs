@@ -238,9 +238,11 @@ fn empty(file: &HostFile, len_bytes: u64) -> Result<()> {
 fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Result<()> {
     options.check()?;
     let layout = Layout::new(len_bytes, options)?;
-    let head = header_cluster(&layout, len_bytes, options)?;
+    let mut head = header_cluster(&layout, len_bytes, options)?;
+    // Without holes: QEMU takes an image whose clusters are holes for a preallocated one.
+    head.resize(1 << layout.bits, 0);
     let (table, counts) = layout.refcounts();
-    let l1_bytes = layout.l1_clusters << layout.bits;
+    let l1_bytes = layout.l1_entries * 8;
     let end = layout.l1_offset() + l1_bytes;
     file.set_len(0)?;
     file.set_len(end)?;
@@ -248,10 +250,7 @@ fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Resul
         &[IoSlice::new(&table), IoSlice::new(&counts)],
         1 << layout.bits,
     )?;
-    if file.len_bytes()? > end {
-        // A device keeps its length and its content.
-        file.write_zeroes(layout.l1_offset(), l1_bytes)?;
-    }
+    file.fill_with_zeros(layout.l1_offset(), l1_bytes)?;
     file.write(&[IoSlice::new(&head)], 0)
 }
 

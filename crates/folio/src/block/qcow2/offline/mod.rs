@@ -6,7 +6,7 @@
 //!                 change.rs            new tables beside the old ones, then one switch in the
 //!                                      header: an order of writes that survives a power cut
 //!
-//!   create.rs   inspect.rs   backing.rs   measure.rs   amend.rs
+//!   create.rs   inspect.rs   backing.rs   measure.rs   amend.rs   check_image.rs
 //! ```
 //!
 //! Neighbours: above, `tools/`; below, `disk/` (growing and preallocating), `check/`, `layout/`.
@@ -16,6 +16,7 @@ mod backing;
 mod bitmap_bits;
 mod bitmaps;
 mod change;
+mod check_image;
 mod create;
 mod inspect;
 mod measure;
@@ -28,6 +29,7 @@ pub(crate) use backing::{backing_of, backing_path, open_backing, rename_backing}
 pub use bitmap_bits::BitmapBits;
 pub use bitmaps::BitmapChange;
 pub(crate) use bitmaps::{change as change_bitmap, read_bits as read_bitmap};
+pub(crate) use check_image::check_image;
 pub(crate) use create::{OldDataFile, create, create_in};
 pub(crate) use inspect::{disk_bytes, inspect};
 pub(crate) use measure::{bitmaps_bytes, full_file_bytes};

@@ -6,6 +6,7 @@
 use super::change::{TableChange, entry_bytes, read_entries, write_disk};
 use crate::base::{Errno, Error, Result, Timespec};
 use crate::block::file::ImageFile;
+use crate::block::qcow2::check::Finding;
 use crate::block::qcow2::layout::bitmaps;
 use crate::block::qcow2::layout::raw_header::{L1_BYTES_MAX, SNAPSHOTS_FIELD};
 use crate::block::qcow2::layout::roots::{L1, Region, Roots};
@@ -37,9 +38,12 @@ pub struct Snapshot {
     pub instructions: Option<u64>,
 }
 
-impl From<&SnapshotEntry> for Snapshot {
-    fn from(entry: &SnapshotEntry) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+impl<'a> From<&'a SnapshotEntry> for Snapshot {
+    fn from(entry: &'a SnapshotEntry) -> Self {
+        // QEMU stores no terminator, but ends a name at one.
+        let end = |bytes: &[u8]| bytes.iter().position(|byte| *byte == 0);
+        let name = |bytes: &'a [u8]| &bytes[..end(bytes).unwrap_or(bytes.len())];
+        let text = |bytes| String::from_utf8_lossy(name(bytes)).into_owned();
         Self {
             id: text(&entry.id),
             name: text(&entry.name),
@@ -90,8 +94,8 @@ pub(crate) fn create(file: &dyn ImageFile, name: &str, date: Timespec) -> Result
         .collect();
     let l1_offset = change.put_table(&entry_bytes(&l1))?;
     let mut extra = Vec::new();
-    // No virtual machine state, the disk's size, no instruction count.
-    for number in [0, after.len_bytes, u64::MAX] {
+    // No virtual machine state, the disk's size, no instructions, as qemu-img writes them.
+    for number in [0, after.len_bytes, 0] {
         extra.extend_from_slice(&number.to_be_bytes());
     }
     after.snapshots.push(SnapshotEntry {
@@ -180,6 +184,41 @@ pub(crate) fn delete(file: &dyn ImageFile, which: &str) -> Result<()> {
     let index = by_name.or_else(by_id).ok_or_else(|| missing(which))?;
     after.snapshots.remove(index);
     commit_table(change, after)
+}
+
+/// Completes entries without the disk's size, which version 3 requires: the disk's present size is
+/// taken. Returns the number of completed entries.
+///
+/// # Errors
+///
+/// EUCLEAN for an image with other errors.
+pub(crate) fn complete_entries(
+    file: &dyn ImageFile,
+    report: &mut dyn FnMut(&Finding),
+) -> Result<u64> {
+    let is_due = |roots: &Roots| {
+        let mut entries = roots.snapshots.iter();
+        roots.version >= 3 && entries.any(SnapshotEntry::is_incomplete)
+    };
+    if !is_due(&Roots::read(file)?) {
+        return Ok(0);
+    }
+    let change = TableChange::begin(file)?;
+    let mut after = change.roots().clone();
+    let disk_bytes = after.len_bytes;
+    let mut completed = Vec::new();
+    for (index, entry) in after.snapshots.iter_mut().enumerate() {
+        if entry.is_incomplete() {
+            entry.complete(disk_bytes);
+            completed.push(index);
+        }
+    }
+    commit_table(change, after)?;
+    for index in &completed {
+        let what = format!("snapshot table entry {index} is incomplete");
+        report(&Finding::Repaired(what));
+    }
+    Ok(completed.len() as u64)
 }
 
 /// Writes the new snapshot table, and the header that points to it.
