@@ -176,7 +176,7 @@ fn errors_have_exit_code_one_and_its_name() {
         "convert none x",
         "convert -O qcow2 -c none x",
         "map none",
-        "resize raw 512",
+        "resize -f raw raw 512",
         "rebase -b x raw",
         "commit raw",
         "snapshot -c x raw",
@@ -351,4 +351,101 @@ fn version_is_that_of_qemu_img() {
             .stderr
             .starts_with(b"qemu-img: Command not found: bogus\n")
     );
+}
+
+#[test]
+fn messages_have_the_words_of_qemu_img() {
+    requires!(tool("qemu-img"));
+    let pair = Pair::new();
+    pair.both("qemu-img", &["create", "-q", "-f", "qcow2", "a", "1M"]);
+    pair.both("qemu-img", &["create", "-q", "-f", "qcow2", "b", "1M"]);
+    pair.both("qemu-img", &["rebase", "-u", "-b", "b", "-F", "qcow2", "b"]);
+    pair.file("raw", &[7; 1024]);
+    for line in [
+        "info none",
+        "map none",
+        "check none",
+        "snapshot -l none",
+        "convert none x",
+        "compare none a",
+        "commit none",
+        "resize none 1M",
+        "check raw",
+        "create -f qcow2 -b a c",
+        "create -f qcow2 -b none c",
+        "create -f qcow2 -b none -F raw c",
+        "create -f qcow2 c 1kilobyte",
+        "create -f qcow2 -o cluster_size=1234 c 1M",
+        "create -f qcow2 -o refcount_bits=128 c 1M",
+        "create -f qcow2 -o refcount_bits=8,compat=v2 c 1M",
+        "create -f qcow2 -o lazy_refcounts=on,compat=v2 c 1M",
+        "create -f qcow2 c 1048576T",
+        "convert -O qcow2 -B a a c",
+        "rebase -u -b a b",
+        "resize a 512K",
+        "resize raw 512",
+        "resize -f raw --shrink --preallocation=full raw 512",
+        "info --backing-chain b",
+    ] {
+        let arguments = words(line);
+        pair.same(&arguments);
+        let [own, real] = ["own", "real"].map(|side| pair.run(side, &arguments).stderr);
+        let [own, real] = [own, real].map(|text| String::from_utf8(text).unwrap());
+        assert_eq!(own.trim_end(), real.trim_end(), "{line}");
+    }
+}
+
+#[test]
+fn json_is_the_same_text() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let pair = Pair::new();
+    pair.file("base", &[7; 300_032]);
+    pair.both(
+        "qemu-img",
+        &[
+            "create", "-q", "-f", "qcow2", "-b", "base", "-F", "raw", "a",
+        ],
+    );
+    pair.both("qemu-io", &["-c", "write -P 3 64k 100k", "a"]);
+    pair.both("qemu-img", &["bitmap", "--add", "a", "b\u{e4}"]);
+    let chain = r"json:{'driver':'qcow2','file':{'driver':'file','filename':'a'}}";
+    for arguments in [
+        &["info", "--output=json", "a"][..],
+        &["info", "--output=json", "--backing-chain", "a"],
+        &["check", "--output=json", "a"],
+        &["map", "--output=json", "a"],
+        &["map", "--output=json", chain],
+        &["map", "--output=json", "-f", "raw", "base"],
+    ] {
+        pair.same(arguments);
+    }
+}
+
+#[test]
+fn file_name_with_colon_starts_at_the_folder() {
+    requires!(tool("qemu-img"));
+    let pair = Pair::new();
+    pair.both("qemu-img", &["create", "-q", "-f", "qcow2", "base", "1M"]);
+    pair.same(&words("create -f qcow2 -F qcow2 -b base file:image:top"));
+    pair.same(&words("info file:image:top"));
+    pair.same_image("image:top");
+}
+
+#[test]
+fn new_image_has_the_size_of_a_qemu_image() {
+    requires!(tool("qemu-img"));
+    let pair = Pair::new();
+    for options in [
+        "compat=v3",
+        "cluster_size=2M",
+        "cluster_size=512,refcount_bits=64",
+    ] {
+        pair.same(&["create", "-f", "qcow2", "-o", options, "a", "1G"]);
+        let [own, real] = ["own", "real"].map(|side| {
+            let path = pair.path(side, "a");
+            let len = std::fs::metadata(&path).unwrap().len();
+            (len, info(&path)["actual-size"].clone())
+        });
+        assert_eq!(own, real, "{options}");
+    }
 }

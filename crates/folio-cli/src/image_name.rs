@@ -91,7 +91,13 @@ pub(crate) fn local(name: &Path) -> Result<PathBuf, String> {
     if let Some(path) = text.strip_prefix("file:")
         && !path.starts_with("//")
     {
-        return Ok(path.into());
+        // As in qemu-img, the name remains one of a file.
+        let has_colon = path
+            .split('/')
+            .next()
+            .is_some_and(|name| name.contains(':'));
+        let lead = if has_colon { "./" } else { "" };
+        return Ok(format!("{lead}{path}").into());
     }
     if !text.starts_with("json:") {
         refuse_protocol(name)?;
@@ -125,11 +131,38 @@ fn list_options(text: &str) -> Result<Options, String> {
 }
 
 fn json_options(text: &str) -> Result<Options, String> {
-    let value: Value =
-        serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
+    let value: Value = serde_json::from_str(&double_quoted(text))
+        .map_err(|error| format!("invalid JSON: {error}"))?;
     let mut options = Options::new();
     flatten("", &value, &mut options)?;
     Ok(options)
+}
+
+/// Returns JSON whose strings have double quotes; QEMU accepts single quotes too.
+fn double_quoted(text: &str) -> String {
+    let mut json = String::new();
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(_), '\\') => match letters.next() {
+                Some('\'') => json.push('\''),
+                Some(escaped) => json.extend(['\\', escaped]),
+                None => json.push('\\'),
+            },
+            (Some('\''), '"') => json.push_str("\\\""),
+            (Some(open), _) if open == letter => {
+                quote = None;
+                json.push('"');
+            }
+            (None, '"' | '\'') => {
+                quote = Some(letter);
+                json.push('"');
+            }
+            _ => json.push(letter),
+        }
+    }
+    json
 }
 
 /// Adds the members of an object with dotted keys. serde_json limits the depth.
@@ -222,11 +255,22 @@ mod tests {
                 r#"json:{"driver":"qcow2","file.filename":"a,b","file.locking":"off"}"#,
                 true,
             ),
+            ("json:{'driver':'qcow2','file':{'filename':'a,b'}}", false),
         ] {
             assert_eq!(resolve(name, image_opts).unwrap(), want, "{name}");
         }
         let raw = resolve(r#"json:{"driver":"file","filename":"x"}"#, false).unwrap();
         assert_eq!(raw.format, Some(ImageFormat::Raw));
+    }
+
+    #[test]
+    fn single_quotes_become_double_quotes() {
+        for (text, want) in [
+            (r#"{'a':"it's"}"#, r#"{"a":"it's"}"#),
+            (r#"{'a':'"\'\n'}"#, r#"{"a":"\"'\n"}"#),
+        ] {
+            assert_eq!(double_quoted(text), want);
+        }
     }
 
     #[test]
@@ -258,7 +302,8 @@ mod tests {
 
     #[test]
     fn file_protocol_is_omitted() {
-        assert_eq!(local(Path::new("file:a:b")), Ok("a:b".into()));
+        assert_eq!(local(Path::new("file:a:b")), Ok("./a:b".into()));
+        assert_eq!(local(Path::new("file:/a:b")), Ok("/a:b".into()));
         assert_eq!(local(Path::new("json:{}")), Ok("json:{}".into()));
         assert!(local(Path::new("nbd:localhost:1")).is_err());
         assert!(local(Path::new("file://host/x")).is_err());

@@ -17,7 +17,7 @@
 //!   image_path     IMAGE:/path              exit             exit codes
 //!   image_name     file:, json:, --image-opts
 //!   output/        tables, JSON, names      manual/          help texts and manual pages
-//!   hints, nearest suggestions for unknown words     qemu_img   the manners of qemu-img
+//!   hints, nearest suggestions for unknown words     qemu_img, qemu_words   manners of qemu-img
 //! ```
 
 mod cli;
@@ -35,6 +35,7 @@ mod output;
 mod percent;
 mod progress;
 mod qemu_img;
+mod qemu_words;
 mod ready;
 mod serving;
 mod session;

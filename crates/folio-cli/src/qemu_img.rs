@@ -100,6 +100,13 @@ pub(crate) fn usage_error(error: &clap::Error) -> Exit {
             text[..end].trim_end().to_owned()
         }
     };
+    if message.contains("invalid size") {
+        eprintln!(
+            "{NAME}: Invalid image size specified. You may use k, M, G, T, P or E suffixes for\n\
+             {NAME}: kilobytes, megabytes, gigabytes, terabytes, petabytes and exabytes."
+        );
+        return Exit::Failed;
+    }
     eprintln!("{NAME}: {message}\nTry '{NAME} --help' for more information");
     Exit::Failed
 }

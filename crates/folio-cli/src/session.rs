@@ -4,8 +4,9 @@ use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::global_options::GlobalOptions;
 use crate::nearest::nearest;
 use crate::output::color::{self, FAILURE, paint};
-use crate::output::{counters_json, print_json, printable};
+use crate::output::{counters_json, print_json, printable, qemu_json};
 use crate::qemu_img::Manners;
+use crate::qemu_words::reword;
 use crate::trace;
 use anstyle::Style;
 use folio::base::Clock;
@@ -155,8 +156,11 @@ impl Session {
     /// Prints a message. Names may come from an image, so terminal control characters are escaped.
     fn print_message(&self, style: Style, message: &str) {
         let lead = self.message_lead(style);
-        self.screen
-            .suspend(|| eprintln!("{lead} {}", printable(message)));
+        let message = match self.manners {
+            Manners::Folio => printable(message),
+            Manners::QemuImg => reword(&printable(message)),
+        };
+        self.screen.suspend(|| eprintln!("{lead} {message}"));
     }
 
     /// Returns the start of each message: the program and its command.
@@ -244,6 +248,10 @@ impl Session {
 
     /// Prints JSON; with `--stats` at the end, together with the counters.
     pub(crate) fn print_json(&self, list: &impl Serialize) -> Outcome {
+        if self.is_qemu_img() {
+            let value = serde_json::to_value(list).map_err(std::io::Error::from)?;
+            return Ok(std::io::stdout().write_all(qemu_json(&value).as_bytes())?);
+        }
         if !self.stats {
             return Ok(print_json(list)?);
         }

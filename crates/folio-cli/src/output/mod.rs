@@ -5,6 +5,7 @@
 //!   color.rs          whether colors are shown, and the styles
 //!   name_printer.rs   names, safe for a terminal
 //!   owners.rs         names of users and groups in an image
+//!   qemu_json.rs      JSON as qemu-img prints it
 //! ```
 //!
 //! Above: `session` and all commands. Below: only the library.
@@ -12,9 +13,11 @@
 pub(crate) mod color;
 mod name_printer;
 mod owners;
+mod qemu_json;
 
 pub(crate) use name_printer::NamePrinter;
 pub(crate) use owners::Owners;
+pub(crate) use qemu_json::qemu_json;
 
 use folio::Timespec;
 use folio::cache::Counters;

@@ -3,6 +3,7 @@
 use super::shared_options::{OutputOptions, SourceCacheOptions, image_failure};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image_name::NameOptions;
+use crate::qemu_words::reword_finding;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
 use folio::base::ErrorKind;
@@ -71,7 +72,12 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     };
     let mut print_finding = |finding: &Finding| {
         if !session.quiet {
-            session.screen.suspend(|| eprintln!("{finding}"));
+            let text = if session.is_qemu_img() {
+                reword_finding(&finding.to_string())
+            } else {
+                finding.to_string()
+            };
+            session.screen.suspend(|| eprintln!("{text}"));
         }
     };
     let named = check.name.resolve(&check.file, check.format)?;

@@ -136,6 +136,9 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
             "-c: compression requires a qcow2 target; add -O qcow2",
         ));
     }
+    if session.is_qemu_img() {
+        convert.new_image.require_backing_format()?;
+    }
     let options = new_image_options(convert, output_format)?;
     let bitmaps = convert.bitmaps.find(
         &from,

@@ -9,6 +9,7 @@ use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::image_name::NameOptions;
 use crate::image_path::{refuse_partition, refuse_protocol};
+use crate::qemu_words::BACKING_IMAGE;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
@@ -72,8 +73,12 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         refuse_protocol(Path::new(&backing.name)).map_err(Failure::usage)?;
         // Shared, as qemu-img does: a virtual machine may write the file until it moves on to the
         // new image.
-        let device = create.backing.open(&path, backing.format, true)?;
+        let device = create.backing.open(&path, backing.format, true);
+        let device = device.map_err(|failure| at_new_image(failure, session, file))?;
         size.get_or_insert(device.len_bytes());
+        if session.is_qemu_img() && backing.format.is_none() {
+            return Err(without_format(file, &path));
+        }
         if backing.format.is_none() {
             // The format is stored, so that later opens need not trust the file's first bytes.
             backing.format =
@@ -107,4 +112,24 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
     // Preallocation takes long. The file is new and incomplete, so its removal loses nothing.
     let clean = || drop(std::fs::remove_file(file));
     session.until_interrupt(clean, create_file)
+}
+
+/// Returns the failure of qemu-img for a backing file without a format.
+fn without_format(file: &Path, backing: &Path) -> Failure {
+    let file = file.display();
+    let found = block::format_of(backing).map_or("unknown".to_owned(), |format| format.to_string());
+    Failure::usage(format!(
+        "{file}: Backing file specified without backing format\nDetected format of {found}."
+    ))
+}
+
+/// Names the new image in a failure to open its backing file, as qemu-img does.
+fn at_new_image(failure: Failure, session: &Session, file: &Path) -> Failure {
+    if !session.is_qemu_img() {
+        return failure;
+    }
+    Failure {
+        message: format!("{}{BACKING_IMAGE}{}", file.display(), failure.message),
+        ..failure
+    }
 }

@@ -2,11 +2,11 @@
 
 use super::info_foreign::{self, InfoFormat};
 use super::qemu_size::human;
-use super::shared_options::{BackingOptions, OutputOptions, image_failure};
+use super::shared_options::{BackingOptions, OutputOptions, image_failure, whole_sectors};
 use super::snapshot_table::{heading_row, row};
 use crate::exit::Outcome;
 use crate::image_name::{NameOptions, NamedImage};
-use crate::output::{print_json, printable};
+use crate::output::printable;
 use crate::session::Session;
 use clap::Args;
 use folio::Errno;
@@ -81,15 +81,20 @@ impl ChainImage {
 }
 
 /// Runs the command.
-pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
-    let chain = chain(info)?;
+pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
+    let mut chain = chain(info)?;
+    if session.is_qemu_img() {
+        for image in &mut chain {
+            image.info.len_bytes = whole_sectors(image.info.len_bytes)?;
+        }
+    }
     if info.output.is_json() {
         let mut values: Vec<Value> = chain.iter().map(ChainImage::to_json).collect();
         return match (info.backing_chain, values.pop()) {
-            (false, Some(value)) => Ok(print_json(&value)?),
+            (false, Some(value)) => session.print_json(&value),
             (_, last) => {
                 values.extend(last);
-                Ok(print_json(&values)?)
+                session.print_json(&values)
             }
         };
     }

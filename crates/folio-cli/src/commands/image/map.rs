@@ -1,13 +1,12 @@
 //! `folio image map`: shows where the data of a disk is stored, through the chain of backing files.
 
-use super::shared_options::{BackingOptions, OutputOptions, image_failure};
+use super::shared_options::{BackingOptions, OutputOptions, image_failure, whole_sectors};
 use crate::exit::{Failure, Outcome};
 use crate::image_name::{NameOptions, NamedImage};
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
 use folio::block::{self, Allocation, Device, ImageFormat, MapEntry, OpenOptions};
-use serde::Serialize;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -43,8 +42,8 @@ pub(crate) struct Map {
     name: NameOptions,
 }
 
-/// A range of the disk; the keys are qemu-img's.
-#[derive(Debug, Serialize)]
+/// A range of the disk.
+#[derive(Debug)]
 struct MapRange {
     start: u64,
     length: u64,
@@ -52,7 +51,6 @@ struct MapRange {
     present: bool,
     zero: bool,
     data: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<u64>,
 }
 
@@ -68,6 +66,37 @@ impl MapRange {
             data: is_data,
             offset: extent.host_offset,
         }
+    }
+
+    /// Returns the range beyond the end of a raw image, up to a whole sector, as a hole.
+    fn beyond_end(start: u64, length: u64) -> Self {
+        Self {
+            start,
+            length,
+            depth: 0,
+            present: true,
+            zero: true,
+            data: false,
+            offset: Some(start),
+        }
+    }
+
+    /// Converts to JSON with the keys and the layout of qemu-img.
+    fn to_json(&self) -> String {
+        let Self {
+            start,
+            length,
+            depth,
+            present,
+            zero,
+            data,
+            offset,
+        } = self;
+        let offset = offset.map_or(String::new(), |offset| format!(", \"offset\": {offset}"));
+        format!(
+            "{{ \"start\": {start}, \"length\": {length}, \"depth\": {depth}, \
+             \"present\": {present}, \"zero\": {zero}, \"data\": {data}{offset}}}"
+        )
     }
 
     /// Extends this range by `next` if that continues it; returns whether it did.
@@ -87,7 +116,12 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
     let NamedImage { path: file, format } = map.name.resolve(&map.file, map.format)?;
     let device = map.backing.open(&file, format, map.force_share)?;
     let mut printer = Printer::new(map, &file)?;
-    let len_bytes = device.len_bytes();
+    let stored_bytes = device.len_bytes();
+    let len_bytes = if session.is_qemu_img() {
+        whole_sectors(stored_bytes)?
+    } else {
+        stored_bytes
+    };
     let end = map
         .max_length
         .map_or(len_bytes, |length| map.start_offset.saturating_add(length))
@@ -96,7 +130,12 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
     let mut line: Option<MapRange> = None;
     while at < end {
         session.check_interrupt()?;
-        let next = look(&*device, at, end).map_err(|error| image_failure(error, &file))?;
+        let next = if at < stored_bytes {
+            look(&*device, at, end.min(stored_bytes))
+                .map_err(|error| image_failure(error, &file))?
+        } else {
+            MapRange::beyond_end(at, end - at)
+        };
         at += next.length;
         if line.as_mut().is_some_and(|line| line.takes(&next)) {
             continue;
@@ -139,7 +178,7 @@ impl Printer {
 
     fn print(&mut self, line: &MapRange) -> Outcome {
         if self.is_json {
-            let text = serde_json::to_string(line).map_err(std::io::Error::from)?;
+            let text = line.to_json();
             write!(
                 self.out,
                 "{}{text}",

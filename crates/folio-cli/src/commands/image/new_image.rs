@@ -128,6 +128,17 @@ impl NewImageOptions {
         GivenOptions(given)
     }
 
+    /// Fails if a backing file is given without its format, which qemu-img requires.
+    pub(super) fn require_backing_format(&self) -> Outcome {
+        let given = self.given();
+        if given.get("backing_file").is_some() && given.get("backing_fmt").is_none() {
+            return Err(Failure::usage(
+                "Use of backing file requires explicit backing format",
+            ));
+        }
+        Ok(())
+    }
+
     /// Returns the options for the library, and the size if `-o` has one.
     pub(crate) fn create_options(
         &self,

@@ -2,7 +2,7 @@
 
 use super::overlay::OverlayArgs;
 use super::shared_options::SourceCacheOptions;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::value_parsers::image_format;
 use clap::Args;
@@ -46,6 +46,12 @@ pub(crate) fn run(rebase: &Rebase, session: &Session) -> Outcome {
         name: rebase.name.clone(),
         format: rebase.backing_format,
     });
+    if session.is_qemu_img() && name.as_ref().is_some_and(|name| name.format.is_none()) {
+        return Err(Failure::usage(format!(
+            "Could not change the backing file to '{}': backing format must be specified",
+            rebase.name
+        )));
+    }
     rebase.overlay.run(session, &|path, options| {
         if rebase.rename_only {
             block::rename_backing(path, name.as_ref(), options)
