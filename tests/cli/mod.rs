@@ -8,6 +8,7 @@ mod image_as_qemu;
 mod image_changes;
 mod image_targets;
 mod info;
+mod iotests;
 mod messages;
 mod qemu_img;
 mod qemu_img_amend;
