@@ -85,7 +85,9 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
     let mut chain = chain(info)?;
     if session.is_qemu_img() {
         for image in &mut chain {
-            image.info.len_bytes = whole_sectors(image.info.len_bytes)?;
+            if let ImageFacts::Own(info) = &mut image.facts {
+                info.len_bytes = whole_sectors(info.len_bytes)?;
+            }
         }
     }
     if info.output.is_json() {
