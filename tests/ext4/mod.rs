@@ -5,6 +5,7 @@ mod bigalloc;
 mod block_maps;
 mod casefold;
 mod ea_inode;
+mod large_blocks;
 mod mmp;
 mod quota;
 
@@ -111,6 +112,36 @@ fn journal_without_needs_recovery_is_emptied() {
     assert_eq!(fs::read(mounted.path().join("new")).unwrap(), [7; 5000]);
     mounted.unmount();
     fsck(&copy);
+}
+
+#[test]
+fn journal_on_another_device_is_named() {
+    requires!(tool("mke2fs"), tool("debugfs"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "16M", &["-O", "^has_journal"]);
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    for request in ["feature has_journal", &format!("ssv journal_uuid {uuid}")] {
+        debugfs(&image, request);
+    }
+    let mount = |options: &str| {
+        let kernel = Kernel::new(KernelOptions::default());
+        kernel
+            .process(Credentials::root())
+            .mkdir("/i", 0o755)
+            .unwrap();
+        let options = MountOptions::parse(options).unwrap();
+        let device = Arc::new(RawDevice::open(&image, options.read_only).unwrap());
+        kernel.mount_ext4(device, "/i", &options)
+    };
+    let error = mount("rw").unwrap_err().to_string();
+    assert!(error.contains(uuid) && error.contains("noload"), "{error}");
+    mount("ro").unwrap();
+    // Without its journal, what it holds is missing.
+    debugfs(&image, "feature needs_recovery");
+    let error = mount("ro").unwrap_err().to_string();
+    assert!(error.contains(uuid), "{error}");
+    mount("ro,noload").unwrap();
 }
 
 #[test]

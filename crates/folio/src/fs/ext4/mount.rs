@@ -138,9 +138,7 @@ impl Ext4 {
         cache: &Arc<PageCache>,
         options: &MountOptions,
     ) -> Result<(Arc<dyn Device>, Superblock)> {
-        if superblock.raw.journal_inum.get() == 0 {
-            return Err(Error::unsupported("a journal on another device"));
-        }
+        superblock.check_own_journal()?;
         let blocks = {
             // The state before recovery, only to find the journal; dropped afterwards.
             let before = Self::attach(
@@ -202,9 +200,7 @@ impl Ext4 {
         if !features.compat.contains(Compat::HAS_JOURNAL) || !volume.options.load_journal {
             return Ok(());
         }
-        if volume.geometry.raw.journal_inum.get() == 0 {
-            return Err(Error::unsupported("a journal on another device"));
-        }
+        volume.geometry.check_own_journal()?;
         let blocks = self.journal_blocks()?;
         // `recover` did not replay them, because the superblock did not ask for it. As in Linux.
         if journal::wipe(blocks.clone(), volume.device.clone())? {

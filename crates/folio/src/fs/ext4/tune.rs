@@ -67,6 +67,7 @@ fn tune_device(device: &dyn Device, options: &TuneOptions) -> Result<()> {
     }
     let mut superblock = Superblock::load(device)?;
     superblock.features.check_writable_offline()?;
+    superblock.check_writable_values()?;
     if superblock
         .features
         .incompat

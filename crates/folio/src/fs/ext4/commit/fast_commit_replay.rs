@@ -54,6 +54,7 @@ impl Ext4 {
         }
         let superblock = Superblock::load(&**device)?;
         superblock.features.check_writable()?;
+        superblock.check_writable_values()?;
         if superblock.cluster_blocks > 1 {
             let what = "fast commits on a file system with bigalloc; mount it with Linux once";
             return Err(Error::unsupported(what));

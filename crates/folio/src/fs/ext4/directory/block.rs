@@ -57,6 +57,18 @@ pub(crate) fn needed_len(name_len: usize) -> usize {
     (HEADER_LEN + name_len).next_multiple_of(4)
 }
 
+/// Returns the length of an entry that records `length`, in a region of which `rest_len` bytes are
+/// left: 64 KiB need more than 16 bits, and are recorded as 0 or as ones.
+#[inline]
+fn entry_len(length: u16, rest_len: usize) -> usize {
+    const LARGEST: usize = 1 << 16;
+    if rest_len == LARGEST && matches!(length, 0 | u16::MAX) {
+        LARGEST
+    } else {
+        length.into()
+    }
+}
+
 #[cold]
 fn bad_entry(offset: usize, what: std::fmt::Arguments<'_>) -> Error {
     Error::corrupt(format!("entry at byte {offset}: {what}"))
@@ -88,7 +100,7 @@ impl<'a> Entry<'a> {
         let Ok((header, after)) = RawEntryHeader::ref_from_prefix(rest) else {
             return Err(bad_entry(offset, format_args!("no room for an entry")));
         };
-        let len = usize::from(header.length.get());
+        let len = entry_len(header.length.get(), rest.len());
         if len < ENTRY_LEN_MIN || !len.is_multiple_of(4) || len > rest.len() {
             return Err(bad_entry(offset, format_args!("bad length {len}")));
         }
@@ -424,7 +436,8 @@ pub(crate) fn kind(context: &DirectoryContext, block: LogicalBlock, bytes: &[u8]
         return BlockKind::Leaf;
     };
     let fills = |header: RawEntryHeader, offset| {
-        usize::from(header.length.get()) == context.block_size - offset
+        let len = context.block_size - offset;
+        entry_len(header.length.get(), len) == len
     };
     if first.inode.get() == 0 && first.name_len == 0 && fills(first, 0) {
         return BlockKind::IndexNode;

@@ -88,10 +88,13 @@ impl Ext4Inode {
         let mut at = 0;
         while at < total {
             let block = (offset + at as u64) / block_size as u64;
+            // Nonzero only with blocks larger than a page.
+            let skipped = ((offset + at as u64) % block_size as u64) as usize;
             let (place, len) = match u32::try_from(block).map(LogicalBlock) {
                 Ok(block) => match map.lookup(block) {
                     MappedRange::Data { physical, len } => {
-                        (Some(physical.0 * block_size as u64), len)
+                        let start = physical.0 * block_size as u64;
+                        (Some(start + skipped as u64), len)
                     }
                     MappedRange::Unwritten { len, .. } | MappedRange::Hole { len } => {
                         (None, len.max(1))
@@ -99,7 +102,8 @@ impl Ext4Inode {
                 },
                 Err(_) => (None, u32::MAX),
             };
-            let len = (len as usize).saturating_mul(block_size).min(total - at);
+            let len = (len as usize).saturating_mul(block_size) - skipped;
+            let len = len.min(total - at);
             push_piece(&mut pieces, at..at + len, place);
             at += len;
         }

@@ -25,8 +25,8 @@ impl Ext4Inspector {
     fn journal_blocks(&self) -> Result<JournalBlocks> {
         let raw = &self.superblock.raw;
         let number = raw.journal_inum.get();
-        if number == 0 && raw.journal_uuid != [0; 16] {
-            return Err(Error::unsupported("a journal on another device"));
+        if raw.journal_uuid != [0; 16] {
+            self.superblock.check_own_journal()?;
         }
         if number == 0 {
             return Err(Error::corrupt("the file system has none"));

@@ -11,7 +11,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, OnceLock};
 
 /// The store of the metadata mapping. Page `n` of the mapping holds block `n` of the device in its
-/// first `block_size` bytes, so that a page never holds an adjacent block of a file.
+/// first `block_size` bytes, so that a page never holds an adjacent block of a file. A block larger
+/// than a page is in several; such file systems are only read.
 struct DeviceStore {
     device: Arc<dyn Device>,
     block_size: usize,
@@ -21,12 +22,17 @@ struct DeviceStore {
 
 impl DeviceStore {
     fn device_offset(&self, offset: u64) -> u64 {
-        offset / PAGE_SIZE as u64 * self.block_size as u64
+        offset / PAGE_SIZE as u64 * self.page_len() as u64
+    }
+
+    /// Returns the bytes of the device that a page holds.
+    fn page_len(&self) -> usize {
+        self.block_size.min(PAGE_SIZE)
     }
 
     fn read_device(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let at = self.device_offset(offset);
-        if self.block_size == PAGE_SIZE {
+        if self.page_len() == PAGE_SIZE {
             return self.device.read_vectored_at(bufs, at);
         }
         let mut blocks: SmallVec<[IoSliceMut<'_>; 16]> = bufs
@@ -72,7 +78,7 @@ impl Store for DeviceStore {
             return Ok(());
         }
         let at = self.device_offset(offset);
-        if self.block_size == PAGE_SIZE {
+        if self.page_len() == PAGE_SIZE {
             return self.device.write_vectored_at(bufs, at);
         }
         let blocks: SmallVec<[IoSlice<'_>; 16]> = bufs
@@ -94,8 +100,7 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Creates the mapping of the `block_count` blocks of `device`, each `block_size` bytes, at
-    /// most [`PAGE_SIZE`].
+    /// Creates the mapping of the `block_count` blocks of `device`, each `block_size` bytes.
     pub(crate) fn new(
         writeback: &Arc<Writeback>,
         device: Arc<dyn Device>,
@@ -111,7 +116,7 @@ impl Metadata {
         let mapping = Mapping::new(
             writeback,
             weak,
-            block_count.saturating_mul(PAGE_SIZE as u64),
+            block_count.saturating_mul(block_size.max(PAGE_SIZE) as u64),
         );
         Self {
             mapping,
@@ -124,22 +129,43 @@ impl Metadata {
     /// Returns block `number`; reads it from the device on a cache miss.
     pub(crate) fn block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
-        let page = self
-            .mapping
-            .page(number.0)
-            .map_err(|e| e.at(format!("block {number}")))?;
+        let bytes = if self.block_size > PAGE_SIZE {
+            self.large_block(number).map(BlockBytes::Large)
+        } else {
+            self.mapping.page(number.0).map(BlockBytes::Page)
+        };
         Ok(MetadataBlock {
-            page,
+            bytes: bytes.map_err(|e| e.at(format!("block {number}")))?,
             len: self.block_size,
         })
     }
 
+    /// Returns a copy of a block larger than a page.
+    fn large_block(&self, number: PhysicalBlock) -> Result<Arc<[u8]>> {
+        let mut bytes = vec![0; self.block_size];
+        let start = number.0 * self.block_size as u64;
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.mapping.read(start + done as u64, &mut bytes[done..])? {
+                0 => return Err(Error::corrupt("past the end of the device")),
+                count => done += count,
+            }
+        }
+        Ok(bytes.into())
+    }
+
     /// Returns block `number`, zeroed without reading the device.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for blocks larger than a page.
     pub(crate) fn new_block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
+        if self.block_size > PAGE_SIZE {
+            return Err(Error::unsupported("writing blocks larger than a page"));
+        }
         let page = self.mapping.page_for_overwrite(number.0)?;
         let block = MetadataBlock {
-            page,
+            bytes: BlockBytes::Page(page),
             len: self.block_size,
         };
         block.write().fill(0);
@@ -198,64 +224,82 @@ impl Metadata {
 /// A metadata block of `block_size` bytes, pinned in the page cache.
 #[derive(Clone)]
 pub(crate) struct MetadataBlock {
-    page: Page,
+    bytes: BlockBytes,
     len: usize,
+}
+
+#[derive(Clone)]
+enum BlockBytes {
+    Page(Page),
+    /// A copy of a block larger than a page, only to read.
+    Large(Arc<[u8]>),
 }
 
 impl MetadataBlock {
     /// Returns a block of `len` bytes in `page`, for tests.
     #[cfg(test)]
     pub(crate) fn from_page(page: Page, len: usize) -> Self {
-        Self { page, len }
+        let bytes = BlockBytes::Page(page);
+        Self { bytes, len }
     }
 
     /// Locks the bytes for reading, shared with other readers.
     pub(crate) fn read(&self) -> BlockReadGuard<'_> {
-        BlockReadGuard {
-            guard: self.page.read(),
-            len: self.len,
+        match &self.bytes {
+            BlockBytes::Page(page) => BlockReadGuard::Page(page.read(), self.len),
+            BlockBytes::Large(bytes) => BlockReadGuard::Large(bytes),
         }
     }
 
-    /// Locks the bytes for writing and marks the block dirty.
+    /// Locks the bytes for writing and marks the block dirty. A change of a block larger than a
+    /// page is lost: no mount for writing has such blocks.
     pub(crate) fn write(&self) -> BlockWriteGuard<'_> {
-        BlockWriteGuard {
-            guard: self.page.write(),
-            len: self.len,
+        match &self.bytes {
+            BlockBytes::Page(page) => BlockWriteGuard::Page(page.write(), self.len),
+            BlockBytes::Large(bytes) => BlockWriteGuard::Large(bytes.to_vec()),
         }
     }
 }
 
 /// Shared access to a block's bytes.
-pub(crate) struct BlockReadGuard<'a> {
-    guard: PageReadGuard<'a>,
-    len: usize,
+pub(crate) enum BlockReadGuard<'a> {
+    Page(PageReadGuard<'a>, usize),
+    Large(&'a [u8]),
 }
 
 impl Deref for BlockReadGuard<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.guard[..self.len]
+        match self {
+            Self::Page(guard, len) => &guard[..*len],
+            Self::Large(bytes) => bytes,
+        }
     }
 }
 
 /// Exclusive access to a block's bytes.
-pub(crate) struct BlockWriteGuard<'a> {
-    guard: PageWriteGuard<'a>,
-    len: usize,
+pub(crate) enum BlockWriteGuard<'a> {
+    Page(PageWriteGuard<'a>, usize),
+    Large(Vec<u8>),
 }
 
 impl Deref for BlockWriteGuard<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.guard[..self.len]
+        match self {
+            Self::Page(guard, len) => &guard[..*len],
+            Self::Large(bytes) => bytes,
+        }
     }
 }
 
 impl DerefMut for BlockWriteGuard<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.guard[..self.len]
+        match self {
+            Self::Page(guard, len) => &mut guard[..*len],
+            Self::Large(bytes) => bytes,
+        }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Superblock {
     /// write.
     pub(crate) raw: RawSuperblock,
     pub(crate) features: Features,
-    /// Bytes per block: 1024, 2048 or 4096.
+    /// Bytes per block: 1024 to 65536; at most [`PAGE_SIZE`] if the file system is written.
     pub(crate) block_size: usize,
     pub(crate) block_count: u64,
     /// First block of group 0: 1 with blocks of 1 KiB, else 0.
@@ -349,12 +349,33 @@ impl Superblock {
         }
     }
 
-    /// Checks values that a mount for writing must know: the encoding of casefolded names, and a
-    /// map by extents with bigalloc.
+    /// Checks that the journal is a file of the file system itself.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP, with the UUID of the journal.
+    pub(crate) fn check_own_journal(&self) -> Result<()> {
+        if self.raw.journal_inum.get() != 0 {
+            return Ok(());
+        }
+        let uuid = uuid::Uuid::from_bytes(self.raw.journal_uuid);
+        Err(Error::unsupported(format!(
+            "a journal on another device (UUID {uuid}); remove it with tune2fs -O ^has_journal, \
+             or read what is in its place with the mount options ro,noload"
+        )))
+    }
+
+    /// Checks values that a change must know: blocks of at most a page, the encoding of casefolded
+    /// names, and a map by extents with bigalloc.
     ///
     /// # Errors
     /// EOPNOTSUPP.
     pub(crate) fn check_writable_values(&self) -> Result<()> {
+        if self.block_size > PAGE_SIZE {
+            let size = self.block_size;
+            let what =
+                format!("writing a file system with blocks of {size} bytes; open it read-only");
+            return Err(Error::unsupported(what));
+        }
         if self.cluster_blocks > 1 && !self.features.incompat.contains(Incompat::EXTENT) {
             let what = "writing a file system with bigalloc without extent; open it read-only";
             return Err(Error::unsupported(what));
@@ -456,11 +477,7 @@ fn checksum_seed(raw: &RawSuperblock, features: &Features) -> Result<Option<u32>
 
 fn checked_block_size(raw: &RawSuperblock) -> Result<usize> {
     match raw.log_block_size.get() {
-        log @ 0..=6 if 1024_usize << log <= PAGE_SIZE => Ok(1024 << log),
-        log @ 0..=6 => Err(Error::unsupported(format!(
-            "blocks of {} bytes",
-            1024 << log
-        ))),
+        log @ 0..=6 => Ok(1024 << log),
         log => Err(Error::corrupt(format!(
             "block size 2^{}",
             u64::from(log) + 10

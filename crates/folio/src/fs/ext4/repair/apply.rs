@@ -33,9 +33,7 @@ pub(super) fn replay(device: &Arc<dyn Device>) -> Result<Option<u32>> {
     {
         return Ok(None);
     }
-    if superblock.raw.journal_inum.get() == 0 {
-        return Err(Error::unsupported("a journal on another device"));
-    }
+    superblock.check_own_journal()?;
     let Some(blocks) = journal_blocks(device, &superblock)? else {
         return Err(Error::corrupt("needs recovery, but the journal is missing"));
     };

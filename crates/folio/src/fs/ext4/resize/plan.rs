@@ -21,6 +21,7 @@ pub(super) fn check(
 ) -> Result<(Superblock, u64)> {
     let superblock = Superblock::load_for_recovery(device)?;
     superblock.features.check_writable_offline()?;
+    superblock.check_writable_values()?;
     if !superblock.features.compat.contains(Compat::RESIZE_INODE)
         && superblock.raw.reserved_gdt_blocks.get() != 0
     {
