@@ -570,7 +570,7 @@ fn unknown_word_suggests_nearest_word() {
     );
     dir.fails(&["lss"], 2, "a similar subcommand exists: 'ls'");
     dir.fails(
-        &["image", "info", "--format", "qcow", "disk.img"],
+        &["image", "map", "--format", "qcow", "disk.img"],
         2,
         "a similar value exists: 'qcow2'",
     );

@@ -414,7 +414,10 @@ fn unsupported_features_are_named() {
     // it.
     let secret =
         "create -f qcow2 --object secret,id=key,data=abc -o encrypt.key-secret=key,encrypt.format";
-    refused(&format!("{secret}=aes disk.qcow2 1M"), "AES encryption");
+    refused(
+        &format!("{secret}=aes disk.qcow2 1M"),
+        "encryption (AES) is not supported",
+    );
     // The caller may open any image as raw.
     qemu_img(folder.path(), "create -f qcow2 disk.qcow2 1M");
     let raw = OpenOptions {

@@ -101,7 +101,9 @@ pub(crate) fn run(amend: &Amend, session: &Session) -> Outcome {
         || (),
         || block::amend(&named.path, named.format, &options, size, &policy),
     );
-    progress.complete();
+    if amended.is_ok() {
+        progress.complete();
+    }
     progress.finish();
     amended.map_err(|error| {
         let is_usage = error.errno() == Errno::INVAL;

@@ -203,7 +203,7 @@ impl BitmapBits {
 fn set_bits(bytes: &mut [u8], bits: Range<usize>) {
     let mut at = bits.start;
     while at < bits.end {
-        if at % 8 == 0 && bits.end - at >= 8 {
+        if at.is_multiple_of(8) && bits.end - at >= 8 {
             let end = bits.end / 8;
             bytes[at / 8..end].fill(0xff);
             at = end * 8;
