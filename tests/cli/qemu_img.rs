@@ -176,7 +176,7 @@ fn errors_have_exit_code_one_and_its_name() {
         "convert none x",
         "convert -O qcow2 -c none x",
         "map none",
-        "resize -f raw raw 512",
+        "resize raw 512",
         "rebase -b x raw",
         "commit raw",
         "snapshot -c x raw",
@@ -383,7 +383,7 @@ fn messages_have_the_words_of_qemu_img() {
         "convert -O qcow2 -B a a c",
         "rebase -u -b a b",
         "resize a 512K",
-        "resize raw 512",
+        "resize -f raw raw 512",
         "resize -f raw --shrink --preallocation=full raw 512",
         "info --backing-chain b",
     ] {
