@@ -364,7 +364,7 @@ fn dirty_image_is_repaired() {
             .unwrap();
         let real: serde_json::Value = serde_json::from_slice(&repaired.stdout).unwrap();
         let left = check(&path, Repair::All);
-        // The flags follow from the refcounts, so they are no corruptions of their own.
+        // The flags follow from the refcounts, so they do not count.
         assert_eq!(
             (left.corruptions, Some(left.corruptions_fixed)),
             (0, real["corruptions-fixed"].as_u64())

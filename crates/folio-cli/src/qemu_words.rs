@@ -92,6 +92,8 @@ pub(crate) fn reword(message: &str) -> String {
         let place = places
             .rsplit_once("backing file: ")
             .map_or(places, |(_, place)| place);
+        // Folio begins the name of a file beside the image with its folder.
+        let place = place.strip_prefix("./").unwrap_or(place);
         return format!("Backing file '{place}' creates an infinite loop.");
     }
     if let Some((place, why)) = message.split_once(BACKING_IMAGE) {
@@ -142,7 +144,7 @@ mod tests {
             ),
             (
                 "a: backing file: backing file: ./b: the image is its own backing file",
-                "Backing file './b' creates an infinite loop.",
+                "Backing file 'b' creates an infinite loop.",
             ),
             (
                 "a: open: No such file or directory",
