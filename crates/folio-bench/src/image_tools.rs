@@ -28,7 +28,7 @@ struct Job {
     title: &'static str,
     /// Images that the command changes: a copy of the first is made at the second.
     copies: &'static [(&'static str, &'static str)],
-    /// The words of both programs. `@` stands for the folder of the images.
+    /// The words of both programs. `@` is the folder of the images.
     words: &'static [&'static str],
 }
 

@@ -181,11 +181,11 @@ mod tests {
         let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|at| (at % 251) as u8).collect();
         for distance in [1, 16, 31, 32] {
             let mut moved = bytes.clone();
+            let from = moved.as_mut_ptr();
+            // SAFETY: inside `moved`.
+            let to = unsafe { from.add(distance) };
             // SAFETY: both ranges are in `moved`.
-            unsafe {
-                let from = moved.as_mut_ptr();
-                copy(from, from.add(distance), PAGE_SIZE);
-            }
+            unsafe { copy(from, to, PAGE_SIZE) };
             assert_eq!(moved[distance..distance + PAGE_SIZE], bytes[..PAGE_SIZE]);
         }
     }

@@ -5,7 +5,7 @@ use crate::block::file::{DeviceFile, ImageFile};
 use crate::block::qcow2::layout::features::DIRTY;
 use crate::block::qcow2::layout::raw_header::INCOMPATIBLE_FIELD;
 use crate::block::qcow2::{
-    Repair, apply_snapshot, check, create_snapshot, delete_snapshot, list_snapshots,
+    Repair, apply_snapshot, check_image, create_snapshot, delete_snapshot, list_snapshots,
 };
 use crate::block::{
     CreateOptions, Device, MemoryDevice, OverlayDevice, Qcow2Device, RecordDevice, Recorded,
@@ -115,7 +115,7 @@ pub(super) fn after_cut(start: &Arc<dyn Device>, steps: &[Recorded]) -> Arc<dyn 
 
 /// The image has only leaks, its snapshots are listed, and a repair leaves it clean.
 pub(super) fn check_cut(name: &str, device: &Arc<dyn Device>, counts: &[usize]) {
-    let found = check(&file(device), Repair::Nothing, &mut |finding| {
+    let found = check_image(&file(device), Repair::Nothing, &mut |finding| {
         // In a dirty image, flags may disagree with their refcounts as well.
         let text = finding.to_string();
         assert!(
@@ -125,7 +125,7 @@ pub(super) fn check_cut(name: &str, device: &Arc<dyn Device>, counts: &[usize]) 
     });
     assert_eq!(found.unwrap().check_errors, 0);
     assert!(counts.contains(&snapshot_count(device)), "{name}");
-    let left = check(&file(device), Repair::All, &mut |_| {}).unwrap();
+    let left = check_image(&file(device), Repair::All, &mut |_| {}).unwrap();
     assert_eq!((left.leaks, left.corruptions), (0, 0), "{name}");
 }
 
@@ -133,7 +133,7 @@ pub(super) fn check_cut(name: &str, device: &Arc<dyn Device>, counts: &[usize]) 
 fn check_write_after_cut(name: &str, device: &Arc<dyn Device>, disk_bytes: usize) {
     write(device, 0xee, 0..DISK_BYTES.min(disk_bytes));
     let listed = list_snapshots(&file(device)).unwrap();
-    check(&file(device), Repair::All, &mut |_| {}).unwrap();
+    check_image(&file(device), Repair::All, &mut |_| {}).unwrap();
     for snapshot in listed {
         apply_snapshot(&file(device), &snapshot.id).unwrap();
         assert!(
@@ -186,11 +186,11 @@ fn killed_writer_leaves_no_leaks_after_reopen() {
     let mut leaks_before = 0;
     for cut in 0..=steps.len() {
         let device = after_cut(&base, &steps[..cut]);
-        let before = check(&file(&device), Repair::Nothing, &mut |_| {}).unwrap();
+        let before = check_image(&file(&device), Repair::Nothing, &mut |_| {}).unwrap();
         leaks_before += before.leaks;
         let now = content(&device);
         drop(Qcow2Device::open_on(device.clone()).unwrap());
-        let left = check(&file(&device), Repair::Nothing, &mut |_| {}).unwrap();
+        let left = check_image(&file(&device), Repair::Nothing, &mut |_| {}).unwrap();
         assert_eq!((left.leaks, left.corruptions), (0, 0), "cut at {cut}");
         assert!(
             !is_dirty(&*device) && content(&device) == now,
