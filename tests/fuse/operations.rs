@@ -1,7 +1,8 @@
 //! Each operation once, by a system call of the host.
 
 use crate::support::requires;
-use crate::{Fixture, MountSource, for_each_source, probe};
+use crate::support::tools::{fsck, mke2fs, run};
+use crate::{Fixture, FuseMount, MountSource, for_each_source, probe};
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use tempfile::TempDir;
 
 for_each_source! {
     file_written_and_truncated_reads_back: "rw";
@@ -315,6 +317,42 @@ fn locks_within_mount_exclude_each_other(fixture: Fixture) {
         }
     }
     fixture.finish();
+}
+
+/// generic/556: the kernel's names for a casefolded directory, which it does not fold.
+#[test]
+fn folded_name_in_any_spelling_is_one_file() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("debugfs"));
+    let folder = TempDir::new().unwrap();
+    let image = folder.path().join("disk.img");
+    mke2fs(&image, "32M", &["-O", "casefold"]);
+    // EXT4_CASEFOLD_FL and EXT4_EXTENTS_FL, of the root directory.
+    let fold = "set_inode_field / flags 0x40080000";
+    run(
+        "debugfs",
+        [
+            "-w".as_ref(),
+            "-R".as_ref(),
+            fold.as_ref(),
+            image.as_os_str(),
+        ],
+    );
+    let mount = FuseMount::new(&image, "rw");
+    let is_missing = |name: &str| !mount.at(name).exists();
+    for round in 0..3 {
+        assert!(is_missing("note") && is_missing("NOTE"), "{round}");
+        fs::write(mount.at("Note"), "text").unwrap();
+        assert_eq!(fs::read(mount.at("note")).unwrap(), b"text");
+        let again = File::create_new(mount.at("NOTE")).unwrap_err();
+        assert_eq!(again.raw_os_error(), Some(Errno::EXIST.raw_os_error()));
+        fs::rename(mount.at("nOTE"), mount.at("Other")).unwrap();
+        assert!(is_missing("Note") && is_missing("note"));
+        assert_eq!(fs::read(mount.at("OTHER")).unwrap(), b"text");
+        fs::remove_file(mount.at("other")).unwrap();
+        assert!(is_missing("Other") && is_missing("OTHER"));
+    }
+    mount.unmount();
+    fsck(&image);
 }
 
 /// Not covered by pjdfstest through FUSE, where pathconf(3) has no LINK_MAX.
