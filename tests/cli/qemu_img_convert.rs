@@ -19,6 +19,8 @@ fn convert_concatenates_its_sources() {
         "convert -c -O qcow2 a.qcow2 odd.raw out.qcow2",
         "convert -O qcow2 -S 0 -W a.qcow2 a.qcow2 out.qcow2",
         "convert -f raw odd.raw a.qcow2 out.raw",
+        "convert odd.raw -O qcow2 out.qcow2",
+        "convert odd.raw -c a.qcow2 -O qcow2 odd.raw -q out.qcow2",
     ] {
         pair.same(&words(line));
         let name = line.rsplit(' ').next().unwrap();

@@ -35,14 +35,16 @@ Examples:
 
 /// Copy an image into another one, in any formats
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(
+    after_help = AFTER_HELP,
+    override_usage = "folio image convert [OPTIONS] <SOURCE>... <TARGET>"
+)]
 pub(crate) struct Convert {
-    /// Source image; several are copied one after the other
-    #[arg(required = true, value_name = "SOURCE", value_parser = crate::value_parsers::image_file())]
-    sources: Vec<PathBuf>,
-    /// Target image, or a block device
-    #[arg(value_parser = crate::value_parsers::image_file())]
-    target: PathBuf,
+    /// Source image, or several that are copied one after the other; then the target: an image or a
+    /// block device
+    // One argument, so that options may stand between source and target.
+    #[arg(required = true, value_names = ["SOURCE", "TARGET"], num_args = 1.., value_parser = crate::value_parsers::image_file())]
+    images: Vec<PathBuf>,
     /// Format of the source; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
@@ -114,6 +116,16 @@ pub(crate) struct Convert {
     name: NameOptions,
 }
 
+impl Convert {
+    /// Returns the sources and the target.
+    fn places(&self) -> Outcome<(&[PathBuf], &PathBuf)> {
+        match self.images.split_last() {
+            Some((target, sources @ [_, ..])) => Ok((sources, target)),
+            _ => Err(Failure::usage("a source and a target are required")),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sparse {
     Never,
@@ -123,13 +135,10 @@ enum Sparse {
 
 /// Runs the command.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
-    let output_format = format_of(&convert.target, convert.output_format);
+    let (sources, target_path) = convert.places()?;
+    let output_format = format_of(target_path, convert.output_format);
     let resolve = |path: &PathBuf| convert.name.resolve(path, convert.format);
-    let from = convert
-        .sources
-        .iter()
-        .map(resolve)
-        .collect::<Outcome<Vec<_>>>()?;
+    let from = sources.iter().map(resolve).collect::<Outcome<Vec<_>>>()?;
     let source = convert.source.open(&from, &convert.backing, session)?;
     if convert.compress && output_format != ImageFormat::Qcow2 {
         return Err(Failure::usage(
@@ -186,7 +195,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
         }
         // The error names the file that failed, source or target.
         Err(error) if is_at_source(&error, &from) => Err(Failure::image(&error)),
-        Err(error) => Err(image_failure(error, &convert.target)),
+        Err(error) => Err(image_failure(error, target_path)),
     }
 }
 
@@ -198,7 +207,7 @@ fn open_target(
     options: &CreateOptions,
 ) -> Outcome<Target> {
     let target = TargetOptions {
-        path: &convert.target,
+        path: convert.places()?.1,
         format,
         backing: &convert.backing,
         cache_mode: convert.cache_mode,
@@ -230,7 +239,8 @@ fn new_image_options(convert: &Convert, format: ImageFormat) -> Outcome<CreateOp
             "-c: compressed clusters cannot be preallocated; omit --preallocation",
         ));
     }
-    if options.backing.is_some() && convert.sources.len() > 1 {
+    let (sources, target) = convert.places()?;
+    if options.backing.is_some() && sources.len() > 1 {
         return Err(Failure::usage(
             "-b: several images cannot be copied over a backing file",
         ));
@@ -244,7 +254,7 @@ fn new_image_options(convert: &Convert, format: ImageFormat) -> Outcome<CreateOp
         && backing.format.is_none()
     {
         // Stored, as by `create`.
-        let path = beside(&convert.target, Path::new(&backing.name));
+        let path = beside(target, Path::new(&backing.name));
         let found = block::format_of(&path).map_err(|error| image_failure(error, &path))?;
         backing.format = Some(found);
     }
@@ -260,7 +270,7 @@ fn target_backing<'a>(
 ) -> Option<TargetBacking<'a>> {
     let name = options.backing.as_ref()?;
     let device = target.qcow2.as_ref()?.backing()?;
-    let path = beside(&convert.target, Path::new(&name.name));
+    let path = beside(convert.places().ok()?.1, Path::new(&name.name));
     Some(TargetBacking {
         device,
         depth: depth_in_source(convert, sources.first()?, &path, name.format),
