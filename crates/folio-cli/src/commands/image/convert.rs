@@ -42,7 +42,7 @@ Examples:
 pub(crate) struct Convert {
     /// Source image, or several that are copied one after the other; then the target: an image or a
     /// block device
-    // One argument, so that options may stand between source and target.
+    // One argument, so that options may be between source and target.
     #[arg(required = true, value_names = ["SOURCE", "TARGET"], num_args = 1.., value_parser = crate::value_parsers::image_file())]
     images: Vec<PathBuf>,
     /// Format of the source; the default is detected from its first bytes
