@@ -5,6 +5,7 @@ use crate::cache::size;
 use crate::evidence::{forget, label, rate, watched};
 use crate::report::{Report, Sample, Table, Unit, owned, with_context};
 use crate::run::{Case, Run, interleave, scratch_in};
+use folio::AlignedBuffer;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -103,16 +104,14 @@ impl Tree {
 
     /// Reads all files in order, in pieces of 1 MiB, with `flags` added to those of open.
     fn read(&self, limit: u64, flags: OFlags) -> Result<(), String> {
-        let mut buf = Aligned::new(PIECE);
+        let mut buf = AlignedBuffer::new(PIECE);
         for path in &self.paths {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | flags;
             let file = rustix::fs::open(path, flags, Mode::empty())
                 .map_err(with_context(path.display()))?;
             let mut file = File::from(file).take(limit);
             loop {
-                let count = file
-                    .read(buf.bytes())
-                    .map_err(with_context(path.display()))?;
+                let count = file.read(&mut buf).map_err(with_context(path.display()))?;
                 if count == 0 {
                     break;
                 }
@@ -155,25 +154,6 @@ fn names(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut paths = paths.map_err(with_context(folder.display()))?;
     paths.sort();
     Ok(paths)
-}
-
-/// Bytes that begin at a boundary of a page, as O_DIRECT wants them.
-struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Aligned {
-    fn new(len: usize) -> Self {
-        let mut bytes = vec![0x5a; len + SMALL];
-        let start = bytes.as_mut_ptr().align_offset(SMALL).min(SMALL);
-        Self { bytes, start, len }
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
-    }
 }
 
 /// Measures reads of a path.
@@ -472,9 +452,10 @@ fn written(path: &Path, pieces: u64, flags: OFlags, syncs: bool) -> Result<(), S
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
         .map_err(with_context(path.display()))?;
     let file = File::from(file);
-    let mut buf = Aligned::new(PIECE);
+    let mut buf = AlignedBuffer::new(PIECE);
+    buf.fill(0x5a);
     for piece in 0..pieces {
-        file.write_all_at(buf.bytes(), piece * PIECE as u64)
+        file.write_all_at(&buf, piece * PIECE as u64)
             .map_err(with_context("write"))?;
     }
     if syncs {
@@ -526,6 +507,6 @@ mod tests {
 
     #[test]
     fn buffers_begin_at_a_page() {
-        assert_eq!(Aligned::new(PIECE).bytes().as_ptr().align_offset(SMALL), 0);
+        assert_eq!(AlignedBuffer::new(PIECE).as_ptr().align_offset(SMALL), 0);
     }
 }
