@@ -13,7 +13,8 @@ Exit codes:
   130  interrupted by Ctrl-C; the image is consistent
   141  output pipe closed
 folio check has the exit codes of e2fsck, folio image compare and folio image check those of qemu-img. folio doctor
-ends with 1 if it found a fault, and with 3 if it could not examine a path. See the help of these commands.
+ends with 1 if it found a fault, and with 3 if it could not examine a path. folio run has the exit code of the command
+that it runs, or 125 to 127. See the help of these commands.
 
 IMAGE:/path is a path inside an image; IMAGE alone means IMAGE:/. IMAGE@2:/path selects the second partition. Sizes
 are numbers with K, M, G or T, in units of 1024.";
@@ -43,6 +44,8 @@ pub(crate) enum Exit {
     NotProbed,
     /// An exit code of the qemu-img command with the same name.
     QemuImg(u8),
+    /// The exit code of a command that `folio run` ran, or of its failure.
+    Command(u8),
     /// Interrupted by Ctrl-C.
     Interrupted,
     /// Output pipe closed.
@@ -62,14 +65,15 @@ impl From<Exit> for std::process::ExitCode {
             Exit::CheckUsage => 16,
             Exit::FaultFound => 1,
             Exit::NotProbed => 3,
-            Exit::QemuImg(code) => code,
+            Exit::QemuImg(code) | Exit::Command(code) => code,
             Exit::Interrupted => 130,
             Exit::BrokenPipe => 141,
         })
     }
 }
 
-/// Returns the exit code of a usage error: `check` has those of e2fsck.
+/// Returns the exit code of a usage error: `check` has those of e2fsck, `run` those of container
+/// tools.
 pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> Exit {
     let mut command = words.next();
     while let Some(word) = command.take_if(|word| word.as_encoded_bytes().starts_with(b"-")) {
@@ -79,10 +83,10 @@ pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> E
             .any(|option| word == *option);
         command = words.nth(usize::from(has_word));
     }
-    if command.is_some_and(|command| command == "check") {
-        Exit::CheckUsage
-    } else {
-        Exit::Usage
+    match command.as_ref().and_then(|command| command.to_str()) {
+        Some("check") => Exit::CheckUsage,
+        Some("run") => Exit::Command(folio_run::Failure::NOT_STARTED),
+        _ => Exit::Usage,
     }
 }
 

@@ -40,6 +40,8 @@ pub struct ClientOptions {
     pub readdirplus: bool,
     /// Whether every change fails with EROFS.
     pub read_only: bool,
+    /// Whether all inodes are presented as the superuser's. The file system keeps their owners.
+    pub hides_owners: bool,
     /// Generation of all inodes. A client that reconnects to a restarted server finds another
     /// generation. It then drops its open files instead of mistaking one inode for another.
     pub generation: u32,
@@ -61,6 +63,7 @@ impl ClientOptions {
             writeback: false,
             readdirplus: true,
             read_only: false,
+            hides_owners: false,
             generation: 0,
         }
     }

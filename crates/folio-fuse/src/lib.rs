@@ -40,7 +40,8 @@ pub use changes::{Invalidator, ReplyGuard};
 pub use client_options::{ClientOptions, DataCache, FOREVER, PermissionChecks, parse_ttl};
 pub use local::Passthrough;
 pub use mount::{
-    AllowedUsers, MountAttributes, Mountpoint, Session, SessionOptions, Unmounter, Uring,
+    AllowedUsers, DetachedMount, DeviceSession, MountAttributes, Mountpoint, Session,
+    SessionOptions, Unmounter, Uring,
 };
 pub use nodes::ROOT;
 pub use server::{Outcome, RequestCounts, Server, Wait};

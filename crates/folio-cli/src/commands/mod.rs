@@ -39,6 +39,7 @@ mod mv;
 mod remote;
 mod resize;
 mod rm;
+mod run;
 mod select;
 mod serve;
 mod share;
@@ -80,6 +81,7 @@ pub(crate) enum Command {
     Resize(resize::Resize),
     Tune(tune::Tune),
     Mount(mount::Mount),
+    Run(run::Run),
     Check(check::Check),
     Info(info::Info),
     Debug(debug::Debug),
@@ -124,6 +126,16 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         Command::Mkfs(mkfs) => done("mkfs", &|session| mkfs::run(mkfs, session)),
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),
         Command::Mount(mount) => serve("mount", &|session| mount::run(mount, session)),
+        Command::Run(args) => {
+            let session = Session::without_signals("run", global);
+            match run::run(args, &session) {
+                Ok(code) => match session.exit(Ok(())) {
+                    Exit::Done => Exit::Command(code),
+                    exit => exit,
+                },
+                Err(failure) => session.exit(Err(failure)),
+            }
+        }
         Command::Check(check) => done("check", &|session| check::run(check, session)),
         Command::Info(info) => done("info", &|session| info::run(info, session)),
         Command::Debug(debug) => done("debug", &|session| debug::run(debug, session)),

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   session.rs  Session: one mount, from its start to its end        options.rs  -o
+//!      |        DeviceSession: the same without mount and unmount
 //!      |  transport.rs    threads: read a request, write the reply
 //!      |  uring/          the same over io_uring, on the CPU of the requesting program
 //!      |  invalidator.rs  one thread: writes notices
 //!      |  mountpoint.rs   mount(2), fusermount3, umount(2)
+//!      |  detached.rs     the same without a place in the tree
 //!      |  sync_device.rs  the block device for which the kernel sends sync(2)
 //!      |  writeback.rs    one thread: writes back what the kernel delays
 //!      v
@@ -14,6 +16,7 @@
 //!
 //! Neighbours: `folio-cli` and `folio-remote` above; `server/` and `local/` below.
 
+mod detached;
 mod invalidator;
 mod mountpoint;
 mod options;
@@ -23,6 +26,7 @@ mod transport;
 mod uring;
 mod writeback;
 
+pub use detached::DetachedMount;
 pub use mountpoint::{Mountpoint, Unmounter};
 pub use options::{AllowedUsers, MountAttributes, SessionOptions, Uring};
-pub use session::Session;
+pub use session::{DeviceSession, Session};

@@ -66,6 +66,9 @@ pub struct SessionOptions {
     pub passthrough: Passthrough,
     /// Whether the kernel sends requests over io_uring.
     pub uring: Uring,
+    /// Whether all inodes are presented as the superuser's, for a user namespace without other ids.
+    /// The file system keeps their owners.
+    pub hides_owners: bool,
     /// What the kernel caches; by default what suits the mounted file system.
     pub(super) page_caching: Option<PageCaching>,
 }
@@ -85,6 +88,7 @@ impl SessionOptions {
             threads: cores.clamp(2, THREADS_MAX),
             passthrough: Passthrough::Auto,
             uring: Uring::Auto,
+            hides_owners: false,
             page_caching: None,
         }
     }

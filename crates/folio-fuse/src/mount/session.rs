@@ -1,8 +1,9 @@
-//! One mount session: mounts, serves, unmounts.
+//! Mount sessions: mount, serve, unmount; and the server of a mount that another process has made.
 
 use super::invalidator::DeviceInvalidator;
 use super::mountpoint::{Mountpoint, Unmounter};
 use super::options::{AllowedUsers, SessionOptions, Uring};
+use super::sync_device::SyncDevice;
 use super::transport::DeviceTransport;
 use super::uring;
 use super::writeback::WritebackThread;
@@ -13,6 +14,7 @@ use crate::server::{RequestCounts, Server};
 use folio::vfs::{AccessTime, MountOptions};
 use folio::{Errno, Error, Kernel, Result};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,15 +24,7 @@ use std::thread::JoinHandle;
 /// Written data is in the page cache and the journal of [`Kernel`]: sync and unmount it after the
 /// session.
 pub struct Session {
-    server: Arc<Server>,
-    transport: DeviceTransport,
-    /// Sends external changes to the kernel, if the file system is shared, and asks it to forget
-    /// nodes.
-    invalidator: DeviceInvalidator,
-    is_shared: bool,
-    /// Whether the kernel delays writes.
-    writes_back: bool,
-    threads: usize,
+    device: DeviceSession,
     // Last: dropped after the server.
     mountpoint: Mountpoint,
 }
@@ -55,19 +49,92 @@ impl Session {
         let mountpoint = Mountpoint::new(target, &attributes, options.checks_permissions())?;
         let policy = bounded(policy, options, &mountpoint);
         let device = Arc::clone(mountpoint.device());
+        let device = DeviceSession::begin((server, policy), device, options).map_err(at_target)?;
+        Ok(Self { device, mountpoint })
+    }
+
+    /// Returns the handle that ends [`Session::serve`].
+    pub fn unmounter(&self) -> Unmounter {
+        self.mountpoint.unmounter().clone()
+    }
+
+    /// Returns the counters of the kernel's requests.
+    pub fn request_counts(&self) -> Arc<RequestCounts> {
+        self.device.request_counts()
+    }
+
+    /// Serves the kernel until the file system is unmounted and unused. On return all its files are
+    /// closed and all handles are dropped.
+    ///
+    /// # Errors
+    /// Those of /dev/fuse, and of starting the threads.
+    pub fn serve(self) -> Result<()> {
+        let Self {
+            device,
+            mut mountpoint,
+        } = self;
+        let served = device.serve_with(mountpoint.take_sync_device());
+        served.map_err(|error| error.at(mountpoint.unmounter().target()))
+    }
+}
+
+/// The server of a mount that another process has made, with its device.
+///
+/// Written data is in the page cache and the journal of [`Kernel`]: sync and unmount it after the
+/// session.
+pub struct DeviceSession {
+    server: Arc<Server>,
+    transport: DeviceTransport,
+    /// Sends external changes to the kernel, if the file system is shared, and asks it to forget
+    /// nodes.
+    invalidator: DeviceInvalidator,
+    is_shared: bool,
+    /// Whether the kernel delays writes.
+    writes_back: bool,
+    threads: usize,
+}
+
+impl DeviceSession {
+    /// Begins to serve the root of `kernel`, which is mounted with the options `inside`. `device` is
+    /// that of a [`DetachedMount`](super::DetachedMount).
+    ///
+    /// # Errors
+    /// EINVAL for options that the file system does not support, EPERM for those that need root,
+    /// ENOTCONN if the kernel has removed the mount.
+    pub fn new(
+        kernel: Arc<Kernel>,
+        inside: &MountOptions,
+        device: OwnedFd,
+        options: &SessionOptions,
+    ) -> Result<Self> {
+        let server = Server::new(kernel, options.permissions, ClientOptions::exclusive());
+        let policy = cache_policy(&server, options, inside)?;
+        Self::begin((server, policy), Arc::new(device), options)
+    }
+
+    /// Answers the first request of the kernel behind `device`.
+    fn begin(
+        (server, policy): (Server, CachePolicy),
+        device: Arc<OwnedFd>,
+        options: &SessionOptions,
+    ) -> Result<Self> {
         let user = rustix::process::geteuid();
         let len_min = policy.passthrough_len_min().filter(|_| user.is_root());
         let backings = len_min.map(|len_min| Backings::new(Arc::clone(&device), len_min));
         let only_user = (options.allowed == AllowedUsers::OwnerAndRoot).then_some(user.as_raw());
         let local = LocalClient::new(policy, backings, only_user, may_use_uring(options.uring)?);
-        let server = Arc::new(server.with_local_client(policy.client_options(), local));
+        let client = ClientOptions {
+            hides_owners: options.hides_owners,
+            ..policy.client_options()
+        };
+        let server = Arc::new(server.with_local_client(client, local));
         let cloned = device.try_clone();
-        let cloned = cloned.map_err(|error| at_target(Error::io("/dev/fuse", error)))?;
+        let cloned = cloned.map_err(|error| Error::io("/dev/fuse", error))?;
         let invalidator = DeviceInvalidator::new(cloned);
         let transport = DeviceTransport::new(Arc::clone(&server), device, policy.is_shared());
         transport
             .begin()
-            .map_err(|error| at_target(Error::io("cannot mount", error)))?;
+            .map_err(|error| Error::io("cannot mount", error))?;
         if options.uring == Uring::Always && !server.is_over_uring() {
             let text = format!(
                 "option io_uring=on: the kernel does not offer it (Linux 6.14; echo Y > {})",
@@ -82,13 +149,7 @@ impl Session {
             is_shared: policy.is_shared(),
             writes_back: policy.page_caching == PageCaching::Writeback,
             threads: options.threads,
-            mountpoint,
         })
-    }
-
-    /// Returns the handle that ends [`Session::serve`].
-    pub fn unmounter(&self) -> Unmounter {
-        self.mountpoint.unmounter().clone()
     }
 
     /// Returns the counters of the kernel's requests.
@@ -96,12 +157,16 @@ impl Session {
         self.server.request_counts()
     }
 
-    /// Serves the kernel until the file system is unmounted and unused. On return all its files are
-    /// closed and all handles are dropped.
+    /// Serves the kernel until it has removed the mount. On return all files are closed and all
+    /// handles are dropped.
     ///
     /// # Errors
     /// Those of /dev/fuse, and of starting the threads.
     pub fn serve(self) -> Result<()> {
+        self.serve_with(None)
+    }
+
+    fn serve_with(self, sync_device: Option<SyncDevice>) -> Result<()> {
         let Self {
             server,
             transport,
@@ -109,10 +174,9 @@ impl Session {
             is_shared,
             writes_back,
             threads,
-            mut mountpoint,
         } = self;
         // The kernel keeps the block device as long as the mount needs it.
-        let sync_device = mountpoint.take_sync_device().filter(|_| writes_back);
+        let sync_device = sync_device.filter(|_| writes_back);
         let writeback = sync_device.map(WritebackThread::start).transpose();
         let invalidator = Arc::new(invalidator);
         let spawn = |name: &str, send: fn(&Server, &dyn Invalidator)| {
@@ -139,7 +203,7 @@ impl Session {
             }
         });
         let served = served.and_then(|()| writeback?.map_or(Ok(()), WritebackThread::stop));
-        served.map_err(|error| Error::io("FUSE session", error).at(mountpoint.unmounter().target()))
+        served.map_err(|error| Error::io("FUSE session", error))
     }
 }
 

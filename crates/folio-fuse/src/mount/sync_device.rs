@@ -7,6 +7,7 @@
 //! Linux: fs/fuse/inode.c, `fuse_sync_fs`.
 #![allow(unsafe_code)]
 
+use super::detached;
 use super::options::MountAttributes;
 use crate::local::ioctl;
 use rustix::fs::{CWD, FileType, MemfdFlags, Mode, OFlags};
@@ -101,36 +102,11 @@ pub(super) fn mount(
     attributes: &MountAttributes,
     checks_permissions: bool,
 ) -> Result<SyncDevice> {
-    let context = rustix::mount::fsopen("fuseblk", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    let set =
-        |key: &str, value: &str| rustix::mount::fsconfig_set_string(context.as_fd(), key, value);
-    set("subtype", "folio")?;
-    set("fd", &fuse.as_raw_fd().to_string())?;
-    // The root is a directory.
-    set("rootmode", "40000")?;
-    set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
-    set("group_id", &rustix::process::getegid().as_raw().to_string())?;
-    set("blksize", &DEVICE_LEN.to_string())?;
-    for (is_set, flag) in [
-        (checks_permissions, "default_permissions"),
-        (attributes.allow_other, "allow_other"),
-        (attributes.read_only, "ro"),
-    ] {
-        if is_set {
-            rustix::mount::fsconfig_set_flag(context.as_fd(), flag)?;
-        }
-    }
+    let context = detached::context("fuseblk", fuse, attributes, checks_permissions)?;
+    rustix::mount::fsconfig_set_string(context.as_fd(), "blksize", DEVICE_LEN.to_string())?;
     let (device, path) = SyncDevice::attach(&attributes.source)?;
     create(context.as_fd(), &attributes.source, &device, &path)?;
-    let mut flags = MountAttrFlags::empty();
-    for (is_set, flag) in [
-        (attributes.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
-        (attributes.no_set_id, MountAttrFlags::MOUNT_ATTR_NOSUID),
-        (attributes.no_devices, MountAttrFlags::MOUNT_ATTR_NODEV),
-        (attributes.no_execution, MountAttrFlags::MOUNT_ATTR_NOEXEC),
-    ] {
-        flags.set(flag, is_set);
-    }
+    let flags = detached::mount_flags(attributes);
     let mount = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     rustix::mount::move_mount(mount.as_fd(), "", CWD, target, flags)?;

@@ -34,7 +34,7 @@ impl Server {
         call.send(&StatxOut {
             valid: ttl.as_secs(),
             valid_nanos: ttl.subsec_nanos(),
-            ..statx(&attributes)
+            ..statx(&self.presented(&attributes))
         })
     }
 

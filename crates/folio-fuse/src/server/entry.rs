@@ -55,7 +55,7 @@ impl Server {
             entry_valid_nanos: name_ttl.subsec_nanos(),
             attr_valid: attributes_ttl.as_secs(),
             attr_valid_nanos: attributes_ttl.subsec_nanos(),
-            attr: encode::attr(found.id, &found.attributes),
+            attr: encode::attr(found.id, &self.presented(&found.attributes)),
         })
     }
 
@@ -85,6 +85,15 @@ impl Server {
         })
     }
 
+    /// Returns the attributes as the client is to see them.
+    pub(super) fn presented(&self, attributes: &Attributes) -> Attributes {
+        let mut attributes = attributes.clone();
+        if self.options.hides_owners {
+            (attributes.uid, attributes.gid) = (0, 0);
+        }
+        attributes
+    }
+
     /// Returns the reply with attributes that are valid for `ttl`.
     pub(super) fn attr_out(&self, attributes: &Attributes, ttl: Duration) -> AttrOut {
         let ttl = self.attributes_ttl(attributes, ttl);
@@ -92,7 +101,7 @@ impl Server {
             valid: ttl.as_secs(),
             valid_nanos: ttl.subsec_nanos(),
             unused: 0,
-            attr: encode::attr(attributes.number.0, attributes),
+            attr: encode::attr(attributes.number.0, &self.presented(attributes)),
         }
     }
 }

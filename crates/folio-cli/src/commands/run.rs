@@ -1,0 +1,377 @@
+//! `folio run`: runs a command with an image as its root, in namespaces of its own.
+
+use crate::exit::{Exit, Failure, Outcome, explain};
+use crate::image::{Access, Image, open_device};
+use crate::image_path::ImagePath;
+use crate::session::{Session, clock};
+use clap::{Args, ValueEnum};
+use folio::block::{
+    self, AfterCommit, BackingName, BackingPolicy, CommitOptions, CreateOptions, Device,
+    ImageFormat, OpenOptions, OverlayOptions,
+};
+use folio::vfs::MountOptions;
+use folio_fuse::{AllowedUsers, DeviceSession, SessionOptions};
+use folio_run::{Bind, Container, Network, Options, Root};
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempPath;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio run disk.qcow2                                   a shell in the image
+  folio run disk.qcow2 -- apt-get install -y nginx       as the image's root, without root here
+  folio run --throw-away disk.qcow2 -- make -C /src test changes are dropped at the end
+  folio run --commit-on-success disk.img@2 -- ./update   changes are kept only if it ends with 0
+  folio run --bind ~/src:/src --workdir /src disk.img -- make
+  folio run --user www-data --env DEBUG=1 --network none disk.img -- /usr/bin/app
+  folio run --at /mnt disk.img -- tar -C /mnt -cf out.tar .   the host's tree, the image at /mnt
+
+The command sees the image as /, with new /proc, /dev and /tmp, a read-only /sys, and the host's /etc/resolv.conf. It
+runs in namespaces of its own: it sees no other processes, and its mounts are in no table of the host. All its processes
+end with it. The image is locked meanwhile, and clean afterwards.
+
+Root is the calling user inside. Other ids need ranges for the user in /etc/subuid and /etc/subgid, and the programs
+newuidmap and newgidmap (package uidmap). Without them all files appear as root's, keep their owners in the image, and
+chown to other ids fails.
+
+Exit codes: that of the command, 128 and the number of the signal that ended it, 125 if folio failed, 126 if the command
+is not executable, 127 if it was not found. docs/run.md compares other tools.";
+
+/// Run a command inside an image, without root
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The image (IMAGE or IMAGE@N)
+    image: OsString,
+    /// The command and its arguments; the default is the user's login shell
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+    /// Drop all changes at the end
+    #[arg(long, conflicts_with_all = ["commit_on_success", "read_only"])]
+    throw_away: bool,
+    /// Keep the changes only if the command ends with 0: they are in an overlay beside the image
+    /// until then
+    #[arg(long, conflicts_with = "read_only")]
+    commit_on_success: bool,
+    /// Refuse all changes of the image
+    #[arg(long)]
+    read_only: bool,
+    /// Keep the host's tree, with the image at this directory
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["bind", "user"])]
+    at: Option<PathBuf>,
+    /// Show a file or directory of the host inside
+    #[arg(long, value_name = "HOST:INSIDE[:ro]", value_parser = clap::builder::OsStringValueParser::new())]
+    bind: Vec<OsString>,
+    /// Set a variable of the environment; without a value, to the host's
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
+    env: Vec<OsString>,
+    /// The working directory inside [default: /]
+    #[arg(short, long, value_name = "DIRECTORY")]
+    workdir: Option<PathBuf>,
+    /// The user inside, and the group, by name or number [default: root]
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    user: Option<String>,
+    /// The host name inside [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// The network inside
+    #[arg(long, value_enum, default_value_t = NetworkName::Host)]
+    network: NetworkName,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum NetworkName {
+    /// The host's
+    Host,
+    /// None but a loopback interface
+    None,
+}
+
+/// Runs the command; returns its exit code.
+pub(crate) fn run(run: &Run, session: &Session) -> Outcome<u8> {
+    let ran = try_run(run, session);
+    ran.map_err(|failure| Failure {
+        exit: match failure.exit {
+            Exit::Command(code) => Exit::Command(code),
+            _ => Exit::Command(folio_run::Failure::NOT_STARTED),
+        },
+        ..failure
+    })
+}
+
+fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
+    let place = ImagePath::parse(&run.image)?;
+    if place.path.as_os_str() != "/" {
+        let text = format!(
+            "{place}: a command runs in the whole image: use {}",
+            place.image_name()
+        );
+        return Err(Failure::usage(text));
+    }
+    let (fuse, inside) = mount_options(run, session, &place)?;
+    let options = options(run, &fuse)?;
+    // First: the process must have one thread.
+    let mut container = Container::start(&options).map_err(failure)?;
+    let overlay = Overlay::new(run, &place)?;
+    let device = match &overlay {
+        None if run.read_only => open_device(&place.image, Access::Read)?,
+        None => open_device(&place.image, Access::Write)?,
+        Some(overlay) => overlay.open()?,
+    };
+    let image = Image::mount_with(session, &place, device, &inside)?;
+    let ran = serve(&mut container, (&image, session), fuse, &inside).and_then(|served| {
+        container
+            .run(served, &|text| session.note(text))
+            .map_err(failure)
+    });
+    let closed = image.close();
+    let code = ran?;
+    closed?;
+    match overlay {
+        Some(overlay) if run.commit_on_success => overlay.finish(code, session)?,
+        _ => {}
+    }
+    Ok(code)
+}
+
+fn failure(failure: folio_run::Failure) -> Failure {
+    Failure {
+        exit: Exit::Command(failure.exit),
+        message: failure.message,
+    }
+}
+
+/// Splits `-o` into options of the FUSE mount and those of the file system.
+fn mount_options(
+    run: &Run,
+    session: &Session,
+    place: &ImagePath,
+) -> Outcome<(SessionOptions, MountOptions)> {
+    let usage = |error| Failure::usage(format!("-o {}", explain(&error)));
+    let name = place.image.canonicalize();
+    let name = name.as_deref().unwrap_or(&place.image);
+    let mut fuse = SessionOptions::new(name.display().to_string());
+    fuse.allowed = AllowedUsers::All;
+    let mut words = String::new();
+    if run.read_only {
+        words.push_str("ro");
+    } else {
+        // The kernel writes back before it removes the mount, and there is no other writer.
+        fuse.apply("writeback").map_err(usage)?;
+    }
+    for word in &session.options {
+        if !fuse.apply(word).map_err(usage)? {
+            words.push(',');
+            words.push_str(word);
+        }
+    }
+    let inside = MountOptions::parse(&words).map_err(usage)?;
+    Ok((
+        fuse,
+        MountOptions {
+            clock: clock(),
+            ..inside
+        },
+    ))
+}
+
+fn options(run: &Run, fuse: &SessionOptions) -> Outcome<Options> {
+    Ok(Options {
+        command: run.command.clone(),
+        environment: run.env.iter().filter_map(|word| variable(word)).collect(),
+        working_directory: run.workdir.clone(),
+        user: run.user.clone(),
+        hostname: run.hostname.clone(),
+        network: match run.network {
+            NetworkName::Host => Network::Host,
+            NetworkName::None => Network::None,
+        },
+        root: run.at.clone().map_or(Root::Image, Root::At),
+        binds: run
+            .bind
+            .iter()
+            .map(|word| bind(word))
+            .collect::<Outcome<_>>()?,
+        read_only: run.read_only,
+        source: fuse.source.clone(),
+    })
+}
+
+/// Parses `NAME=VALUE`, or `NAME` for the variable of this process; `None` if that is not set.
+fn variable(word: &OsStr) -> Option<(OsString, OsString)> {
+    let bytes = word.as_bytes();
+    match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => Some((
+            OsString::from_vec(bytes[..at].to_vec()),
+            OsString::from_vec(bytes[at + 1..].to_vec()),
+        )),
+        None => Some((word.to_owned(), std::env::var_os(word)?)),
+    }
+}
+
+/// Parses `HOST:INSIDE[:ro]`.
+fn bind(word: &OsStr) -> Outcome<Bind> {
+    let fields: Vec<_> = word.as_bytes().split(|byte| *byte == b':').collect();
+    let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    let (host, inside, read_only) = match fields.as_slice() {
+        [host, inside] => (path(host), path(inside), false),
+        [host, inside, b"ro"] => (path(host), path(inside), true),
+        [host, inside, b"rw"] => (path(host), path(inside), false),
+        _ => {
+            return Err(Failure::usage(format!(
+                "invalid --bind {}: expected HOST:INSIDE or HOST:INSIDE:ro",
+                word.display()
+            )));
+        }
+    };
+    if !inside.is_absolute() || host.as_os_str().is_empty() {
+        return Err(Failure::usage(format!(
+            "invalid --bind {}: INSIDE must be an absolute path",
+            word.display()
+        )));
+    }
+    Ok(Bind {
+        host,
+        inside,
+        read_only,
+    })
+}
+
+/// Begins to serve the mount of the namespace.
+fn serve(
+    container: &mut Container,
+    (image, session): (&Image, &Session),
+    mut fuse: SessionOptions,
+    inside: &MountOptions,
+) -> Outcome<DeviceSession> {
+    if let Some(reason) = container.single_id_reason() {
+        fuse.hides_owners = true;
+        if !session.quiet {
+            session.note(format_args!(
+                "no user ids but root's inside: {reason}; files of other owners appear as root's, \
+                 and chown to them fails"
+            ));
+        }
+    }
+    let device = container.device().map_err(failure)?;
+    Ok(DeviceSession::new(
+        image.kernel().clone(),
+        inside,
+        device,
+        &fuse,
+    )?)
+}
+
+/// A qcow2 image that receives the changes instead of the image.
+struct Overlay {
+    path: TempPath,
+    base: PathBuf,
+    /// The image before the run.
+    before: Metadata,
+}
+
+impl Overlay {
+    /// Creates the overlay if the options ask for one.
+    fn new(run: &Run, place: &ImagePath) -> Outcome<Option<Self>> {
+        if !run.throw_away && !run.commit_on_success {
+            return Ok(None);
+        }
+        let base = place
+            .image
+            .canonicalize()
+            .map_err(|error| cannot(&place.image, &error))?;
+        let before = base.metadata().map_err(|error| cannot(&base, &error))?;
+        let len_bytes = open_device(&base, Access::Read)?.len_bytes();
+        let Some(name) = base.to_str() else {
+            let text = format!(
+                "{}: the name of a backing file must be UTF-8",
+                base.display()
+            );
+            return Err(Failure::new(text));
+        };
+        let options = CreateOptions {
+            backing: Some(BackingName {
+                name: name.to_owned(),
+                format: Some(block::format_of(&base)?),
+            }),
+            ..CreateOptions::default()
+        };
+        // To be committed, it must outlive a failure, and be found.
+        let folder = match base.parent() {
+            Some(folder) if run.commit_on_success => folder.to_owned(),
+            _ => std::env::temp_dir(),
+        };
+        let stem = base.file_stem().unwrap_or_default().display();
+        let mut builder = tempfile::Builder::new();
+        let prefix = format!("{stem}.run-");
+        builder.prefix(&prefix).suffix(".qcow2");
+        let made = builder.make_in(&folder, |path| {
+            let created = block::create_with(path, ImageFormat::Qcow2, len_bytes, &options);
+            created.map_err(std::io::Error::other)
+        });
+        let made = made.map_err(|error| cannot(&folder, &error))?;
+        Ok(Some(Self {
+            path: made.into_temp_path(),
+            base,
+            before,
+        }))
+    }
+
+    fn open(&self) -> Outcome<Arc<dyn Device>> {
+        let options = OpenOptions {
+            backing: BackingPolicy::Anywhere,
+            ..OpenOptions::default()
+        };
+        block::open(&self.path, &options).map_err(|error| Failure::image(&error))
+    }
+
+    /// Writes the changes into the image if the command has succeeded.
+    fn finish(self, code: u8, session: &Session) -> Outcome {
+        if code != 0 {
+            if !session.quiet {
+                session.note(format_args!(
+                    "the command ended with {code}: {} is unchanged",
+                    self.base.display()
+                ));
+            }
+            return Ok(());
+        }
+        let committed = self.commit();
+        committed.map_err(|why| match self.path.keep() {
+            Ok(path) => Failure::new(format!(
+                "{why}; the changes are in {}: folio image commit {0}",
+                path.display()
+            )),
+            Err(_) => Failure::new(why),
+        })
+    }
+
+    fn commit(&self) -> Result<(), String> {
+        let now = self.base.metadata();
+        let now = now.map_err(|error| format!("{}: {error}", self.base.display()))?;
+        let state = |of: &Metadata| (of.ino(), of.len(), of.mtime(), of.mtime_nsec());
+        if state(&now) != state(&self.before) {
+            return Err(format!(
+                "{} was changed by another program meanwhile",
+                self.base.display()
+            ));
+        }
+        let what = CommitOptions {
+            then: AfterCommit::Keep,
+            ..CommitOptions::default()
+        };
+        let options = OverlayOptions {
+            policy: BackingPolicy::Anywhere,
+            ..OverlayOptions::default()
+        };
+        block::commit(&self.path, &what, &options).map_err(|error| explain(&error))
+    }
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,241 @@
+//! The maps of user and group ids of a new user namespace: user_namespaces(7), subuid(5).
+
+use crate::failure::{Failure, describe};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+
+/// A run of ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Extent {
+    inside: u32,
+    outside: u32,
+    count: u32,
+}
+
+/// The kind of ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    User,
+    Group,
+}
+
+impl Kind {
+    /// Returns the map of a process, below /proc/PID.
+    fn map_name(self) -> &'static str {
+        match self {
+            Self::User => "uid_map",
+            Self::Group => "gid_map",
+        }
+    }
+
+    /// Returns the list of subordinate ids, and the program that maps them.
+    fn subordinate(self) -> (&'static str, &'static str) {
+        match self {
+            Self::User => ("/etc/subuid", "newuidmap"),
+            Self::Group => ("/etc/subgid", "newgidmap"),
+        }
+    }
+}
+
+/// Maps the ids of the namespace of the process `init`. Returns the reason if only one id is mapped:
+/// the superuser's, to the calling user.
+///
+/// # Errors
+/// A kernel that permits no map at all.
+pub(crate) fn write(init: Pid) -> Result<Option<String>, Failure> {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        for kind in [Kind::User, Kind::Group] {
+            let own = std::fs::read_to_string(format!("/proc/self/{}", kind.map_name()));
+            let own = own.map_err(|error| Failure::new(format!("/proc/self: {error}")))?;
+            write_map(init, kind, &identity(&own))?;
+        }
+        return Ok(None);
+    }
+    let reason = match write_subordinate(init) {
+        Ok(()) => return Ok(None),
+        Err(reason) => reason,
+    };
+    // Else a member of a group could lose a denial that the group's mode expresses.
+    write_file(init, "setgroups", "deny")?;
+    for (kind, id) in [
+        (Kind::User, user.as_raw()),
+        (Kind::Group, rustix::process::getegid().as_raw()),
+    ] {
+        let extent = Extent {
+            inside: 0,
+            outside: id,
+            count: 1,
+        };
+        write_map(init, kind, &[extent])?;
+    }
+    Ok(Some(reason))
+}
+
+/// Maps id 0 to the user, and the ids from 1 on to the user's subordinate ids.
+fn write_subordinate(init: Pid) -> Result<(), String> {
+    let user = rustix::process::geteuid().as_raw();
+    let names = user_names(user);
+    let mut maps = Vec::new();
+    for (kind, id) in [
+        (Kind::User, user),
+        (Kind::Group, rustix::process::getegid().as_raw()),
+    ] {
+        let (list, program) = kind.subordinate();
+        let text = std::fs::read_to_string(list).unwrap_or_default();
+        let extents = subordinate(&text, &names, id);
+        if extents.len() < 2 {
+            let name = names.first().map_or("this user", String::as_str);
+            return Err(format!("{list} has no line for {name}"));
+        }
+        maps.push((program, extents));
+    }
+    for (program, extents) in maps {
+        map_by_program(init, program, &extents)?;
+    }
+    Ok(())
+}
+
+fn map_by_program(init: Pid, program: &str, extents: &[Extent]) -> Result<(), String> {
+    let mut command = Command::new(program);
+    command.arg(init.as_raw_nonzero().to_string());
+    for extent in extents {
+        command.args([extent.inside, extent.outside, extent.count].map(|id| id.to_string()));
+    }
+    let output = command.stdin(Stdio::null()).output().map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            format!("the program {program} is missing (package uidmap or shadow-utils)")
+        } else {
+            format!("{program}: {error}")
+        }
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+/// Returns the names and the number by which lists may name a user.
+fn user_names(user: u32) -> Vec<String> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut names: Vec<_> = passwd
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            (fields.nth(1)?.parse() == Ok(user)).then(|| name.to_owned())
+        })
+        .collect();
+    // Users of a directory service. The program checks the range again.
+    names.extend(std::env::var("USER").ok());
+    names.push(user.to_string());
+    names.dedup();
+    names
+}
+
+/// Returns the map of a user: the superuser inside is the user, the other ids are the ranges that
+/// `list` (subuid(5)) gives to one of `names`.
+fn subordinate(list: &str, names: &[String], user: u32) -> Vec<Extent> {
+    let mut extents = vec![Extent {
+        inside: 0,
+        outside: user,
+        count: 1,
+    }];
+    let mut inside = 1_u32;
+    for line in list.lines() {
+        let mut fields = line.trim().split(':');
+        let (Some(name), Some(Ok(outside)), Some(Ok(count))) = (
+            fields.next(),
+            fields.next().map(str::parse::<u32>),
+            fields.next().map(str::parse::<u32>),
+        ) else {
+            continue;
+        };
+        if !names.iter().any(|known| known == name) || count == 0 {
+            continue;
+        }
+        let Some(next) = inside.checked_add(count) else {
+            break;
+        };
+        extents.push(Extent {
+            inside,
+            outside,
+            count,
+        });
+        inside = next;
+    }
+    extents
+}
+
+/// Returns the map in which each id that is mapped in `own`, the map of a process, is itself.
+fn identity(own: &str) -> Vec<Extent> {
+    let extents = own.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let inside = numbers.next()?.ok()?;
+        let count = numbers.nth(1)?.ok()?;
+        Some(Extent {
+            inside,
+            outside: inside,
+            count,
+        })
+    });
+    extents.collect()
+}
+
+fn write_map(init: Pid, kind: Kind, extents: &[Extent]) -> Result<(), Failure> {
+    let mut text = String::new();
+    for extent in extents {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{} {} {}",
+            extent.inside, extent.outside, extent.count
+        );
+    }
+    write_file(init, kind.map_name(), &text)
+}
+
+fn write_file(init: Pid, name: &str, text: &str) -> Result<(), Failure> {
+    let path = format!("/proc/{}/{name}", init.as_raw_nonzero());
+    std::fs::write(path, text).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Failure::new(format!(
+            "cannot map ids of a user namespace ({name}): {}",
+            describe(errno)
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subordinate_ranges_follow_the_superuser() {
+        let list = "other:1:5\nfolio:100000:65536\nbad\n1000:300000:10\nfolio:x:1\nfolio:7:0\n";
+        let names = ["folio".to_owned(), "1000".to_owned()];
+        let extents = subordinate(list, &names, 1000);
+        let numbers: Vec<_> = extents
+            .iter()
+            .map(|extent| (extent.inside, extent.outside, extent.count))
+            .collect();
+        assert_eq!(
+            numbers,
+            [(0, 1000, 1), (1, 100_000, 65_536), (65_537, 300_000, 10)]
+        );
+        assert_eq!(subordinate("", &names, 1000).len(), 1);
+    }
+
+    #[test]
+    fn identity_keeps_the_ids_of_the_own_map() {
+        let extents =
+            identity("         0       1000          1\n         1     100000      65536\n");
+        let numbers: Vec<_> = extents
+            .iter()
+            .map(|extent| (extent.inside, extent.outside, extent.count))
+            .collect();
+        assert_eq!(numbers, [(0, 0, 1), (1, 1, 65_536)]);
+    }
+}

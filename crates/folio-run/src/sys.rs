@@ -1,0 +1,106 @@
+//! System calls that rustix does not have, or has under an unstable name.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The side of a fork that returns.
+pub(crate) enum Fork {
+    /// The calling process, with the id of its child.
+    Parent(Pid),
+    /// The child.
+    Child,
+}
+
+/// Clones the calling process with new namespaces: `CLONE_NEW*` of clone(2).
+///
+/// # Errors
+/// EBUSY if the process has a second thread, else those of clone(2).
+pub(crate) fn clone_process(namespaces: libc::c_int) -> Result<Fork, Errno> {
+    let threads = std::fs::read_dir("/proc/self/task").map_err(|_| Errno::NOSYS)?;
+    if threads.count() != 1 {
+        return Err(Errno::BUSY);
+    }
+    let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
+    // SAFETY: without CLONE_VM the child has memory of its own, as after fork(2), and goes on with
+    // the same stack. No other thread exists, so no lock is held that only another could release.
+    let id = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    forked(id)
+}
+
+/// Clones the calling process, which has one thread.
+pub(crate) fn fork() -> Result<Fork, Errno> {
+    // SAFETY: no other thread exists.
+    let id = unsafe { libc::fork() };
+    forked(id.into())
+}
+
+fn forked(id: libc::c_long) -> Result<Fork, Errno> {
+    match i32::try_from(id).ok().map(Pid::from_raw) {
+        Some(None) => Ok(Fork::Child),
+        Some(Some(id)) if id.as_raw_nonzero().get() > 0 => Ok(Fork::Parent(id)),
+        _ => Err(last_error()),
+    }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Sets attributes (`MOUNT_ATTR_*`) of a mount and of all mounts below it.
+///
+/// # Errors
+/// Those of mount_setattr(2).
+pub(crate) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> Result<(), Errno> {
+    let attributes = libc::mount_attr {
+        attr_set: attributes,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
+    // SAFETY: the path is empty and ends with a zero, and the structure lives during the call,
+    // which reads as many bytes as it has.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
+/// Activates the loopback interface of the calling process's network namespace.
+///
+/// # Errors
+/// Those of netdevice(7).
+pub(crate) fn activate_loopback(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: zeros are a valid value of each member.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the request is an `ifreq` with the name of an interface, and lives during the call.
+    let result = unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS as _,
+            &raw const request,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
