@@ -354,6 +354,22 @@ impl Image {
         result.map(|()| bytes)
     }
 
+    /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a command
+    /// that goes on.
+    pub(crate) fn release(self) -> Outcome {
+        let Self {
+            name,
+            process,
+            kernel,
+            counters,
+            ..
+        } = self;
+        drop(process);
+        let unmounted = kernel.unmount("/");
+        *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
+        unmounted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
+    }
+
     /// Syncs and unmounts, so that all data is in the image.
     pub(crate) fn close(self) -> Outcome {
         let Self {

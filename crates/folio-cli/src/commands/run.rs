@@ -128,14 +128,20 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
             .run(served, &|text| session.note(text))
             .map_err(failure)
     });
-    let closed = image.close();
-    let code = ran?;
-    closed?;
     match overlay {
-        Some(overlay) if run.commit_on_success => overlay.finish(code, session)?,
-        _ => {}
+        Some(overlay) if run.commit_on_success => {
+            let closed = image.release();
+            let code = ran?;
+            closed?;
+            overlay.finish(code, session)?;
+            Ok(code)
+        }
+        _ => {
+            let closed = image.close();
+            let code = ran?;
+            closed.map(|()| code)
+        }
     }
-    Ok(code)
 }
 
 fn failure(failure: folio_run::Failure) -> Failure {

@@ -58,7 +58,7 @@ fn resolve(wanted: &str, passwd: &str, group: &str) -> Result<User, Failure> {
             home: or_default(fields[5], "/"),
             shell: or_default(fields[6], "/bin/sh"),
         },
-        (None, Some(uid)) => User {
+        (None, Some(uid)) if uid != 0 => User {
             name: uid.to_string(),
             uid,
             gid: 0,
@@ -67,15 +67,15 @@ fn resolve(wanted: &str, passwd: &str, group: &str) -> Result<User, Failure> {
             shell: "/bin/sh".to_owned(),
         },
         // An image without users still has the superuser.
-        (None, None) if user == "root" => User {
-            name: user.to_owned(),
+        (None, number) if number == Some(0) || user == "root" => User {
+            name: "root".to_owned(),
             uid: 0,
             gid: 0,
             groups: Vec::new(),
             home: "/root".to_owned(),
             shell: "/bin/sh".to_owned(),
         },
-        (None, None) => {
+        (None, _) => {
             return Err(Failure::new(format!(
                 "no user {user} in /etc/passwd of the image"
             )));
