@@ -3,6 +3,7 @@
 
 use rustix::io::Errno;
 use rustix::process::Pid;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The side of a fork that returns.
@@ -46,6 +47,21 @@ fn forked(id: libc::c_long) -> Result<Fork, Errno> {
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Executes a program, with the actions of signals at their defaults; returns only if that failed.
+/// Unlike execvp(3) it does not take a file of an unknown format for a shell script.
+pub(crate) fn execute(path: &CStr, arguments: &[CString], environment: &[CString]) -> Errno {
+    let pointers = |strings: &[CString]| -> Vec<_> {
+        let pointers = strings.iter().map(|string| string.as_ptr());
+        pointers.chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: no handler is installed. Rust programs ignore the signal, and execve(2) keeps that.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    // SAFETY: both lists end with a null pointer, and their strings live during the call.
+    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    last_error()
 }
 
 /// Sets attributes (`MOUNT_ATTR_*`) of a mount and of all mounts below it.

@@ -317,7 +317,8 @@ impl Tree {
     /// Removes what was created, as far as it is still empty.
     pub(super) fn remove_created(&mut self) {
         // A tree in memory ends by itself.
-        let is_kept = |path: &Path| !path.starts_with("/dev/") && !path.starts_with("/tmp/");
+        let is_in = |path: &Path, folder| path.starts_with(folder) && path != Path::new(folder);
+        let is_kept = |path: &Path| !is_in(path, "/dev") && !is_in(path, "/tmp");
         let created = std::mem::take(&mut self.created);
         for (path, kind) in created.into_iter().rev().filter(|(path, _)| is_kept(path)) {
             // Not mounted, if it is a folder above.

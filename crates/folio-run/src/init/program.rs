@@ -3,18 +3,18 @@
 use super::passwd::{self, User};
 use crate::failure::{Failure, describe};
 use crate::options::{Options, Root};
+use crate::sys;
 use rustix::fs::{Access, Mode};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
-use std::ffi::{OsStr, OsString};
+use std::collections::BTreeMap;
+use std::ffi::{CString, NulError, OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Where programs are searched if the environment names no other folders.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -83,14 +83,32 @@ fn become_command(options: &Options, terminal: Option<Terminal>) -> Failure {
         Ok(program) => program,
         Err(failure) => return failure,
     };
-    let mut command = Command::new(&program);
-    command.arg0(&name).args(arguments);
-    if options.root == Root::Image {
-        command.env_clear();
+    let arguments = [name].into_iter().chain(arguments.iter().cloned());
+    let inherited = (options.root != Root::Image).then(std::env::vars_os);
+    // The last value of a variable counts.
+    let variables: BTreeMap<_, _> = inherited.into_iter().flatten().chain(environment).collect();
+    let variables = variables.into_iter().map(|(mut name, value)| {
+        name.push("=");
+        name.push(value);
+        name
+    });
+    let strings = || {
+        Ok((
+            CString::new(program.as_os_str().as_bytes())?,
+            arguments.map(c_string).collect::<Result<Vec<_>, _>>()?,
+            variables.map(c_string).collect::<Result<Vec<_>, _>>()?,
+        ))
+    };
+    match strings() {
+        Ok((path, arguments, variables)) => {
+            explain(&program, sys::execute(&path, &arguments, &variables))
+        }
+        Err::<_, NulError>(_) => Failure::new("an argument or a variable contains a zero byte"),
     }
-    command.envs(environment);
-    let error = command.exec();
-    explain(&program, Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+fn c_string(string: OsString) -> Result<CString, NulError> {
+    CString::new(string.into_vec())
 }
 
 /// Changes the session, the terminal, the working directory and the user. Returns the user, and the

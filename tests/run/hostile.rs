@@ -1,0 +1,109 @@
+//! Images whose content aims at the host.
+
+use crate::support::tools::text;
+use crate::{Caller, Fixture, for_each_caller};
+use std::os::unix::fs::symlink;
+
+for_each_caller! {
+    links_to_proc_lead_into_the_image;
+    device_nodes_cannot_be_opened;
+    set_user_id_files_gain_nothing_outside;
+    names_with_escapes_are_escaped;
+    programs_cannot_reach_the_first_process;
+}
+
+/// Makes another image, from a tree with more files.
+fn remake(fixture: &Fixture) {
+    std::fs::remove_file(fixture.path("disk.img")).unwrap();
+    fixture.folio(&[
+        "cp",
+        "-a",
+        "--quiet",
+        "tree/.",
+        "disk.img:/",
+        "--create",
+        "64M",
+    ]);
+    fixture.give(&fixture.path("disk.img"));
+}
+
+fn links_to_proc_lead_into_the_image(fixture: &Fixture) {
+    std::fs::write(fixture.path("secret"), "host's\n").unwrap();
+    let host = fixture.path("secret");
+    let tree = fixture.path("tree");
+    symlink("/proc/1/root", tree.join("r")).unwrap();
+    symlink("../../../../../..", tree.join("up")).unwrap();
+    // Where the run mounts: each leads elsewhere.
+    symlink("/proc/1/root/etc", tree.join("dev")).unwrap();
+    symlink("home", tree.join("proc")).unwrap();
+    symlink("/proc/self/cwd", tree.join("tmp")).unwrap();
+    symlink("/etc/passwd", tree.join("etc/resolv.conf")).unwrap();
+    symlink("/proc/1/cwd", tree.join("b")).unwrap();
+    remake(fixture);
+    let host = host.display();
+    let script = format!(
+        "cat /r{host} /up{host} /proc/1/root{host} /proc/1/cwd{host} {host}; ls /b /dev; true"
+    );
+    let output = fixture.run(&["--bind", "tree:/b/x", "disk.img", "--", "sh", "-c", &script]);
+    assert!(!text(&output).contains("host's"), "{}", text(&output));
+    assert!(
+        std::fs::read_to_string("/etc/passwd")
+            .unwrap()
+            .contains("root")
+    );
+    fixture.check();
+}
+
+fn device_nodes_cannot_be_opened(fixture: &Fixture) {
+    let disk = rustix::fs::makedev(1, 5);
+    let (kind, mode) = (rustix::fs::FileType::CharacterDevice, 0o666.into());
+    rustix::fs::mknodat(rustix::fs::CWD, fixture.path("tree/zero"), kind, mode, disk).unwrap();
+    remake(fixture);
+    let script = "dd if=/zero bs=1 count=1 || echo refused; dd if=/dev/zero bs=1 count=1 of=/x";
+    let output = fixture.run(&["disk.img", "--", "sh", "-c", script]);
+    assert!(text(&output).contains("refused"), "{}", text(&output));
+}
+
+fn set_user_id_files_gain_nothing_outside(fixture: &Fixture) {
+    use std::os::unix::fs::PermissionsExt;
+    let id = fixture.path("tree/bin/myid");
+    std::fs::copy(fixture.path("tree/bin/busybox"), &id).unwrap();
+    std::fs::set_permissions(&id, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    remake(fixture);
+    if fixture.caller == Caller::WithoutIds {
+        return;
+    }
+    // Inside, the file makes a user the superuser of the namespace, who is the caller outside.
+    let script = "cat /proc/self/status; busybox id -u";
+    let output = fixture.sh_with(&["--user", "user"], script);
+    assert!(output.ends_with("1000\n"), "{output}");
+    let host = fixture.path("mark");
+    std::fs::write(&host, "").unwrap();
+    std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let output = fixture.run(&[
+        "--bind",
+        "mark:/mark",
+        "disk.img",
+        "--",
+        "sh",
+        "-c",
+        "echo x >/mark",
+    ]);
+    let is_root = fixture.caller == Caller::Root;
+    assert_eq!(output.status.success(), is_root, "{}", text(&output));
+}
+
+fn names_with_escapes_are_escaped(fixture: &Fixture) {
+    let name = "a\u{1b}[2Jb";
+    std::fs::write(fixture.path("tree").join(name), "").unwrap();
+    remake(fixture);
+    let output = fixture.run(&["disk.img", "--", &format!("/{name}")]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(!output.stderr.contains(&0x1b), "{}", text(&output));
+}
+
+fn programs_cannot_reach_the_first_process(fixture: &Fixture) {
+    let script = "for name in exe root cwd fd/0 fd/3 fd/4 mem environ; do \
+                  cat /proc/1/$name >/tmp/x 2>/dev/null && echo $name; done; true";
+    assert_eq!(fixture.sh(script), "");
+}
