@@ -73,7 +73,7 @@ fn set_user_id_files_gain_nothing_outside(fixture: &Fixture) {
     if fixture.caller == Caller::WithoutIds {
         return;
     }
-    // Inside, the file makes a user the superuser of the namespace, who is the caller outside.
+    // Inside, the file makes a user the superuser of the namespace: outside, the caller.
     let script = "cat /proc/self/status; busybox id -u";
     let output = fixture.sh_with(&["--user", "user"], script);
     assert!(output.ends_with("1000\n"), "{output}");

@@ -1,4 +1,4 @@
-//! What reaches the image: all changes, none, or those of a command that succeeded.
+//! Changes of the image: all changes, none, or those of a command that succeeded.
 
 use crate::support::tools::text;
 use crate::{Caller, Fixture, for_each_caller};

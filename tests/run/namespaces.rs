@@ -1,4 +1,4 @@
-//! What the command sees of the machine, and what remains of it afterwards.
+//! The command's view of the machine, and its traces there.
 
 use crate::support::tools::text;
 use crate::{Fixture, for_each_caller};

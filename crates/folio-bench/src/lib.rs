@@ -45,6 +45,7 @@ mod reclaim;
 mod report;
 mod rows;
 mod run;
+mod run_in_image;
 mod scenario;
 mod shared_folder;
 mod small_file;

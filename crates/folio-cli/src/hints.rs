@@ -96,6 +96,28 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
         "not needed: the file system type is detected",
     ),
     ("", &["virtiofsd"], "use 'folio share'"),
+    // systemd-nspawn, docker, guestfish
+    (
+        "",
+        &[
+            "exec",
+            "chroot",
+            "nspawn",
+            "systemd-nspawn",
+            "customize",
+            "bwrap",
+            "proot",
+        ],
+        "use 'folio run' to run a command inside an image",
+    ),
+    ("run", &["--volume", "-v", "--mount"], "use '--bind'"),
+    ("run", &["--rm"], "use '--throw-away' to drop the changes"),
+    ("run", &["--read"], "use '--read-only'"),
+    (
+        "run",
+        &["-t", "-i", "--tty", "--interactive"],
+        "not needed: the command has a terminal if standard input and output are one",
+    ),
     (
         "share",
         &["--shared-dir"],

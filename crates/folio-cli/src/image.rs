@@ -354,8 +354,8 @@ impl Image {
         result.map(|()| bytes)
     }
 
-    /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a command
-    /// that goes on.
+    /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a
+    /// command that goes on.
     pub(crate) fn release(self) -> Outcome {
         let Self {
             name,

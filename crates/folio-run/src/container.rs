@@ -5,18 +5,16 @@ use crate::failure::Failure;
 use crate::id_map;
 use crate::init;
 use crate::options::{Network, Options};
+use crate::status::{FORWARDED, exit_code};
 use crate::sys::{Fork, clone_process};
 use crate::terminal::{self, RawTerminal};
 use folio_fuse::DeviceSession;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
 use std::os::fd::OwnedFd;
-
-/// Signals that the command receives instead of this process.
-pub(crate) const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 /// New namespaces whose first process waits for its mount. Its processes are killed when this is
 /// dropped.
@@ -81,10 +79,10 @@ impl Container {
         }
     }
 
-    /// Serves the mount, runs the command, and returns its exit code: its own, or 128 and the number
-    /// of the signal that ended it. On return all processes of the namespaces have ended, all data
-    /// is with the file system, and the kernel has removed the mount. Notes for the user go to
-    /// `note`.
+    /// Serves the mount, runs the command, and returns its exit code: its own, or 128 and the
+    /// number of the signal that ended it. On return all processes of the namespaces have ended,
+    /// all data is with the file system, and the kernel has removed the mount. Notes for the user
+    /// go to `note`.
     ///
     /// # Errors
     /// A command that was not started, or a mount that failed.
@@ -202,16 +200,6 @@ fn wait(init: Pid) -> Result<u8, Errno> {
     Ok(ended.map_or(Failure::NOT_STARTED, |(_, status)| {
         exit_code(status.exit_status(), status.terminating_signal())
     }))
-}
-
-/// Returns the exit code for the end of a process.
-pub(crate) fn exit_code(status: Option<i32>, signal: Option<i32>) -> u8 {
-    let code = match (status, signal) {
-        (Some(status), _) => status & 0xff,
-        (None, Some(signal)) => 128 + signal,
-        (None, None) => return Failure::NOT_STARTED,
-    };
-    u8::try_from(code).unwrap_or(Failure::NOT_STARTED)
 }
 
 /// Passes signals to the first process, which passes them to the command.

@@ -15,7 +15,7 @@ pub struct Failure {
 impl Failure {
     /// Exit code: the command was not started.
     pub const NOT_STARTED: u8 = 125;
-    /// Exit code: the command is no executable program.
+    /// Exit code: the command is not executable.
     pub const NOT_EXECUTABLE: u8 = 126;
     /// Exit code: there is no such command.
     pub const NOT_FOUND: u8 = 127;

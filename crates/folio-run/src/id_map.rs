@@ -39,8 +39,8 @@ impl Kind {
     }
 }
 
-/// Maps the ids of the namespace of the process `init`. Returns the reason if only one id is mapped:
-/// the superuser's, to the calling user.
+/// Maps the ids of the namespace of the process `init`. Returns the reason if only one id is
+/// mapped: the superuser's, to the calling user.
 ///
 /// # Errors
 /// A kernel that permits no map at all.

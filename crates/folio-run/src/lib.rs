@@ -20,7 +20,8 @@
 //! 1. The process is cloned before it has a second thread.
 //! 2. The first process of the namespace ends with the server, and all others with the first. The
 //!    kernel then writes the mount's data back and removes it, which ends the server.
-//! 3. Names of the image are resolved with the image as the root, after the host's tree is detached.
+//! 3. Names of the image are resolved with the image as the root, after the host's tree is
+//!    detached.
 //! 4. Every descriptor is closed at execve(2), except the command's standard streams.
 //!
 //! Linux: user_namespaces(7), mount_namespaces(7), pivot_root(2).
@@ -33,6 +34,7 @@ mod failure;
 mod id_map;
 mod init;
 mod options;
+mod status;
 mod sys;
 mod terminal;
 

@@ -1,4 +1,4 @@
-//! What to run, and in which surroundings.
+//! A command and its surroundings.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// attached somewhere by move_mount(2).
 #[derive(Debug)]
 pub struct DetachedMount {
-    /// The device: requests are read from it, replies are written to it. The mounting process's user
-    /// namespace is that of all user and group ids in requests and replies.
+    /// The device: requests are read from it, replies are written to it. The mounting process's
+    /// user namespace is that of all user and group ids in requests and replies.
     pub device: OwnedFd,
     /// The root of the mount.
     pub mount: OwnedFd,

@@ -95,8 +95,8 @@ pub struct DeviceSession {
 }
 
 impl DeviceSession {
-    /// Begins to serve the root of `kernel`, which is mounted with the options `inside`. `device` is
-    /// that of a [`DetachedMount`](super::DetachedMount).
+    /// Begins to serve the root of `kernel`, which is mounted with the options `inside`. `device`
+    /// is that of a [`DetachedMount`](super::DetachedMount).
     ///
     /// # Errors
     /// EINVAL for options that the file system does not support, EPERM for those that need root,

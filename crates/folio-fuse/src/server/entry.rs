@@ -87,7 +87,7 @@ impl Server {
 
     /// Returns the attributes as the client is to see them.
     pub(super) fn presented(&self, attributes: &Attributes) -> Attributes {
-        let mut attributes = attributes.clone();
+        let mut attributes = *attributes;
         if self.options.hides_owners {
             (attributes.uid, attributes.gid) = (0, 0);
         }

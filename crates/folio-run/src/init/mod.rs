@@ -15,9 +15,9 @@ mod passwd;
 mod program;
 
 use crate::channel::{Channel, Message};
-use crate::container::{FORWARDED, exit_code};
 use crate::failure::Failure;
 use crate::options::{Network, Options, Root};
+use crate::status::{FORWARDED, exit_code};
 use crate::sys::{self, Fork};
 use folio_fuse::{DetachedMount, MountAttributes};
 use mounts::Tree;
