@@ -5,11 +5,13 @@ mod allocations;
 mod attributes;
 mod directory_ops;
 mod files;
+mod flock;
 mod journal;
 mod mount_options;
 mod paths;
 mod speed;
 mod stress;
+mod vectored;
 mod writeback;
 mod xattrs;
 

@@ -1,9 +1,10 @@
 //! `IMAGE:/path` and `IMAGE@N:/path`, as opposed to paths on the host.
 
 use crate::exit::{Failure, Outcome};
-use std::ffi::{OsStr, OsString};
+use folio::block::split_partition;
+use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -206,23 +207,6 @@ pub(crate) fn refuse_partition(path: &Path) -> Outcome {
         ))),
         _ => Ok(()),
     }
-}
-
-/// Splits off `@N`, unless a file has exactly this name.
-fn split_partition(image: &OsStr) -> (PathBuf, Option<u32>) {
-    let bytes = image.as_bytes();
-    let at = bytes.iter().rposition(|byte| *byte == b'@');
-    if let Some(at) = at
-        && let Ok(digits) = std::str::from_utf8(&bytes[at + 1..])
-        && let Ok(number) = digits.parse()
-        && !Path::new(image).exists()
-    {
-        return (
-            OsString::from_vec(bytes[..at].to_vec()).into(),
-            Some(number),
-        );
-    }
-    (image.into(), None)
 }
 
 fn is_image(path: &Path) -> bool {

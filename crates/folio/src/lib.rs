@@ -105,7 +105,7 @@
 //! - ext4 is read and written with the features that mke2fs 1.47 enables by default, and refused by
 //!   name with most others. ext2 and ext3 are read.
 //! - One program writes an image at a time; a lock that QEMU understands enforces it.
-//! - No mmap(2) and no flock(2); a process has no root directory of its own (chroot).
+//! - No mmap(2), no locks of fcntl(2); a process has no root directory of its own (chroot).
 
 #![deny(unsafe_code)]
 // Parts of the lower layers serve one optional layer only: validity serves hostfs, for example.

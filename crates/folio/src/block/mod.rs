@@ -54,7 +54,7 @@ pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{
     Partition, PartitionDevice, PartitionTable, contents, holds_ext4, partition_table, partitions,
-    select,
+    select, split_partition,
 };
 #[cfg(feature = "qcow2")]
 pub use qcow2::{

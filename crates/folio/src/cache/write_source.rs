@@ -1,4 +1,4 @@
-//! The bytes of a write: a slice, or borrowed pages. Linux: `struct iov_iter`.
+//! The bytes of a write: slices, or borrowed pages. Linux: `struct iov_iter`.
 
 use super::borrow::{Borrowed, BorrowedRead};
 use super::locked::PageWriteGuard;
@@ -28,6 +28,7 @@ pub struct WriteSource<'a> {
 #[derive(Clone, Copy)]
 enum SourceBytes<'a> {
     Bytes(&'a [u8]),
+    Slices(&'a [IoSlice<'a>]),
     Pages(&'a Borrowed),
 }
 
@@ -38,6 +39,30 @@ impl<'a> From<&'a [u8]> for WriteSource<'a> {
             range: 0..bytes.len(),
         }
     }
+}
+
+impl<'a> From<&'a [IoSlice<'a>]> for WriteSource<'a> {
+    /// The bytes of all slices; the sum of their lengths is at most `isize::MAX`.
+    fn from(slices: &'a [IoSlice<'a>]) -> Self {
+        Self {
+            from: SourceBytes::Slices(slices),
+            range: 0..slices.iter().map(|slice| slice.len()).sum(),
+        }
+    }
+}
+
+/// Returns the parts of `slices` that the bytes `range` of their concatenation are in.
+fn parts<'a>(
+    slices: &'a [IoSlice<'a>],
+    range: Range<usize>,
+) -> impl Iterator<Item = &'a [u8]> {
+    let mut end = 0;
+    slices.iter().filter_map(move |slice| {
+        let start = end;
+        end += slice.len();
+        let (from, to) = (range.start.max(start), range.end.min(end));
+        (from < to).then(|| &slice[from - start..to - start])
+    })
 }
 
 impl WriteSource<'_> {
@@ -56,6 +81,11 @@ impl WriteSource<'_> {
     pub fn with_slices<T>(&self, take: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         match self.from {
             SourceBytes::Bytes(bytes) => take(&[IoSlice::new(&bytes[self.range.clone()])]),
+            SourceBytes::Slices(slices) => {
+                let parts = parts(slices, self.range.clone());
+                let slices: SmallVec<[IoSlice<'_>; 8]> = parts.map(IoSlice::new).collect();
+                take(&slices)
+            }
             SourceBytes::Pages(borrowed) => {
                 let read = BorrowedRead {
                     range: self.range.clone(),
@@ -81,6 +111,13 @@ impl WriteSource<'_> {
     pub(super) fn put(&self, page: &mut PageWriteGuard<'_>, start: usize) {
         match self.from {
             SourceBytes::Bytes(bytes) => page.copy_in(start, &bytes[self.range.clone()]),
+            SourceBytes::Slices(slices) => {
+                let mut at = start;
+                for part in parts(slices, self.range.clone()) {
+                    page.copy_in(at, part);
+                    at += part.len();
+                }
+            }
             SourceBytes::Pages(borrowed) => self.put_pages(borrowed, page, start),
         }
     }

@@ -3,9 +3,28 @@
 use super::AtFlags;
 use super::process::{AT_FDCWD, Fd, Process, check_flags, last_link};
 use crate::base::{Result, rcu};
-use crate::vfs::{self, Attributes, FileSystemStatistics, LastLink, RcuWalk, SetTime};
+use crate::vfs::{self, Attributes, FileSystemStatistics, LastLink, Mount, RcuWalk, SetTime};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// The attributes of a file and its mount. Linux: `struct statx`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statx {
+    /// The attributes of the inode.
+    pub attributes: Attributes,
+    /// A number that no other mount of the program has (`stx_mnt_id`). Each mount is a file system
+    /// of its own, so this and the inode number identify a file, as `st_dev` does.
+    pub mount_number: u32,
+}
+
+impl Statx {
+    fn new(mount: &Mount, attributes: Attributes) -> Self {
+        Self {
+            attributes,
+            mount_number: mount.number(),
+        }
+    }
+}
 
 impl Process {
     /// Returns the attributes of a file; follows symbolic links. Linux: stat(2).
@@ -51,10 +70,27 @@ impl Process {
     /// EINVAL for unknown flags, and those of path resolution: ENOENT, ENOTDIR, EACCES, ELOOP,
     /// ENAMETOOLONG, EBADF for `dir`.
     pub fn fstatat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Attributes> {
-        self.stat_at(dir, path.as_ref(), flags)
+        self.stat_at(dir, path.as_ref(), flags, |_, attributes| attributes)
     }
 
-    fn stat_at(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Attributes> {
+    /// Returns the attributes of a file and its mount, relative to `dir`. Flags:
+    /// `SYMLINK_NOFOLLOW`, `EMPTY_PATH`. Linux: statx(2).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Process::fstatat`].
+    pub fn statx(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Statx> {
+        self.stat_at(dir, path.as_ref(), flags, Statx::new)
+    }
+
+    #[inline]
+    fn stat_at<T>(
+        &self,
+        dir: Fd,
+        path: &Path,
+        flags: AtFlags,
+        make: impl Fn(&Mount, Attributes) -> T,
+    ) -> Result<T> {
         let bytes = path.as_os_str().as_bytes();
         let pin = rcu::pin();
         if self.is_in_own_process()
@@ -62,18 +98,25 @@ impl Process {
             && let RcuWalk::Found(found) = self.rcu_walk(dir, bytes, last_link(flags), &pin)
             && found.common().is_valid()
         {
-            return Ok(found.common().attributes());
+            return Ok(make(found.mount.value(), found.common().attributes()));
         }
         drop(pin);
-        self.stat_slowly(dir, path, flags)
+        self.stat_slowly(dir, path, flags, make)
     }
 
     /// Returns attributes of a file that is not in memory, or fails.
     #[cold]
-    fn stat_slowly(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Attributes> {
+    fn stat_slowly<T>(
+        &self,
+        dir: Fd,
+        path: &Path,
+        flags: AtFlags,
+        make: impl Fn(&Mount, Attributes) -> T,
+    ) -> Result<T> {
         self.with_path(path, |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-            vfs::attributes(&**self.resolve_at(dir, path, last_link(flags), flags)?.inode())
+            let found = self.resolve_at(dir, path, last_link(flags), flags)?;
+            Ok(make(&found.mount, vfs::attributes(&**found.inode())?))
         })
     }
 
@@ -206,6 +249,15 @@ impl Process {
     ) -> Result<()> {
         self.context()
             .set_times(&self.location(fd)?, accessed, modified)
+    }
+
+    /// Returns sizes and free space of the file system of an open file. Linux: fstatfs(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open.
+    pub fn fstatfs(&self, fd: Fd) -> Result<FileSystemStatistics> {
+        self.file(fd)?.file_system().statistics()
     }
 
     /// Returns sizes and free space of the file system that holds `path`. Linux: statfs(2).

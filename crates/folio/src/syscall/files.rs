@@ -1,9 +1,9 @@
-//! Calls on open files: open, read, write, seek, list, copy, sync.
+//! Calls on open files: open, read, write, seek, list, copy, sync, lock.
 
 use super::process::{AT_FDCWD, Fd, Process};
-use super::{Borrowed, OpenFlags, ReadAt, Whence};
+use super::{Borrowed, FlockOperation, OpenFlags, ReadAt, Whence};
 use crate::base::{Errno, Result, rcu};
-use crate::vfs::{self, FallocateMode, FileExtent, FileType, Seek, SeekKind, Start};
+use crate::vfs::{self, DirectoryEntry, FallocateMode, FileExtent, FileType, Seek, SeekKind, Start};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
@@ -230,20 +230,46 @@ impl Process {
             return Err(Errno::INVAL.into());
         }
         let mut entries = Vec::new();
-        self.file(fd)?.read_directory(&mut |entry| {
+        self.getdents_with(fd, &mut |entry| {
+            if entries.len() == count {
+                return ControlFlow::Break(());
+            }
             let (number, file_type) = (entry.number.0, entry.file_type);
             entries.push(Dirent {
                 name: entry.name.to_vec(),
                 number,
                 file_type,
             });
-            if entries.len() < count {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            ControlFlow::Continue(())
         })?;
         Ok(entries)
+    }
+
+    /// Calls `sink` for the next entries of an open directory, including `.` and `..`, until it
+    /// breaks: the entry at which it breaks is the first of the next call. `sink` may not use the
+    /// directory. Linux: getdents64(2), `iterate_dir`.
+    ///
+    /// # Errors
+    ///
+    /// EBADF unless open for reading, ENOTDIR unless a directory, ENOENT if the directory was
+    /// removed.
+    pub fn getdents_with(
+        &self,
+        fd: Fd,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.file(fd)?.read_directory(sink)
+    }
+
+    /// Takes, converts or releases an advisory lock on an open file. Waits for conflicting locks of
+    /// other open files, unless `NB` is set. Linux: flock(2).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, EINVAL unless exactly one of `SH`, `EX` and `UN` is set, EAGAIN
+    /// with `NB` if another open file has a conflicting lock.
+    pub fn flock(&self, fd: Fd, operation: FlockOperation) -> Result<()> {
+        self.file(fd)?.flock(self.flocks(), operation)
     }
 
     /// Sets the size of an open file in bytes: truncates it, or extends it with a hole. Linux:

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   Process   process.rs      file descriptors, working directory, credentials, umask
-//!     |-- files.rs            open, read, write, seek, list, sync
+//!     |-- files.rs            open, read, write, seek, list, sync, lock
+//!     |-- vectored.rs         readv, preadv, writev, pwritev
 //!     |-- advice.rs           posix_fadvise, sync_file_range, counters of a file
 //!     |-- directory_ops.rs    mkdir, mknod, link, unlink, rename, readlink
-//!     |-- attributes.rs       stat, chmod, chown, utimes, truncate, statfs
+//!     |-- attributes.rs       stat, statx, chmod, chown, utimes, truncate, statfs
 //!     `-- xattrs.rs           extended attributes
 //!   Caller    caller.rs       the same calls for servers, by handle, on behalf of any user
 //!     v
@@ -27,11 +28,13 @@ mod directory_ops;
 mod files;
 mod flags;
 mod process;
+mod vectored;
 mod xattrs;
 
 pub use crate::vfs::{
-    Advice, Borrowed, BorrowedRead, Credentials, OpenFlags, ReadAt, SyncFileRange,
+    Advice, Borrowed, BorrowedRead, Credentials, FlockOperation, OpenFlags, ReadAt, SyncFileRange,
 };
+pub use attributes::Statx;
 pub use caller::{Caller, Handle, OpenHandle};
 pub use files::Dirent;
 pub use flags::{AtFlags, Whence};

@@ -5,7 +5,7 @@ use crate::base::rcu::{self, Grace, Pin, RcuCell};
 use crate::base::sync::Mutex;
 use crate::base::{Errno, Error, Result, Timespec};
 use crate::kernel::Kernel;
-use crate::vfs::{Context, FileTable, LastLink, Location, LocationRef, OpenFile, RcuWalk};
+use crate::vfs::{Context, FileTable, FlockTable, LastLink, Location, LocationRef, OpenFile, RcuWalk};
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -135,6 +135,10 @@ impl Process {
     #[inline]
     pub(super) fn is_in_own_process(&self) -> bool {
         self.kernel.owner().is_current()
+    }
+
+    pub(super) fn flocks(&self) -> &Arc<FlockTable> {
+        &self.kernel.vfs().flocks
     }
 
     pub(super) fn credentials(&self) -> &Credentials {

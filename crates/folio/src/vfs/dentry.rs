@@ -63,6 +63,7 @@ struct Position {
 
 /// Never reused, so that a stale key in the cache finds nothing.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+static NEXT_MOUNT: AtomicU32 = AtomicU32::new(1);
 
 impl Dentry {
     /// Creates the root of a mounted file system. The dentries below it are charged to `memory`
@@ -291,6 +292,7 @@ impl Drop for Dentry {
 
 /// A file system at its position in the tree. Linux: `struct mount` and `struct super_block`.
 pub(crate) struct Mount {
+    number: u32,
     file_system: Arc<dyn FileSystem>,
     pub(super) root: Arc<Dentry>,
     /// The location that it covers; `None` for the root mount.
@@ -311,6 +313,7 @@ impl Mount {
         memory: &Arc<ObjectMemory>,
     ) -> Self {
         Self {
+            number: NEXT_MOUNT.fetch_add(1, Ordering::Relaxed),
             root: Dentry::new_root(file_system.root(), memory),
             file_system,
             covered,
@@ -336,6 +339,12 @@ impl Mount {
 
     pub(crate) fn file_system(&self) -> &Arc<dyn FileSystem> {
         &self.file_system
+    }
+
+    /// Returns a number that no other mount of the process has.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Returns the root for a thread that holds no lock; `None` during an unmount.

@@ -5,6 +5,7 @@ use super::attributes::{AttributeChange, FileType, SetTime};
 use super::credentials::Credentials;
 use super::dentry::{Location, Mount};
 use super::filesystem::FileSystem;
+use super::flock::FlockRelease;
 use super::inode::{
     DirectoryEntry, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon, Opened,
     SeekKind, WriteAt,
@@ -17,10 +18,10 @@ use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, WriteSource};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Maximum number of bytes that one call transfers. Linux: `MAX_RW_COUNT`.
-const TRANSFER_MAX: usize = 0x7fff_f000;
+pub(super) const TRANSFER_MAX: usize = 0x7fff_f000;
 /// Maximum number of bytes written under one hold of the inode lock.
 const WRITE_CHUNK: usize = 1 << 20;
 /// The largest offset.
@@ -28,6 +29,8 @@ pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// An open file, shared by descriptors after dup(2). Linux: `struct file`.
 pub(crate) struct OpenFile {
+    /// Set by the first flock(2). Dropped before the inode, whose address it uses.
+    pub(super) flock_release: OnceLock<FlockRelease>,
     /// `None` once the file is closed and has no users left.
     location: Option<Location>,
     flags: OpenFlags,
@@ -35,7 +38,7 @@ pub(crate) struct OpenFile {
     opened: Option<Opened>,
     /// Offset in bytes, or in a directory the cookie; locked while read and write move it. Linux:
     /// `f_pos_lock`.
-    position: Mutex<u64>,
+    pub(super) position: Mutex<u64>,
     /// Cursor of the writeback errors reported so far. Linux: `f_wb_err`.
     errors_seen: Mutex<u64>,
 }
@@ -75,6 +78,7 @@ impl OpenFile {
             .as_ref()
             .map_or(0, Mapping::error_cursor);
         Ok(Self {
+            flock_release: OnceLock::new(),
             location: Some(location),
             flags,
             opened,
@@ -85,14 +89,17 @@ impl OpenFile {
 
     /// Drops the state of the open file, and keeps the allocation.
     pub(crate) fn clear(&mut self) {
+        self.flock_release.take();
         self.location = None;
         self.opened = None;
     }
 
-    /// Returns whether the close must take effect at once: the inode has lost its name, or the
-    /// backing store has the file open for writing.
+    /// Returns whether the close must take effect at once: the inode has lost its name, the backing
+    /// store has the file open for writing, or the file may be locked.
     pub(super) fn must_close_now(&self) -> bool {
-        (self.opened.is_some() && self.flags.is_writable()) || self.location().dentry.is_deleted()
+        (self.opened.is_some() && self.flags.is_writable())
+            || self.location().dentry.is_deleted()
+            || self.flock_release.get().is_some()
     }
 
     /// Stores `file` in the allocation of a cleared file.
@@ -172,7 +179,7 @@ impl OpenFile {
 
     /// Returns the data operations of a regular file; EISDIR for a directory, EINVAL for other
     /// types.
-    fn file_operations(&self) -> Result<&dyn FileOperations> {
+    pub(super) fn file_operations(&self) -> Result<&dyn FileOperations> {
         let file = self.inode().file_operations();
         file.ok_or_else(|| self.no_data())
     }
@@ -395,7 +402,8 @@ impl OpenFile {
         self.seek_from(position, Seek::To(found.ok_or(Errno::NXIO)?.into()))
     }
 
-    /// Calls `sink` for each entry from the position on, until it breaks: getdents64(2).
+    /// Calls `sink` for each entry from the position on, until it breaks: getdents64(2). The entry at
+    /// which it breaks is the first of the next call.
     pub(crate) fn read_directory(
         &self,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
@@ -405,7 +413,9 @@ impl OpenFile {
         let mut next = *position;
         read_directory(self.location(), next, &mut |entry| {
             let flow = sink(entry);
-            next = entry.next_cookie;
+            if flow.is_continue() {
+                next = entry.next_cookie;
+            }
             flow
         })?;
         *position = next;
@@ -508,7 +518,7 @@ impl OpenFile {
         self.mount().file_system()
     }
 
-    fn touch_accessed(&self) {
+    pub(super) fn touch_accessed(&self) {
         if !self.flags.contains(OpenFlags::NOATIME) {
             touch_accessed(self.mount(), &**self.inode());
         }

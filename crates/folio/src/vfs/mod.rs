@@ -6,7 +6,7 @@
 //!   rcu_walk.rs  path -> LocationRef under a pin    open.rs directory_ops.rs rename.rs  change names
 //!      | fallback                                   setattr.rs xattr.rs inode_init.rs   change inodes
 //!   walk.rs      path -> Location                   permission.rs acl.rs credentials.rs access
-//!      v                                            file.rs read_batch.rs copy.rs advice.rs  open files
+//!      v                                            file.rs vectored.rs read_batch.rs copy.rs advice.rs flock.rs  open files
 //!   vfs.rs          mount table                     file_table.rs  descriptor -> open file
 //!   dentry_cache.rs names in memory                   |
 //!   dentry.rs       dentry, mount, location           |
@@ -38,6 +38,7 @@
 //!             locks of the file system
 //!   list of file tables                with no other lock held
 //!     one file table
+//!   FlockTable::holders                with the list of file tables at most
 //! ```
 //!
 //! Invariants:
@@ -69,6 +70,7 @@ mod directory_ops;
 mod file;
 mod file_table;
 mod filesystem;
+mod flock;
 mod inode;
 mod inode_init;
 mod inode_ref;
@@ -84,6 +86,7 @@ mod setattr;
 #[cfg(test)]
 mod tests;
 mod validity;
+mod vectored;
 #[expect(
     clippy::module_inception,
     reason = "the VFS object, as Linux has fs/fs_context.c in fs/"
@@ -103,10 +106,12 @@ pub use attributes::{AttributeChange, Attributes, FileType, NewInode, SetTime};
 pub use change::{Change, ChangeListener};
 pub(crate) use copy::{copy, copy_range};
 pub use credentials::Credentials;
-pub(crate) use dentry::{Location, LocationRef};
+pub(crate) use dentry::{Location, LocationRef, Mount};
 pub(crate) use file::{OpenFile, Seek, Start, read_directory, trim};
 pub(crate) use file_table::FileTable;
 pub use filesystem::{FileSystem, FileSystemStatistics};
+pub use flock::FlockOperation;
+pub(crate) use flock::FlockTable;
 pub use inode::{
     DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon,
     NameFolding, Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags,

@@ -4,6 +4,7 @@ use super::dentry::{Location, LocationRef, Mount};
 use super::dentry_cache::{DentryCache, RemovedDentries};
 use super::file_table::FileTable;
 use super::filesystem::FileSystem;
+use super::flock::FlockTable;
 use super::mount_options::MountOptions;
 use crate::base::rcu::{self, Grace, Pin, Ref};
 use crate::base::unwind::catch_panic;
@@ -25,6 +26,7 @@ pub(crate) struct Vfs {
     mounts: RwLock<HashMap<u64, Arc<Mount>>>,
     /// The open files of every process.
     tables: Mutex<Vec<Arc<FileTable>>>,
+    pub(crate) flocks: Arc<FlockTable>,
 }
 
 /// Maximum number of names in memory, unless more are in use.
@@ -42,6 +44,7 @@ impl Vfs {
             dentries: DentryCache::new(DENTRIES_MAX, memory),
             mounts: RwLock::new(HashMap::new()),
             tables: Mutex::default(),
+            flocks: Arc::default(),
         }
     }
 

@@ -30,6 +30,6 @@ mod window;
 
 pub use contents::contents;
 pub use entry::{Partition, PartitionTable};
-pub use select::{holds_ext4, select};
+pub use select::{holds_ext4, select, split_partition};
 pub use table::{partition_table, partitions};
 pub use window::PartitionDevice;
