@@ -48,7 +48,8 @@ fn lock_ends_with_the_last_descriptor() {
     p.close(two).unwrap();
     // A process that ends releases its locks.
     let ends = kernel.process(folio::syscall::Credentials::root());
-    ends.flock(ends.open("/d", READ, 0).unwrap(), EXCLUSIVE).unwrap();
+    ends.flock(ends.open("/d", READ, 0).unwrap(), EXCLUSIVE)
+        .unwrap();
     let three = p.open("/d", READ, 0).unwrap();
     fails! { p.flock(three, SHARED) => AGAIN }
     drop(ends);

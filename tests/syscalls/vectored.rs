@@ -19,7 +19,9 @@ fn vectored_write_joins_buffers() {
     assert_eq!(p.pwritev(fd, &[IoSlice::new(b"X")], 1).unwrap(), 1);
     let want = [b"aX", &large[..], b"cd"].concat();
     assert!(read(&p, "/f") == want);
-    let end = p.open("/f", OpenFlags::WRONLY | OpenFlags::APPEND, 0).unwrap();
+    let end = p
+        .open("/f", OpenFlags::WRONLY | OpenFlags::APPEND, 0)
+        .unwrap();
     assert_eq!(p.pwritev(end, &[IoSlice::new(b"e")], 0).unwrap(), 1);
     assert!(read(&p, "/f") == [&want[..], b"e"].concat());
     assert_eq!(p.writev(fd, &[]).unwrap(), 0);

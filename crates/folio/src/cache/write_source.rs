@@ -52,10 +52,7 @@ impl<'a> From<&'a [IoSlice<'a>]> for WriteSource<'a> {
 }
 
 /// Returns the parts of `slices` that the bytes `range` of their concatenation are in.
-fn parts<'a>(
-    slices: &'a [IoSlice<'a>],
-    range: Range<usize>,
-) -> impl Iterator<Item = &'a [u8]> {
+fn parts<'a>(slices: &'a [IoSlice<'a>], range: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
     let mut end = 0;
     slices.iter().filter_map(move |slice| {
         let start = end;

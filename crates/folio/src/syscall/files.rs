@@ -3,7 +3,9 @@
 use super::process::{AT_FDCWD, Fd, Process};
 use super::{Borrowed, FlockOperation, OpenFlags, ReadAt, Whence};
 use crate::base::{Errno, Result, rcu};
-use crate::vfs::{self, DirectoryEntry, FallocateMode, FileExtent, FileType, Seek, SeekKind, Start};
+use crate::vfs::{
+    self, DirectoryEntry, FallocateMode, FileExtent, FileType, Seek, SeekKind, Start,
+};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 

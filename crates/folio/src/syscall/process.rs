@@ -5,7 +5,9 @@ use crate::base::rcu::{self, Grace, Pin, RcuCell};
 use crate::base::sync::Mutex;
 use crate::base::{Errno, Error, Result, Timespec};
 use crate::kernel::Kernel;
-use crate::vfs::{Context, FileTable, FlockTable, LastLink, Location, LocationRef, OpenFile, RcuWalk};
+use crate::vfs::{
+    Context, FileTable, FlockTable, LastLink, Location, LocationRef, OpenFile, RcuWalk,
+};
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

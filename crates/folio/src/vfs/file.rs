@@ -5,7 +5,7 @@ use super::attributes::{AttributeChange, FileType, SetTime};
 use super::credentials::Credentials;
 use super::dentry::{Location, Mount};
 use super::filesystem::FileSystem;
-use super::flock::FlockRelease;
+use super::flock::{FileLock, FlockOperation, FlockTable};
 use super::inode::{
     DirectoryEntry, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon, Opened,
     SeekKind, WriteAt,
@@ -30,7 +30,7 @@ pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
 /// An open file, shared by descriptors after dup(2). Linux: `struct file`.
 pub(crate) struct OpenFile {
     /// Set by the first flock(2). Dropped before the inode, whose address it uses.
-    pub(super) flock_release: OnceLock<FlockRelease>,
+    lock: OnceLock<FileLock>,
     /// `None` once the file is closed and has no users left.
     location: Option<Location>,
     flags: OpenFlags,
@@ -78,7 +78,7 @@ impl OpenFile {
             .as_ref()
             .map_or(0, Mapping::error_cursor);
         Ok(Self {
-            flock_release: OnceLock::new(),
+            lock: OnceLock::new(),
             location: Some(location),
             flags,
             opened,
@@ -89,7 +89,7 @@ impl OpenFile {
 
     /// Drops the state of the open file, and keeps the allocation.
     pub(crate) fn clear(&mut self) {
-        self.flock_release.take();
+        self.lock.take();
         self.location = None;
         self.opened = None;
     }
@@ -99,7 +99,7 @@ impl OpenFile {
     pub(super) fn must_close_now(&self) -> bool {
         (self.opened.is_some() && self.flags.is_writable())
             || self.location().dentry.is_deleted()
-            || self.flock_release.get().is_some()
+            || self.lock.get().is_some()
     }
 
     /// Stores `file` in the allocation of a cleared file.
@@ -402,8 +402,8 @@ impl OpenFile {
         self.seek_from(position, Seek::To(found.ok_or(Errno::NXIO)?.into()))
     }
 
-    /// Calls `sink` for each entry from the position on, until it breaks: getdents64(2). The entry at
-    /// which it breaks is the first of the next call.
+    /// Calls `sink` for each entry from the position on, until it breaks: getdents64(2). The entry
+    /// at which it breaks is the first of the next call.
     pub(crate) fn read_directory(
         &self,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
@@ -501,6 +501,20 @@ impl OpenFile {
     pub(crate) fn sync_file_system(&self) -> Result<()> {
         self.check_not_path()?;
         self.file_system().sync()
+    }
+
+    /// Takes, converts or releases the lock of this open file: flock(2).
+    pub(crate) fn flock(
+        self: &Arc<Self>,
+        table: &Arc<FlockTable>,
+        operation: FlockOperation,
+    ) -> Result<()> {
+        self.check_not_path()?;
+        let new_lock = || {
+            let inode = Arc::as_ptr(self.inode()).cast::<()>().addr();
+            FileLock::new(table.clone(), inode, Arc::as_ptr(self).addr())
+        };
+        self.lock.get_or_init(new_lock).apply(operation)
     }
 
     /// Discards free space of the whole file system. Linux: FITRIM.

@@ -1,7 +1,6 @@
 //! Advisory locks on whole files: flock(2). A lock belongs to the open file, so that descriptors
 //! made by dup(2) share it, and the last close releases it. Linux: fs/locks.c.
 
-use super::file::OpenFile;
 use crate::base::{Errno, Result};
 use bitflags::bitflags;
 use parking_lot::{Condvar, Mutex};
@@ -13,7 +12,7 @@ bitflags! {
     /// The operation of flock(2): exactly one of `SH`, `EX` and `UN`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FlockOperation: u32 {
-        /// Take a lock that others may share.
+        /// Take a lock that several open files may have.
         const SH = 1;
         /// Take a lock that no other open file has.
         const EX = 2;
@@ -95,32 +94,32 @@ impl FlockTable {
     }
 }
 
-/// Releases the lock of an open file when it is dropped.
-pub(super) struct FlockRelease {
+/// The lock that an open file takes and releases; dropping this releases it.
+pub(super) struct FileLock {
     table: Arc<FlockTable>,
     inode: usize,
     owner: usize,
 }
 
-impl Drop for FlockRelease {
-    fn drop(&mut self) {
-        self.table.release(self.inode, self.owner);
+impl FileLock {
+    /// Returns the lock of the open file at the address `owner` on the inode at `inode`, not yet
+    /// taken.
+    pub(super) fn new(table: Arc<FlockTable>, inode: usize, owner: usize) -> Self {
+        Self {
+            table,
+            inode,
+            owner,
+        }
+    }
+
+    /// Takes, converts or releases the lock: flock(2).
+    pub(super) fn apply(&self, operation: FlockOperation) -> Result<()> {
+        self.table.apply(self.inode, self.owner, operation)
     }
 }
 
-impl OpenFile {
-    /// Takes, converts or releases the lock of this open file: flock(2).
-    pub(crate) fn flock(
-        self: &Arc<Self>,
-        table: &Arc<FlockTable>,
-        operation: FlockOperation,
-    ) -> Result<()> {
-        self.check_not_path()?;
-        let release = self.flock_release.get_or_init(|| FlockRelease {
-            table: table.clone(),
-            inode: Arc::as_ptr(self.inode()).cast::<()>().addr(),
-            owner: Arc::as_ptr(self).addr(),
-        });
-        table.apply(release.inode, release.owner, operation)
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        self.table.release(self.inode, self.owner);
     }
 }

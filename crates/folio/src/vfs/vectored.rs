@@ -11,11 +11,7 @@ const BUFFERS_MAX: usize = 1024;
 
 impl OpenFile {
     /// Fills the buffers one after the other: readv(2), preadv(2).
-    pub(crate) fn read_vectored(
-        &self,
-        start: Start,
-        bufs: &mut [IoSliceMut<'_>],
-    ) -> Result<usize> {
+    pub(crate) fn read_vectored(&self, start: Start, bufs: &mut [IoSliceMut<'_>]) -> Result<usize> {
         check_lengths(bufs.iter().map(|buf| buf.len()))?;
         self.check_readable()?;
         match start {

@@ -1,0 +1,3 @@
+//! libfolio from C, C++ and Go.
+
+mod header;
