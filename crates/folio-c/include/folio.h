@@ -190,7 +190,7 @@
 
 #define FOLIO_MS_LAZYTIME (1 << 25)
 
-// folio_mkfs_ext4(): overwrite an existing file system or partition table.
+// folio_mkfs_ext4(): overwrite what the device holds.
 #define FOLIO_MKFS_FORCE 1
 
 // A kernel: mounts and caches. A program may have many; they share nothing.
@@ -518,7 +518,7 @@ int folio_image_create(const char *path,
                        const struct folio_image_options *options);
 
 // Makes an empty ext4 file system on the image `source` (IMAGE, or IMAGE@N for its Nth
-// partition), which exists. Fails with -EEXIST if it holds a file system or partitions, unless
+// partition), which exists. Fails with -EEXIST unless its first 128 KiB are zeros, or
 // FOLIO_MKFS_FORCE is set. `options` may be null.
 int folio_mkfs_ext4(const char *source, const struct folio_mkfs_options *options);
 

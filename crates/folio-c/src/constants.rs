@@ -112,5 +112,5 @@ pub const FOLIO_MS_RELATIME: u64 = 1 << 21;
 pub const FOLIO_MS_STRICTATIME: u64 = 1 << 24;
 pub const FOLIO_MS_LAZYTIME: u64 = 1 << 25;
 
-/// folio_mkfs_ext4(): overwrite an existing file system or partition table.
+/// folio_mkfs_ext4(): overwrite what the device holds.
 pub const FOLIO_MKFS_FORCE: u32 = 1;

@@ -12,6 +12,9 @@ use folio::kernel::{FormatOptions, format_ext4};
 use folio::{Errno, Error, Result};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+/// Bytes at the start of a device in which file systems and partition tables leave their marks.
+const HEAD_BYTES: u64 = 128 << 10;
+
 /// Options of folio_image_create(); fields that are 0 have their default.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -101,7 +104,7 @@ pub struct FolioMkfsOptions {
 unsafe impl Growable for FolioMkfsOptions {}
 
 /// Makes an empty ext4 file system on the image `source` (IMAGE, or IMAGE@N for its Nth
-/// partition), which exists. Fails with -EEXIST if it holds a file system or partitions, unless
+/// partition), which exists. Fails with -EEXIST unless its first 128 KiB are zeros, or
 /// FOLIO_MKFS_FORCE is set. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folio_mkfs_ext4(source: Text, options: *const FolioMkfsOptions) -> c_int {
@@ -165,13 +168,17 @@ fn format(device: &dyn Device, options: Option<FolioMkfsOptions>) -> Result<c_in
     Ok(0)
 }
 
-/// Fails with EEXIST if the device holds a known format.
+/// Fails with EEXIST unless the start of the device is zeros.
 fn refuse_used(device: &dyn Device) -> Result<()> {
+    let mut head = vec![0; device.len_bytes().min(HEAD_BYTES) as usize];
+    device.read_at(&mut head, 0)?;
+    if head.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
     let found = match block::contents(device)? {
-        Some(name) => name.to_owned(),
-        None if block::holds_ext4(device)? => "ext4".to_owned(),
-        None if !block::partitions(device)?.is_empty() => "partitions".to_owned(),
-        None => return Ok(()),
+        Some(name) => name,
+        None if block::holds_ext4(device)? => "ext4",
+        None => "data",
     };
     let message = format!("it holds {found}: set FOLIO_MKFS_FORCE to overwrite it");
     Err(Error::new(Errno::EXIST, message))
