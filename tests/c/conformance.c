@@ -5,7 +5,9 @@
  *     conformance IMAGE        libfolio
  *     conformance DIRECTORY    the kernel, as root, in a chroot of the mount
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include "backend.h"
 #include <errno.h>
 #include <stdio.h>

@@ -1,17 +1,6 @@
 /* 1,000 kernels made, used and freed; four of them at a time. */
-#include "folio.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include "check.h"
 #include <string.h>
-
-#define CHECK(condition)                                                                   \
-	do {                                                                               \
-		if (!(condition)) {                                                        \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, \
-				folio_last_error());                                       \
-			exit(1);                                                           \
-		}                                                                          \
-	} while (0)
 
 struct one {
 	struct folio_kernel *kernel;

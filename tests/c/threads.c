@@ -1,36 +1,26 @@
 /* Many threads on one kernel: files of their own, a shared file, names that come and go. */
-#include "folio.h"
+#include "check.h"
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define THREADS 8
-#define ROUNDS 200
 
 static struct folio_kernel *kernel;
 static struct folio_process *process;
 static int shared;
-
-#define CHECK(condition)                                                                   \
-	do {                                                                               \
-		if (!(condition)) {                                                        \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, \
-				folio_last_error());                                       \
-			exit(1);                                                           \
-		}                                                                          \
-	} while (0)
+static int rounds;
 
 static void *work(void *argument)
 {
 	long number = (long)argument;
-	char path[64], other[64], page[4096], found[4096];
+	char path[64], other[64];
+	char page[4096], found[4096];
 	struct folio_stat stat;
 	memset(page, 'a' + (int)number, sizeof page);
 	snprintf(path, sizeof path, "/disk/file-%ld", number);
 	snprintf(other, sizeof other, "/disk/moved-%ld", number);
-	for (int round = 0; round < ROUNDS; round++) {
+	for (int round = 0; round < rounds; round++) {
 		int fd = folio_open(process, path, FOLIO_O_CREAT | FOLIO_O_RDWR, 0644);
 		CHECK(fd >= 0);
 		CHECK(folio_write(process, fd, page, sizeof page) == sizeof page);
@@ -63,7 +53,8 @@ int main(int count, char **words)
 {
 	pthread_t threads[THREADS];
 	char page[4096];
-	CHECK(count == 2);
+	CHECK(count == 3);
+	rounds = atoi(words[2]);
 	kernel = folio_kernel_new(NULL);
 	CHECK(kernel != NULL);
 	CHECK(folio_image_create(words[1], 64 << 20, NULL) == 0);
@@ -77,7 +68,7 @@ int main(int count, char **words)
 		CHECK(pthread_create(&threads[number], NULL, work, (void *)number) == 0);
 	for (int number = 0; number < THREADS; number++)
 		CHECK(pthread_join(threads[number], NULL) == 0);
-	for (int at = 0; at < ROUNDS * THREADS; at++) {
+	for (int at = 0; at < rounds * THREADS; at++) {
 		CHECK(folio_pread(process, shared, page, sizeof page, at * 4096LL) == 4096);
 		CHECK(page[0] == 'a' + at % THREADS && page[4095] == page[0]);
 	}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 33] = [
+const PROGRAMS: [(&str, &str); 37] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -38,6 +38,10 @@ const PROGRAMS: [(&str, &str); 33] = [
     ("vmtouch", "vmtouch"),
     ("groff", "groff"),
     ("mandoc", "mandoc"),
+    ("c++", "g++"),
+    ("valgrind", "valgrind"),
+    ("pkg-config", "pkg-config"),
+    ("go", "golang-go"),
     ("zsh", "zsh"),
     ("fish", "fish"),
 ];

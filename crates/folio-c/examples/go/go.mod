@@ -1,0 +1,3 @@
+module folio-example
+
+go 1.19
