@@ -181,7 +181,7 @@ fn copy_loops() {
     let jobs = results["scenarios"][0]["tables"][0]["rows"]
         .as_array()
         .expect("rows");
-    assert_eq!(jobs.len(), 3 * 5);
+    assert_eq!(jobs.len(), 4 * 6);
 }
 
 #[test]

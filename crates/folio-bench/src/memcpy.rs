@@ -1,7 +1,7 @@
 //! The scenario `memcpy`: reads of a file in a ramfs, whose copy loop copies byte by byte or is
 //! memcpy.
 
-use crate::cache::jobs::{BYTES, COPY_JOBS, FOLIO, KERNEL, MEMCPY, RAMFS_BYTES};
+use crate::cache::jobs::{BYTES, CALL, COPY_JOBS, FOLIO, FOLIO_C, KERNEL, MEMCPY, RAMFS_BYTES};
 use crate::cache::rounds::measure as timed;
 use crate::cache::table::{Figure, Row, Table};
 use crate::cache::{effort, make_targets, size, targets::find_tmpfs};
@@ -17,16 +17,19 @@ pub struct Options {
     set_bytes: Option<u64>,
 }
 
-const LIMITS: [&str; 4] = [
+const LIMITS: [&str; 5] = [
     "the file is read in order, over and over; what of it is in the processor's caches, all contenders find alike",
     "the story's figures are those of another machine: compare how many times, not how long; today's pieces are of \
      200 KiB",
     "the kernel also pays for the way into it and back; memcpy and the byte-wise copy alone have no file",
+    "folio, from C: the same file by folio_pread() of libfolio",
     "folio, copied byte by byte: Folio's ramfs with borrowed pages, and the article's loop in place of its copy",
 ];
 const TITLE: &str = "read from a ramfs";
 /// The article's job: 200 KB at a time.
 const STORY_JOB: &str = "pread-200k-seq";
+/// What a call from C may cost beyond one from Rust.
+const C_CALL_NS_MAX: f64 = 10.0;
 
 /// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
@@ -59,6 +62,9 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             .find(|row| row.job == STORY_JOB)
             .and_then(verdict),
     );
+    report
+        .verdicts
+        .extend(rows.iter().find(|row| row.job == CALL).and_then(c_verdict));
     report.tables.push(
         Table {
             title: TITLE.to_owned(),
@@ -82,6 +88,16 @@ fn verdict(row: &Row) -> Option<Verdict> {
     })
 }
 
+fn c_verdict(row: &Row) -> Option<Verdict> {
+    let more_ns = row.figure(FOLIO_C)?.median_ns - row.figure(FOLIO)?.median_ns;
+    let aim = format!("{CALL}: a call from C at most {C_CALL_NS_MAX} ns above one from Rust");
+    Some(Verdict {
+        aim,
+        is_met: more_ns <= C_CALL_NS_MAX,
+        figures: format!("{more_ns:+.1} ns"),
+    })
+}
+
 fn published_case(report: &Report) -> PublishedCase {
     let of = |name: &str| Today::of(name, report.row(TITLE, STORY_JOB, name));
     PublishedCase::new(
@@ -99,7 +115,12 @@ fn published_case(report: &Report) -> PublishedCase {
         "the same with a good memcpy",
         Unit::Seconds,
         74e-6,
-        [of(FOLIO).map(Today::cure), of(KERNEL), of(MEMCPY)],
+        [
+            of(FOLIO).map(Today::cure),
+            of(FOLIO_C),
+            of(KERNEL),
+            of(MEMCPY),
+        ],
     )
 }
 
@@ -117,7 +138,7 @@ mod tests {
             ..Run::new(PathBuf::new(), &quiet)
         };
         let report = measure(&Options::default(), &run).expect("a report");
-        assert_eq!(report.tables[0].rows.len(), COPY_JOBS.len() * 5);
+        assert_eq!(report.tables[0].rows.len(), COPY_JOBS.len() * 6);
         let story = report.story.expect("a story");
         assert_eq!(
             story
@@ -125,7 +146,7 @@ mod tests {
                 .iter()
                 .map(|figure| figure.today.len())
                 .collect::<Vec<_>>(),
-            [2, 3]
+            [2, 4]
         );
     }
 }

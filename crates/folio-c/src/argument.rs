@@ -146,6 +146,26 @@ impl Iovecs {
     }
 }
 
+/// A time: seconds since 1970, and nanoseconds.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct FolioTimespec {
+    pub tv_sec: i64,
+    pub tv_nsec: i64,
+}
+
+/// The two times of folio_utimensat(): access, modification.
+#[repr(transparent)]
+pub struct Times(*const FolioTimespec);
+
+impl Times {
+    /// Returns the times; `None` for a null pointer.
+    pub(crate) fn get(&self) -> Option<&[FolioTimespec; 2]> {
+        // SAFETY: null, or two times that last for the call.
+        unsafe { self.0.cast::<[FolioTimespec; 2]>().as_ref() }
+    }
+}
+
 fn buffer_bytes(iovec: &FolioIovec) -> Result<&mut [u8]> {
     if iovec.iov_len > isize::MAX as usize {
         return Err(Errno::INVAL.into());

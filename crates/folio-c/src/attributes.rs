@@ -1,6 +1,6 @@
 //! Attributes of files and sizes of file systems.
 
-use crate::argument::{Text, directory_fd, fd, handle, offset, store};
+use crate::argument::{FolioTimespec, Text, Times, directory_fd, fd, handle, offset, store};
 use crate::call::call;
 use crate::constants::*;
 use crate::names::at_flags;
@@ -11,14 +11,6 @@ use folio::vfs::{FileSystemStatistics, FileType, SetTime};
 use folio::{Errno, Error, Result};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-
-/// A time: seconds since 1970, and nanoseconds.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct FolioTimespec {
-    pub tv_sec: i64,
-    pub tv_nsec: i64,
-}
 
 /// The attributes of a file.
 #[repr(C)]
@@ -79,10 +71,6 @@ pub struct FolioStatfs {
     pub f_namelen: u64,
     pub f_spare: [u64; 4],
 }
-
-/// The two times of folio_utimensat(): access, modification.
-#[repr(transparent)]
-pub struct Times(*const FolioTimespec);
 
 type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
@@ -376,8 +364,8 @@ pub extern "C" fn folio_utimensat(
 ) -> c_int {
     call("utimensat", || {
         let process = &handle(process)?.process;
-        let [accessed, modified] = times.read()?;
-        if times.keeps_both() {
+        let [accessed, modified] = set_times(&times)?;
+        if accessed.is_none() && modified.is_none() {
             return Ok(0);
         }
         let flags = at_flags(flags)?;
@@ -394,23 +382,12 @@ pub extern "C" fn folio_utimensat(
     })
 }
 
-impl Times {
-    fn array(&self) -> Option<&[FolioTimespec; 2]> {
-        // SAFETY: null, or two times that last for the call.
-        unsafe { self.0.cast::<[FolioTimespec; 2]>().as_ref() }
-    }
-
-    fn read(&self) -> Result<[Option<SetTime>; 2]> {
-        let Some([accessed, modified]) = self.array() else {
-            return Ok([Some(SetTime::Now); 2]);
-        };
-        Ok([set_time(accessed)?, set_time(modified)?])
-    }
-
-    fn keeps_both(&self) -> bool {
-        self.array()
-            .is_some_and(|times| times.iter().all(|time| time.tv_nsec == FOLIO_UTIME_OMIT))
-    }
+/// Returns the times to set.
+fn set_times(times: &Times) -> Result<[Option<SetTime>; 2]> {
+    let Some([accessed, modified]) = times.get() else {
+        return Ok([Some(SetTime::Now); 2]);
+    };
+    Ok([set_time(accessed)?, set_time(modified)?])
 }
 
 fn set_time(time: &FolioTimespec) -> Result<Option<SetTime>> {

@@ -24,8 +24,10 @@
 //! As in C, the caller vouches for its pointers: a handle comes from the call that makes it and is
 //! not freed yet, strings end in a zero byte, buffers have the length that is passed with them, and
 //! stay unchanged by other threads during the call. A null pointer is refused (EFAULT, or EINVAL
-//! for a handle). All `unsafe` code of this crate rests on this contract; it is confined to
-//! `argument.rs`, `options.rs`, `borrowed.rs` and `device.rs`.
+//! for a handle). The `unsafe` code of this crate rests on this contract: `argument.rs` makes
+//! references of pointers, `options.rs` reads structs (for `kernel.rs` and `image.rs`),
+//! `borrowed.rs` frees what it has lent, `device.rs` calls the program. `fork.rs` registers a
+//! handler.
 //!
 //! # Threads, fork and signals
 //!

@@ -10,7 +10,8 @@ use std::ffi::c_int;
 
 /// A process: descriptors, working directory, credentials and umask. Any thread may use it.
 pub struct FolioProcess {
-    pub(crate) process: Process,
+    /// The process, for programs in Rust that make calls of both kinds.
+    pub process: Process,
 }
 
 /// Makes a process whose root and working directory are `/`, and whose umask is 022. User 0 has all

@@ -5,6 +5,7 @@ use super::targets::{DEEP_FILE, FILE, FolioTarget, KernelTarget, Memory};
 use crate::report::with_context;
 use folio::syscall::{AtFlags, OpenFlags, ReadAt};
 use rustix::fs::{Mode, OFlags};
+use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 
 /// The operation that a job repeats.
@@ -116,8 +117,11 @@ pub(crate) const LARGE_JOBS: [Job; 2] = [
 pub(crate) const WARM_JOB: Job = read("warm", MIB, false);
 /// The job that has the byte-wise copy beside it.
 const BYTE_WISE: &str = "pread-200k-seq";
+/// The job whose time is that of the call.
+pub(crate) const CALL: &str = "pread-1-seq";
 /// The reads of the scenario memcpy.
-pub(crate) const COPY_JOBS: [Job; 3] = [
+pub(crate) const COPY_JOBS: [Job; 4] = [
+    read(CALL, 1, false),
     read("pread-4k-seq", 4 * KIB, false),
     read(BYTE_WISE, 200 * KIB, false),
     read("pread-1m-seq", MIB, false),
@@ -214,6 +218,7 @@ impl Targets {
         vec![
             contender(RAMFS_BYTES, Self::folio_byte_wise),
             contender(FOLIO, Self::folio),
+            contender(FOLIO_C, Self::folio_c),
             contender(KERNEL, Self::kernel),
             contender(BYTES, Self::byte_wise),
             contender(MEMCPY, Self::memcpy),
@@ -318,7 +323,9 @@ impl Targets {
     }
 
     fn folio(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
-        let FolioTarget { process, dir, file } = &self.folio;
+        let FolioTarget {
+            process, dir, file, ..
+        } = &self.folio;
         let (dir, file) = (*dir, *file);
         let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
         Ok(match work {
@@ -359,6 +366,20 @@ impl Targets {
                 process.close(fd).map_err(with_context("close"))
             }),
         })
+    }
+
+    /// Folio's read as a C program calls it.
+    fn folio_c(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let (process, file) = (&self.folio.c_process, self.folio.c_file.0 as c_int);
+        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        Ok(body(move || {
+            let bytes = buffer.as_mut_slice();
+            let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len());
+            let handle = std::ptr::from_ref(process).cast();
+            // SAFETY: the process lives, and the buffer has this length.
+            let count = unsafe { folio_pread(handle, file, start, len, offsets.draw() as i64) };
+            whole(usize::try_from(count).unwrap_or(0), len)
+        }))
     }
 
     fn kernel(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
@@ -444,10 +465,22 @@ impl Targets {
 
 /// Names of the contenders that ratios are taken of.
 pub(crate) const FOLIO: &str = "folio";
+pub(crate) const FOLIO_C: &str = "folio, from C";
 pub(crate) const KERNEL: &str = "kernel tmpfs";
 pub(crate) const MEMCPY: &str = "memcpy";
 pub(crate) const BYTES: &str = "byte-wise copy";
 pub(crate) const RAMFS_BYTES: &str = "folio, copied byte by byte";
+
+unsafe extern "C" {
+    /// As folio.h declares it.
+    fn folio_pread(
+        process: *const c_void,
+        fd: c_int,
+        buf: *mut c_void,
+        count: usize,
+        offset: i64,
+    ) -> isize;
+}
 
 fn body<'a>(mut one: impl FnMut() -> Result<(), String> + Send + 'a) -> Body<'a> {
     Box::new(move |count| (0..count).try_for_each(|_| one()))

@@ -6,6 +6,7 @@ use crate::run::scratch_in;
 use folio::kernel::KernelOptions;
 use folio::syscall::{AT_FDCWD, Credentials, Fd, OpenFlags};
 use folio::{Kernel, Process};
+use folio_c::process::FolioProcess;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -30,6 +31,9 @@ pub(crate) struct FolioTarget {
     pub(crate) process: Process,
     pub(crate) dir: Fd,
     pub(crate) file: Fd,
+    /// A process with the same file, for calls as a C program makes them.
+    pub(crate) c_process: FolioProcess,
+    pub(crate) c_file: Fd,
 }
 
 impl FolioTarget {
@@ -60,7 +64,17 @@ impl FolioTarget {
                 .pwrite(file, bytes, offset)
                 .map_err(with_context("folio"))
         })?;
-        Ok(Self { process, dir, file })
+        let c_process = kernel.process(Credentials::root());
+        let c_file = c_process
+            .open(FILE, OpenFlags::empty(), 0)
+            .map_err(with_context("folio"))?;
+        Ok(Self {
+            process,
+            dir,
+            file,
+            c_process: FolioProcess { process: c_process },
+            c_file,
+        })
     }
 }
 
