@@ -4,7 +4,7 @@ use crate::{READ, fails, mode, read, tick, ticking_world, touch, user, world, wr
 use folio::Process;
 use folio::base::Timespec;
 use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags};
-use folio::vfs::SetTime;
+use folio::vfs::{MountOptions, SetTime};
 
 #[test]
 fn permission_bits_select_owner_group_other() {
@@ -252,4 +252,28 @@ fn each_call_changes_the_times_of_its_directory() {
         ("stat", &stat, NEITHER),
     ];
     check_times(&p, "/d", calls);
+}
+
+#[test]
+fn statx_numbers_mounts() {
+    let (kernel, p) = world();
+    p.mkdir("/t", 0o755).unwrap();
+    touch(&p, "/f", 0o600);
+    kernel.mount_tmpfs("/t", &MountOptions::default()).unwrap();
+    touch(&p, "/t/f", 0o640);
+    let statx = |path: &str| p.statx(AT_FDCWD, path, AtFlags::empty()).unwrap();
+    let (root, file, inner) = (statx("/"), statx("/f"), statx("/t/f"));
+    assert_eq!(root.mount_number, file.mount_number);
+    assert_ne!(file.mount_number, inner.mount_number);
+    assert_eq!(inner.mount_number, statx("/t").mount_number);
+    assert_eq!(inner.attributes, p.stat("/t/f").unwrap());
+    let fd = p.open("/t/f", READ, 0).unwrap();
+    assert_eq!(p.statx(fd, "", AtFlags::EMPTY_PATH).unwrap(), inner);
+    assert_eq!(p.fstatfs(fd).unwrap(), p.statfs("/t").unwrap());
+    fails! {
+        p.statx(AT_FDCWD, "", AtFlags::empty()) => NOENT,
+        p.statx(AT_FDCWD, "/f", AtFlags::REMOVEDIR) => INVAL,
+        p.statx(fd, "f", AtFlags::empty()) => NOTDIR,
+        p.fstatfs(AT_FDCWD) => BADF,
+    }
 }

@@ -6,6 +6,7 @@ use crate::{
 use folio::Process;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, ReadAt, Whence};
 use folio::vfs::{FallocateMode, FileType, MountOptions};
+use std::ops::ControlFlow;
 
 #[test]
 fn open_flags_match_linux() {
@@ -237,6 +238,31 @@ fn fallocate() {
         p.fallocate(fd, FallocateMode::Allocate, i64::MAX as u64, 1) => FBIG,
         p.fallocate(d, FallocateMode::Allocate, 0, 1) => BADF,
     }
+}
+
+#[test]
+fn entry_that_breaks_is_listed_again() {
+    let (_kernel, p) = world();
+    touch(&p, "/a", 0o644);
+    let fd = p.open("/", READ, 0).unwrap();
+    let mut seen = Vec::new();
+    for most in [1, 0, 9] {
+        let mut count = 0;
+        p.getdents_with(fd, &mut |entry| {
+            if count == most {
+                return ControlFlow::Break(());
+            }
+            count += 1;
+            seen.push((entry.name.to_vec(), entry.next_cookie));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    }
+    let names: Vec<_> = seen.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, [&b"."[..], b"..", b"a"]);
+    // A cookie is a position.
+    p.lseek(fd, seen[1].1 as i64, Whence::Set).unwrap();
+    assert_eq!(p.getdents(fd, 9).unwrap()[0].name, b"a");
 }
 
 #[test]
