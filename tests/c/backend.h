@@ -31,7 +31,9 @@
 #define F(name) name
 #define OFFSET(pointer) ((off_t *)(pointer))
 
-/* The C library's refuses null. */
+/* The C library's have other arguments or results, or refuse null. */
+#define fchmodat(...) syscall(SYS_fchmodat, __VA_ARGS__)
+#define getcwd(...) syscall(SYS_getcwd, __VA_ARGS__)
 #define utimensat(...) syscall(SYS_utimensat, __VA_ARGS__)
 
 static long result(long value)

@@ -156,6 +156,26 @@ static void borrowed(struct folio_process *process)
 	CHECK(folio_close(process, fd) == 0);
 }
 
+/* Borrowed bytes outlive their file, their process and their kernel. */
+static void outliving(void)
+{
+	struct folio_borrowed pages;
+	struct folio_kernel *kernel = folio_kernel_new(NULL);
+	struct folio_process *process = folio_process_new(kernel, 0, 0);
+	CHECK(folio_mkdir(process, "/t", 0755) == 0);
+	CHECK(folio_mount(kernel, NULL, "/t", "tmpfs", 0, NULL) == 0);
+	int fd = folio_open(process, "/t/f", FOLIO_O_CREAT | FOLIO_O_RDWR, 0644);
+	CHECK(fd >= 0 && folio_write(process, fd, "lent", 4) == 4);
+	CHECK(folio_read_borrowed(process, fd, &pages, 100, 0) == 4);
+	CHECK(folio_unlink(process, "/t/f") == 0);
+	CHECK(folio_close(process, fd) == 0);
+	CHECK(folio_process_free(process) == 0);
+	CHECK(folio_umount(kernel, "/t") == 0);
+	CHECK(folio_kernel_free(kernel) == 0);
+	CHECK(pages.count == 1 && memcmp(pages.slices[0].iov_base, "lent", 4) == 0);
+	CHECK(folio_release(&pages) == 0);
+}
+
 static int released;
 static int fails;
 
@@ -208,6 +228,7 @@ int main(int count, char **words)
 	struct folio_process *process = folio_process_new(kernel, 0, 0);
 	pointers(process);
 	borrowed(process);
+	outliving();
 	devices(kernel);
 	/* In either order: the processes keep the kernel. */
 	CHECK(folio_kernel_free(kernel) == 0);

@@ -121,6 +121,8 @@ static void names(void)
 	printf("/d/null: device %u:%u\n", major(found.st_rdev), minor(found.st_rdev));
 	SHOW(chdir, "/d/file");
 	SHOW(chdir, "/d");
+	SHOW(getcwd, text, sizeof text);
+	SHOW(getcwd, text, 2);
 	SHOW(access, "file", F(R_OK) | F(W_OK));
 	SHOW(access, "file", F(X_OK));
 	SHOW(access, "none", F(F_OK));
@@ -159,6 +161,8 @@ static void at_calls(void)
 	SHOW(fstatat, dir, "", &found, 0);
 	SHOW(fstatat, path, "", &found, F(AT_EMPTY_PATH));
 	SHOW(fstatat, dir, "file", &found, 1 << 20);
+	SHOW(fchmodat, dir, "file", 0640);
+	SHOW(fchmodat, dir, "none", 0640);
 	SHOW(fchownat, dir, "to-at", 7, 8, F(AT_SYMLINK_NOFOLLOW));
 	show_path("/d/to-at");
 	SHOW(unlinkat, dir, "at", 0);

@@ -442,7 +442,8 @@ int folio_fstatfs(const struct folio_process *process, int fd, struct folio_stat
 // After success, also of 0 bytes, folio_release() is due.
 //
 // The bytes are the file's own, as with mmap(2) and MAP_SHARED: a write to the file changes them.
-// Neither truncation nor reclaim reuses their memory. The kernel stays mounted until the release.
+// Neither truncation nor reclaim reuses their memory, which also outlives the process and the
+// kernel.
 ssize_t folio_read_borrowed(const struct folio_process *process,
                             int fd,
                             struct folio_borrowed *borrowed,

@@ -31,7 +31,8 @@ struct Lease {
 /// After success, also of 0 bytes, folio_release() is due.
 ///
 /// The bytes are the file's own, as with mmap(2) and MAP_SHARED: a write to the file changes them.
-/// Neither truncation nor reclaim reuses their memory. The kernel stays mounted until the release.
+/// Neither truncation nor reclaim reuses their memory, which also outlives the process and the
+/// kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn folio_read_borrowed(
     process: Option<&FolioProcess>,
