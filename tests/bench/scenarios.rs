@@ -437,6 +437,25 @@ fn subcommands_of_qemu_img() {
 }
 
 #[test]
+fn commands_inside_an_image() {
+    requires!(root, fuse, user_namespaces, tool("busybox"));
+    let tree = folder();
+    let programs = tree.path().join("bin");
+    std::fs::create_dir(&programs).expect("a folder");
+    let busybox = crate::support::require::find("busybox").expect("found before");
+    std::fs::copy(busybox, programs.join("sh")).expect("a copy");
+    let path = tree.path().to_str().expect("UTF-8");
+    let results = measured(&["run", "--tree", path, "--dir", "."]);
+    let contenders = rows(&results, "commands");
+    assert!(
+        contenders.iter().any(|row| row["contender"] == "folio run"),
+        "{results}"
+    );
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    assert!(!mounts.contains("folio-bench-"), "{mounts}");
+}
+
+#[test]
 fn operations_on_ext4() {
     measured(&["ext4-ops"]);
 }
