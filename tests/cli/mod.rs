@@ -3,6 +3,7 @@
 
 mod check;
 mod copy_failures;
+mod create_auto;
 mod image;
 mod image_as_qemu;
 mod image_changes;

@@ -26,7 +26,10 @@ pub use crate::fs::ext4::inspect::{
     JournalFields, LogRecord, LogRecordKind, LoggedBlock, RawDirectoryEntry, RunKind,
     SuperblockField, SuperblockSummary, summary as summarize_ext4,
 };
-pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
+pub use crate::fs::ext4::mkfs::{
+    ExtraSpace, FileTreeSize, FormatOptions, FormatReport, LeastSize, format as format_ext4,
+    least_size as least_size_ext4,
+};
 pub use crate::fs::ext4::repair::{
     RepairPlan, UndoReport, plan_repair as plan_repair_ext4, undo as undo_repair_ext4,
 };

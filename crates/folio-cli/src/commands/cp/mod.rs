@@ -6,6 +6,7 @@
 //!   source.rs    walks and reads ahead --- batch_channel.rs ---> target.rs   creates the files
 //!     host_source.rs  image_source.rs                              host_target.rs  image_target.rs
 //!   measure.rs   the total for the progress bar, by a walk of its own
+//!   content_size.rs  the size of a new image for `--create auto`
 //!   fakeroot.rs  detection of a fakeroot(1) that the copy cannot see
 //!   options.rs   what a copy keeps
 //! ```
@@ -14,6 +15,7 @@
 //! `image`, `image_path`, `progress`, `session`.
 
 mod batch_channel;
+mod content_size;
 mod fakeroot;
 mod host_source;
 mod host_target;
@@ -26,14 +28,15 @@ mod source;
 mod target;
 
 use crate::exit::{Failure, Outcome};
-use crate::image::{self, Access, Image};
+use crate::image::{self, Access, Image, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::progress::Progress;
 use crate::session::{Session, clock};
-use crate::value_parsers::disk_size;
+use crate::value_parsers::{NewSize, new_size};
 use clap::Args;
+use content_size::ContentWalk;
 use folio::block::ImageFormat;
-use folio::kernel::FormatOptions;
+use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
 use host_source::HostSource;
 use host_target::HostTarget;
 use image_source::ImageSource;
@@ -42,12 +45,14 @@ use measure::Measure;
 use options::CopyOptions;
 use source::{CopyJob, Reader, Source};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use target::{Target, Writer};
 
 const EXAMPLES: &str = "\
 Examples:
   folio cp -a ./tree disk.qcow2:/srv --create 2G   a new image with a new ext4, and the tree as /srv in it
+  folio cp -a ./root/. root.img:/ --create auto    as small as the tree needs; auto+20% or auto+64M leaves room
   folio cp -a disk.qcow2:/srv ./back               out of the image again
   folio cp app.conf disk.img:/etc/                 one file into a directory of an image
   folio cp -r a.img:/home b.img@2:/                from image to image, into the second partition
@@ -78,9 +83,11 @@ pub(crate) struct Cp {
     /// Treat DESTINATION as the copy itself, never as a directory to copy into
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Create a new image of this size with an empty ext4; removed again if the copy fails
-    #[arg(long, value_name = "SIZE", value_parser = disk_size)]
-    create: Option<u64>,
+    /// Create a new image of this size with an empty ext4; removed again if the copy fails. auto is
+    /// the least size that holds the content, without blocks reserved for root; auto+20% and
+    /// auto+64M leave room
+    #[arg(long, value_name = "SIZE", value_parser = new_size)]
+    create: Option<NewSize>,
     /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
@@ -128,7 +135,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         fakeroot::check()?;
     }
     match (&target, cp.create) {
-        (PathArgument::Image(place), Some(len_bytes)) => {
+        (PathArgument::Image(place), Some(size)) => {
             if place.image.exists() {
                 return Err(Failure::new(format!(
                     "{}: already exists; omit --create to copy into it",
@@ -145,7 +152,16 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 clock: clock(),
                 ..FormatOptions::default()
             };
-            let device = image::create(session, place, format, len_bytes, &format_options)?;
+            let size = match size {
+                NewSize::Bytes(len_bytes) => LeastSize {
+                    len_bytes,
+                    options: format_options,
+                },
+                NewSize::Auto(extra) => {
+                    fitting_size(session, options, (place, &sources), (extra, format_options))?
+                }
+            };
+            let device = image::create(session, place, format, size.len_bytes, &size.options)?;
             let copied = Image::mount(session, place, device, Access::Fill).and_then(|image| {
                 plan::make_parents(&image, place, &sources)?;
                 into_image(cp, session, options, (image, place), &sources)
@@ -181,6 +197,44 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
             Ok(())
         }
     }
+}
+
+/// Returns the least size of a new image for the content of all sources.
+fn fitting_size(
+    session: &Session,
+    options: CopyOptions,
+    (place, sources): (&ImagePath, &[PathArgument]),
+    (extra, format_options): (ExtraSpace, FormatOptions),
+) -> Outcome<LeastSize> {
+    let mut content = FileTreeSize::new(&format_options);
+    let mut above = place.path.as_path();
+    while let Some(parent) = above.parent() {
+        content.add_directory(above.file_name().map(OsStrExt::as_bytes));
+        above = parent;
+    }
+    for group in plan::groups(sources) {
+        let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
+        match &group[0] {
+            PathArgument::Host(_) => {
+                let source = HostSource::new(Vec::new());
+                ContentWalk::new(&source, options, session, &mut content).run(&jobs);
+            }
+            PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
+                let source = ImageSource::new(image);
+                ContentWalk::new(&source, options, session, &mut content).run(&jobs);
+                Ok(())
+            })?,
+        }
+    }
+    session.check_interrupt()?;
+    let format_options = FormatOptions {
+        reserved_percent: 0.0,
+        ..format_options
+    };
+    let least = least_size_ext4(&content, extra, &format_options)
+        .map_err(|error| Failure::new(error.to_string()))?;
+    tracing::info!(bytes = least.len_bytes, "least size for the content");
+    Ok(least)
 }
 
 /// Copies all sources into one image, then closes it whether or not the copy succeeded.

@@ -26,6 +26,19 @@ pub(crate) struct Request<'a> {
     pub(crate) is_itself: bool,
 }
 
+impl<'a> Request<'a> {
+    /// Returns a request to copy into a directory of an image that does not exist yet.
+    pub(crate) fn into_new(place: &'a ImagePath) -> Self {
+        Self {
+            target: &place.path,
+            name: place.to_string(),
+            is_directory: true,
+            has_many: false,
+            is_itself: false,
+        }
+    }
+}
+
 pub(crate) fn is_directory(found: &Attributes) -> bool {
     found.file_type == FileType::Directory
 }

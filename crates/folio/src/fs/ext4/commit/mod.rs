@@ -139,15 +139,22 @@ impl Ext4 {
         }
     }
 
-    /// Makes room for an operation that failed with ENOSPC: a commit makes freed blocks usable.
+    /// Makes room for an operation that failed with ENOSPC: writeback releases the tree blocks that
+    /// delayed allocation reserves for the worst placement, and a commit makes freed blocks usable.
     /// Returns whether the operation should be retried.
     pub(crate) fn commit_for_space(&self) -> Result<bool> {
-        let Some(journal) = self.volume.journal.get().filter(|_| !is_within_operation()) else {
+        if is_within_operation() {
             return Ok(false);
+        }
+        let reserved = || self.volume.space.lock().has_reservations();
+        // A failed write is reported to the files that it belongs to.
+        let is_released = reserved() && self.volume.data_writeback.write_back_all().is_ok();
+        let Some(journal) = self.volume.journal.get() else {
+            return Ok(is_released);
         };
         let is_held = self.release_holds();
         if !is_held && !self.volume.space.lock().has_pending() {
-            return Ok(false);
+            return Ok(is_released);
         }
         self.commit(journal, journal.running())?;
         self.evict_retired();

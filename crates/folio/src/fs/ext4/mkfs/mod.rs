@@ -8,6 +8,8 @@
 //!   layout.rs     the block numbers of all metadata and files
 //!      |
 //!   write.rs      the bytes, superblock last
+//!
+//!   content.rs    the least size for a tree of files, by the first two
 //! ```
 //!
 //! Neighbors: `layout::disk` and `layout::checksum` for the bytes, the device trait below. Uses no
@@ -17,11 +19,13 @@
 //! per run of used blocks, and only nonzero blocks are written. docs/design/mkfs.md lists the
 //! choices of mke2fs that Folio follows and those it does not.
 
+mod content;
 mod geometry;
 mod layout;
 mod options;
 mod write;
 
+pub use content::{ExtraSpace, FileTreeSize, LeastSize, least_size};
 pub use options::FormatOptions;
 
 use crate::base::{Errno, Error, PAGE_SIZE, Result};

@@ -26,7 +26,7 @@ const ORPHAN_FILE_INODE: u32 = FIRST_INODE + 1;
 /// The list of bad blocks: empty, with timestamps.
 const BAD_BLOCKS_INODE: u32 = 1;
 /// Length of the inode's fields after the first 128 bytes (`s_want_extra_isize`).
-const EXTRA_LEN: u16 = 32;
+pub(super) const EXTRA_LEN: u16 = 32;
 /// Direct blocks and the slot of the double indirect block in a block map.
 const DIRECT_BLOCKS: u64 = 12;
 const DOUBLE_INDIRECT_SLOT: usize = 13;

@@ -137,6 +137,11 @@ impl Space {
         }
     }
 
+    /// Whether any blocks are reserved.
+    pub(crate) fn has_reservations(&self) -> bool {
+        self.reserved_blocks > 0
+    }
+
     /// Returns the number of free inodes.
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes

@@ -1,0 +1,144 @@
+//! The size of a new image for `--create auto`: a walk over the sources counts what the copy will
+//! write.
+
+use super::batch_channel::Xattrs;
+use super::options::CopyOptions;
+use super::source::{CopyJob, EntryNames, Source, SourceStat, is_plain_name};
+use crate::session::Session;
+use folio::kernel::FileTreeSize;
+use folio::vfs::FileType;
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// Adds up the content of some jobs. The copy that follows reports all failures.
+pub(crate) struct ContentWalk<'a, S: Source> {
+    source: &'a S,
+    options: CopyOptions,
+    session: &'a Session,
+    /// Files with several names, which are copied once.
+    seen: HashSet<(u64, u64)>,
+    size: &'a mut FileTreeSize,
+}
+
+impl<'a, S: Source> ContentWalk<'a, S> {
+    pub(crate) fn new(
+        source: &'a S,
+        options: CopyOptions,
+        session: &'a Session,
+        size: &'a mut FileTreeSize,
+    ) -> Self {
+        Self {
+            source,
+            options,
+            session,
+            seen: HashSet::new(),
+            size,
+        }
+    }
+
+    /// Walks all jobs. Ends early if the user interrupts.
+    pub(crate) fn run(mut self, jobs: &[CopyJob]) {
+        for job in jobs {
+            let start = self.source.start();
+            // The stack has one open directory per level, as that of the reader.
+            let mut frames = Vec::new();
+            frames.extend(self.entry(&start, &job.from));
+            while let Some((dir, names)) = frames.last_mut() {
+                if self.session.is_interrupted() {
+                    return;
+                }
+                let Some((name, _)) = Iterator::next(names) else {
+                    frames.pop();
+                    continue;
+                };
+                if is_plain_name(&name) {
+                    let entered = self.entry(dir, &name);
+                    frames.extend(entered);
+                }
+            }
+        }
+    }
+
+    /// Adds a file, or returns a directory with its names.
+    fn entry(
+        &mut self,
+        dir: &S::Node,
+        name: &[u8],
+    ) -> Option<(S::Node, std::vec::IntoIter<(Vec<u8>, Option<FileType>)>)> {
+        let found = self.source.stat(dir, name, self.options.follows).ok()?;
+        let attributes = &found.0;
+        if attributes.file_type == FileType::Directory {
+            return self.directory(dir, name);
+        }
+        let is_repeated = self.options.keeps_links
+            && attributes.link_count > 1
+            && !self.seen.insert((found.1, attributes.number.0));
+        if is_repeated || self.source.is_own_image(&found) {
+            return None;
+        }
+        match attributes.file_type {
+            FileType::Regular => {
+                let data = self.data(dir, name, &found);
+                self.size.add_file(&data);
+            }
+            FileType::Symlink => self.size.add_symlink(attributes.size_bytes),
+            _ => self.size.add_special(),
+        }
+        if self.options.keeps_xattrs {
+            let xattrs = self.source.link_xattrs(dir, name, &found);
+            self.xattrs(xattrs.unwrap_or_default());
+        }
+        None
+    }
+
+    fn directory(
+        &mut self,
+        dir: &S::Node,
+        name: &[u8],
+    ) -> Option<(S::Node, std::vec::IntoIter<(Vec<u8>, Option<FileType>)>)> {
+        if !self.options.is_recursive {
+            return None;
+        }
+        let follow = self.options.follows;
+        let (node, found) = self.source.open(dir, name, follow, true).ok()?;
+        let mut names: EntryNames = self.source.list(&node).ok()?;
+        names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        self.size
+            .add_directory(names.iter().map(|(name, _)| name.as_slice()));
+        if self.options.keeps_xattrs {
+            let xattrs = self.source.xattrs(&node, &found);
+            self.xattrs(xattrs.unwrap_or_default());
+        }
+        Some((node, names.into_iter()))
+    }
+
+    fn xattrs(&mut self, xattrs: Xattrs) {
+        if !xattrs.is_empty() {
+            self.size.add_xattrs(&xattrs);
+        }
+    }
+
+    /// Returns the ranges of a file that the copy will write.
+    fn data(&self, dir: &S::Node, name: &[u8], found: &SourceStat) -> Vec<Range<u64>> {
+        let size = found.0.size_bytes;
+        let mut ranges = Vec::new();
+        let mut offset = 0;
+        if found.0.blocks_512.saturating_mul(512) < size {
+            let opened = self.source.open(dir, name, self.options.follows, false);
+            let Ok((node, _)) = opened else {
+                return ranges;
+            };
+            while let Ok(Some((start, end))) = self.source.next_data(&node, offset) {
+                let end = end.min(size);
+                if end <= start || start < offset {
+                    break;
+                }
+                ranges.push(start..end);
+                offset = end;
+            }
+        } else if size > 0 {
+            ranges.push(0..size);
+        }
+        ranges
+    }
+}
