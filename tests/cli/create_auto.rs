@@ -3,6 +3,7 @@
 use super::TestDir;
 use crate::support::requires;
 use crate::support::tools::{fsck, run};
+use std::ffi::OsString;
 use std::path::Path;
 
 /// Trees whose size depends on different parts of the estimate.
@@ -58,7 +59,7 @@ fn auto_size_fits_the_content_closely() {
         fsck(&dir.path(&image));
         dir.ok(&["cp", "-a", &to, &format!("{name} back")]);
         let back = dir.path(&format!("{name} back"));
-        let words = ["-r", "-x", "lost+found"].map(Into::into);
+        let words = ["-r", "-x", "lost+found"].map(OsString::from);
         run("diff", words.into_iter().chain([tree.into(), back.into()]));
         let len = std::fs::metadata(dir.path(&image)).unwrap().len();
         if ["empty", "names"].contains(&name) {
@@ -111,7 +112,7 @@ fn auto_size_holds_attributes_and_images() {
     for number in 0..200 {
         let file = tree.join(number.to_string());
         std::fs::write(&file, "x").unwrap();
-        let words = ["-n", "user.value", "-v", &"v".repeat(number * 4)].map(Into::into);
+        let words = ["-n", "user.value", "-v", &"v".repeat(number * 4)].map(OsString::from);
         run("setfattr", words.into_iter().chain([file.into_os_string()]));
     }
     dir.ok(&["cp", "-a", "tree/.", "a.img:/", "--create", "auto"]);

@@ -1,6 +1,8 @@
 //! Growing an ext4: results equal resize2fs and pass e2fsck, the kernel and Folio use the new
 //! space, and a power cut at any write is harmless.
 
+mod shrink;
+
 use crate::support;
 
 use folio::block::{

@@ -46,6 +46,7 @@ mod share;
 mod stat;
 mod touch;
 mod tree;
+mod trim;
 mod truncate;
 mod tune;
 mod usage_options;
@@ -79,6 +80,7 @@ pub(crate) enum Command {
     Write(write::Write),
     Mkfs(mkfs::Mkfs),
     Resize(resize::Resize),
+    Trim(trim::Trim),
     Tune(tune::Tune),
     Mount(mount::Mount),
     Run(run::Run),
@@ -125,6 +127,7 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         Command::Tune(tune) => done("tune", &|session| tune::run(tune, session)),
         Command::Mkfs(mkfs) => done("mkfs", &|session| mkfs::run(mkfs, session)),
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),
+        Command::Trim(trim) => done("trim", &|session| trim::run(trim, session)),
         Command::Mount(mount) => serve("mount", &|session| mount::run(mount, session)),
         Command::Run(args) => {
             let session = Session::without_signals("run", global);

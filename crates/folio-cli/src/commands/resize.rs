@@ -1,4 +1,4 @@
-//! `folio resize`: enlarges an ext4, and its image if necessary.
+//! `folio resize`: enlarges or shrinks an ext4, and its image if the image is that file system.
 
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
@@ -21,15 +21,20 @@ const AFTER_HELP: &str = "\
 Without SIZE the file system gets the size of its image, or of its partition. If SIZE is beyond the end of the image,
 the image is enlarged first. Enlarge a partition with another program before, such as growpart.
 
-Existing data does not move. After a power cut at any moment the file system is consistent, with the old size, the new
-size, or one in between. It must not be mounted meanwhile. This command cannot shrink; use resize2fs for that.
+A smaller SIZE and --minimum move blocks and inodes below the new end. The image is cut then, unless the file system is
+in a partition, which keeps its size.
+
+After a power cut at any moment the file system is consistent, with the old size, the new size, or one in between. The
+exceptions are the move of the journal and file systems without a journal: e2fsck -p may have to correct bitmaps. It
+must not be mounted meanwhile.
 
 Examples:
   folio resize disk.img 20G
   folio resize disk.qcow2@2                        fill the partition after growpart
+  folio resize disk.img --minimum                  as small as the content allows
   folio resize --json disk.qcow2 1.5T";
 
-/// Enlarge the file system in an image
+/// Resize the file system in an image
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Resize {
@@ -38,6 +43,9 @@ pub(crate) struct Resize {
     /// New size of the file system, in bytes or with K, M, G or T
     #[arg(value_parser = disk_size)]
     size: Option<u64>,
+    /// Shrink to the least size that holds the content
+    #[arg(long, conflicts_with = "size")]
+    minimum: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -55,6 +63,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     let failed = |error: Error| Failure::image(&error.at(name.clone()));
     let options = ResizeOptions {
         len_bytes: resize.size,
+        to_minimum: resize.minimum,
         clock: clock(),
     };
     let mut device = open(&place)?;
@@ -94,12 +103,31 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     }
     session.check_interrupt()?;
     let report = resized.map_err(failed)?;
+    if report.new.blocks < report.old.blocks && !device.is_partition {
+        drop(device);
+        cut(&place, resize.size, &report)?;
+    }
     if resize.json {
         print_json(&to_json(&name, &report))?;
     } else if !session.quiet {
         writeln!(std::io::stdout(), "{name}: {}", summary(&report))?;
     }
     Ok(())
+}
+
+/// Cuts the image behind its file system. A block device keeps its size.
+fn cut(place: &ImagePath, size: Option<u64>, report: &ResizeReport) -> Outcome {
+    let is_file = std::fs::metadata(&place.image).is_ok_and(|found| found.is_file());
+    if !is_file {
+        return Ok(());
+    }
+    let end = report.new.blocks.saturating_mul(report.block_size.into());
+    let options = ResizeImage {
+        may_shrink: true,
+        ..ResizeImage::default()
+    };
+    block::resize(&place.image, size.unwrap_or(end).max(end), &options)
+        .map_err(|error| Failure::image(&error))
 }
 
 /// An open image.
@@ -153,6 +181,18 @@ fn summary(report: &ResizeReport) -> String {
         return format!(
             "already has {} blocks of {block_size} bytes; nothing to do",
             old.blocks
+        );
+    }
+    if new.blocks < old.blocks {
+        return format!(
+            "{} blocks of {block_size} bytes before, {} now ({} -> {}): removed {} blocks, {} inodes, {} groups",
+            old.blocks,
+            new.blocks,
+            size(old.blocks),
+            size(new.blocks),
+            old.blocks - new.blocks,
+            old.inodes - new.inodes,
+            old.groups - new.groups,
         );
     }
     format!(

@@ -136,41 +136,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     }
     match (&target, cp.create) {
         (PathArgument::Image(place), Some(size)) => {
-            if place.image.exists() {
-                return Err(Failure::new(format!(
-                    "{}: already exists; omit --create to copy into it",
-                    place.image.display()
-                )));
-            }
-            for source in &sources {
-                plan::check_host(source, &options)?;
-            }
-            let format = image::format_of(&place.image, cp.format);
-            let format_options = FormatOptions {
-                label: cp.label.clone().unwrap_or_default(),
-                uuid: cp.uuid,
-                clock: clock(),
-                ..FormatOptions::default()
-            };
-            let size = match size {
-                NewSize::Bytes(len_bytes) => LeastSize {
-                    len_bytes,
-                    options: format_options,
-                },
-                NewSize::Auto(extra) => {
-                    fitting_size(session, options, (place, &sources), (extra, format_options))?
-                }
-            };
-            let device = image::create(session, place, format, size.len_bytes, &size.options)?;
-            let copied = Image::mount(session, place, device, Access::Fill).and_then(|image| {
-                plan::make_parents(&image, place, &sources)?;
-                into_image(cp, session, options, (image, place), &sources)
-            });
-            if copied.is_err() || session.has_only_failures() {
-                // The cause of the failure is reported, and an incomplete image is useless.
-                let _ = std::fs::remove_file(&place.image);
-            }
-            copied
+            into_new_image(cp, session, options, (place, size), &sources)
         }
         (PathArgument::Image(place), None) => {
             let image = Image::open(session, place, Access::Write)?;
@@ -197,6 +163,51 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
             Ok(())
         }
     }
+}
+
+/// Copies all sources into a new image, which is removed again after a failure.
+fn into_new_image(
+    cp: &Cp,
+    session: &Session,
+    options: CopyOptions,
+    (place, size): (&ImagePath, NewSize),
+    sources: &[PathArgument],
+) -> Outcome {
+    if place.image.exists() {
+        return Err(Failure::new(format!(
+            "{}: already exists; omit --create to copy into it",
+            place.image.display()
+        )));
+    }
+    for source in sources {
+        plan::check_host(source, &options)?;
+    }
+    let format = image::format_of(&place.image, cp.format);
+    let format_options = FormatOptions {
+        label: cp.label.clone().unwrap_or_default(),
+        uuid: cp.uuid,
+        clock: clock(),
+        ..FormatOptions::default()
+    };
+    let size = match size {
+        NewSize::Bytes(len_bytes) => LeastSize {
+            len_bytes,
+            options: format_options,
+        },
+        NewSize::Auto(extra) => {
+            fitting_size(session, options, (place, sources), (extra, format_options))?
+        }
+    };
+    let device = image::create(session, place, format, size.len_bytes, &size.options)?;
+    let copied = Image::mount(session, place, device, Access::Fill).and_then(|image| {
+        plan::make_parents(&image, place, sources)?;
+        into_image(cp, session, options, (image, place), sources)
+    });
+    if copied.is_err() || session.has_only_failures() {
+        // The cause of the failure is reported, and an incomplete image is useless.
+        let _ = std::fs::remove_file(&place.image);
+    }
+    copied
 }
 
 /// Returns the least size of a new image for the content of all sources.

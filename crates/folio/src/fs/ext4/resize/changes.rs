@@ -30,6 +30,15 @@ impl<'a> BlockChanges<'a> {
         self.old
     }
 
+    pub(super) fn device(&self) -> &'a dyn Device {
+        self.device
+    }
+
+    /// Returns the number of changed blocks.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Returns block `number` for changing, with all earlier changes.
     pub(super) fn block(&mut self, number: u64) -> Result<&mut Vec<u8>> {
         if !self.blocks.contains_key(&number) {

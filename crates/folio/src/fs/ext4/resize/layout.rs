@@ -297,7 +297,12 @@ pub(super) fn descriptor(changes: &mut BlockChanges<'_>, group: u32) -> Result<R
     }
 }
 
-fn put_descriptor(slot: &mut [u8], raw: RawGroupDescriptor, group: u32, superblock: &Superblock) {
+pub(super) fn put_descriptor(
+    slot: &mut [u8],
+    raw: RawGroupDescriptor,
+    group: u32,
+    superblock: &Superblock,
+) {
     let mut raw = raw;
     let known = slot.len().min(size_of::<RawGroupDescriptor>());
     slot[..known].copy_from_slice(&raw.as_bytes()[..known]);
@@ -306,14 +311,14 @@ fn put_descriptor(slot: &mut [u8], raw: RawGroupDescriptor, group: u32, superblo
 }
 
 /// Returns whether descriptors have checksums, and so flags for implied bitmaps.
-fn has_flags(superblock: &Superblock) -> bool {
+pub(super) fn has_flags(superblock: &Superblock) -> bool {
     superblock
         .features
         .ro_compat
         .intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG)
 }
 
-fn bitmap_checksum(bytes: &[u8], superblock: &Superblock) -> u32 {
+pub(super) fn bitmap_checksum(bytes: &[u8], superblock: &Superblock) -> u32 {
     let covered = (superblock.blocks_per_group / 8) as usize;
     superblock
         .checksum_seed
@@ -334,7 +339,7 @@ fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian:
     ((value as u32).into(), ((value >> 32) as u32).into())
 }
 
-fn quarters(value: u32) -> (zerocopy::little_endian::U16, zerocopy::little_endian::U16) {
+pub(super) fn quarters(value: u32) -> (zerocopy::little_endian::U16, zerocopy::little_endian::U16) {
     ((value as u16).into(), ((value >> 16) as u16).into())
 }
 

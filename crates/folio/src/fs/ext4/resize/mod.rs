@@ -1,5 +1,5 @@
-//! The offline resizer: makes an unmounted ext4 larger in steps. A power cut leaves a consistent
-//! file system of an intermediate size.
+//! The offline resizer: makes an unmounted ext4 larger in steps, or smaller (`shrink/`). A power
+//! cut leaves a consistent file system of an intermediate size.
 //!
 //! ```text
 //!   ResizeOptions      -> plan.rs   counts of blocks, groups, inodes; end of the descriptor table
@@ -25,6 +25,8 @@
 //! 2. A transaction changes no block past the old end, so that it can be replayed under the old
 //!    superblock.
 //! 3. Backups are written last; an outdated or missing backup is no damage.
+//!
+//! `shrink/mod.rs` states what holds while it moves blocks and inodes.
 
 mod changes;
 mod copies;
@@ -32,37 +34,19 @@ mod layout;
 mod options;
 mod plan;
 mod reserve;
+mod resizer;
+mod shrink;
 
 pub use options::ResizeOptions;
+pub use resizer::FileSystemSize;
 
-use super::inode::Ext4;
-use crate::base::{Clock, Errno, Error, Result};
+use crate::base::{Errno, Error, Result};
 use crate::block::Device;
-use crate::cache::{CacheOptions, PageCache};
-use crate::fs::ext4::journal::Journal;
-use crate::fs::ext4::layout::features::{Compat, Incompat};
-use crate::fs::ext4::layout::superblock::Superblock;
-use crate::vfs::MountOptions;
 use changes::BlockChanges;
 use layout::NewGroups;
+use resizer::Resizer;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-/// Page cache for the mount that replays the journal, in bytes.
-const CACHE_BYTES: u64 = 32 << 20;
-
-/// The size of a file system, before or after a resize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileSystemSize {
-    /// Number of blocks of [`ResizeReport::block_size`] bytes.
-    pub blocks: u64,
-    /// Number of free blocks.
-    pub free_blocks: u64,
-    /// Number of inodes.
-    pub inodes: u32,
-    /// Number of block groups.
-    pub groups: u32,
-}
 
 /// The result of a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,16 +70,18 @@ pub fn plan(device: &dyn Device, device_len: u64, options: &ResizeOptions) -> Re
         .map_err(|error| error.at("ext4"))
 }
 
-/// Makes the ext4 on `device` larger; the new size is durable when this returns. Calls `progress`
-/// between steps with the current and the final number of blocks. If it breaks, the file system
-/// keeps the size that was last reported.
+/// Makes the ext4 on `device` larger or smaller; the new size is durable when this returns. Calls
+/// `progress` between steps: with the current and the final number of blocks while it grows, with
+/// moved blocks and blocks to move while it shrinks. If it breaks, the file system keeps the size
+/// that it has then.
 ///
 /// # Errors
-/// - EINVAL for fewer blocks than before, or more than the device or the format allows.
+/// - EINVAL for fewer blocks than the content needs, or more than the device or the format allows.
 /// - EOPNOTSUPP, naming the feature, for a feature that Folio cannot write or that leaves no room
 ///   for more group descriptors.
 /// - EROFS for a read-only device.
 /// - EINTR if `progress` stopped the resize.
+/// - ENOSPC if a shrink finds that the content needs more blocks than was planned.
 /// - EUCLEAN for a damaged file system.
 ///
 /// Counterpart: resize2fs(8); Linux: `ext4_resize_fs`.
@@ -122,10 +108,23 @@ fn run(
     let old = resizer.size();
     // At most 4 KiB.
     let block_size = resizer.superblock.block_size as u32;
-    if wanted > old.blocks {
+    let is_shrunk = options.to_minimum || wanted < old.blocks;
+    if is_shrunk && !options.to_minimum {
+        shrink::check(&resizer, wanted, options)?;
+    }
+    if is_shrunk || wanted > old.blocks {
         resizer.begin()?;
         // After a failure the superblock still requests a replay of the journal.
-        let is_done = resizer.grow(wanted, progress)?;
+        let is_done = if is_shrunk {
+            let wanted = (!options.to_minimum).then_some(wanted);
+            let done = shrink::run(&mut resizer, wanted, progress);
+            if matches!(&done, Err(error) if error.errno() == Errno::NOSPC) {
+                resizer.end()?;
+            }
+            done?
+        } else {
+            resizer.grow(wanted, progress)?
+        };
         resizer.end()?;
         if !is_done {
             return Err(Errno::INTR.into());
@@ -138,110 +137,7 @@ fn run(
     })
 }
 
-/// The state of a resize.
-struct Resizer {
-    device: Arc<dyn Device>,
-    /// The superblock as stored on the device.
-    superblock: Superblock,
-    free_blocks: u64,
-    free_inodes: u64,
-    journal: Option<Journal>,
-    /// Reserved blocks and all blocks at the start; the ratio is kept.
-    reserved_share: (u64, u64),
-    clock: Clock,
-}
-
 impl Resizer {
-    /// Replays the journal and frees orphans, which leaves a clean file system.
-    fn open(device: &Arc<dyn Device>, clock: Clock) -> Result<Self> {
-        let cache = PageCache::new(CacheOptions {
-            budget_bytes: CACHE_BYTES,
-            background_writeback: false,
-            ..CacheOptions::default()
-        });
-        let options = MountOptions {
-            clock,
-            ..MountOptions::default()
-        };
-        let (free_blocks, free_inodes) = {
-            let mounted = Ext4::open(device.clone(), &cache, &options)?;
-            let fs = &mounted.fs;
-            fs.sync_all(true)?;
-            let space = fs.volume.space.lock();
-            (space.available_blocks(), space.free_inodes())
-        };
-        let superblock = Superblock::load(&**device)?;
-        let journal = if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
-            // Read-only, to locate the journal without starting one.
-            let options = MountOptions {
-                read_only: true,
-                ..options
-            };
-            let fs = Ext4::attach(device.clone(), superblock.clone(), &cache, &options)?;
-            Some(fs.volume.open_journal(fs.journal_blocks()?, true)?)
-        } else {
-            None
-        };
-        let reserved_share = (superblock.reserved_blocks(), superblock.block_count);
-        Ok(Self {
-            device: device.clone(),
-            superblock,
-            free_blocks,
-            free_inodes,
-            journal,
-            reserved_share,
-            clock,
-        })
-    }
-
-    fn size(&self) -> FileSystemSize {
-        FileSystemSize {
-            blocks: self.superblock.block_count,
-            free_blocks: self.free_blocks,
-            inodes: self.superblock.inode_count,
-            groups: self.superblock.group_count,
-        }
-    }
-
-    /// Marks the file system on the device: recovery is needed, or without a journal, not clean.
-    fn begin(&mut self) -> Result<()> {
-        let mut marked = self.superblock.clone();
-        match self.journal {
-            Some(_) => marked.features.incompat.insert(Incompat::NEEDS_RECOVERY),
-            None => {
-                marked.raw.state =
-                    (marked.raw.state.get() & !super::layout::disk::STATE_VALID).into()
-            }
-        }
-        self.write_superblock(&marked)?;
-        self.superblock = marked;
-        Ok(())
-    }
-
-    /// Updates the backups and clears the mark of [`Resizer::begin`].
-    fn end(&mut self) -> Result<()> {
-        let mut clean = self.superblock.clone();
-        match self.journal {
-            Some(_) => clean.features.incompat.remove(Incompat::NEEDS_RECOVERY),
-            None => {
-                clean.raw.state = (clean.raw.state.get() | super::layout::disk::STATE_VALID).into()
-            }
-        }
-        copies::write(&*self.device, &clean, self.clock.now())?;
-        self.write_superblock(&clean)?;
-        self.superblock = clean;
-        Ok(())
-    }
-
-    fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
-        self.device.flush()?;
-        self.device.write_at(
-            &superblock.to_bytes(self.clock.now()),
-            super::layout::disk::SUPERBLOCK_OFFSET,
-        )?;
-        self.device.flush()
-    }
-
     /// Runs steps up to `wanted` blocks; returns false if `progress` stopped them.
     fn grow(
         &mut self,

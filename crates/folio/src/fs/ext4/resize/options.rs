@@ -7,6 +7,8 @@ use crate::base::Clock;
 pub struct ResizeOptions {
     /// New size in bytes, rounded down to whole pages of 4 KiB; `None` for the device's size.
     pub len_bytes: Option<u64>,
+    /// Shrink as far as possible, whatever `len_bytes` says (`resize2fs -M`).
+    pub to_minimum: bool,
     /// The source of all timestamps.
     pub clock: Clock,
 }
@@ -15,6 +17,7 @@ impl Default for ResizeOptions {
     fn default() -> Self {
         Self {
             len_bytes: None,
+            to_minimum: false,
             clock: Clock::System,
         }
     }

@@ -45,9 +45,7 @@ fn wanted(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
     let (old, block_size) = (superblock.block_count, superblock.block_size as u64);
     let refuse = |what: String| Err(Error::new(Errno::INVAL, what));
     if len_bytes / block_size < old {
-        return refuse(format!(
-            "cannot shrink {old} blocks of {block_size} bytes to {len_bytes} bytes; use resize2fs"
-        ));
+        return wanted_smaller(superblock, len_bytes);
     }
     // Whole pages, so that the kernel's page cache has no partial page at the end.
     let mut blocks = (len_bytes / PAGE_SIZE as u64 * (PAGE_SIZE as u64 / block_size)).max(old);
@@ -70,6 +68,32 @@ fn wanted(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
     Ok(blocks)
 }
 
+/// Returns the number of blocks after a shrink to at most `len_bytes` bytes.
+fn wanted_smaller(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
+    let pages = len_bytes / PAGE_SIZE as u64;
+    let mut blocks = pages * (PAGE_SIZE as u64 / superblock.block_size as u64);
+    let groups = blocks
+        .saturating_sub(superblock.first_data_block)
+        .div_ceil(superblock.blocks_per_group.into());
+    // At most as many as before.
+    let last = groups.saturating_sub(1) as u32;
+    let own = system_blocks(superblock, last) + LAST_GROUP_DATA_BLOCKS_MIN;
+    if blocks < superblock.group_start(last) + own {
+        blocks = superblock.group_start(last);
+    }
+    if blocks > superblock.first_data_block {
+        return Ok(blocks);
+    }
+    let what = format!("invalid size: {len_bytes} bytes are too few for an ext4");
+    Err(Error::new(Errno::INVAL, what))
+}
+
+/// Returns the blocks of the metadata of a group.
+pub(super) fn system_blocks(superblock: &Superblock, group: u32) -> u64 {
+    let head = superblock.head_of_group(group);
+    head.end - head.start + 2 + superblock.inode_table_blocks()
+}
+
 /// Returns the superblock at its final size.
 fn at_size(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
     let limit = table_groups_max(superblock);
@@ -82,7 +106,7 @@ fn at_size(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
     }
 }
 
-fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
+pub(super) fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
     let groups =
         (blocks - superblock.first_data_block).div_ceil(superblock.blocks_per_group.into());
     let inodes = u128::from(groups) * u128::from(superblock.inodes_per_group);
@@ -97,7 +121,7 @@ fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
     }
 }
 
-fn blocks_of_groups(superblock: &Superblock, groups: u64) -> u64 {
+pub(super) fn blocks_of_groups(superblock: &Superblock, groups: u64) -> u64 {
     superblock.first_data_block + groups * u64::from(superblock.blocks_per_group)
 }
 
@@ -178,6 +202,6 @@ pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, (reserved, 
     }
 }
 
-fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian::U32) {
+pub(super) fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian::U32) {
     ((value as u32).into(), ((value >> 32) as u32).into())
 }

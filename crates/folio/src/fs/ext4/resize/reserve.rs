@@ -53,6 +53,36 @@ pub(super) fn update(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result
     store(changes, &place, &inode)
 }
 
+/// Writes the resize inode anew for `new`, which has fewer groups. The descriptors of the groups
+/// beyond them are replaced by lists of backups.
+pub(super) fn rebuild(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result<()> {
+    if !new.features.compat.contains(Compat::RESIZE_INODE) {
+        return Ok(());
+    }
+    let place = place(changes)?;
+    let mut inode = load(changes, &place)?;
+    let double = u64::from(pointer(&inode.block, DOUBLE));
+    check(changes, &inode, double).map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
+    let words = new.block_size / 4;
+    let backups = backups(new);
+    let table = changes.new_block(double);
+    for slot in reserved(new) {
+        // The resize inode exists below 2^32 blocks only.
+        let block = (new.first_descriptor_block() + slot) as u32;
+        put_pointer(table, slot as usize % words, block);
+    }
+    for slot in reserved(new) {
+        let block = new.first_descriptor_block() + slot;
+        let copies = copies(new, block, &backups)?;
+        let list = changes.new_block(block);
+        for (index, copy) in copies.into_iter().enumerate() {
+            put_pointer(list, index, copy);
+        }
+    }
+    inode.blocks_lo = sectors(new, &backups).into();
+    store(changes, &place, &inode)
+}
+
 /// Empties the resize inode, whose only block left is its double indirect block. Returns the number
 /// of freed blocks.
 pub(super) fn remove(changes: &mut BlockChanges<'_>, old: &Superblock) -> Result<u64> {

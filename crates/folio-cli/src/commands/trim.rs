@@ -1,0 +1,106 @@
+//! `folio trim`: discards the free blocks of a file system, so that its image needs less space on
+//! the host.
+
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, with_image};
+use crate::image_path::ImagePath;
+use crate::output::human;
+use crate::progress::Progress;
+use crate::session::Session;
+use clap::Args;
+use folio::syscall::OpenFlags;
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+
+/// Bytes that are trimmed between two checks for Ctrl-C.
+const STEP_BYTES: u64 = 1 << 30;
+
+const AFTER_HELP: &str = "\
+Free blocks are discarded in the image: a raw image becomes sparse there, a qcow2 image frees their clusters. The
+contents of files do not change. To discard blocks as they become free, use the mount option -o discard.
+
+Examples:
+  folio trim disk.qcow2
+  folio trim disk.img@2 --minimum 64K              leave short runs of free blocks alone
+  folio trim disk.img --json";
+
+/// Discard the free blocks of the file system in an image
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Trim {
+    /// The image; IMAGE@2 is its second partition
+    image: OsString,
+    /// Discard only runs of at least this many free bytes
+    #[arg(
+        short,
+        long,
+        value_name = "SIZE",
+        default_value = "0",
+        hide_default_value = true
+    )]
+    #[arg(value_parser = crate::value_parsers::size)]
+    minimum: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&trim.image)?;
+    if place.path.as_os_str() != "/" {
+        let text = format!("{place}: a whole file system is trimmed; omit the path");
+        return Err(Failure::usage(text));
+    }
+    let allocated = || std::fs::metadata(&place.image).map(|found| found.blocks() * 512);
+    let before = allocated()?;
+    let discarded = with_image(session, &place, Access::Write, |image| {
+        let process = image.process();
+        let failed = |error| image.name(error);
+        let found = process.statfs("/").map_err(failed)?;
+        // With the blocks of the metadata, which statfs does not count.
+        let end = found
+            .blocks
+            .saturating_mul(found.block_size.into())
+            .saturating_mul(2);
+        let root = process.open("/", OpenFlags::DIRECTORY, 0).map_err(failed)?;
+        let progress = Progress::new(session);
+        progress.expect(end);
+        let mut discarded = 0;
+        let mut at = 0;
+        while at < end {
+            session.check_interrupt()?;
+            match process.fitrim(root, at..at + STEP_BYTES, trim.minimum) {
+                Ok(count) => discarded += count,
+                // The file system ends here.
+                Err(folio_error) if at > 0 && folio_error.errno() == folio::Errno::INVAL => break,
+                Err(error) => return Err(failed(error)),
+            }
+            progress.add(STEP_BYTES);
+            at += STEP_BYTES;
+        }
+        progress.finish();
+        process.close(root).map_err(failed)?;
+        Ok(discarded)
+    })?;
+    let after = allocated()?;
+    let name = place.image_name();
+    if trim.json {
+        return session.print_json(&json!({
+            "image": name,
+            "discarded_bytes": discarded,
+            "allocated_bytes_before": before,
+            "allocated_bytes_after": after,
+        }));
+    }
+    if !session.quiet {
+        let (discarded, before, after) = (human(discarded), human(before), human(after));
+        writeln!(
+            std::io::stdout(),
+            "{name}: {discarded} discarded; space on the host: {before} before, {after} now"
+        )?;
+    }
+    Ok(())
+}
