@@ -4,6 +4,7 @@
 mod check;
 mod copy_failures;
 mod create_auto;
+mod disk;
 mod image;
 mod image_as_qemu;
 mod image_changes;
@@ -19,6 +20,7 @@ mod qemu_img_dd;
 mod qemu_img_info;
 mod qemu_img_measure;
 mod schema;
+mod select;
 mod terminal;
 
 use crate::support;

@@ -43,6 +43,9 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("resize", "--minimum disk.img", 0),
     ("trim", "disk.img", 0),
     ("trim", "disk.qcow2", 0),
+    ("diff", "disk.img disk.qcow2", 0),
+    ("diff", "disk.img:/tree packed.qcow2", 1),
+    ("disk list", "parts.img", 0),
     ("image info", "disk.img", 0),
     ("image info", "disk.qcow2", 0),
     ("image info", "--backing-chain top.qcow2", 0),
@@ -170,6 +173,9 @@ fn images() -> TestDir {
             .chain(line.split(' '))
             .collect::<Vec<_>>());
     }
+    let spec = "[[partition]]\ntype = 'linux'\nlabel = 'a'\nsize = '4M'\nformat = 'ext4'\n";
+    std::fs::write(dir.path("spec.toml"), spec).unwrap();
+    dir.ok(&["disk", "create", "parts.img", "spec.toml"]);
     std::fs::copy(dir.path("disk.img"), dir.path("damaged.img")).unwrap();
     let measured = dir
         .command(&["bench", "read", "--quick", "--json", "tree"])

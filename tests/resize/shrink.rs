@@ -141,6 +141,23 @@ fn minimum_is_near_that_of_resize2fs() {
     }
 }
 
+#[test]
+fn empty_file_system_shrinks_to_its_metadata() {
+    requires!(tool("mke2fs"), tool("e2fsck"));
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    // mke2fs has the block of the resize inode far behind.
+    mke2fs(&image, "150M", &["-b", "1024", "-O", "^has_journal"]);
+    let report = shrink(&open(&image), None).unwrap();
+    assert!(report.new.blocks < 3000, "{report:?}");
+    fsck(&image);
+    assert_eq!(
+        shrink(&open(&image), Some(150 * MIB)).unwrap().new.blocks,
+        report.old.blocks
+    );
+    fsck(&image);
+}
+
 /// FOLIO_SHRINKS=1000 for a long run.
 #[test]
 fn random_shrinks_keep_all_files() {

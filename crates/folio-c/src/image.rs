@@ -115,8 +115,10 @@ pub unsafe extern "C" fn folio_mkfs_ext4(source: Text, options: *const FolioMkfs
         let (image, partition) = block::split_partition(name.as_os_str());
         fork::note_use();
         let mut device = block::open(&image, &block::OpenOptions::default())?;
-        if partition.is_some() {
-            device = block::select(device, partition).map_err(|error| at(error, name))?;
+        if let Some(partition) = partition {
+            let number = partition.number(&*device);
+            let selected = number.and_then(|number| block::select(device, Some(number)));
+            device = selected.map_err(|error| at(error, name))?;
         }
         format(&*device, options).map_err(|error| at(error, name))
     })

@@ -154,7 +154,11 @@ fn open_image(name: &Path, read_only: bool) -> Result<Arc<dyn Device>> {
         ..block::OpenOptions::default()
     };
     let device = block::open(&image, &options)?;
-    block::select(device, partition).map_err(|error| at(error, name))
+    let number = partition.map(|partition| partition.number(&*device));
+    let selected = number
+        .transpose()
+        .and_then(|number| block::select(device, number));
+    selected.map_err(|error| at(error, name))
 }
 
 pub(crate) fn at(error: Error, name: &Path) -> Error {

@@ -16,8 +16,8 @@ folio check has the exit codes of e2fsck, folio image compare and folio image ch
 ends with 1 if it found a fault, and with 3 if it could not examine a path. folio run has the exit code of the command
 that it runs, or 125 to 127. See the help of these commands.
 
-IMAGE:/path is a path inside an image; IMAGE alone means IMAGE:/. IMAGE@2:/path selects the second partition. Sizes
-are numbers with K, M, G or T, in units of 1024.";
+IMAGE:/path is a path inside an image; IMAGE alone means IMAGE:/. IMAGE@2:/path selects the second partition, and
+IMAGE@root:/path the one with the label root. Sizes are numbers with K, M, G or T, in units of 1024.";
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

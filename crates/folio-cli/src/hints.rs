@@ -73,8 +73,8 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
     ("", &["tune2fs", "e2label"], "use 'folio tune'"),
     (
         "cp",
-        &["--exclude", "--include"],
-        "not available: folio copies whole trees; remove files from the image with 'folio rm -r'",
+        &["--include"],
+        "use '--exclude PATTERN'; a pattern that starts with ! includes names again",
     ),
     // coreutils, mount(8), virtiofsd
     (

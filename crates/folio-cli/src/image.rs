@@ -14,7 +14,10 @@ use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AtFlags, Credentials, OpenFlags};
 use folio::vfs::{AccessTime, Attributes, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
-use std::path::Path;
+use folio_fat::FatFileSystem;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Entries per getdents call.
@@ -64,6 +67,16 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
     block::open(path, &options).map_err(|error| image_failure(error, path))
 }
 
+/// Opens the device of an image that another program may write, for reading.
+fn open_shared(path: &Path) -> Outcome<Arc<dyn Device>> {
+    let options = OpenOptions {
+        read_only: true,
+        is_shared: true,
+        ..OpenOptions::default()
+    };
+    block::open(path, &options).map_err(|error| image_failure(error, path))
+}
+
 /// Returns the failure to open an image, with the nearest existing file name if it is missing.
 fn image_failure(error: Error, path: &Path) -> Failure {
     let hint = if error.errno() == Errno::NOENT {
@@ -87,9 +100,10 @@ pub(crate) fn create(
     options: &FormatOptions,
 ) -> Outcome<Arc<dyn Device>> {
     let path = place.image.as_path();
-    if let Some(number) = place.partition {
+    if let Some(name) = &place.partition {
         return Err(Failure::usage(format!(
-            "{}: a new image has no partition {number}: omit @{number}",
+            "{}: a new image has no partition {name}: omit @{name}, or make the disk first with \
+             folio disk create",
             place.image_name()
         )));
     }
@@ -161,7 +175,12 @@ pub(crate) fn format_of(path: &Path, requested: Option<ImageFormat>) -> ImageFor
 impl Image {
     /// Opens the image of `place` and mounts its file system.
     pub(crate) fn open(session: &Session, place: &ImagePath, access: Access) -> Outcome<Self> {
-        Self::mount(session, place, open_device(&place.image, access)?, access)
+        let device = if access == Access::Read && session.shares_images() {
+            open_shared(&place.image)?
+        } else {
+            open_device(&place.image, access)?
+        };
+        Self::mount(session, place, device, access)
     }
 
     /// Mounts the file system on an open device.
@@ -221,13 +240,18 @@ impl Image {
         let name = place.image_name();
         let _span = tracing::info_span!("image", "{name}").entered();
         let disk_bytes = device.len_bytes();
-        let mounted = block::select(device, place.partition)
+        let mounted = place
+            .select(device)
             .and_then(|device| {
                 tracing::info!(
                     disk_bytes,
                     file_system_bytes = device.len_bytes(),
                     "device opened"
                 );
+                if folio_fat::holds_fat(&*device)? {
+                    let fat = FatFileSystem::mount(device, options.read_only, clock())?;
+                    return kernel.mount(fat, "/", options);
+                }
                 kernel
                     .mount_ext4(device.clone(), "/", options)
                     .map_err(|error| with_contents(error, &*device))
@@ -303,6 +327,52 @@ impl Image {
             AtFlags::SYMLINK_NOFOLLOW
         };
         self.process.fstatat(folio::syscall::AT_FDCWD, path, flags)
+    }
+
+    /// Returns the files that a path with `*`, `?` or `[` matches, sorted. A path that exists as it
+    /// is written, or that matches nothing, is returned unchanged. As in a shell, names that start
+    /// with a dot match only patterns that do.
+    pub(crate) fn expand(&self, path: &Path) -> Vec<PathBuf> {
+        let has_pattern = |name: &[u8]| name.iter().any(|byte| b"*?[".contains(byte));
+        let whole = path.as_os_str().as_bytes();
+        if !has_pattern(whole) || self.stat(path, false).is_ok() {
+            return vec![path.to_owned()];
+        }
+        let mut found = vec![PathBuf::from("/")];
+        for part in whole
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty())
+        {
+            let glob = std::str::from_utf8(part)
+                .ok()
+                .filter(|_| has_pattern(part))
+                .and_then(|part| globset::Glob::new(part).ok())
+                .map(|glob| glob.compile_matcher());
+            let Some(glob) = glob else {
+                found
+                    .iter_mut()
+                    .for_each(|path| path.push(OsStr::from_bytes(part)));
+                found.retain(|path| self.stat(path, false).is_ok());
+                continue;
+            };
+            let is_match = |name: &Vec<u8>| {
+                (name[0] != b'.' || part[0] == b'.') && glob.is_match(OsStr::from_bytes(name))
+            };
+            found = found
+                .iter()
+                .flat_map(|above| {
+                    let mut names = self.names(above).unwrap_or_default();
+                    names.retain(is_match);
+                    names
+                        .into_iter()
+                        .map(|name| above.join(OsStr::from_bytes(&name)))
+                })
+                .collect();
+        }
+        if found.is_empty() {
+            found.push(path.to_owned());
+        }
+        found
     }
 
     /// Returns the names in a directory, sorted, without `.` and `..`.
@@ -396,7 +466,7 @@ fn with_contents(error: Error, device: &dyn Device) -> Error {
     match block::contents(device) {
         Ok(Some(name)) => Error::new(
             error.errno(),
-            format!("no ext4 file system: it holds {name}"),
+            format!("no ext4 file system: it holds {name}; Folio reads ext4 and FAT"),
         ),
         Ok(None) | Err(_) => error,
     }

@@ -1,12 +1,13 @@
 //! `IMAGE:/path` and `IMAGE@N:/path`, as opposed to paths on the host.
 
 use crate::exit::{Failure, Outcome};
-use folio::block::split_partition;
+use folio::block::{self, Device, PartitionName, split_partition};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A path inside an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub(crate) struct ImagePath {
     /// The image file.
     pub(crate) image: PathBuf,
     /// The partition; `None` is the only one that holds ext4.
-    pub(crate) partition: Option<u32>,
+    pub(crate) partition: Option<PartitionName>,
     /// The absolute path inside.
     pub(crate) path: PathBuf,
 }
@@ -71,10 +72,35 @@ impl ImagePath {
 
     /// Returns the image as the user named it.
     pub(crate) fn image_name(&self) -> String {
-        match self.partition {
-            Some(number) => format!("{}@{number}", self.image.display()),
+        match &self.partition {
+            Some(name) => format!("{}@{name}", self.image.display()),
             None => self.image.display().to_string(),
         }
+    }
+
+    /// Returns the number of the partition, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PartitionName::number`].
+    pub(crate) fn partition_number(&self, disk: &dyn Device) -> folio::Result<Option<u32>> {
+        let name = self.partition.as_ref();
+        name.map(|name| name.number(disk)).transpose()
+    }
+
+    /// Returns the device of the file system: the partition, the whole disk, or the only partition
+    /// with ext4.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`block::select`].
+    pub(crate) fn select(&self, disk: Arc<dyn Device>) -> folio::Result<Arc<dyn Device>> {
+        let number = self.partition_number(&*disk)?;
+        // The boot sector of a FAT looks like that of a disk with partitions.
+        if number.is_none() && folio_fat::holds_fat(&*disk)? {
+            return Ok(disk);
+        }
+        block::select(disk, number)
     }
 
     /// Returns the same image with another path.
@@ -200,8 +226,8 @@ pub(crate) fn refuse_protocol(path: &Path) -> Result<(), String> {
 /// Refuses the name of a new image that means a partition of an existing one.
 pub(crate) fn refuse_partition(path: &Path) -> Outcome {
     match split_partition(path.as_os_str()) {
-        (image, Some(number)) if is_image(&image) => Err(Failure::usage(format!(
-            "{}: partition {number} of {}, and not a new image: choose another name",
+        (image, Some(name)) if is_image(&image) => Err(Failure::usage(format!(
+            "{}: partition {name} of {}, and not a new image: choose another name",
             path.display(),
             image.display()
         ))),
@@ -241,10 +267,18 @@ mod tests {
             panic!()
         };
         assert_eq!(
-            (place.partition, place.path.as_path()),
-            (Some(2), Path::new("/srv/a:b"))
+            (place.partition.clone(), place.path.as_path()),
+            (Some(PartitionName::Number(2)), Path::new("/srv/a:b"))
         );
         assert_eq!(place.to_string(), word);
+        let word = format!("{image}@my root:/srv");
+        let place = ImagePath::parse(OsStr::new(&word)).unwrap();
+        assert_eq!(
+            place.partition,
+            Some(PartitionName::Label("my root".to_owned()))
+        );
+        assert_eq!(place.to_string(), word);
+        assert!(host("none.img@root:/srv"));
     }
 
     #[test]

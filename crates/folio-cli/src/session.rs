@@ -47,6 +47,8 @@ pub(crate) struct Session {
     list: Mutex<Option<serde_json::Value>>,
     failures: AtomicU64,
     created: AtomicU64,
+    /// Images are read without their locks.
+    shares_images: AtomicBool,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -87,6 +89,7 @@ impl Session {
             list: Mutex::new(None),
             failures: AtomicU64::new(0),
             created: AtomicU64::new(0),
+            shares_images: AtomicBool::new(false),
             interrupted: Arc::new(AtomicBool::new(false)),
         };
         if let Err(why) = traced {
@@ -130,6 +133,16 @@ impl Session {
     /// Whether there were failures and no successes.
     pub(crate) fn has_only_failures(&self) -> bool {
         self.failures.load(Ordering::Relaxed) > 0 && self.created.load(Ordering::Relaxed) == 0
+    }
+
+    /// Opens images for reading without their locks from now on.
+    pub(crate) fn share_images(&self) {
+        self.shares_images.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether images are read without their locks.
+    pub(crate) fn shares_images(&self) -> bool {
+        self.shares_images.load(Ordering::Relaxed)
     }
 
     /// Prints the failure of a call on `place`.

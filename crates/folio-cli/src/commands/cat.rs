@@ -12,19 +12,25 @@ use std::io::Write;
 
 /// Print the contents of files
 #[derive(Args)]
-#[command(after_help = "Example:\n  folio cat disk.qcow2:/etc/fstab")]
+#[command(
+    after_help = "Examples:\n  folio cat disk.qcow2:/etc/fstab\n  folio cat 'disk.qcow2:/etc/*.conf'"
+)]
 pub(crate) struct Cat {
-    /// Files, as IMAGE:/path
+    /// Files, as IMAGE:/path; * ? [ ] match names
     #[arg(required = true)]
     files: Vec<OsString>,
+    #[command(flatten)]
+    share: super::force_share::ForceShare,
 }
 
 /// Runs the command.
 pub(crate) fn run(cat: &Cat, session: &Session) -> Outcome {
+    cat.share.apply(session);
     for word in &cat.files {
         let place = ImagePath::parse(word)?;
         with_image(session, &place, Access::Read, |image| {
-            print(image, &place, session)
+            let mut paths = image.expand(&place.path).into_iter();
+            paths.try_for_each(|path| print(image, &place.with_path(path), session))
         })?;
     }
     Ok(())

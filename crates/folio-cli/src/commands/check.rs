@@ -170,7 +170,9 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     let access = access(check);
     let disk = open_device(&place.image, access).map_err(not_checked)?;
     let name = place.image_name();
-    let device = selected(disk.clone(), place.partition)
+    let device = place
+        .partition_number(&*disk)
+        .and_then(|number| selected(disk.clone(), number))
         .map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
     if let Some(saved) = &check.undo {
         return undo(&name, &*device, saved, session);
@@ -360,7 +362,7 @@ impl Repair {
         let is_read = File::open(&self.place.image)
             .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
         let is_qcow2 = is_read.is_ok() && magic == *b"QFI\xfb";
-        let Some(number) = self.place.partition else {
+        let Ok(Some(number)) = self.place.partition_number(&*self.disk) else {
             return if is_qcow2 {
                 format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0")
             } else {

@@ -77,7 +77,8 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
         ..OpenOptions::default()
     };
     let found = block::info(&place.image, &options).map_err(|error| Failure::image(&error))?;
-    let report = examine(name.clone(), found, disk, place.partition).map_err(failure)?;
+    let partition = place.partition_number(&*disk).map_err(failure)?;
+    let report = examine(name.clone(), found, disk, partition).map_err(failure)?;
     if info.json {
         return Ok(print_json(&to_json(&report))?);
     }
@@ -208,7 +209,7 @@ fn table_json(report: &ImageReport, table: &PartitionTable) -> Value {
         object
     };
     let partitions: Vec<Value> = table.partitions.iter().enumerate().map(partition).collect();
-    json!({ "type": table.scheme, "id": table.id, "partitions": partitions })
+    json!({ "type": table.scheme.name(), "id": table.id, "partitions": partitions })
 }
 
 fn field_json(summary: &SuperblockSummary, name: &str) -> Value {

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
     disable_help_flag = true
 )]
 pub(crate) struct Ls {
-    /// Directories and files, as IMAGE:/path
+    /// Directories and files, as IMAGE:/path; * ? [ ] match names
     #[arg(required = true)]
     places: Vec<OsString>,
     /// Show modes, links, owners, sizes and times
@@ -51,6 +51,8 @@ pub(crate) struct Ls {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
+    #[command(flatten)]
+    share: super::force_share::ForceShare,
 }
 
 struct Entry {
@@ -63,11 +65,17 @@ struct Entry {
 
 /// Runs the command.
 pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
+    ls.share.apply(session);
     let mut records = Vec::new();
     for word in &ls.places {
         let place = ImagePath::parse(word)?;
         with_image(session, &place, Access::Read, |image| {
-            list(ls, session, image, &place, &mut records)
+            let paths = image.expand(&place.path);
+            let has_titles = ls.recursive || ls.places.len() > 1 || paths.len() > 1;
+            paths.into_iter().try_for_each(|path| {
+                let place = place.with_path(path);
+                list(ls, session, (image, &place), has_titles, &mut records)
+            })
         })?;
     }
     if ls.json {
@@ -79,8 +87,8 @@ pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
 fn list(
     ls: &Ls,
     session: &Session,
-    image: &Image,
-    place: &ImagePath,
+    (image, place): (&Image, &ImagePath),
+    has_titles: bool,
     records: &mut Vec<FileRecord>,
 ) -> Outcome {
     let found = match image.stat(&place.path, !ls.long && !ls.directory) {
@@ -107,7 +115,6 @@ fn list(
         return show(ls, owners.as_ref(), vec![entry], records);
     }
     let mut waiting = VecDeque::from([place.path.clone()]);
-    let has_titles = ls.recursive || ls.places.len() > 1;
     let mut is_first = true;
     while let Some(directory) = waiting.pop_front() {
         session.check_interrupt()?;

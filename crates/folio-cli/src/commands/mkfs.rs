@@ -6,7 +6,7 @@ use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
 use clap::Args;
-use folio::block::{ImageFormat, select};
+use folio::block::{ImageFormat, contents, select};
 use folio::kernel::FormatOptions;
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,7 +16,7 @@ Examples:
   folio mkfs disk.img --size 10G
   folio mkfs disk.qcow2 --size 10G -L data --root-owner 1000:1000
   folio mkfs --force disk.img                      overwrite an existing image
-  folio mkfs --force disk.img@2                    overwrite its second partition";
+  folio mkfs disk.img@2                            its second partition, if that is empty; else with --force";
 
 /// Create an image with an empty ext4
 #[derive(Args)]
@@ -25,7 +25,7 @@ pub(crate) struct Mkfs {
     /// The image; it must not exist unless --force is given. IMAGE@2 is its second partition
     image: OsString,
     /// Size of the disk
-    #[arg(long, value_parser = disk_size, required_unless_present = "force")]
+    #[arg(long, value_parser = disk_size)]
     size: Option<u64>,
     /// Format of the image; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
@@ -89,14 +89,19 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
         let format = format_of(&place.image, mkfs.format);
         return create(session, &place, format, size, &options).map(drop);
     }
-    if !mkfs.force {
-        let text = format!("{name}: already exists; use --force to overwrite it");
-        return Err(Failure::new(text));
-    }
     let mut device = open_device(&place.image, Access::Write)?;
     if place.partition.is_some() {
-        device = select(device, place.partition)
-            .map_err(|error| Failure::image(&error.at(name.clone())))?;
+        let selected = place
+            .partition_number(&*device)
+            .and_then(|number| select(device, number));
+        device = selected.map_err(|error| Failure::image(&error.at(name.clone())))?;
+    }
+    // A partition of a new disk is there to be formatted.
+    let is_empty =
+        || place.partition.is_some() && matches!(contents(&*device), Ok(Some("only zeros")));
+    if !mkfs.force && !is_empty() {
+        let text = format!("{name}: already exists; use --force to overwrite it");
+        return Err(Failure::new(text));
     }
     if mkfs.size.is_some_and(|size| size != device.len_bytes()) {
         let text = format!(

@@ -3,7 +3,7 @@
 //! ```text
 //!   Command    clap's list of all commands; run() starts the requested one
 //!     v
-//!   cp/ image/ cache/ warm/   commands of several files
+//!   cp/ image/ disk/ cache/ warm/   commands of several files
 //!   ls cat stat rm ...        commands of one file
 //!     v
 //!   change_tree, mode, destination, select   parts that several commands share
@@ -23,9 +23,13 @@ mod cp;
 mod debug;
 mod destination;
 mod df;
+mod diff;
+mod disk;
 mod doctor;
 mod du;
+mod edit;
 mod find;
+mod force_share;
 mod image;
 mod info;
 mod ln;
@@ -69,6 +73,7 @@ pub(crate) enum Command {
     Find(find::Find),
     Du(du::Du),
     Df(df::Df),
+    Diff(diff::Diff),
     Mkdir(mkdir::Mkdir),
     Rm(rm::Rm),
     Mv(mv::Mv),
@@ -78,6 +83,7 @@ pub(crate) enum Command {
     Touch(touch::Touch),
     Truncate(truncate::Truncate),
     Write(write::Write),
+    Edit(edit::Edit),
     Mkfs(mkfs::Mkfs),
     Resize(resize::Resize),
     Trim(trim::Trim),
@@ -88,6 +94,7 @@ pub(crate) enum Command {
     Info(info::Info),
     Debug(debug::Debug),
     Image(image::Image),
+    Disk(disk::Disk),
     Serve(serve::Serve),
     Share(share::Share),
     Warm(warm::WarmCommand),
@@ -124,6 +131,8 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         Command::Touch(touch) => done("touch", &|session| touch::run(touch, session)),
         Command::Truncate(cut) => done("truncate", &|session| truncate::run(cut, session)),
         Command::Write(write) => done("write", &|session| write::run(write, session)),
+        Command::Diff(diff) => done("diff", &|session| diff::run(diff, session)),
+        Command::Edit(edit) => done("edit", &|session| edit::run(edit, session)),
         Command::Tune(tune) => done("tune", &|session| tune::run(tune, session)),
         Command::Mkfs(mkfs) => done("mkfs", &|session| mkfs::run(mkfs, session)),
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),
@@ -148,6 +157,7 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         Command::Bench(bench) => done("bench", &|session| bench::run(bench, session)),
         Command::Warm(warm) => done("warm", &|session| warm::run(warm, session)),
         Command::Cache(cache) => done(cache::name(cache), &|session| cache::run(cache, session)),
+        Command::Disk(disk) => done(disk::name(disk), &|session| disk::run(disk, session)),
         Command::Completions(args) => done("completions", &|session| {
             completions::run(args, session, &tree())
         }),

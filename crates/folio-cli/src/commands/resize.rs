@@ -138,7 +138,8 @@ struct OpenImage {
 
 fn open(place: &ImagePath) -> Outcome<OpenImage> {
     let disk = open_device(&place.image, Access::Write)?;
-    let file_system = block::select(disk.clone(), place.partition)
+    let file_system = place
+        .select(disk.clone())
         .map_err(|error| Failure::image(&error.at(place.image_name())))?;
     let is_partition = !Arc::ptr_eq(&disk, &file_system);
     Ok(OpenImage {

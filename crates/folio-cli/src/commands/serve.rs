@@ -150,7 +150,8 @@ fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
     let device = block::open(&place.image, &options).map_err(|error| Failure::image(&error))?;
     match place.partition {
         None => Ok(device),
-        Some(_) => block::select(device, place.partition)
+        Some(_) => place
+            .select(device)
             .map_err(|error| Failure::image(&error.at(place.image_name()))),
     }
 }

@@ -2,7 +2,7 @@
 //! the host.
 
 use crate::exit::{Failure, Outcome};
-use crate::image::{Access, with_image};
+use crate::image::{Access, Image, open_device};
 use crate::image_path::ImagePath;
 use crate::output::human;
 use crate::progress::Progress;
@@ -56,35 +56,15 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
     }
     let allocated = || std::fs::metadata(&place.image).map(|found| found.blocks() * 512);
     let before = allocated()?;
-    let discarded = with_image(session, &place, Access::Write, |image| {
-        let process = image.process();
-        let failed = |error| image.name(error);
-        let found = process.statfs("/").map_err(failed)?;
-        // With the blocks of the metadata, which statfs does not count.
-        let end = found
-            .blocks
-            .saturating_mul(found.block_size.into())
-            .saturating_mul(2);
-        let root = process.open("/", OpenFlags::DIRECTORY, 0).map_err(failed)?;
-        let progress = Progress::new(session);
-        progress.expect(end);
-        let mut discarded = 0;
-        let mut at = 0;
-        while at < end {
-            session.check_interrupt()?;
-            match process.fitrim(root, at..at + STEP_BYTES, trim.minimum) {
-                Ok(count) => discarded += count,
-                // The file system ends here.
-                Err(folio_error) if at > 0 && folio_error.errno() == folio::Errno::INVAL => break,
-                Err(error) => return Err(failed(error)),
-            }
-            progress.add(STEP_BYTES);
-            at += STEP_BYTES;
-        }
-        progress.finish();
-        process.close(root).map_err(failed)?;
-        Ok(discarded)
-    })?;
+    let device = open_device(&place.image, Access::Write)?;
+    let image = Image::mount(session, &place, device.clone(), Access::Write)?;
+    let discarded = discard(trim, session, &image, device.len_bytes());
+    let closed = image.close();
+    let discarded = discarded?;
+    closed?;
+    // The file system has nothing to write, but a qcow2 image frees clusters at a flush.
+    device.flush().map_err(|error| Failure::image(&error))?;
+    drop(device);
     let after = allocated()?;
     let name = place.image_name();
     if trim.json {
@@ -103,4 +83,29 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
         )?;
     }
     Ok(())
+}
+
+/// Discards the free blocks before byte `end`; returns how many bytes they have.
+fn discard(trim: &Trim, session: &Session, image: &Image, end: u64) -> Outcome<u64> {
+    let process = image.process();
+    let failed = |error| image.name(error);
+    let root = process.open("/", OpenFlags::DIRECTORY, 0).map_err(failed)?;
+    let progress = Progress::new(session);
+    progress.expect(end);
+    let mut discarded = 0;
+    let mut at = 0;
+    while at < end {
+        session.check_interrupt()?;
+        match process.fitrim(root, at..at + STEP_BYTES, trim.minimum) {
+            Ok(count) => discarded += count,
+            // The file system ends here.
+            Err(error) if at > 0 && error.errno() == folio::Errno::INVAL => break,
+            Err(error) => return Err(failed(error)),
+        }
+        progress.add(STEP_BYTES);
+        at += STEP_BYTES;
+    }
+    progress.finish();
+    process.close(root).map_err(failed)?;
+    Ok(discarded)
 }

@@ -5,8 +5,8 @@ use crate::image::{Access, Image, open_device};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
+use folio::Errno;
 use folio::kernel::{ReservedBlockCount, TuneOptions, tune_ext4};
-use folio::{Errno, block};
 use std::ffi::OsString;
 
 const AFTER_HELP: &str = "\
@@ -81,7 +81,8 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
     session.check_interrupt()?;
     let device = open_device(&place.image, Access::Write)?;
     Image::replay(session, &place, device.clone())?;
-    let device = block::select(device, place.partition)
+    let device = place
+        .select(device)
         .map_err(|error| Failure::image(&error.at(place.image_name())))?;
     tune_ext4(&*device, &options).map_err(|error| {
         let text = format!("{}: {}", place.image_name(), explain(&error));

@@ -52,9 +52,11 @@ pub use image::{
 };
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
+#[cfg(feature = "partitions")]
+pub use partition::{NewPartition, NewPartitionTable, add_partition};
 pub use partition::{
-    Partition, PartitionDevice, PartitionTable, contents, holds_ext4, partition_table, partitions,
-    select, split_partition,
+    Partition, PartitionDevice, PartitionName, PartitionTable, PartitionType, TableScheme,
+    contents, holds_ext4, partition_table, partitions, select, split_partition,
 };
 #[cfg(feature = "qcow2")]
 pub use qcow2::{

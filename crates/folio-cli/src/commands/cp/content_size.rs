@@ -18,7 +18,12 @@ pub(crate) struct ContentWalk<'a, S: Source> {
     /// Files with several names, which are copied once.
     seen: HashSet<(u64, u64)>,
     size: &'a mut FileTreeSize,
+    /// The current path, relative to the source.
+    path: Vec<u8>,
 }
+
+/// An open directory, its names that are left, and the length of its path.
+type Frame<N> = (N, std::vec::IntoIter<(Vec<u8>, Option<FileType>)>, usize);
 
 impl<'a, S: Source> ContentWalk<'a, S> {
     pub(crate) fn new(
@@ -33,6 +38,7 @@ impl<'a, S: Source> ContentWalk<'a, S> {
             session,
             seen: HashSet::new(),
             size,
+            path: Vec::new(),
         }
     }
 
@@ -40,10 +46,11 @@ impl<'a, S: Source> ContentWalk<'a, S> {
     pub(crate) fn run(mut self, jobs: &[CopyJob]) {
         for job in jobs {
             let start = self.source.start();
+            self.path.clear();
             // The stack has one open directory per level, as that of the reader.
             let mut frames = Vec::new();
             frames.extend(self.entry(&start, &job.from));
-            while let Some((dir, names)) = frames.last_mut() {
+            while let Some((dir, names, path_len)) = frames.last_mut() {
                 if self.session.is_interrupted() {
                     return;
                 }
@@ -51,6 +58,9 @@ impl<'a, S: Source> ContentWalk<'a, S> {
                     frames.pop();
                     continue;
                 };
+                self.path.truncate(*path_len);
+                self.path.push(b'/');
+                self.path.extend_from_slice(&name);
                 if is_plain_name(&name) {
                     let entered = self.entry(dir, &name);
                     frames.extend(entered);
@@ -60,11 +70,7 @@ impl<'a, S: Source> ContentWalk<'a, S> {
     }
 
     /// Adds a file, or returns a directory with its names.
-    fn entry(
-        &mut self,
-        dir: &S::Node,
-        name: &[u8],
-    ) -> Option<(S::Node, std::vec::IntoIter<(Vec<u8>, Option<FileType>)>)> {
+    fn entry(&mut self, dir: &S::Node, name: &[u8]) -> Option<Frame<S::Node>> {
         let found = self.source.stat(dir, name, self.options.follows).ok()?;
         let attributes = &found.0;
         if attributes.file_type == FileType::Directory {
@@ -91,11 +97,7 @@ impl<'a, S: Source> ContentWalk<'a, S> {
         None
     }
 
-    fn directory(
-        &mut self,
-        dir: &S::Node,
-        name: &[u8],
-    ) -> Option<(S::Node, std::vec::IntoIter<(Vec<u8>, Option<FileType>)>)> {
+    fn directory(&mut self, dir: &S::Node, name: &[u8]) -> Option<Frame<S::Node>> {
         if !self.options.is_recursive {
             return None;
         }
@@ -103,13 +105,19 @@ impl<'a, S: Source> ContentWalk<'a, S> {
         let (node, found) = self.source.open(dir, name, follow, true).ok()?;
         let mut names: EntryNames = self.source.list(&node).ok()?;
         names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        if let Some(excludes) = self.options.excludes {
+            names.retain(|(name, file_type)| {
+                let path = [&self.path[..], b"/", name].concat();
+                !excludes.contains(&path, *file_type == Some(FileType::Directory))
+            });
+        }
         self.size
             .add_directory(names.iter().map(|(name, _)| name.as_slice()));
         if self.options.keeps_xattrs {
             let xattrs = self.source.xattrs(&node, &found);
             self.xattrs(xattrs.unwrap_or_default());
         }
-        Some((node, names.into_iter()))
+        Some((node, names.into_iter(), self.path.len()))
     }
 
     fn xattrs(&mut self, xattrs: Xattrs) {

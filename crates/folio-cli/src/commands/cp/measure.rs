@@ -105,6 +105,7 @@ mod tests {
             keeps_links: true,
             keeps_xattrs: true,
             umask: 0,
+            excludes: None,
         }
     }
 

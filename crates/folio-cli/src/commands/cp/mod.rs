@@ -8,7 +8,7 @@
 //!   measure.rs   the total for the progress bar, by a walk of its own
 //!   content_size.rs  the size of a new image for `--create auto`
 //!   fakeroot.rs  detection of a fakeroot(1) that the copy cannot see
-//!   options.rs   what a copy keeps
+//!   options.rs   what a copy keeps      excludes.rs   what it leaves out
 //! ```
 //!
 //! A thread of its own reads; the caller's thread writes. Above: the dispatch in `commands`. Below:
@@ -16,6 +16,7 @@
 
 mod batch_channel;
 mod content_size;
+mod excludes;
 mod fakeroot;
 mod host_source;
 mod host_target;
@@ -35,6 +36,7 @@ use crate::session::{Session, clock};
 use crate::value_parsers::{NewSize, new_size};
 use clap::Args;
 use content_size::ContentWalk;
+use excludes::ExcludeOptions;
 use folio::block::ImageFormat;
 use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
 use host_source::HostSource;
@@ -45,8 +47,9 @@ use measure::Measure;
 use options::CopyOptions;
 use source::{CopyJob, Reader, Source};
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use target::{Target, Writer};
 
 const EXAMPLES: &str = "\
@@ -97,7 +100,11 @@ pub(crate) struct Cp {
     /// Label of the new file system
     #[arg(long, requires = "create")]
     label: Option<String>,
-    /// What to copy
+    #[command(flatten)]
+    excludes: ExcludeOptions,
+    #[command(flatten)]
+    share: super::force_share::ForceShare,
+    /// What to copy; * ? [ ] match names in an image
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// The copy, or the directory to copy into
@@ -105,10 +112,10 @@ pub(crate) struct Cp {
 }
 
 impl Cp {
-    fn options(&self) -> CopyOptions {
+    fn options(&self) -> Outcome<CopyOptions> {
         let is_recursive = self.archive || self.recursive;
         let keeps = self.archive || self.preserve;
-        CopyOptions {
+        Ok(CopyOptions {
             is_recursive,
             follows: !is_recursive && !self.no_dereference,
             keeps_mode: keeps,
@@ -118,7 +125,8 @@ impl Cp {
             keeps_xattrs: self.archive,
             // From here on the copy applies the umask itself.
             umask: (rustix::process::umask(rustix::fs::Mode::empty()).bits() & 0o777) as u16,
-        }
+            excludes: self.excludes.read()?,
+        })
     }
 }
 
@@ -130,7 +138,8 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         .iter()
         .map(|word| PathArgument::parse(word, false))
         .collect();
-    let options = cp.options();
+    cp.share.apply(session);
+    let options = cp.options()?;
     if options.keeps_owner {
         fakeroot::check()?;
     }
@@ -248,6 +257,65 @@ fn fitting_size(
     Ok(least)
 }
 
+/// Returns the options of a copy that keeps everything, or only what a FAT stores.
+fn whole_tree(keeps_all: bool) -> CopyOptions {
+    CopyOptions {
+        is_recursive: true,
+        follows: false,
+        keeps_mode: keeps_all,
+        keeps_owner: keeps_all,
+        keeps_times: true,
+        keeps_links: keeps_all,
+        keeps_xattrs: keeps_all,
+        umask: 0o022,
+        excludes: None,
+    }
+}
+
+/// Returns the least size of an ext4 for the contents of a host directory.
+pub(crate) fn tree_size(
+    session: &Session,
+    tree: &Path,
+    extra: ExtraSpace,
+    options: FormatOptions,
+) -> Outcome<LeastSize> {
+    let place = ImagePath::parse("new:/".as_ref())?;
+    let sources = [PathArgument::Host(tree.join("."))];
+    fitting_size(
+        session,
+        whole_tree(true),
+        (&place, &sources),
+        (extra, options),
+    )
+}
+
+/// Copies the contents of a host directory into the root of an image, and closes it. `keeps_all`:
+/// as with -a; else without owners, modes, links and extended attributes.
+pub(crate) fn copy_tree(
+    session: &Session,
+    tree: &Path,
+    (image, place): (Image, &ImagePath),
+    keeps_all: bool,
+) -> Outcome {
+    let options = whole_tree(keeps_all);
+    if keeps_all {
+        fakeroot::check()?;
+    }
+    let source = HostSource::new(identity(&place.image));
+    let jobs = [CopyJob {
+        from: tree.join(".").into_os_string().into_vec(),
+        parent: b"/".to_vec(),
+        name: b".".to_vec(),
+    }];
+    let progress = Progress::new(session);
+    let target = ImageTarget::new(&image, options);
+    let copied = copy(session, options, &source, &target, &jobs, &progress);
+    progress.flushing();
+    let closed = image.close();
+    progress.finish();
+    copied.and(closed)
+}
+
 /// Copies all sources into one image, then closes it whether or not the copy succeeded.
 fn into_image(
     cp: &Cp,
@@ -347,14 +415,15 @@ fn out_of_image(
     let (PathArgument::Image(place), PathArgument::Host(path)) = (&group[0], target) else {
         return Ok(());
     };
+    let group = plan::expanded(image, group);
     let request = plan::Request {
         target: path,
         name: path.display().to_string(),
         is_directory: path.is_dir(),
-        has_many: cp.sources.len() > 1,
+        has_many: cp.sources.len() > 1 || group.len() > 1,
         is_itself: cp.no_target_directory,
     };
-    let jobs = plan::jobs(&request, group)?;
+    let jobs = plan::jobs(&request, &group)?;
     let target = HostTarget::new(options, identity(&place.image));
     let copied = copy(
         session,

@@ -1,5 +1,6 @@
 //! The options of a copy: what it keeps of each file.
 
+use super::excludes::Excludes;
 use folio::vfs::Attributes;
 
 /// What a copy keeps.
@@ -14,6 +15,8 @@ pub(crate) struct CopyOptions {
     pub(super) keeps_xattrs: bool,
     /// The umask of the process; the copy applies it itself.
     pub(super) umask: u16,
+    /// Names to leave out. The patterns of the command line live as long as the process.
+    pub(super) excludes: Option<&'static Excludes>,
 }
 
 impl CopyOptions {

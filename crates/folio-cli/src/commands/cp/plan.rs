@@ -52,6 +52,21 @@ pub(crate) fn groups(sources: &[PathArgument]) -> impl Iterator<Item = &[PathArg
     })
 }
 
+/// Returns the sources in an image, with patterns replaced by the files that match.
+pub(crate) fn expanded(image: &Image, group: &[PathArgument]) -> Vec<PathArgument> {
+    let mut found = Vec::new();
+    for source in group {
+        match source {
+            PathArgument::Image(place) => {
+                let paths = image.expand(&place.path).into_iter();
+                found.extend(paths.map(|path| PathArgument::Image(place.with_path(path))));
+            }
+            PathArgument::Host(_) => found.push(source.clone()),
+        }
+    }
+    found
+}
+
 /// Whether both paths are in the same file system.
 pub(crate) fn is_same(a: &ImagePath, b: &ImagePath) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());

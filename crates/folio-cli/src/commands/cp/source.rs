@@ -82,6 +82,8 @@ pub(crate) struct Reader<'a, S: Source> {
     links: HashMap<(u64, u64), LinkId>,
     /// The source path of the current file, for messages.
     path: Vec<u8>,
+    /// Bytes of `path` that name the source.
+    source_len: usize,
 }
 
 struct Frame<N> {
@@ -106,6 +108,7 @@ impl<'a, S: Source> Reader<'a, S> {
             sender,
             links: HashMap::new(),
             path: Vec::new(),
+            source_len: 0,
         }
     }
 
@@ -126,6 +129,7 @@ impl<'a, S: Source> Reader<'a, S> {
         });
         self.path.clear();
         self.path.extend_from_slice(&job.from);
+        self.source_len = job.from.len();
         let start = self.source.start();
         let mut frames = Vec::new();
         if let Some(frame) = self.entry(&start, &job.from, job.name.clone(), None)? {
@@ -151,6 +155,15 @@ impl<'a, S: Source> Reader<'a, S> {
             self.path.extend_from_slice(&name);
             if !is_plain_name(&name) {
                 self.fail("skipped: the name would lead out of its directory");
+                continue;
+            }
+            let is_directory = file_type == Some(FileType::Directory);
+            let relative = &self.path[self.source_len..];
+            if self
+                .options
+                .excludes
+                .is_some_and(|excludes| excludes.contains(relative, is_directory))
+            {
                 continue;
             }
             let entered = self.entry(&frame.node, &name, name.clone(), file_type)?;

@@ -20,7 +20,6 @@ use crate::output::print_json;
 use crate::session::Session;
 use answer::Answer;
 use clap::Args;
-use folio::block;
 use folio::kernel::{BlockRun, Ext4Inspector, RawDirectoryEntry, RunKind};
 use request::{InodeName, Request};
 use std::ffi::OsString;
@@ -78,7 +77,8 @@ pub(crate) fn run(debug: &Debug, session: &Session) -> Outcome {
     let request = Request::parse(&debug.request)?;
     let name = place.image_name();
     let disk = open_device(&place.image, Access::Read)?;
-    let inspector = block::select(disk, place.partition)
+    let inspector = place
+        .select(disk)
         .and_then(Ext4Inspector::open)
         .map_err(|error| Failure::image(&error.at(name.clone())))?;
     let answer = answer(&inspector, request)

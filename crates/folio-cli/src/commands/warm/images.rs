@@ -71,7 +71,8 @@ fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
 /// Returns the ranges of image files that hold files inside an image.
 fn file_ranges(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(&place.image)?;
-    let selected = block::select(device.clone(), place.partition)
+    let selected = place
+        .select(device.clone())
         .map_err(|error| image_failure(error, &place.image))?;
     let image = Image::mount(session, place, device, Access::Read)?;
     let mut runs = DeviceRanges {

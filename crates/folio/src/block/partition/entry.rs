@@ -1,10 +1,12 @@
 //! One partition, as a partition table describes it, and the table.
 
+use super::types::TableScheme;
+
 /// A partition table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionTable {
-    /// `gpt` or `dos`, as in blkid(8).
-    pub scheme: &'static str,
+    /// GPT or MBR.
+    pub scheme: TableScheme,
     /// Identifies the disk: a UUID in a GPT, a number in base 16 in an MBR.
     pub id: String,
     /// The partitions, in the order of their numbers.

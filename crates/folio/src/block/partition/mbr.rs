@@ -1,6 +1,7 @@
 //! Master boot records, and the chain of logical partitions.
 
 use super::entry::{Partition, PartitionTable};
+use super::types::TableScheme;
 use crate::base::{Error, Result};
 use crate::block::Device;
 use mbrman::{MBRHeader, MBRPartitionEntry};
@@ -16,7 +17,7 @@ pub(super) fn read(disk: &dyn Device) -> Result<PartitionTable> {
     let header = read_record(disk, 0)?;
     let id = u32::from_le_bytes(header.disk_signature);
     let table = |partitions| PartitionTable {
-        scheme: "dos",
+        scheme: TableScheme::Mbr,
         id: format!("{id:08x}"),
         partitions,
     };

@@ -5,9 +5,11 @@
 //!      |    \
 //!   table.rs  window.rs      the list by GPT or MBR; a partition as a device
 //!    |    \
-//!   gpt.rs  mbr.rs           the only files that use the crates gptman and mbrman
-//!      \   /
-//!    entry.rs                one partition
+//!   gpt.rs  mbr.rs  new_table.rs   the only files that use the crates gptman and mbrman: tables
+//!      \   /       |               read, and written
+//!    entry.rs      |               one partition
+//!        \         |
+//!   types.rs  cursor.rs            partition types by name; a device as std::io has it
 //!   contents.rs              names of other formats, for messages
 //! ```
 //!
@@ -16,20 +18,30 @@
 //! Invariant: a [`Partition`] is inside its disk; tables are hostile until checked.
 
 mod contents;
+#[cfg(feature = "partitions")]
+mod cursor;
 mod entry;
 #[cfg(feature = "partitions")]
 mod gpt;
 #[cfg(feature = "partitions")]
 mod mbr;
+mod name;
+#[cfg(feature = "partitions")]
+mod new_table;
 mod select;
 #[cfg_attr(not(feature = "partitions"), path = "no_table.rs")]
 mod table;
 #[cfg(all(test, feature = "partitions"))]
 mod tests;
+mod types;
 mod window;
 
 pub use contents::contents;
 pub use entry::{Partition, PartitionTable};
-pub use select::{holds_ext4, select, split_partition};
+pub use name::{PartitionName, split_partition};
+#[cfg(feature = "partitions")]
+pub use new_table::{NewPartition, NewPartitionTable, add_partition};
+pub use select::{holds_ext4, select};
 pub use table::{partition_table, partitions};
+pub use types::{PartitionType, TableScheme};
 pub use window::PartitionDevice;

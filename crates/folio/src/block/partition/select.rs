@@ -6,10 +6,7 @@ use super::table::partitions;
 use super::window::PartitionDevice;
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
-use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Whether `device` starts with an ext2, ext3 or ext4 file system, by its magic number.
@@ -26,22 +23,6 @@ pub fn holds_ext4(device: &dyn Device) -> Result<bool> {
     }
     device.read_at(&mut magic, MAGIC_OFFSET)?;
     Ok(magic == MAGIC)
-}
-
-/// Splits `IMAGE@N` into the image and the number of a partition, for [`select`]; unless a file has
-/// exactly this name.
-pub fn split_partition(name: &OsStr) -> (PathBuf, Option<u32>) {
-    let bytes = name.as_bytes();
-    let at = bytes.iter().rposition(|byte| *byte == b'@');
-    if let Some(at) = at
-        && let Ok(digits) = std::str::from_utf8(&bytes[at + 1..])
-        && let Ok(number) = digits.parse()
-        && !Path::new(name).exists()
-    {
-        let image = OsString::from_vec(bytes[..at].to_vec());
-        return (image.into(), Some(number));
-    }
-    (name.into(), None)
 }
 
 /// Returns the device that holds the file system: partition `number`. Without a number it is the
@@ -106,7 +87,7 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
 }
 
 /// Formats a list: "partitions: 1 (100.0 MiB, EFI system), 2 (1.9 GiB, Linux filesystem)".
-fn list(partitions: &[Partition]) -> String {
+pub(super) fn list(partitions: &[Partition]) -> String {
     if partitions.is_empty() {
         return "the disk has no partitions".to_owned();
     }
@@ -120,10 +101,14 @@ fn list(partitions: &[Partition]) -> String {
                 (size, unit) = (size / 1024.0, larger);
             }
         }
+        let label = match partition.label.as_str() {
+            "" => String::new(),
+            label => format!(", label {label:?}"),
+        };
         // Writing to a String does not fail.
         let _ = write!(
             text,
-            "{comma} {} ({size:.1} {unit}, {})",
+            "{comma} {} ({size:.1} {unit}, {}{label})",
             partition.number, partition.type_name
         );
     }

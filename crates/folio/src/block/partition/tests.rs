@@ -137,10 +137,16 @@ fn number_after_at_is_a_partition() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("disk@2");
     let split = |name: &str| split_partition(name.as_ref());
-    assert_eq!(split(file.to_str().unwrap()).1, Some(2));
+    assert_eq!(
+        split(file.to_str().unwrap()).1,
+        Some(PartitionName::Number(2))
+    );
     std::fs::write(&file, "").unwrap();
     assert_eq!(split(file.to_str().unwrap()), (file, None));
-    assert_eq!(split("a@b@12"), ("a@b".into(), Some(12)));
+    assert_eq!(
+        split("a@b@12"),
+        ("a@b".into(), Some(PartitionName::Number(12)))
+    );
     for name in ["disk", "disk@", "disk@x", "disk@-1", "disk@99999999999"] {
         assert_eq!(split(name), (name.into(), None));
     }

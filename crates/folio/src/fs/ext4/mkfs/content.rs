@@ -138,6 +138,17 @@ impl FileTreeSize {
     }
 }
 
+impl LeastSize {
+    /// Returns the number of inodes that the content needs, if a file system of `len_bytes` bytes
+    /// has fewer by default; else `None`.
+    pub fn inodes_beyond_default(&self, len_bytes: u64) -> Option<u32> {
+        let needed = self.options.inode_count?;
+        let default = Geometry::new(len_bytes, &FormatOptions::default());
+        let has_enough = default.is_ok_and(|geometry| geometry.inode_count() >= needed);
+        (!has_enough).then_some(needed)
+    }
+}
+
 /// Returns the smallest size for an ext4 with this content and `extra` space, and the options to
 /// format it with.
 ///

@@ -54,8 +54,13 @@ pub(super) fn update(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result
 }
 
 /// Writes the resize inode anew for `new`, which has fewer groups. The descriptors of the groups
-/// beyond them are replaced by lists of backups.
-pub(super) fn rebuild(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result<()> {
+/// beyond them are replaced by lists of backups. `moved` returns a place for the double indirect
+/// block if that is beyond the new end; the old one is free then.
+pub(super) fn rebuild(
+    changes: &mut BlockChanges<'_>,
+    new: &Superblock,
+    moved: impl FnOnce(u64) -> Result<u64>,
+) -> Result<()> {
     if !new.features.compat.contains(Compat::RESIZE_INODE) {
         return Ok(());
     }
@@ -63,11 +68,17 @@ pub(super) fn rebuild(changes: &mut BlockChanges<'_>, new: &Superblock) -> Resul
     let mut inode = load(changes, &place)?;
     let double = u64::from(pointer(&inode.block, DOUBLE));
     check(changes, &inode, double).map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
+    let double = if double >= new.block_count {
+        moved(double)?
+    } else {
+        double
+    };
+    // The resize inode exists below 2^32 blocks only.
+    put_pointer(&mut inode.block, DOUBLE, double as u32);
     let words = new.block_size / 4;
     let backups = backups(new);
     let table = changes.new_block(double);
     for slot in reserved(new) {
-        // The resize inode exists below 2^32 blocks only.
         let block = (new.first_descriptor_block() + slot) as u32;
         put_pointer(table, slot as usize % words, block);
     }

@@ -21,7 +21,11 @@ impl Shrinker<'_> {
                 self.maps.free(run.start..run.end.min(new.block_count));
             }
         }
-        reserve::rebuild(&mut self.changes, &new)?;
+        let maps = &mut self.maps;
+        reserve::rebuild(&mut self.changes, &new, |block| {
+            maps.free(block..block + 1);
+            maps.allocate(old, 1).map(|run| run.start)
+        })?;
         self.maps.flush(&mut self.changes)?;
         self.maps.put_last(&mut self.changes, &new)?;
         let (free_blocks, free_inodes) = self.maps.free_before(&new);

@@ -1,0 +1,152 @@
+//! `folio disk add`: one more partition in the free space of a disk.
+
+use super::content::Content;
+use super::layout::{ALIGNMENT, IdentitySource, new_partition};
+use super::spec::{ContentFormat, PartitionSpec};
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, open_device};
+use crate::image_path::ImagePath;
+use crate::session::Session;
+use crate::value_parsers::NewSize;
+use clap::Args;
+use folio::block::{self, NewPartitionTable, PartitionTable};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Without --size the partition fills the largest free space.
+
+Examples:
+  folio disk add disk.img --type linux --label data --size 1G --format ext4
+  folio disk add disk.qcow2 --type linux --format ext4 --source ./data --size auto+20%";
+
+/// Add a partition to a disk image
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Add {
+    /// The image
+    image: OsString,
+    /// Type: a name such as esp, linux or swap, a UUID, or a number of an MBR such as 0x83
+    #[arg(long = "type", value_name = "TYPE")]
+    type_name: String,
+    /// Size; auto is what the content needs, auto+20% and auto+64M leave room
+    #[arg(long)]
+    size: Option<String>,
+    /// Offset of its first byte; the default is the first free space that is large enough
+    #[arg(long, value_name = "OFFSET")]
+    start: Option<String>,
+    /// Label in a GPT
+    #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
+    label: String,
+    /// UUID; the default is random
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<String>,
+    /// What to format it with
+    #[arg(long, value_enum, default_value = "none")]
+    format: ContentFormat,
+    /// The tree or file to fill it with
+    #[arg(long, value_name = "PATH")]
+    source: Option<PathBuf>,
+    /// Label of the file system
+    #[arg(
+        long,
+        value_name = "LABEL",
+        default_value = "",
+        hide_default_value = true
+    )]
+    filesystem_label: String,
+}
+
+/// Runs the command.
+pub(super) fn run(add: &Add, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&add.image)?;
+    if place.partition.is_some() || place.path.as_os_str() != "/" {
+        let text =
+            format!("{place}: a partition is added to a whole disk; omit partition and path");
+        return Err(Failure::usage(text));
+    }
+    let name = place.image_name();
+    let mut spec = PartitionSpec::default().with_place(add.start.clone(), add.size.clone());
+    spec.type_name.clone_from(&add.type_name);
+    spec.label.clone_from(&add.label);
+    spec.uuid.clone_from(&add.uuid);
+    spec.format = add.format;
+    spec.source.clone_from(&add.source);
+    spec.filesystem_label.clone_from(&add.filesystem_label);
+    let content = Content::new(&spec)?;
+    let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
+    let disk = open_device(&place.image, Access::Write)?;
+    let Some(table) = block::partition_table(&*disk).map_err(failed)? else {
+        return Err(Failure::new(format!(
+            "{name}: the disk has no partition table"
+        )));
+    };
+    let wanted = match spec.size()? {
+        None => None,
+        Some(NewSize::Bytes(bytes)) => Some(bytes.next_multiple_of(512)),
+        Some(NewSize::Auto(extra)) => Some(content.size(session, extra)?.next_multiple_of(4096)),
+    };
+    let (start, len) = find_place(&table, disk.len_bytes(), spec.start()?, wanted)
+        .ok_or_else(|| Failure::new(format!("{name}: no free space that is large enough")))?;
+    let partition = new_partition(&spec, (start, len), "", 0)?;
+    let number = block::add_partition(&*disk, &partition).map_err(failed)?;
+    let window = block::PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;
+    block::Device::write_zeroes(&window, 0, len).map_err(failed)?;
+    let mut identity = IdentitySource::new("", 0);
+    let disk_and_name = (&disk, place.image.as_path());
+    content.write(session, disk_and_name, (number, start, len), &mut identity)?;
+    disk.flush().map_err(failed)?;
+    if !session.quiet {
+        writeln!(
+            std::io::stdout(),
+            "{name}@{number}: {len} bytes from byte {start}"
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns start and length of a new partition.
+fn find_place(
+    table: &PartitionTable,
+    disk_bytes: u64,
+    start: Option<u64>,
+    wanted: Option<u64>,
+) -> Option<(u64, u64)> {
+    let usable = NewPartitionTable::usable(table.scheme, disk_bytes);
+    let mut used: Vec<_> = table
+        .partitions
+        .iter()
+        .map(|partition| {
+            (
+                partition.start_bytes,
+                partition.start_bytes + partition.len_bytes,
+            )
+        })
+        .collect();
+    used.sort_unstable();
+    used.push((usable.end, usable.end));
+    let mut at = usable.start;
+    let mut gaps = Vec::new();
+    for (used_start, used_end) in used {
+        let first = at.next_multiple_of(ALIGNMENT);
+        // Whole pages, as file systems.
+        let len = used_start.saturating_sub(first) / 4096 * 4096;
+        if len > 0 {
+            gaps.push((first, len));
+        }
+        at = at.max(used_end);
+    }
+    match (start, wanted) {
+        (Some(start), Some(len)) => Some((start, len)),
+        (Some(start), None) => gaps
+            .into_iter()
+            .find(|(first, len)| (*first..first + len).contains(&start))
+            .map(|(first, len)| (start, first + len - start)),
+        (None, Some(wanted)) => gaps
+            .into_iter()
+            .find(|(_, len)| *len >= wanted)
+            .map(|(first, _)| (first, wanted)),
+        (None, None) => gaps.into_iter().max_by_key(|(_, len)| *len),
+    }
+}

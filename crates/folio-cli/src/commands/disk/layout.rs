@@ -1,0 +1,152 @@
+//! Offsets and sizes of partitions, and identities that are not specified.
+
+use super::content::Content;
+use super::spec::{DiskSpec, PartitionSpec};
+use crate::exit::{Failure, Outcome};
+use crate::session::{Session, fixed_time};
+use crate::value_parsers::{NewSize, uuid};
+use folio::block::{NewPartition, NewPartitionTable, TableScheme};
+use folio::kernel::ExtraSpace;
+use sha2::{Digest, Sha256};
+
+/// Default alignment of partitions.
+pub(super) const ALIGNMENT: u64 = 1 << 20;
+/// Partitions have whole pages, as file systems.
+const SIZE_UNIT: u64 = 4096;
+
+/// The source of UUIDs that are not specified: random, or with SOURCE_DATE_EPOCH derived from the
+/// specification, so that two runs are identical.
+pub(super) struct IdentitySource<'a> {
+    specification: &'a str,
+    partition: usize,
+}
+
+impl<'a> IdentitySource<'a> {
+    /// Returns the source for partition `partition`; 0 is the disk.
+    pub(super) fn new(specification: &'a str, partition: usize) -> Self {
+        Self {
+            specification,
+            partition,
+        }
+    }
+
+    /// Returns the UUID for a purpose.
+    pub(super) fn next(&mut self, purpose: &str) -> [u8; 16] {
+        if fixed_time().is_none() {
+            return uuid::Uuid::new_v4().into_bytes();
+        }
+        let text = format!("{purpose} {}\n{}", self.partition, self.specification);
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&Sha256::digest(text.as_bytes())[..16]);
+        uuid::Builder::from_random_bytes(bytes)
+            .into_uuid()
+            .into_bytes()
+    }
+}
+
+/// A disk, ready to be written.
+pub(super) struct DiskLayout {
+    pub(super) len_bytes: u64,
+    pub(super) table: NewPartitionTable,
+    pub(super) contents: Vec<Content>,
+}
+
+impl DiskLayout {
+    /// Places all partitions of a specification, whose text is `text`.
+    pub(super) fn new(session: &Session, spec: &DiskSpec, text: &str) -> Outcome<Self> {
+        let (scheme, alignment) = (spec.scheme(), spec.alignment()?);
+        let disk_len = spec.size()?;
+        let mut at = alignment.max(NewPartitionTable::usable(scheme, 0).start);
+        at = at.next_multiple_of(alignment);
+        let (mut partitions, mut contents) = (Vec::new(), Vec::new());
+        for (index, partition) in spec.partitions.iter().enumerate() {
+            let of = |failure: Failure| in_partition(failure, index + 1);
+            let content = Content::new(partition).map_err(of)?;
+            let start = partition.start().map_err(of)?.unwrap_or(at);
+            let is_last = index + 1 == spec.partitions.len();
+            let rest = disk_len
+                .filter(|_| is_last)
+                .map(|len| NewPartitionTable::usable(scheme, len).end / SIZE_UNIT * SIZE_UNIT);
+            let len = match (partition.size().map_err(of)?, rest) {
+                (Some(NewSize::Bytes(bytes)), _) => bytes.next_multiple_of(512),
+                (Some(NewSize::Auto(extra)), _) => content.size(session, extra).map_err(of)?,
+                (None, Some(end)) if end > start => end - start,
+                (None, Some(_)) => {
+                    return Err(of(Failure::usage("no space is left on the disk")));
+                }
+                (None, None) => content.size(session, ExtraSpace::None).map_err(of)?,
+            };
+            let is_exact = matches!(partition.size(), Ok(Some(NewSize::Bytes(_))));
+            let len = if is_exact {
+                len
+            } else {
+                len.next_multiple_of(SIZE_UNIT)
+            };
+            partitions.push(new_partition(partition, (start, len), text, index + 1).map_err(of)?);
+            contents.push(content);
+            at = start.saturating_add(len).next_multiple_of(alignment);
+        }
+        let id = match (&spec.uuid, scheme) {
+            (Some(text), TableScheme::Gpt) => uuid(text).map_err(Failure::usage)?,
+            (Some(text), TableScheme::Mbr) => mbr_id(text)?,
+            (None, _) => IdentitySource::new(text, 0).next("disk"),
+        };
+        let table = NewPartitionTable {
+            scheme,
+            id,
+            partitions,
+        };
+        // The backup of a GPT follows the last partition.
+        let least = match scheme {
+            TableScheme::Gpt => at.saturating_add(alignment.max(ALIGNMENT)),
+            TableScheme::Mbr => at,
+        };
+        Ok(Self {
+            len_bytes: disk_len.unwrap_or(least),
+            table,
+            contents,
+        })
+    }
+}
+
+/// Returns a partition at its place.
+pub(super) fn new_partition(
+    spec: &PartitionSpec,
+    (start_bytes, len_bytes): (u64, u64),
+    text: &str,
+    number: usize,
+) -> Outcome<NewPartition> {
+    let uuid = match &spec.uuid {
+        Some(text) => uuid(text).map_err(Failure::usage)?,
+        None => IdentitySource::new(text, number).next("partition"),
+    };
+    Ok(NewPartition {
+        start_bytes,
+        len_bytes,
+        partition_type: spec.partition_type()?,
+        uuid,
+        label: spec.label.clone(),
+        attributes: spec.attributes()?,
+        is_bootable: spec.bootable,
+    })
+}
+
+fn mbr_id(text: &str) -> Outcome<[u8; 16]> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let number = u32::from_str_radix(digits, 16).map_err(|_| {
+        Failure::usage(format!(
+            "invalid disk number {text:?}: an MBR has 8 hexadecimal digits (e.g. 0x1a2b3c4d)"
+        ))
+    })?;
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&number.to_be_bytes());
+    Ok(id)
+}
+
+/// Adds the partition to a message.
+pub(super) fn in_partition(failure: Failure, number: usize) -> Failure {
+    Failure {
+        message: format!("partition {number}: {}", failure.message),
+        ..failure
+    }
+}

@@ -1,0 +1,115 @@
+//! `folio disk list`: the partition table of an image.
+
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, open_device};
+use crate::image_path::ImagePath;
+use crate::output::human;
+use crate::session::Session;
+use clap::Args;
+use folio::block::{self, Device, Partition, PartitionDevice, PartitionTable};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::io::Write;
+use std::sync::Arc;
+
+/// List the partitions of a disk image
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  folio disk list disk.qcow2\n  folio disk list disk.img --json"
+)]
+pub(super) struct List {
+    /// The image
+    image: OsString,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(list: &List, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&list.image)?;
+    if place.partition.is_some() || place.path.as_os_str() != "/" {
+        let text = format!("{place}: a whole disk is listed; omit partition and path");
+        return Err(Failure::usage(text));
+    }
+    let name = place.image_name();
+    let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
+    let disk = open_device(&place.image, Access::Read)?;
+    let Some(table) = block::partition_table(&*disk).map_err(failed)? else {
+        return Err(Failure::new(format!(
+            "{name}: the disk has no partition table"
+        )));
+    };
+    let mut contents = Vec::new();
+    for partition in &table.partitions {
+        contents.push(contents_of(&disk, partition).map_err(failed)?);
+    }
+    if list.json {
+        return session.print_json(&to_json(&name, &*disk, &table, &contents));
+    }
+    let mut out = std::io::stdout().lock();
+    let size = human(disk.len_bytes());
+    writeln!(out, "{name}: {size}, {} {}", table.scheme, table.id)?;
+    writeln!(
+        out,
+        "{:>3} {:>14} {:>9} {:<12} {:<22} LABEL",
+        "NR", "START", "SIZE", "CONTENT", "TYPE"
+    )?;
+    for (partition, content) in table.partitions.iter().zip(&contents) {
+        let line = format!(
+            "{:>3} {:>14} {:>9} {:<12} {:<22} {}",
+            partition.number,
+            partition.start_bytes,
+            human(partition.len_bytes),
+            content.unwrap_or("-"),
+            partition.type_name,
+            crate::output::printable(&partition.label),
+        );
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn contents_of(
+    disk: &Arc<dyn Device>,
+    partition: &Partition,
+) -> folio::Result<Option<&'static str>> {
+    let window = PartitionDevice::new(disk.clone(), partition.start_bytes, partition.len_bytes)?;
+    if block::holds_ext4(&window)? {
+        return Ok(Some("ext4"));
+    }
+    Ok(block::contents(&window)?.filter(|name| *name != "only zeros"))
+}
+
+fn to_json(
+    name: &str,
+    disk: &dyn Device,
+    table: &PartitionTable,
+    contents: &[Option<&'static str>],
+) -> Value {
+    let partitions: Vec<Value> = table
+        .partitions
+        .iter()
+        .zip(contents)
+        .map(|(partition, content)| {
+            json!({
+                "number": partition.number,
+                "start_bytes": partition.start_bytes,
+                "len_bytes": partition.len_bytes,
+                "type_id": partition.type_id,
+                "type_name": partition.type_name,
+                "uuid": partition.uuid,
+                "label": partition.label,
+                "is_bootable": partition.is_bootable,
+                "content": content,
+            })
+        })
+        .collect();
+    json!({
+        "image": name,
+        "len_bytes": disk.len_bytes(),
+        "table": table.scheme.name(),
+        "id": table.id,
+        "partitions": partitions,
+    })
+}

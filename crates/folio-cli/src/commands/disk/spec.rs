@@ -1,0 +1,249 @@
+//! The specification of a disk, in TOML. docs/disk.md describes it.
+
+use crate::exit::{Failure, Outcome};
+use crate::value_parsers::{NewSize, disk_size, new_size, size};
+use folio::block::{PartitionType, TableScheme};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// A disk.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct DiskSpec {
+    #[serde(default)]
+    table: TableName,
+    /// UUID of the disk; the number of an MBR in base 16.
+    #[serde(default)]
+    pub(super) uuid: Option<String>,
+    #[serde(default)]
+    size: Option<SizeText>,
+    #[serde(default)]
+    alignment: Option<SizeText>,
+    #[serde(default, rename = "partition")]
+    pub(super) partitions: Vec<PartitionSpec>,
+}
+
+/// A partition.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct PartitionSpec {
+    #[serde(rename = "type")]
+    pub(super) type_name: String,
+    #[serde(default)]
+    pub(super) label: String,
+    #[serde(default)]
+    pub(super) uuid: Option<String>,
+    #[serde(default)]
+    start: Option<SizeText>,
+    #[serde(default)]
+    size: Option<SizeText>,
+    /// Names of attributes, or numbers of their bits.
+    #[serde(default)]
+    attributes: Vec<Attribute>,
+    #[serde(default)]
+    pub(super) bootable: bool,
+    #[serde(default)]
+    pub(super) format: ContentFormat,
+    #[serde(default)]
+    pub(super) source: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) filesystem_label: String,
+    #[serde(default)]
+    pub(super) filesystem_uuid: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TableName {
+    #[default]
+    Gpt,
+    Mbr,
+}
+
+/// What a partition is formatted with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ContentFormat {
+    /// Nothing: it reads as zeros
+    #[default]
+    None,
+    /// ext4, empty or with a tree
+    Ext4,
+    /// FAT32, empty or with a tree
+    Fat32,
+    /// FAT16, empty or with a tree
+    Fat16,
+    /// The bytes of a file
+    Raw,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum SizeText {
+    Text(String),
+    Bytes(u64),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Attribute {
+    Bit(u32),
+    Name(String),
+}
+
+/// Attributes of a GPT by name: those of the UEFI specification and of the Discoverable Partitions
+/// Specification.
+const ATTRIBUTES: [(&str, u32); 7] = [
+    ("required", 0),
+    ("no-block-io", 1),
+    ("legacy-boot", 2),
+    ("grow-file-system", 59),
+    ("read-only", 60),
+    ("hidden", 62),
+    ("no-auto", 63),
+];
+
+impl SizeText {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Bytes(bytes) => bytes.to_string(),
+        }
+    }
+}
+
+impl DiskSpec {
+    /// Reads a specification. Paths in it are below its directory.
+    pub(super) fn read(path: &Path) -> Outcome<(Self, String)> {
+        let name = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::new(format!("{name}: {}", crate::output::io_reason(&error)))
+        })?;
+        let mut spec: Self = toml::from_str(&text)
+            .map_err(|error| Failure::usage(format!("{name}: {}", error.to_string().trim_end())))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for partition in &mut spec.partitions {
+            if let Some(source) = &mut partition.source {
+                *source = folder.join(&*source);
+            }
+        }
+        Ok((spec, text))
+    }
+
+    pub(super) fn scheme(&self) -> TableScheme {
+        match self.table {
+            TableName::Gpt => TableScheme::Gpt,
+            TableName::Mbr => TableScheme::Mbr,
+        }
+    }
+
+    /// Returns the size of the disk; `None` for the least that has room for all partitions.
+    pub(super) fn size(&self) -> Outcome<Option<u64>> {
+        let parse = |text: &SizeText| disk_size(&text.text());
+        self.size
+            .as_ref()
+            .map(parse)
+            .transpose()
+            .map_err(Failure::usage)
+    }
+
+    /// Returns the alignment of partitions in bytes.
+    pub(super) fn alignment(&self) -> Outcome<u64> {
+        let Some(text) = &self.alignment else {
+            return Ok(super::layout::ALIGNMENT);
+        };
+        let bytes = size(&text.text()).map_err(Failure::usage)?;
+        if bytes == 0 || bytes % 512 != 0 {
+            let text = format!("invalid alignment {bytes}: expected a multiple of 512");
+            return Err(Failure::usage(text));
+        }
+        Ok(bytes)
+    }
+}
+
+impl PartitionSpec {
+    /// Returns the offset of the first byte, if it is specified.
+    pub(super) fn start(&self) -> Outcome<Option<u64>> {
+        let parse = |text: &SizeText| size(&text.text());
+        self.start
+            .as_ref()
+            .map(parse)
+            .transpose()
+            .map_err(Failure::usage)
+    }
+
+    /// Returns the size, if it is specified.
+    pub(super) fn size(&self) -> Outcome<Option<NewSize>> {
+        let parse = |text: &SizeText| new_size(&text.text());
+        self.size
+            .as_ref()
+            .map(parse)
+            .transpose()
+            .map_err(Failure::usage)
+    }
+
+    /// Sets offset and size as text.
+    pub(super) fn with_place(self, start: Option<String>, size: Option<String>) -> Self {
+        Self {
+            start: start.map(SizeText::Text),
+            size: size.map(SizeText::Text),
+            ..self
+        }
+    }
+
+    pub(super) fn partition_type(&self) -> Outcome<PartitionType> {
+        let parsed = self.type_name.parse();
+        parsed.map_err(|error: folio::Error| Failure::usage(error.to_string()))
+    }
+
+    /// Returns the attribute bits.
+    pub(super) fn attributes(&self) -> Outcome<u64> {
+        let mut bits = 0;
+        for attribute in &self.attributes {
+            let bit = match attribute {
+                Attribute::Bit(bit) => Some(*bit).filter(|bit| *bit < 64),
+                Attribute::Name(name) => ATTRIBUTES
+                    .iter()
+                    .find(|(known, _)| known == name)
+                    .map(|(_, bit)| *bit),
+            };
+            let Some(bit) = bit else {
+                let names = ATTRIBUTES.map(|(name, _)| name).join(", ");
+                let text = format!(
+                    "unknown attribute {attribute:?}: expected a bit from 0 to 63, or one of {names}"
+                );
+                return Err(Failure::usage(text));
+            };
+            bits |= 1 << bit;
+        }
+        Ok(bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specification_is_strict() {
+        let parse = toml::from_str::<DiskSpec>;
+        let spec = parse(
+            "size = '1G'\n[[partition]]\ntype = 'esp'\nsize = 1048576\nattributes = ['no-auto', 2]",
+        )
+        .unwrap();
+        assert_eq!(spec.size().unwrap(), Some(1 << 30));
+        assert_eq!(spec.partitions[0].attributes().unwrap(), 1 << 63 | 4);
+        assert_eq!(
+            spec.partitions[0].size().unwrap(),
+            Some(NewSize::Bytes(1 << 20))
+        );
+        for (text, word) in [
+            ("sise = 1", "sise"),
+            ("[[partition]]\nlabel = 'x'", "type"),
+            ("[[partition]]\ntype = 'esp'\nformat = 'xfs'", "xfs"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

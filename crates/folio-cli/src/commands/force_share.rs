@@ -1,0 +1,21 @@
+//! `-U`: reading an image that another program uses.
+
+use crate::session::Session;
+use clap::Args;
+
+/// The option of commands that read images.
+#[derive(Args)]
+pub(super) struct ForceShare {
+    /// Read an image even if another program writes it; what changes meanwhile may appear as errors
+    #[arg(short = 'U', long)]
+    force_share: bool,
+}
+
+impl ForceShare {
+    /// Opens all images for reading without their locks from now on, if the option is given.
+    pub(super) fn apply(&self, session: &Session) {
+        if self.force_share {
+            session.share_images();
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! `folio disk`: partition tables, file systems and contents, judged by sfdisk, sgdisk, fsck.vfat,
+//! mtools and e2fsck.
+
+use super::TestDir;
+use crate::support::requires;
+use crate::support::tools::{command, fsck, run, succeed, text};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const SPEC: &str = r#"
+uuid = "6f3c0a53-7b6f-4d0d-9f5e-2f1d9c34aa01"
+size = "200M"
+
+[[partition]]
+type = "esp"
+label = "esp"
+size = "64M"
+uuid = "6f3c0a53-7b6f-4d0d-9f5e-2f1d9c34aa02"
+attributes = ["required", "no-auto"]
+format = "fat32"
+source = "boot"
+filesystem-label = "EFI"
+filesystem-uuid = "1A2B-3C4D"
+
+[[partition]]
+type = "swap"
+size = "8M"
+
+[[partition]]
+type = "linux-root-x86-64"
+label = "root fs"
+format = "ext4"
+source = "root"
+filesystem-label = "root"
+"#;
+
+/// Creates the trees of [`SPEC`], and the specification.
+fn fixture(spec: &str) -> TestDir {
+    let dir = TestDir::new();
+    fs::create_dir_all(dir.path("boot/EFI/BOOT")).unwrap();
+    fs::write(dir.path("boot/EFI/BOOT/BOOTX64.EFI"), vec![0xEF; 300_000]).unwrap();
+    fs::write(
+        dir.path("boot/a long name with spaces.conf"),
+        "title test\n",
+    )
+    .unwrap();
+    fs::create_dir_all(dir.path("root/etc")).unwrap();
+    fs::write(dir.path("root/etc/hostname"), "test\n").unwrap();
+    fs::write(dir.path("root/large"), vec![7; 3 << 20]).unwrap();
+    fs::write(dir.path("spec.toml"), spec).unwrap();
+    dir
+}
+
+/// Copies a partition to a file of its own.
+fn extract(dir: &TestDir, image: &str, start: u64, len: usize, name: &str) {
+    let mut bytes = vec![0; len];
+    let disk = fs::File::open(dir.path(image)).unwrap();
+    disk.read_exact_at(&mut bytes, start).unwrap();
+    fs::write(dir.path(name), bytes).unwrap();
+}
+
+fn fsck_fat(path: &Path) {
+    let output = command("fsck.vfat").arg("-n").arg(path).output().unwrap();
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        !said.contains("Dirty") && !said.contains("differ"),
+        "{said}"
+    );
+}
+
+#[test]
+fn specified_disk_satisfies_all_judges() {
+    requires!(
+        tool("sfdisk"),
+        tool("sgdisk"),
+        tool("fsck.vfat"),
+        tool("mcopy"),
+        tool("e2fsck")
+    );
+    let dir = fixture(SPEC);
+    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
+    let image = dir.path("disk.img");
+    let verified = run("sfdisk", ["-V".as_ref(), image.as_os_str()]);
+    assert!(verified.contains("No errors detected"), "{verified}");
+    let verified = run("sgdisk", ["-v".as_ref(), image.as_os_str()]);
+    assert!(verified.contains("No problems found"), "{verified}");
+    let listed = run("sfdisk", ["-J".as_ref(), image.as_os_str()]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let table = &listed["partitiontable"];
+    assert_eq!(table["id"], "6F3C0A53-7B6F-4D0D-9F5E-2F1D9C34AA01");
+    let parts = table["partitions"].as_array().unwrap();
+    let of = |at: usize, key: &str| parts[at][key].clone();
+    assert_eq!(of(0, "start"), 2048);
+    assert_eq!(of(0, "size"), 131_072);
+    assert_eq!(of(0, "name"), "esp");
+    assert_eq!(of(0, "type"), "C12A7328-F81F-11D2-BA4B-00A0C93EC93B");
+    assert_eq!(of(0, "attrs"), "RequiredPartition GUID:63");
+    assert_eq!(of(2, "name"), "root fs");
+    let end = of(2, "start").as_u64().unwrap() + of(2, "size").as_u64().unwrap();
+    assert!((200 << 11) - end < 64, "the last partition ends at {end}");
+
+    extract(&dir, "disk.img", 1 << 20, 64 << 20, "esp.img");
+    fsck_fat(&dir.path("esp.img"));
+    let listed = succeed(
+        command("mdir")
+            .args(["-b", "-/", "-i"])
+            .arg(dir.path("esp.img")),
+    );
+    let listed = text(&listed);
+    assert!(listed.contains("/EFI/BOOT/BOOTX64.EFI"), "{listed}");
+    assert!(listed.contains("a long name with spaces.conf"), "{listed}");
+    succeed(
+        command("mcopy")
+            .arg("-i")
+            .arg(dir.path("esp.img"))
+            .arg("::/EFI/BOOT/BOOTX64.EFI")
+            .arg(dir.path("copied")),
+    );
+    assert!(fs::read(dir.path("copied")).unwrap() == vec![0xEF; 300_000]);
+    let start = of(2, "start").as_u64().unwrap() * 512;
+    let len = of(2, "size").as_u64().unwrap() * 512;
+    extract(&dir, "disk.img", start, len as usize, "root.img");
+    fsck(&dir.path("root.img"));
+    assert_eq!(dir.ok(&["cat", "disk.img@root fs:/etc/hostname"]), "test\n");
+    assert_eq!(dir.ok(&["cat", "disk.img@3:/etc/hostname"]), "test\n");
+}
+
+#[test]
+fn same_specification_gives_the_same_bytes() {
+    let spec = SPEC.replace("uuid =", "#").replace("filesystem-#", "#");
+    let dir = fixture(&spec);
+    for name in ["a.img", "b.img", "a.qcow2", "b.qcow2"] {
+        let mut create = dir.command(&["disk", "create", name, "spec.toml"]);
+        succeed(create.env("SOURCE_DATE_EPOCH", "1700000000"));
+    }
+    let same = |a: &str, b: &str| fs::read(dir.path(a)).unwrap() == fs::read(dir.path(b)).unwrap();
+    assert!(same("a.img", "b.img") && same("a.qcow2", "b.qcow2"));
+    dir.ok(&["image", "compare", "a.img", "a.qcow2"]);
+}
+
+#[test]
+fn files_in_a_fat_partition_can_be_changed() {
+    requires!(tool("fsck.vfat"));
+    let dir = fixture(SPEC);
+    dir.ok(&["disk", "create", "disk.qcow2", "spec.toml"]);
+    fs::write(dir.path("kernel"), vec![0x4B; 5 << 20]).unwrap();
+    dir.ok(&["cp", "kernel", "disk.qcow2@1:/EFI/kernel.efi"]);
+    dir.ok(&["mkdir", "-p", "disk.qcow2@esp:/loader/entries"]);
+    dir.ok(&[
+        "cp",
+        "root/etc/hostname",
+        "disk.qcow2@esp:/loader/entries/1.conf",
+    ]);
+    dir.ok(&[
+        "mv",
+        "disk.qcow2@1:/loader/entries/1.conf",
+        "disk.qcow2@1:/loader/second.conf",
+    ]);
+    dir.ok(&["rm", "disk.qcow2@1:/EFI/BOOT/BOOTX64.EFI"]);
+    dir.ok(&["truncate", "-s", "2M", "disk.qcow2@1:/EFI/kernel.efi"]);
+    let found = dir.ok(&["find", "disk.qcow2@1:/"]);
+    let mut names: Vec<_> = found.lines().collect();
+    names.sort_unstable();
+    let want = [
+        "/",
+        "/EFI",
+        "/EFI/BOOT",
+        "/EFI/kernel.efi",
+        "/a long name with spaces.conf",
+        "/loader",
+        "/loader/entries",
+        "/loader/second.conf",
+    ];
+    assert_eq!(names, want);
+    assert_eq!(
+        dir.ok(&["cat", "disk.qcow2@1:/LOADER/second.conf"]),
+        "test\n"
+    );
+    dir.ok(&["cp", "-r", "disk.qcow2@1:/EFI", "back"]);
+    assert!(fs::read(dir.path("back/kernel.efi")).unwrap() == vec![0x4B; 2 << 20]);
+    dir.ok(&["image", "convert", "-O", "raw", "disk.qcow2", "disk.raw"]);
+    extract(&dir, "disk.raw", 1 << 20, 64 << 20, "esp.img");
+    fsck_fat(&dir.path("esp.img"));
+}
+
+#[test]
+fn disk_grows_by_added_partitions() {
+    requires!(tool("sfdisk"), tool("sgdisk"), tool("e2fsck"));
+    let dir = fixture(
+        "table = 'mbr'\nuuid = '0x1a2b3c4d'\n[[partition]]\ntype = 'linux'\nsize = 'auto+1M'\nformat = 'ext4'\nsource = 'root'\nbootable = true\n",
+    );
+    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
+    let script = run("sfdisk", ["-d".as_ref(), dir.path("disk.img").as_os_str()]);
+    assert!(
+        script.contains("label-id: 0x1a2b3c4d") && script.contains("bootable"),
+        "{script}"
+    );
+    dir.ok(&["image", "resize", "-f", "raw", "disk.img", "64M"]);
+    dir.ok(&[
+        "-q", "disk", "add", "disk.img", "--type", "linux", "--size", "20M", "--format", "ext4",
+        "--source", "root",
+    ]);
+    dir.ok(&["-q", "disk", "add", "disk.img", "--type", "swap"]);
+    let listed = dir.ok(&["disk", "list", "disk.img", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["partitions"].as_array().unwrap().len(), 3);
+    assert_eq!(listed["partitions"][1]["content"], "ext4");
+    assert_eq!(dir.ok(&["cat", "disk.img@2:/etc/hostname"]), "test\n");
+    let verified = run("sfdisk", ["-V".as_ref(), dir.path("disk.img").as_os_str()]);
+    assert!(verified.contains("No errors detected"), "{verified}");
+    dir.fails(
+        &["disk", "add", "disk.img", "--type", "linux"],
+        1,
+        "no free space",
+    );
+
+    let dir = fixture("[[partition]]\ntype = 'linux'\nlabel = 'a'\nsize = '4M'\n");
+    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
+    dir.ok(&["image", "resize", "-f", "raw", "disk.img", "40M"]);
+    dir.ok(&[
+        "-q", "disk", "add", "disk.img", "--type", "linux", "-L", "b", "--format", "ext4",
+    ]);
+    dir.ok(&["mkdir", "disk.img@b:/x"]);
+    let verified = run("sgdisk", ["-v".as_ref(), dir.path("disk.img").as_os_str()]);
+    assert!(verified.contains("No problems found"), "{verified}");
+}
+
+#[test]
+fn wrong_specification_writes_nothing() {
+    let dir = fixture(SPEC);
+    for (spec, word) in [
+        ("sise = '1G'", "sise"),
+        (
+            "[[partition]]\ntype = 'linus'\nsize = '1M'",
+            "linux-root-x86-64",
+        ),
+        (
+            "size = '4M'\n[[partition]]\ntype = 'linux'\nsize = '9M'",
+            "partition 1",
+        ),
+        ("[[partition]]\ntype = 'linux'", "needs a size"),
+        (
+            "[[partition]]\ntype = 'esp'\nsize = '1M'\nformat = 'fat32'",
+            "too few for a FAT32",
+        ),
+        (
+            "[[partition]]\ntype = 'linux'\nformat = 'ext4'\nsource = 'none'",
+            "none",
+        ),
+        (
+            "[[partition]]\ntype = 'linux'\nsize = '1M'\nattributes = ['x']",
+            "grow-file-system",
+        ),
+    ] {
+        fs::write(dir.path("spec.toml"), spec).unwrap();
+        let output = dir
+            .command(&["disk", "create", "new.img", "spec.toml"])
+            .output()
+            .unwrap();
+        let said = text(&output);
+        assert!(
+            !output.status.success() && said.contains(word),
+            "{spec}: {said}"
+        );
+        assert!(!dir.path("new.img").exists(), "{spec}");
+    }
+}
+
+#[test]
+fn kernel_reads_all_partitions() {
+    requires!(root, loop_devices, tool("losetup"));
+    let dir = fixture(SPEC);
+    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
+    let image = dir.path("disk.img");
+    for (start, kind, file, want) in [
+        (
+            1 << 20,
+            "vfat",
+            "a long name with spaces.conf",
+            "title test\n",
+        ),
+        (73 << 20, "ext4", "etc/hostname", "test\n"),
+    ] {
+        let folder = dir.path(kind);
+        fs::create_dir(&folder).unwrap();
+        let options = format!("loop,ro,offset={start}");
+        let mounted = command("mount")
+            .args(["-t", kind, "-o", &options])
+            .arg(&image)
+            .arg(&folder)
+            .output()
+            .unwrap();
+        if kind == "vfat" && !mounted.status.success() {
+            // This kernel has no vfat.
+            continue;
+        }
+        assert!(mounted.status.success(), "{}", text(&mounted));
+        let found = fs::read_to_string(folder.join(file));
+        run("umount", [folder.as_os_str()]);
+        assert_eq!(found.unwrap(), want);
+    }
+}

@@ -1,0 +1,166 @@
+//! Selecting files: `--exclude`, patterns inside images, `-U`; `folio diff` and `folio edit`.
+
+use super::TestDir;
+use crate::support::tools::{succeed, text, write_program};
+use std::fs;
+
+fn fixture() -> TestDir {
+    let dir = TestDir::new();
+    fs::create_dir_all(dir.path("tree/build/deep")).unwrap();
+    for name in [
+        "a.c",
+        "a.o",
+        "build/x",
+        "build/deep/y.o",
+        "keep.o",
+        ".hidden.c",
+    ] {
+        fs::write(dir.path("tree").join(name), name).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn excluded_names_are_not_copied() {
+    let dir = fixture();
+    fs::write(dir.path("patterns"), "*.o\n!keep.o\n# a comment\n").unwrap();
+    let words = [
+        "cp",
+        "-a",
+        "tree/.",
+        "disk.img:/t",
+        "--exclude-from",
+        "patterns",
+        "--exclude",
+        "/build",
+    ];
+    dir.ok(&["mkdir", "disk.img:/t"]);
+    dir.ok(&words);
+    assert_eq!(
+        dir.ok(&["ls", "-a", "disk.img:/t"]),
+        ".\n..\n.hidden.c\na.c\nkeep.o\n"
+    );
+    dir.ok(&[
+        "cp",
+        "-a",
+        "tree/.",
+        "new.img:/",
+        "--create",
+        "auto",
+        "--exclude",
+        "*.c",
+    ]);
+    assert_eq!(
+        dir.ok(&["ls", "new.img"]),
+        "a.o\nbuild\nkeep.o\nlost+found\n"
+    );
+    dir.ok(&[
+        "cp",
+        "-a",
+        "new.img:/.",
+        "back",
+        "--exclude",
+        "build/",
+        "--exclude",
+        "lost+found",
+    ]);
+    let mut names: Vec<_> = fs::read_dir(dir.path("back"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a.o", "keep.o"]);
+    dir.fails(
+        &["cp", "-a", "tree", "disk.img:/u", "--exclude-from", "none"],
+        2,
+        "none",
+    );
+}
+
+#[test]
+fn patterns_match_names_in_an_image() {
+    let dir = fixture();
+    dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    assert_eq!(dir.ok(&["cat", "disk.img:/tree/*.[co]"]), "a.ca.okeep.o");
+    assert_eq!(dir.ok(&["ls", "disk.img:/*/b?ild/x"]), "/tree/build/x\n");
+    fs::create_dir(dir.path("out")).unwrap();
+    dir.ok(&["cp", "disk.img:/tree/*.o", "out"]);
+    assert_eq!(fs::read_dir(dir.path("out")).unwrap().count(), 2);
+    dir.fails(&["cat", "disk.img:/tree/*.none"], 1, "*.none");
+    fs::write(dir.path("[x]"), "literal").unwrap();
+    dir.ok(&["cp", "[x]", "disk.img:/[x]"]);
+    assert_eq!(dir.ok(&["cat", "disk.img:/[x]"]), "literal");
+}
+
+#[test]
+fn image_in_use_is_read_with_force_share() {
+    let dir = fixture();
+    dir.ok(&["cp", "tree/a.c", "disk.img:/a.c"]);
+    let options = folio::block::OpenOptions::default();
+    let open = folio::block::open(dir.path("disk.img"), &options).unwrap();
+    dir.fails(&["cat", "disk.img:/a.c"], 3, "in use");
+    assert_eq!(dir.ok(&["cat", "-U", "disk.img:/a.c"]), "a.c");
+    assert!(dir.ok(&["ls", "--force-share", "disk.img"]).contains("a.c"));
+    dir.ok(&["cp", "-U", "disk.img:/a.c", "copied"]);
+    drop(open);
+}
+
+#[test]
+fn diff_reports_each_kind_of_difference() {
+    let dir = fixture();
+    dir.ok(&["cp", "-a", "tree/.", "a.img:/", "--create", "auto+1M"]);
+    fs::copy(dir.path("a.img"), dir.path("b.img")).unwrap();
+    assert_eq!(dir.ok(&["diff", "a.img", "b.img"]), "");
+    dir.ok(&["rm", "b.img:/a.o"]);
+    dir.ok(&["mkdir", "b.img:/new"]);
+    dir.ok(&["chmod", "600", "b.img:/a.c"]);
+    fs::write(dir.path("other"), "BUILD/x").unwrap();
+    dir.ok(&["cp", "other", "b.img:/build/x"]);
+    let output = dir.command(&["diff", "a.img", "b.img"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output), "m /a.c\n- /a.o\nc /build/x\n+ /new\n");
+    let output = dir
+        .command(&["diff", "--brief", "a.img", "b.img"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), text(&output).as_str()),
+        (Some(1), "")
+    );
+    assert_eq!(
+        dir.ok(&["diff", "a.img:/build/deep", "tree/build/deep"]),
+        ""
+    );
+    dir.fails(&["diff", "a.img:/x", "b.img:/x"], 1, "neither");
+    dir.fails(&["diff", "a.img", "none.img"], 3, "none.img");
+}
+
+#[test]
+fn edited_file_keeps_its_attributes() {
+    let dir = fixture();
+    dir.ok(&["cp", "tree/a.c", "disk.img:/a.c"]);
+    dir.ok(&["chmod", "640", "disk.img:/a.c"]);
+    let editor = dir.path("an editor");
+    write_program(&editor, b"#!/bin/sh\necho more >>\"$1\"\n");
+    let edit = |editor: &str, file: &str| {
+        let mut edit = dir.command(&["-q", "edit", file]);
+        edit.env_remove("VISUAL").env("EDITOR", editor);
+        edit.output().unwrap()
+    };
+    let quoted = format!("'{}'", editor.display());
+    succeed(
+        dir.command(&["-q", "edit", "disk.img:/a.c"])
+            .env("VISUAL", &quoted),
+    );
+    assert_eq!(dir.ok(&["cat", "disk.img:/a.c"]), "a.cmore\n");
+    assert!(
+        dir.ok(&["ls", "-l", "disk.img:/a.c"])
+            .starts_with("-rw-r-----")
+    );
+    assert!(edit(&quoted, "disk.img:/new").status.success());
+    assert_eq!(dir.ok(&["cat", "disk.img:/new"]), "more\n");
+    assert!(edit("true", "disk.img:/a.c").status.success());
+    let failed = edit("false", "disk.img:/a.c");
+    assert!(!failed.status.success() && text(&failed).contains("nothing is written"));
+    dir.fails(&["edit", "disk.img:/lost+found"], 1, "not a regular file");
+}
