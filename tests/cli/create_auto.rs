@@ -29,7 +29,7 @@ const TREES: [(&str, fn(&Path)); 6] = [
             for link in 0..5 {
                 std::fs::hard_link(&first, root.join(format!("{number} {link}"))).unwrap();
             }
-            std::os::unix::fs::symlink("x".repeat(number), root.join(format!("s{number}")))
+            std::os::unix::fs::symlink("x".repeat(number + 1), root.join(format!("s{number}")))
                 .unwrap();
         }
     }),

@@ -80,8 +80,8 @@ fn specified_disk_satisfies_all_judges() {
         tool("e2fsck")
     );
     let dir = fixture(SPEC);
-    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
-    let image = dir.path("disk.img");
+    dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+    let image = dir.path("new.img");
     let verified = run("sfdisk", ["-V".as_ref(), image.as_os_str()]);
     assert!(verified.contains("No errors detected"), "{verified}");
     let verified = run("sgdisk", ["-v".as_ref(), image.as_os_str()]);
@@ -101,7 +101,7 @@ fn specified_disk_satisfies_all_judges() {
     let end = of(2, "start").as_u64().unwrap() + of(2, "size").as_u64().unwrap();
     assert!((200 << 11) - end < 64, "the last partition ends at {end}");
 
-    extract(&dir, "disk.img", 1 << 20, 64 << 20, "esp.img");
+    extract(&dir, "new.img", 1 << 20, 64 << 20, "esp.img");
     fsck_fat(&dir.path("esp.img"));
     let listed = succeed(
         command("mdir")
@@ -121,10 +121,10 @@ fn specified_disk_satisfies_all_judges() {
     assert!(fs::read(dir.path("copied")).unwrap() == vec![0xEF; 300_000]);
     let start = of(2, "start").as_u64().unwrap() * 512;
     let len = of(2, "size").as_u64().unwrap() * 512;
-    extract(&dir, "disk.img", start, len as usize, "root.img");
+    extract(&dir, "new.img", start, len as usize, "root.img");
     fsck(&dir.path("root.img"));
-    assert_eq!(dir.ok(&["cat", "disk.img@root fs:/etc/hostname"]), "test\n");
-    assert_eq!(dir.ok(&["cat", "disk.img@3:/etc/hostname"]), "test\n");
+    assert_eq!(dir.ok(&["cat", "new.img@root fs:/etc/hostname"]), "test\n");
+    assert_eq!(dir.ok(&["cat", "new.img@3:/etc/hostname"]), "test\n");
 }
 
 #[test]
@@ -144,23 +144,23 @@ fn same_specification_gives_the_same_bytes() {
 fn files_in_a_fat_partition_can_be_changed() {
     requires!(tool("fsck.vfat"));
     let dir = fixture(SPEC);
-    dir.ok(&["disk", "create", "disk.qcow2", "spec.toml"]);
+    dir.ok(&["disk", "create", "new.qcow2", "spec.toml"]);
     fs::write(dir.path("kernel"), vec![0x4B; 5 << 20]).unwrap();
-    dir.ok(&["cp", "kernel", "disk.qcow2@1:/EFI/kernel.efi"]);
-    dir.ok(&["mkdir", "-p", "disk.qcow2@esp:/loader/entries"]);
+    dir.ok(&["cp", "kernel", "new.qcow2@1:/EFI/kernel.efi"]);
+    dir.ok(&["mkdir", "-p", "new.qcow2@esp:/loader/entries"]);
     dir.ok(&[
         "cp",
         "root/etc/hostname",
-        "disk.qcow2@esp:/loader/entries/1.conf",
+        "new.qcow2@esp:/loader/entries/1.conf",
     ]);
     dir.ok(&[
         "mv",
-        "disk.qcow2@1:/loader/entries/1.conf",
-        "disk.qcow2@1:/loader/second.conf",
+        "new.qcow2@1:/loader/entries/1.conf",
+        "new.qcow2@1:/loader/second.conf",
     ]);
-    dir.ok(&["rm", "disk.qcow2@1:/EFI/BOOT/BOOTX64.EFI"]);
-    dir.ok(&["truncate", "-s", "2M", "disk.qcow2@1:/EFI/kernel.efi"]);
-    let found = dir.ok(&["find", "disk.qcow2@1:/"]);
+    dir.ok(&["rm", "new.qcow2@1:/EFI/BOOT/BOOTX64.EFI"]);
+    dir.ok(&["truncate", "-s", "2M", "new.qcow2@1:/EFI/kernel.efi"]);
+    let found = dir.ok(&["find", "new.qcow2@1:/"]);
     let mut names: Vec<_> = found.lines().collect();
     names.sort_unstable();
     let want = [
@@ -175,12 +175,12 @@ fn files_in_a_fat_partition_can_be_changed() {
     ];
     assert_eq!(names, want);
     assert_eq!(
-        dir.ok(&["cat", "disk.qcow2@1:/LOADER/second.conf"]),
+        dir.ok(&["cat", "new.qcow2@1:/LOADER/second.conf"]),
         "test\n"
     );
-    dir.ok(&["cp", "-r", "disk.qcow2@1:/EFI", "back"]);
+    dir.ok(&["cp", "-r", "new.qcow2@1:/EFI", "back"]);
     assert!(fs::read(dir.path("back/kernel.efi")).unwrap() == vec![0x4B; 2 << 20]);
-    dir.ok(&["image", "convert", "-O", "raw", "disk.qcow2", "disk.raw"]);
+    dir.ok(&["image", "convert", "-O", "raw", "new.qcow2", "disk.raw"]);
     extract(&dir, "disk.raw", 1 << 20, 64 << 20, "esp.img");
     fsck_fat(&dir.path("esp.img"));
 }
@@ -191,39 +191,39 @@ fn disk_grows_by_added_partitions() {
     let dir = fixture(
         "table = 'mbr'\nuuid = '0x1a2b3c4d'\n[[partition]]\ntype = 'linux'\nsize = 'auto+1M'\nformat = 'ext4'\nsource = 'root'\nbootable = true\n",
     );
-    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
-    let script = run("sfdisk", ["-d".as_ref(), dir.path("disk.img").as_os_str()]);
+    dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+    let script = run("sfdisk", ["-d".as_ref(), dir.path("new.img").as_os_str()]);
     assert!(
         script.contains("label-id: 0x1a2b3c4d") && script.contains("bootable"),
         "{script}"
     );
-    dir.ok(&["image", "resize", "-f", "raw", "disk.img", "64M"]);
+    dir.ok(&["image", "resize", "-f", "raw", "new.img", "64M"]);
     dir.ok(&[
-        "-q", "disk", "add", "disk.img", "--type", "linux", "--size", "20M", "--format", "ext4",
+        "-q", "disk", "add", "new.img", "--type", "linux", "--size", "20M", "--format", "ext4",
         "--source", "root",
     ]);
-    dir.ok(&["-q", "disk", "add", "disk.img", "--type", "swap"]);
-    let listed = dir.ok(&["disk", "list", "disk.img", "--json"]);
+    dir.ok(&["-q", "disk", "add", "new.img", "--type", "swap"]);
+    let listed = dir.ok(&["disk", "list", "new.img", "--json"]);
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(listed["partitions"].as_array().unwrap().len(), 3);
     assert_eq!(listed["partitions"][1]["content"], "ext4");
-    assert_eq!(dir.ok(&["cat", "disk.img@2:/etc/hostname"]), "test\n");
-    let verified = run("sfdisk", ["-V".as_ref(), dir.path("disk.img").as_os_str()]);
+    assert_eq!(dir.ok(&["cat", "new.img@2:/etc/hostname"]), "test\n");
+    let verified = run("sfdisk", ["-V".as_ref(), dir.path("new.img").as_os_str()]);
     assert!(verified.contains("No errors detected"), "{verified}");
     dir.fails(
-        &["disk", "add", "disk.img", "--type", "linux"],
+        &["disk", "add", "new.img", "--type", "linux"],
         1,
         "no free space",
     );
 
     let dir = fixture("[[partition]]\ntype = 'linux'\nlabel = 'a'\nsize = '4M'\n");
-    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
-    dir.ok(&["image", "resize", "-f", "raw", "disk.img", "40M"]);
+    dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+    dir.ok(&["image", "resize", "-f", "raw", "new.img", "40M"]);
     dir.ok(&[
-        "-q", "disk", "add", "disk.img", "--type", "linux", "-L", "b", "--format", "ext4",
+        "-q", "disk", "add", "new.img", "--type", "linux", "-L", "b", "--format", "ext4",
     ]);
-    dir.ok(&["mkdir", "disk.img@b:/x"]);
-    let verified = run("sgdisk", ["-v".as_ref(), dir.path("disk.img").as_os_str()]);
+    dir.ok(&["mkdir", "new.img@b:/x"]);
+    let verified = run("sgdisk", ["-v".as_ref(), dir.path("new.img").as_os_str()]);
     assert!(verified.contains("No problems found"), "{verified}");
 }
 
@@ -272,8 +272,8 @@ fn wrong_specification_writes_nothing() {
 fn kernel_reads_all_partitions() {
     requires!(root, loop_devices, tool("losetup"));
     let dir = fixture(SPEC);
-    dir.ok(&["disk", "create", "disk.img", "spec.toml"]);
-    let image = dir.path("disk.img");
+    dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+    let image = dir.path("new.img");
     for (start, kind, file, want) in [
         (
             1 << 20,

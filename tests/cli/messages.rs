@@ -158,7 +158,7 @@ fn invalid_options_are_usage_errors() {
     // clap suggests '-- --foo', which no user means.
     let output = dir.command(&["ls", "--foo", "disk.img"]).output().unwrap();
     assert!(!text(&output).contains("tip:"), "{}", text(&output));
-    dir.fails(&["cp", "--exclude", "x", "y:/"], 2, "not available");
+    dir.fails(&["cp", "--include", "x", "y:/"], 2, "--exclude PATTERN");
 }
 
 #[test]

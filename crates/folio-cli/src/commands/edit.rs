@@ -33,6 +33,8 @@ pub(crate) struct Edit {
 /// Runs the command.
 pub(crate) fn run(edit: &Edit, session: &Session) -> Outcome {
     let place = ImagePath::parse(&edit.file)?;
+    // Without a lock, which a write of this process would meet. Another program's lock is met then.
+    session.share_images();
     let before = with_image(session, &place, Access::Read, |image| read(image, &place))?;
     let folder = tempfile::tempdir()?;
     let name = place.path.file_name().unwrap_or("file".as_ref());
@@ -47,12 +49,18 @@ pub(crate) fn run(edit: &Edit, session: &Session) -> Outcome {
         }
         return Ok(());
     }
-    with_image(session, &place, Access::Write, |image| {
+    let written = with_image(session, &place, Access::Write, |image| {
         if read(image, &place)? != before {
             let text = format!("{place}: changed by another program meanwhile; nothing is written");
             return Err(Failure::new(text));
         }
         write(image, &place, &after)
+    });
+    written.map_err(|failure| {
+        // The user's work must not be lost.
+        let kept = folder.keep().join(name);
+        let message = format!("{}; the edited file is {}", failure.message, kept.display());
+        Failure { message, ..failure }
     })
 }
 

@@ -177,6 +177,12 @@ impl OpenFile {
         mapping.ok_or_else(|| self.no_data())
     }
 
+    /// Returns the size of a regular file, which may have no pages in the cache.
+    fn regular_size(&self) -> Option<u64> {
+        let common = self.common();
+        (common.file_type == FileType::Regular).then(|| common.attributes().size_bytes)
+    }
+
     /// Returns the data operations of a regular file; EISDIR for a directory, EINVAL for other
     /// types.
     pub(super) fn file_operations(&self) -> Result<&dyn FileOperations> {
@@ -331,7 +337,7 @@ impl OpenFile {
         let _lock = self.common().lock.write();
         let is_append = self.flags.contains(OpenFlags::APPEND);
         let offset = if is_append {
-            self.mapping()?.size_bytes()
+            self.regular_size().ok_or_else(|| self.no_data())?
         } else {
             offset
         };
@@ -375,7 +381,7 @@ impl OpenFile {
             Seek::To(target) => target,
             Seek::By(change) => i128::from(*position) + i128::from(change),
             Seek::FromEnd(offset) => {
-                let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
+                let size_bytes = self.regular_size().ok_or(Errno::INVAL)?;
                 i128::from(size_bytes) + i128::from(offset)
             }
         };
@@ -390,7 +396,7 @@ impl OpenFile {
     pub(crate) fn seek_data(&self, kind: SeekKind, offset: i64) -> Result<u64> {
         self.check_not_path()?;
         revalidate(&**self.inode())?;
-        let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
+        let size_bytes = self.regular_size().ok_or(Errno::INVAL)?;
         let offset = u64::try_from(offset)
             .ok()
             .filter(|offset| *offset < size_bytes);
@@ -426,7 +432,7 @@ impl OpenFile {
     /// Sets the size: ftruncate(2).
     pub(crate) fn truncate(&self, caller: &Credentials, size_bytes: u64) -> Result<()> {
         self.check_not_path()?;
-        if size_bytes > OFFSET_MAX || self.mapping().is_err() || !self.flags.is_writable() {
+        if size_bytes > OFFSET_MAX || self.regular_size().is_none() || !self.flags.is_writable() {
             return Err(Errno::INVAL.into());
         }
         revalidate(&**self.inode())?;

@@ -1,8 +1,9 @@
 //! `folio disk add`: one more partition in the free space of a disk.
 
 use super::content::Content;
-use super::layout::{ALIGNMENT, IdentitySource, new_partition};
-use super::spec::{ContentFormat, PartitionSpec};
+use super::identity::IdentitySource;
+use super::layout::new_partition;
+use super::spec::{ALIGNMENT, ContentFormat, PartitionSpec};
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;

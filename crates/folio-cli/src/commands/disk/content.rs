@@ -1,8 +1,8 @@
-//! What a partition is filled with: a file system with a tree, or the bytes of a file.
+//! The content of a partition: a file system with a tree, or the bytes of a file.
 //!
 //! [`ContentSource`] is the one place that knows kinds of sources.
 
-use super::layout::IdentitySource;
+use super::identity::IdentitySource;
 use super::spec::{ContentFormat, PartitionSpec};
 use crate::commands::cp;
 use crate::exit::{Failure, Outcome};

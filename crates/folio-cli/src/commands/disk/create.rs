@@ -1,6 +1,7 @@
 //! `folio disk create`: a disk image with partitions, by a specification.
 
-use super::layout::{DiskLayout, IdentitySource, in_partition};
+use super::identity::IdentitySource;
+use super::layout::{DiskLayout, in_partition};
 use super::spec::DiskSpec;
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;

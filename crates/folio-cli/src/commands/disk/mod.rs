@@ -5,9 +5,9 @@
 //!     v
 //!   create.rs   a new disk      add.rs   one more partition      list.rs   partitions as they are
 //!     v
-//!   layout.rs   offsets, sizes, UUIDs
+//!   layout.rs   offsets and sizes
 //!     v
-//!   content.rs  what a partition is filled with
+//!   content.rs  what a partition is filled with      identity.rs   UUIDs
 //!     v
 //!   spec.rs     the specification in TOML
 //! ```
@@ -17,6 +17,7 @@
 mod add;
 mod content;
 mod create;
+mod identity;
 mod layout;
 mod list;
 mod spec;

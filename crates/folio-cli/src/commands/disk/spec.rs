@@ -6,6 +6,9 @@ use folio::block::{PartitionType, TableScheme};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+/// Default alignment of partitions.
+pub(super) const ALIGNMENT: u64 = 1 << 20;
+
 /// A disk.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -150,7 +153,7 @@ impl DiskSpec {
     /// Returns the alignment of partitions in bytes.
     pub(super) fn alignment(&self) -> Outcome<u64> {
         let Some(text) = &self.alignment else {
-            return Ok(super::layout::ALIGNMENT);
+            return Ok(ALIGNMENT);
         };
         let bytes = size(&text.text()).map_err(Failure::usage)?;
         if bytes == 0 || bytes % 512 != 0 {
