@@ -21,6 +21,7 @@ mod qemu_img_info;
 mod qemu_img_measure;
 mod schema;
 mod select;
+mod tar;
 mod terminal;
 
 use crate::support;

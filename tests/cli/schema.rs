@@ -22,6 +22,7 @@ const RUNS: &[(&str, &str, i32)] = &[
         0,
     ),
     ("du", "-a disk.img", 0),
+    ("tar", "-tf tree.tar", 0),
     ("du", "--stats disk.img", 0),
     ("df", "disk.img disk.qcow2", 0),
     ("check", "disk.img", 0),
@@ -160,6 +161,7 @@ fn images() -> TestDir {
     std::os::unix::fs::symlink("file", tree.join("link")).unwrap();
     std::os::unix::net::UnixListener::bind(tree.join("null")).unwrap();
     dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    dir.ok(&["tar", "-q", "-cf", "tree.tar", "disk.img:/tree"]);
     for line in [
         "convert disk.img disk.qcow2",
         "convert -c disk.img packed.qcow2",

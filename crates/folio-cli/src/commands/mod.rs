@@ -3,7 +3,7 @@
 //! ```text
 //!   Command    clap's list of all commands; run() starts the requested one
 //!     v
-//!   cp/ image/ disk/ cache/ warm/   commands of several files
+//!   cp/ tar/ image/ disk/ cache/ warm/   commands of several files
 //!   ls cat stat rm ...        commands of one file
 //!     v
 //!   change_tree, mode, destination, select   parts that several commands share
@@ -40,6 +40,7 @@ mod mkfs;
 mod mode;
 mod mount;
 mod mv;
+mod new_image;
 mod remote;
 mod resize;
 mod rm;
@@ -48,6 +49,7 @@ mod select;
 mod serve;
 mod share;
 mod stat;
+mod tar;
 mod touch;
 mod tree;
 mod trim;
@@ -66,6 +68,7 @@ use clap::Subcommand;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Cp(cp::Cp),
+    Tar(tar::Tar),
     Ls(ls::Ls),
     Tree(tree::Tree),
     Cat(cat::Cat),
@@ -115,6 +118,7 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         |name, run: &dyn Fn(&Session) -> Outcome| with(Session::without_signals(name, global), run);
     match command {
         Command::Cp(cp) => done("cp", &|session| cp::run(cp, session)),
+        Command::Tar(tar) => done("tar", &|session| tar::run(tar, session)),
         Command::Ls(ls) => done("ls", &|session| ls::run(ls, session)),
         Command::Tree(tree) => done("tree", &|session| tree::run(tree, session)),
         Command::Cat(cat) => done("cat", &|session| cat::run(cat, session)),

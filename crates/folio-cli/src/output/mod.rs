@@ -219,7 +219,8 @@ pub(crate) fn io_reason(error: &std::io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-fn hex_unless_utf8(bytes: &[u8]) -> Option<String> {
+/// Returns bytes in base 16 if they are not UTF-8.
+pub(crate) fn hex_unless_utf8(bytes: &[u8]) -> Option<String> {
     let is_text = std::str::from_utf8(bytes).is_ok();
     (!is_text).then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,0 +1,69 @@
+//! One file of an archive: its name, kind and metadata.
+
+use folio::Timespec;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Names and values of extended attributes.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A file of an archive, without its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name in the archive, with its slashes.
+    pub path: Vec<u8>,
+    /// The kind of file.
+    pub kind: EntryKind,
+    /// Permission bits with setuid, setgid and sticky: the low 12 bits of `st_mode`.
+    pub mode: u16,
+    /// User id of the owner.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Time of the last change of content.
+    pub modified: Timespec,
+    /// Time of the last access, if the archive has it.
+    pub accessed: Option<Timespec>,
+    /// Extended attributes; ACLs are among them, as `system.posix_acl_*`.
+    pub xattrs: Xattrs,
+    /// Attributes that the archive has in a form that cannot be read, as messages.
+    pub unreadable: Vec<String>,
+}
+
+/// The kind of a file in an archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file of this size in bytes, holes included.
+    File {
+        /// Size in bytes.
+        size_bytes: u64,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link to this target.
+    Symlink(Vec<u8>),
+    /// Another name of the file with this name in the archive.
+    HardLink(Vec<u8>),
+    /// A character device with its major and minor number.
+    CharacterDevice(u32, u32),
+    /// A block device with its major and minor number.
+    BlockDevice(u32, u32),
+    /// A FIFO.
+    Fifo,
+}
+
+impl Entry {
+    /// Returns the size of the content in bytes, 0 for anything but a regular file.
+    pub fn size_bytes(&self) -> u64 {
+        match self.kind {
+            EntryKind::File { size_bytes } => size_bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// Returns a name as a path.
+pub(crate) fn as_path(name: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(name))
+}

@@ -1,0 +1,37 @@
+//! Tar archives and container images, in and out of a mounted file system without a copy on the
+//! host.
+//!
+//! ```text
+//!   unpack/          entries become files              pack.rs           files become entries
+//!   tar/             headers to entries, and back
+//!   read_ahead.rs    a thread that decompresses        write_behind.rs   a thread that compresses
+//!   compression.rs   gzip, zstd, xz, bzip2
+//!   entry.rs         one file of an archive            observer.rs       progress and failures
+//! ```
+//!
+//! Each file uses only files below it. Neighbors: `folio-cli` above; below, [`folio::Process`] and
+//! the crates flate2 (with zlib-rs), zstd, lzma-rust2 and bzip2.
+//!
+//! Invariants:
+//! 1. Archives are hostile: whatever their bytes, nothing is written outside of the destination,
+//!    memory is bounded, and damage is an error that names its offset.
+//! 2. Content goes from the decompressor's buffer to the page cache without another copy.
+
+#![deny(unsafe_code)]
+
+mod compression;
+mod entry;
+mod observer;
+mod pack;
+mod read_ahead;
+pub mod tar;
+mod unpack;
+mod write_behind;
+
+pub use compression::{Compression, Encoder, decoder};
+pub use entry::{Entry, EntryKind, Xattrs};
+pub use observer::Observer;
+pub use pack::{PackSelect, Packer};
+pub use read_ahead::ReadAhead;
+pub use unpack::{Select, Unpacker};
+pub use write_behind::WriteBehind;

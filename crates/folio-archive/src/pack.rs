@@ -1,0 +1,370 @@
+//! Packing: a tree of a mounted file system becomes an archive, sorted by name.
+
+use crate::entry::{Entry, EntryKind, Xattrs};
+use crate::observer::Observer;
+use crate::tar::Writer;
+use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
+use folio::vfs::{Attributes, FileType};
+use folio::{AlignedBuffer, Errno, Error, Process, Result};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes per read.
+const READ_BYTES: usize = 1 << 20;
+
+/// Changes an entry before it is packed; returns whether to pack it, with everything in it.
+pub type PackSelect<'a> = Box<dyn FnMut(&mut Entry) -> bool + 'a>;
+
+/// Packs trees into an archive. Equal trees give equal bytes.
+pub struct Packer<'a, W> {
+    process: &'a Process,
+    observer: &'a dyn Observer,
+    writer: Writer<W>,
+    select: Option<PackSelect<'a>>,
+    /// The first name of each file with several names.
+    links: HashMap<u64, Vec<u8>>,
+    buffer: AlignedBuffer,
+}
+
+/// A directory of the walk.
+struct Frame {
+    fd: Fd,
+    path: PathBuf,
+    /// The start of the names of its entries in the archive.
+    prefix: Vec<u8>,
+    names: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl<'a, W: Write> Packer<'a, W> {
+    /// Creates a packer that writes to `output`.
+    pub fn new(process: &'a Process, observer: &'a dyn Observer, output: W) -> Self {
+        Self {
+            process,
+            observer,
+            writer: Writer::new(output),
+            select: None,
+            links: HashMap::new(),
+            buffer: AlignedBuffer::new(READ_BYTES),
+        }
+    }
+
+    /// Passes each entry through `select` first.
+    #[must_use]
+    pub fn with_select(mut self, select: PackSelect<'a>) -> Self {
+        self.select = Some(select);
+        self
+    }
+
+    /// Packs the file or directory `path`. The names of a directory's files begin with `prefix`,
+    /// which names the directory itself; a single file keeps its own name after `prefix`. Failures
+    /// of single files go to the observer.
+    ///
+    /// # Errors
+    ///
+    /// `path` cannot be read, or the output fails.
+    pub fn pack(&mut self, path: &Path, prefix: &[u8]) -> Result<()> {
+        let found = self.process.lstat(path)?;
+        let mut frames = Vec::new();
+        let walked = if found.file_type == FileType::Directory {
+            let entered = self.directory((AT_FDCWD, path), path, &found, prefix.to_vec())?;
+            frames.extend(entered);
+            self.walk(&mut frames)
+        } else {
+            let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
+            let archive_name = [prefix, name].concat();
+            self.file((AT_FDCWD, path), path, &found, archive_name)
+        };
+        for frame in frames {
+            // Only after a failure, which is returned.
+            let _ = self.process.close(frame.fd);
+        }
+        walked
+    }
+
+    /// Writes the end of the archive; returns the output.
+    ///
+    /// # Errors
+    ///
+    /// The output fails.
+    pub fn finish(self) -> Result<W> {
+        self.writer.finish().map_err(output_error)
+    }
+
+    fn walk(&mut self, frames: &mut Vec<Frame>) -> Result<()> {
+        while let Some(frame) = frames.last_mut() {
+            if self.observer.is_stopped() {
+                return Err(Errno::INTR.into());
+            }
+            let Some(name) = frame.names.next() else {
+                if let Some(frame) = frames.pop() {
+                    self.process.close(frame.fd)?;
+                }
+                continue;
+            };
+            let (fd, path) = (frame.fd, frame.path.join(OsStr::from_bytes(&name)));
+            let archive_name = [&frame.prefix[..], &name].concat();
+            let place = Path::new(OsStr::from_bytes(&name));
+            let found = match self.process.fstatat(fd, place, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.observer.failed(path.as_os_str().as_bytes(), &error);
+                    continue;
+                }
+            };
+            if found.file_type == FileType::Directory {
+                let prefix = [&archive_name[..], b"/"].concat();
+                match self.directory((fd, place), &path, &found, prefix) {
+                    Ok(entered) => frames.extend(entered),
+                    Err(error) => self.fail(&path, error)?,
+                }
+            } else if let Err(error) = self.file((fd, place), &path, &found, archive_name) {
+                self.fail(&path, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the failure of one file to the observer; returns one of the output or of the stop.
+    fn fail(&self, path: &Path, error: Error) -> Result<()> {
+        let is_output = error.place() == Some(OUTPUT);
+        if is_output || error.errno() == Errno::INTR {
+            return Err(error);
+        }
+        self.observer.failed(path.as_os_str().as_bytes(), &error);
+        Ok(())
+    }
+
+    fn directory(
+        &mut self,
+        (at, name): (Fd, &Path),
+        path: &Path,
+        found: &Attributes,
+        prefix: Vec<u8>,
+    ) -> Result<Option<Frame>> {
+        let flags = OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
+        let fd = self.process.openat(at, name, flags, 0)?;
+        let listed = self
+            .list(fd)
+            .and_then(|names| Ok((names, self.open_xattrs(fd)?)));
+        let entered = listed.and_then(|(names, xattrs)| {
+            let mut entry = entry(prefix.clone(), EntryKind::Directory, found, xattrs);
+            if !self.wants(&mut entry) {
+                return Ok(None);
+            }
+            self.writer.append(&entry, None).map_err(output_error)?;
+            self.observer.created();
+            Ok(Some(Frame {
+                fd,
+                path: path.to_path_buf(),
+                prefix,
+                names: names.into_iter(),
+            }))
+        });
+        if !matches!(entered, Ok(Some(_))) {
+            self.process.close(fd)?;
+        }
+        entered
+    }
+
+    fn wants(&mut self, entry: &mut Entry) -> bool {
+        self.select.as_mut().is_none_or(|select| select(entry))
+    }
+
+    fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        loop {
+            let entries = self.process.getdents(fd, 1024)?;
+            if entries.is_empty() {
+                names.sort_unstable();
+                return Ok(names);
+            }
+            let entries = entries.into_iter().map(|entry| entry.name);
+            names.extend(entries.filter(|name| !matches!(name.as_slice(), b"." | b"..")));
+        }
+    }
+
+    fn file(
+        &mut self,
+        (at, name): (Fd, &Path),
+        path: &Path,
+        found: &Attributes,
+        archive_name: Vec<u8>,
+    ) -> Result<()> {
+        if found.link_count > 1
+            && let Some(first) = self.links.get(&found.number.0)
+        {
+            let kind = EntryKind::HardLink(first.clone());
+            let mut entry = entry(archive_name, kind, found, Vec::new());
+            if self.wants(&mut entry) {
+                self.writer.append(&entry, None).map_err(output_error)?;
+                self.observer.created();
+            }
+            return Ok(());
+        }
+        let (major, minor) = found.device;
+        let kind = match found.file_type {
+            FileType::Regular => {
+                return self.regular((at, name), found, archive_name);
+            }
+            FileType::Symlink => EntryKind::Symlink(self.process.readlinkat(at, name)?),
+            FileType::CharacterDevice => EntryKind::CharacterDevice(major, minor),
+            FileType::BlockDevice => EntryKind::BlockDevice(major, minor),
+            FileType::Fifo => EntryKind::Fifo,
+            _ => {
+                let path = path.as_os_str().as_bytes();
+                self.observer
+                    .note(path, "not packed: archives have no sockets");
+                return Ok(());
+            }
+        };
+        let mut xattrs = Vec::new();
+        for name in self.process.llistxattr(path)? {
+            let value = self.process.lgetxattr(path, &name)?;
+            xattrs.push((name, value));
+        }
+        let mut entry = entry(archive_name, kind, found, xattrs);
+        if self.wants(&mut entry) {
+            self.remember(found, &entry);
+            self.writer.append(&entry, None).map_err(output_error)?;
+            self.observer.created();
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, found: &Attributes, entry: &Entry) {
+        if found.link_count > 1 {
+            self.links.insert(found.number.0, entry.path.clone());
+        }
+    }
+
+    fn open_xattrs(&self, fd: Fd) -> Result<Xattrs> {
+        let mut xattrs = Vec::new();
+        for name in self.process.flistxattr(fd)? {
+            let value = self.process.fgetxattr(fd, &name)?;
+            xattrs.push((name, value));
+        }
+        Ok(xattrs)
+    }
+
+    fn regular(
+        &mut self,
+        (at, name): (Fd, &Path),
+        found: &Attributes,
+        archive_name: Vec<u8>,
+    ) -> Result<()> {
+        let fd = self.process.openat(at, name, OpenFlags::NOFOLLOW, 0)?;
+        let packed = self.open_file(fd, found, archive_name);
+        // The file was only read, so close cannot lose data.
+        let _ = self.process.close(fd);
+        packed
+    }
+
+    fn open_file(&mut self, fd: Fd, found: &Attributes, archive_name: Vec<u8>) -> Result<()> {
+        let size_bytes = found.size_bytes;
+        let kind = EntryKind::File { size_bytes };
+        let mut entry = entry(archive_name, kind, found, self.open_xattrs(fd)?);
+        if !self.wants(&mut entry) {
+            return Ok(());
+        }
+        self.remember(found, &entry);
+        let segments = self.segments(fd, found)?;
+        self.writer
+            .append(&entry, segments.as_deref())
+            .map_err(output_error)?;
+        self.observer.created();
+        match segments {
+            None => self.content(fd, 0..size_bytes)?,
+            Some(segments) => {
+                for range in segments {
+                    self.content(fd, range)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn content(&mut self, fd: Fd, mut range: Range<u64>) -> Result<()> {
+        while range.start < range.end {
+            if self.observer.is_stopped() {
+                return Err(Errno::INTR.into());
+            }
+            let len = self
+                .buffer
+                .len()
+                .min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+            let read = self.process.pread(fd, &mut self.buffer[..len], range.start);
+            let count = match read {
+                Ok(0) => Err(Errno::IO.into()),
+                read => read,
+            };
+            let count = match count {
+                Ok(count) => count,
+                Err(error) => {
+                    // The header has promised the bytes.
+                    self.writer.fill().map_err(output_error)?;
+                    return Err(error);
+                }
+            };
+            self.writer
+                .write_data(&self.buffer[..count])
+                .map_err(output_error)?;
+            self.observer.copied(count as u64);
+            range.start += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Returns the data ranges of a file with holes, `None` for one without.
+    fn segments(&self, fd: Fd, found: &Attributes) -> Result<Option<Vec<Range<u64>>>> {
+        let size = found.size_bytes;
+        if found.blocks_512.saturating_mul(512) >= size {
+            return Ok(None);
+        }
+        let mut segments = Vec::new();
+        let mut at = 0;
+        while at < size {
+            let Ok(from) = i64::try_from(at) else { break };
+            let start = match self.process.lseek(fd, from, Whence::Data) {
+                Err(error) if error.errno() == Errno::NXIO => break,
+                start => start?,
+            };
+            let Ok(from) = i64::try_from(start) else {
+                break;
+            };
+            let end = self.process.lseek(fd, from, Whence::Hole)?.min(size);
+            if end <= start || start < at {
+                break;
+            }
+            segments.push(start..end);
+            at = end;
+        }
+        let is_whole = segments.len() == 1 && segments[0] == (0..size);
+        Ok(if is_whole { None } else { Some(segments) })
+    }
+}
+
+/// The place of failures of the output.
+const OUTPUT: &str = "archive";
+
+fn output_error(error: std::io::Error) -> Error {
+    Error::io("write", error).at(OUTPUT)
+}
+
+fn entry(path: Vec<u8>, kind: EntryKind, found: &Attributes, mut xattrs: Xattrs) -> Entry {
+    xattrs.sort_unstable();
+    Entry {
+        path,
+        kind,
+        mode: found.mode,
+        uid: found.uid,
+        gid: found.gid,
+        modified: found.modified,
+        accessed: None,
+        xattrs,
+        unreadable: Vec::new(),
+    }
+}

@@ -1,0 +1,305 @@
+//! `folio tar`: trees of an image as tar archives, and archives as trees.
+//!
+//! ```text
+//!   mod.rs         options; packing and unpacking
+//!   list.rs        -t: names and metadata of an archive
+//!   observer.rs    progress and failures, as a session prints them
+//! ```
+//!
+//! Above: the dispatch in `commands`. Below: `folio_archive`, `new_image`, `image`, `session`.
+
+mod list;
+mod observer;
+
+use observer::SessionObserver;
+
+use super::new_image::NewImage;
+use crate::exit::{Failure, Outcome, explain};
+use crate::image::{Access, Image, with_image};
+use crate::image_path::{ImagePath, PathArgument};
+use crate::output::Owners;
+use crate::progress::Progress;
+use crate::session::{Session, fixed_time};
+use clap::{ArgGroup, Args};
+use folio::{Errno, Error};
+use folio_archive::{Compression, Encoder, Entry, EntryKind, Packer, ReadAhead, Unpacker};
+use folio_archive::{WriteBehind, decoder, tar};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  folio tar -c disk.qcow2:/srv | zstd >srv.tar.zst     a tree of an image as an archive
+  folio tar -cf srv.tar.xz disk.qcow2:/srv             the same into a file; its name selects xz
+  folio tar -x disk.qcow2:/srv <srv.tar.gz             an archive into a directory of an image
+  folio tar -xf root.tar.zst root.img: --create 2G     into a new image with a new ext4
+  folio tar -tlf root.tar.zst                          what an archive holds
+
+-x and -t recognize gzip, zstd, xz and bzip2 by content. Names begin with ./ and are sorted, so that the same tree
+gives the same archive; SOURCE_DATE_EPOCH limits modification times. Owners are numbers, as with tar --numeric-owner.
+
+-x keeps everything within the destination: names with '..' are refused, absolute names lose their first '/', and
+symbolic links on the way are followed as if the destination were the root directory.";
+
+/// Pack trees of an image into tar archives, and unpack archives into images
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("mode").required(true).args(["pack", "unpack", "list"]))]
+pub(crate) struct Tar {
+    /// Pack the file or directory IMAGE:/path
+    #[arg(short = 'c', long)]
+    pack: bool,
+    /// Unpack into the directory IMAGE:/path
+    #[arg(short = 'x', long = "extract", visible_alias = "get")]
+    unpack: bool,
+    /// List the archive
+    #[arg(short = 't', long)]
+    list: bool,
+    /// The archive; standard input or output without it, or with -
+    #[arg(short = 'f', long, value_name = "ARCHIVE")]
+    file: Option<PathBuf>,
+    /// Compress with gzip
+    #[arg(short = 'z', long, group = "compression")]
+    gzip: bool,
+    /// Compress with zstd
+    #[arg(long, group = "compression")]
+    zstd: bool,
+    /// Compress with xz
+    #[arg(short = 'J', long, group = "compression")]
+    xz: bool,
+    /// Compress with bzip2
+    #[arg(short = 'j', long, group = "compression")]
+    bzip2: bool,
+    /// With -t, show types, modes, owners, sizes and times
+    #[arg(short, long, requires = "list")]
+    long: bool,
+    /// With -t, print JSON
+    #[arg(long, requires = "list")]
+    json: bool,
+    /// With -x, remove this many leading components from names; shorter names are skipped
+    #[arg(long, value_name = "COUNT", requires = "unpack")]
+    strip_components: Option<usize>,
+    #[command(flatten)]
+    new_image: NewImage,
+    /// The file or directory in an image, as IMAGE:/path
+    #[arg(required_unless_present = "list")]
+    place: Option<OsString>,
+}
+
+/// Runs the command.
+pub(crate) fn run(tar: &Tar, session: &Session) -> Outcome {
+    if tar.new_image.create.is_some() && !tar.unpack {
+        return Err(Failure::usage("--create: only with -x"));
+    }
+    match &tar.place {
+        None => {
+            let listing = list::Listing {
+                is_long: tar.long,
+                is_json: tar.json,
+            };
+            let name = tar.archive_name("standard input");
+            list::run(&listing, session, tar.input()?, &name)
+        }
+        Some(_) if tar.list => Err(Failure::usage(
+            "-t reads an archive, without IMAGE; to list an image, use folio ls -R",
+        )),
+        Some(place) if tar.pack => pack(tar, session, &ImagePath::parse(place)?),
+        Some(place) => match PathArgument::parse(place, tar.new_image.create.is_some()) {
+            PathArgument::Image(place) => unpack(tar, session, &place),
+            PathArgument::Host(_) => {
+                let mut place = ImagePath::parse(place)?;
+                if tar.new_image.create.is_some() {
+                    place = place.with_path("/");
+                }
+                unpack(tar, session, &place)
+            }
+        },
+    }
+}
+
+impl Tar {
+    /// Returns the path of the archive, `None` for standard input or output.
+    fn path(&self) -> Option<&Path> {
+        self.file.as_deref().filter(|path| *path != Path::new("-"))
+    }
+
+    /// Returns the name of the archive for messages.
+    fn archive_name(&self, standard: &str) -> String {
+        let path = self.path().map(|path| path.display().to_string());
+        path.unwrap_or_else(|| standard.to_owned())
+    }
+
+    fn compression(&self) -> Compression {
+        let name = || {
+            self.path()
+                .map_or(&b""[..], |path| path.as_os_str().as_bytes())
+        };
+        match (self.gzip, self.zstd, self.xz, self.bzip2) {
+            (true, ..) => Compression::Gzip,
+            (_, true, ..) => Compression::Zstd,
+            (_, _, true, _) => Compression::Xz,
+            (_, _, _, true) => Compression::Bzip2,
+            _ => Compression::of_name(name()),
+        }
+    }
+
+    /// Opens the archive for reading, decompressed by a thread of its own.
+    fn input(&self) -> Outcome<tar::Reader<ReadAhead>> {
+        let name = self.archive_name("standard input");
+        let input: Box<dyn Read + Send> = match self.path() {
+            Some(path) => Box::new(File::open(path).map_err(|error| host_failure(path, error))?),
+            None if std::io::stdin().is_terminal() => {
+                return Err(Failure::usage(
+                    "standard input is a terminal: redirect an archive into it, or use -f ARCHIVE",
+                ));
+            }
+            None => Box::new(std::io::stdin()),
+        };
+        let failed = |error| Failure::new(explain(&Error::io("read the archive", error).at(name)));
+        let ahead = decoder(input).and_then(ReadAhead::start).map_err(failed)?;
+        Ok(tar::Reader::new(ahead))
+    }
+}
+
+fn host_failure(path: &Path, error: std::io::Error) -> Failure {
+    let error = Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    let hint = match error.errno() {
+        Errno::NOENT => crate::nearest::nearest_file(path),
+        _ => None,
+    };
+    let hint = hint
+        .map(|meant| format!("; did you mean {meant}?"))
+        .unwrap_or_default();
+    Failure::new(format!("{}: {error}{hint}", path.display()))
+}
+
+fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
+    if tar.path().is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::usage(
+            "standard output is a terminal: redirect it into a file, or use -f ARCHIVE",
+        ));
+    }
+    with_image(session, place, Access::Read, |image| {
+        let found = image
+            .stat(&place.path, false)
+            .map_err(|error| image.name(error))?;
+        let output: Box<dyn Write + Send> = match tar.path() {
+            Some(path) => Box::new(File::create(path).map_err(|error| host_failure(path, error))?),
+            None => Box::new(std::io::stdout()),
+        };
+        let progress = Progress::new(session);
+        let observer = SessionObserver::new(session, &progress, image);
+        let packed = (|| {
+            let encoder = Encoder::new(output, tar.compression())?;
+            let output = WriteBehind::start(encoder)?;
+            let mut packer = Packer::new(image.process(), &observer, output);
+            if let Some(latest) = fixed_time() {
+                packer = packer.with_select(Box::new(move |entry| {
+                    entry.modified = entry.modified.min(latest);
+                    true
+                }));
+            }
+            let is_directory = found.file_type == folio::vfs::FileType::Directory;
+            packer.pack(&place.path, if is_directory { b"./" } else { b"" })?;
+            let mut output = packer.finish()?.finish()?.finish()?;
+            output.flush()?;
+            Ok::<_, std::io::Error>(())
+        })();
+        progress.finish();
+        session.check_interrupt()?;
+        packed.map_err(|error| match tar.path() {
+            // A torn archive is useless.
+            Some(path) => {
+                let _ = std::fs::remove_file(path);
+                Failure::new(format!("{}: {}", path.display(), reason(error)))
+            }
+            None if error.kind() == std::io::ErrorKind::BrokenPipe => error.into(),
+            None => Failure::new(reason(error)),
+        })
+    })
+}
+
+fn reason(error: std::io::Error) -> String {
+    match error.downcast::<Error>() {
+        Ok(error) => explain(&error),
+        Err(error) => explain(&Error::io("write", error)),
+    }
+}
+
+fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
+    let reader = tar.input()?;
+    let name = tar.archive_name("standard input");
+    tar.new_image.fill(session, place, |image| {
+        let mut reader = reader.with_owners(find_owner(image));
+        let progress = Progress::new(session);
+        let observer = SessionObserver::new(session, &progress, image);
+        let strip = tar.strip_components.unwrap_or(0);
+        let latest = fixed_time();
+        let mut unpacker = Unpacker::new(image.process(), &place.path, &observer)
+            .map_err(|error| image.name(error))?
+            .with_select(Box::new(move |entry| {
+                clamp(entry, latest);
+                strip_components(entry, strip)
+            }));
+        let unpacked = unpacker.unpack(&mut reader);
+        // After an early stop the directories get their times nevertheless.
+        let finished = unpacker.finish();
+        let unpacked = unpacked.and(finished);
+        observer.finish();
+        progress.finish();
+        session.check_interrupt()?;
+        unpacked.map_err(|error| {
+            Failure::new(format!(
+                "{name}: {}{}",
+                explain(&error),
+                image.full_hint(&error)
+            ))
+        })
+    })
+}
+
+/// Returns the function that finds users and groups by name: in the image, else on the host.
+fn find_owner(image: &Image) -> impl Fn(bool, &[u8]) -> Option<u32> + 'static {
+    let read = |path: &str| std::fs::read(path).unwrap_or_default();
+    let host = Owners::parse(&read("/etc/passwd"), &read("/etc/group"));
+    let tables = [image.owners(), host];
+    move |is_user, name| {
+        let name = std::str::from_utf8(name).ok()?;
+        tables.iter().find_map(|owners| {
+            if is_user {
+                owners.find_user(name)
+            } else {
+                owners.find_group(name)
+            }
+        })
+    }
+}
+
+/// Limits the times of an entry to that of SOURCE_DATE_EPOCH.
+fn clamp(entry: &mut Entry, latest: Option<folio::Timespec>) {
+    if let Some(latest) = latest {
+        entry.modified = entry.modified.min(latest);
+        entry.accessed = None;
+    }
+}
+
+/// Removes leading components from the names of an entry; returns whether a name is left.
+fn strip_components(entry: &mut Entry, count: usize) -> bool {
+    if count == 0 {
+        return true;
+    }
+    let strip = |path: &[u8]| {
+        let parts = path.split(|byte| *byte == b'/');
+        let parts = parts.filter(|part| !matches!(*part, b"" | b"."));
+        let rest: Vec<_> = parts.skip(count).collect();
+        rest.join(&b'/')
+    };
+    entry.path = strip(&entry.path);
+    if let EntryKind::HardLink(target) = &mut entry.kind {
+        *target = strip(target);
+    }
+    !entry.path.is_empty()
+}

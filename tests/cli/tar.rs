@@ -1,0 +1,393 @@
+//! `folio tar`: GNU tar and bsdtar write what it reads, and read what it writes.
+
+use super::TestDir;
+use crate::support::mounted::Mounted;
+use crate::support::requires;
+use crate::support::tools::{command, fsck, run, succeed};
+use folio_archive::{Entry, EntryKind, tar};
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Stdio;
+
+/// The options of GNU tar with which an archive has everything.
+const ALL: [&str; 3] = ["--acls", "--xattrs", "--xattrs-include=*"];
+
+/// Creates a tree with every kind of file that a tar archive can hold.
+fn full_tree(root: &Path) {
+    super::plain_tree(root);
+    let name = "n".repeat(250);
+    let deep = root.join(&name).join(&name);
+    std::fs::create_dir_all(&deep).unwrap();
+    std::fs::write(deep.join(&name), "deep").unwrap();
+    std::fs::hard_link(deep.join(&name), root.join("far")).unwrap();
+    symlink(name.repeat(3), root.join("long link")).unwrap();
+    File::create(root.join("hole"))
+        .unwrap()
+        .set_len(3 << 20)
+        .unwrap();
+    let script = "mknod chr c 5 300; mknod blk b 259 70000
+        setfattr -n user.line -v 'x
+y=z' far; setfattr -n trusted.bytes -v 0x00ff0a folder
+        setfacl -m u:1000:rw big; setfacl -d -m g:7:rx folder/empty
+        chmod 4755 big; chown 1234:5678 folder fifo; chown -h 4000000000:3000000 link
+        touch -d '2020-02-02 02:02:02.123456789' folder; touch -h -d '2001-01-01 01:01:01.5' link
+        touch -d 2300-01-01 folder/empty";
+    succeed(command("sh").args(["-ec", script]).current_dir(root));
+}
+
+/// Asserts that GNU tar finds no difference between an archive and the tree in an image.
+fn compare(dir: &TestDir, archive: &str, image: &str, options: &[&str]) {
+    let mounted = Mounted::new(&dir.path(image), "ro");
+    let mut tar = command("tar");
+    tar.arg("--compare")
+        .arg("-f")
+        .arg(dir.path(archive))
+        .args(options);
+    let compared = tar.arg("-C").arg(mounted.path()).output().unwrap();
+    assert!(
+        compared.status.success(),
+        "{}",
+        String::from_utf8_lossy(&compared.stdout)
+    );
+}
+
+fn gnu_tar(dir: &TestDir, archive: &str, tree: &str, options: &[&str]) {
+    let archive = dir.path(archive);
+    let mut tar = command("tar");
+    tar.args(["-S", "-c", "-f"])
+        .arg(archive)
+        .args(options)
+        .arg("-C")
+        .arg(dir.path(tree));
+    succeed(tar.arg("."));
+}
+
+#[test]
+fn gnu_tar_archives_become_equal_trees() {
+    requires!(
+        root,
+        loop_devices,
+        tool("tar"),
+        tool("setfacl"),
+        tool("setfattr")
+    );
+    let dir = TestDir::new();
+    full_tree(&dir.path("tree"));
+    for (archive, options) in [
+        ("gnu.tar.gz", &["--format=gnu", "-z"][..]),
+        ("old.tar.bz2", &["--format=oldgnu", "-j"]),
+        ("0.0.tar", &["--format=pax", "--sparse-version=0.0"]),
+        (
+            "0.1.tar.zst",
+            &["--format=pax", "--sparse-version=0.1", "--zstd"],
+        ),
+        (
+            "1.0.tar.xz",
+            &["--format=pax", "--sparse-version=1.0", "-J"],
+        ),
+    ] {
+        let has_all = options[0] == "--format=pax";
+        let all = if has_all { &ALL[..] } else { &[] };
+        gnu_tar(&dir, archive, "tree", &[options, all].concat());
+        let image = format!("{archive}.img");
+        let place = format!("{image}:/");
+        dir.ok(&["tar", "-xf", archive, &place, "--create", "64M"]);
+        fsck(&dir.path(&image));
+        compare(&dir, archive, &image, all);
+        let mounted = Mounted::new(&dir.path(&image), "ro");
+        let sparse = std::fs::metadata(mounted.path().join("sparse")).unwrap();
+        assert!(sparse.blocks() <= 8, "{archive}: {}", sparse.blocks());
+    }
+}
+
+#[test]
+fn packed_tree_is_equal_for_gnu_tar_and_bsdtar() {
+    requires!(
+        root,
+        loop_devices,
+        tool("tar"),
+        tool("bsdtar"),
+        tool("setfacl"),
+        tool("setfattr")
+    );
+    let dir = TestDir::new();
+    full_tree(&dir.path("tree"));
+    // libarchive 3.6 misreads fractions of seconds before 1970, and sockets are in no archive.
+    run(
+        "touch",
+        [
+            "-d".into(),
+            "1969-01-01 UTC".into(),
+            dir.path("tree/folder/file").into_os_string(),
+        ],
+    );
+    gnu_tar(
+        &dir,
+        "gnu.tar",
+        "tree",
+        &[&["--format=pax"][..], &ALL].concat(),
+    );
+    dir.ok(&["cp", "-aT", "tree", "disk.img:/tree"]);
+    dir.ok(&["tar", "-cf", "back.tar.zst", "disk.img:/tree"]);
+    for (program, options) in [
+        ("tar", &["--acls", "--xattrs", "--xattrs-include=*"][..]),
+        ("bsdtar", &["--acls", "--xattrs"]),
+    ] {
+        let out = dir.path(program);
+        std::fs::create_dir(&out).unwrap();
+        let mut extract = command(program);
+        extract
+            .args(["-x", "-p", "-f"])
+            .arg(dir.path("back.tar.zst"));
+        succeed(extract.args(options).arg("-C").arg(&out));
+        let mut tar = command("tar");
+        tar.args(ALL)
+            .arg("--compare")
+            .arg("-f")
+            .arg(dir.path("gnu.tar"));
+        succeed(tar.arg("-C").arg(&out));
+    }
+}
+
+#[test]
+fn packed_archive_is_reproducible() {
+    requires!(tool("tar"));
+    let dir = TestDir::new();
+    super::plain_tree(&dir.path("tree"));
+    dir.ok(&["cp", "-a", "tree", "disk.img:/"]);
+    let pack = |image: &str| {
+        let mut command = dir.command(&["tar", "-c", image]);
+        command.env("SOURCE_DATE_EPOCH", "1000000000");
+        let output = command.output().unwrap();
+        assert!(output.status.success());
+        output.stdout
+    };
+    let first = pack("disk.img:/tree");
+    dir.ok(&["mkfs", "other.img", "--size", "80M"]);
+    dir.ok(&["cp", "-a", "disk.img:/tree", "other.img:/copy"]);
+    assert!(pack("other.img:/copy") == first);
+    std::fs::write(dir.path("first.tar"), &first).unwrap();
+    let listed = succeed(command("tar").arg("-tvf").arg(dir.path("first.tar")));
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(
+        listed.contains("2001-09-09") && !listed.contains("202"),
+        "{listed}"
+    );
+    // Through standard input, and into a directory that exists.
+    dir.ok(&["mkdir", "disk.img:/again"]);
+    let mut unpack = dir.command(&["tar", "-x", "disk.img:/again"]);
+    unpack.stdin(File::open(dir.path("first.tar")).unwrap());
+    assert!(unpack.status().unwrap().success());
+    assert!(pack("disk.img:/again") == first);
+}
+
+/// Writes an archive with these files; content is the letter x.
+fn archive(dir: &TestDir, name: &str, entries: &[(&str, EntryKind)]) {
+    let mut writer = tar::Writer::new(Vec::new());
+    for (path, kind) in entries {
+        let entry = Entry {
+            path: path.as_bytes().to_vec(),
+            kind: kind.clone(),
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            modified: folio::Timespec::new(1, 0),
+            accessed: None,
+            xattrs: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        writer.append(&entry, None).unwrap();
+        writer
+            .write_data(&vec![b'x'; entry.size_bytes() as usize])
+            .unwrap();
+    }
+    std::fs::write(dir.path(name), writer.finish().unwrap()).unwrap();
+}
+
+fn file(size_bytes: u64) -> EntryKind {
+    EntryKind::File { size_bytes }
+}
+
+fn link(target: &str) -> EntryKind {
+    EntryKind::Symlink(target.as_bytes().to_vec())
+}
+
+fn hard(target: &str) -> EntryKind {
+    EntryKind::HardLink(target.as_bytes().to_vec())
+}
+
+#[test]
+fn hostile_names_stay_in_the_destination() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    dir.ok(&["mkdir", "disk.img:/srv"]);
+    dir.write("disk.img:/passwd", "root");
+    archive(
+        &dir,
+        "a.tar",
+        &[
+            ("/absolute", file(1)),
+            ("up", link("..")),
+            ("up/through", file(1)),
+            ("root", link("/")),
+            ("root/through-root", file(1)),
+            ("far", link("../../../../passwd")),
+            ("far", file(2)),
+            ("loop", link("loop")),
+            ("linked", hard("absolute")),
+        ],
+    );
+    dir.ok(&["tar", "-xf", "a.tar", "disk.img:/srv"]);
+    let names = dir.ok(&["find", "disk.img:/"]);
+    for name in ["absolute", "through", "through-root", "far", "linked"] {
+        assert!(names.contains(&format!("/srv/{name}\n")), "{name}: {names}");
+    }
+    assert_eq!(dir.ok(&["cat", "disk.img:/passwd"]), "root");
+    archive(
+        &dir,
+        "b.tar",
+        &[
+            ("../out", file(1)),
+            ("d/../../out", file(1)),
+            ("loop/x", file(1)),
+            ("passwd", hard("../passwd")),
+            ("gone", hard("nothing")),
+            ("fine", file(1)),
+        ],
+    );
+    dir.fails(&["tar", "-xf", "b.tar", "disk.img:/srv"], 1, "has '..'");
+    dir.fails(
+        &["tar", "-xf", "b.tar", "disk.img:/srv"],
+        1,
+        "its target nothing is missing",
+    );
+    dir.fails(
+        &["tar", "-xf", "b.tar", "disk.img:/srv"],
+        1,
+        "disk.img:loop/x: Too many levels",
+    );
+    let names = dir.ok(&["find", "disk.img:/"]);
+    assert!(
+        names.contains("/srv/fine\n") && !names.contains("out"),
+        "{names}"
+    );
+    fsck(&dir.path("disk.img"));
+}
+
+#[test]
+fn links_may_precede_their_files() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    archive(
+        &dir,
+        "a.tar",
+        &[
+            ("first", hard("d/file")),
+            ("d/second", hard("d/file")),
+            ("d/file", file(700)),
+            ("d/file", file(5)),
+            ("over", file(9)),
+            ("over", hard("d/file")),
+            ("d/file", hard("over")),
+        ],
+    );
+    dir.ok(&["tar", "-xf", "a.tar", "disk.img"]);
+    let stat = dir.json(&["stat", "--json", "disk.img:/first", "disk.img:/over"]);
+    assert_eq!(
+        (&stat[0]["size"], &stat[0]["links"]),
+        (&5.into(), &4.into())
+    );
+    assert_eq!(stat[0]["inode"], stat[1]["inode"]);
+    fsck(&dir.path("disk.img"));
+}
+
+#[test]
+fn damaged_archives_are_refused_with_offset() {
+    requires!(tool("e2fsck"), tool("gzip"));
+    let dir = TestDir::new();
+    archive(
+        &dir,
+        "a.tar",
+        &[("small", file(3)), ("large", file(100_000))],
+    );
+    let bytes = std::fs::read(dir.path("a.tar")).unwrap();
+    std::fs::write(dir.path("cut.tar"), &bytes[..40_000]).unwrap();
+    dir.fails(
+        &["tar", "-xf", "cut.tar", "disk.img"],
+        1,
+        "large: archive: offset 40000: the archive is truncated",
+    );
+    assert_eq!(dir.ok(&["ls", "disk.img"]), "lost+found\nsmall\n");
+    dir.fails(
+        &["tar", "-xf", "cut.tar", "n.img:/", "--create", "8M"],
+        1,
+        "truncated",
+    );
+    assert!(!dir.path("n.img").exists());
+    run("gzip", [dir.path("a.tar").into_os_string()]);
+    let packed = std::fs::read(dir.path("a.tar.gz")).unwrap();
+    std::fs::write(dir.path("cut.tar.gz"), &packed[..packed.len() / 2]).unwrap();
+    dir.fails(&["tar", "-tf", "cut.tar.gz"], 1, "gzip stream");
+    std::fs::write(
+        dir.path("text"),
+        "no archive, and longer than a block\n".repeat(99),
+    )
+    .unwrap();
+    dir.fails(&["tar", "-tf", "text"], 1, "not a tar archive");
+    // A bomb fills the image, no more.
+    archive(&dir, "big.tar", &[("bomb", file(9 << 20))]);
+    dir.fails(
+        &["tar", "-xf", "big.tar", "s.img:/", "--create", "4M"],
+        1,
+        "repeat with a larger --create",
+    );
+    dir.fails(
+        &["tar", "-xf", "nothing.tar", "disk.img"],
+        1,
+        "No such file",
+    );
+    dir.fails(&["tar", "-tf", "a.tar.gz", "disk.img"], 2, "folio ls -R");
+    fsck(&dir.path("disk.img"));
+}
+
+#[test]
+fn flipped_bytes_never_panic() {
+    let dir = TestDir::new();
+    archive(
+        &dir,
+        "a.tar",
+        &[
+            ("a", file(3)),
+            ("b", link("a")),
+            (&"c/".repeat(90), hard("a")),
+            ("d", file(0)),
+        ],
+    );
+    let bytes = std::fs::read(dir.path("a.tar")).unwrap();
+    for at in 0..bytes.len().min(6000) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x55;
+        let mut reader = tar::Reader::new(damaged.as_slice());
+        while let Ok(Some(_)) = reader.next_entry() {
+            while let Ok(Some(_)) = reader.next_data() {}
+        }
+    }
+}
+
+#[test]
+fn closed_output_pipe_ends_the_command() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("big"), vec![1; 9 << 20]).unwrap();
+    dir.ok(&["cp", "big", "disk.img:/"]);
+    let mut packer = dir
+        .command(&["tar", "-c", "disk.img"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(packer.stdout.take());
+    let output = packer.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
