@@ -2,6 +2,7 @@
 //! invalid input.
 
 mod check;
+mod container;
 mod copy_failures;
 mod create_auto;
 mod disk;
@@ -12,6 +13,7 @@ mod image_targets;
 mod info;
 mod iotests;
 mod messages;
+mod owners;
 mod qemu_img;
 mod qemu_img_amend;
 mod qemu_img_bitmap;

@@ -74,14 +74,7 @@ fn run_commands(lines: &[String], folder: &Path) {
             .arg(repository().join("crates/folio/src/."))
             .arg(&source),
     );
-    let program = Path::new(env!("CARGO_BIN_EXE_folio"));
-    let folders = std::env::var_os("PATH").unwrap_or_default();
-    let folders = program
-        .parent()
-        .into_iter()
-        .map(PathBuf::from)
-        .chain(std::env::split_paths(&folders));
-    let path = std::env::join_paths(folders).unwrap();
+    let path = search_path();
     for line in lines {
         let script = format!("set -eu\n{CARGO}\n{line}\n");
         let mut shell = command("bash");
@@ -97,6 +90,33 @@ fn run_commands(lines: &[String], folder: &Path) {
             output.status,
             text(&output)
         );
+    }
+}
+
+/// Returns PATH with the command of this build first.
+fn search_path() -> std::ffi::OsString {
+    let program = Path::new(env!("CARGO_BIN_EXE_folio"));
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let folders = program
+        .parent()
+        .into_iter()
+        .map(PathBuf::from)
+        .chain(std::env::split_paths(&folders));
+    std::env::join_paths(folders).unwrap()
+}
+
+#[test]
+fn build_document_commands_succeed() {
+    let document = std::fs::read_to_string(repository().join("docs/build.md")).unwrap();
+    let lines = blocks(&document, "sh");
+    let scratch = TempDir::new().unwrap();
+    let mut shell = command("bash");
+    shell.args(["-o", "pipefail", "-euxc", &lines.join("\n")]);
+    succeed(shell.current_dir(scratch.path()).env("PATH", search_path()));
+    check_images(scratch.path());
+    if support::Need::Tool("e2fsck").met().is_ok() {
+        fsck(&scratch.path().join("app.img"));
+        fsck(&scratch.path().join("copy.img"));
     }
 }
 

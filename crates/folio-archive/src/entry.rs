@@ -61,6 +61,14 @@ impl Entry {
             _ => 0,
         }
     }
+
+    /// Limits the times to `latest`, for reproducible output.
+    pub fn clamp_times(&mut self, latest: Option<Timespec>) {
+        if let Some(latest) = latest {
+            self.modified = self.modified.min(latest);
+            self.accessed = None;
+        }
+    }
 }
 
 /// Returns a name as a path.

@@ -2,7 +2,9 @@
 //! host.
 //!
 //! ```text
+//!   oci/             container images                   manifest/         owners and device nodes
 //!   unpack/          entries become files              pack.rs           files become entries
+//!   contents.rs      which files there will be
 //!   tar/             headers to entries, and back
 //!   read_ahead.rs    a thread that decompresses        write_behind.rs   a thread that compresses
 //!   compression.rs   gzip, zstd, xz, bzip2
@@ -20,8 +22,11 @@
 #![deny(unsafe_code)]
 
 mod compression;
+mod contents;
 mod entry;
+pub mod manifest;
 mod observer;
+pub mod oci;
 mod pack;
 mod read_ahead;
 pub mod tar;
@@ -29,9 +34,10 @@ mod unpack;
 mod write_behind;
 
 pub use compression::{Compression, Encoder, decoder};
+pub use contents::{Contents, ListedFile};
 pub use entry::{Entry, EntryKind, Xattrs};
 pub use observer::Observer;
-pub use pack::{PackSelect, Packer};
+pub use pack::{ContentReader, PackChoice, PackSelect, Packer};
 pub use read_ahead::ReadAhead;
 pub use unpack::{Select, Unpacker};
 pub use write_behind::WriteBehind;

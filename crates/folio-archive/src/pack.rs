@@ -16,8 +16,65 @@ use std::path::{Path, PathBuf};
 /// Bytes per read.
 const READ_BYTES: usize = 1 << 20;
 
-/// Changes an entry before it is packed; returns whether to pack it, with everything in it.
-pub type PackSelect<'a> = Box<dyn FnMut(&mut Entry) -> bool + 'a>;
+/// Whether to pack a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PackChoice {
+    /// Pack it.
+    Pack,
+    /// Skip the file itself, but not the files in it.
+    Skip,
+    /// Skip it with everything in it.
+    Prune,
+}
+
+/// Changes an entry before it is packed, and decides whether to.
+pub type PackSelect<'a> = Box<dyn FnMut(&mut Entry, &ContentReader<'_>) -> Result<PackChoice> + 'a>;
+
+/// Reads the content of a file that may be packed.
+pub struct ContentReader<'a> {
+    process: &'a Process,
+    at: Fd,
+    name: &'a Path,
+    attributes: &'a Attributes,
+}
+
+impl ContentReader<'_> {
+    /// Passes the data ranges of a regular file to `sink`, with their offsets.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn read(&self, sink: &mut dyn FnMut(u64, &[u8])) -> Result<()> {
+        let fd = self
+            .process
+            .openat(self.at, self.name, OpenFlags::NOFOLLOW, 0)?;
+        let read = self.read_open(fd, sink);
+        // The file was only read, so close cannot lose data.
+        let _ = self.process.close(fd);
+        read
+    }
+
+    fn read_open(&self, fd: Fd, sink: &mut dyn FnMut(u64, &[u8])) -> Result<()> {
+        let segments = segments(self.process, fd, self.attributes)?;
+        let segments = segments.unwrap_or_else(|| Vec::from_iter([whole(self.attributes)]));
+        let mut buffer = vec![0; READ_BYTES];
+        for range in segments {
+            let mut at = range.start;
+            while at < range.end {
+                let len = buffer
+                    .len()
+                    .min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
+                let count = self.process.pread(fd, &mut buffer[..len], at)?;
+                if count == 0 {
+                    return Err(Errno::IO.into());
+                }
+                sink(at, &buffer[..count]);
+                at += count as u64;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Packs trees into an archive. Equal trees give equal bytes.
 pub struct Packer<'a, W> {
@@ -152,11 +209,11 @@ impl<'a, W: Write> Packer<'a, W> {
             .and_then(|names| Ok((names, self.open_xattrs(fd)?)));
         let entered = listed.and_then(|(names, xattrs)| {
             let mut entry = entry(prefix.clone(), EntryKind::Directory, found, xattrs);
-            if !self.wants(&mut entry) {
-                return Ok(None);
+            match self.choose(&mut entry, (at, name), found)? {
+                PackChoice::Pack => self.append(&entry, None)?,
+                PackChoice::Skip => {}
+                PackChoice::Prune => return Ok(None),
             }
-            self.writer.append(&entry, None).map_err(output_error)?;
-            self.observer.created();
             Ok(Some(Frame {
                 fd,
                 path: path.to_path_buf(),
@@ -170,8 +227,25 @@ impl<'a, W: Write> Packer<'a, W> {
         entered
     }
 
-    fn wants(&mut self, entry: &mut Entry) -> bool {
-        self.select.as_mut().is_none_or(|select| select(entry))
+    fn choose(
+        &mut self,
+        entry: &mut Entry,
+        (at, name): (Fd, &Path),
+        attributes: &Attributes,
+    ) -> Result<PackChoice> {
+        let Some(select) = &mut self.select else {
+            return Ok(PackChoice::Pack);
+        };
+        let process = self.process;
+        select(
+            entry,
+            &ContentReader {
+                process,
+                at,
+                name,
+                attributes,
+            },
+        )
     }
 
     fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
@@ -199,9 +273,8 @@ impl<'a, W: Write> Packer<'a, W> {
         {
             let kind = EntryKind::HardLink(first.clone());
             let mut entry = entry(archive_name, kind, found, Vec::new());
-            if self.wants(&mut entry) {
-                self.writer.append(&entry, None).map_err(output_error)?;
-                self.observer.created();
+            if self.choose(&mut entry, (at, name), found)? == PackChoice::Pack {
+                self.append(&entry, None)?;
             }
             return Ok(());
         }
@@ -227,16 +300,27 @@ impl<'a, W: Write> Packer<'a, W> {
             xattrs.push((name, value));
         }
         let mut entry = entry(archive_name, kind, found, xattrs);
-        if self.wants(&mut entry) {
-            self.remember(found, &entry);
-            self.writer.append(&entry, None).map_err(output_error)?;
-            self.observer.created();
+        let choice = self.choose(&mut entry, (at, name), found)?;
+        self.remember(found, &entry, choice);
+        if choice == PackChoice::Pack {
+            self.append(&entry, None)?;
         }
         Ok(())
     }
 
-    fn remember(&mut self, found: &Attributes, entry: &Entry) {
-        if found.link_count > 1 {
+    /// Appends an entry of the caller, such as a whiteout, without content.
+    ///
+    /// # Errors
+    ///
+    /// The output fails.
+    pub fn append(&mut self, entry: &Entry, segments: Option<&[Range<u64>]>) -> Result<()> {
+        self.writer.append(entry, segments).map_err(output_error)?;
+        self.observer.created();
+        Ok(())
+    }
+
+    fn remember(&mut self, found: &Attributes, entry: &Entry, choice: PackChoice) {
+        if found.link_count > 1 && choice != PackChoice::Prune {
             self.links.insert(found.number.0, entry.path.clone());
         }
     }
@@ -257,27 +341,31 @@ impl<'a, W: Write> Packer<'a, W> {
         archive_name: Vec<u8>,
     ) -> Result<()> {
         let fd = self.process.openat(at, name, OpenFlags::NOFOLLOW, 0)?;
-        let packed = self.open_file(fd, found, archive_name);
+        let packed = self.open_file(fd, (at, name), found, archive_name);
         // The file was only read, so close cannot lose data.
         let _ = self.process.close(fd);
         packed
     }
 
-    fn open_file(&mut self, fd: Fd, found: &Attributes, archive_name: Vec<u8>) -> Result<()> {
+    fn open_file(
+        &mut self,
+        fd: Fd,
+        place: (Fd, &Path),
+        found: &Attributes,
+        archive_name: Vec<u8>,
+    ) -> Result<()> {
         let size_bytes = found.size_bytes;
         let kind = EntryKind::File { size_bytes };
         let mut entry = entry(archive_name, kind, found, self.open_xattrs(fd)?);
-        if !self.wants(&mut entry) {
+        let choice = self.choose(&mut entry, place, found)?;
+        self.remember(found, &entry, choice);
+        if choice != PackChoice::Pack {
             return Ok(());
         }
-        self.remember(found, &entry);
-        let segments = self.segments(fd, found)?;
-        self.writer
-            .append(&entry, segments.as_deref())
-            .map_err(output_error)?;
-        self.observer.created();
+        let segments = segments(self.process, fd, found)?;
+        self.append(&entry, segments.as_deref())?;
         match segments {
-            None => self.content(fd, 0..size_bytes)?,
+            None => self.content(fd, whole(found))?,
             Some(segments) => {
                 for range in segments {
                     self.content(fd, range)?;
@@ -317,34 +405,6 @@ impl<'a, W: Write> Packer<'a, W> {
         }
         Ok(())
     }
-
-    /// Returns the data ranges of a file with holes, `None` for one without.
-    fn segments(&self, fd: Fd, found: &Attributes) -> Result<Option<Vec<Range<u64>>>> {
-        let size = found.size_bytes;
-        if found.blocks_512.saturating_mul(512) >= size {
-            return Ok(None);
-        }
-        let mut segments = Vec::new();
-        let mut at = 0;
-        while at < size {
-            let Ok(from) = i64::try_from(at) else { break };
-            let start = match self.process.lseek(fd, from, Whence::Data) {
-                Err(error) if error.errno() == Errno::NXIO => break,
-                start => start?,
-            };
-            let Ok(from) = i64::try_from(start) else {
-                break;
-            };
-            let end = self.process.lseek(fd, from, Whence::Hole)?.min(size);
-            if end <= start || start < at {
-                break;
-            }
-            segments.push(start..end);
-            at = end;
-        }
-        let is_whole = segments.len() == 1 && segments[0] == (0..size);
-        Ok(if is_whole { None } else { Some(segments) })
-    }
 }
 
 /// The place of failures of the output.
@@ -367,4 +427,36 @@ fn entry(path: Vec<u8>, kind: EntryKind, found: &Attributes, mut xattrs: Xattrs)
         xattrs,
         unreadable: Vec::new(),
     }
+}
+
+fn whole(found: &Attributes) -> Range<u64> {
+    0..found.size_bytes
+}
+
+/// Returns the data ranges of a file with holes, `None` for one without.
+fn segments(process: &Process, fd: Fd, found: &Attributes) -> Result<Option<Vec<Range<u64>>>> {
+    let size = found.size_bytes;
+    if found.blocks_512.saturating_mul(512) >= size {
+        return Ok(None);
+    }
+    let mut segments = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let Ok(from) = i64::try_from(at) else { break };
+        let start = match process.lseek(fd, from, Whence::Data) {
+            Err(error) if error.errno() == Errno::NXIO => break,
+            start => start?,
+        };
+        let Ok(from) = i64::try_from(start) else {
+            break;
+        };
+        let end = process.lseek(fd, from, Whence::Hole)?.min(size);
+        if end <= start || start < at {
+            break;
+        }
+        segments.push(start..end);
+        at = end;
+    }
+    let is_whole = segments.len() == 1 && segments[0] == (0..size);
+    Ok(if is_whole { None } else { Some(segments) })
 }

@@ -31,8 +31,17 @@ impl ReadAhead {
     ///
     /// The system cannot start a thread.
     pub fn start(input: impl Read + Send + 'static) -> io::Result<Self> {
-        let (send_filled, filled) = sync_channel(BUFFERS);
-        let (empty, receive_empty) = sync_channel(BUFFERS + 2);
+        Self::start_far(input, BUFFERS)
+    }
+
+    /// Starts a thread that reads up to `buffers` MiB ahead: for an input that waits for its turn.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot start a thread.
+    pub fn start_far(input: impl Read + Send + 'static, buffers: usize) -> io::Result<Self> {
+        let (send_filled, filled) = sync_channel(buffers);
+        let (empty, receive_empty) = sync_channel(buffers + 2);
         std::thread::Builder::new()
             .name("archive-read".to_owned())
             .spawn(move || fill(input, &send_filled, &receive_empty))?;

@@ -10,6 +10,8 @@
 //!     v
 //!   interruptible  a device whose writes Ctrl-C ends
 //!     v
+//!   observer       progress and failures of copies between archives and images
+//!     v
 //!   session        errors, notes, Ctrl-C, global options     progress   bars     trace   -v
 //!     v
 //!   percent        progress as qemu-img prints it
@@ -31,6 +33,7 @@ mod image_path;
 mod interruptible;
 mod manual;
 mod nearest;
+mod observer;
 mod output;
 mod percent;
 mod progress;

@@ -139,7 +139,7 @@ mod tests {
     fn invalid_text_is_refused() {
         for bad in [
             "user",
-            "user:joe:rwx",
+            "user:ann:rwx",
             "u::rwq",
             "boss::rwx",
             "user:5000000000:rwx",

@@ -119,9 +119,20 @@ impl<R: BufRead> Reader<R> {
         Ok(Some((offset, &chunk[..len])))
     }
 
-    /// Returns the number of bytes read so far.
-    pub fn position(&self) -> u64 {
-        self.at
+    /// Returns the bytes of the current file that are not holes and not read yet.
+    pub fn data_bytes(&self) -> u64 {
+        let left = self.segments.iter().map(|range| range.end - range.start);
+        left.sum()
+    }
+
+    /// Returns the offset of the current file's content in the archive, `None` for one with holes.
+    pub(crate) fn content_offset(&self) -> Option<u64> {
+        let is_whole = match self.segments[..] {
+            [] => self.remaining == 0,
+            [ref range] => range.start == 0 && range.end == self.remaining,
+            _ => false,
+        };
+        is_whole.then_some(self.at)
     }
 
     fn release(&mut self) {

@@ -7,7 +7,7 @@ use folio::{Errno, Error, Process, Result};
 use std::path::PathBuf;
 
 /// Whether a failure would also affect all other files.
-pub(super) fn is_final(error: &Error) -> bool {
+pub(crate) fn is_final(error: &Error) -> bool {
     matches!(
         error.errno(),
         Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO | Errno::UCLEAN | Errno::INTR

@@ -30,7 +30,7 @@ pub(super) fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
 
 /// The open directories from the destination down to the last one used. Entries of an archive
 /// mostly follow each other in one directory.
-pub(super) struct Directories<'a> {
+pub(crate) struct Directories<'a> {
     process: &'a Process,
     destination: PathBuf,
     root: Fd,
@@ -60,7 +60,7 @@ impl Drop for Directories<'_> {
 
 impl<'a> Directories<'a> {
     /// Opens the destination.
-    pub(super) fn open(process: &'a Process, destination: &Path) -> Result<Self> {
+    pub(crate) fn open(process: &'a Process, destination: &Path) -> Result<Self> {
         let root = process.open(destination, OpenFlags::DIRECTORY, 0)?;
         let mut this = Self {
             process,
@@ -90,12 +90,12 @@ impl<'a> Directories<'a> {
     }
 
     /// Returns the descriptor of the destination.
-    pub(super) fn root(&self) -> Fd {
+    pub(crate) fn root(&self) -> Fd {
         self.root
     }
 
     /// Returns the descriptor of the current directory, valid until the next call that enters one.
-    pub(super) fn fd(&self) -> Fd {
+    pub(crate) fn fd(&self) -> Fd {
         self.depth
             .checked_sub(1)
             .map_or(self.root, |at| self.stack[at].fd)
@@ -150,13 +150,13 @@ impl<'a> Directories<'a> {
 
     /// Returns the absolute path of `name` in the current directory, for calls without an `at`
     /// form.
-    pub(super) fn absolute(&self, name: &[u8]) -> PathBuf {
+    pub(crate) fn absolute(&self, name: &[u8]) -> PathBuf {
         self.destination
             .join(OsString::from_vec(self.path_of(name)))
     }
 
     /// Makes the destination the current directory.
-    pub(super) fn go_to_root(&mut self) {
+    pub(crate) fn go_to_root(&mut self) {
         self.depth = 0;
     }
 
@@ -166,7 +166,7 @@ impl<'a> Directories<'a> {
     /// # Errors
     ///
     /// ENOENT without `make`, ENOTDIR, ELOOP.
-    pub(super) fn enter(&mut self, names: &[&[u8]], make: bool) -> Result<()> {
+    pub(crate) fn enter(&mut self, names: &[&[u8]], make: bool) -> Result<()> {
         self.depth = 0;
         let is_known = names.len() <= self.stack.len()
             && names

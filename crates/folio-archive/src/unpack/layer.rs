@@ -59,6 +59,10 @@ impl Layer {
             // Bookkeeping of aufs.
             return Ok(Some(removed));
         }
+        if matches!(hidden, b"" | b"." | b"..") {
+            let reason = "skipped: a whiteout of a directory above it";
+            return Err(Error::new(Errno::PERM, reason));
+        }
         match directories.enter(parents, false) {
             Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => {
                 return Ok(Some(removed));
@@ -67,9 +71,6 @@ impl Layer {
         }
         if name == OPAQUE {
             self.hide_all(directories, &mut removed)?;
-        } else if matches!(hidden, b"" | b"." | b"..") {
-            let reason = "skipped: a whiteout of a directory above it";
-            return Err(Error::new(Errno::PERM, reason));
         } else {
             self.hide(directories, hidden, &mut removed)?;
         }

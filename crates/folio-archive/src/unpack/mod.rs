@@ -20,4 +20,6 @@ mod directories;
 mod layer;
 mod unpacker;
 
+pub(crate) use attributes::is_final;
+pub(crate) use directories::Directories;
 pub use unpacker::{Select, Unpacker};

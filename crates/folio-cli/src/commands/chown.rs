@@ -1,17 +1,19 @@
 //! `folio chown`: changes owners and groups.
 
 use super::change_tree::change_each;
-use crate::exit::{Failure, Outcome};
+use super::ownership::find_number;
+use crate::exit::Outcome;
 use crate::output::Owners;
 use crate::session::Session;
 use clap::Args;
 use folio::syscall::{AT_FDCWD, AtFlags};
+use folio::vfs::FileType;
 use std::ffi::OsString;
 
 /// Change owners
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  folio chown -R 1000:1000 disk.qcow2:/home/me\n  folio chown root: disk.qcow2:/etc/key"
+    after_help = "Examples:\n  folio chown -R 1000:1000 disk.qcow2:/home/me\n  folio chown root: disk.qcow2:/etc/key\n  folio chown -R --keep-setuid 0:0 disk.qcow2:/usr"
 )]
 #[command(disable_help_flag = true)]
 pub(crate) struct Chown {
@@ -21,6 +23,9 @@ pub(crate) struct Chown {
     /// Change a symbolic link itself, not its target
     #[arg(short = 'h', long)]
     no_dereference: bool,
+    /// Keep setuid and setgid bits, which a change of the owner clears in Linux
+    #[arg(long)]
+    keep_setuid: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
@@ -35,31 +40,24 @@ pub(crate) struct Chown {
 pub(crate) fn run(chown: &Chown, session: &Session) -> Outcome {
     let (user, group) = chown.owner.split_once(':').unwrap_or((&chown.owner, ""));
     change_each(session, &chown.places, chown.recursive, |image, visit| {
-        // Numbers need no table.
-        let is_named = |text: &str| !text.is_empty() && text.parse::<u32>().is_err();
-        let owners = (is_named(user) || is_named(group)).then(|| image.owners());
-        let number = |text: &str,
-                      file: &str,
-                      find: &dyn Fn(&Owners) -> Option<u32>|
-         -> Outcome<Option<u32>> {
-            if text.is_empty() {
-                return Ok(None);
-            }
-            let found = text.parse().ok().or_else(|| owners.as_ref().and_then(find));
-            let unknown = || Failure::new(format!("{text}: unknown name in the image's {file}"));
-            found.map(Some).ok_or_else(unknown)
-        };
-        let uid = number(user, "/etc/passwd", &|owners| owners.find_user(user))?;
-        let gid = number(group, "/etc/group", &|owners| owners.find_group(group))?;
+        let uid = find_number(image, user, "/etc/passwd", Owners::find_user)?;
+        let gid = find_number(image, group, "/etc/group", Owners::find_group)?;
         let is_link = chown.no_dereference || visit.depth > 0;
         let flags = if is_link {
             AtFlags::SYMLINK_NOFOLLOW
         } else {
             AtFlags::empty()
         };
-        image
-            .process()
-            .fchownat(AT_FDCWD, visit.path, uid, gid, flags)
-            .map_err(|error| image.name(error))
+        let process = image.process();
+        let change = || {
+            let before = process.fstatat(AT_FDCWD, visit.path, flags)?;
+            process.fchownat(AT_FDCWD, visit.path, uid, gid, flags)?;
+            let is_special = before.mode & 0o6000 != 0;
+            if chown.keep_setuid && is_special && before.file_type != FileType::Symlink {
+                process.fchmodat(AT_FDCWD, visit.path, before.mode)?;
+            }
+            Ok(())
+        };
+        change().map_err(|error| image.name(error))
     })
 }

@@ -8,15 +8,17 @@ use crate::output::{FileRecord, NamePrinter, type_letter};
 use crate::session::Session;
 use crate::walk::{Visit, Visitor, WalkControl, walk};
 use clap::Args;
+use folio_archive::manifest::{MTREE_HEADER, mtree_line};
 use globset::{GlobBuilder, GlobMatcher};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Find files by name, type and size
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  folio find disk.qcow2:/srv --name '*.rs' --type f\n  folio find disk.qcow2 --size +1M --json"
+    after_help = "Examples:\n  folio find disk.qcow2:/srv --name '*.rs' --type f\n  folio find disk.qcow2 --size +1M --json\n  folio find disk.qcow2 --mtree >owners.mtree"
 )]
 pub(crate) struct Find {
     /// The directory to search, as IMAGE:/path
@@ -42,6 +44,9 @@ pub(crate) struct Find {
     /// End each path with NUL instead of a newline
     #[arg(long)]
     print0: bool,
+    /// Print a manifest in the format of mtree(5), which folio cp --manifest reads
+    #[arg(long, conflicts_with_all = ["print0", "json"])]
+    mtree: bool,
     /// Print JSON
     #[arg(long, conflicts_with = "print0")]
     json: bool,
@@ -78,12 +83,16 @@ pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
         let mut finder = Finder {
             find,
             image,
+            top: &place.path,
             names,
             path,
             shown,
             records: Vec::new(),
             out,
         };
+        if find.mtree {
+            writeln!(finder.out, "{MTREE_HEADER}")?;
+        }
         walk(session, image, (&place.path, top), &mut finder)?;
         finder.out.flush()?;
         let Finder { records, out, .. } = finder;
@@ -99,6 +108,8 @@ pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
 struct Finder<'a, W: Write> {
     find: &'a Find,
     image: &'a Image,
+    /// The directory to search.
+    top: &'a Path,
     names: [Option<GlobMatcher>; 2],
     path: Option<GlobMatcher>,
     shown: NamePrinter,
@@ -133,7 +144,15 @@ impl<W: Write> Finder<'_, W> {
 impl<W: Write> Visitor for Finder<'_, W> {
     fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl> {
         if self.matches(visit) {
-            if self.find.json {
+            if self.find.mtree {
+                let below = visit.path.strip_prefix(self.top).unwrap_or(visit.path);
+                let below = below.as_os_str().as_bytes();
+                let slash: &[u8] = if below.is_empty() { b"" } else { b"/" };
+                let path = [b".", slash, below].concat();
+                let target = link_target(self.image, visit.path, visit.attributes);
+                let line = mtree_line(&path, visit.attributes, target.as_deref());
+                writeln!(self.out, "{line}")?;
+            } else if self.find.json {
                 let target = link_target(self.image, visit.path, visit.attributes);
                 self.records.push(FileRecord::new(
                     visit.path,

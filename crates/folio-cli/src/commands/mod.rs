@@ -37,10 +37,12 @@ mod ls;
 mod man;
 mod mkdir;
 mod mkfs;
+mod mknod;
 mod mode;
 mod mount;
 mod mv;
 mod new_image;
+mod ownership;
 mod remote;
 mod resize;
 mod rm;
@@ -78,6 +80,7 @@ pub(crate) enum Command {
     Df(df::Df),
     Diff(diff::Diff),
     Mkdir(mkdir::Mkdir),
+    Mknod(mknod::Mknod),
     Rm(rm::Rm),
     Mv(mv::Mv),
     Ln(ln::Ln),
@@ -127,6 +130,7 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         Command::Du(du) => done("du", &|session| du::run(du, session)),
         Command::Df(df) => done("df", &|session| df::run(df, session)),
         Command::Mkdir(mkdir) => done("mkdir", &|session| mkdir::run(mkdir, session)),
+        Command::Mknod(mknod) => done("mknod", &|session| mknod::run(mknod, session)),
         Command::Rm(rm) => done("rm", &|session| rm::run(rm, session)),
         Command::Mv(mv) => done("mv", &|session| mv::run(mv, session)),
         Command::Ln(ln) => done("ln", &|session| ln::run(ln, session)),

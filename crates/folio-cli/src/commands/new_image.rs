@@ -4,19 +4,24 @@ use crate::exit::{Failure, Outcome};
 use crate::image::{self, Access, Image};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
-use crate::value_parsers::disk_size;
+use crate::value_parsers::{NewSize, new_size};
 use clap::Args;
 use folio::Errno;
 use folio::block::ImageFormat;
-use folio::kernel::FormatOptions;
+use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
+use folio_archive::{Contents, EntryKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 /// A new image for the files.
 #[derive(Args, Clone)]
 pub(crate) struct NewImage {
-    /// Create a new image of this size with an empty ext4; removed again if the command fails
-    #[arg(long, value_name = "SIZE", value_parser = disk_size)]
-    pub(crate) create: Option<u64>,
+    /// Create a new image of this size with an empty ext4; removed again if the command fails. auto
+    /// is the least size that holds the content; auto+20% and auto+64M leave room
+    #[arg(long, value_name = "SIZE", value_parser = new_size)]
+    pub(crate) create: Option<NewSize>,
     /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::value_parsers::image_format())]
     pub(crate) format: Option<ImageFormat>,
@@ -30,14 +35,16 @@ pub(crate) struct NewImage {
 
 impl NewImage {
     /// Creates or opens the image of `place`, lets `fill` write into it, and closes it. A new image
-    /// gets the directory of `place`, and is removed if `fill` fails or creates nothing.
+    /// gets the directory of `place`, and is removed if `fill` fails or creates nothing. `contents`
+    /// lists the files that `fill` writes.
     pub(crate) fn fill(
         &self,
         session: &Session,
         place: &ImagePath,
+        contents: impl FnOnce() -> Outcome<Contents>,
         fill: impl FnOnce(&Image) -> Outcome,
     ) -> Outcome {
-        let Some(len_bytes) = self.create else {
+        let Some(size) = self.create else {
             let image = Image::open(session, place, Access::Write)?;
             let filled = fill(&image);
             return filled.and(image.close());
@@ -55,7 +62,11 @@ impl NewImage {
             clock: clock(),
             ..FormatOptions::default()
         };
-        let device = image::create(session, place, format, len_bytes, &options)?;
+        let size = match size {
+            NewSize::Bytes(len_bytes) => LeastSize { len_bytes, options },
+            NewSize::Auto(extra) => least_size(&contents()?, &place.path, extra, options)?,
+        };
+        let device = image::create(session, place, format, size.len_bytes, &size.options)?;
         let filled = Image::mount(session, place, device, Access::Fill).and_then(|image| {
             let filled = make_directories(&image, &place.path).and_then(|()| fill(&image));
             filled.and(image.close())
@@ -65,6 +76,59 @@ impl NewImage {
             let _ = std::fs::remove_file(&place.image);
         }
         filled
+    }
+}
+
+/// Returns the least size of a file system for files in the directory `target`.
+fn least_size(
+    contents: &Contents,
+    target: &Path,
+    extra: ExtraSpace,
+    options: FormatOptions,
+) -> Outcome<LeastSize> {
+    let options = FormatOptions {
+        reserved_percent: 0.0,
+        ..options
+    };
+    let mut size = FileTreeSize::new(&options);
+    let mut above = target;
+    while let Some(parent) = above.parent() {
+        size.add_directory(above.file_name().map(OsStrExt::as_bytes));
+        above = parent;
+    }
+    let mut directories: BTreeMap<&[u8], BTreeSet<&[u8]>> = BTreeMap::new();
+    for (path, file) in contents.files() {
+        add_parents(&mut directories, path);
+        match &file.kind {
+            EntryKind::File { .. } => size.add_file(slice::from_ref(&(0..file.data_bytes))),
+            EntryKind::Directory => drop(directories.entry(path).or_default()),
+            EntryKind::Symlink(target) => size.add_symlink(target.len() as u64),
+            EntryKind::HardLink(_) => {}
+            EntryKind::CharacterDevice(..) | EntryKind::BlockDevice(..) | EntryKind::Fifo => {
+                size.add_special();
+            }
+        }
+        if file.xattr_bytes > 0 {
+            let value_len = usize::try_from(file.xattr_bytes).unwrap_or(0);
+            size.add_xattrs(&[(b"user.".to_vec(), vec![0; value_len])]);
+        }
+    }
+    for names in directories.values() {
+        size.add_directory(names.iter().copied());
+    }
+    least_size_ext4(&size, extra, &options).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Adds a name to its directory, and the directories above to theirs.
+fn add_parents<'a>(directories: &mut BTreeMap<&'a [u8], BTreeSet<&'a [u8]>>, path: &'a [u8]) {
+    let mut below = path;
+    while !below.is_empty() {
+        let slash = below.iter().rposition(|byte| *byte == b'/');
+        let (above, name) = slash.map_or((&[][..], below), |at| (&below[..at], &below[at + 1..]));
+        if !directories.entry(above).or_default().insert(name) {
+            return;
+        }
+        below = above;
     }
 }
 

@@ -69,6 +69,19 @@ pub(crate) enum TreeItem {
     },
 }
 
+impl TreeItem {
+    /// Returns the metadata of a new file.
+    pub(crate) fn meta_mut(&mut self) -> Option<&mut FileMeta> {
+        match self {
+            Self::Directory { meta, .. }
+            | Self::File { meta, .. }
+            | Self::Symlink { meta, .. }
+            | Self::Special { meta, .. } => Some(meta),
+            _ => None,
+        }
+    }
+}
+
 /// Items and the bytes that they refer to.
 pub(crate) struct Batch {
     pub(crate) items: Vec<TreeItem>,

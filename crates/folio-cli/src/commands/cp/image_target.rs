@@ -3,10 +3,11 @@
 use super::batch_channel::FileMeta;
 use super::options::CopyOptions;
 use super::target::{AttributeFailures, Target, mode_words, owner_words};
+use crate::commands::ownership::FileRules;
 use crate::image::Image;
 use crate::session::fixed_time;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
-use folio::vfs::{FileType, SetTime, XattrFlags};
+use folio::vfs::{Attributes, FileType, SetTime, XattrFlags};
 use folio::{Errno, Error, Process, Timespec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +17,11 @@ use std::path::{Path, PathBuf};
 pub(crate) struct ImageTarget<'a> {
     image: &'a Image,
     process: &'a Process,
+    /// What the copy keeps of the source's attributes.
+    source_options: CopyOptions,
+    /// What it sets.
     options: CopyOptions,
+    rules: FileRules,
     /// The time of SOURCE_DATE_EPOCH: the latest modification time. Access times are set to
     /// modification times, because reading a source file changes its access time.
     build_time: Option<Timespec>,
@@ -41,13 +46,19 @@ pub(crate) struct ImageFile {
 
 impl<'a> ImageTarget<'a> {
     /// Creates the target.
-    pub(crate) fn new(image: &'a Image, options: CopyOptions) -> Self {
+    pub(crate) fn new(image: &'a Image, options: CopyOptions, rules: FileRules) -> Self {
         let process = image.process();
         process.umask(0);
         Self {
             image,
             process,
-            options,
+            source_options: options,
+            options: CopyOptions {
+                keeps_owner: options.keeps_owner || rules.has_owner(),
+                keeps_mode: options.keeps_mode || rules.has_mode(),
+                ..options
+            },
+            rules,
             build_time: fixed_time(),
         }
     }
@@ -75,7 +86,7 @@ impl<'a> ImageTarget<'a> {
     }
 
     fn mode(&self, meta: &FileMeta) -> u16 {
-        self.options.mode(&meta.attributes)
+        meta.attributes.mode
     }
 
     /// Sets owner, mode and extended attributes of an open file or directory, then its times.
@@ -193,6 +204,11 @@ fn path(name: &[u8]) -> &Path {
 impl Target for ImageTarget<'_> {
     type Dir = ImageDir;
     type File = ImageFile;
+
+    fn change(&self, attributes: &mut Attributes) {
+        self.source_options.drop_unkept(attributes);
+        self.rules.change(attributes);
+    }
 
     fn open_parent(&self, parent: &[u8]) -> Result<ImageDir, Error> {
         let fd = self.process.open(path(parent), OpenFlags::DIRECTORY, 0)?;

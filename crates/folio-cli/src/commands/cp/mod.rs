@@ -9,12 +9,14 @@
 //!   content_size.rs  the size of a new image for `--create auto`
 //!   fakeroot.rs  detection of a fakeroot(1) that the copy cannot see
 //!   options.rs   what a copy keeps      excludes.rs   what it leaves out
+//!   container.rs container images, which folio_archive unpacks and packs
 //! ```
 //!
 //! A thread of its own reads; the caller's thread writes. Above: the dispatch in `commands`. Below:
 //! `image`, `image_path`, `progress`, `session`.
 
 mod batch_channel;
+mod container;
 mod content_size;
 mod excludes;
 mod fakeroot;
@@ -28,13 +30,17 @@ mod plan;
 mod source;
 mod target;
 
+use super::new_image::NewImage;
+use super::ownership::{FileRules, OwnerRules, Ownership};
 use crate::exit::{Failure, Outcome};
 use crate::image::{self, Access, Image, with_image};
 use crate::image_path::{ImagePath, PathArgument};
+use crate::observer::SessionObserver;
 use crate::progress::Progress;
 use crate::session::{Session, clock};
 use crate::value_parsers::{NewSize, new_size};
 use clap::Args;
+use container::{ContainerCopy, ContainerOptions};
 use content_size::ContentWalk;
 use excludes::ExcludeOptions;
 use folio::block::ImageFormat;
@@ -59,6 +65,11 @@ Examples:
   folio cp -a disk.qcow2:/srv ./back               out of the image again
   folio cp app.conf disk.img:/etc/                 one file into a directory of an image
   folio cp -r a.img:/home b.img@2:/                from image to image, into the second partition
+  docker save app:1 | folio cp -a docker-archive:- app.qcow2:/ --create 2G       a container image as a root
+  folio cp -a app.qcow2:/ oci:./out:app            a root as a container image of one layer
+
+Container images are named as skopeo(1) names them: oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME],
+and registry:NAME[:TAG]. Digests are verified while the layers are unpacked, straight into the image.
 
 An argument names an image if it has a ':' with '/' or nothing after it, and the text before that is an existing file.
 With --create the file of DESTINATION need not exist. Any other argument is a path on the host.
@@ -101,6 +112,10 @@ pub(crate) struct Cp {
     #[arg(long, requires = "create")]
     label: Option<String>,
     #[command(flatten)]
+    ownership: Ownership,
+    #[command(flatten)]
+    container: ContainerOptions,
+    #[command(flatten)]
     excludes: ExcludeOptions,
     #[command(flatten)]
     share: super::force_share::ForceShare,
@@ -112,6 +127,32 @@ pub(crate) struct Cp {
 }
 
 impl Cp {
+    fn owner_rules(&self, target: &PathArgument) -> Outcome<OwnerRules> {
+        let rules = self.ownership.read()?;
+        if matches!(target, PathArgument::Host(_)) && !rules.is_empty() {
+            return Err(Failure::usage(
+                "--chown, --chmod and --manifest: the destination must be IMAGE:/path",
+            ));
+        }
+        Ok(rules)
+    }
+
+    fn container_copy(&self) -> ContainerCopy<'_> {
+        ContainerCopy {
+            options: &self.container,
+            ownership: &self.ownership,
+            sources: &self.sources,
+            destination: &self.destination,
+            is_archive: self.archive,
+            new_image: NewImage {
+                create: self.create,
+                format: self.format,
+                uuid: self.uuid,
+                label: self.label.clone(),
+            },
+        }
+    }
+
     fn options(&self) -> Outcome<CopyOptions> {
         let is_recursive = self.archive || self.recursive;
         let keeps = self.archive || self.preserve;
@@ -132,6 +173,9 @@ impl Cp {
 
 /// Runs the command.
 pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
+    if let Some(copied) = container::run(&cp.container_copy(), session) {
+        return copied;
+    }
     let target = PathArgument::parse(&cp.destination, cp.create.is_some());
     let sources: Vec<_> = cp
         .sources
@@ -140,16 +184,17 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         .collect();
     cp.share.apply(session);
     let options = cp.options()?;
+    let rules = cp.owner_rules(&target)?;
     if options.keeps_owner {
         fakeroot::check()?;
     }
     match (&target, cp.create) {
         (PathArgument::Image(place), Some(size)) => {
-            into_new_image(cp, session, options, (place, size), &sources)
+            into_new_image(cp, session, (options, &rules), (place, size), &sources)
         }
         (PathArgument::Image(place), None) => {
             let image = Image::open(session, place, Access::Write)?;
-            into_image(cp, session, options, (image, place), &sources)
+            into_image(cp, session, (options, &rules), (image, place), &sources)
         }
         (PathArgument::Host(_), Some(_)) => Err(Failure::usage(
             "--create creates an image, so the destination must be IMAGE:/path",
@@ -178,7 +223,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
 fn into_new_image(
     cp: &Cp,
     session: &Session,
-    options: CopyOptions,
+    (options, rules): (CopyOptions, &OwnerRules),
     (place, size): (&ImagePath, NewSize),
     sources: &[PathArgument],
 ) -> Outcome {
@@ -210,7 +255,7 @@ fn into_new_image(
     let device = image::create(session, place, format, size.len_bytes, &size.options)?;
     let copied = Image::mount(session, place, device, Access::Fill).and_then(|image| {
         plan::make_parents(&image, place, sources)?;
-        into_image(cp, session, options, (image, place), sources)
+        into_image(cp, session, (options, rules), (image, place), sources)
     });
     if copied.is_err() || session.has_only_failures() {
         // The cause of the failure is reported, and an incomplete image is useless.
@@ -308,7 +353,7 @@ pub(crate) fn copy_tree(
         name: b".".to_vec(),
     }];
     let progress = Progress::new(session);
-    let target = ImageTarget::new(&image, options);
+    let target = ImageTarget::new(&image, options, FileRules::default());
     let copied = copy(session, options, &source, &target, &jobs, &progress);
     progress.flushing();
     let closed = image.close();
@@ -320,7 +365,7 @@ pub(crate) fn copy_tree(
 fn into_image(
     cp: &Cp,
     session: &Session,
-    options: CopyOptions,
+    (options, rules): (CopyOptions, &OwnerRules),
     (image, place): (Image, &ImagePath),
     sources: &[PathArgument],
 ) -> Outcome {
@@ -330,7 +375,7 @@ fn into_image(
         copied = group_into_image(
             cp,
             session,
-            options,
+            (options, rules),
             (&image, place),
             group,
             (sources.len(), &progress),
@@ -339,6 +384,10 @@ fn into_image(
             break;
         }
     }
+    let copied = copied.and_then(|()| {
+        let observer = SessionObserver::new(session, &progress, &image);
+        rules.apply_manifest(session, &image, &place.path, &observer)
+    });
     progress.flushing();
     let closed = image.close();
     progress.finish();
@@ -348,12 +397,12 @@ fn into_image(
 fn group_into_image(
     cp: &Cp,
     session: &Session,
-    options: CopyOptions,
+    (options, rules): (CopyOptions, &OwnerRules),
     (image, place): (&Image, &ImagePath),
     group: &[PathArgument],
     (count, progress): (usize, &Progress),
 ) -> Outcome {
-    let target = ImageTarget::new(image, options);
+    let target = ImageTarget::new(image, options, rules.resolve(image)?);
     let is_directory = image
         .stat(&place.path, true)
         .is_ok_and(|found| plan::is_directory(&found));

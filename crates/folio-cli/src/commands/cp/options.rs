@@ -28,4 +28,12 @@ impl CopyOptions {
             attributes.mode & 0o777 & !self.umask
         }
     }
+
+    /// Replaces the attributes that the copy does not keep with those of a new file of root.
+    pub(super) fn drop_unkept(&self, attributes: &mut Attributes) {
+        attributes.mode = self.mode(attributes);
+        if !self.keeps_owner {
+            (attributes.uid, attributes.gid) = (0, 0);
+        }
+    }
 }

@@ -71,6 +71,8 @@ pub(crate) trait Target {
     /// A file being written.
     type File;
 
+    /// Changes the attributes of a file before it is created.
+    fn change(&self, _: &mut Attributes) {}
     /// Opens an existing directory.
     fn open_parent(&self, path: &[u8]) -> Result<Self::Dir, Error>;
     /// Creates a directory, or opens an existing one.
@@ -188,7 +190,10 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 
     fn batch(&mut self, batch: &mut Batch) -> Outcome {
-        for item in batch.items.drain(..) {
+        for mut item in batch.items.drain(..) {
+            if let Some(meta) = item.meta_mut() {
+                self.target.change(&mut meta.attributes);
+            }
             self.item(item, &batch.data)?;
         }
         self.session.check_interrupt()

@@ -3,26 +3,26 @@
 //! ```text
 //!   mod.rs         options; packing and unpacking
 //!   list.rs        -t: names and metadata of an archive
-//!   observer.rs    progress and failures, as a session prints them
 //! ```
 //!
-//! Above: the dispatch in `commands`. Below: `folio_archive`, `new_image`, `image`, `session`.
+//! Above: the dispatch in `commands`. Below: `folio_archive`, `new_image`, `observer`, `image`.
 
 mod list;
-mod observer;
-
-use observer::SessionObserver;
 
 use super::new_image::NewImage;
+use super::ownership::Ownership;
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, with_image};
 use crate::image_path::{ImagePath, PathArgument};
+use crate::observer::SessionObserver;
 use crate::output::Owners;
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
-use folio_archive::{Compression, Encoder, Entry, EntryKind, Packer, ReadAhead, Unpacker};
+use folio_archive::{
+    Compression, Contents, Encoder, Entry, EntryKind, PackChoice, Packer, ReadAhead, Unpacker,
+};
 use folio_archive::{WriteBehind, decoder, tar};
 use std::ffi::OsString;
 use std::fs::File;
@@ -84,6 +84,8 @@ pub(crate) struct Tar {
     strip_components: Option<usize>,
     #[command(flatten)]
     new_image: NewImage,
+    #[command(flatten)]
+    ownership: Ownership,
     /// The file or directory in an image, as IMAGE:/path
     #[arg(required_unless_present = "list")]
     place: Option<OsString>,
@@ -91,8 +93,13 @@ pub(crate) struct Tar {
 
 /// Runs the command.
 pub(crate) fn run(tar: &Tar, session: &Session) -> Outcome {
-    if tar.new_image.create.is_some() && !tar.unpack {
-        return Err(Failure::usage("--create: only with -x"));
+    let is_owned = tar.ownership.chown.is_some()
+        || tar.ownership.chmod.is_some()
+        || tar.ownership.manifest.is_some();
+    if (tar.new_image.create.is_some() || is_owned) && !tar.unpack {
+        return Err(Failure::usage(
+            "--create, --chown, --chmod and --manifest: only with -x",
+        ));
     }
     match &tar.place {
         None => {
@@ -146,6 +153,19 @@ impl Tar {
         }
     }
 
+    /// Lists the files of the archive, for the size of a new image.
+    fn contents(&self) -> Outcome<Contents> {
+        if self.path().is_none() {
+            return Err(Failure::usage(
+                "--create auto reads the archive twice: use -f ARCHIVE, or give a size",
+            ));
+        }
+        let mut contents = Contents::default();
+        let listed = contents.add_layer(&mut self.input()?);
+        listed.map_err(|error| Failure::new(explain(&error)))?;
+        Ok(contents)
+    }
+
     /// Opens the archive for reading, decompressed by a thread of its own.
     fn input(&self) -> Outcome<tar::Reader<ReadAhead>> {
         let name = self.archive_name("standard input");
@@ -197,9 +217,9 @@ fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
             let output = WriteBehind::start(encoder)?;
             let mut packer = Packer::new(image.process(), &observer, output);
             if let Some(latest) = fixed_time() {
-                packer = packer.with_select(Box::new(move |entry| {
+                packer = packer.with_select(Box::new(move |entry, _| {
                     entry.modified = entry.modified.min(latest);
-                    true
+                    Ok(PackChoice::Pack)
                 }));
             }
             let is_directory = found.file_type == folio::vfs::FileType::Directory;
@@ -230,18 +250,22 @@ fn reason(error: std::io::Error) -> String {
 }
 
 fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
+    let rules = tar.ownership.read()?;
     let reader = tar.input()?;
     let name = tar.archive_name("standard input");
-    tar.new_image.fill(session, place, |image| {
+    let contents = || tar.contents();
+    tar.new_image.fill(session, place, contents, |image| {
         let mut reader = reader.with_owners(find_owner(image));
         let progress = Progress::new(session);
         let observer = SessionObserver::new(session, &progress, image);
         let strip = tar.strip_components.unwrap_or(0);
         let latest = fixed_time();
+        let files = rules.resolve(image)?;
         let mut unpacker = Unpacker::new(image.process(), &place.path, &observer)
             .map_err(|error| image.name(error))?
             .with_select(Box::new(move |entry| {
-                clamp(entry, latest);
+                entry.clamp_times(latest);
+                files.change_entry(entry);
                 strip_components(entry, strip)
             }));
         let unpacked = unpacker.unpack(&mut reader);
@@ -252,12 +276,10 @@ fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
         progress.finish();
         session.check_interrupt()?;
         unpacked.map_err(|error| {
-            Failure::new(format!(
-                "{name}: {}{}",
-                explain(&error),
-                image.full_hint(&error)
-            ))
-        })
+            let hint = image.full_hint(&error);
+            Failure::new(format!("{name}: {}{hint}", explain(&error)))
+        })?;
+        rules.apply_manifest(session, image, &place.path, &observer)
     })
 }
 
@@ -275,14 +297,6 @@ fn find_owner(image: &Image) -> impl Fn(bool, &[u8]) -> Option<u32> + 'static {
                 owners.find_group(name)
             }
         })
-    }
-}
-
-/// Limits the times of an entry to that of SOURCE_DATE_EPOCH.
-fn clamp(entry: &mut Entry, latest: Option<folio::Timespec>) {
-    if let Some(latest) = latest {
-        entry.modified = entry.modified.min(latest);
-        entry.accessed = None;
     }
 }
 

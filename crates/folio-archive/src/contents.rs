@@ -1,0 +1,106 @@
+//! The files that an archive will create, known before the first is written: for the size of a new
+//! file system.
+
+use crate::entry::{Entry, EntryKind};
+use crate::tar::Reader;
+use folio::Result;
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+/// A file that will be created.
+#[derive(Debug, Clone)]
+pub struct ListedFile {
+    /// The kind, with the size of a file's content or the target of a link.
+    pub kind: EntryKind,
+    /// Bytes of content that are not holes.
+    pub data_bytes: u64,
+    /// Bytes of the names and values of extended attributes.
+    pub xattr_bytes: u64,
+    /// The layer that has the file.
+    layer: usize,
+}
+
+/// The files of an archive, or of all layers of a container image.
+#[derive(Debug, Default)]
+pub struct Contents {
+    files: BTreeMap<Vec<u8>, ListedFile>,
+    layers: usize,
+}
+
+impl Contents {
+    /// Adds the files of an archive onto those before it. Whiteouts hide files of earlier layers.
+    ///
+    /// # Errors
+    ///
+    /// The archive is damaged.
+    pub fn add_layer<R: BufRead>(&mut self, reader: &mut Reader<R>) -> Result<()> {
+        self.layers += 1;
+        while let Some(entry) = reader.next_entry()? {
+            let data_bytes = reader.data_bytes();
+            self.add(&entry, data_bytes);
+        }
+        Ok(())
+    }
+
+    /// Returns the files by name, sorted. Directories without an entry of their own are missing.
+    pub fn files(&self) -> impl Iterator<Item = (&[u8], &ListedFile)> {
+        self.files
+            .iter()
+            .map(|(path, file)| (path.as_slice(), file))
+    }
+
+    fn add(&mut self, entry: &Entry, data_bytes: u64) {
+        let parts = entry.path.split(|byte| *byte == b'/');
+        let parts: Vec<_> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
+        let path = parts.join(&b'/');
+        let name = parts.last().copied().unwrap_or(b"");
+        let folder = parts[..parts.len().saturating_sub(1)].join(&b'/');
+        if name == b".wh..wh..opq" {
+            return self.hide(&folder);
+        }
+        if let Some(hidden) = name.strip_prefix(b".wh.") {
+            let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
+            let path = [&folder[..], slash, hidden].concat();
+            if self
+                .files
+                .get(&path)
+                .is_some_and(|file| file.layer < self.layers)
+            {
+                self.files.remove(&path);
+            }
+            return self.hide(&path);
+        }
+        if entry.kind != EntryKind::Directory {
+            self.hide(&path);
+        }
+        let xattrs = entry
+            .xattrs
+            .iter()
+            .map(|(name, value)| name.len() + value.len());
+        let file = ListedFile {
+            kind: entry.kind.clone(),
+            data_bytes,
+            xattr_bytes: xattrs.sum::<usize>() as u64,
+            layer: self.layers,
+        };
+        self.files.insert(path, file);
+    }
+
+    /// Removes the files of earlier layers below a path.
+    fn hide(&mut self, path: &[u8]) {
+        let below = if path.is_empty() {
+            Vec::new()
+        } else {
+            [path, b"/"].concat()
+        };
+        let hidden = self.files.range(below.clone()..);
+        let hidden: Vec<_> = hidden
+            .take_while(|(key, _)| key.starts_with(&below))
+            .filter(|(_, file)| file.layer < self.layers)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in hidden {
+            self.files.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Device tables of makedevs and genext2fs, and pseudo files of mksquashfs.
+//!
+//! ```text
+//!   table:   NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT      "-" for columns without use
+//!   pseudo:  NAME TYPE MODE UID GID [MAJOR MINOR | TARGET]           also m, s, l, x, and D B C M S
+//! ```
+//!
+//! Both are read line by line, so a file may mix them. The types `f` and `F` of pseudo files run
+//! commands and are refused; in a table `f` is an existing file.
+
+use super::entry::{ManifestEntry, ManifestKind, Owner, line_error, plain_path};
+use folio::{Result, Timespec};
+
+/// Most device nodes of one line.
+const COUNT_MAX: u32 = 4096;
+
+/// Parses a table.
+pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
+    let mut entries = Vec::new();
+    for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let line_number = at + 1;
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        if let Some(xattr) = text.strip_prefix("|xattr") {
+            let last: Option<&mut ManifestEntry> = entries.last_mut();
+            let last = last.ok_or_else(|| line_error(line_number, "|xattr without a file"))?;
+            let (name, value) = split_xattr(xattr.trim(), line_number)?;
+            last.xattrs.push((name, value));
+            continue;
+        }
+        parse_line(&columns(text), line_number, &mut entries)?;
+    }
+    Ok(entries)
+}
+
+/// Splits at blanks; double quotes and backslashes keep them, as mksquashfs reads names.
+fn columns(text: &str) -> Vec<String> {
+    let (mut columns, mut word, mut is_quoted) = (Vec::new(), None, false);
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_with(String::new);
+            }
+            '\\' => word.get_or_insert_with(String::new).extend(letters.next()),
+            blank if blank.is_whitespace() && !is_quoted => columns.extend(word.take()),
+            letter => word.get_or_insert_with(String::new).push(letter),
+        }
+    }
+    columns.extend(word);
+    columns
+}
+
+fn split_xattr(text: &str, line: usize) -> Result<(Vec<u8>, Vec<u8>)> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| line_error(line, "invalid extended attribute: expected NAME=VALUE"))?;
+    Ok((name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+}
+
+fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>) -> Result<()> {
+    let column = |at: usize| {
+        columns
+            .get(at)
+            .map(String::as_str)
+            .filter(|text| *text != "-")
+    };
+    let missing = || line_error(line, "invalid line: expected NAME TYPE MODE UID GID ...");
+    let name = columns.first().ok_or_else(missing)?;
+    let path = plain_path(name.as_bytes()).ok_or_else(|| line_error(line, "the name has '..'"))?;
+    let mut entry = ManifestEntry::new(path, line);
+    let letter = column(1).ok_or_else(missing)?;
+    let is_timed = matches!(letter, "D" | "B" | "C" | "M" | "S" | "I");
+    if letter == "x" {
+        let (name, value) = split_xattr(&columns.get(2..).unwrap_or(&[]).join(" "), line)?;
+        entry.xattrs.push((name, value));
+        entries.push(entry);
+        return Ok(());
+    }
+    if letter == "l" {
+        let target = column(2).and_then(|target| plain_path(target.as_bytes()));
+        entry.kind = Some(ManifestKind::HardLink(target.ok_or_else(missing)?));
+        entries.push(entry);
+        return Ok(());
+    }
+    let skip = usize::from(is_timed);
+    if is_timed {
+        let secs = column(2).and_then(|text| text.parse().ok());
+        let secs = secs.ok_or_else(|| line_error(line, "invalid time: expected seconds"))?;
+        entry.modified = Some(Timespec::new(secs, 0));
+    }
+    let is_table = columns.len() >= 8;
+    let mode = column(2 + skip).map(|text| {
+        u16::from_str_radix(text, 8)
+            .ok()
+            .filter(|mode| *mode <= 0o7777)
+            .ok_or_else(|| {
+                line_error(
+                    line,
+                    format!("invalid mode {text:?}: expected octal digits"),
+                )
+            })
+    });
+    entry.mode = mode.transpose()?;
+    entry.user = column(3 + skip).map(Owner::parse);
+    entry.group = column(4 + skip).map(Owner::parse);
+    entry.is_recursive = letter == "r";
+    entry.kind = kind(
+        letter,
+        &columns[(5 + skip).min(columns.len())..],
+        is_table,
+        line,
+    )?;
+    add_nodes(&entry, &column, entries)
+}
+
+/// Returns the kind of a type letter; `rest` are the columns after the group.
+fn kind(
+    letter: &str,
+    rest: &[String],
+    is_table: bool,
+    line: usize,
+) -> Result<Option<ManifestKind>> {
+    let missing = || line_error(line, format!("type {letter:?} needs more columns"));
+    let number = |at: usize| rest.get(at).and_then(|text| text.parse::<u32>().ok());
+    let device = || number(0).zip(number(1)).ok_or_else(missing);
+    let kind = match letter {
+        "d" | "D" => ManifestKind::Directory,
+        "m" | "M" => return Ok(None),
+        "f" | "r" if is_table => return Ok(None),
+        "p" => ManifestKind::Fifo,
+        "i" | "I" if rest.first().is_some_and(|kind| kind == "s") => ManifestKind::Socket,
+        "i" | "I" => ManifestKind::Fifo,
+        "s" | "S" => ManifestKind::Symlink(rest.first().ok_or_else(missing)?.clone().into_bytes()),
+        "c" | "C" => device().map(|(major, minor)| ManifestKind::CharacterDevice(major, minor))?,
+        "b" | "B" => device().map(|(major, minor)| ManifestKind::BlockDevice(major, minor))?,
+        "f" | "F" => {
+            return Err(line_error(line, "files made by commands are not supported"));
+        }
+        other => return Err(line_error(line, format!("unknown type {other:?}"))),
+    };
+    Ok(Some(kind))
+}
+
+/// Adds an entry, or those of a table's line with a count: NAME followed by START and the following
+/// numbers, where the minor number grows by INC.
+fn add_nodes<'a>(
+    entry: &ManifestEntry,
+    column: &dyn Fn(usize) -> Option<&'a str>,
+    entries: &mut Vec<ManifestEntry>,
+) -> Result<()> {
+    let number = |at: usize| column(at).and_then(|text| text.parse::<u32>().ok());
+    let count = number(9).unwrap_or(0);
+    if count == 0 {
+        entries.push(entry.clone());
+        return Ok(());
+    }
+    if count > COUNT_MAX {
+        return Err(line_error(
+            entry.line,
+            format!("more than {COUNT_MAX} device nodes"),
+        ));
+    }
+    let (start, step) = (number(7).unwrap_or(0), number(8).unwrap_or(1));
+    for at in 0..count {
+        let mut one = entry.clone();
+        one.path
+            .extend_from_slice(start.saturating_add(at).to_string().as_bytes());
+        let grown = at.saturating_mul(step);
+        if let Some(ManifestKind::CharacterDevice(_, minor) | ManifestKind::BlockDevice(_, minor)) =
+            &mut one.kind
+        {
+            *minor = minor.saturating_add(grown);
+        }
+        entries.push(one);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_and_pseudo_file_are_read() {
+        let text = b"# makedevs\n\
+            /dev d 755 0 0 - - - - -\n\
+            /dev/tty c 666 0 5 5 0 0 0 -\n\
+            /dev/ram b 640 root disk 1 1 0 1 3\n\
+            /srv r -1 1000 100 - - - - -\n";
+        assert!(parse(text).is_err(), "mode -1 is not octal");
+        let text = String::from_utf8_lossy(text).replace("r -1", "r -");
+        let entries = parse(text.as_bytes()).unwrap();
+        assert_eq!(entries.len(), 6);
+        assert_eq!(entries[1].kind, Some(ManifestKind::CharacterDevice(5, 0)));
+        assert_eq!(entries[4].path, b"dev/ram2");
+        assert_eq!(entries[4].kind, Some(ManifestKind::BlockDevice(1, 3)));
+        assert_eq!(entries[4].group, Some(Owner::Name("disk".to_owned())));
+        assert!(entries[5].is_recursive && entries[5].mode.is_none());
+        let text = "\"a b\" s 777 0 0 target\n/x m 4755 1 2\n/y D 99 700 0 0\n/y x user.a=b c\n\
+            /l l /x\n/c c 600 0 0 1 3\n";
+        let entries = parse(text.as_bytes()).unwrap();
+        assert_eq!(entries[0].path, b"a b");
+        assert_eq!(
+            (entries[1].kind.clone(), entries[1].mode),
+            (None, Some(0o4755))
+        );
+        assert_eq!(entries[2].modified, Some(Timespec::new(99, 0)));
+        assert_eq!(entries[3].xattrs, [(b"user.a".to_vec(), b"b c".to_vec())]);
+        assert_eq!(entries[4].kind, Some(ManifestKind::HardLink(b"x".to_vec())));
+        for bad in [
+            "/x f 644 0 0 ls",
+            "/x q 644 0 0",
+            "/../x m 644 0 0",
+            "/x",
+            "/x c 644 0 0 1",
+        ] {
+            let error = parse(bad.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("line 1: "), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! A container image: its configuration, and layers to unpack one onto the other.
+
+use super::blobs::{ArchiveFile, Blobs, Folder, blob_error, host_error};
+use super::digest::{Digest, Verify};
+use super::documents::{Config, Descriptor, DockerImage, Index, Manifest, PlatformDocument, parse};
+use super::reference::{Platform, Reference};
+use crate::compression::decoder;
+use crate::contents::Contents;
+use crate::read_ahead::ReadAhead;
+use crate::tar::Reader;
+use crate::unpack::Unpacker;
+use folio::{Errno, Error, Result};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// MiB that a layer is decompressed ahead of its turn.
+const AHEAD_MIB: usize = 64;
+/// Layers that are decompressed at a time.
+const AHEAD_LAYERS_MAX: usize = 4;
+/// Lists of images within lists.
+const INDEX_DEPTH_MAX: usize = 4;
+
+/// A container image, opened for unpacking.
+pub struct ContainerImage {
+    pub(super) blobs: Box<dyn Blobs>,
+    name: String,
+    config: Vec<u8>,
+    pub(super) layers: Vec<Layer>,
+}
+
+/// A layer: a tar archive, mostly compressed.
+pub(super) struct Layer {
+    /// The name in `docker save` archives, or the blob.
+    pub(super) blob: LayerBlob,
+    /// The digest of the uncompressed archive, if the configuration has it.
+    diff_id: Option<Digest>,
+}
+
+pub(super) enum LayerBlob {
+    Named(String),
+    Blob(Descriptor),
+}
+
+/// An open layer, and the flag of its verified end.
+type OpenLayer = (Reader<ReadAhead>, Arc<AtomicBool>);
+
+impl ContainerImage {
+    /// Opens an image. Of several platforms it takes `platform`, else that of this machine.
+    ///
+    /// # Errors
+    ///
+    /// EUCLEAN for damage, with digests that differ among it; ENOENT for a missing image, tag,
+    /// platform or blob; EOPNOTSUPP.
+    pub fn open(reference: &Reference, platform: Option<&Platform>) -> Result<Self> {
+        let opened = match reference {
+            Reference::Layout(path, tag) => {
+                let found = std::fs::metadata(path.join("index.json"));
+                found.map_err(|error| host_error(&path.join("index.json"), &error))?;
+                Self::layout(Box::new(Folder(path.clone())), tag.as_deref(), platform)
+            }
+            Reference::LayoutArchive(path, tag) => {
+                let archive = ArchiveFile::open(path)?;
+                Self::layout(Box::new(archive), tag.as_deref(), platform)
+            }
+            Reference::DockerArchive(path, tag) => Self::docker(path, tag.as_deref(), platform),
+            Reference::Registry(name) => Self::registry(name, platform),
+        };
+        let mut image = opened.map_err(|error| error.at(reference.to_string()))?;
+        image.name = reference.to_string();
+        if let Some(wanted) = platform {
+            let config: Config = parse(&image.config, "config")?;
+            if !wanted.matches(&config.platform) {
+                let found = Platform::from(&config.platform);
+                let reason = format!("the image is for {found}, not for {wanted}");
+                return Err(Error::new(Errno::NOENT, reason).at(image.name));
+            }
+        }
+        Ok(image)
+    }
+
+    fn layout(
+        blobs: Box<dyn Blobs>,
+        tag: Option<&str>,
+        platform: Option<&Platform>,
+    ) -> Result<Self> {
+        let bytes = blobs.read("index.json")?;
+        let index: Index = parse(&bytes, "index.json")?;
+        let all = index.manifests.iter();
+        let tagged: Vec<_> = all
+            .filter(|one| tag.is_none_or(|tag| one.tag() == Some(tag)))
+            .collect();
+        let descriptor = match tagged[..] {
+            [] => {
+                return Err(missing_tag(
+                    tag,
+                    index.manifests.iter().filter_map(Descriptor::tag),
+                ));
+            }
+            [one] => one.clone(),
+            _ => select(&index.manifests, platform)
+                .ok()
+                .filter(|_| index.manifests.iter().all(|one| one.platform.is_some()))
+                .ok_or_else(|| {
+                    missing_tag(tag, index.manifests.iter().filter_map(Descriptor::tag))
+                })?,
+        };
+        Self::from_descriptor(blobs, descriptor, platform)
+    }
+
+    /// Opens the image of a descriptor, which may be a list of images.
+    pub(super) fn from_descriptor(
+        blobs: Box<dyn Blobs>,
+        mut descriptor: Descriptor,
+        platform: Option<&Platform>,
+    ) -> Result<Self> {
+        for _ in 0..INDEX_DEPTH_MAX {
+            let bytes = blobs.read_blob(&descriptor)?;
+            if descriptor.is_index() {
+                let index: Index = parse(&bytes, &descriptor.digest)?;
+                descriptor = select(&index.manifests, platform)?;
+                continue;
+            }
+            let manifest: Manifest = parse(&bytes, &descriptor.digest)?;
+            let config = blobs.read_blob(&manifest.config)?;
+            let diff_ids = diff_ids(&config)?;
+            if !diff_ids.is_empty() && diff_ids.len() != manifest.layers.len() {
+                return Err(Error::corrupt("manifest and config have different layers"));
+            }
+            let layer = |(at, descriptor)| Layer {
+                blob: LayerBlob::Blob(descriptor),
+                diff_id: diff_ids.get(at).copied(),
+            };
+            let layers = manifest.layers.into_iter().enumerate().map(layer).collect();
+            return Ok(Self {
+                blobs,
+                name: String::new(),
+                config,
+                layers,
+            });
+        }
+        Err(Error::corrupt("too many lists of images within lists"))
+    }
+
+    fn docker(path: &Path, tag: Option<&str>, platform: Option<&Platform>) -> Result<Self> {
+        let archive = ArchiveFile::open(path)?;
+        if !archive.has("manifest.json") && archive.has("index.json") {
+            return Self::layout(Box::new(archive), tag, platform);
+        }
+        let bytes = archive.read("manifest.json")?;
+        let images: Vec<DockerImage> = parse(&bytes, "manifest.json")?;
+        let tags = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
+        let is_tagged = |image: &&DockerImage| {
+            tag.is_none_or(|tag| tags(image).iter().any(|known| is_same_name(known, tag)))
+        };
+        let tagged: Vec<_> = images.iter().filter(is_tagged).collect();
+        let [image] = tagged[..] else {
+            let known: Vec<_> = images.iter().flat_map(tags).collect();
+            return Err(missing_tag(tag, known.iter().map(String::as_str)));
+        };
+        let config = archive.read(&image.config)?;
+        // The name of a configuration is its digest, in both forms of `docker save`.
+        let stem = image
+            .config
+            .rsplit('/')
+            .next()
+            .unwrap_or("")
+            .trim_end_matches(".json");
+        if let Some(want) = Digest::parse_hex(stem)
+            && Digest::of(&config) != want
+        {
+            return Err(Error::corrupt("digest mismatch").at(image.config.clone()));
+        }
+        let diff_ids = diff_ids(&config)?;
+        if diff_ids.len() != image.layers.len() {
+            return Err(Error::corrupt(
+                "manifest.json and config have different layers",
+            ));
+        }
+        let named = image
+            .layers
+            .iter()
+            .zip(diff_ids)
+            .map(|(name, diff_id)| Layer {
+                blob: LayerBlob::Named(name.clone()),
+                diff_id: Some(diff_id),
+            });
+        let layers = named.collect();
+        Ok(Self {
+            blobs: Box::new(archive),
+            name: String::new(),
+            config,
+            layers,
+        })
+    }
+
+    #[cfg(feature = "registry")]
+    fn registry(name: &str, platform: Option<&Platform>) -> Result<Self> {
+        let (registry, descriptor) = super::registry::Registry::find(name)?;
+        Self::from_descriptor(Box::new(registry), descriptor, platform)
+    }
+
+    #[cfg(not(feature = "registry"))]
+    fn registry(_: &str, _: Option<&Platform>) -> Result<Self> {
+        Err(Error::unsupported(
+            "this folio was built without the feature registry",
+        ))
+    }
+
+    /// Returns the configuration as JSON: entry point, environment, user, history.
+    pub fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    /// Returns the number of layers.
+    pub fn layer_count(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Unpacks all layers. Threads decompress and verify the next ones meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// EUCLEAN for a digest that differs; the errors of [`Unpacker::unpack`].
+    pub fn unpack(&self, unpacker: &mut Unpacker<'_>) -> Result<()> {
+        self.each_layer(|reader| unpacker.unpack_layer(reader))
+    }
+
+    /// Returns the files that unpacking will create, without unpacking: for the size of an image.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ContainerImage::unpack`].
+    pub fn contents(&self) -> Result<Contents> {
+        let mut contents = Contents::default();
+        self.each_layer(|reader| contents.add_layer(reader))?;
+        Ok(contents)
+    }
+
+    /// Passes the layers in their order.
+    pub(super) fn each_layer(
+        &self,
+        mut use_layer: impl FnMut(&mut Reader<ReadAhead>) -> Result<()>,
+    ) -> Result<()> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let ahead = cores.clamp(2, AHEAD_LAYERS_MAX);
+        let mut open: VecDeque<OpenLayer> = VecDeque::new();
+        for at in 0..self.layers.len() {
+            let place = |error: Error| {
+                error
+                    .at(format!("layer {} of {}", at + 1, self.layers.len()))
+                    .at(self.name.clone())
+            };
+            while open.len() < ahead && at + open.len() < self.layers.len() {
+                open.push_back(
+                    self.open_layer(&self.layers[at + open.len()])
+                        .map_err(place)?,
+                );
+            }
+            let Some((mut reader, is_verified)) = open.pop_front() else {
+                break;
+            };
+            use_layer(&mut reader).map_err(place)?;
+            if !is_verified.load(Ordering::Relaxed) {
+                return Err(place(Error::corrupt("bytes after the end of the archive")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts reading a layer. A blob's own digest is that of its compressed bytes.
+    fn open_layer(&self, layer: &Layer) -> Result<OpenLayer> {
+        let far = |input| ReadAhead::start_far(input, AHEAD_MIB).map_err(blob_error);
+        match &layer.blob {
+            LayerBlob::Blob(descriptor) => {
+                let blob = self.blobs.open_blob(descriptor)?;
+                let (verify, flag) = Verify::new(blob, descriptor.digest()?);
+                let ahead = far(decoder(verify).map_err(blob_error)?)?;
+                Ok((Reader::new(ahead), flag))
+            }
+            LayerBlob::Named(name) => {
+                let blob = decoder(self.blobs.open(name)?).map_err(blob_error)?;
+                let want = layer
+                    .diff_id
+                    .ok_or_else(|| Error::corrupt("a layer without digest"))?;
+                let (verify, flag) = Verify::new(blob, want);
+                Ok((Reader::new(far(Box::new(verify))?), flag))
+            }
+        }
+    }
+
+    /// Returns the digests of the uncompressed layers.
+    pub(super) fn diff_ids(&self) -> Result<Vec<Digest>> {
+        diff_ids(&self.config)
+    }
+}
+
+fn diff_ids(config: &[u8]) -> Result<Vec<Digest>> {
+    let config: Config = parse(config, "config")?;
+    config
+        .rootfs
+        .diff_ids
+        .iter()
+        .map(|text| Digest::parse(text))
+        .collect()
+}
+
+/// Whether two names of Docker are the same: `docker.io/library/app:1` is `app:1`, and the tag
+/// `latest` may be omitted.
+fn is_same_name(a: &str, b: &str) -> bool {
+    let short = |name: &str| {
+        let name = name.strip_prefix("docker.io/").unwrap_or(name);
+        let name = name.strip_prefix("library/").unwrap_or(name);
+        let has_tag = name
+            .rsplit('/')
+            .next()
+            .is_some_and(|last| last.contains(':'));
+        if has_tag {
+            name.to_owned()
+        } else {
+            format!("{name}:latest")
+        }
+    };
+    short(a) == short(b)
+}
+
+fn missing_tag<'a>(tag: Option<&str>, known: impl Iterator<Item = &'a str>) -> Error {
+    let known: Vec<_> = known.take(20).collect();
+    let known = known.join(", ");
+    let reason = match tag {
+        Some(tag) => format!("no image with the tag {tag}; there are: {known}"),
+        None => format!("several images or none: name one by its tag; there are: {known}"),
+    };
+    Error::new(Errno::NOENT, reason)
+}
+
+/// Returns the image of a platform.
+fn select(all: &[Descriptor], platform: Option<&Platform>) -> Result<Descriptor> {
+    let host = Platform::host();
+    let wanted = platform.unwrap_or(&host);
+    let platform_of = |one: &Descriptor| one.platform.clone();
+    let is_wanted =
+        |one: &&Descriptor| platform_of(one).is_some_and(|found| wanted.matches(&found));
+    // Attestations have the platform unknown/unknown.
+    let is_image = |found: &PlatformDocument| found.os != "unknown";
+    let mut images = all
+        .iter()
+        .filter(|one| platform_of(one).as_ref().is_none_or(is_image));
+    if let Some(found) = all.iter().find(is_wanted) {
+        return Ok(found.clone());
+    }
+    if let (Some(only), None, None) = (images.next(), images.next(), platform)
+        && only.platform.is_none()
+    {
+        return Ok(only.clone());
+    }
+    let known: Vec<_> = all
+        .iter()
+        .filter_map(platform_of)
+        .filter(is_image)
+        .collect();
+    let known: Vec<_> = known
+        .iter()
+        .map(|one| Platform::from(one).to_string())
+        .collect();
+    let reason = format!("no image for {wanted}; there are: {}", known.join(", "));
+    Err(Error::new(Errno::NOENT, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn docker_names_are_compared_in_short_form() {
+        assert!(is_same_name("docker.io/library/app:1", "app:1"));
+        assert!(
+            is_same_name("app", "app:latest") && is_same_name("host:5000/app", "host:5000/app")
+        );
+        assert!(!is_same_name("app:1", "app:2") && !is_same_name("a/app", "app"));
+    }
+}

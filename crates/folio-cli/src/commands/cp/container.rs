@@ -1,0 +1,206 @@
+//! Container images as sources and destinations of `folio cp`.
+
+use crate::commands::new_image::NewImage;
+use crate::commands::ownership::{OwnerRules, Ownership};
+use crate::exit::{Failure, Outcome, explain};
+use crate::image::{Access, Image, with_image};
+use crate::image_path::{ImagePath, PathArgument};
+use crate::observer::SessionObserver;
+use crate::progress::Progress;
+use crate::session::{Session, fixed_time};
+use clap::Args;
+use folio::{Errno, Error};
+use folio_archive::Unpacker;
+use folio_archive::oci::{ContainerImage, NewContainerImage, Platform, Reference};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Options of container images.
+#[derive(Args)]
+#[command(next_help_heading = "Container images")]
+pub(crate) struct ContainerOptions {
+    /// The image of this platform, e.g. linux/arm64; by default that of this machine
+    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    platform: Option<Platform>,
+    /// Write the image's configuration (entry point, environment, user) to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    config_out: Option<PathBuf>,
+    /// Store only the difference to this image, as one more layer on top of its layers
+    #[arg(long, value_name = "oci:DIR[:TAG]")]
+    base: Option<String>,
+    /// The configuration of the new image, as --config-out writes it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// A copy that may have a container image as its source or destination.
+pub(super) struct ContainerCopy<'a> {
+    pub(super) options: &'a ContainerOptions,
+    pub(super) ownership: &'a Ownership,
+    pub(super) sources: &'a [OsString],
+    pub(super) destination: &'a OsStr,
+    pub(super) is_archive: bool,
+    pub(super) new_image: NewImage,
+}
+
+/// Runs the copy if a container image is its source or destination; returns `None` otherwise.
+pub(super) fn run(copy: &ContainerCopy<'_>, session: &Session) -> Option<Outcome> {
+    let target = reference(copy.destination);
+    let sources: Vec<_> = copy.sources.iter().map(|word| reference(word)).collect();
+    if target.is_none() && sources.iter().all(Option::is_none) {
+        let options = copy.options;
+        let is_unused = options.platform.is_none()
+            && options.config_out.is_none()
+            && options.base.is_none()
+            && options.config.is_none();
+        return (!is_unused).then(|| {
+            Err(Failure::usage(
+                "--platform, --config-out, --base and --config need a container image, e.g. \
+                 oci:DIR:TAG",
+            ))
+        });
+    }
+    if !copy.is_archive {
+        return Some(Err(Failure::usage(
+            "container images are copied with everything: use -a",
+        )));
+    }
+    Some(match (&sources[..], target) {
+        ([Some(source)], None) => unpack(copy, session, source),
+        ([None], Some(Reference::Layout(folder, tag))) => pack(copy, session, folder, tag),
+        (_, Some(Reference::Layout(..))) | ([_, _, ..], None) => {
+            Err(Failure::usage("expected one source for a container image"))
+        }
+        (_, Some(other)) => Err(Failure::usage(format!(
+            "{other}: only oci:DIR[:TAG] can be written; skopeo copies it elsewhere"
+        ))),
+        ([], None) | ([None], None) => Err(Failure::usage("expected a source")),
+    })
+}
+
+/// Returns the container image that an argument names. The name of a file with these letters is
+/// that of an image, as `oci:/srv` if there is a file `oci`.
+fn reference(word: &OsStr) -> Option<Reference> {
+    match PathArgument::parse(word, false) {
+        PathArgument::Host(path) if !path.exists() => Reference::parse(word),
+        _ => None,
+    }
+}
+
+fn failure(error: &Error) -> Failure {
+    Failure::new(explain(error))
+}
+
+fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Outcome {
+    let creates = copy.new_image.create.is_some();
+    let PathArgument::Image(place) = PathArgument::parse(copy.destination, creates) else {
+        return Err(Failure::usage(format!(
+            "{}: a container image is unpacked into an image: expected IMAGE:/path",
+            copy.destination.display()
+        )));
+    };
+    if copy.options.base.is_some() || copy.options.config.is_some() {
+        return Err(Failure::usage(
+            "--base and --config: only with a destination oci:DIR[:TAG]",
+        ));
+    }
+    let rules = copy.ownership.read()?;
+    let image = ContainerImage::open(source, copy.options.platform.as_ref())
+        .map_err(|error| failure(&error))?;
+    let contents = || image.contents().map_err(|error| failure(&error));
+    copy.new_image.fill(session, &place, contents, |target| {
+        unpack_into(session, (&image, &rules), target, &place)
+    })?;
+    if let Some(path) = &copy.options.config_out {
+        std::fs::write(path, image.config()).map_err(|error| host_failure(path, &error))?;
+    }
+    Ok(())
+}
+
+fn unpack_into(
+    session: &Session,
+    (image, rules): (&ContainerImage, &OwnerRules),
+    target: &Image,
+    place: &ImagePath,
+) -> Outcome {
+    let progress = Progress::new(session);
+    let observer = SessionObserver::new(session, &progress, target);
+    let latest = fixed_time();
+    let files = rules.resolve(target)?;
+    let mut unpacker = Unpacker::new(target.process(), &place.path, &observer)
+        .map_err(|error| target.name(error))?
+        .with_select(Box::new(move |entry| {
+            entry.clamp_times(latest);
+            files.change_entry(entry);
+            true
+        }));
+    let unpacked = image.unpack(&mut unpacker);
+    // After an early stop the directories get their times nevertheless.
+    let finished = unpacker.finish();
+    observer.finish();
+    progress.finish();
+    session.check_interrupt()?;
+    unpacked.and(finished).map_err(|error| {
+        let hint = target.full_hint(&error);
+        Failure::new(format!("{}{hint}", explain(&error)))
+    })?;
+    rules.apply_manifest(session, target, &place.path, &observer)
+}
+
+fn pack(
+    copy: &ContainerCopy<'_>,
+    session: &Session,
+    folder: PathBuf,
+    tag: Option<String>,
+) -> Outcome {
+    let place = ImagePath::parse(&copy.sources[0])?;
+    if !copy.ownership.read()?.is_empty() {
+        return Err(Failure::usage(
+            "--chown, --chmod and --manifest: the destination must be IMAGE:/path",
+        ));
+    }
+    if copy.new_image.create.is_some() || copy.options.config_out.is_some() {
+        return Err(Failure::usage(
+            "--create and --config-out: only with a destination IMAGE:/path",
+        ));
+    }
+    let options = copy.options;
+    let base = options.base.as_ref().map(|base| {
+        let reference = Reference::parse(OsStr::new(base)).ok_or_else(|| {
+            Failure::usage(format!(
+                "--base {base}: expected a container image, e.g. oci:DIR:TAG"
+            ))
+        })?;
+        ContainerImage::open(&reference, options.platform.as_ref()).map_err(|error| failure(&error))
+    });
+    let base = base.transpose()?;
+    let read = |path: &PathBuf| std::fs::read(path).map_err(|error| host_failure(path, &error));
+    let latest = fixed_time();
+    let new = NewContainerImage {
+        folder,
+        tag,
+        base: base.as_ref(),
+        config: options.config.as_ref().map(read).transpose()?,
+        platform: options.platform.clone().unwrap_or_else(Platform::host),
+        latest,
+        created: latest
+            .and_then(|time| jiff::Timestamp::from_second(time.secs).ok())
+            .map(|time| time.to_string()),
+    };
+    with_image(session, &place, Access::Read, |image| {
+        image
+            .stat(&place.path, true)
+            .map_err(|error| image.name(error))?;
+        let progress = Progress::new(session);
+        let observer = SessionObserver::new(session, &progress, image);
+        let stored = new.store(image.process(), &place.path, &observer);
+        progress.finish();
+        session.check_interrupt()?;
+        stored.map(drop).map_err(|error| failure(&error))
+    })
+}
+
+fn host_failure(path: &Path, error: &std::io::Error) -> Failure {
+    let error = Error::from(Errno::from_io_error(error).unwrap_or(Errno::IO));
+    Failure::new(format!("{}: {error}", path.display()))
+}
