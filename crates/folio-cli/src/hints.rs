@@ -76,6 +76,17 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
         &["--include"],
         "use '--exclude PATTERN'; a pattern that starts with ! includes names again",
     ),
+    // tar, containers
+    (
+        "tar",
+        &["--numeric-owner"],
+        "not needed: folio tar keeps owners as numbers",
+    ),
+    (
+        "",
+        &["skopeo", "umoci", "docker"],
+        "use 'folio cp -a oci:DIR:TAG IMAGE:/ --create SIZE' for a container image",
+    ),
     // coreutils, mount(8), virtiofsd
     (
         "",

@@ -19,7 +19,7 @@ pub type Select<'a> = Box<dyn FnMut(&mut Entry) -> bool + 'a>;
 /// Unpacks one archive, or the layers of a container image one after another.
 ///
 /// ```
-/// # fn main() -> folio::Result<()> {
+/// # fn main() -> std::io::Result<()> {
 /// # use folio::{Kernel, KernelOptions, syscall::Credentials, vfs::MountOptions};
 /// # use folio_archive::{Entry, EntryKind, Observer, Unpacker, tar};
 /// struct Quiet;
