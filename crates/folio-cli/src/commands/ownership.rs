@@ -12,20 +12,22 @@ use folio_archive::manifest::{self, ManifestEntry};
 use folio_archive::{Entry, EntryKind, Observer};
 use std::path::{Path, PathBuf};
 
+/// The heading of the options in help texts.
+const HEADING: &str = "Owners and modes in the image";
+
 /// Owners and modes in the image, for builders without root.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Owners and modes in the image")]
 pub(crate) struct Ownership {
     /// Owner of all files: OWNER, OWNER:GROUP or :GROUP; numbers, or names from the image's
     /// /etc/passwd and /etc/group
-    #[arg(long, value_name = "OWNER")]
+    #[arg(long, help_heading = HEADING, value_name = "OWNER")]
     pub(crate) chown: Option<String>,
     /// Change all modes, as chmod(1): octal or symbolic, e.g. go-w
-    #[arg(long, value_name = "MODE", value_parser = valid_mode)]
+    #[arg(long, help_heading = HEADING, value_name = "MODE", value_parser = valid_mode)]
     pub(crate) chmod: Option<String>,
     /// Afterwards set owners, modes and times, and create device nodes, as this file lists them:
     /// mtree(5), a device table of makedevs, or pseudo files of mksquashfs
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE")]
     pub(crate) manifest: Option<PathBuf>,
 }
 

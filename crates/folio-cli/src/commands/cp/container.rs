@@ -15,21 +15,23 @@ use folio_archive::oci::{ContainerImage, NewContainerImage, Platform, Reference}
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+/// The heading of the options in help texts.
+const HEADING: &str = "Container images";
+
 /// Options of container images.
 #[derive(Args)]
-#[command(next_help_heading = "Container images")]
 pub(crate) struct ContainerOptions {
     /// The image of this platform, e.g. linux/arm64; by default that of this machine
-    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    #[arg(long, help_heading = HEADING, value_name = "OS/ARCHITECTURE")]
     platform: Option<Platform>,
     /// Write the image's configuration (entry point, environment, user) to this file, as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE")]
     config_out: Option<PathBuf>,
     /// Store only the difference to this image, as one more layer on top of its layers
-    #[arg(long, value_name = "oci:DIR[:TAG]")]
+    #[arg(long, help_heading = HEADING, value_name = "oci:DIR[:TAG]")]
     base: Option<String>,
     /// The configuration of the new image, as --config-out writes it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
