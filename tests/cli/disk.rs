@@ -161,7 +161,8 @@ fn files_in_a_fat_partition_can_be_changed() {
     dir.ok(&["rm", "new.qcow2@1:/EFI/BOOT/BOOTX64.EFI"]);
     dir.ok(&["truncate", "-s", "2M", "new.qcow2@1:/EFI/kernel.efi"]);
     let found = dir.ok(&["find", "new.qcow2@1:/"]);
-    let mut names: Vec<_> = found.lines().collect();
+    let inside = |line| str::strip_prefix(line, "new.qcow2@1:").unwrap();
+    let mut names: Vec<_> = found.lines().map(inside).collect();
     names.sort_unstable();
     let want = [
         "/",
