@@ -326,8 +326,8 @@ impl Comparison<'_> {
             }
             offset += counts[0] as u64;
         };
-        for side in 0..2 {
-            self.on(side, path, |of, _| of.process.close(fds[side]))?;
+        for (side, fd) in fds.into_iter().enumerate() {
+            self.on(side, path, |of, _| of.process.close(fd))?;
         }
         Ok(same)
     }

@@ -72,9 +72,10 @@ impl Content {
             (ContentFormat::None, ContentSource::Tree(_) | ContentSource::File(..)) => {
                 return refuse("a source needs a format: ext4, fat32, fat16 or raw");
             }
-            (ContentFormat::Ext4 | ContentFormat::Fat32 | ContentFormat::Fat16, source)
-                if matches!(source, ContentSource::File(..)) =>
-            {
+            (
+                ContentFormat::Ext4 | ContentFormat::Fat32 | ContentFormat::Fat16,
+                ContentSource::File(..),
+            ) => {
                 return refuse("is a file: a file system is filled from a directory");
             }
             _ => {}

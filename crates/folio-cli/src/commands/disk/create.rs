@@ -13,26 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-The specification is TOML; docs/disk.md describes all of it. Paths in it are below its own directory. With
-SOURCE_DATE_EPOCH, two disks from the same specification and trees are identical byte for byte.
+The specification is TOML; docs/disk.md describes all of it. One [[partition]] with type = \"linux\", format = \"ext4\" and
+source = \"root\" is a whole specification: the disk is as small as the tree root needs. Paths are below the directory of
+the specification. With SOURCE_DATE_EPOCH, two disks from the same specification and trees are identical byte for byte.
 
 Examples:
   folio disk create disk.qcow2 spec.toml
-
-with this spec.toml:
-  size = \"4G\"
-  [[partition]]
-  type = \"esp\"
-  label = \"esp\"
-  size = \"64M\"
-  format = \"fat32\"
-  source = \"boot\"
-
-  [[partition]]
-  type = \"linux-root-x86-64\"
-  label = \"root\"
-  format = \"ext4\"
-  source = \"root\"";
+  SOURCE_DATE_EPOCH=1700000000 folio disk create disk.img spec.toml";
 
 /// Create a disk image with partitions by a specification
 #[derive(Args)]
