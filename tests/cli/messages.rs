@@ -267,3 +267,13 @@ fn assert_interrupted(dir: &TestDir, words: &[&str]) {
     assert_eq!(output.status.code(), Some(130), "{}", text(&output));
     assert!(!image.exists());
 }
+
+#[test]
+fn several_paths_may_be_in_one_image() {
+    let dir = crate::cli::TestDir::new();
+    dir.ok(&["mkdir", "disk.img:/a", "disk.img:/b"]);
+    dir.ok(&["touch", "disk.img:/a/f", "disk.img:/b/f"]);
+    dir.ok(&["chmod", "600", "disk.img:/a/f", "disk.img:/b/f"]);
+    dir.ok(&["rm", "-r", "disk.img:/a", "disk.img:/b"]);
+    assert_eq!(dir.ok(&["ls", "disk.img:/"]), "lost+found\n");
+}

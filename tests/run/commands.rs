@@ -9,6 +9,7 @@ use std::process::Stdio;
 for_each_caller! {
     exit_code_is_that_of_the_command;
     command_without_start_has_code_of_containers;
+    invalid_options_are_refused;
     streams_are_those_of_the_caller;
     environment_is_new_but_for_env;
     user_has_home_and_groups;
@@ -45,57 +46,44 @@ fn command_without_start_has_code_of_containers(fixture: &Fixture) {
         fixture.folio(&["cp", "-q", name, &format!("disk.img:/bin/{name}")]);
         fixture.folio(&["chmod", "755", &format!("disk.img:/bin/{name}")]);
     }
-    for (words, code, message) in [
-        (
-            &["disk.img", "nothing"][..],
-            127,
-            "nothing: command not found",
-        ),
-        (
-            &["disk.img", "/bin/nothing"],
-            127,
-            "/bin/nothing: No such file",
-        ),
-        (
-            &["disk.img", "script"],
-            127,
-            "its interpreter /usr/bin/nothing is missing",
-        ),
-        (&["disk.img", "/etc"], 126, "/etc: Permission denied"),
-        (
-            &["disk.img", "/etc/passwd"],
-            126,
-            "/etc/passwd: Permission denied",
-        ),
-        (&["disk.img", "arm"], 126, "a program for aarch64"),
-        (&["none.img", "true"], 125, "none.img"),
-        (
-            &["--user", "nobody", "disk.img", "true"],
-            125,
-            "no user nobody",
-        ),
-        (
-            &["--workdir", "/none", "disk.img", "true"],
-            125,
-            "/none: No such file",
-        ),
-        (
-            &["--bind", "a", "disk.img", "true"],
-            125,
-            "expected HOST:INSIDE",
-        ),
-        (
-            &["--bind", "none:/x", "disk.img", "true"],
-            125,
-            "--bind none: No such file",
-        ),
-        (&["--unknown", "disk.img"], 125, "--unknown"),
+    for (command, code, message) in [
+        ("nothing", 127, "nothing: command not found"),
+        ("/bin/nothing", 127, "/bin/nothing: No such file"),
+        ("script", 127, "its interpreter /usr/bin/nothing is missing"),
+        ("/etc", 126, "/etc: Permission denied"),
+        ("/etc/passwd", 126, "/etc/passwd: Permission denied"),
+        ("arm", 126, "a program for aarch64"),
     ] {
-        let output = fixture.run(words);
+        let output = fixture.run(&["disk.img", command]);
         let text = text(&output);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {text}");
-        assert!(text.contains(message), "{words:?}: {text}");
+        assert_eq!(output.status.code(), Some(code), "{command}: {text}");
+        assert!(text.contains(message), "{command}: {text}");
     }
+    fixture.check();
+}
+
+fn invalid_options_are_refused(fixture: &Fixture) {
+    for (option, value, message) in [
+        ("--user", "nobody", "no user nobody"),
+        ("--user", "4294967295", "invalid user"),
+        ("--workdir", "/none", "/none: No such file"),
+        ("--bind", "a", "expected HOST:INSIDE"),
+        ("--bind", "none:/x", "--bind none: No such file"),
+        ("--bind", "tree:/", "other than /"),
+        ("--bind", "tree:/etc/passwd", "Not a directory"),
+        ("--at", "/", "choose another directory"),
+        ("--at", "folio", "not a directory"),
+        ("--env", "=x", "expected NAME=VALUE"),
+        ("--hostname", "a b", "letters, digits"),
+        ("--unknown", "1", "--unknown"),
+    ] {
+        let output = fixture.run(&[option, value, "disk.img", "true"]);
+        let text = text(&output);
+        assert_eq!(output.status.code(), Some(125), "{option} {value}: {text}");
+        assert!(text.contains(message), "{option} {value}: {text}");
+    }
+    let missing = fixture.run(&["none.img", "true"]);
+    assert_eq!(missing.status.code(), Some(125), "{}", text(&missing));
     fixture.check();
 }
 

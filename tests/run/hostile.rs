@@ -10,6 +10,7 @@ for_each_caller! {
     set_user_id_files_gain_nothing_outside;
     names_with_escapes_are_escaped;
     programs_cannot_reach_the_first_process;
+    inherited_descriptors_are_closed;
 }
 
 /// Makes another image, from a tree with more files.
@@ -106,4 +107,25 @@ fn programs_cannot_reach_the_first_process(fixture: &Fixture) {
     let script = "for name in exe root cwd fd/0 fd/3 fd/4 mem environ; do \
                   cat /proc/1/$name >/tmp/x 2>/dev/null && echo $name; done; true";
     assert_eq!(fixture.sh(script), "");
+}
+
+fn inherited_descriptors_are_closed(fixture: &Fixture) {
+    let run = fixture.command(&[
+        "disk.img",
+        "--",
+        "sh",
+        "-c",
+        "ls -l /proc/self/fd/; cd /proc/self/fd/7 || echo none",
+    ]);
+    let mut shell = crate::command("sh");
+    shell
+        .args(["-c", "exec 7</etc; exec \"$@\"", "sh"])
+        .arg(run.get_program());
+    let output = shell
+        .args(run.get_args())
+        .current_dir(fixture.folder.path())
+        .output()
+        .unwrap();
+    assert!(text(&output).contains("none"), "{}", text(&output));
+    assert!(!text(&output).contains("/etc"), "{}", text(&output));
 }

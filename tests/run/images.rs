@@ -12,6 +12,7 @@ for_each_caller! {
     partition_is_the_root;
     image_in_use_is_refused;
     run_without_changes_leaves_no_names;
+    full_image_fails_the_write;
 }
 
 fn changes_reach_the_image(fixture: &Fixture) {
@@ -122,6 +123,28 @@ fn run_without_changes_leaves_no_names(fixture: &Fixture) {
     );
     let list = text(&fixture.folio(&["ls", "disk.img:/"]));
     assert_eq!(list, "bin\netc\nhome\nlost+found\nroot\n");
+}
+
+fn full_image_fails_the_write(fixture: &Fixture) {
+    let script = "cat /dev/zero >/big";
+    let output = fixture.run(&["--commit-on-success", "disk.img", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(
+        text(&output).contains("No space left on device"),
+        "{}",
+        text(&output)
+    );
+    assert_eq!(fixture.content("/big"), None);
+    // The image with the failure is usable.
+    assert_eq!(
+        fixture
+            .run(&["disk.img", "--", "sh", "-c", script])
+            .status
+            .code(),
+        Some(1)
+    );
+    fixture.sh("rm /big; echo x >/f");
+    fixture.check();
 }
 
 fn names(fixture: &Fixture) -> Vec<String> {

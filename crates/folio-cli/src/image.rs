@@ -427,21 +427,15 @@ impl Image {
     /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a
     /// command that goes on.
     pub(crate) fn release(self) -> Outcome {
-        let Self {
-            name,
-            process,
-            kernel,
-            counters,
-            ..
-        } = self;
-        drop(process);
-        let unmounted = kernel.unmount("/");
-        *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
-        unmounted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
+        self.end(|kernel| kernel.unmount("/"))
     }
 
     /// Syncs and unmounts, so that all data is in the image.
     pub(crate) fn close(self) -> Outcome {
+        self.end(Kernel::halt)
+    }
+
+    fn end(self, unmount: impl FnOnce(Arc<Kernel>) -> folio::Result<()>) -> Outcome {
         let Self {
             name,
             process,
@@ -451,10 +445,10 @@ impl Image {
         } = self;
         drop(process);
         let _span = tracing::info_span!("image", "{name}").entered();
-        let halted = kernel.clone().halt();
+        let unmounted = unmount(kernel.clone());
         log_counters(&kernel.counters());
         *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
-        halted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
+        unmounted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
     }
 }
 
@@ -502,7 +496,8 @@ pub(crate) fn log_counters(counters: &Counters) {
     );
 }
 
-/// Opens an image, runs `work` on it, and closes it whether or not `work` succeeded.
+/// Opens an image, runs `work` on it, and releases it whether or not `work` succeeded, so that the
+/// command may open it again.
 pub(crate) fn with_image<T>(
     session: &Session,
     place: &ImagePath,
@@ -511,7 +506,7 @@ pub(crate) fn with_image<T>(
 ) -> Outcome<T> {
     let image = Image::open(session, place, access)?;
     let worked = work(&image);
-    let closed = image.close();
+    let closed = image.release();
     let worked = worked?;
     closed.map(|()| worked)
 }

@@ -15,7 +15,7 @@ use folio::{Error, Timespec};
 use indicatif::MultiProgress;
 use serde::Serialize;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,6 +72,9 @@ impl Session {
     /// Creates a session for a command that handles signals itself.
     pub(crate) fn without_signals(command: &'static str, global: &GlobalOptions) -> Self {
         let screen = MultiProgress::new();
+        // A write beyond the limit of ulimit -f then fails with EFBIG. Without the handler it ends
+        // the program.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
         let traced = trace::start(command, (global.verbose, global.quiet), &screen);
         let this = Self {
             command,

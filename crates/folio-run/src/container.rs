@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
 use std::os::fd::OwnedFd;
+use std::thread::Builder;
 
 /// New namespaces whose first process waits for its mount. Its processes are killed when this is
 /// dropped.
@@ -96,18 +97,28 @@ impl Container {
         let handle = signals.handle();
         let pipe = pipe_with(PipeFlags::CLOEXEC);
         let (input_end, end) = pipe.map_err(|errno| Failure::of("cannot create a pipe", errno))?;
+        let thread = |error| Failure::new(format!("cannot start a thread: {error}"));
         std::thread::scope(|scope| {
-            let served = scope.spawn(|| session.serve());
+            let served = Builder::new().spawn_scoped(scope, || session.serve());
+            let served = served.map_err(thread)?;
             let terminal = self.start_command(note);
             let exit = match &terminal {
                 Err(failure) => Err(failure.clone()),
                 Ok(terminal) => std::thread::scope(|scope| {
-                    if let Some(terminal) = terminal {
-                        terminal.start(scope, input_end);
-                    }
                     let init = self.init;
-                    scope.spawn(move || forward(&mut signals, init, terminal.as_ref()));
-                    let exit = self.wait();
+                    let forward = move || forward(&mut signals, init, terminal.as_ref());
+                    let started = Builder::new().spawn_scoped(scope, forward).map(drop);
+                    let started = started.and_then(|()| match terminal {
+                        Some(terminal) => terminal.start(scope, input_end),
+                        None => Ok(()),
+                    });
+                    let exit = match started {
+                        Ok(()) => self.wait(),
+                        Err(error) => {
+                            self.kill();
+                            Err(thread(error))
+                        }
+                    };
                     handle.close();
                     drop(end);
                     exit

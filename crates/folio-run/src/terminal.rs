@@ -3,9 +3,9 @@
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::thread::Scope;
+use std::thread::{Builder, Scope};
 
 /// Bytes of one transfer.
 const CHUNK_LEN: usize = 16 << 10;
@@ -50,9 +50,17 @@ impl RawTerminal {
 
     /// Starts the threads that pass bytes on: input until `end` is closed on its other side, output
     /// until no process has the command's terminal open.
-    pub(crate) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, end: OwnedFd) {
-        scope.spawn(move || self.pass_input(&end));
-        scope.spawn(|| self.pass_output());
+    ///
+    /// # Errors
+    /// EAGAIN if the user's limit of processes is reached.
+    pub(crate) fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        end: OwnedFd,
+    ) -> io::Result<()> {
+        Builder::new().spawn_scoped(scope, move || self.pass_input(&end))?;
+        Builder::new().spawn_scoped(scope, || self.pass_output())?;
+        Ok(())
     }
 
     fn pass_input(&self, end: &OwnedFd) {

@@ -60,7 +60,8 @@ pub(crate) struct Run {
     /// Refuse all changes of the image
     #[arg(long)]
     read_only: bool,
-    /// Keep the host's tree, with the image at this directory
+    /// Keep the host's tree and environment, with the image at this directory; root's capabilities
+    /// are not limited then
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["bind", "user"])]
     at: Option<PathBuf>,
     /// Show a file or directory of the host inside
@@ -76,7 +77,7 @@ pub(crate) struct Run {
     #[arg(short, long, value_name = "USER[:GROUP]")]
     user: Option<String>,
     /// The host name inside [default: the host's]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
     hostname: Option<String>,
     /// The network inside
     #[arg(long, value_enum, default_value_t = NetworkName::Host)]
@@ -89,6 +90,14 @@ enum NetworkName {
     Host,
     /// None but a loopback interface
     None,
+}
+
+fn host_name(text: &str) -> Result<String, String> {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    if text.is_empty() || text.len() > 64 || !text.bytes().all(is_valid) {
+        return Err("expected at most 64 letters, digits, hyphens and dots".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Runs the command; returns its exit code.
@@ -162,12 +171,11 @@ fn mount_options(
     let name = name.as_deref().unwrap_or(&place.image);
     let mut fuse = SessionOptions::new(name.display().to_string());
     fuse.allowed = AllowedUsers::All;
+    // With delayed writes, write(2) would not fail when the image is full.
+    fuse.apply("nowriteback").map_err(usage)?;
     let mut words = String::new();
     if run.read_only {
         words.push_str("ro");
-    } else {
-        // The kernel writes back before it removes the mount, and there is no other writer.
-        fuse.apply("writeback").map_err(usage)?;
     }
     for word in &session.options {
         if !fuse.apply(word).map_err(usage)? {
@@ -188,7 +196,7 @@ fn mount_options(
 fn options(run: &Run, fuse: &SessionOptions) -> Outcome<Options> {
     Ok(Options {
         command: run.command.clone(),
-        environment: run.env.iter().filter_map(|word| variable(word)).collect(),
+        environment: variables(&run.env)?,
         working_directory: run.workdir.clone(),
         user: run.user.clone(),
         hostname: run.hostname.clone(),
@@ -207,16 +215,29 @@ fn options(run: &Run, fuse: &SessionOptions) -> Outcome<Options> {
     })
 }
 
-/// Parses `NAME=VALUE`, or `NAME` for the variable of this process; `None` if that is not set.
-fn variable(word: &OsStr) -> Option<(OsString, OsString)> {
-    let bytes = word.as_bytes();
-    match bytes.iter().position(|byte| *byte == b'=') {
-        Some(at) => Some((
-            OsString::from_vec(bytes[..at].to_vec()),
-            OsString::from_vec(bytes[at + 1..].to_vec()),
-        )),
-        None => Some((word.to_owned(), std::env::var_os(word)?)),
+/// Parses `NAME=VALUE`, or `NAME` for the variable of this process, which is left out if not set.
+fn variables(words: &[OsString]) -> Outcome<Vec<(OsString, OsString)>> {
+    let mut variables = Vec::new();
+    for word in words {
+        let bytes = word.as_bytes();
+        let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
+            Some(at) => (
+                &bytes[..at],
+                Some(OsStr::from_bytes(&bytes[at + 1..]).to_owned()),
+            ),
+            None => (bytes, std::env::var_os(word)),
+        };
+        if name.is_empty() {
+            return Err(Failure::usage(format!(
+                "invalid --env {:?}: expected NAME=VALUE or NAME",
+                word.display()
+            )));
+        }
+        if let Some(value) = value {
+            variables.push((OsStr::from_bytes(name).to_owned(), value));
+        }
     }
+    Ok(variables)
 }
 
 /// Parses `HOST:INSIDE[:ro]`.
@@ -234,9 +255,10 @@ fn bind(word: &OsStr) -> Outcome<Bind> {
             )));
         }
     };
-    if !inside.is_absolute() || host.as_os_str().is_empty() {
+    let is_root = inside.components().count() == 1;
+    if !inside.is_absolute() || is_root || host.as_os_str().is_empty() {
         return Err(Failure::usage(format!(
-            "invalid --bind {}: INSIDE must be an absolute path",
+            "invalid --bind {}: INSIDE must be an absolute path other than /",
             word.display()
         )));
     }
@@ -274,7 +296,9 @@ fn serve(
 
 /// A qcow2 image that receives the changes instead of the image.
 struct Overlay {
+    /// Where it is, until it is opened to be thrown away.
     path: TempPath,
+    is_thrown_away: bool,
     base: PathBuf,
     /// The image before the run.
     before: Metadata,
@@ -319,9 +343,17 @@ impl Overlay {
             let created = block::create_with(path, ImageFormat::Qcow2, len_bytes, &options);
             created.map_err(std::io::Error::other)
         });
-        let made = made.map_err(|error| cannot(&folder, &error))?;
+        let made = made.map_err(|error| {
+            let hint = if run.throw_away {
+                "; TMPDIR names another folder"
+            } else {
+                ""
+            };
+            Failure::new(format!("cannot create an overlay: {error}{hint}"))
+        })?;
         Ok(Some(Self {
             path: made.into_temp_path(),
+            is_thrown_away: run.throw_away,
             base,
             before,
         }))
@@ -332,7 +364,12 @@ impl Overlay {
             backing: BackingPolicy::Anywhere,
             ..OpenOptions::default()
         };
-        block::open(&self.path, &options).map_err(|error| Failure::image(&error))
+        let device = block::open(&self.path, &options).map_err(|error| Failure::image(&error))?;
+        if self.is_thrown_away {
+            // Nothing remains of it, however this process ends.
+            std::fs::remove_file(&self.path).map_err(|error| cannot(&self.path, &error))?;
+        }
+        Ok(device)
     }
 
     /// Writes the changes into the image if the command has succeeded.

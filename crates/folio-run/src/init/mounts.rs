@@ -185,6 +185,16 @@ pub(super) fn attach_at(image: &OwnedFd, target: &Path, sources: Sources) -> Res
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
         rustix::mount::move_mount(mount.as_fd(), "", CWD, target, flags)
     };
+    let refused = |why: &str| Err(Failure::new(format!("--at {}: {why}", target.display())));
+    let found = target.canonicalize();
+    match &found {
+        Ok(path) if path == Path::new("/") || path.starts_with("/proc") => {
+            return refused("choose another directory");
+        }
+        Ok(path) if !path.is_dir() => return refused("not a directory"),
+        _ => {}
+    }
+    let current = std::env::current_dir();
     attach(image, target).map_err(|errno| {
         let mut failure = Failure::at("--at", target.display(), errno);
         if errno == Errno::NOENT {
@@ -192,6 +202,10 @@ pub(super) fn attach_at(image: &OwnedFd, target: &Path, sources: Sources) -> Res
         }
         failure
     })?;
+    if let Ok(current) = current {
+        // It may be the target, or below.
+        let _ = rustix::process::chdir(&current);
+    }
     if let Some(proc) = sources.proc {
         // Else programs see the host's processes.
         let _ = attach(&proc, Path::new("/proc"));
@@ -281,7 +295,15 @@ impl Tree {
             }
             target => target?,
         };
-        attach_to(mount, &target)
+        let target_kind = file_type(&rustix::fs::fstat(&target)?);
+        match (
+            kind == FileType::Directory,
+            target_kind == FileType::Directory,
+        ) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            _ => attach_to(mount, &target),
+        }
     }
 
     /// Creates an empty directory, or an empty file for other kinds, and the folders above it.

@@ -38,6 +38,15 @@ fn read_file(path: &Path) -> Option<String> {
 }
 
 fn resolve(wanted: &str, passwd: &str, group: &str) -> Result<User, Failure> {
+    let found = find_user(wanted, passwd, group)?;
+    // -1 asks setresuid(2) for no change.
+    if wanted.is_empty() || found.uid == u32::MAX || found.gid == u32::MAX {
+        return Err(Failure::new(format!("invalid user {wanted:?}")));
+    }
+    Ok(found)
+}
+
+fn find_user(wanted: &str, passwd: &str, group: &str) -> Result<User, Failure> {
     let (user, group_name) = match wanted.split_once(':') {
         Some((user, group)) => (user, Some(group)),
         None => (wanted, None),
@@ -150,6 +159,9 @@ mod tests {
         assert!(resolve("nginx", PASSWD, GROUP).is_err());
         assert!(resolve("www:nginx", PASSWD, GROUP).is_err());
         assert!(resolve("bad", PASSWD, GROUP).is_err());
+        for user in ["", "4294967295", "0:4294967295"] {
+            assert!(resolve(user, PASSWD, GROUP).is_err(), "{user}");
+        }
         assert_eq!(resolve("root", "", "").unwrap().uid, 0);
     }
 }

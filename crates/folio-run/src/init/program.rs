@@ -4,7 +4,7 @@ use super::passwd::{self, User};
 use crate::failure::{Failure, describe};
 use crate::options::{Options, Root};
 use crate::sys;
-use rustix::fs::{Access, Mode};
+use rustix::fs::{Access, FileType, Mode};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Bytes of a program that are read to explain why it cannot be executed.
 const HEAD_LEN: u64 = 4096;
+/// The device major of pseudo-terminals. Linux: `UNIX98_PTY_SLAVE_MAJOR`.
+const TERMINAL_MAJOR: u32 = 136;
 /// Capabilities of the superuser inside, as those of container tools: what package managers need,
 /// without those that would undo the mounts.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
@@ -133,7 +135,9 @@ fn prepare(options: &Options, terminal: Option<Terminal>) -> Result<(User, OsStr
         rustix::process::umask(Mode::from_raw_mode(0o022));
         drop_capabilities().map_err(cannot("cannot drop capabilities"))?;
     }
+    give_streams(&user);
     set_user(&user)?;
+    sys::limit_descriptors_at_exec().map_err(cannot("cannot close descriptors"))?;
     let directory = match (&options.working_directory, &options.root) {
         (Some(directory), _) => Some(directory.as_path()),
         (None, Root::Image) => Some(Path::new("/")),
@@ -149,6 +153,26 @@ fn prepare(options: &Options, terminal: Option<Terminal>) -> Result<(User, OsStr
         })?;
     }
     Ok((user, std::env::var_os("PATH").unwrap_or_default()))
+}
+
+/// Lets the user open the terminal and pipes of the standard streams by /dev/stdin and so on, as
+/// container tools do. Other files keep their owners.
+fn give_streams(user: &User) {
+    let streams = [0, 1, 2].map(|number| format!("/proc/self/fd/{number}"));
+    for path in streams.iter().filter(|_| user.uid != 0) {
+        let Ok(stat) = rustix::fs::stat(path) else {
+            continue;
+        };
+        let is_given = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Fifo => true,
+            FileType::CharacterDevice => rustix::fs::major(stat.st_rdev) == TERMINAL_MAJOR,
+            _ => false,
+        };
+        if is_given {
+            // The owner may be outside of the namespace; the open stream works nevertheless.
+            let _ = rustix::fs::chown(path.as_str(), Some(Uid::from_raw(user.uid)), None);
+        }
+    }
 }
 
 fn drop_capabilities() -> Result<(), Errno> {
@@ -178,8 +202,8 @@ fn set_user(user: &User) -> Result<(), Failure> {
 
 fn refused(user: &User, errno: Errno) -> Failure {
     Failure::new(format!(
-        "cannot become user {}:{}: {}; ids other than 0 need a line for you in /etc/subuid and \
-         /etc/subgid, and the program newuidmap",
+        "cannot become user {}:{}: {}; ids other than 0 need ranges for you in /etc/subuid and \
+         /etc/subgid that reach them, and the program newuidmap",
         user.uid,
         user.gid,
         describe(errno)

@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn blocks_of_a_file_have_its_tree() {
         assert_eq!(file_blocks(&[], 4096), 0);
-        assert_eq!(file_blocks(&[0..1], 4096), 1);
+        assert_eq!(file_blocks(std::slice::from_ref(&(0..1)), 4096), 1);
         assert_eq!(file_blocks(&[0..4097, 8000..9000], 4096), 3);
         let holes: Vec<_> = (0..400).map(|at| at * 8192..at * 8192 + 1).collect();
         assert_eq!(file_blocks(&holes, 4096), 402);
@@ -392,7 +392,7 @@ mod tests {
     fn least_size_has_room_for_the_content() {
         for (files, len) in [(0, 0), (1, 100 << 20), (20_000, 300), (400, 4 << 20)] {
             let mut tree = FileTreeSize::new(&FormatOptions::default());
-            (0..files).for_each(|_| tree.add_file(&[0..len]));
+            (0..files).for_each(|_| tree.add_file(std::slice::from_ref(&(0..len))));
             let least = |extra| least_size(&tree, extra, &FormatOptions::default()).unwrap();
             let size = least(ExtraSpace::None);
             assert!(
