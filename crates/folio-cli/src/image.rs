@@ -445,9 +445,16 @@ impl Image {
         } = self;
         drop(process);
         let _span = tracing::info_span!("image", "{name}").entered();
+        let before = kernel.counters();
         let unmounted = unmount(kernel.clone());
-        log_counters(&kernel.counters());
-        *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
+        let after = Counters {
+            // Files that an unmount has dropped no longer count.
+            hits: before.hits,
+            file_pages: before.file_pages,
+            ..kernel.counters()
+        };
+        log_counters(&after);
+        *counters.lock().unwrap_or_else(PoisonError::into_inner) += after;
         unmounted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
     }
 }
