@@ -391,3 +391,45 @@ fn closed_output_pipe_ends_the_command() {
     assert_eq!(output.status.code(), Some(141));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
+
+#[test]
+fn archive_fits_into_image_of_automatic_size() {
+    requires!(root, tool("tar"), tool("e2fsck"), tool("mkfifo"));
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path("tree")).unwrap();
+    full_tree(&dir.path("tree"));
+    gnu_tar(&dir, "a.tar", "tree", &ALL);
+    let mut stream = dir.command(&["tar", "-x", "stream.img:/", "--create", "auto"]);
+    stream.stdin(Stdio::from(File::open(dir.path("a.tar")).unwrap()));
+    succeed(&mut stream);
+    dir.ok(&[
+        "tar",
+        "-x",
+        "below.img:/srv/a",
+        "-f",
+        "a.tar",
+        "--create",
+        "auto+10%",
+    ]);
+    dir.ok(&["cp", "-a", "stream.img:/", "oci:layout:tag"]);
+    dir.ok(&[
+        "cp",
+        "-a",
+        "oci:layout:tag",
+        "layers.qcow2:/",
+        "--create",
+        "auto",
+    ]);
+    for image in ["stream.img", "below.img"] {
+        fsck(&dir.path(image));
+    }
+    compare(&dir, "a.tar", "stream.img", &ALL);
+    dir.ok(&["diff", "stream.img:/", "layers.qcow2:/"]);
+    dir.ok(&["diff", "stream.img:/big", "below.img:/srv/a/big"]);
+    let len = |name: &str| dir.path(name).metadata().unwrap().len();
+    assert!(
+        len("stream.img") < 2 * len("a.tar") + (4 << 20),
+        "{}",
+        len("stream.img")
+    );
+}

@@ -18,6 +18,7 @@ use crate::observer::SessionObserver;
 use crate::output::Owners;
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
+use crate::value_parsers::NewSize;
 use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
 use folio_archive::{
@@ -29,6 +30,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -108,7 +110,7 @@ pub(crate) fn run(tar: &Tar, session: &Session) -> Outcome {
                 is_json: tar.json,
             };
             let name = tar.archive_name("standard input");
-            list::run(&listing, session, tar.input()?, &name)
+            list::run(&listing, session, tar.input(tar.path())?, &name)
         }
         Some(_) if tar.list => Err(Failure::usage(
             "-t reads an archive, without IMAGE; to list an image, use folio ls -R",
@@ -154,34 +156,51 @@ impl Tar {
     }
 
     /// Lists the files of the archive, for the size of a new image.
-    fn contents(&self) -> Outcome<Contents> {
-        if self.path().is_none() {
-            return Err(Failure::usage(
-                "--create auto reads the archive twice: use -f ARCHIVE, or give a size",
-            ));
-        }
+    fn contents(&self, archive: Option<&Path>) -> Outcome<Contents> {
         let mut contents = Contents::default();
-        let listed = contents.add_layer(&mut self.input()?);
+        let listed = contents.add_layer(&mut self.input(archive)?);
         listed.map_err(|error| Failure::new(explain(&error)))?;
         Ok(contents)
     }
 
-    /// Opens the archive for reading, decompressed by a thread of its own.
-    fn input(&self) -> Outcome<tar::Reader<ReadAhead>> {
+    /// Stores standard input in a temporary file if the archive must be read twice.
+    fn spool(&self) -> Outcome<Option<NamedTempFile>> {
+        if self.path().is_some() || !matches!(self.new_image.create, Some(NewSize::Auto(_))) {
+            return Ok(None);
+        }
+        refuse_terminal()?;
+        let spooled = NamedTempFile::new().and_then(|mut file| {
+            std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+            Ok(file)
+        });
+        let cannot = |error| Failure::new(explain(&Error::io("store standard input", error)));
+        spooled.map(Some).map_err(cannot)
+    }
+
+    /// Opens the file `archive`, or standard input, for reading, decompressed by a thread of its
+    /// own.
+    fn input(&self, archive: Option<&Path>) -> Outcome<tar::Reader<ReadAhead>> {
         let name = self.archive_name("standard input");
-        let input: Box<dyn Read + Send> = match self.path() {
+        let input: Box<dyn Read + Send> = match archive {
             Some(path) => Box::new(File::open(path).map_err(|error| host_failure(path, error))?),
-            None if std::io::stdin().is_terminal() => {
-                return Err(Failure::usage(
-                    "standard input is a terminal: redirect an archive into it, or use -f ARCHIVE",
-                ));
+            None => {
+                refuse_terminal()?;
+                Box::new(std::io::stdin())
             }
-            None => Box::new(std::io::stdin()),
         };
         let failed = |error| Failure::new(explain(&Error::io("read the archive", error).at(name)));
         let ahead = decoder(input).and_then(ReadAhead::start).map_err(failed)?;
         Ok(tar::Reader::new(ahead))
     }
+}
+
+fn refuse_terminal() -> Outcome {
+    if std::io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "standard input is a terminal: redirect an archive into it, or use -f ARCHIVE",
+        ));
+    }
+    Ok(())
 }
 
 fn host_failure(path: &Path, error: std::io::Error) -> Failure {
@@ -251,9 +270,11 @@ fn reason(error: std::io::Error) -> String {
 
 fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
     let rules = tar.ownership.read()?;
-    let reader = tar.input()?;
+    let spooled = tar.spool()?;
+    let archive = spooled.as_ref().map(NamedTempFile::path).or(tar.path());
+    let reader = tar.input(archive)?;
     let name = tar.archive_name("standard input");
-    let contents = || tar.contents();
+    let contents = || tar.contents(archive);
     tar.new_image.fill(session, place, contents, |image| {
         let mut reader = reader.with_owners(find_owner(image));
         let progress = Progress::new(session);
