@@ -43,7 +43,7 @@ fn only_ext4_partition_is_selected() {
     assert!(
         refused
             .to_string()
-            .contains("no ext4 file system; partitions: 1 (1.0 MiB, Linux filesystem)")
+            .contains("no ext4 file system; partitions: 1 (1.0 MiB, Linux filesystem, label ")
     );
     bytes[(2 * MIB) as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
     let device = select(disk_of(&bytes), None).unwrap();

@@ -139,22 +139,22 @@ impl Ext4 {
         }
     }
 
-    /// Makes room for an operation that failed with ENOSPC: writeback releases the tree blocks that
-    /// delayed allocation reserves for the worst placement, and a commit makes freed blocks usable.
-    /// Returns whether the operation should be retried.
+    /// Makes room for an operation that failed with ENOSPC: a commit makes freed blocks usable.
+    /// Without a journal, as in a new image that is filled, writeback releases the tree blocks that
+    /// delayed allocation reserves for the worst placement. Returns whether the operation should be
+    /// retried.
     pub(crate) fn commit_for_space(&self) -> Result<bool> {
         if is_within_operation() {
             return Ok(false);
         }
-        let reserved = || self.volume.space.lock().has_reservations();
-        // A failed write is reported to the files that it belongs to.
-        let is_released = reserved() && self.volume.data_writeback.write_back_all().is_ok();
         let Some(journal) = self.volume.journal.get() else {
-            return Ok(is_released);
+            let has_reservations = self.volume.space.lock().has_reservations();
+            // A failed write is reported to the files that it belongs to.
+            return Ok(has_reservations && self.volume.data_writeback.write_back_all().is_ok());
         };
         let is_held = self.release_holds();
         if !is_held && !self.volume.space.lock().has_pending() {
-            return Ok(is_released);
+            return Ok(false);
         }
         self.commit(journal, journal.running())?;
         self.evict_retired();
