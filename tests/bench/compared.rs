@@ -42,7 +42,7 @@ fn same_results_are_within_the_spread() {
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = results["rows"].as_array().unwrap();
     assert!(
-        rows.len() == 15 && rows.iter().all(|row| row["change"] == "within-spread"),
+        rows.len() == 24 && rows.iter().all(|row| row["change"] == "within-spread"),
         "{results}"
     );
     assert_eq!(
@@ -59,7 +59,7 @@ fn row_slower_than_the_spread_exits_1() {
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let results = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        results.contains("WORSE") && results.contains("15 rows: 0 better, 1 worse"),
+        results.contains("WORSE") && results.contains("24 rows: 0 better, 1 worse"),
         "{results}"
     );
     let output = compare(folder.path(), &["new.json", "old.json"]);

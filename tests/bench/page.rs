@@ -91,8 +91,8 @@ fn charts_are_drawn_and_nothing_is_asked_for() {
     let url = browser.open(&page);
     let charts = browser.evaluate(CHARTS);
     let charts = charts.as_array().expect("charts");
-    // Three jobs, and two published figures.
-    assert_eq!(charts.len(), 5);
+    // Four jobs, and two published figures.
+    assert_eq!(charts.len(), 6);
     for chart in charts {
         let [width, height] = ["width", "height"].map(|key| chart[key].as_f64().expect("a size"));
         assert!(width > 250.0 && height > 50.0, "{chart}");
