@@ -135,17 +135,7 @@ fn compare_with_the_kernel(fixture: &Fixture) {
         FORMAT,
     ];
     let inside = succeed(&mut fixture.command(&words));
-    fixture.folio(&[
-        "image",
-        "convert",
-        "-q",
-        "-O",
-        "raw",
-        "debian.qcow2",
-        "debian.raw",
-    ]);
-    let raw = fixture.path("debian.raw");
-    crate::fsck(&raw);
+    let raw = checked_raw(fixture);
     let mounted = Mounted::new(&raw, "ro");
     let mut find = command("find");
     let outside = succeed(
@@ -176,6 +166,15 @@ fn compare_with_the_kernel(fixture: &Fixture) {
         .find(|(inside, outside)| inside != outside);
     assert_eq!(differs, None);
     assert_eq!(inside.len(), outside.len());
+}
+
+/// Converts the image to raw, and checks it with e2fsck.
+fn checked_raw(fixture: &Fixture) -> PathBuf {
+    let formats = ["-O", "raw", "debian.qcow2", "debian.raw"];
+    fixture.folio(&[&["image", "convert", "-q", "--force"][..], &formats].concat());
+    let raw = fixture.path("debian.raw");
+    crate::fsck(&raw);
+    raw
 }
 
 /// Removes the owners from a line if all files are presented as root's.
@@ -249,16 +248,7 @@ fn killed_package_manager_leaves_a_consistent_image(fixture: &Fixture) {
         std::io::Read::read_to_end(&mut output, &mut Vec::new()).unwrap();
         let seen = fixture.run(&["debian.qcow2", "--", "true"]);
         assert!(seen.status.success(), "{}", text(&seen));
-        fixture.folio(&[
-            "image",
-            "convert",
-            "-q",
-            "-O",
-            "raw",
-            "debian.qcow2",
-            "debian.raw",
-        ]);
-        crate::fsck(&fixture.path("debian.raw"));
+        checked_raw(fixture);
     }
     let folder = fixture.folder.path().to_str().unwrap();
     assert!(!run("ps", ["axww"]).contains(folder));
