@@ -229,7 +229,8 @@ fn killed_package_manager_leaves_a_consistent_image(fixture: &Fixture) {
     succeed(&mut fixture.command(&["debian.qcow2", "--", "bash", "-c", download]));
     let count = std::env::var("FOLIO_RUN_KILLS").ok();
     let count: u32 = count.and_then(|text| text.parse().ok()).unwrap_or(KILLS);
-    let install = "while :; do apt-get install -y --reinstall --no-install-recommends nginx-light cron; \
+    let install = "while :; do dpkg --configure -a; \
+                   apt-get install -y --reinstall --no-install-recommends nginx-light cron; \
                    apt-get purge -y nginx-light cron; done";
     for number in 0..count {
         let mut program = fixture.command(&["debian.qcow2", "--", "bash", "-c", install]);
