@@ -86,21 +86,31 @@ impl Contents {
         self.files.insert(path, file);
     }
 
-    /// Removes the files of earlier layers below a path.
     fn hide(&mut self, path: &[u8]) {
-        let below = if path.is_empty() {
-            Vec::new()
-        } else {
-            [path, b"/"].concat()
-        };
-        let hidden = self.files.range(below.clone()..);
-        let hidden: Vec<_> = hidden
-            .take_while(|(key, _)| key.starts_with(&below))
-            .filter(|(_, file)| file.layer < self.layers)
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in hidden {
-            self.files.remove(&key);
-        }
+        let layers = self.layers;
+        remove_below(&mut self.files, path, |file| file.layer < layers);
+    }
+}
+
+/// Removes the files below the directory `path` for which `is_hidden` returns true: those of
+/// earlier layers.
+pub(crate) fn remove_below<T>(
+    files: &mut BTreeMap<Vec<u8>, T>,
+    path: &[u8],
+    is_hidden: impl Fn(&T) -> bool,
+) {
+    let below = if path.is_empty() {
+        Vec::new()
+    } else {
+        [path, b"/"].concat()
+    };
+    let hidden = files.range(below.clone()..);
+    let hidden: Vec<_> = hidden
+        .take_while(|(key, _)| key.starts_with(&below))
+        .filter(|(_, file)| is_hidden(file))
+        .map(|(key, _)| key.clone())
+        .collect();
+    for key in hidden {
+        files.remove(&key);
     }
 }

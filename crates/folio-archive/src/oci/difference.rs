@@ -2,6 +2,7 @@
 
 use super::digest::{ContentHash, Digest};
 use super::image::ContainerImage;
+use crate::contents::remove_below;
 use crate::entry::{Entry, EntryKind};
 use crate::tar::Reader;
 use folio::Result;
@@ -126,20 +127,7 @@ impl BaseTree {
     }
 
     fn hide(&mut self, path: &[u8], layer: usize) {
-        let below = if path.is_empty() {
-            Vec::new()
-        } else {
-            [path, b"/"].concat()
-        };
-        let hidden = self.files.range(below.clone()..);
-        let hidden: Vec<_> = hidden
-            .take_while(|(key, _)| key.starts_with(&below))
-            .filter(|(_, file)| file.layer < layer)
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in hidden {
-            self.files.remove(&key);
-        }
+        remove_below(&mut self.files, path, |file| file.layer < layer);
     }
 
     /// Takes note of a file of the new tree; returns whether it differs from the base's.
