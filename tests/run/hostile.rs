@@ -16,16 +16,7 @@ for_each_caller! {
 /// Makes another image, from a tree with more files.
 fn remake(fixture: &Fixture) {
     std::fs::remove_file(fixture.path("disk.img")).unwrap();
-    fixture.folio(&[
-        "cp",
-        "-a",
-        "--quiet",
-        "tree/.",
-        "disk.img:/",
-        "--create",
-        "64M",
-    ]);
-    fixture.give(&fixture.path("disk.img"));
+    fixture.make_image();
 }
 
 fn links_to_proc_lead_into_the_image(fixture: &Fixture) {

@@ -122,7 +122,14 @@ impl Fixture {
         .unwrap();
         std::fs::write(tree.join("etc/shadow"), "secret\n").unwrap();
         rustix::fs::chown(tree.join("etc/shadow"), None, Some(Gid::from_raw(42))).unwrap();
-        this.folio(&[
+        this.make_image();
+        this.give(this.folder.path());
+        this
+    }
+
+    /// Makes the image from the folder `tree`; the caller owns it.
+    fn make_image(&self) {
+        self.folio(&[
             "cp",
             "-a",
             "--quiet",
@@ -131,9 +138,7 @@ impl Fixture {
             "--create",
             "64M",
         ]);
-        this.give(&this.path("disk.img"));
-        this.give(this.folder.path());
-        this
+        self.give(&self.path("disk.img"));
     }
 
     /// Makes the caller the owner of a file.
