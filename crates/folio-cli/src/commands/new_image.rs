@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::slice;
 
 /// A new image for the files.
-#[derive(Args, Clone)]
+#[derive(Args)]
 pub(crate) struct NewImage {
     /// Create a new image of this size with an empty ext4; removed again if the command fails. auto
-    /// is the least size that holds the content; auto+20% and auto+64M leave room
+    /// is the least size that holds the content, without blocks reserved for root; auto+20% and
+    /// auto+64M leave room
     #[arg(long, value_name = "SIZE", value_parser = new_size)]
     pub(crate) create: Option<NewSize>,
     /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
@@ -49,12 +50,29 @@ impl NewImage {
             let filled = fill(&image);
             return filled.and(image.close());
         };
-        if place.image.exists() {
-            return Err(Failure::new(format!(
-                "{}: already exists; omit --create to write into it",
-                place.image.display()
-            )));
-        }
+        refuse_existing(place, "write")?;
+        let least_size = |extra, options| {
+            fitting_size(&place.path, (extra, options), |content| {
+                add_contents(content, &contents()?);
+                Ok(())
+            })
+        };
+        self.make(session, (place, size), least_size, |image| {
+            let filled = make_directories(&image, &place.path).and_then(|()| fill(&image));
+            filled.and(image.close())
+        })
+    }
+
+    /// Creates the image of `place`, which does not exist; `least_size` returns what an automatic
+    /// size is. Lets `fill` write into it and close it, and removes it if `fill` fails or creates
+    /// nothing.
+    pub(crate) fn make(
+        &self,
+        session: &Session,
+        (place, size): (&ImagePath, NewSize),
+        least_size: impl FnOnce(ExtraSpace, FormatOptions) -> Outcome<LeastSize>,
+        fill: impl FnOnce(Image) -> Outcome,
+    ) -> Outcome {
         let format = image::format_of(&place.image, self.format);
         let options = FormatOptions {
             label: self.label.clone().unwrap_or_default(),
@@ -64,13 +82,10 @@ impl NewImage {
         };
         let size = match size {
             NewSize::Bytes(len_bytes) => LeastSize { len_bytes, options },
-            NewSize::Auto(extra) => least_size(&contents()?, &place.path, extra, options)?,
+            NewSize::Auto(extra) => least_size(extra, options)?,
         };
         let device = image::create(session, place, format, size.len_bytes, &size.options)?;
-        let filled = Image::mount(session, place, device, Access::Fill).and_then(|image| {
-            let filled = make_directories(&image, &place.path).and_then(|()| fill(&image));
-            filled.and(image.close())
-        });
+        let filled = Image::mount(session, place, device, Access::Fill).and_then(fill);
         if filled.is_err() || session.has_only_failures() {
             // The cause of the failure is reported, and an incomplete image is useless.
             let _ = std::fs::remove_file(&place.image);
@@ -79,23 +94,43 @@ impl NewImage {
     }
 }
 
-/// Returns the least size of a file system for files in the directory `target`.
-fn least_size(
-    contents: &Contents,
+/// Refuses to create an image that exists. `purpose` is what the command does without --create.
+pub(crate) fn refuse_existing(place: &ImagePath, purpose: &str) -> Outcome {
+    if !place.image.exists() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{}: already exists; omit --create to {purpose} into it",
+        place.image.display()
+    )))
+}
+
+/// Returns the least size of a file system for the content that `add` lists, in the directory
+/// `target`. No blocks are reserved for root.
+pub(crate) fn fitting_size(
     target: &Path,
-    extra: ExtraSpace,
-    options: FormatOptions,
+    (extra, options): (ExtraSpace, FormatOptions),
+    add: impl FnOnce(&mut FileTreeSize) -> Outcome,
 ) -> Outcome<LeastSize> {
     let options = FormatOptions {
         reserved_percent: 0.0,
         ..options
     };
-    let mut size = FileTreeSize::new(&options);
+    let mut content = FileTreeSize::new(&options);
     let mut above = target;
     while let Some(parent) = above.parent() {
-        size.add_directory(above.file_name().map(OsStrExt::as_bytes));
+        content.add_directory(above.file_name().map(OsStrExt::as_bytes));
         above = parent;
     }
+    add(&mut content)?;
+    let least = least_size_ext4(&content, extra, &options)
+        .map_err(|error| Failure::new(error.to_string()))?;
+    tracing::info!(bytes = least.len_bytes, "least size for the content");
+    Ok(least)
+}
+
+/// Adds the files of an archive.
+fn add_contents(size: &mut FileTreeSize, contents: &Contents) {
     let mut directories: BTreeMap<&[u8], BTreeSet<&[u8]>> = BTreeMap::new();
     for (path, file) in contents.files() {
         add_parents(&mut directories, path);
@@ -116,7 +151,6 @@ fn least_size(
     for names in directories.values() {
         size.add_directory(names.iter().copied());
     }
-    least_size_ext4(&size, extra, &options).map_err(|error| Failure::new(error.to_string()))
 }
 
 /// Adds a name to its directory, and the directories above to theirs.

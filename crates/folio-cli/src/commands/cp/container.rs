@@ -42,7 +42,7 @@ pub(super) struct ContainerCopy<'a> {
     pub(super) sources: &'a [OsString],
     pub(super) destination: &'a OsStr,
     pub(super) is_archive: bool,
-    pub(super) new_image: NewImage,
+    pub(super) new_image: &'a NewImage,
 }
 
 /// Runs the copy if a container image is its source or destination; returns `None` otherwise.

@@ -30,21 +30,20 @@ mod plan;
 mod source;
 mod target;
 
-use super::new_image::NewImage;
+use super::new_image::{NewImage, fitting_size, refuse_existing};
 use super::ownership::{FileRules, OwnerRules, Ownership};
 use crate::exit::{Failure, Outcome};
-use crate::image::{self, Access, Image, with_image};
+use crate::image::{Access, Image, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::observer::SessionObserver;
 use crate::progress::Progress;
-use crate::session::{Session, clock};
-use crate::value_parsers::{NewSize, new_size};
+use crate::session::Session;
+use crate::value_parsers::NewSize;
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
 use content_size::ContentWalk;
 use excludes::ExcludeOptions;
-use folio::block::ImageFormat;
-use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
+use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
 use host_source::HostSource;
 use host_target::HostTarget;
 use image_source::ImageSource;
@@ -53,7 +52,7 @@ use measure::Measure;
 use options::CopyOptions;
 use source::{CopyJob, Reader, Source};
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use target::{Target, Writer};
@@ -97,20 +96,8 @@ pub(crate) struct Cp {
     /// Treat DESTINATION as the copy itself, never as a directory to copy into
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Create a new image of this size with an empty ext4; removed again if the copy fails. auto is
-    /// the least size that holds the content, without blocks reserved for root; auto+20% and
-    /// auto+64M leave room
-    #[arg(long, value_name = "SIZE", value_parser = new_size)]
-    create: Option<NewSize>,
-    /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
-    #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::value_parsers::image_format())]
-    format: Option<ImageFormat>,
-    /// UUID of the new file system
-    #[arg(long, value_name = "UUID", requires = "create", value_parser = crate::value_parsers::uuid)]
-    uuid: Option<[u8; 16]>,
-    /// Label of the new file system
-    #[arg(long, requires = "create")]
-    label: Option<String>,
+    #[command(flatten)]
+    new_image: NewImage,
     #[command(flatten)]
     ownership: Ownership,
     #[command(flatten)]
@@ -144,12 +131,7 @@ impl Cp {
             sources: &self.sources,
             destination: &self.destination,
             is_archive: self.archive,
-            new_image: NewImage {
-                create: self.create,
-                format: self.format,
-                uuid: self.uuid,
-                label: self.label.clone(),
-            },
+            new_image: &self.new_image,
         }
     }
 
@@ -176,7 +158,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     if let Some(copied) = container::run(&cp.container_copy(), session) {
         return copied;
     }
-    let target = PathArgument::parse(&cp.destination, cp.create.is_some());
+    let target = PathArgument::parse(&cp.destination, cp.new_image.create.is_some());
     let sources: Vec<_> = cp
         .sources
         .iter()
@@ -188,7 +170,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     if options.keeps_owner {
         fakeroot::check()?;
     }
-    match (&target, cp.create) {
+    match (&target, cp.new_image.create) {
         (PathArgument::Image(place), Some(size)) => {
             into_new_image(cp, session, (options, &rules), (place, size), &sources)
         }
@@ -227,79 +209,44 @@ fn into_new_image(
     (place, size): (&ImagePath, NewSize),
     sources: &[PathArgument],
 ) -> Outcome {
-    if place.image.exists() {
-        return Err(Failure::new(format!(
-            "{}: already exists; omit --create to copy into it",
-            place.image.display()
-        )));
-    }
+    refuse_existing(place, "copy")?;
     for source in sources {
         plan::check_host(source, &options)?;
     }
-    let format = image::format_of(&place.image, cp.format);
-    let format_options = FormatOptions {
-        label: cp.label.clone().unwrap_or_default(),
-        uuid: cp.uuid,
-        clock: clock(),
-        ..FormatOptions::default()
+    let least_size = |extra, format_options| {
+        least_size(session, options, (place, sources), (extra, format_options))
     };
-    let size = match size {
-        NewSize::Bytes(len_bytes) => LeastSize {
-            len_bytes,
-            options: format_options,
-        },
-        NewSize::Auto(extra) => {
-            fitting_size(session, options, (place, sources), (extra, format_options))?
-        }
-    };
-    let device = image::create(session, place, format, size.len_bytes, &size.options)?;
-    let copied = Image::mount(session, place, device, Access::Fill).and_then(|image| {
-        plan::make_parents(&image, place, sources)?;
-        into_image(cp, session, (options, rules), (image, place), sources)
-    });
-    if copied.is_err() || session.has_only_failures() {
-        // The cause of the failure is reported, and an incomplete image is useless.
-        let _ = std::fs::remove_file(&place.image);
-    }
-    copied
+    cp.new_image
+        .make(session, (place, size), least_size, |image| {
+            plan::make_parents(&image, place, sources)?;
+            into_image(cp, session, (options, rules), (image, place), sources)
+        })
 }
 
 /// Returns the least size of a new image for the content of all sources.
-fn fitting_size(
+fn least_size(
     session: &Session,
     options: CopyOptions,
     (place, sources): (&ImagePath, &[PathArgument]),
     (extra, format_options): (ExtraSpace, FormatOptions),
 ) -> Outcome<LeastSize> {
-    let mut content = FileTreeSize::new(&format_options);
-    let mut above = place.path.as_path();
-    while let Some(parent) = above.parent() {
-        content.add_directory(above.file_name().map(OsStrExt::as_bytes));
-        above = parent;
-    }
-    for group in plan::groups(sources) {
-        let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
-        match &group[0] {
-            PathArgument::Host(_) => {
-                let source = HostSource::new(Vec::new());
-                ContentWalk::new(&source, options, session, &mut content).run(&jobs);
+    fitting_size(&place.path, (extra, format_options), |content| {
+        for group in plan::groups(sources) {
+            let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
+            match &group[0] {
+                PathArgument::Host(_) => {
+                    let source = HostSource::new(Vec::new());
+                    ContentWalk::new(&source, options, session, content).run(&jobs);
+                }
+                PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
+                    let source = ImageSource::new(image);
+                    ContentWalk::new(&source, options, session, content).run(&jobs);
+                    Ok(())
+                })?,
             }
-            PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
-                let source = ImageSource::new(image);
-                ContentWalk::new(&source, options, session, &mut content).run(&jobs);
-                Ok(())
-            })?,
         }
-    }
-    session.check_interrupt()?;
-    let format_options = FormatOptions {
-        reserved_percent: 0.0,
-        ..format_options
-    };
-    let least = least_size_ext4(&content, extra, &format_options)
-        .map_err(|error| Failure::new(error.to_string()))?;
-    tracing::info!(bytes = least.len_bytes, "least size for the content");
-    Ok(least)
+        session.check_interrupt()
+    })
 }
 
 /// Returns the options of a copy that keeps everything, or only what a FAT stores.
@@ -326,7 +273,7 @@ pub(crate) fn tree_size(
 ) -> Outcome<LeastSize> {
     let place = ImagePath::parse("new:/".as_ref())?;
     let sources = [PathArgument::Host(tree.join("."))];
-    fitting_size(
+    least_size(
         session,
         whole_tree(true),
         (&place, &sources),

@@ -23,8 +23,8 @@ use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
 use folio_archive::{
     Compression, Contents, Encoder, Entry, EntryKind, PackChoice, Packer, ReadAhead, Unpacker,
+    WriteBehind, decoder, tar,
 };
-use folio_archive::{WriteBehind, decoder, tar};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
