@@ -80,11 +80,10 @@ pub(super) fn collect(options: &Options, note: &dyn Fn(&str)) -> Result<Sources,
         ));
     }
     let binds = options.binds.iter().map(|bind| {
-        let mount = clone(&bind.host, true);
-        let mount = mount.map_err(|errno| Failure::at("--bind", bind.host.display(), errno))?;
         let mut flags = NO_PRIVILEGES;
         flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, bind.read_only);
-        set_attributes(&mount, flags)
+        let mount = clone(&bind.host, true)
+            .and_then(|mount| set_attributes(&mount, flags).map(|()| mount))
             .map_err(|errno| Failure::at("--bind", bind.host.display(), errno))?;
         Ok((bind.clone(), mount))
     });
