@@ -147,8 +147,9 @@ pub(super) fn next(superblock: &Superblock, wanted: u64) -> Option<u64> {
     (blocks > superblock.block_count).then_some(blocks)
 }
 
-/// Returns the superblock with `blocks` blocks. The free counts are unchanged.
-pub(super) fn with_blocks(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
+/// Returns the superblock with the counts of blocks, groups and inodes for `blocks` blocks. The
+/// free counts and the reserved descriptor blocks are unchanged.
+pub(super) fn with_counts(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
     let mut new = superblock.clone();
     new.block_count = blocks;
     // `group_count` ensures that the inodes fit 32 bits, and each group has at least one.
@@ -156,6 +157,12 @@ pub(super) fn with_blocks(superblock: &Superblock, blocks: u64) -> Result<Superb
     new.inode_count = new.group_count * new.inodes_per_group;
     (new.raw.blocks_count_lo, new.raw.blocks_count_hi) = halves(blocks);
     new.raw.inodes_count = new.inode_count.into();
+    Ok(new)
+}
+
+/// Returns the superblock with `blocks` blocks. The free counts are unchanged.
+pub(super) fn with_blocks(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
+    let mut new = with_counts(superblock, blocks)?;
     if !new.has_meta_bg() {
         let used = new.descriptor_blocks() - superblock.descriptor_blocks();
         let reserved = u64::from(superblock.raw.reserved_gdt_blocks.get()).checked_sub(used);

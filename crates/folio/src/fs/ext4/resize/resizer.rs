@@ -28,6 +28,14 @@ pub struct FileSystemSize {
     pub groups: u32,
 }
 
+fn page_cache() -> Arc<PageCache> {
+    PageCache::new(CacheOptions {
+        budget_bytes: CACHE_BYTES,
+        background_writeback: false,
+        ..CacheOptions::default()
+    })
+}
+
 /// Opens the journal of a clean file system, if it has one.
 pub(super) fn open_journal(
     device: &Arc<dyn Device>,
@@ -37,11 +45,7 @@ pub(super) fn open_journal(
     if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
         return Ok(None);
     }
-    let cache = PageCache::new(CacheOptions {
-        budget_bytes: CACHE_BYTES,
-        background_writeback: false,
-        ..CacheOptions::default()
-    });
+    let cache = page_cache();
     // Read-only, to locate the journal without starting one.
     let options = MountOptions {
         clock,
@@ -68,11 +72,7 @@ pub(super) struct Resizer {
 impl Resizer {
     /// Replays the journal and frees orphans, which leaves a clean file system.
     pub(super) fn open(device: &Arc<dyn Device>, clock: Clock) -> Result<Self> {
-        let cache = PageCache::new(CacheOptions {
-            budget_bytes: CACHE_BYTES,
-            background_writeback: false,
-            ..CacheOptions::default()
-        });
+        let cache = page_cache();
         let options = MountOptions {
             clock,
             ..MountOptions::default()

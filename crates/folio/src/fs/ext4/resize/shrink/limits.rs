@@ -1,6 +1,6 @@
 //! The superblock of a smaller size, and the least size.
 
-use super::super::plan::{blocks_of_groups, group_count, halves, system_blocks};
+use super::super::plan::{blocks_of_groups, system_blocks, with_counts};
 use super::groups::GroupMaps;
 use crate::base::{Error, PAGE_SIZE, Result};
 use crate::fs::ext4::layout::features::{Compat, Incompat, RoCompat};
@@ -37,13 +37,7 @@ pub(super) fn check_features(superblock: &Superblock) -> Result<()> {
 /// unchanged. Blocks of descriptors that are not needed any more are reserved, as far as the resize
 /// inode can name them.
 pub(super) fn smaller(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
-    let mut new = superblock.clone();
-    new.block_count = blocks;
-    // At most as many as before.
-    new.group_count = group_count(superblock, blocks)? as u32;
-    new.inode_count = new.group_count * new.inodes_per_group;
-    (new.raw.blocks_count_lo, new.raw.blocks_count_hi) = halves(blocks);
-    new.raw.inodes_count = new.inode_count.into();
+    let mut new = with_counts(superblock, blocks)?;
     if new.has_meta_bg() {
         // The table at the start holds the first descriptors, and keeps its length.
         return Ok(new);
