@@ -334,3 +334,8 @@ pub(crate) const EXTENT_ENTRY_LEN: usize = 12;
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_ENTRY_LEN);
 const _: () = assert!(size_of::<RawExtent>() == EXTENT_ENTRY_LEN);
 const _: () = assert!(size_of::<RawExtentIndex>() == EXTENT_ENTRY_LEN);
+
+/// Splits a number of 64 bits into its low and its high half, as fields of many structures have it.
+pub(crate) fn halves(value: u64) -> (U32, U32) {
+    ((value as u32).into(), ((value >> 32) as u32).into())
+}

@@ -12,7 +12,7 @@ use crate::fs::ext4::layout::disk::{
     EXTENT_ENTRY_LEN, EXTENT_MAGIC, FIRST_INODE, GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT,
     GROUP_INODE_ZEROED, JOURNAL_INODE, RESIZE_INODE, ROOT_INODE, RawExtent, RawExtentHeader,
     RawExtentIndex, RawGroupDescriptor, RawInode, RawSuperblock, STATE_VALID,
-    SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET, inode_flags,
+    SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET, halves, inode_flags,
 };
 use crate::fs::ext4::layout::features::{Compat, Features};
 use std::io::IoSlice;
@@ -497,10 +497,6 @@ impl FormatWriter<'_> {
         bytes[60..64].copy_from_slice(inode.size_high.as_bytes());
         bytes[64..].copy_from_slice(inode.size_lo.as_bytes());
     }
-}
-
-fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian::U32) {
-    ((value as u32).into(), ((value >> 32) as u32).into())
 }
 
 /// Sets the superblock's checksum.

@@ -6,7 +6,7 @@ use crate::base::{Error, Result};
 use crate::block::Device;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::{
-    GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor,
+    GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor, halves,
 };
 use crate::fs::ext4::layout::features::{Incompat, RoCompat};
 use crate::fs::ext4::layout::superblock::Superblock;
@@ -333,10 +333,6 @@ fn checksum_mask(superblock: &Superblock) -> u32 {
         Some(_) => 0xFFFF,
         None => 0,
     }
-}
-
-fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian::U32) {
-    ((value as u32).into(), ((value >> 32) as u32).into())
 }
 
 pub(super) fn quarters(value: u32) -> (zerocopy::little_endian::U16, zerocopy::little_endian::U16) {

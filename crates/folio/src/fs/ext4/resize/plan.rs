@@ -3,6 +3,7 @@
 use super::options::ResizeOptions;
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::block::Device;
+use crate::fs::ext4::layout::disk::halves;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 
@@ -106,7 +107,7 @@ fn at_size(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
     }
 }
 
-pub(super) fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
+fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
     let groups =
         (blocks - superblock.first_data_block).div_ceil(superblock.blocks_per_group.into());
     let inodes = u128::from(groups) * u128::from(superblock.inodes_per_group);
@@ -207,8 +208,4 @@ pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, (reserved, 
         // 0 means "not counted".
         new.raw.overhead_clusters = u32::try_from(overhead + system_blocks).unwrap_or(0).into();
     }
-}
-
-pub(super) fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian::U32) {
-    ((value as u32).into(), ((value >> 32) as u32).into())
 }
