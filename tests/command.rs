@@ -1,6 +1,7 @@
 //! The command's tests in one executable, except those that measure the page cache or the machine
 //! (`bench`, `doctor`, `pagecache`) and the longest one (`fuse`).
 
+mod boot;
 mod cli;
 mod kernel;
 mod nbd;

@@ -437,6 +437,42 @@ fn subcommands_of_qemu_img() {
 }
 
 #[test]
+fn images_are_built_beside_the_tools() {
+    requires!(tool("mke2fs"), tool("tar"), tool("gzip"), tool("sha256sum"));
+    let results = measured(&["build", "--disk-dir", ".", "--size-mib", "4"]);
+    let report = &results["scenarios"][0];
+    for (title, contenders) in [
+        ("container image into raw", 3),
+        ("tar.gz into raw", 3),
+        ("tar into raw", 3),
+        ("tree into raw", 3),
+    ] {
+        assert_eq!(rows(&results, title).len(), contenders, "{title}");
+    }
+    // skopeo, umoci and qemu-img may be missing.
+    let is_skipped = report["not_measured"].to_string().contains("skopeo");
+    let qcow2 = rows(&results, "container image into qcow2").len();
+    assert_eq!(qcow2, if is_skipped { 2 } else { 3 });
+}
+
+#[test]
+fn given_container_image_is_built() {
+    requires!(tool("mke2fs"), tool("tar"), tool("gzip"));
+    let folder = folder();
+    std::fs::write(folder.path().join("file"), [7; 300_000]).expect("written");
+    let folio = |words: &[&str]| {
+        let mut folio = std::process::Command::new(env!("CARGO_BIN_EXE_folio"));
+        succeed(folio.arg("-q").args(words).current_dir(folder.path()));
+    };
+    folio(&["cp", "-a", "--create", "16M", "file", "one.img:/"]);
+    folio(&["cp", "-a", "one.img:/", "oci:layout:app"]);
+    let reference = format!("oci:{}:app", folder.path().join("layout").display());
+    let results = measured(&["build", "--disk-dir", ".", "--source", &reference]);
+    let what = results["scenarios"][0]["what"].as_str().expect("a text");
+    assert!(what.contains("1 layers"), "{what}");
+}
+
+#[test]
 fn commands_inside_an_image() {
     requires!(root, fuse, user_namespaces, tool("busybox"));
     let tree = folder();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// A file of a layer: name, kind, and content of a regular file.
-type Member<'a> = (&'a str, EntryKind, &'a str);
+pub(super) type Member<'a> = (&'a str, EntryKind, &'a str);
 
 fn file<'a>(path: &'a str, content: &'a str) -> Member<'a> {
     let size_bytes = content.len() as u64;
@@ -28,7 +28,7 @@ fn link<'a>(path: &'a str, target: &str) -> Member<'a> {
     (path, EntryKind::Symlink(target.into()), "")
 }
 
-fn layer(members: &[Member<'_>]) -> Vec<u8> {
+pub(super) fn layer(members: &[Member<'_>]) -> Vec<u8> {
     let mut writer = tar::Writer::new(Vec::new());
     for (path, kind, content) in members {
         let entry = Entry {
@@ -94,7 +94,7 @@ fn odd_layers() -> Vec<Vec<u8>> {
 }
 
 /// Writes an OCI layout with the tag `app`.
-fn layout(folder: &Path, layers: &[Vec<u8>], formats: &[Compression]) {
+pub(super) fn layout(folder: &Path, layers: &[Vec<u8>], formats: &[Compression]) {
     let blobs = folder.join("blobs/sha256");
     std::fs::create_dir_all(&blobs).unwrap();
     let put = |media_type: &str, bytes: &[u8]| {
@@ -152,7 +152,7 @@ fn layout(folder: &Path, layers: &[Vec<u8>], formats: &[Compression]) {
 }
 
 const FORMATS: [Compression; 3] = [Compression::Gzip, Compression::Zstd, Compression::None];
-const PLATFORM: [&str; 2] = ["--platform", "linux/amd64"];
+pub(super) const PLATFORM: [&str; 2] = ["--platform", "linux/amd64"];
 
 fn names(dir: &TestDir, image: &str) -> String {
     let found = dir.ok(&["find", image]);
@@ -325,7 +325,7 @@ fn stored_images_are_equal_for_umoci() {
 }
 
 /// Asserts that umoci unpacks an image to the tree of a disk image.
-fn unpack_and_compare(dir: &TestDir, image: &str, disk: &str) {
+pub(super) fn unpack_and_compare(dir: &TestDir, image: &str, disk: &str) {
     let mut umoci = command("umoci");
     umoci.args(["unpack", "--image", image, "bundle"]);
     succeed(umoci.current_dir(dir.path("")));
@@ -420,8 +420,9 @@ fn hostile_images_are_refused() {
     );
 }
 
-/// Serves a layout as a registry that wants a token, until the listener's process ends.
-fn serve(folder: PathBuf) -> String {
+/// Serves a layout as a registry that wants a token, until the listener's process ends. With
+/// `login`, a header, only a request with it gets the token.
+fn serve(folder: PathBuf, login: Option<&'static str>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();
     let realm = format!("http://{host}/token");
@@ -433,12 +434,13 @@ fn serve(folder: PathBuf) -> String {
             let headers = lines
                 .map_while(Result::ok)
                 .take_while(|line| !line.is_empty());
-            let is_allowed = headers.fold(false, |is, line| {
-                is | line.eq_ignore_ascii_case("authorization: bearer secret")
-            });
+            let headers: Vec<_> = headers.map(|line| line.to_ascii_lowercase()).collect();
+            let has = |wanted: &str| headers.iter().any(|line| line == wanted);
+            let is_allowed = has("authorization: bearer secret");
+            let has_login = login.is_none_or(has);
             let path = request.split(' ').nth(1).unwrap();
             let name = path.rsplit('/').next().unwrap();
-            let (status, body) = if path.starts_with("/token") {
+            let (status, body) = if path.starts_with("/token") && has_login {
                 ("200 OK", br#"{"token":"secret"}"#.to_vec())
             } else if !is_allowed {
                 ("401 Unauthorized", Vec::new())
@@ -473,7 +475,7 @@ fn registry_image_is_pulled_into_an_image() {
     requires!(tool("e2fsck"));
     let dir = TestDir::new();
     layout(&dir.path("lay"), &odd_layers(), &FORMATS);
-    let host = serve(dir.path("lay"));
+    let host = serve(dir.path("lay"), None);
     let pull = |name: &str| {
         let source = format!("registry:{host}/team/{name}");
         let words = [
@@ -495,4 +497,136 @@ fn registry_image_is_pulled_into_an_image() {
     let output = pull("image:other");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(printed.contains("not in the registry"), "{printed}");
+}
+
+#[test]
+fn files_that_a_layer_hides_count_for_the_size() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    let names: Vec<String> = (0..3000).map(|at| format!("many/{at}")).collect();
+    let large = "x".repeat(8 << 20);
+    let mut low: Vec<Member<'_>> = names.iter().map(|name| file(name, "")).collect();
+    low.push(file("large", &large));
+    let layers = [
+        layer(&low),
+        layer(&[
+            file(".wh.many", ""),
+            file(".wh.large", ""),
+            file("kept", "k"),
+        ]),
+    ];
+    layout(&dir.path("lay"), &layers, &FORMATS);
+    let words = ["cp", "-a", "oci:lay:app", "new.img:/", "--create", "auto"];
+    dir.ok(&[&words, &PLATFORM[..]].concat());
+    fsck(&dir.path("new.img"));
+    assert_eq!(dir.ok(&["ls", "new.img"]), "kept\nlost+found\n");
+}
+
+#[test]
+fn layer_without_its_last_padding_is_read() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    let mut bytes = layer(&[file("a", "first"), file("b", "last")]);
+    // The headers and contents of two files, without what fills the last block.
+    bytes.truncate(3 * 512 + "last".len());
+    layout(&dir.path("lay"), &[bytes], &[Compression::Gzip]);
+    let words = ["cp", "-a", "oci:lay:app", "disk.img:/"];
+    dir.ok(&[&words, &PLATFORM[..]].concat());
+    assert_eq!(dir.ok(&["cat", "disk.img:/a", "disk.img:/b"]), "firstlast");
+}
+
+#[test]
+fn new_image_file_has_the_mode_of_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path("tree")).unwrap();
+    let script = "umask 027; exec \"$0\" cp -a tree/. new.img:/ --create auto";
+    let mut shell = command("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_folio")]);
+    succeed(shell.current_dir(dir.path("")));
+    let mode = std::fs::metadata(dir.path("new.img"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o640);
+}
+
+/// A proxy with TLS in front of a registry; prints its port.
+const TLS_PROXY: &str = "
+import http.client, http.server, ssl, sys
+class Proxy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        below = http.client.HTTPConnection(sys.argv[1])
+        below.request('GET', self.path, headers=dict(self.headers))
+        answer = below.getresponse()
+        body = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() != 'connection':
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Proxy)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('cert.pem', 'key.pem')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+";
+
+#[test]
+fn registry_wants_tls_and_a_login() {
+    requires!(tool("openssl"), tool("python3"));
+    let dir = TestDir::new();
+    layout(&dir.path("lay"), &odd_layers(), &FORMATS);
+    // "user:password"
+    let login = "authorization: basic dxnlcjpwyxnzd29yza==";
+    let host = serve(dir.path("lay"), Some(login));
+    let certificate = "req -x509 -newkey rsa:2048 -nodes -days 30";
+    let authority = format!("{certificate} -subj /CN=authority -keyout ca.key -out ca.pem");
+    let server = format!(
+        "{certificate} -subj /CN=localhost -addext subjectAltName=DNS:localhost \
+         -addext basicConstraints=critical,CA:FALSE -CA ca.pem -CAkey ca.key -keyout key.pem \
+         -out cert.pem"
+    );
+    for words in [authority, server] {
+        let mut openssl = command("openssl");
+        openssl.args(words.split_whitespace());
+        succeed(openssl.current_dir(dir.path("")));
+    }
+    let mut python = command("python3");
+    python
+        .args(["-c", TLS_PROXY, &host])
+        .current_dir(dir.path(""));
+    let mut python = python.stdout(Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    let mut lines = BufReader::new(python.stdout.take().unwrap());
+    lines.read_line(&mut port).unwrap();
+    let host = format!("localhost:{}", port.trim());
+    let source = format!("registry:https://{host}/team/image:app");
+    let pull = |certificate: bool| {
+        let words = ["cp", "-a", &source, "a.img:/", "--create", "32M"];
+        let mut folio = dir.command(&[&words, &PLATFORM[..]].concat());
+        folio.env("REGISTRY_AUTH_FILE", dir.path("auth.json"));
+        folio.env("DOCKER_CONFIG", dir.path("none"));
+        if certificate {
+            folio.env("SSL_CERT_FILE", dir.path("ca.pem"));
+        }
+        let output = folio.stdout(Stdio::null()).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), printed)
+    };
+    let (_, printed) = pull(false);
+    assert!(printed.contains("certificate"), "{printed}");
+    let (_, printed) = pull(true);
+    assert!(printed.contains("log in with podman"), "{printed}");
+    let auth = format!(r#"{{"auths":{{"{host}":{{"auth":"dXNlcjpwYXNzd29yZA=="}}}}}}"#);
+    std::fs::write(dir.path("auth.json"), auth).unwrap();
+    let (is_pulled, printed) = pull(true);
+    assert!(is_pulled, "{printed}");
+    assert_eq!(dir.ok(&["cat", "a.img:/tree/new"]), "again");
+    python.kill().unwrap();
+    python.wait().unwrap();
 }

@@ -229,6 +229,27 @@ fn disk_grows_by_added_partitions() {
 }
 
 #[test]
+fn swap_area_is_recognized_by_its_tools() {
+    requires!(tool("blkid"), tool("swaplabel"));
+    const UUID: &str = "0b7d2f2c-9a52-4a57-8d1b-0f3c5c1c7e11";
+    let dir = fixture(&format!(
+        "[[partition]]\ntype = 'swap'\nsize = '8M'\nformat = 'swap'\n\
+         filesystem-label = 'exchange'\nfilesystem-uuid = '{UUID}'\n"
+    ));
+    dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+    extract(&dir, "new.img", 1 << 20, 8 << 20, "swap.img");
+    let said = run("blkid", ["-p".as_ref(), dir.path("swap.img").as_os_str()]);
+    for word in [UUID, "LABEL=\"exchange\"", "VERSION=\"1\"", "TYPE=\"swap\""] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    let said = run("swaplabel", [dir.path("swap.img")]);
+    assert!(said.contains(UUID) && said.contains("exchange"), "{said}");
+    let listed = dir.ok(&["disk", "list", "new.img", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["partitions"][0]["content"], "swap");
+}
+
+#[test]
 fn wrong_specification_writes_nothing() {
     let dir = fixture(SPEC);
     for (spec, word) in [
@@ -249,6 +270,22 @@ fn wrong_specification_writes_nothing() {
         (
             "[[partition]]\ntype = 'linux'\nformat = 'ext4'\nsource = 'none'",
             "none",
+        ),
+        (
+            "[[partition]]\ntype = 'swap'\nsize = '16K'\nformat = 'swap'",
+            "needs 40 KiB",
+        ),
+        (
+            "[[partition]]\ntype = 'swap'\nformat = 'swap'",
+            "needs a size",
+        ),
+        (
+            "[[partition]]\ntype = 'swap'\nsize = '1M'\nformat = 'swap'\nsource = 'root'",
+            "a source needs a format",
+        ),
+        (
+            "[[partition]]\ntype = 'swap'\nsize = '1M'\nformat = 'swap'\nfilesystem-label = 'a label of 20 bytes.'",
+            "at most 16 bytes",
         ),
         (
             "[[partition]]\ntype = 'linux'\nsize = '1M'\nattributes = ['x']",

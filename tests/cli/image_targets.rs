@@ -413,6 +413,24 @@ fn mkfs_formats_a_partition() {
     }
 }
 
+#[cfg(not(feature = "object-store"))]
+#[test]
+fn url_without_object_storage_names_the_feature() {
+    let dir = TestDir::new();
+    for line in [
+        "ls s3://bucket/disk.qcow2:/",
+        "image map https://host/x",
+        "image convert -O raw gs://bucket/disk new.img",
+        "cp -r s3://bucket/disk.qcow2:/etc etc",
+        "cp disk.img s3://bucket/disk.img",
+        "mount s3://bucket/disk.qcow2 mnt",
+        "serve nbd az://box/disk --port 0",
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        dir.fails(&words, 2, "cargo install folio-cli --features object-store");
+    }
+}
+
 #[test]
 fn protocol_of_qemu_names_no_image() {
     let dir = TestDir::new();
@@ -423,7 +441,6 @@ fn protocol_of_qemu_names_no_image() {
         "image convert -O raw nbd:localhost:1 new.img",
         "image create ssh://host/x 1M",
         "image info blkdebug::disk.img",
-        "image map https://host/x",
         "image create -b nbd:localhost:1 -F raw top.qcow2 1M",
         "mkfs nbd:localhost:1 --size 16M",
         "ls nbd:localhost:1",

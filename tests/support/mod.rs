@@ -10,6 +10,7 @@
 //!     real_tree          a large tree of the machine's own files    folio-bench
 //!     Group              a control group with a memory limit        group.rs
 //!     Guest              a Linux guest in QEMU                      folio-bench
+//!     terminal           a program on a terminal, and a dialog       terminal.rs
 //!     two_sides          a directory that guest and host change     two_sides.rs
 //!     Manifest           names, attributes and content of a tree    manifest.rs
 //!     Random             reproducible random numbers                random.rs
@@ -26,6 +27,7 @@ pub mod random;
 pub mod real_tree;
 #[macro_use]
 pub mod require;
+pub mod terminal;
 pub mod tools;
 pub mod two_sides;
 

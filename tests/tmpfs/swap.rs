@@ -166,7 +166,13 @@ fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
             }
             _ => {
                 let bytes = pattern(at, len, round);
-                assert_eq!(process.pwrite(fd, &bytes, at as u64).unwrap(), len);
+                // A write may be short while other threads' pages are on their way to the swap
+                // device.
+                let mut done = 0;
+                while done < len {
+                    let count = process.pwrite(fd, &bytes[done..], (at + done) as u64);
+                    done += count.unwrap();
+                }
                 model[at..at + len].copy_from_slice(&bytes);
             }
         }

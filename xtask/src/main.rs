@@ -1,9 +1,10 @@
-//! Repository chores: `cargo xtask tidy`, `cargo xtask circles` and `cargo xtask test`.
+//! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test` and `python`.
 
 mod circles;
 mod counts;
 mod language;
 mod packages;
+mod python;
 mod repository;
 mod run;
 mod source;
@@ -49,6 +50,8 @@ enum Task {
         #[arg(long)]
         no_install: bool,
     },
+    /// Build the wheel of bindings/python and run its tests, as Test does.
+    Python,
 }
 
 fn main() -> ExitCode {
@@ -64,6 +67,11 @@ fn main() -> ExitCode {
             |files| language::main(&root, &files, name.as_deref()),
         ),
         Task::Test { no_install } => test::main(&root, no_install),
+        Task::Python => match python::test(&root) {
+            Ok(results) if results.failed == 0 => ExitCode::SUCCESS,
+            Ok(results) => failure(&format!("{} tests failed", results.failed)),
+            Err(reason) => failure(&format!("not tested: {reason}")),
+        },
     }
 }
 

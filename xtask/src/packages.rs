@@ -2,11 +2,11 @@
 
 use crate::repository;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 37] = [
+const PROGRAMS: [(&str, &str); 43] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -22,6 +22,12 @@ const PROGRAMS: [(&str, &str); 37] = [
     ("nbdcopy", "libnbd-bin"),
     ("nbdsh", "python3-libnbd"),
     ("sfdisk", "fdisk"),
+    ("sgdisk", "gdisk"),
+    ("fsck.vfat", "dosfstools"),
+    ("mcopy", "mtools"),
+    ("blkid", "util-linux"),
+    ("skopeo", "skopeo"),
+    ("umoci", "umoci"),
     ("fuse2fs", "fuse2fs"),
     ("setfattr", "attr"),
     ("getfattr", "attr"),
@@ -52,6 +58,15 @@ const CRATES: [(&str, &str); 2] = [("fsx", "0.3.2"), ("pjdfstest", "0.2.2")];
 /// The kernel for guests: a module that it must have, and its package.
 const GUEST_MODULE: &str = "kernel/fs/fuse/virtiofs.ko";
 const GUEST_KERNEL: &str = "linux-image-cloud-amd64";
+
+/// Files that the tests need, and their packages: what boots a disk.
+const FILES: [(&str, &str); 2] = [
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
+    (
+        "/usr/lib/systemd/boot/efi/systemd-bootx64.efi",
+        "systemd-boot-efi",
+    ),
+];
 
 /// Folders that hold system programs but are often missing from a user's PATH.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -85,6 +100,8 @@ fn missing() -> Vec<&'static str> {
         .map(|(_, package)| *package)
         .collect();
     packages.dedup();
+    let files = FILES.iter().filter(|(file, _)| !Path::new(file).is_file());
+    packages.extend(files.map(|(_, package)| *package));
     if !has_guest_kernel() {
         packages.push(GUEST_KERNEL);
     }

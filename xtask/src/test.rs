@@ -1,6 +1,7 @@
 //! Every check of the repository, one after the other; skipped checks are listed with the reason.
 
 use crate::packages;
+use crate::python;
 use crate::repository;
 use crate::run::{Outcome, run};
 use crate::tidy;
@@ -13,6 +14,9 @@ use std::time::Instant;
 const BUILD_BYTES: u64 = 8 << 30;
 /// Free space that the tests need once everything is built.
 const REBUILD_BYTES: u64 = 2 << 30;
+
+/// The crates of object storage. Nothing else is built with their dependencies.
+const OBJECT_CRATES: [&str; 2] = ["folio-object-store", "folio-volume"];
 
 /// A check that did not run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,6 +118,10 @@ pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
         "clippy",
         "--quiet",
         "--workspace",
+        "--exclude",
+        OBJECT_CRATES[0],
+        "--exclude",
+        OBJECT_CRATES[1],
         "--all-targets",
         "--",
         "-D",
@@ -126,6 +134,10 @@ pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
     deny(&mut tally, root);
     heading("test", start);
     workspace_tests(&mut tally, root);
+    heading("object storage", start);
+    object_storage(&mut tally, root);
+    heading("python", start);
+    python_tests(&mut tally, root);
     heading("examples", start);
     examples(&mut tally, root);
     heading("features", start);
@@ -191,12 +203,97 @@ fn workspace_tests(tally: &mut Tally, root: &Path) {
     let outcome = run(
         root,
         "cargo",
-        &["test", "--workspace", "--no-fail-fast"],
+        &[
+            "test",
+            "--workspace",
+            "--exclude",
+            OBJECT_CRATES[0],
+            "--exclude",
+            OBJECT_CRATES[1],
+            "--no-fail-fast",
+        ],
         &variables,
     );
     let reports = std::fs::read_to_string(&path).unwrap_or_default();
     let _ = std::fs::remove_file(&path);
     tally.tests(&outcome, &reports);
+}
+
+/// Tests the feature `object-store`, which the default build leaves out, against stores that start
+/// on loopback.
+fn object_storage(tally: &mut Tally, root: &Path) {
+    install_stores();
+    let path = std::env::temp_dir().join(format!("folio-skipped-object-{}", std::process::id()));
+    let variables = [("FOLIO_SKIPPED", OsString::from(&path))];
+    let arguments = [
+        "test",
+        "--no-fail-fast",
+        "--package",
+        OBJECT_CRATES[0],
+        "--package",
+        OBJECT_CRATES[1],
+        "--package",
+        "folio-cli",
+        "--features",
+        "folio-cli/object-store",
+        "--lib",
+        "--test",
+        "device",
+        "--test",
+        "volume",
+        "--test",
+        "object",
+        "--test",
+        "volume_command",
+    ];
+    let outcome = run(root, "cargo", &arguments, &variables);
+    let reports = std::fs::read_to_string(&path).unwrap_or_default();
+    let _ = std::fs::remove_file(&path);
+    tally.tests(&outcome, &reports);
+}
+
+fn python_tests(tally: &mut Tally, root: &Path) {
+    match python::test(root) {
+        Err(reason) => tally.skip("python", &reason),
+        Ok(results) => {
+            tally.passed += results.passed;
+            let failed = (0..results.failed).map(|_| "a test of bindings/python".to_owned());
+            tally.failed.extend(failed);
+            for (name, reason) in &results.skipped {
+                tally.skip(name, reason);
+            }
+        }
+    }
+}
+
+/// Installs stores for tests into the target folder, where Go is installed. A test without its
+/// store reports a skip.
+fn install_stores() {
+    let folder = repository::target_folder().join("object-stores");
+    if !packages::has("go") {
+        return;
+    }
+    for (program, module) in [
+        (
+            "gofakes3",
+            "github.com/johannesboyne/gofakes3/cmd/gofakes3@v1.2.0",
+        ),
+        (
+            "versitygw",
+            "github.com/versity/versitygw/cmd/versitygw@v1.8.0",
+        ),
+    ] {
+        if folder.join(program).exists() {
+            continue;
+        }
+        let installed = Command::new("go")
+            .args(["install", module])
+            .env("GOBIN", &folder)
+            .status();
+        if !installed.is_ok_and(|status| status.success()) {
+            println!("go install {module}: failed");
+        }
+    }
 }
 
 /// Runs each example of each crate, in an empty folder.

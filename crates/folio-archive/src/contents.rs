@@ -4,7 +4,7 @@
 use crate::entry::{Entry, EntryKind};
 use crate::tar::Reader;
 use folio::Result;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 
 /// A file that will be created.
@@ -24,6 +24,8 @@ pub struct ListedFile {
 #[derive(Debug, Default)]
 pub struct Contents {
     files: BTreeMap<Vec<u8>, ListedFile>,
+    /// Files of earlier layers that later ones hide: they exist until then.
+    hidden: BTreeMap<Vec<u8>, ListedFile>,
     layers: usize,
 }
 
@@ -42,11 +44,31 @@ impl Contents {
         Ok(())
     }
 
-    /// Returns the files by name, sorted. Directories without an entry of their own are missing.
+    /// Returns all files that unpacking creates, by name, also those that a later layer removes.
+    /// Directories without an entry of their own are missing.
     pub fn files(&self) -> impl Iterator<Item = (&[u8], &ListedFile)> {
         self.files
             .iter()
+            .chain(&self.hidden)
             .map(|(path, file)| (path.as_slice(), file))
+    }
+
+    /// Removes the files for which `is_kept` returns false.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&[u8], &ListedFile) -> bool) {
+        self.files.retain(|path, file| is_kept(path, file));
+        self.hidden.retain(|path, file| is_kept(path, file));
+    }
+
+    /// Returns the directories with their names, among them those without an entry of their own.
+    pub fn directories(&self) -> BTreeMap<&[u8], BTreeSet<&[u8]>> {
+        let mut directories = BTreeMap::new();
+        for (path, file) in self.files() {
+            add_to_parents(&mut directories, path);
+            if file.kind == EntryKind::Directory {
+                directories.entry(path).or_default();
+            }
+        }
+        directories
     }
 
     fn add(&mut self, entry: &Entry, data_bytes: u64) {
@@ -66,7 +88,7 @@ impl Contents {
                 .get(&path)
                 .is_some_and(|file| file.layer < self.layers)
             {
-                self.files.remove(&path);
+                self.hidden.extend(self.files.remove_entry(&path));
             }
             return self.hide(&path);
         }
@@ -88,17 +110,31 @@ impl Contents {
 
     fn hide(&mut self, path: &[u8]) {
         let layers = self.layers;
-        remove_below(&mut self.files, path, |file| file.layer < layers);
+        let hidden = remove_below(&mut self.files, path, |file| file.layer < layers);
+        self.hidden.extend(hidden);
     }
 }
 
-/// Removes the files below the directory `path` for which `is_hidden` returns true: those of
-/// earlier layers.
+/// Adds a name to its directory, and the directories above to theirs.
+fn add_to_parents<'a>(directories: &mut BTreeMap<&'a [u8], BTreeSet<&'a [u8]>>, path: &'a [u8]) {
+    let mut below = path;
+    while !below.is_empty() {
+        let slash = below.iter().rposition(|byte| *byte == b'/');
+        let (above, name) = slash.map_or((&[][..], below), |at| (&below[..at], &below[at + 1..]));
+        if !directories.entry(above).or_default().insert(name) {
+            return;
+        }
+        below = above;
+    }
+}
+
+/// Removes and returns the files below the directory `path` for which `is_hidden` returns true:
+/// those of earlier layers.
 pub(crate) fn remove_below<T>(
     files: &mut BTreeMap<Vec<u8>, T>,
     path: &[u8],
     is_hidden: impl Fn(&T) -> bool,
-) {
+) -> Vec<(Vec<u8>, T)> {
     let below = if path.is_empty() {
         Vec::new()
     } else {
@@ -110,7 +146,8 @@ pub(crate) fn remove_below<T>(
         .filter(|(_, file)| is_hidden(file))
         .map(|(key, _)| key.clone())
         .collect();
-    for key in hidden {
-        files.remove(&key);
-    }
+    hidden
+        .iter()
+        .filter_map(|key| files.remove_entry(key))
+        .collect()
 }

@@ -393,7 +393,11 @@ impl<'a, W: Write> Packer<'a, W> {
                 Ok(count) => count,
                 Err(error) => {
                     // The header has promised the bytes.
-                    self.writer.fill().map_err(output_error)?;
+                    while self.writer.fill().map_err(output_error)? {
+                        if self.observer.is_stopped() {
+                            return Err(Errno::INTR.into());
+                        }
+                    }
                     return Err(error);
                 }
             };

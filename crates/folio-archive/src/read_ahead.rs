@@ -1,7 +1,10 @@
 //! Reading and decompressing on a thread of its own, ahead of the reader of an archive.
 
 use folio::AlignedBuffer;
+use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Bytes of a buffer: a multiple of a tar block, so that blocks do not span buffers.
@@ -17,11 +20,55 @@ struct Filled {
 /// The bytes of a stream, read ahead by a thread. It ends when this value is dropped, at the latest
 /// after its current read.
 pub struct ReadAhead {
-    filled: Receiver<io::Result<Filled>>,
-    empty: SyncSender<AlignedBuffer>,
+    source: Source,
     current: Option<Filled>,
     at: usize,
     is_finished: bool,
+    /// What was read so far, for [`ReadAhead::rewind`].
+    kept: Option<Kept>,
+}
+
+enum Source {
+    Thread {
+        filled: Receiver<io::Result<Filled>>,
+        empty: SyncSender<AlignedBuffer>,
+    },
+    Memory(VecDeque<Filled>),
+}
+
+struct Kept {
+    buffers: VecDeque<Filled>,
+    budget: Arc<MemoryBudget>,
+}
+
+/// Memory that streams share to keep their bytes in.
+#[derive(Debug)]
+pub struct MemoryBudget(AtomicUsize);
+
+impl MemoryBudget {
+    /// Creates a budget of `bytes`.
+    pub fn new(bytes: u64) -> Self {
+        let buffers = bytes / BUFFER_BYTES as u64;
+        Self(AtomicUsize::new(
+            usize::try_from(buffers).unwrap_or(usize::MAX),
+        ))
+    }
+
+    /// Returns the buffers that are left.
+    pub(crate) fn buffers(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn give_back(&self, buffers: usize) {
+        self.0.fetch_add(buffers, Ordering::Relaxed);
+    }
+
+    fn take_buffer(&self) -> bool {
+        let less = |buffers: usize| buffers.checked_sub(1);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
 }
 
 impl ReadAhead {
@@ -45,31 +92,74 @@ impl ReadAhead {
         std::thread::Builder::new()
             .name("archive-read".to_owned())
             .spawn(move || fill(input, &send_filled, &receive_empty))?;
-        Ok(Self {
-            filled,
-            empty,
+        Ok(Self::new(Source::Thread { filled, empty }))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
             current: None,
             at: 0,
             is_finished: false,
-        })
+            kept: None,
+        }
+    }
+
+    /// Keeps all bytes in memory while `budget` lasts, so that they can be read again.
+    #[must_use]
+    pub fn keeping(mut self, budget: Arc<MemoryBudget>) -> Self {
+        self.kept = Some(Kept {
+            buffers: VecDeque::new(),
+            budget,
+        });
+        self
+    }
+
+    /// Returns the stream from its start, if it was read to its end and all of it was kept.
+    pub fn rewind(mut self) -> Option<Self> {
+        self.release_current();
+        let kept = self.kept.take().filter(|_| self.is_finished)?;
+        Some(Self::new(Source::Memory(kept.buffers)))
+    }
+
+    /// Keeps the current buffer, or returns it to the thread.
+    fn release_current(&mut self) {
+        let Some(used) = self.current.take() else {
+            return;
+        };
+        if let Some(mut kept) = self.kept.take() {
+            if kept.budget.take_buffer() {
+                kept.buffers.push_back(used);
+                self.kept = Some(kept);
+                return;
+            }
+            // A part is useless.
+            kept.budget.give_back(kept.buffers.len());
+        }
+        if let Source::Thread { empty, .. } = &self.source {
+            // The thread may have finished.
+            let _ = empty.try_send(used.bytes);
+        }
     }
 
     fn advance(&mut self) -> io::Result<()> {
-        if let Some(used) = self.current.take() {
-            // The thread may have finished.
-            let _ = self.empty.try_send(used.bytes);
-        }
+        self.release_current();
         self.at = 0;
         if self.is_finished {
             return Ok(());
         }
-        match self.filled.recv() {
-            Ok(Ok(filled)) => self.current = Some(filled),
-            Ok(Err(error)) => {
+        let next = match &mut self.source {
+            Source::Thread { filled, .. } => filled.recv().ok().transpose(),
+            Source::Memory(buffers) => Ok(buffers.pop_front()),
+        };
+        match next {
+            Ok(Some(filled)) => self.current = Some(filled),
+            Ok(None) => self.is_finished = true,
+            Err(error) => {
                 self.is_finished = true;
+                self.kept = None;
                 return Err(error);
             }
-            Err(_) => self.is_finished = true,
         }
         Ok(())
     }
@@ -157,6 +247,28 @@ mod tests {
         ahead.read_to_end(&mut read).unwrap();
         assert!(read == bytes);
         assert_eq!(ahead.fill_buf().unwrap(), b"");
+    }
+
+    #[test]
+    fn kept_stream_is_read_twice() {
+        let bytes: Vec<u8> = (0..2 * BUFFER_BYTES + 9).map(|at| at as u8).collect();
+        for (mib, is_kept) in [(3, true), (2, false)] {
+            let budget = Arc::new(MemoryBudget::new(mib << 20));
+            let ahead = ReadAhead::start(io::Cursor::new(bytes.clone())).unwrap();
+            let mut ahead = ahead.keeping(budget);
+            let mut read = Vec::new();
+            ahead.read_to_end(&mut read).unwrap();
+            let again = ahead.rewind();
+            assert_eq!(again.is_some(), is_kept);
+            if let Some(mut again) = again {
+                read.clear();
+                again.read_to_end(&mut read).unwrap();
+            }
+            assert!(read == bytes);
+        }
+        let budget = Arc::new(MemoryBudget::new(9 << 20));
+        let ahead = ReadAhead::start(io::Cursor::new(bytes)).unwrap();
+        assert!(ahead.keeping(budget).rewind().is_none());
     }
 
     #[test]

@@ -16,12 +16,15 @@
 //!   warm           large and small files into the page cache, beside vmtouch and the device
 //!
 //!   any path       probe: reads, stats, writes           evidence   cache state, bytes from the device, switches
+//!   build/         container images, archives and trees into images, beside umoci, tar and mke2fs
+//!
 //!   the rest       bench, tree, contender: trees and images; small_file; convert; image_tools; nbd;
 //!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
 //!   measure        one command, its time and memory      mounted   one mount, served by a command
 //! ```
 
 mod bench;
+mod build;
 mod cache;
 mod compare;
 mod contender;

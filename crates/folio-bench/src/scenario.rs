@@ -3,8 +3,8 @@
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
 use crate::{
-    Common, bench, cache, convert, ext4, first_write, image_tools, measure, memcpy, mount, nbd,
-    page_cache, probe,
+    Common, bench, build, cache, convert, ext4, first_write, image_tools, measure, memcpy, mount,
+    nbd, page_cache, probe,
 };
 use crate::{reclaim, run_in_image, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
@@ -62,6 +62,8 @@ pub enum Scenario {
     Convert(Common),
     /// The subcommands of qemu-img, beside it; each on fresh copies of images
     ImageTools(Common),
+    /// Container images, archives and trees into images, beside umoci, tar, mke2fs and qemu-img
+    Build(build::Options),
     /// Commands of a Debian by folio run, beside systemd-nspawn, proot and chroot
     Run(run_in_image::Options),
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
@@ -160,6 +162,7 @@ impl Scenario {
             Self::SmallFile(common) => small_file::measure(common, run),
             Self::Convert(common) => convert::measure(common, run),
             Self::ImageTools(common) => image_tools::measure(common, run),
+            Self::Build(options) => build::measure(options, run),
             Self::Run(options) => run_in_image::measure(options, run),
             Self::Nbd(options) => nbd::measure(options, run),
             Self::Reclaim(options) => reclaim::measure(options, run),

@@ -78,9 +78,22 @@ pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> E
     let mut command = words.next();
     while let Some(word) = command.take_if(|word| word.as_encoded_bytes().starts_with(b"-")) {
         // Global options with a value in the next argument.
-        let has_word = ["-o", "--options", "--cache", "--color"]
-            .iter()
-            .any(|option| word == *option);
+        let has_word = [
+            "-o",
+            "--options",
+            "--cache",
+            "--color",
+            "--endpoint-url",
+            "--region",
+            "--profile",
+            "--addressing-style",
+            "--io-timeout",
+            "--part-cache",
+            "--part-cache-size",
+            "--backing-url",
+        ]
+        .iter()
+        .any(|option| word == *option);
         command = words.nth(usize::from(has_word));
     }
     match command.as_ref().and_then(|command| command.to_str()) {

@@ -3,6 +3,7 @@
 use crate::output::color::When;
 use crate::value_parsers::cache_size;
 use clap::{ArgAction, Args};
+use std::ffi::OsString;
 
 /// Options of all commands.
 #[derive(Args)]
@@ -41,4 +42,13 @@ pub(crate) struct GlobalOptions {
     /// Print the counters of the page cache at the end, with the names of /proc/vmstat
     #[arg(long, global = true)]
     pub(crate) stats: bool,
+    #[cfg(feature = "object-store")]
+    #[command(flatten)]
+    pub(crate) objects: crate::object_options::ObjectOptions,
+    #[cfg(feature = "object-store")]
+    #[command(flatten)]
+    pub(crate) volumes: crate::volumes::VolumeOptions,
+    /// The directory of an image that paths without an image start in; for folio shell
+    #[arg(long, global = true, hide = true, value_name = "IMAGE:/path")]
+    pub(crate) inside: Option<OsString>,
 }

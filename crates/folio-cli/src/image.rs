@@ -1,12 +1,14 @@
 //! An opened image: the device, and a kernel of its own in which its file system is `/`.
 
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::image_path::{ImagePath, refuse_protocol};
+use crate::image_path::{ImagePath, OtherFileSystem, refuse_protocol};
 use crate::interruptible::InterruptibleDevice;
 use crate::nearest::{nearest_file, nearest_path};
+use crate::objects::{check_built, is_url};
 use crate::output::Owners;
 use crate::progress::Progress;
 use crate::session::{Session, clock, fixed_time};
+use crate::volumes;
 use folio::base::{Errno, Error, ErrorKind};
 use folio::block::{self, Device, ImageFormat, OpenOptions};
 use folio::cache::Counters;
@@ -51,6 +53,9 @@ pub(crate) struct Image {
 
 /// Opens the device of an image.
 pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device>> {
+    if is_url(path.as_os_str()) {
+        check_built(path).map_err(Failure::usage)?;
+    }
     if path.is_dir() {
         return Err(Failure {
             exit: Exit::Image,
@@ -64,7 +69,27 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
         read_only: access == Access::Read,
         ..OpenOptions::default()
     };
-    block::open(path, &options).map_err(|error| image_failure(error, path))
+    open_image(path, &options)
+}
+
+/// Opens a volume, or else an image. To read, the image is tried first: it takes fewer requests.
+///
+/// # Errors
+///
+/// Those of [`block::open`], and those of the volume.
+pub(crate) fn open_image(path: &Path, options: &OpenOptions) -> Outcome<Arc<dyn Device>> {
+    let failed = |error| image_failure(error, path);
+    if !options.read_only
+        && let Some(volume) = volumes::open(path, false)?
+    {
+        return Ok(volume);
+    }
+    match block::open(path, options) {
+        Err(error) if options.read_only && error.errno() == Errno::NOENT => {
+            volumes::open(path, true)?.ok_or_else(|| failed(error))
+        }
+        opened => opened.map_err(failed),
+    }
 }
 
 /// Opens the device of an image that another program may write, for reading.
@@ -79,7 +104,7 @@ fn open_shared(path: &Path) -> Outcome<Arc<dyn Device>> {
 
 /// Returns the failure to open an image, with the nearest existing file name if it is missing.
 fn image_failure(error: Error, path: &Path) -> Failure {
-    let hint = if error.errno() == Errno::NOENT {
+    let hint = if error.errno() == Errno::NOENT && !is_url(path.as_os_str()) {
         nearest_file(path)
     } else {
         None
@@ -108,8 +133,12 @@ pub(crate) fn create(
         )));
     }
     refuse_protocol(path).map_err(Failure::usage)?;
-    let device =
-        block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?;
+    let device = if is_url(path.as_os_str()) {
+        check_built(path).map_err(Failure::usage)?;
+        volumes::create(path, len_bytes)?
+    } else {
+        block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?
+    };
     match format_device(session, path, &*device, options) {
         Ok(()) => Ok(device),
         Err(failure) => {
@@ -248,13 +277,19 @@ impl Image {
                     file_system_bytes = device.len_bytes(),
                     "device opened"
                 );
-                if folio_fat::holds_fat(&*device)? {
-                    let fat = FatFileSystem::mount(device, options.read_only, clock())?;
-                    return kernel.mount(fat, "/", options);
+                match OtherFileSystem::on(&*device)? {
+                    Some(OtherFileSystem::Fat) => {
+                        let fat = FatFileSystem::mount(device, options.read_only, clock())?;
+                        kernel.mount(fat, "/", options)
+                    }
+                    Some(OtherFileSystem::ReadOnly(kind)) => {
+                        let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
+                        kernel.mount(mounted, "/", options)
+                    }
+                    None => kernel
+                        .mount_ext4(device.clone(), "/", options)
+                        .map_err(|error| with_contents(error, &*device)),
                 }
-                kernel
-                    .mount_ext4(device.clone(), "/", options)
-                    .map_err(|error| with_contents(error, &*device))
             })
             .map_err(|error| mount_failure(&error.at(name.clone())));
         mounted?;
@@ -467,7 +502,9 @@ fn with_contents(error: Error, device: &dyn Device) -> Error {
     match block::contents(device) {
         Ok(Some(name)) => Error::new(
             error.errno(),
-            format!("no ext4 file system: it holds {name}; Folio reads ext4 and FAT"),
+            format!(
+                "no ext4 file system: it holds {name}; Folio reads ext4, FAT, squashfs and erofs"
+            ),
         ),
         Ok(None) | Err(_) => error,
     }

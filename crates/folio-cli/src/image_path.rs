@@ -1,13 +1,14 @@
 //! `IMAGE:/path` and `IMAGE@N:/path`, as opposed to paths on the host.
 
 use crate::exit::{Failure, Outcome};
+use crate::objects::{check_built, has_inner_path, is_url, split_url};
 use folio::block::{self, Device, PartitionName, split_partition};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A path inside an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,9 +30,65 @@ pub(crate) enum PathArgument {
     Host(PathBuf),
 }
 
+/// A file system that Folio reads besides ext4.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OtherFileSystem {
+    /// FAT12, FAT16 or FAT32.
+    Fat,
+    /// One that is read only.
+    ReadOnly(folio_rofs::Kind),
+}
+
+impl OtherFileSystem {
+    /// Returns the file system on `device`, unless it is ext4 or unknown. Reads the device once.
+    ///
+    /// # Errors
+    ///
+    /// The device's errors.
+    pub(crate) fn on(device: &dyn Device) -> folio::Result<Option<Self>> {
+        Ok(match block::contents(device)? {
+            Some("fat") => Some(Self::Fat),
+            Some(name) => folio_rofs::Kind::named(name).map(Self::ReadOnly),
+            None => None,
+        })
+    }
+}
+
+/// The directory that paths without an image start in, of the option `--inside`.
+static INSIDE: OnceLock<ImagePath> = OnceLock::new();
+
+/// Makes all words without an image paths inside the directory that `word` names, in this process.
+pub(crate) fn start_inside(word: &OsStr) -> Outcome {
+    let place = ImagePath::parse(word)?;
+    let place = INSIDE.get_or_init(|| place);
+    tracing::debug!(%place, "paths start in a directory of an image");
+    Ok(())
+}
+
+/// Returns the path of a word without an image, if [`start_inside`] was called.
+fn inside(word: &OsStr) -> Option<ImagePath> {
+    let start = INSIDE.get()?;
+    let names_image = |(image, _)| is_image(&split_partition(image).0);
+    if word.is_empty() || split(word).is_some_and(names_image) {
+        return None;
+    }
+    Some(match word.as_bytes() {
+        // Printed names then have no "/." in them.
+        b"." => start.clone(),
+        _ => start.with_path(start.path.join(word)),
+    })
+}
+
 impl ImagePath {
     /// Parses `IMAGE`, `IMAGE:` or `IMAGE:/path`.
     pub(crate) fn parse(word: &OsStr) -> Outcome<Self> {
+        if let Some((image, path)) = split_url(word) {
+            check_built(Path::new(image)).map_err(Failure::usage)?;
+            return Ok(Self::new(image, path));
+        }
+        if let Some(place) = inside(word) {
+            return Ok(place);
+        }
         if word.is_empty() {
             return Err(Failure::usage(
                 "invalid image \"\": expected IMAGE or IMAGE:/path",
@@ -97,7 +154,7 @@ impl ImagePath {
     pub(crate) fn select(&self, disk: Arc<dyn Device>) -> folio::Result<Arc<dyn Device>> {
         let number = self.partition_number(&*disk)?;
         // The boot sector of a FAT looks like that of a disk with partitions.
-        if number.is_none() && folio_fat::holds_fat(&*disk)? {
+        if number.is_none() && OtherFileSystem::on(&*disk)?.is_some() {
             return Ok(disk);
         }
         block::select(disk, number)
@@ -119,9 +176,22 @@ impl fmt::Display for ImagePath {
 }
 
 impl PathArgument {
+    /// Whether it is a path inside an image.
+    pub(crate) fn is_image(&self) -> bool {
+        matches!(self, Self::Image(_))
+    }
+
     /// Parses an argument: a path inside an image if the text before a `:/` (or a final `:`) is an
     /// existing file or, with `creates`, any name.
     pub(crate) fn parse(word: &OsStr, creates: bool) -> Self {
+        if has_inner_path(word)
+            && let Some((image, path)) = split_url(word)
+        {
+            return Self::Image(ImagePath::new(image, path));
+        }
+        if let Some(place) = inside(word) {
+            return Self::Image(place);
+        }
         if let Some((image, path)) = split(word)
             && (creates || is_image(&split_partition(image).0))
         {
@@ -204,6 +274,9 @@ const PROTOCOLS: [&str; 32] = [
 ///
 /// The message of a usage error.
 pub(crate) fn refuse_protocol(path: &Path) -> Result<(), String> {
+    if is_url(path.as_os_str()) {
+        return check_built(path);
+    }
     let bytes = path.as_os_str().as_bytes();
     let Some(at) = bytes.iter().position(|byte| matches!(byte, b':' | b'/')) else {
         return Ok(());

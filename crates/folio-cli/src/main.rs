@@ -17,7 +17,8 @@
 //!   percent        progress as qemu-img prints it
 //!     v
 //!   image_path     IMAGE:/path              exit             exit codes
-//!   image_name     file:, json:, --image-opts
+//!   image_name     file:, json:, --image-opts        objects   URLs of object stores
+//!   volumes        volumes in object storage
 //!   output/        tables, JSON, names      manual/          help texts and manual pages
 //!   hints, nearest suggestions for unknown words     qemu_img, qemu_words   manners of qemu-img
 //! ```
@@ -32,7 +33,11 @@ mod image_name;
 mod image_path;
 mod interruptible;
 mod manual;
+mod memory;
 mod nearest;
+#[cfg(feature = "object-store")]
+mod object_options;
+mod objects;
 mod observer;
 mod output;
 mod percent;
@@ -45,6 +50,7 @@ mod session;
 mod source;
 mod trace;
 mod value_parsers;
+mod volumes;
 mod walk;
 
 use std::io::Write;

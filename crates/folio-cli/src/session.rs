@@ -3,6 +3,7 @@
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::global_options::GlobalOptions;
 use crate::nearest::nearest;
+use crate::objects::requests_json;
 use crate::output::color::{self, FAILURE, paint};
 use crate::output::{counters_json, print_json, printable, qemu_json};
 use crate::qemu_img::Manners;
@@ -14,7 +15,7 @@ use folio::cache::Counters;
 use folio::{Error, Timespec};
 use indicatif::MultiProgress;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -131,6 +132,11 @@ impl Session {
     /// Adds to the number of files that a copy created.
     pub(crate) fn count_created(&self, count: u64) {
         self.created.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Whether there were failures.
+    pub(crate) fn has_failures(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) > 0
     }
 
     /// Whether there were failures and no successes.
@@ -295,8 +301,20 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner)
             .take()
         {
-            Some(list) => print_json(&json!({ "list": list, "stats": counters_json(&counters) }))?,
-            None => self.screen.suspend(|| eprint!("{counters}")),
+            Some(list) => {
+                let mut stats = counters_json(&counters);
+                if let Some(requests) = requests_json() {
+                    stats["object_store"] = requests;
+                }
+                print_json(&json!({ "list": list, "stats": stats }))?;
+            }
+            None => self.screen.suspend(|| {
+                eprint!("{counters}");
+                let requests = requests_json();
+                for (name, count) in requests.iter().filter_map(Value::as_object).flatten() {
+                    eprintln!("object_store_{name} {count}");
+                }
+            }),
         }
         Ok(())
     }

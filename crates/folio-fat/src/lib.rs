@@ -22,12 +22,3 @@ mod volume;
 
 pub use file_system::FatFileSystem;
 pub use format::{FatOptions, FatWidth, format};
-
-/// Whether `device` starts with a FAT: a boot sector that names it.
-///
-/// # Errors
-///
-/// The device's errors.
-pub fn holds_fat(device: &dyn folio::block::Device) -> folio::Result<bool> {
-    Ok(folio::block::contents(device)? == Some("fat"))
-}

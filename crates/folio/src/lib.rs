@@ -126,6 +126,7 @@ mod facade;
 pub mod fs;
 pub mod kernel;
 pub mod syscall;
+pub mod testing;
 pub mod vfs;
 
 pub use base::{AlignedBuffer, Errno, Error, ErrorKind, Result, Timespec};

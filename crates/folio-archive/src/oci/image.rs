@@ -6,14 +6,14 @@ use super::documents::{Config, Descriptor, DockerImage, Index, Manifest, Platfor
 use super::reference::{Platform, Reference};
 use crate::compression::decoder;
 use crate::contents::Contents;
-use crate::read_ahead::ReadAhead;
+use crate::read_ahead::{MemoryBudget, ReadAhead};
 use crate::tar::Reader;
 use crate::unpack::Unpacker;
 use folio::{Errno, Error, Result};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// MiB that a layer is decompressed ahead of its turn.
 const AHEAD_MIB: usize = 64;
@@ -28,6 +28,10 @@ pub struct ContainerImage {
     name: String,
     config: Vec<u8>,
     pub(super) layers: Vec<Layer>,
+    /// Memory for layers between [`ContainerImage::contents`] and [`ContainerImage::unpack`].
+    budget: Arc<MemoryBudget>,
+    /// The layers that are in memory, verified.
+    kept: Mutex<BTreeMap<usize, ReadAhead>>,
 }
 
 /// A layer: a tar archive, mostly compressed.
@@ -138,6 +142,8 @@ impl ContainerImage {
                 name: String::new(),
                 config,
                 layers,
+                budget: Arc::new(MemoryBudget::new(0)),
+                kept: Mutex::default(),
             });
         }
         Err(Error::corrupt("too many lists of images within lists"))
@@ -192,6 +198,8 @@ impl ContainerImage {
             name: String::new(),
             config,
             layers,
+            budget: Arc::new(MemoryBudget::new(0)),
+            kept: Mutex::default(),
         })
     }
 
@@ -206,6 +214,15 @@ impl ContainerImage {
         Err(Error::unsupported(
             "this folio was built without the feature registry",
         ))
+    }
+
+    /// Lets [`ContainerImage::contents`] keep decompressed layers in this much memory, so that
+    /// [`ContainerImage::unpack`] need not decompress them again.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: u64) -> Self {
+        // The other half is for layers that are decompressed before their turn.
+        self.budget = Arc::new(MemoryBudget::new(bytes / 2));
+        self
     }
 
     /// Returns the configuration as JSON: entry point, environment, user, history.
@@ -224,7 +241,7 @@ impl ContainerImage {
     ///
     /// EUCLEAN for a digest that differs; the errors of [`Unpacker::unpack`].
     pub fn unpack(&self, unpacker: &mut Unpacker<'_>) -> Result<()> {
-        self.each_layer(|reader| unpacker.unpack_layer(reader))
+        self.pass_layers(false, |reader| unpacker.unpack_layer(reader))
     }
 
     /// Returns the files that unpacking will create, without unpacking: for the size of an image.
@@ -234,13 +251,23 @@ impl ContainerImage {
     /// The errors of [`ContainerImage::unpack`].
     pub fn contents(&self) -> Result<Contents> {
         let mut contents = Contents::default();
-        self.each_layer(|reader| contents.add_layer(reader))?;
+        self.pass_layers(true, |reader| contents.add_layer(reader))?;
         Ok(contents)
     }
 
     /// Passes the layers in their order.
     pub(super) fn each_layer(
         &self,
+        use_layer: impl FnMut(&mut Reader<ReadAhead>) -> Result<()>,
+    ) -> Result<()> {
+        self.pass_layers(false, use_layer)
+    }
+
+    /// Passes the layers in their order. If they will be read again, keeps those that fit into
+    /// memory.
+    fn pass_layers(
+        &self,
+        is_read_again: bool,
         mut use_layer: impl FnMut(&mut Reader<ReadAhead>) -> Result<()>,
     ) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -253,10 +280,8 @@ impl ContainerImage {
                     .at(self.name.clone())
             };
             while open.len() < ahead && at + open.len() < self.layers.len() {
-                open.push_back(
-                    self.open_layer(&self.layers[at + open.len()])
-                        .map_err(place)?,
-                );
+                let opened = self.open_layer(at + open.len(), is_read_again);
+                open.push_back(opened.map_err(place)?);
             }
             let Some((mut reader, is_verified)) = open.pop_front() else {
                 break;
@@ -265,13 +290,31 @@ impl ContainerImage {
             if !is_verified.load(Ordering::Relaxed) {
                 return Err(place(Error::corrupt("bytes after the end of the archive")));
             }
+            if let Some(kept) = reader.into_input().rewind() {
+                self.kept
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(at, kept);
+            }
         }
         Ok(())
     }
 
     /// Starts reading a layer. A blob's own digest is that of its compressed bytes.
-    fn open_layer(&self, layer: &Layer) -> Result<OpenLayer> {
-        let far = |input| ReadAhead::start_far(input, AHEAD_MIB).map_err(blob_error);
+    fn open_layer(&self, at: usize, is_read_again: bool) -> Result<OpenLayer> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = kept.remove(&at) {
+            return Ok((Reader::new(kept), Arc::new(AtomicBool::new(true))));
+        }
+        let far = |input| {
+            if !is_read_again {
+                return ReadAhead::start_far(input, AHEAD_MIB).map_err(blob_error);
+            }
+            let buffers = (self.budget.buffers() / AHEAD_LAYERS_MAX).max(AHEAD_MIB);
+            let ahead = ReadAhead::start_far(input, buffers).map_err(blob_error)?;
+            Ok(ahead.keeping(self.budget.clone()))
+        };
+        let layer = &self.layers[at];
         match &layer.blob {
             LayerBlob::Blob(descriptor) => {
                 let blob = self.blobs.open_blob(descriptor)?;

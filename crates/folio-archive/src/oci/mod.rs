@@ -3,6 +3,7 @@
 //! ```text
 //!   image.rs      an image: which layers, in which order   layout.rs   a new image in a layout
 //!   registry.rs   blobs of a registry, through HTTP        difference.rs   what a layer must hold
+//!   login.rs      credentials of registries
 //!   blobs.rs      blobs of a folder or an archive
 //!   reference.rs  names of images, platforms
 //!   documents.rs  the JSON documents
@@ -18,6 +19,8 @@ mod digest;
 mod documents;
 mod image;
 mod layout;
+#[cfg(feature = "registry")]
+mod login;
 mod reference;
 #[cfg(feature = "registry")]
 mod registry;

@@ -6,11 +6,14 @@
 use super::blobs::{BlobReader, Blobs, read_document};
 use super::digest::Digest;
 use super::documents::{DOCKER_INDEX, DOCKER_MANIFEST, Descriptor, INDEX, Index, MANIFEST, parse};
+use super::login::{basic, credential};
+use docker_credential::DockerCredential;
 use folio::{Errno, Error, Result};
 use serde::Deserialize;
 use std::io::Read;
 use std::sync::Mutex;
 use std::time::Duration;
+use ureq::tls::{RootCerts, TlsConfig};
 
 /// Time for a connection and for the headers of a response.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,13 +23,16 @@ pub(super) struct Registry {
     agent: ureq::Agent,
     /// `https://registry-1.docker.io/v2/library/alpine`.
     base: String,
-    /// The token of the registry's authentication, once it was asked for.
-    token: Mutex<Option<String>>,
+    host: String,
+    /// The header Authorization, once the registry wanted one.
+    authorization: Mutex<Option<String>>,
 }
 
-/// The parts of a name: host, repository, and tag or digest.
+/// The parts of a name: scheme, host, repository, and tag or digest.
 #[derive(Debug, PartialEq, Eq)]
 struct Name {
+    /// `http` or `https`, if the name has one.
+    scheme: Option<&'static str>,
     host: String,
     repository: String,
     reference: String,
@@ -40,6 +46,11 @@ impl Name {
                 format!("invalid name {text:?}: expected [HOST/]NAME[:TAG] (e.g. alpine:3.20)");
             Error::new(Errno::INVAL, reason)
         };
+        let schemes = [("https://", "https"), ("http://", "http")];
+        let found = schemes
+            .into_iter()
+            .find_map(|(lead, scheme)| Some((text.strip_prefix(lead)?, scheme)));
+        let (text, scheme) = found.map_or((text, None), |(rest, scheme)| (rest, Some(scheme)));
         let (path, reference) = match text.split_once('@') {
             Some((path, digest)) => {
                 let path = path.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'));
@@ -74,20 +85,23 @@ impl Name {
             (host, _) => (host, repository.to_owned()),
         };
         Ok(Self {
+            scheme,
             host: host.to_owned(),
             repository,
             reference: reference.to_owned(),
         })
     }
 
-    /// Returns the URL of the repository. A registry on this machine needs no TLS, as in Docker.
+    /// Returns the URL of the repository. A registry on this machine needs no TLS, as in Docker,
+    /// unless the name starts with `https://`.
     fn base(&self) -> String {
         let name = self
             .host
             .rsplit_once(':')
             .map_or(self.host.as_str(), |(name, _)| name);
         let is_local = name == "localhost" || name.starts_with("127.") || name == "[::1]";
-        let scheme = if is_local { "http" } else { "https" };
+        let usual = if is_local { "http" } else { "https" };
+        let scheme = self.scheme.unwrap_or(usual);
         format!("{scheme}://{}/v2/{}", self.host, self.repository)
     }
 }
@@ -101,15 +115,19 @@ impl Registry {
     /// failures of the network.
     pub(super) fn find(text: &str) -> Result<(Self, Descriptor)> {
         let name = Name::parse(text)?;
+        // The host's certificates, or those that SSL_CERT_FILE names.
+        let certificates = RootCerts::PlatformVerifier;
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
+            .tls_config(TlsConfig::builder().root_certs(certificates).build())
             .timeout_connect(Some(TIMEOUT))
             .timeout_recv_response(Some(TIMEOUT))
             .user_agent(concat!("folio/", env!("CARGO_PKG_VERSION")));
         let registry = Self {
             agent: config.build().into(),
             base: name.base(),
-            token: Mutex::new(None),
+            host: name.host.clone(),
+            authorization: Mutex::new(None),
         };
         let path = format!("manifests/{}", name.reference);
         let bytes = read_document(registry.get(&path)?, &name.reference)?;
@@ -132,7 +150,7 @@ impl Registry {
         ))
     }
 
-    /// Reads a path of the repository. Asks for a token where the registry wants one.
+    /// Reads a path of the repository. Logs in where the registry wants it.
     fn get(&self, path: &str) -> Result<BlobReader> {
         let url = format!("{}/{path}", self.base);
         for attempt in 0..2 {
@@ -140,8 +158,13 @@ impl Registry {
             for media_type in [MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_INDEX] {
                 request = request.header("Accept", media_type);
             }
-            if let Some(token) = self.token.lock().ok().and_then(|token| token.clone()) {
-                request = request.header("Authorization", format!("Bearer {token}"));
+            if let Some(value) = self
+                .authorization
+                .lock()
+                .ok()
+                .and_then(|known| known.clone())
+            {
+                request = request.header("Authorization", value);
             }
             let response = request
                 .call()
@@ -152,15 +175,12 @@ impl Registry {
                 401 if attempt == 0 => {
                     let challenge = response.headers().get("www-authenticate");
                     let challenge = challenge.and_then(|value| value.to_str().ok());
-                    let token = self.ask_token(challenge.unwrap_or(""))?;
-                    if let Ok(mut known) = self.token.lock() {
-                        *known = Some(token);
+                    let value = self.log_in(challenge.unwrap_or(""))?;
+                    if let Ok(mut known) = self.authorization.lock() {
+                        *known = Some(value);
                     }
                 }
-                401 | 403 => {
-                    let reason = "the registry denies access; folio pulls without credentials";
-                    return Err(Error::new(Errno::ACCESS, reason).at(url));
-                }
+                401 | 403 => return Err(self.denied().at(url)),
                 404 => return Err(Error::new(Errno::NOENT, "not in the registry").at(url)),
                 _ => {
                     let reason = format!("the registry answers with HTTP status {status}");
@@ -171,16 +191,21 @@ impl Registry {
         Err(Error::from(Errno::ACCESS).at(url))
     }
 
-    /// Asks for a token as the challenge of a response describes.
-    fn ask_token(&self, challenge: &str) -> Result<String> {
+    /// Returns the header Authorization that the challenge of a response asks for.
+    fn log_in(&self, challenge: &str) -> Result<String> {
         #[derive(Deserialize)]
         struct Answer {
             #[serde(alias = "access_token")]
             token: String,
         }
+        let credential = credential(&self.host)?;
         let Some(parts) = challenge.strip_prefix("Bearer ") else {
-            let reason = "the registry wants a login; folio pulls without credentials";
-            return Err(Error::new(Errno::ACCESS, reason));
+            return match credential {
+                Some(DockerCredential::UsernamePassword(user, password)) => {
+                    Ok(basic(&user, &password))
+                }
+                _ => Err(self.denied()),
+            };
         };
         let value = |key: &str| {
             let start = parts.find(&format!("{key}=\""))? + key.len() + 2;
@@ -188,23 +213,47 @@ impl Registry {
             Some(&parts[start..end])
         };
         let realm = value("realm").unwrap_or("");
-        let mut request = self.agent.get(realm);
-        for key in ["service", "scope"] {
-            if let Some(value) = value(key) {
-                request = request.query(key, value);
+        let named = ["service", "scope"].map(|key| Some((key, value(key)?)));
+        let named = named.into_iter().flatten();
+        let response = match &credential {
+            Some(DockerCredential::IdentityToken(token)) => {
+                let form = [
+                    ("grant_type", "refresh_token"),
+                    ("refresh_token", token.as_str()),
+                ];
+                self.agent
+                    .post(realm)
+                    .send_form(form.into_iter().chain(named))
             }
-        }
-        let response = request
-            .call()
-            .map_err(|error| network_error(realm, &error))?;
-        let status = response.status().as_u16();
-        if status != 200 {
-            let reason = format!("no token: HTTP status {status}");
-            return Err(Error::new(Errno::ACCESS, reason).at(realm.to_owned()));
+            credential => {
+                let mut request = self.agent.get(realm);
+                if let Some(DockerCredential::UsernamePassword(user, password)) = credential {
+                    request = request.header("Authorization", basic(user, password));
+                }
+                request.query_pairs(named).call()
+            }
+        };
+        let response = response.map_err(|error| network_error(realm, &error))?;
+        match response.status().as_u16() {
+            200 => {}
+            401 | 403 => return Err(self.denied().at(realm.to_owned())),
+            status => {
+                let reason = format!("no token: HTTP status {status}");
+                return Err(Error::new(Errno::ACCESS, reason).at(realm.to_owned()));
+            }
         }
         let reader: Box<dyn Read + Send> = Box::new(response.into_body().into_reader());
         let bytes = read_document(reader, realm)?;
-        Ok(parse::<Answer>(&bytes, realm)?.token)
+        Ok(format!("Bearer {}", parse::<Answer>(&bytes, realm)?.token))
+    }
+
+    fn denied(&self) -> Error {
+        let host = &self.host;
+        let reason = format!(
+            "the registry denies access: the name may be wrong, or log in with podman, skopeo or \
+             docker login {host}"
+        );
+        Error::new(Errno::ACCESS, reason)
     }
 }
 
@@ -252,6 +301,14 @@ mod tests {
         assert_eq!(
             name("ghcr.io/a/b:t@sha256:12"),
             pair("https://ghcr.io/v2/a/b", "sha256:12")
+        );
+        assert_eq!(
+            name("https://localhost:5000/a:b"),
+            pair("https://localhost:5000/v2/a", "b")
+        );
+        assert_eq!(
+            name("http://lab.example/a"),
+            pair("http://lab.example/v2/a", "latest")
         );
         for bad in ["", "A/b", "a:", "../x", "a b"] {
             assert!(Name::parse(bad).is_err() || bad == "../x", "{bad}");

@@ -78,6 +78,11 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
+    /// Returns the input.
+    pub fn into_input(self) -> R {
+        self.input
+    }
+
     /// Returns the next entry, `None` at the end of the archive. The rest of the current content is
     /// skipped. At the end the input is read to its end, so that a checksum behind it is verified.
     ///
@@ -144,10 +149,15 @@ impl<R: BufRead> Reader<R> {
 
     fn read_entry(&mut self) -> Result<Option<Entry>> {
         self.release();
-        let rest = self.remaining + self.padding;
+        let (rest, padding) = (self.remaining, self.padding);
         (self.remaining, self.padding) = (0, 0);
         self.segments.clear();
         self.skip(rest)?;
+        // Some writers of container layers leave the last block unfilled.
+        self.is_finished |= padding > 0 && self.input.fill_buf().map_err(input_error)?.is_empty();
+        if !self.is_finished {
+            self.skip(padding)?;
+        }
         let mut extensions = Extensions::default();
         while !self.is_finished {
             let Some(block) = self.header_block()? else {

@@ -25,6 +25,8 @@ pub(crate) struct Df {
     #[arg(short)]
     inodes: bool,
     #[command(flatten)]
+    share: super::force_share::ForceShare,
+    #[command(flatten)]
     options: UsageOptions,
 }
 
@@ -42,6 +44,7 @@ struct FileSystemUsage {
 
 /// Runs the command.
 pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
+    df.share.apply(session);
     let mut lines = Vec::new();
     for word in &df.images {
         let place = ImagePath::parse(word)?;

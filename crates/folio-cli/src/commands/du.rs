@@ -30,6 +30,8 @@ pub(crate) struct Du {
     #[arg(short)]
     all: bool,
     #[command(flatten)]
+    share: super::force_share::ForceShare,
+    #[command(flatten)]
     options: UsageOptions,
 }
 
@@ -41,6 +43,7 @@ struct DirectoryUsage {
 
 /// Runs the command.
 pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
+    du.share.apply(session);
     let mut lines = Vec::new();
     for word in &du.places {
         let place = ImagePath::parse(word)?;

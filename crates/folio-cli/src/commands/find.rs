@@ -23,6 +23,8 @@ use std::path::Path;
 pub(crate) struct Find {
     /// The directory to search, as IMAGE:/path
     place: OsString,
+    #[command(flatten)]
+    share: super::force_share::ForceShare,
     /// Match the last component, with * ? [ ]
     #[arg(long, value_name = "GLOB")]
     name: Option<String>,
@@ -69,6 +71,7 @@ fn glob(text: &str, any_case: bool) -> Outcome<GlobMatcher> {
 
 /// Runs the command.
 pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
+    find.share.apply(session);
     let place = ImagePath::parse(&find.place)?;
     let named =
         |text: &Option<String>, any| text.as_deref().map(|text| glob(text, any)).transpose();

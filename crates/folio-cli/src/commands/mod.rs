@@ -28,6 +28,7 @@ mod disk;
 mod doctor;
 mod du;
 mod edit;
+mod excludes;
 mod find;
 mod force_share;
 mod image;
@@ -43,6 +44,8 @@ mod mount;
 mod mv;
 mod new_image;
 mod ownership;
+#[cfg(feature = "object-store")]
+mod push;
 mod remote;
 mod resize;
 mod rm;
@@ -50,19 +53,26 @@ mod run;
 mod select;
 mod serve;
 mod share;
+mod shell;
 mod stat;
+#[cfg(feature = "object-store")]
+mod store;
 mod tar;
 mod touch;
 mod tree;
 mod trim;
 mod truncate;
 mod tune;
+mod unpack;
 mod usage_options;
+#[cfg(feature = "object-store")]
+mod volume;
 mod warm;
 mod write;
 
 use crate::exit::{Exit, Outcome};
 use crate::global_options::GlobalOptions;
+use crate::image_path::start_inside;
 use crate::session::Session;
 use clap::Subcommand;
 
@@ -90,6 +100,7 @@ pub(crate) enum Command {
     Truncate(truncate::Truncate),
     Write(write::Write),
     Edit(edit::Edit),
+    Shell(shell::Shell),
     Mkfs(mkfs::Mkfs),
     Resize(resize::Resize),
     Trim(trim::Trim),
@@ -100,9 +111,15 @@ pub(crate) enum Command {
     Info(info::Info),
     Debug(debug::Debug),
     Image(image::Image),
+    #[cfg(feature = "object-store")]
+    Push(push::Push),
     Disk(disk::Disk),
     Serve(serve::Serve),
     Share(share::Share),
+    #[cfg(feature = "object-store")]
+    Volume(volume::Volume),
+    #[cfg(feature = "object-store")]
+    Store(store::Store),
     Warm(warm::WarmCommand),
     Cache(cache::Cache),
     Completions(completions::Completions),
@@ -114,11 +131,24 @@ pub(crate) enum Command {
 /// Runs `command` and returns its exit code. `tree` builds clap's tree of all commands, for manual
 /// pages and completions.
 pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Command) -> Exit {
+    #[cfg(feature = "object-store")]
+    {
+        crate::objects::provide(global.objects.image_options());
+        global.volumes.provide();
+    }
+    if let Some(Err(failure)) = global.inside.as_deref().map(start_inside) {
+        return Session::without_signals("shell", global).exit(Err(failure));
+    }
+    crate::volumes::close_all(dispatch(command, global, tree))
+}
+
+fn dispatch(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Command) -> Exit {
     let with = |session: Session, run: &dyn Fn(&Session) -> Outcome| session.exit(run(&session));
     let done = |name, run: &dyn Fn(&Session) -> Outcome| with(Session::new(name, global), run);
     // Commands that serve handle signals themselves.
     let serve =
         |name, run: &dyn Fn(&Session) -> Outcome| with(Session::without_signals(name, global), run);
+    let pass_on = |name, run: &dyn Fn(&Session) -> Outcome<u8>| pass_on(global, name, run);
     match command {
         Command::Cp(cp) => done("cp", &|session| cp::run(cp, session)),
         Command::Tar(tar) => done("tar", &|session| tar::run(tar, session)),
@@ -146,17 +176,11 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),
         Command::Trim(trim) => done("trim", &|session| trim::run(trim, session)),
         Command::Mount(mount) => serve("mount", &|session| mount::run(mount, session)),
-        Command::Run(args) => {
-            let session = Session::without_signals("run", global);
-            match run::run(args, &session) {
-                Ok(code) => match session.exit(Ok(())) {
-                    Exit::Done => Exit::Command(code),
-                    exit => exit,
-                },
-                Err(failure) => session.exit(Err(failure)),
-            }
-        }
+        Command::Run(args) => pass_on("run", &|session| run::run(args, session)),
+        Command::Shell(args) => pass_on("shell", &|session| shell::run(args, session, tree)),
         Command::Check(check) => done("check", &|session| check::run(check, session)),
+        #[cfg(feature = "object-store")]
+        Command::Push(push) => done("push", &|session| push::run(push, session)),
         Command::Info(info) => done("info", &|session| info::run(info, session)),
         Command::Debug(debug) => done("debug", &|session| debug::run(debug, session)),
         Command::Serve(args) => serve(serve::name(args), &|session| serve::run(args, session)),
@@ -170,9 +194,29 @@ pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap:
             completions::run(args, session, &tree())
         }),
         Command::Man(man) => done("man", &|session| man::run(man, session, tree())),
+        #[cfg(feature = "object-store")]
+        Command::Volume(args) => done(volume::name(args), &|session| volume::run(args, session)),
+        #[cfg(feature = "object-store")]
+        Command::Store(args) => done("store check", &|session| store::run(args, session)),
         Command::Image(image) => {
             let session = Session::new(image::name(image), global).with_manners(image.manners());
             with(session, &|session| image::run(image, session))
         }
+    }
+}
+
+/// Runs a command that ends with the exit code of another program.
+fn pass_on(
+    global: &GlobalOptions,
+    name: &'static str,
+    run: &dyn Fn(&Session) -> Outcome<u8>,
+) -> Exit {
+    let session = Session::without_signals(name, global);
+    match run(&session) {
+        Ok(code) => match session.exit(Ok(())) {
+            Exit::Done => Exit::Command(code),
+            exit => exit,
+        },
+        Err(failure) => session.exit(Err(failure)),
     }
 }

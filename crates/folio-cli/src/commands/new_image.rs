@@ -5,12 +5,12 @@ use crate::image::{self, Access, Image};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use crate::value_parsers::{NewSize, new_size};
+use crate::volumes;
 use clap::Args;
 use folio::Errno;
 use folio::block::ImageFormat;
 use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
 use folio_archive::{Contents, EntryKind};
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -20,8 +20,9 @@ use std::slice;
 pub(crate) struct NewImage {
     /// Create a new image of this size with an empty ext4; removed again if the command fails. auto
     /// is the least size that holds the content, without blocks reserved for root; auto+20% and
-    /// auto+64M leave room
-    #[arg(long, value_name = "SIZE", value_parser = new_size)]
+    /// auto+64M leave room. The default is auto; of an existing volume, it is the volume's size
+    #[arg(long, value_name = "SIZE", value_parser = new_size, num_args = 0..=1,
+        default_missing_value = "auto")]
     pub(crate) create: Option<NewSize>,
     /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::value_parsers::image_format())]
@@ -80,9 +81,11 @@ impl NewImage {
             clock: clock(),
             ..FormatOptions::default()
         };
-        let size = match size {
-            NewSize::Bytes(len_bytes) => LeastSize { len_bytes, options },
-            NewSize::Auto(extra) => least_size(extra, options)?,
+        let size = match (size, volumes::len_bytes(&place.image)?) {
+            (NewSize::Bytes(len_bytes), _) | (NewSize::Auto(_), Some(len_bytes)) => {
+                LeastSize { len_bytes, options }
+            }
+            (NewSize::Auto(extra), None) => least_size(extra, options)?,
         };
         let device = image::create(session, place, format, size.len_bytes, &size.options)?;
         let filled = Image::mount(session, place, device, Access::Fill).and_then(fill);
@@ -130,15 +133,12 @@ pub(crate) fn fitting_size(
 }
 
 /// Adds the files of an archive.
-fn add_contents(size: &mut FileTreeSize, contents: &Contents) {
-    let mut directories: BTreeMap<&[u8], BTreeSet<&[u8]>> = BTreeMap::new();
-    for (path, file) in contents.files() {
-        add_parents(&mut directories, path);
+pub(crate) fn add_contents(size: &mut FileTreeSize, contents: &Contents) {
+    for (_, file) in contents.files() {
         match &file.kind {
             EntryKind::File { .. } => size.add_file(slice::from_ref(&(0..file.data_bytes))),
-            EntryKind::Directory => drop(directories.entry(path).or_default()),
             EntryKind::Symlink(target) => size.add_symlink(target.len() as u64),
-            EntryKind::HardLink(_) => {}
+            EntryKind::Directory | EntryKind::HardLink(_) => {}
             EntryKind::CharacterDevice(..) | EntryKind::BlockDevice(..) | EntryKind::Fifo => {
                 size.add_special();
             }
@@ -148,21 +148,8 @@ fn add_contents(size: &mut FileTreeSize, contents: &Contents) {
             size.add_xattrs(&[(b"user.".to_vec(), vec![0; value_len])]);
         }
     }
-    for names in directories.values() {
+    for names in contents.directories().values() {
         size.add_directory(names.iter().copied());
-    }
-}
-
-/// Adds a name to its directory, and the directories above to theirs.
-fn add_parents<'a>(directories: &mut BTreeMap<&'a [u8], BTreeSet<&'a [u8]>>, path: &'a [u8]) {
-    let mut below = path;
-    while !below.is_empty() {
-        let slash = below.iter().rposition(|byte| *byte == b'/');
-        let (above, name) = slash.map_or((&[][..], below), |at| (&below[..at], &below[at + 1..]));
-        if !directories.entry(above).or_default().insert(name) {
-            return;
-        }
-        below = above;
     }
 }
 

@@ -39,6 +39,7 @@ fn valid_mode(text: &str) -> Result<String, String> {
 }
 
 /// The options, read before the first change.
+#[derive(Default)]
 pub(crate) struct OwnerRules {
     user: String,
     group: String,

@@ -2,17 +2,22 @@
 
 use super::image::shared_options::BackingOptions;
 use crate::exit::{Failure, Outcome, explain};
+use crate::image::open_image;
 use crate::image_path::ImagePath;
+use crate::objects::is_url;
 use crate::serving;
 use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
-use folio::block::{self, Device, ImageFormat, OpenOptions};
+use folio::Errno;
+use folio::block::{
+    self, BackingName, BackingPolicy, CreateOptions, Device, ImageFormat, OpenOptions,
+};
 use folio_nbd::{Export, Limits, Listener, Server};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const NBD_HELP: &str = "\
@@ -32,6 +37,7 @@ Examples:
   qemu-img map 'nbd+unix:///?socket=/tmp/disk.sock'
   folio serve nbd disk.qcow2@1 --read-only --port 10809 --export root
   nbdcopy nbd://localhost/root root.img
+  folio serve nbd --overlay local.qcow2 s3://bucket/base.qcow2 --port 10809
   folio serve nbd -f raw disk.img --port 0 --json   a free port, reported as JSON";
 
 /// Serve an image as a disk
@@ -62,6 +68,9 @@ struct Nbd {
     /// The address to listen on with --port
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into(), conflicts_with = "socket")]
     bind: IpAddr,
+    /// Write into this qcow2 image, created if missing, over IMAGE, which stays as it is
+    #[arg(long, value_name = "FILE", conflicts_with = "read_only")]
+    overlay: Option<PathBuf>,
     /// Refuse all changes, and let other programs read the image meanwhile
     #[arg(long)]
     read_only: bool,
@@ -147,13 +156,64 @@ fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
         backing: nbd.backing.policy(),
         ..OpenOptions::default()
     };
-    let device = block::open(&place.image, &options).map_err(|error| Failure::image(&error))?;
+    let device = match &nbd.overlay {
+        None => open_image(&place.image, &options)?,
+        Some(overlay) => {
+            open_overlay(overlay, &place.image, &options).map_err(|error| Failure::image(&error))?
+        }
+    };
     match place.partition {
         None => Ok(device),
         Some(_) => place
             .select(device)
             .map_err(|error| Failure::image(&error.at(place.image_name()))),
     }
+}
+
+/// Opens an overlay over an image; creates it if it is missing.
+fn open_overlay(
+    overlay: &Path,
+    base: &Path,
+    options: &OpenOptions,
+) -> folio::Result<Arc<dyn Device>> {
+    let base = if is_url(base.as_os_str()) {
+        base.to_owned()
+    } else {
+        base.canonicalize()
+            .map_err(|error| folio::Error::io("open", error).at(base.display().to_string()))?
+    };
+    if !overlay.exists() {
+        let base_options = OpenOptions {
+            read_only: true,
+            ..options.clone()
+        };
+        let len_bytes = block::open(&base, &base_options)?.len_bytes();
+        let format = match options.format {
+            Some(format) => format,
+            None => block::format_of(&base)?,
+        };
+        let created = CreateOptions {
+            backing: Some(BackingName {
+                name: base.display().to_string(),
+                format: Some(format),
+            }),
+            ..CreateOptions::default()
+        };
+        block::create_with(overlay, ImageFormat::Qcow2, len_bytes, &created)?;
+    }
+    let info = block::info(overlay, &OpenOptions::default())?;
+    if info.backing_path.as_deref() != Some(&*base) {
+        let found = info.backing_path.unwrap_or_default();
+        let why = format!("its backing file is {:?}, not {}", found, base.display());
+        return Err(folio::Error::new(Errno::INVAL, why).at(overlay.display().to_string()));
+    }
+    // Of this image alone: the command names it.
+    let options = OpenOptions {
+        format: Some(ImageFormat::Qcow2),
+        backing: BackingPolicy::Within(base),
+        ..options.clone()
+    };
+    block::open(overlay, &options)
 }
 
 fn serve_failure(place: &ImagePath, error: &folio::Error) -> Failure {

@@ -17,6 +17,8 @@ pub(crate) struct Stat {
     /// Files, as IMAGE:/path
     #[arg(required = true)]
     files: Vec<OsString>,
+    #[command(flatten)]
+    share: super::force_share::ForceShare,
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
@@ -27,6 +29,7 @@ pub(crate) struct Stat {
 
 /// Runs the command.
 pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
+    stat.share.apply(session);
     let mut records = Vec::new();
     for word in &stat.files {
         let place = ImagePath::parse(word)?;

@@ -19,6 +19,8 @@ use std::path::Path;
 pub(crate) struct Tree {
     /// The directory, as IMAGE:/path
     place: OsString,
+    #[command(flatten)]
+    share: super::force_share::ForceShare,
     /// Include names that start with a dot
     #[arg(short)]
     all: bool,
@@ -32,6 +34,7 @@ pub(crate) struct Tree {
 
 /// Runs the command.
 pub(crate) fn run(tree: &Tree, session: &Session) -> Outcome {
+    tree.share.apply(session);
     let place = ImagePath::parse(&tree.place)?;
     with_image(session, &place, Access::Read, |image| {
         draw(tree, session, image, &place)

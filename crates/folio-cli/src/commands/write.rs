@@ -7,8 +7,9 @@ use crate::session::Session;
 use clap::Args;
 use folio::AlignedBuffer;
 use folio::syscall::OpenFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, StdinLock};
 
 /// Write standard input to a file
 #[derive(Args)]
@@ -46,6 +47,9 @@ fn fill(write: &Write, image: &Image, place: &ImagePath, session: &Session) -> O
         if session.is_interrupted() {
             break Err(Failure::interrupted());
         }
+        if !has_input(&input) {
+            continue;
+        }
         let count = match input.read(&mut buf) {
             Ok(0) => break Ok(()),
             Ok(count) => count,
@@ -64,4 +68,20 @@ fn fill(write: &Write, image: &Image, place: &ImagePath, session: &Session) -> O
     };
     process.close(fd)?;
     result
+}
+
+/// Time after which a wait for input sees Ctrl-C.
+const INPUT_POLL: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+/// Waits for input, but not for long: a terminal or a pipe may send none before Ctrl-C.
+fn has_input(input: &StdinLock<'_>) -> bool {
+    let mut waits = [PollFd::new(input, PollFlags::IN)];
+    // A failure is that of the read that follows.
+    match poll(&mut waits, Some(&INPUT_POLL)) {
+        Ok(ready) => ready > 0,
+        Err(error) => error != rustix::io::Errno::INTR,
+    }
 }

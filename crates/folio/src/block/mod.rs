@@ -45,6 +45,7 @@ mod wrappers;
 
 pub(crate) use claim::DeviceClaim;
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
+pub use file::{RemoteImages, provide_remote_images};
 pub(crate) use guarded::guard;
 pub use image::{
     BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ForeignFormat,

@@ -1,9 +1,10 @@
 //! Container images as sources and destinations of `folio cp`.
 
 use crate::commands::new_image::NewImage;
-use crate::commands::ownership::{OwnerRules, Ownership};
+use crate::commands::ownership::Ownership;
+use crate::commands::unpack::{open_container, unpack_into};
 use crate::exit::{Failure, Outcome, explain};
-use crate::image::{Access, Image, with_image};
+use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::observer::SessionObserver;
 use crate::progress::Progress;
@@ -107,46 +108,16 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
         ));
     }
     let rules = copy.ownership.read()?;
-    let image = ContainerImage::open(source, copy.options.platform.as_ref())
-        .map_err(|error| failure(&error))?;
+    let image = open_container(source, copy.options.platform.as_ref())?;
     let contents = || image.contents().map_err(|error| failure(&error));
     copy.new_image.fill(session, &place, contents, |target| {
-        unpack_into(session, (&image, &rules), target, &place)
+        let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
+        unpack_into(session, (target, &place.path), &rules, |_| true, unpack)
     })?;
     if let Some(path) = &copy.options.config_out {
         std::fs::write(path, image.config()).map_err(|error| host_failure(path, &error))?;
     }
     Ok(())
-}
-
-fn unpack_into(
-    session: &Session,
-    (image, rules): (&ContainerImage, &OwnerRules),
-    target: &Image,
-    place: &ImagePath,
-) -> Outcome {
-    let progress = Progress::new(session);
-    let observer = SessionObserver::new(session, &progress, target);
-    let latest = fixed_time();
-    let files = rules.resolve(target)?;
-    let mut unpacker = Unpacker::new(target.process(), &place.path, &observer)
-        .map_err(|error| target.name(error))?
-        .with_select(Box::new(move |entry| {
-            entry.clamp_times(latest);
-            files.change_entry(entry);
-            true
-        }));
-    let unpacked = image.unpack(&mut unpacker);
-    // After an early stop the directories get their times nevertheless.
-    let finished = unpacker.finish();
-    observer.finish();
-    progress.finish();
-    session.check_interrupt()?;
-    unpacked.and(finished).map_err(|error| {
-        let hint = target.full_hint(&error);
-        Failure::new(format!("{}{hint}", explain(&error)))
-    })?;
-    rules.apply_manifest(session, target, &place.path, &observer)
 }
 
 fn pack(

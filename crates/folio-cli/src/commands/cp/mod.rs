@@ -8,7 +8,8 @@
 //!   measure.rs   the total for the progress bar, by a walk of its own
 //!   content_size.rs  the size of a new image for `--create auto`
 //!   fakeroot.rs  detection of a fakeroot(1) that the copy cannot see
-//!   options.rs   what a copy keeps      excludes.rs   what it leaves out
+//!   options.rs   what a copy keeps
+//!   object.rs    image files to and from object storage, as they are
 //!   container.rs container images, which folio_archive unpacks and packs
 //! ```
 //!
@@ -18,23 +19,28 @@
 mod batch_channel;
 mod container;
 mod content_size;
-mod excludes;
 mod fakeroot;
 mod host_source;
 mod host_target;
 mod image_source;
 mod image_target;
 mod measure;
+#[cfg(feature = "object-store")]
+pub(crate) mod object;
 mod options;
 mod plan;
 mod source;
 mod target;
 
+use super::excludes::ExcludeOptions;
 use super::new_image::{NewImage, fitting_size, refuse_existing};
 use super::ownership::{FileRules, OwnerRules, Ownership};
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, with_image};
 use crate::image_path::{ImagePath, PathArgument};
+#[cfg(feature = "object-store")]
+use crate::objects::has_inner_path;
+use crate::objects::{check_built, is_url};
 use crate::observer::SessionObserver;
 use crate::progress::Progress;
 use crate::session::Session;
@@ -42,7 +48,6 @@ use crate::value_parsers::NewSize;
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
 use content_size::ContentWalk;
-use excludes::ExcludeOptions;
 use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
 use host_source::HostSource;
 use host_target::HostTarget;
@@ -135,9 +140,14 @@ impl Cp {
         }
     }
 
-    fn options(&self) -> Outcome<CopyOptions> {
+    fn options(&self, target: &PathArgument) -> Outcome<CopyOptions> {
         let is_recursive = self.archive || self.recursive;
         let keeps = self.archive || self.preserve;
+        let umask = rustix::process::umask(rustix::fs::Mode::empty());
+        if target.is_image() {
+            // A new image file has the mode of any other new file.
+            rustix::process::umask(umask);
+        }
         Ok(CopyOptions {
             is_recursive,
             follows: !is_recursive && !self.no_dereference,
@@ -147,7 +157,7 @@ impl Cp {
             keeps_links: self.archive || self.no_dereference,
             keeps_xattrs: self.archive,
             // From here on the copy applies the umask itself.
-            umask: (rustix::process::umask(rustix::fs::Mode::empty()).bits() & 0o777) as u16,
+            umask: (umask.bits() & 0o777) as u16,
             excludes: self.excludes.read()?,
         })
     }
@@ -158,6 +168,19 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     if let Some(copied) = container::run(&cp.container_copy(), session) {
         return copied;
     }
+    #[cfg(feature = "object-store")]
+    if let [source] = &cp.sources[..]
+        && let (false, false) = (has_inner_path(source), has_inner_path(&cp.destination))
+        && !PathArgument::parse(&cp.destination, false).is_image()
+        && let Some(copied) = object::run(source, &cp.destination, session)
+    {
+        return copied;
+    }
+    for word in cp.sources.iter().chain([&cp.destination]) {
+        if is_url(word) {
+            check_built(Path::new(word)).map_err(Failure::usage)?;
+        }
+    }
     let target = PathArgument::parse(&cp.destination, cp.new_image.create.is_some());
     let sources: Vec<_> = cp
         .sources
@@ -165,7 +188,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         .map(|word| PathArgument::parse(word, false))
         .collect();
     cp.share.apply(session);
-    let options = cp.options()?;
+    let options = cp.options(&target)?;
     let rules = cp.owner_rules(&target)?;
     if options.keeps_owner {
         fakeroot::check()?;

@@ -1,6 +1,6 @@
 //! The options of a copy: what it keeps of each file.
 
-use super::excludes::Excludes;
+use crate::commands::excludes::Excludes;
 use folio::vfs::Attributes;
 
 /// What a copy keeps.

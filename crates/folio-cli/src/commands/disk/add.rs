@@ -20,7 +20,8 @@ Without --size the partition fills the largest free space.
 
 Examples:
   folio disk add disk.img --type linux --label data --size 1G --format ext4
-  folio disk add disk.qcow2 --type linux --format ext4 --source ./data --size auto+20%";
+  folio disk add disk.qcow2 --type linux --format ext4 --source ./data --size auto+20%
+  folio disk add disk.qcow2 --type linux-root-x86-64 --format ext4 --source oci:layout:app --size auto";
 
 /// Add a partition to a disk image
 #[derive(Args)]
@@ -46,9 +47,13 @@ pub(super) struct Add {
     /// What to format it with
     #[arg(long, value_enum, default_value = "none")]
     format: ContentFormat,
-    /// The tree or file to fill it with
-    #[arg(long, value_name = "PATH")]
+    /// What to fill it with: a directory, a tar archive or a container image (oci:DIR:TAG,
+    /// docker-archive:FILE, registry:NAME:TAG) for a file system, a file for raw
+    #[arg(long, value_name = "SOURCE")]
     source: Option<PathBuf>,
+    /// The container image of this platform, e.g. linux/arm64
+    #[arg(long, value_name = "OS/ARCHITECTURE", requires = "source")]
+    platform: Option<String>,
     /// Label of the file system
     #[arg(
         long,
@@ -74,6 +79,7 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     spec.uuid.clone_from(&add.uuid);
     spec.format = add.format;
     spec.source.clone_from(&add.source);
+    spec.platform.clone_from(&add.platform);
     spec.filesystem_label.clone_from(&add.filesystem_label);
     let content = Content::new(&spec)?;
     let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
@@ -90,6 +96,7 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     };
     let (start, len) = find_place(&table, disk.len_bytes(), spec.start()?, wanted)
         .ok_or_else(|| Failure::new(format!("{name}: no free space that is large enough")))?;
+    content.check_len(len)?;
     let partition = new_partition(&spec, (start, len), "", 0)?;
     let number = block::add_partition(&*disk, &partition).map_err(failed)?;
     let window = block::PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;

@@ -1,10 +1,15 @@
-//! The content of a partition: a file system with a tree, or the bytes of a file.
+//! The content of a partition: a file system with the files of a tree, an archive or a container
+//! image, or the bytes of a file.
 //!
 //! [`ContentSource`] is the one place that knows kinds of sources.
 
 use super::identity::IdentitySource;
 use super::spec::{ContentFormat, PartitionSpec};
+use super::swap;
 use crate::commands::cp;
+use crate::commands::new_image::{add_contents, fitting_size};
+use crate::commands::ownership::OwnerRules;
+use crate::commands::unpack::ArchiveSource;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, format_device};
 use crate::image_path::ImagePath;
@@ -13,8 +18,11 @@ use crate::progress::Progress;
 use crate::session::{Session, clock};
 use crate::value_parsers::uuid;
 use folio::block::{Device, PartitionDevice, PartitionName};
-use folio::kernel::{ExtraSpace, FormatOptions};
+use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
+use folio_archive::oci::Reference;
+use folio_archive::{Contents, EntryKind};
 use folio_fat::{FatOptions, FatWidth};
+use std::cell::OnceCell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +40,8 @@ pub(super) enum ContentSource {
     Tree(PathBuf),
     /// The bytes of a file on the host.
     File(PathBuf, u64),
+    /// A tar archive or a container image, and its files once they are listed.
+    Archive(Box<ArchiveSource>, OnceCell<Contents>),
 }
 
 /// The content of one partition.
@@ -40,43 +50,60 @@ pub(super) struct Content {
     source: ContentSource,
     label: String,
     uuid: Option<String>,
+    /// What an automatic size of an ext4 is made of.
+    least: OnceCell<LeastSize>,
+}
+
+impl ContentSource {
+    /// Opens the source of a specification.
+    fn open(spec: &PartitionSpec) -> Outcome<Self> {
+        let Some(path) = &spec.source else {
+            return Ok(Self::Nothing);
+        };
+        let archive = |source| Self::Archive(Box::new(source), OnceCell::new());
+        let container = Reference::parse(path.as_os_str()).filter(|_| !path.exists());
+        if container.is_none() && spec.platform.is_some() {
+            return Err(Failure::usage(format!(
+                "{}: platform needs a container image, e.g. oci:DIR:TAG",
+                path.display()
+            )));
+        }
+        if let Some(reference) = container {
+            let platform = spec.platform()?;
+            return ArchiveSource::open_container(&reference, platform.as_ref()).map(archive);
+        }
+        let found = path
+            .metadata()
+            .map_err(|error| Failure::new(format!("{}: {}", path.display(), io_reason(&error))))?;
+        if found.is_dir() {
+            Ok(Self::Tree(path.clone()))
+        } else if spec.format.is_file_system() {
+            ArchiveSource::open_tar(path).map(archive)
+        } else {
+            Ok(Self::File(path.clone(), found.len()))
+        }
+    }
 }
 
 impl Content {
     /// Checks what the specification says.
     pub(super) fn new(spec: &PartitionSpec) -> Outcome<Self> {
-        let source = match &spec.source {
-            None => ContentSource::Nothing,
-            Some(path) => {
-                let found = path.metadata().map_err(|error| {
-                    Failure::new(format!("{}: {}", path.display(), io_reason(&error)))
-                })?;
-                if found.is_dir() {
-                    ContentSource::Tree(path.clone())
-                } else {
-                    ContentSource::File(path.clone(), found.len())
-                }
-            }
-        };
+        let source = ContentSource::open(spec)?;
         let refuse = |what: &str| {
             let path = spec.source.as_deref().unwrap_or(Path::new("")).display();
             Err(Failure::usage(format!("{path}: {what}")))
         };
         match (spec.format, &source) {
-            (ContentFormat::Raw, ContentSource::Tree(_)) => {
-                return refuse("is a directory: format \"raw\" needs a file");
-            }
             (ContentFormat::Raw, ContentSource::Nothing) => {
                 return Err(Failure::usage("format \"raw\" needs a source"));
             }
-            (ContentFormat::None, ContentSource::Tree(_) | ContentSource::File(..)) => {
-                return refuse("a source needs a format: ext4, fat32, fat16 or raw");
+            (ContentFormat::Raw, ContentSource::Tree(_) | ContentSource::Archive(..)) => {
+                return refuse("is not a file: format \"raw\" needs one");
             }
-            (
-                ContentFormat::Ext4 | ContentFormat::Fat32 | ContentFormat::Fat16,
-                ContentSource::File(..),
-            ) => {
-                return refuse("is a file: a file system is filled from a directory");
+            (ContentFormat::None | ContentFormat::Swap, source)
+                if !matches!(source, ContentSource::Nothing) =>
+            {
+                return refuse("a source needs a format: ext4, fat32, fat16 or raw");
             }
             _ => {}
         }
@@ -85,17 +112,29 @@ impl Content {
             source,
             label: spec.filesystem_label.clone(),
             uuid: spec.filesystem_uuid.clone(),
+            least: OnceCell::new(),
         })
     }
 
+    /// Refuses a partition of `len_bytes` bytes before it is made.
+    pub(super) fn check_len(&self, len_bytes: u64) -> Outcome {
+        match self.format {
+            ContentFormat::Swap => swap::check(&self.label, len_bytes),
+            _ => Ok(()),
+        }
+    }
+
+    fn file_system_uuid(&self, identity: &mut IdentitySource<'_>) -> Outcome<[u8; 16]> {
+        match &self.uuid {
+            Some(text) => uuid(text).map_err(Failure::usage),
+            None => Ok(identity.next("filesystem")),
+        }
+    }
+
     fn ext4_options(&self, identity: &mut IdentitySource<'_>) -> Outcome<FormatOptions> {
-        let uuid = match &self.uuid {
-            Some(text) => uuid(text).map_err(Failure::usage)?,
-            None => identity.next("filesystem"),
-        };
         Ok(FormatOptions {
             label: self.label.clone(),
-            uuid: Some(uuid),
+            uuid: Some(self.file_system_uuid(identity)?),
             clock: clock(),
             ..FormatOptions::default()
         })
@@ -108,22 +147,94 @@ impl Content {
             ExtraSpace::Percent(percent) => bytes + bytes / 100 * u64::from(percent),
             ExtraSpace::Bytes(more) => bytes.saturating_add(more),
         };
+        let fat_bytes_min = match self.format {
+            ContentFormat::Fat32 => FAT32_BYTES_MIN,
+            _ => FAT16_BYTES_MIN,
+        };
         match (self.format, &self.source) {
             (_, ContentSource::File(_, len)) => Ok(with_extra(*len)),
-            (ContentFormat::Ext4, ContentSource::Tree(path)) => {
-                let options = FormatOptions::default();
-                Ok(cp::tree_size(session, path, extra, options)?.len_bytes)
+            (ContentFormat::Ext4, _) => {
+                let least = self.least_ext4(session, extra, FormatOptions::default())?;
+                let least = least.ok_or_else(no_size)?;
+                let len_bytes = least.len_bytes;
+                // An automatic size is computed once.
+                let _ = self.least.set(least);
+                Ok(len_bytes)
             }
-            (ContentFormat::Fat32, ContentSource::Tree(path)) => {
-                Ok(with_extra(fat_bytes(path)?.max(FAT32_BYTES_MIN)))
-            }
-            (ContentFormat::Fat16, ContentSource::Tree(path)) => {
-                Ok(with_extra(fat_bytes(path)?.max(FAT16_BYTES_MIN)))
-            }
-            _ => Err(Failure::usage(
-                "a partition without content needs a size, unless it is the last of a disk with a size",
+            (_, ContentSource::Tree(path)) => Ok(with_extra(
+                FatSize::of_tree(path)?.bytes().max(fat_bytes_min),
             )),
+            (_, ContentSource::Archive(..)) => {
+                let bytes = self.contents()?.map_or(0, FatSize::of_contents);
+                Ok(with_extra(bytes.max(fat_bytes_min)))
+            }
+            _ => Err(no_size()),
         }
+    }
+
+    /// Returns the least size of an ext4 for the content, `None` without content.
+    fn least_ext4(
+        &self,
+        session: &Session,
+        extra: ExtraSpace,
+        options: FormatOptions,
+    ) -> Outcome<Option<LeastSize>> {
+        if let ContentSource::Tree(path) = &self.source {
+            return cp::tree_size(session, path, extra, options).map(Some);
+        }
+        let Some(contents) = self.contents()? else {
+            return Ok(None);
+        };
+        let fitting = fitting_size(Path::new("/"), (extra, options), |size| {
+            add_contents(size, contents);
+            Ok(())
+        });
+        fitting.map(Some)
+    }
+
+    /// Adds to the options of a file system of `len_bytes` bytes what the content needs.
+    fn fitting_options(
+        &self,
+        session: &Session,
+        options: FormatOptions,
+        len_bytes: u64,
+    ) -> Outcome<FormatOptions> {
+        let (least, is_tight) = match self.least.get() {
+            Some(least) => (Some(least.clone()), true),
+            None => {
+                let least = self.least_ext4(session, ExtraSpace::None, options.clone())?;
+                let is_tight = |least: &LeastSize| least.len_bytes > len_bytes / 100 * 80;
+                let tight = least.as_ref().is_some_and(is_tight);
+                (least, tight)
+            }
+        };
+        let Some(least) = least else {
+            return Ok(options);
+        };
+        let fitting = least.options.clone();
+        Ok(FormatOptions {
+            // The default may have larger tables of inodes than there is room for.
+            inode_count: if is_tight {
+                fitting.inode_count
+            } else {
+                least.inodes_beyond_default(len_bytes)
+            },
+            block_size: fitting.block_size.filter(|_| is_tight),
+            reserved_percent: 0.0,
+            ..options
+        })
+    }
+
+    /// Lists the files of an archive, the first time; returns `None` for another source.
+    fn contents(&self) -> Outcome<Option<&Contents>> {
+        let ContentSource::Archive(archive, listed) = &self.source else {
+            return Ok(None);
+        };
+        if listed.get().is_none() {
+            // Nothing else has set it.
+            let _ = listed.set(archive.contents()?);
+        }
+        Ok(listed.get())
     }
 
     /// Writes the content into partition `number` of `disk`, which reads as zeros.
@@ -145,6 +256,9 @@ impl Content {
         let window: Arc<dyn Device> = Arc::new(window);
         match self.format {
             ContentFormat::None => return Ok(()),
+            ContentFormat::Swap => {
+                return swap::format(&*window, &self.label, self.file_system_uuid(identity)?);
+            }
             ContentFormat::Raw => {
                 let ContentSource::File(path, _) = &self.source else {
                     return Ok(());
@@ -152,16 +266,8 @@ impl Content {
                 return copy_file(session, path, &*window);
             }
             ContentFormat::Ext4 => {
-                let mut options = self.ext4_options(identity)?;
-                if let ContentSource::Tree(path) = &self.source {
-                    // With as many inodes as the tree needs.
-                    let least = cp::tree_size(session, path, ExtraSpace::None, options.clone())?;
-                    options.inode_count = least.inodes_beyond_default(len_bytes);
-                    options.block_size = (least.len_bytes > len_bytes / 100 * 80)
-                        .then_some(least.options.block_size)
-                        .flatten();
-                    options.reserved_percent = 0.0;
-                }
+                let options = self.ext4_options(identity)?;
+                let options = self.fitting_options(session, options, len_bytes)?;
                 format_device(session, Path::new(&name), &*window, &options)?;
             }
             ContentFormat::Fat32 | ContentFormat::Fat16 => {
@@ -176,17 +282,30 @@ impl Content {
                 folio_fat::format(&window, &options).map_err(failed)?;
             }
         }
-        let ContentSource::Tree(path) = &self.source else {
-            return Ok(());
-        };
-        let access = if self.format == ContentFormat::Ext4 {
+        self.fill(session, disk, &place)
+    }
+
+    /// Copies the files into the formatted partition.
+    fn fill(&self, session: &Session, disk: &Arc<dyn Device>, place: &ImagePath) -> Outcome {
+        let keeps_all = self.format == ContentFormat::Ext4;
+        let access = if keeps_all {
             Access::Fill
         } else {
             Access::Write
         };
-        let image = Image::mount(session, &place, disk.clone(), access)?;
-        let keeps_all = self.format == ContentFormat::Ext4;
-        cp::copy_tree(session, path, (image, &place), keeps_all)
+        match &self.source {
+            ContentSource::Nothing | ContentSource::File(..) => Ok(()),
+            ContentSource::Tree(path) => {
+                let image = Image::mount(session, place, disk.clone(), access)?;
+                cp::copy_tree(session, path, (image, place), keeps_all)
+            }
+            ContentSource::Archive(archive, _) => {
+                let image = Image::mount(session, place, disk.clone(), access)?;
+                let rules = OwnerRules::default();
+                let unpacked = archive.unpack_into(session, (&image, &place.path), &rules);
+                unpacked.and(image.close())
+            }
+        }
     }
 
     fn volume_id(&self, identity: &mut IdentitySource<'_>) -> Outcome<u32> {
@@ -206,30 +325,74 @@ impl Content {
     }
 }
 
-/// Returns the bytes of a FAT for a tree: whole clusters, tables, and some more.
-fn fat_bytes(path: &Path) -> Outcome<u64> {
+fn no_size() -> Failure {
+    Failure::usage(
+        "a partition without content needs a size, unless it is the last of a disk with a size",
+    )
+}
+
+/// The bytes that the files of a FAT need.
+#[derive(Default)]
+struct FatSize(u64);
+
+impl FatSize {
     const CLUSTER_BYTES: u64 = 4096;
-    let mut bytes = 0;
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let failed = |error: std::io::Error| {
-            Failure::new(format!("{}: {}", folder.display(), io_reason(&error)))
-        };
-        let mut names = 0;
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            // An entry of 32 bytes per 13 letters, and a short one.
-            names += 64 + entry.file_name().len() as u64 * 32 / 13;
-            let found = entry.metadata().map_err(failed)?;
-            if found.is_dir() {
-                folders.push(entry.path());
-            } else {
-                bytes += found.len().next_multiple_of(CLUSTER_BYTES);
+
+    /// Adds the files of a host directory.
+    fn of_tree(path: &Path) -> Outcome<Self> {
+        let mut size = Self::default();
+        let mut folders = vec![path.to_owned()];
+        while let Some(folder) = folders.pop() {
+            let failed = |error: std::io::Error| {
+                Failure::new(format!("{}: {}", folder.display(), io_reason(&error)))
+            };
+            let mut names = Vec::new();
+            for entry in std::fs::read_dir(&folder).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                names.push(entry.file_name().len());
+                let found = entry.metadata().map_err(failed)?;
+                if found.is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    size.add_file(found.len());
+                }
+            }
+            size.add_directory(names);
+        }
+        Ok(size)
+    }
+
+    /// Returns the bytes for the files of an archive.
+    fn of_contents(contents: &Contents) -> u64 {
+        let mut size = Self::default();
+        for (_, file) in contents.files() {
+            if let EntryKind::File { size_bytes } = file.kind {
+                size.add_file(size_bytes);
             }
         }
-        bytes += (names + 64).next_multiple_of(CLUSTER_BYTES);
+        for names in contents.directories().values() {
+            size.add_directory(names.iter().map(|name| name.len()));
+        }
+        size.bytes()
     }
-    Ok(bytes + bytes / 256 + (1 << 20))
+
+    fn add_file(&mut self, len_bytes: u64) {
+        let clusters = len_bytes.div_ceil(Self::CLUSTER_BYTES);
+        let bytes = clusters.saturating_mul(Self::CLUSTER_BYTES);
+        self.0 = self.0.saturating_add(bytes);
+    }
+
+    fn add_directory(&mut self, name_lens: impl IntoIterator<Item = usize>) {
+        // An entry of 32 bytes per 13 letters, and a short one.
+        let entry = |len: usize| 64 + len as u64 * 32 / 13;
+        let entries: u64 = name_lens.into_iter().map(entry).sum();
+        self.add_file(entries + 64);
+    }
+
+    /// Returns the sum with the allocation tables, and some more.
+    fn bytes(&self) -> u64 {
+        self.0.saturating_add(self.0 / 256).saturating_add(1 << 20)
+    }
 }
 
 /// Copies the bytes of a file, without its zeros.

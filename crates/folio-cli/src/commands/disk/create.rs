@@ -6,6 +6,7 @@ use super::spec::DiskSpec;
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::image_path::{refuse_partition, refuse_protocol};
+use crate::objects::refuse_new;
 use crate::session::Session;
 use clap::Args;
 use folio::block::{self, Device, ImageFormat};
@@ -40,6 +41,7 @@ pub(super) fn run(create: &Create, session: &Session) -> Outcome {
     let path = create.image.as_path();
     let name = path.display();
     refuse_protocol(path).map_err(Failure::usage)?;
+    refuse_new(path).map_err(Failure::usage)?;
     refuse_partition(path)?;
     if path.exists() {
         return Err(Failure::new(format!("{name}: already exists")));
@@ -60,8 +62,8 @@ pub(super) fn run(create: &Create, session: &Session) -> Outcome {
         device.flush().map_err(failed)
     });
     drop(device);
-    if written.is_err() || session.has_only_failures() {
-        // The cause of the failure is reported, and an incomplete image is useless.
+    if written.is_err() || session.has_failures() {
+        // The cause of the failure is reported, and an incomplete disk is useless.
         let _ = std::fs::remove_file(path);
     }
     written

@@ -50,6 +50,7 @@ impl DiskLayout {
             } else {
                 len.next_multiple_of(SIZE_UNIT)
             };
+            content.check_len(len).map_err(of)?;
             partitions.push(new_partition(partition, (start, len), text, index + 1).map_err(of)?);
             contents.push(content);
             at = start.saturating_add(len).next_multiple_of(alignment);

@@ -7,7 +7,7 @@
 //!     v
 //!   layout.rs   offsets and sizes
 //!     v
-//!   content.rs  what a partition is filled with      identity.rs   UUIDs
+//!   content.rs  what a partition is filled with      identity.rs   UUIDs      swap.rs
 //!     v
 //!   spec.rs     the specification in TOML
 //! ```
@@ -21,6 +21,7 @@ mod identity;
 mod layout;
 mod list;
 mod spec;
+mod swap;
 
 use crate::exit::Outcome;
 use crate::session::Session;

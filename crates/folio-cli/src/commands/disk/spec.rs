@@ -3,7 +3,10 @@
 use crate::exit::{Failure, Outcome};
 use crate::value_parsers::{NewSize, disk_size, new_size, size};
 use folio::block::{PartitionType, TableScheme};
+use folio_archive::oci::{Platform, Reference};
 use serde::Deserialize;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Default alignment of partitions.
@@ -47,8 +50,11 @@ pub(super) struct PartitionSpec {
     pub(super) bootable: bool,
     #[serde(default)]
     pub(super) format: ContentFormat,
+    /// A path, or the name of a container image.
     #[serde(default)]
     pub(super) source: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) platform: Option<String>,
     #[serde(default)]
     pub(super) filesystem_label: String,
     #[serde(default)]
@@ -70,12 +76,14 @@ pub(super) enum ContentFormat {
     /// Nothing: it reads as zeros
     #[default]
     None,
-    /// ext4, empty or with a tree
+    /// ext4, empty or with files
     Ext4,
-    /// FAT32, empty or with a tree
+    /// FAT32, empty or with files
     Fat32,
-    /// FAT16, empty or with a tree
+    /// FAT16, empty or with files
     Fat16,
+    /// A swap area
+    Swap,
     /// The bytes of a file
     Raw,
 }
@@ -106,6 +114,13 @@ const ATTRIBUTES: [(&str, u32); 7] = [
     ("no-auto", 63),
 ];
 
+impl ContentFormat {
+    /// Whether it holds files.
+    pub(super) fn is_file_system(self) -> bool {
+        matches!(self, Self::Ext4 | Self::Fat32 | Self::Fat16)
+    }
+}
+
 impl SizeText {
     fn text(&self) -> String {
         match self {
@@ -127,7 +142,7 @@ impl DiskSpec {
         let folder = path.parent().unwrap_or(Path::new(""));
         for partition in &mut spec.partitions {
             if let Some(source) = &mut partition.source {
-                *source = folder.join(&*source);
+                *source = below(folder, source);
             }
         }
         Ok((spec, text))
@@ -164,7 +179,34 @@ impl DiskSpec {
     }
 }
 
+/// Returns a source below the directory of the specification.
+fn below(folder: &Path, source: &Path) -> PathBuf {
+    let path = folder.join(source);
+    let name = source.as_os_str().as_bytes();
+    let colon = name.iter().position(|byte| *byte == b':');
+    match (Reference::parse(source.as_os_str()), colon) {
+        (Some(_), _) if path.exists() => path,
+        (Some(Reference::Registry(_)), _) => source.to_owned(),
+        // A tag stays at the end.
+        (Some(_), Some(colon)) if !name[colon..].starts_with(b":-") => {
+            let (prefix, place) = name.split_at(colon + 1);
+            let mut name = OsStr::from_bytes(prefix).to_owned();
+            name.push(folder.join(OsStr::from_bytes(place)));
+            name.into()
+        }
+        (Some(_), _) => source.to_owned(),
+        (None, _) => path,
+    }
+}
+
 impl PartitionSpec {
+    /// Returns the platform of the container image, if it is specified.
+    pub(super) fn platform(&self) -> Outcome<Option<Platform>> {
+        let parse = |text: &String| text.parse();
+        let parsed = self.platform.as_ref().map(parse).transpose();
+        parsed.map_err(|error: folio::Error| Failure::usage(error.to_string()))
+    }
+
     /// Returns the offset of the first byte, if it is specified.
     pub(super) fn start(&self) -> Outcome<Option<u64>> {
         let parse = |text: &SizeText| size(&text.text());

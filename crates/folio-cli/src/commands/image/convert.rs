@@ -11,6 +11,8 @@ use super::target::{Target, TargetOptions};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::image_name::{NameOptions, NamedImage};
+#[cfg(feature = "object-store")]
+use crate::objects::refuse_new;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
@@ -19,6 +21,7 @@ use folio::block::{self, CopyOptions, CreateOptions, ImageFormat, Preallocation,
 use folio::{Errno, Error};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 const AFTER_HELP: &str = "\
 A target file must not exist, unless --force or -n is given; an incomplete one is removed. A block device is written in
@@ -114,13 +117,18 @@ pub(crate) struct Convert {
     backing: BackingOptions,
     #[command(flatten)]
     name: NameOptions,
+    /// A local file in place of a target in object storage, which is uploaded afterwards.
+    #[arg(skip)]
+    local_target: OnceLock<PathBuf>,
 }
 
 impl Convert {
     /// Returns the sources and the target.
     fn places(&self) -> Outcome<(&[PathBuf], &PathBuf)> {
         match self.images.split_last() {
-            Some((target, sources @ [_, ..])) => Ok((sources, target)),
+            Some((target, sources @ [_, ..])) => {
+                Ok((sources, self.local_target.get().unwrap_or(target)))
+            }
             _ => Err(Failure::usage("a source and a target are required")),
         }
     }
@@ -133,8 +141,28 @@ enum Sparse {
     Always,
 }
 
-/// Runs the command.
+/// Runs the command. A target in object storage is made on the host first: its tables are written
+/// last, and an object is written once.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
+    #[cfg(feature = "object-store")]
+    if let Some(target) = convert.images.last()
+        && crate::objects::is_url(target.as_os_str())
+    {
+        if convert.no_create {
+            refuse_new(target).map_err(Failure::usage)?;
+        }
+        let folder = tempfile::tempdir()?;
+        let name = target.file_name().unwrap_or_default();
+        let local = convert
+            .local_target
+            .get_or_init(|| folder.path().join(name));
+        run_locally(convert, session)?;
+        return crate::commands::cp::object::upload_file(local, target.as_os_str(), session);
+    }
+    run_locally(convert, session)
+}
+
+fn run_locally(convert: &Convert, session: &Session) -> Outcome {
     let (sources, target_path) = convert.places()?;
     let output_format = format_of(target_path, convert.output_format);
     let resolve = |path: &PathBuf| convert.name.resolve(path, convert.format);

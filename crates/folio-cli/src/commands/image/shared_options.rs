@@ -2,6 +2,7 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::image_name::split_commas;
+use crate::objects::is_url;
 use clap::{Args, ValueEnum};
 use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions, SnapshotSelector};
 use folio::{Errno, Error};
@@ -141,6 +142,9 @@ pub(crate) fn whole_sectors(len_bytes: u64) -> Outcome<u64> {
 
 /// Resolves a name in the image at `image`: a relative name is relative to the image's directory.
 pub(crate) fn beside(image: &Path, name: &Path) -> PathBuf {
+    if is_url(name.as_os_str()) {
+        return name.to_owned();
+    }
     image.parent().unwrap_or(Path::new("")).join(name)
 }
 

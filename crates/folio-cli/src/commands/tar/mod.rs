@@ -5,37 +5,43 @@
 //!   list.rs        -t: names and metadata of an archive
 //! ```
 //!
-//! Above: the dispatch in `commands`. Below: `folio_archive`, `new_image`, `observer`, `image`.
+//! Above: the dispatch in `commands`. Below: `folio_archive`, `unpack`, `new_image`, `observer`,
+//! `image`.
 
 mod list;
 
+use super::excludes::{ExcludeOptions, exclude_entry};
 use super::new_image::NewImage;
 use super::ownership::Ownership;
+use super::unpack::{decompress, find_owner, unpack_into};
 use crate::exit::{Failure, Outcome, explain};
-use crate::image::{Access, Image, with_image};
+use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
+use crate::memory::spare_bytes;
 use crate::observer::SessionObserver;
-use crate::output::Owners;
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use crate::value_parsers::NewSize;
 use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
 use folio_archive::{
-    Compression, Contents, Encoder, Entry, EntryKind, PackChoice, Packer, ReadAhead, Unpacker,
-    WriteBehind, decoder, tar,
+    Compression, ContentReader, Contents, Encoder, Entry, EntryKind, MemoryBudget, PackChoice,
+    Packer, ReadAhead, WriteBehind, tar,
 };
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::NamedTempFile;
 
 const EXAMPLES: &str = "\
 Examples:
   folio tar -c disk.qcow2:/srv | zstd >srv.tar.zst     a tree of an image as an archive
   folio tar -cf srv.tar.xz disk.qcow2:/srv             the same into a file; its name selects xz
+  folio tar -c --exclude '*.log' disk.qcow2:/srv       without what matches, as in .gitignore
   folio tar -x disk.qcow2:/srv <srv.tar.gz             an archive into a directory of an image
   folio tar -xf root.tar.zst root.img: --create 2G     into a new image with a new ext4
   folio tar -tlf root.tar.zst                          what an archive holds
@@ -85,6 +91,8 @@ pub(crate) struct Tar {
     #[arg(long, value_name = "COUNT", requires = "unpack")]
     strip_components: Option<usize>,
     #[command(flatten)]
+    excludes: ExcludeOptions,
+    #[command(flatten)]
     new_image: NewImage,
     #[command(flatten)]
     ownership: Ownership,
@@ -103,6 +111,11 @@ pub(crate) fn run(tar: &Tar, session: &Session) -> Outcome {
             "--create, --chown, --chmod and --manifest: only with -x",
         ));
     }
+    if tar.list && !tar.excludes.is_empty() {
+        return Err(Failure::usage(
+            "--exclude and --exclude-from: only with -c and -x",
+        ));
+    }
     match &tar.place {
         None => {
             let listing = list::Listing {
@@ -110,7 +123,8 @@ pub(crate) fn run(tar: &Tar, session: &Session) -> Outcome {
                 is_json: tar.json,
             };
             let name = tar.archive_name("standard input");
-            list::run(&listing, session, tar.input(tar.path())?, &name)
+            let reader = tar::Reader::new(tar.input(tar.path())?);
+            list::run(&listing, session, reader, &name)
         }
         Some(_) if tar.list => Err(Failure::usage(
             "-t reads an archive, without IMAGE; to list an image, use folio ls -R",
@@ -155,12 +169,19 @@ impl Tar {
         }
     }
 
-    /// Lists the files of the archive, for the size of a new image.
-    fn contents(&self, archive: Option<&Path>) -> Outcome<Contents> {
+    /// Lists the files of the archive, for the size of a new image; and returns the archive again
+    /// if it is compressed and fits into memory.
+    fn contents(&self, archive: Option<&Path>) -> Outcome<(Contents, Option<ReadAhead>)> {
         let mut contents = Contents::default();
-        let listed = contents.add_layer(&mut self.input(archive)?);
+        let budget = Arc::new(MemoryBudget::new(spare_bytes()));
+        let mut input = self.input(archive)?;
+        if archive.is_some_and(is_compressed) {
+            input = input.keeping(budget);
+        }
+        let mut reader = tar::Reader::new(input);
+        let listed = contents.add_layer(&mut reader);
         listed.map_err(|error| Failure::new(explain(&error)))?;
-        Ok(contents)
+        Ok((contents, reader.into_input().rewind()))
     }
 
     /// Stores standard input in a temporary file if the archive must be read twice.
@@ -179,7 +200,7 @@ impl Tar {
 
     /// Opens the file `archive`, or standard input, for reading, decompressed by a thread of its
     /// own.
-    fn input(&self, archive: Option<&Path>) -> Outcome<tar::Reader<ReadAhead>> {
+    fn input(&self, archive: Option<&Path>) -> Outcome<ReadAhead> {
         let name = self.archive_name("standard input");
         let input: Box<dyn Read + Send> = match archive {
             Some(path) => Box::new(File::open(path).map_err(|error| host_failure(path, error))?),
@@ -188,10 +209,14 @@ impl Tar {
                 Box::new(std::io::stdin())
             }
         };
-        let failed = |error| Failure::new(explain(&Error::io("read the archive", error).at(name)));
-        let ahead = decoder(input).and_then(ReadAhead::start).map_err(failed)?;
-        Ok(tar::Reader::new(ahead))
+        decompress(input, &name)
     }
+}
+
+fn is_compressed(archive: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(archive).and_then(|file| file.take(8).read_to_end(&mut start));
+    read.is_ok() && Compression::of(&start) != Compression::None
 }
 
 fn refuse_terminal() -> Outcome {
@@ -221,6 +246,7 @@ fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
             "standard output is a terminal: redirect it into a file, or use -f ARCHIVE",
         ));
     }
+    let excludes = tar.excludes.read()?;
     with_image(session, place, Access::Read, |image| {
         let found = image
             .stat(&place.path, false)
@@ -234,13 +260,17 @@ fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
         let packed = (|| {
             let encoder = Encoder::new(output, tar.compression())?;
             let output = WriteBehind::start(encoder)?;
-            let mut packer = Packer::new(image.process(), &observer, output);
-            if let Some(latest) = fixed_time() {
-                packer = packer.with_select(Box::new(move |entry, _| {
-                    entry.modified = entry.modified.min(latest);
-                    Ok(PackChoice::Pack)
-                }));
-            }
+            let latest = fixed_time();
+            let select = move |entry: &mut Entry, _: &ContentReader<'_>| {
+                let is_directory = entry.kind == EntryKind::Directory;
+                if exclude_entry(excludes, &entry.path, is_directory) {
+                    return Ok(PackChoice::Prune);
+                }
+                entry.modified = entry.modified.min(latest.unwrap_or(entry.modified));
+                Ok(PackChoice::Pack)
+            };
+            let packer = Packer::new(image.process(), &observer, output);
+            let mut packer = packer.with_select(Box::new(select));
             let is_directory = found.file_type == folio::vfs::FileType::Directory;
             packer.pack(&place.path, if is_directory { b"./" } else { b"" })?;
             let mut output = packer.finish()?.finish()?.finish()?;
@@ -270,55 +300,38 @@ fn reason(error: std::io::Error) -> String {
 
 fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
     let rules = tar.ownership.read()?;
+    let excludes = tar.excludes.read()?;
     let spooled = tar.spool()?;
     let archive = spooled.as_ref().map(NamedTempFile::path).or(tar.path());
-    let reader = tar.input(archive)?;
+    let input = Cell::new(Some(tar.input(archive)?));
     let name = tar.archive_name("standard input");
-    let contents = || tar.contents(archive);
+    let contents = || {
+        let (mut contents, again) = tar.contents(archive)?;
+        contents
+            .retain(|path, file| !exclude_entry(excludes, path, file.kind == EntryKind::Directory));
+        if again.is_some() {
+            input.set(again);
+        }
+        Ok(contents)
+    };
+    let strip = tar.strip_components.unwrap_or(0);
     tar.new_image.fill(session, place, contents, |image| {
-        let mut reader = reader.with_owners(find_owner(image));
-        let progress = Progress::new(session);
-        let observer = SessionObserver::new(session, &progress, image);
-        let strip = tar.strip_components.unwrap_or(0);
-        let latest = fixed_time();
-        let files = rules.resolve(image)?;
-        let mut unpacker = Unpacker::new(image.process(), &place.path, &observer)
-            .map_err(|error| image.name(error))?
-            .with_select(Box::new(move |entry| {
-                entry.clamp_times(latest);
-                files.change_entry(entry);
-                strip_components(entry, strip)
-            }));
-        let unpacked = unpacker.unpack(&mut reader);
-        // After an early stop the directories get their times nevertheless.
-        let finished = unpacker.finish();
-        let unpacked = unpacked.and(finished);
-        observer.finish();
-        progress.finish();
-        session.check_interrupt()?;
-        unpacked.map_err(|error| {
-            let hint = image.full_hint(&error);
-            Failure::new(format!("{name}: {}{hint}", explain(&error)))
-        })?;
-        rules.apply_manifest(session, image, &place.path, &observer)
+        let Some(input) = input.take() else {
+            return Ok(());
+        };
+        let mut reader = tar::Reader::new(input).with_owners(find_owner(image));
+        unpack_into(
+            session,
+            (image, &place.path),
+            &rules,
+            |entry| {
+                let is_directory = entry.kind == EntryKind::Directory;
+                !exclude_entry(excludes, &entry.path, is_directory)
+                    && strip_components(entry, strip)
+            },
+            |unpacker| unpacker.unpack(&mut reader).map_err(|error| error.at(name)),
+        )
     })
-}
-
-/// Returns the function that finds users and groups by name: in the image, else on the host.
-fn find_owner(image: &Image) -> impl Fn(bool, &[u8]) -> Option<u32> + 'static {
-    let read = |path: &str| std::fs::read(path).unwrap_or_default();
-    let host = Owners::parse(&read("/etc/passwd"), &read("/etc/group"));
-    let tables = [image.owners(), host];
-    move |is_user, name| {
-        let name = std::str::from_utf8(name).ok()?;
-        tables.iter().find_map(|owners| {
-            if is_user {
-                owners.find_user(name)
-            } else {
-                owners.find_group(name)
-            }
-        })
-    }
 }
 
 /// Removes leading components from the names of an entry; returns whether a name is left.

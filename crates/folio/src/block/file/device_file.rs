@@ -25,6 +25,14 @@ impl DeviceFile {
         }
     }
 
+    /// Returns a device that stores an image with a name of its own.
+    pub(crate) fn open_named(device: Arc<dyn Device>, name: String) -> Self {
+        Self {
+            name,
+            ..Self::open(device)
+        }
+    }
+
     /// Returns an empty file on a device, whose bytes are made zeros.
     pub(crate) fn create(device: Arc<dyn Device>) -> Result<Self> {
         device.write_zeroes(0, device.len_bytes())?;

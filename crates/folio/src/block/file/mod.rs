@@ -3,6 +3,8 @@
 //! ```text
 //!   raw, qcow2
 //!       |
+//!   remote.rs          [remote seam] files with URLs for names
+//!       |
 //!   [file seam: image_file.rs]  ImageFile    a file that grows when written
 //!       |             |
 //!   host_file.rs   device_file.rs            a host file or block device; a file on a Device
@@ -22,8 +24,11 @@ mod host_file;
 mod image_file;
 mod kernel_use;
 mod lock;
+mod remote;
 mod write_behind;
 
 pub(crate) use device_file::DeviceFile;
 pub(crate) use host_file::HostFile;
 pub(crate) use image_file::ImageFile;
+pub use remote::{RemoteImages, provide_remote_images};
+pub(crate) use remote::{open_for_facts, open_remote, remote, resolve_remote};

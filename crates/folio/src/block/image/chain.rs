@@ -27,6 +27,15 @@ pub(crate) trait Opener: Sync {
     ) -> Result<Arc<dyn Device>>;
 }
 
+/// An opened file.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    /// Its device and inode number.
+    Host(u64, u64),
+    /// Its URL.
+    Remote(String),
+}
+
 /// The images opened so far, from the top one down to its last backing file.
 pub(crate) struct Chain {
     policy: BackingPolicy,
@@ -36,8 +45,7 @@ pub(crate) struct Chain {
     snapshot: Option<SnapshotSelector>,
     /// None if backing files are not opened.
     opener: Option<&'static dyn Opener>,
-    /// Device and inode number of each.
-    opened: Vec<(u64, u64)>,
+    opened: Vec<Identity>,
 }
 
 impl Chain {
@@ -70,6 +78,24 @@ impl Chain {
         }
     }
 
+    /// Adds a remote file as the next one of the chain.
+    ///
+    /// # Errors
+    ///
+    /// ELOOP if it is already part of the chain.
+    pub(crate) fn add_remote(&mut self, url: &str) -> Result<()> {
+        self.add(Identity::Remote(url.to_owned()), url)
+    }
+
+    fn add(&mut self, identity: Identity, name: &str) -> Result<()> {
+        if self.opened.contains(&identity) {
+            let why = "the image is its own backing file";
+            return Err(Error::new(Errno::LOOP, why).at(name.to_owned()));
+        }
+        self.opened.push(identity);
+        Ok(())
+    }
+
     /// Opens the next file of the chain.
     ///
     /// # Errors
@@ -80,12 +106,8 @@ impl Chain {
         let metadata = std::fs::metadata(path);
         let metadata =
             metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
-        let identity = (metadata.dev(), metadata.ino());
-        if self.opened.contains(&identity) {
-            let why = "the image is its own backing file";
-            return Err(Error::new(Errno::LOOP, why).at(path.display().to_string()));
-        }
-        self.opened.push(identity);
+        let identity = Identity::Host(metadata.dev(), metadata.ino());
+        self.add(identity, &path.display().to_string())?;
         let file = if self.is_shared {
             HostFile::open_unlocked(path)?
         } else {

@@ -5,7 +5,7 @@
 //! cryptsetup, "LUKS On-Disk Format Specification 1.2".
 
 use crate::base::{Error, Result};
-use crate::block::file::{HostFile, ImageFile};
+use crate::block::file::ImageFile;
 use std::io::IoSliceMut;
 
 /// Largest descriptor of a vmdk image that is read, in bytes.
@@ -112,7 +112,10 @@ pub struct ForeignImage {
 /// # Errors
 ///
 /// EUCLEAN for a header that contradicts its format.
-pub(crate) fn read(file: &HostFile, format: Option<ForeignFormat>) -> Result<Option<ForeignImage>> {
+pub(crate) fn read(
+    file: &dyn ImageFile,
+    format: Option<ForeignFormat>,
+) -> Result<Option<ForeignImage>> {
     let header = HeaderBytes { file };
     let head = header.bytes(0, HEAD_BYTES as u64)?;
     let detected = detect(&head);
@@ -153,7 +156,7 @@ fn bad(what: &str) -> Error {
 
 /// Numbers at offsets of the file.
 struct HeaderBytes<'a> {
-    file: &'a HostFile,
+    file: &'a dyn ImageFile,
 }
 
 impl HeaderBytes<'_> {

@@ -2,7 +2,7 @@
 
 use super::foreign::{self, ForeignFormat};
 use crate::base::{Errno, Error, Result};
-use crate::block::file::{HostFile, ImageFile};
+use crate::block::file::{ImageFile, open_for_facts};
 use std::fmt;
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -58,7 +58,7 @@ impl FromStr for ImageFormat {
 ///
 /// EOPNOTSUPP for a format that Folio recognizes but does not read, else the host's errors.
 pub fn format_of(path: impl AsRef<Path>) -> Result<ImageFormat> {
-    detect(&HostFile::open_unlocked(path.as_ref())?)
+    detect(&*open_for_facts(path.as_ref(), true)?)
 }
 
 /// Detects the format by the file's first bytes.
@@ -66,7 +66,7 @@ pub fn format_of(path: impl AsRef<Path>) -> Result<ImageFormat> {
 /// # Errors
 ///
 /// EOPNOTSUPP for a format that Folio recognizes but does not read.
-pub(crate) fn detect(file: &HostFile) -> Result<ImageFormat> {
+pub(crate) fn detect(file: &dyn ImageFile) -> Result<ImageFormat> {
     let mut head = [0; 128];
     let count = file.read_some(&mut [IoSliceMut::new(&mut head)], 0)? as usize;
     let head = &head[..count];

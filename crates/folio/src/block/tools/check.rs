@@ -2,7 +2,7 @@
 
 use crate::base::{Error, ErrorKind, Result};
 use crate::block::Device;
-use crate::block::file::{DeviceFile, HostFile, ImageFile};
+use crate::block::file::{DeviceFile, HostFile, ImageFile, open_for_facts, open_remote, remote};
 use crate::block::image::{ImageFormat, detect};
 use crate::block::qcow2::{self, Finding, ImageCheck, Repair};
 use std::path::Path;
@@ -23,7 +23,12 @@ pub fn check(
     repair: Repair,
     report: &mut dyn FnMut(&Finding),
 ) -> Result<ImageCheck> {
-    let file = HostFile::open(path.as_ref(), repair == Repair::Nothing)?;
+    let path = path.as_ref();
+    if let Some(found) = remote(path) {
+        let file = open_remote(found, repair == Repair::Nothing)?;
+        return check_file(&file, format, repair, report);
+    }
+    let file = HostFile::open(path, repair == Repair::Nothing)?;
     check_file(&file, format, repair, report)
 }
 
@@ -40,12 +45,12 @@ pub fn check_shared(
     format: Option<ImageFormat>,
     report: &mut dyn FnMut(&Finding),
 ) -> Result<ImageCheck> {
-    let file = HostFile::open_unlocked(path.as_ref())?;
-    check_file(&file, format, Repair::Nothing, report)
+    let file = open_for_facts(path.as_ref(), true)?;
+    check_file(&*file, format, Repair::Nothing, report)
 }
 
 fn check_file(
-    file: &HostFile,
+    file: &dyn ImageFile,
     format: Option<ImageFormat>,
     repair: Repair,
     report: &mut dyn FnMut(&Finding),
@@ -75,7 +80,7 @@ pub fn check_on(
 }
 
 /// Adds the image's name to an error; the host's own errors have it already.
-pub(super) fn at_file(error: Error, file: &HostFile) -> Error {
+pub(super) fn at_file(error: Error, file: &dyn ImageFile) -> Error {
     match error.kind() {
         ErrorKind::Io => error,
         _ => error.at(file.name().to_owned()),

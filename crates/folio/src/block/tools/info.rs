@@ -1,7 +1,7 @@
 //! Facts of an image, read from its own file alone.
 
 use crate::base::{Error, ErrorKind, Result};
-use crate::block::file::{HostFile, ImageFile};
+use crate::block::file::{ImageFile, open_for_facts, remote, resolve_remote};
 use crate::block::image::{
     ForeignFormat, ForeignImage, ImageFormat, OpenOptions, Qcow2Info, detect, read_foreign,
 };
@@ -40,17 +40,18 @@ pub struct ImageInfo {
 /// qemu-img: `info`.
 pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> {
     let path = path.as_ref();
-    let file = if options.is_shared {
-        HostFile::open_unlocked(path)?
+    let file = open_for_facts(path, options.is_shared)?;
+    let allocated_bytes = if remote(path).is_some() {
+        file.len_bytes()?
     } else {
-        HostFile::open(path, true)?
+        let found = std::fs::metadata(path);
+        let found =
+            found.map_err(|error| Error::io("stat", error).at(path.display().to_string()))?;
+        found.blocks().saturating_mul(512)
     };
-    let found = std::fs::metadata(path);
-    let found = found.map_err(|error| Error::io("stat", error).at(path.display().to_string()))?;
-    let allocated_bytes = found.blocks().saturating_mul(512);
     let format = match options.format {
         Some(format) => format,
-        None => detect(&file)?,
+        None => detect(&*file)?,
     };
     if format == ImageFormat::Raw {
         let len_bytes = file.len_bytes()?;
@@ -69,14 +70,18 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
     #[cfg(not(feature = "qcow2"))]
     return Err(crate::block::image::without_qcow2(path));
     #[cfg(feature = "qcow2")]
-    qcow2_info(path, &file, allocated_bytes)
+    qcow2_info(path, &*file, allocated_bytes)
 }
 
 #[cfg(feature = "qcow2")]
-fn qcow2_info(path: &Path, file: &HostFile, allocated_bytes: u64) -> Result<ImageInfo> {
+fn qcow2_info(path: &Path, file: &dyn ImageFile, allocated_bytes: u64) -> Result<ImageInfo> {
     let at_image = |error: Error| error.at("qcow2").at(path.display().to_string());
     let qcow2 = qcow2::inspect(file).map_err(at_image)?;
     let backing_path = qcow2.backing_name.as_ref().map(|name| {
+        // A name that is invalid is reported when it is opened.
+        if let Some(Ok(url)) = resolve_remote(path, name) {
+            return url;
+        }
         let name = name.strip_prefix("file:").unwrap_or(name);
         path.parent().unwrap_or(Path::new("")).join(name)
     });
@@ -106,12 +111,8 @@ pub fn foreign_image(
     is_shared: bool,
 ) -> Result<Option<ForeignImage>> {
     let path = path.as_ref();
-    let file = if is_shared {
-        HostFile::open_unlocked(path)?
-    } else {
-        HostFile::open(path, true)?
-    };
-    read_foreign(&file, format).map_err(|error| match error.kind() {
+    let file = open_for_facts(path, is_shared)?;
+    read_foreign(&*file, format).map_err(|error| match error.kind() {
         ErrorKind::Io => error,
         _ => error.at(path.display().to_string()),
     })

@@ -1,7 +1,7 @@
 //! Opens image files, whatever their format: the only opener that knows every format.
 
 use crate::base::{Error, Result};
-use crate::block::file::HostFile;
+use crate::block::file::{HostFile, ImageFile, RemoteImages, open_remote, remote};
 use crate::block::image::{Chain, ImageFormat, OpenOptions, Opener, detect};
 use crate::block::{Device, RawDevice};
 #[cfg(feature = "qcow2")]
@@ -55,6 +55,9 @@ impl Opener for AnyFormat {
         format: Option<ImageFormat>,
         chain: &mut Chain,
     ) -> Result<Arc<dyn Device>> {
+        if let Some(found) = remote(path) {
+            return open_remote_image(found, read_only, format, chain);
+        }
         let file = chain.open_file(path, read_only)?;
         let format = match format {
             Some(format) => format,
@@ -73,6 +76,39 @@ impl Opener for AnyFormat {
             #[cfg(not(feature = "qcow2"))]
             ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
         }
+    }
+}
+
+/// Opens a remote image as the next one of a chain.
+fn open_remote_image(
+    (images, name): (&dyn RemoteImages, &str),
+    read_only: bool,
+    format: Option<ImageFormat>,
+    chain: &mut Chain,
+) -> Result<Arc<dyn Device>> {
+    chain.add_remote(name)?;
+    let file = open_remote((images, name), read_only)?;
+    let format = match format {
+        Some(format) => format,
+        None => detect(&file)?,
+    };
+    tracing::info!(file = name, %format, depth = chain.depth() - 1, "remote image opened");
+    match format {
+        ImageFormat::Raw if chain.take_snapshot().is_some() => {
+            Err(Error::unsupported("the raw format has no snapshots").at(name.to_owned()))
+        }
+        // The device itself: nothing is between it and the reader.
+        ImageFormat::Raw => file
+            .device()
+            .ok_or_else(|| Error::unsupported("no device").at(name.to_owned())),
+        #[cfg(feature = "qcow2")]
+        ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(
+            Box::new(file),
+            Path::new(name),
+            chain,
+        )?)),
+        #[cfg(not(feature = "qcow2"))]
+        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(Path::new(name))),
     }
 }
 

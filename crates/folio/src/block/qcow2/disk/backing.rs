@@ -2,6 +2,7 @@
 //! policy allows them.
 
 use crate::base::{Errno, Error, Result};
+use crate::block::file::{remote, resolve_remote};
 use crate::block::image::{BackingPolicy, Chain};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,12 @@ pub(crate) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Re
             Errno::LOOP,
             "the chain of backing files is too long",
         )));
+    }
+    if let Some(url) = resolve_remote(image, name) {
+        let url = url.map_err(at_name)?;
+        return check_remote(image, &url, chain)
+            .map(|()| url)
+            .map_err(at_name);
     }
     // As in QEMU: "file:" is a path; "json:", "nbd:" and so on are protocols.
     let path = match name.split_once(':') {
@@ -69,4 +76,32 @@ pub(crate) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Re
         return Err(at_name(Error::new(Errno::PERM, why)));
     }
     Ok(real_path)
+}
+
+/// Checks the URL of a file that the image at `image` names.
+///
+/// # Errors
+///
+/// EPERM if the chain's policy forbids it.
+fn check_remote(image: &Path, url: &Path, chain: &Chain) -> Result<()> {
+    let is_allowed = match chain.policy() {
+        BackingPolicy::Anywhere => true,
+        BackingPolicy::Refuse => false,
+        // URLs have no symbolic links, and `..` is resolved.
+        BackingPolicy::Within(allowed) => url.starts_with(allowed),
+        BackingPolicy::Beside => remote(url).is_some_and(|(images, url)| {
+            image
+                .to_str()
+                .is_some_and(|image| images.is_allowed(image, url))
+        }),
+    };
+    if is_allowed {
+        return Ok(());
+    }
+    let why = format!(
+        "the backing policy does not allow {}: allow it with --backing-url if the image is \
+         trustworthy",
+        url.display()
+    );
+    Err(Error::new(Errno::PERM, why))
 }

@@ -1,4 +1,4 @@
-//! `--exclude` and `--exclude-from`: names that a copy leaves out, by the rules of .gitignore.
+//! `--exclude` and `--exclude-from`: names that a command leaves out, by the rules of .gitignore.
 
 use crate::exit::{Failure, Outcome};
 use clap::Args;
@@ -19,14 +19,19 @@ pub(crate) struct ExcludeOptions {
     exclude_from: Vec<PathBuf>,
 }
 
-/// The patterns of a copy.
+/// The patterns of a command.
 #[derive(Debug)]
 pub(crate) struct Excludes(Gitignore);
 
 impl ExcludeOptions {
+    /// Whether there are no patterns.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exclude.is_empty() && self.exclude_from.is_empty()
+    }
+
     /// Reads the patterns, for the rest of the process; `None` without any.
     pub(crate) fn read(&self) -> Outcome<Option<&'static Excludes>> {
-        if self.exclude.is_empty() && self.exclude_from.is_empty() {
+        if self.is_empty() {
             return Ok(None);
         }
         // Paths are relative to the source.
@@ -49,12 +54,23 @@ impl ExcludeOptions {
 }
 
 impl Excludes {
-    /// Whether the copy leaves out a path, which is relative to its source.
+    /// Whether the command leaves out a path, which is relative to its source.
     pub(crate) fn contains(&self, relative: &[u8], is_directory: bool) -> bool {
         let start = relative.iter().take_while(|byte| **byte == b'/').count();
         let path = Path::new(OsStr::from_bytes(&relative[start..]));
         self.0.matched(path, is_directory).is_ignore()
     }
+}
+
+/// Whether the patterns leave out the entry of an archive: the file itself, or a directory above.
+pub(crate) fn exclude_entry(excludes: Option<&Excludes>, path: &[u8], is_directory: bool) -> bool {
+    let Some(excludes) = excludes else {
+        return false;
+    };
+    let parts = path.split(|byte| *byte == b'/');
+    let parts: Vec<_> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
+    (1..=parts.len())
+        .any(|len| excludes.contains(&parts[..len].join(&b'/'), is_directory || len < parts.len()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,35 @@
+"""Files inside disk images, without root, mount or virtual machine.
+
+    import foliofs
+
+    with foliofs.open_image("disk.qcow2", "r+") as fs:
+        fs.write_text("/etc/motd", "hi")
+        print(fs.read_text("/etc/os-release"))
+
+Errors are OSError, with errno, filename and a message that names the cause.
+"""
+
+from foliofs._command import CommandError, build_image
+from foliofs._file import RawFile
+from foliofs._file_system import (
+    DirEntry,
+    FileSystem,
+    create_image,
+    memory,
+    open_directory,
+    open_image,
+)
+from foliofs._native import Borrowed
+
+__all__ = [
+    "Borrowed",
+    "CommandError",
+    "DirEntry",
+    "FileSystem",
+    "RawFile",
+    "build_image",
+    "create_image",
+    "memory",
+    "open_directory",
+    "open_image",
+]

@@ -1,0 +1,596 @@
+"""A mounted file system with the calls of the module os."""
+
+from __future__ import annotations
+
+import atexit
+import fnmatch
+import io
+import itertools
+import os
+import posixpath
+import re
+import shutil
+import stat
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from foliofs import _native
+from foliofs._file import (
+    BufferedRandom,
+    BufferedReader,
+    BufferedWriter,
+    RawFile,
+    open_flags,
+    wrap,
+)
+
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+# Those of this process that are not closed.
+_open: weakref.WeakSet[FileSystem] = weakref.WeakSet()
+_devices = itertools.count(1)
+
+
+class DirEntry:
+    """An entry of a directory, as os.DirEntry."""
+
+    def __init__(self, fs: FileSystem, directory: str, name: str, kind: int, number: int) -> None:
+        self._fs = fs
+        self._kind = kind
+        self._number = number
+        self.name = name
+        self.path = posixpath.join(directory, name)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<DirEntry {self.name!r}>"
+
+    def _mode(self, follow_symlinks: bool) -> int:
+        if self._kind == 0 or (follow_symlinks and stat.S_ISLNK(self._kind)):
+            try:
+                return self.stat(follow_symlinks=follow_symlinks).st_mode
+            except FileNotFoundError:
+                return 0
+        return self._kind
+
+    def inode(self) -> int:
+        return self._number
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return stat.S_ISDIR(self._mode(follow_symlinks))
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return stat.S_ISREG(self._mode(follow_symlinks))
+
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self._mode(False))
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return self._fs.stat(self.path, follow_symlinks=follow_symlinks)
+
+
+class FileSystem:
+    """A mounted file system. Paths start at its root; any thread may call.
+
+    As a context manager it is closed at the end: open files are flushed and closed, everything is
+    synced, and the image is marked clean. An error on the way is raised, as OSError.
+
+    After os.fork() the child has its own mount of a read-only image. All else raises OSError there.
+    """
+
+    def __init__(
+        self, mount: _native.FileSystem, reopen: tuple[str, dict[str, Any]] | None, name: str
+    ) -> None:
+        self._native = mount
+        self._reopen = reopen
+        self._name = name
+        self._device = next(_devices)
+        self._files: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        _open.add(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            # Absent only in a child of fork(), and until it is used there.
+            if attribute != "_native":
+                raise AttributeError(f"'FileSystem' object has no attribute {attribute!r}")
+            with self._lock:
+                if "_native" not in self.__dict__:
+                    assert self._reopen is not None
+                    path, options = self._reopen
+                    self._native = _native.open_image(path, read_only=True, **options)
+            return self._native
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._files = weakref.WeakSet()
+        if self._reopen is not None and "_native" in self.__dict__ and not self._is_closed:
+            del self._native
+
+    _is_closed = False
+
+    def __reduce__(self) -> tuple[Callable[..., FileSystem], tuple[Any, ...]]:
+        if self._reopen is None or self._is_closed:
+            raise TypeError(f"cannot pickle {self!r}: only open read-only images can be pickled")
+        return _unpickle, self._reopen
+
+    def __repr__(self) -> str:
+        return f"<foliofs.FileSystem {self._name}, {'closed' if self.closed else 'open'}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True) and "_native" in self.__dict__:
+            if self._native.is_own:
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+                self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Flushes and closes the open files, syncs, unmounts and marks the image clean.
+
+        Raises OSError if a file or the image could not be written; it is closed nevertheless.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        _open.discard(self)
+        first: BaseException | None = None
+        for file in list(self._files):
+            try:
+                file.close()
+            except (OSError, ValueError) as error:
+                first = first or error
+        if "_native" in self.__dict__:
+            try:
+                self._native.close()
+            except OSError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: Literal["r", "w", "x", "a", "r+", "w+", "x+", "a+", "rt", "wt", "xt", "at"] = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        sync: bool = False,
+    ) -> io.TextIOWrapper: ...
+    @overload
+    def open(
+        self, path: Path, mode: Literal["rb"], buffering: Literal[-1] = -1
+    ) -> BufferedReader: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: Literal["wb", "xb", "ab"],
+        buffering: Literal[-1] = -1,
+        *,
+        sync: bool = False,
+    ) -> BufferedWriter: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: Literal["rb+", "r+b", "wb+", "w+b", "xb+", "x+b", "ab+", "a+b"],
+        buffering: Literal[-1] = -1,
+        *,
+        sync: bool = False,
+    ) -> BufferedRandom: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: Literal["rb", "wb", "xb", "ab", "rb+", "r+b", "wb+", "w+b", "ab+", "a+b"],
+        buffering: Literal[0],
+    ) -> RawFile: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        sync: bool = False,
+    ) -> Any: ...
+    def open(
+        self,
+        path: Path,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        *,
+        sync: bool = False,
+    ) -> Any:
+        """Opens a file, as built-in open() does; text is UTF-8 unless `encoding` names another.
+
+        With `sync`, flush() of a file with a buffer makes its data durable, as fsync(2) does.
+        """
+        flags = open_flags(mode)
+        raw = RawFile(self._native.open(_text(path), flags, 0o666), _text(path), flags)
+        try:
+            if "a" in mode:
+                raw.seek(0, os.SEEK_END)
+            file = wrap(raw, mode, buffering, encoding, errors, newline, sync)
+        except BaseException:
+            raw.close()
+            raise
+        self._files.add(file)
+        return file
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Returns the content of a file."""
+        return self._native.read_bytes(_text(path))
+
+    def write_bytes(self, path: Path, data: bytes | bytearray | memoryview) -> int:
+        """Replaces the content of a file, or creates it. Returns the number of bytes."""
+        with self.open(path, "wb") as file:
+            return file.write(data)
+
+    def read_text(self, path: Path, encoding: str = "utf-8", errors: str | None = None) -> str:
+        """Returns the content of a text file."""
+        with self.open(path, "r", -1, encoding, errors) as file:
+            return file.read()
+
+    def write_text(
+        self, path: Path, text: str, encoding: str = "utf-8", errors: str | None = None
+    ) -> int:
+        """Replaces the content of a file, or creates it. Returns the number of characters."""
+        with self.open(path, "w", -1, encoding, errors) as file:
+            return file.write(text)
+
+    def listdir(self, path: Path = "/") -> list[str]:
+        """Returns the names in a directory, in no order."""
+        return [name for name, _, _ in self._native.entries(_text(path))]
+
+    def scandir(self, path: Path = "/") -> Iterator[DirEntry]:
+        """Returns the entries of a directory, in no order."""
+        directory = _text(path)
+        entries = self._native.entries(directory)
+        return (DirEntry(self, directory, *entry) for entry in entries)
+
+    def walk(
+        self,
+        top: Path = "/",
+        topdown: bool = True,
+        onerror: Callable[[OSError], object] | None = None,
+        followlinks: bool = False,
+    ) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yields path, directories and files of each directory below `top`, as os.walk."""
+        path = _text(top)
+        try:
+            entries = list(self.scandir(path))
+        except OSError as error:
+            if onerror is not None:
+                onerror(error)
+            return
+        directories = [entry.name for entry in entries if entry.is_dir()]
+        links = {entry.name for entry in entries if entry.is_symlink()}
+        files = [entry.name for entry in entries if not entry.is_dir()]
+        if topdown:
+            yield path, directories, files
+        for name in directories:
+            if followlinks or name not in links:
+                yield from self.walk(posixpath.join(path, name), topdown, onerror, followlinks)
+        if not topdown:
+            yield path, directories, files
+
+    def glob(self, pattern: str) -> list[str]:
+        """Returns the paths that match, sorted: `*`, `?`, `[seq]`, and `**` for any depth."""
+        found = {"/" if pattern.startswith("/") else ""}
+        for part in [part for part in pattern.split("/") if part]:
+            found = {path for base in found for path in self._matches(base, part)}
+        return sorted(found)
+
+    def _matches(self, base: str, part: str) -> Iterator[str]:
+        directory = base or "/"
+        if part == "**":
+            yield base
+            for root, names, files in self.walk(directory):
+                for name in names + files:
+                    path = posixpath.join(root, name)
+                    yield path if base.startswith("/") else path.lstrip("/")
+        elif not re.search(r"[*?[]", part):
+            if self.exists(posixpath.join(base, part), follow_symlinks=False):
+                yield posixpath.join(base, part)
+        elif self.is_dir(directory):
+            for name in self.listdir(directory):
+                is_hidden = name.startswith(".") and not part.startswith(".")
+                if not is_hidden and fnmatch.fnmatchcase(name, part):
+                    yield posixpath.join(base, name)
+
+    def stat(self, path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Returns the attributes of a file. `st_dev` is a number of this mount."""
+        found = self._native.stat(_text(path), follow_symlinks=follow_symlinks)
+        mode, number, links, uid, gid, size, accessed, modified, changed, blocks, rdev, _ = found
+        times = (accessed, modified, changed)
+        seconds = [time // 1_000_000_000 for time in times]
+        named = {"st_blocks": blocks, "st_blksize": 4096, "st_rdev": rdev}
+        for name, time in zip(("st_atime", "st_mtime", "st_ctime"), times, strict=True):
+            named[name] = time / 1e9  # type: ignore[assignment]
+            named[name + "_ns"] = time
+        return os.stat_result((mode, number, self._device, links, uid, gid, size, *seconds), named)
+
+    def lstat(self, path: Path) -> os.stat_result:
+        """As stat, of a symbolic link itself."""
+        return self.stat(path, follow_symlinks=False)
+
+    def birthtime_ns(self, path: Path) -> int | None:
+        """Returns the time of creation in nanoseconds since 1970; None if it is not stored."""
+        return self._native.stat(_text(path))[11]
+
+    def exists(self, path: Path, *, follow_symlinks: bool = True) -> bool:
+        """Returns whether the path names a file. A broken link is none, unless not followed."""
+        return self._mode(path, follow_symlinks) is not None
+
+    def is_file(self, path: Path) -> bool:
+        """Returns whether the path names a regular file, or a link to one."""
+        return stat.S_ISREG(self._mode(path, True) or 0)
+
+    def is_dir(self, path: Path) -> bool:
+        """Returns whether the path names a directory, or a link to one."""
+        return stat.S_ISDIR(self._mode(path, True) or 0)
+
+    def is_symlink(self, path: Path) -> bool:
+        """Returns whether the path names a symbolic link."""
+        return stat.S_ISLNK(self._mode(path, False) or 0)
+
+    def _mode(self, path: Path, follow_symlinks: bool) -> int | None:
+        try:
+            return self._native.stat(_text(path), follow_symlinks=follow_symlinks)[0]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def mkdir(self, path: Path, mode: int = 0o777) -> None:
+        """Creates a directory."""
+        self._native.mkdir(_text(path), mode)
+
+    def makedirs(self, path: Path, mode: int = 0o777, exist_ok: bool = False) -> None:
+        """Creates a directory and those above it."""
+        text = _text(path)
+        above = posixpath.dirname(text.rstrip("/"))
+        if above.strip("/") and not self.exists(above):
+            self.makedirs(above, exist_ok=True)
+        try:
+            self.mkdir(text, mode)
+        except FileExistsError:
+            if not exist_ok or not self.is_dir(text):
+                raise
+
+    def rmdir(self, path: Path) -> None:
+        """Removes an empty directory."""
+        self._native.rmdir(_text(path))
+
+    def unlink(self, path: Path) -> None:
+        """Removes a file that is no directory."""
+        self._native.unlink(_text(path))
+
+    remove = unlink
+
+    def rmtree(self, path: Path) -> None:
+        """Removes a directory and all below it. Links are removed, not followed."""
+        for entry in self.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                self.rmtree(entry.path)
+            else:
+                self.unlink(entry.path)
+        self.rmdir(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Renames a file; an existing target is replaced at once, as by rename(2)."""
+        self._native.rename(_text(source), _text(target), True)
+
+    replace = rename
+
+    def rename_noreplace(self, source: Path, target: Path) -> None:
+        """Renames a file; raises FileExistsError if the target exists."""
+        self._native.rename(_text(source), _text(target), False)
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Copies content, mode and times of a file."""
+        with self.open(source, "rb") as reader, self.open(target, "wb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+        found = self.stat(source)
+        self.chmod(target, stat.S_IMODE(found.st_mode))
+        self.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+    def link(self, source: Path, target: Path) -> None:
+        """Creates `target` as another name of the file `source`."""
+        self._native.link(_text(source), _text(target))
+
+    def symlink(self, source: Path, target: Path) -> None:
+        """Creates the symbolic link `target`, which refers to `source`."""
+        self._native.symlink(_text(source), _text(target))
+
+    def readlink(self, path: Path) -> str:
+        """Returns what a symbolic link refers to."""
+        return self._native.readlink(_text(path))
+
+    def chmod(self, path: Path, mode: int) -> None:
+        """Sets the permission bits."""
+        self._native.chmod(_text(path), mode)
+
+    def chown(self, path: Path, uid: int, gid: int, *, follow_symlinks: bool = True) -> None:
+        """Sets owner and group; -1 keeps the value."""
+        self._native.chown(
+            _text(path),
+            None if uid == -1 else uid,
+            None if gid == -1 else gid,
+            follow_symlinks=follow_symlinks,
+        )
+
+    def utime(
+        self,
+        path: Path,
+        times: tuple[float, float] | None = None,
+        *,
+        ns: tuple[int, int] | None = None,
+        follow_symlinks: bool = True,
+    ) -> None:
+        """Sets the times of access and modification: in seconds, in `ns`, or to now."""
+        if times is not None:
+            if ns is not None:
+                raise ValueError("utime: give either times or ns")
+            ns = (round(times[0] * 1e9), round(times[1] * 1e9))
+        self._native.utime(_text(path), ns, follow_symlinks=follow_symlinks)
+
+    def truncate(self, path: Path, length: int) -> None:
+        """Sets the size of a file in bytes."""
+        self._native.truncate(_text(path), length)
+
+    def mknod(self, path: Path, mode: int = 0o600, device: int = 0) -> None:
+        """Creates a file of the type in `mode`; `device` is that of os.makedev."""
+        self._native.mknod(_text(path), mode, device)
+
+    def getxattr(self, path: Path, name: str, *, follow_symlinks: bool = True) -> bytes:
+        """Returns the value of an extended attribute."""
+        return self._native.getxattr(_text(path), name, follow_symlinks)
+
+    def setxattr(
+        self, path: Path, name: str, value: bytes, flags: int = 0, *, follow_symlinks: bool = True
+    ) -> None:
+        """Sets an extended attribute; `flags` are os.XATTR_CREATE and os.XATTR_REPLACE."""
+        self._native.setxattr(_text(path), name, value, flags, follow_symlinks)
+
+    def listxattr(self, path: Path, *, follow_symlinks: bool = True) -> list[str]:
+        """Returns the names of the extended attributes."""
+        return self._native.listxattr(_text(path), follow_symlinks)
+
+    def removexattr(self, path: Path, name: str, *, follow_symlinks: bool = True) -> None:
+        """Removes an extended attribute."""
+        self._native.removexattr(_text(path), name, follow_symlinks)
+
+    def statvfs(self, path: Path = "/") -> os.statvfs_result:
+        """Returns the size and the free space, in blocks of f_bsize bytes."""
+        size, blocks, free, available, inodes, free_inodes, name_max = self._native.statvfs(
+            _text(path)
+        )
+        flags = os.ST_RDONLY if self._reopen is not None else 0
+        return os.statvfs_result(
+            (size, size, blocks, free, available, inodes, free_inodes, free_inodes, flags, name_max)
+        )
+
+    def sync(self) -> None:
+        """Makes all writes durable, but not what is in the buffers of open files."""
+        self._native.sync()
+
+
+def _text(path: Path) -> str:
+    return path if type(path) is str else os.fsdecode(path)
+
+
+def _unpickle(path: str, options: dict[str, Any]) -> FileSystem:
+    return open_image(path, "r", **options)
+
+
+def open_image(
+    path: Path,
+    mode: Literal["r", "r+"] = "r",
+    *,
+    partition: int | None = None,
+    format: Literal["raw", "qcow2"] | None = None,
+    options: str = "",
+    cache_bytes: int | None = None,
+) -> FileSystem:
+    """Opens the ext4 file system in an image file: raw or qcow2, found by its content.
+
+    `partition` counts from 1. `options` are those of mount(8), such as "noatime". `cache_bytes` is
+    the memory for the page cache. Raises OSError: FileNotFoundError; EBUSY if another program uses
+    the image; EUCLEAN if it is corrupt; EOPNOTSUPP for features that Folio does not have.
+    """
+    if mode not in ("r", "r+"):
+        raise ValueError(f'invalid mode {mode!r}: expected "r" or "r+"')
+    name = os.path.abspath(_text(path))
+    rest = {
+        "partition": partition,
+        "format": format,
+        "options": options,
+        "cache_bytes": cache_bytes,
+    }
+    mount = _native.open_image(name, read_only=mode == "r", **rest)  # type: ignore[arg-type]
+    return FileSystem(mount, (name, rest) if mode == "r" else None, f"{name!r} {mode}")
+
+
+def create_image(
+    path: Path,
+    size_bytes: int,
+    *,
+    format: Literal["raw", "qcow2"] | None = None,
+    label: str = "",
+    uuid: str | None = None,
+    time: int | None = None,
+    options: str = "",
+    cache_bytes: int | None = None,
+) -> FileSystem:
+    """Creates an image file with an empty ext4 file system; without `format`, by its extension.
+
+    With `uuid` and `time`, in seconds since 1970, the same calls make the same bytes. Raises
+    FileExistsError if the file exists.
+    """
+    mount = _native.create_image(
+        _text(path),
+        size_bytes,
+        format=format,
+        label=label,
+        uuid=uuid,
+        time=time,
+        options=options,
+        cache_bytes=cache_bytes,
+    )
+    return FileSystem(mount, None, f"{_text(path)!r} r+")
+
+
+def open_directory(path: Path) -> FileSystem:
+    """Opens a directory of the host; nothing outside it can be reached."""
+    return FileSystem(_native.open_directory(_text(path)), None, f"{_text(path)!r}")
+
+
+def memory() -> FileSystem:
+    """Creates an empty file system in memory."""
+    return FileSystem(_native.memory(), None, "in memory")
+
+
+def _after_fork() -> None:
+    _native.after_fork()
+    for fs in list(_open):
+        fs._after_fork()
+
+
+def _at_exit() -> None:
+    for fs in list(_open):
+        fs.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

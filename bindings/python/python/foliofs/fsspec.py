@@ -1,0 +1,237 @@
+"""Images as file systems of fsspec, for pandas, pyarrow, duckdb and other libraries.
+
+    pandas.read_parquet("folio:///data/t.parquet::file://disk.qcow2")
+    fsspec.filesystem("folio", fo="disk.qcow2", mode="r+", partition=2)
+    FolioFileSystem.wrap(foliofs.memory())
+
+Nothing is cached here: Folio's page cache is below.
+"""
+
+from __future__ import annotations
+
+import datetime
+import stat
+from typing import Any, Literal
+
+import foliofs
+from foliofs._file_system import FileSystem
+from fsspec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+
+class FolioFileSystem(AbstractFileSystem):
+    """The files of an image.
+
+    `fo` is the image's path on the host, `mode` "r" or "r+"; `partition`, `format`, `options` and
+    `cache_bytes` are those of foliofs.open_image. With `auto_mkdir`, writing a file creates the
+    directories above it. With `update_creates`, mode "rb+" creates a missing file, as duckdb expects
+    for a new database.
+    """
+
+    protocol = "folio"
+    root_marker = "/"
+
+    def __init__(
+        self,
+        fo: str | None = None,
+        mode: Literal["r", "r+"] = "r",
+        *,
+        fs: FileSystem | None = None,
+        target_protocol: str | None = None,
+        target_options: dict[str, Any] | None = None,
+        partition: int | None = None,
+        format: Literal["raw", "qcow2"] | None = None,
+        options: str = "",
+        cache_bytes: int | None = None,
+        auto_mkdir: bool = False,
+        update_creates: bool = False,
+        **storage_options: Any,
+    ) -> None:
+        super().__init__(**storage_options)
+        if target_protocol not in (None, "file", "local"):
+            raise ValueError(
+                f"invalid image {target_protocol}://{fo}: expected a file of the host; "
+                "get a copy with fsspec first"
+            )
+        if (fo is None) == (fs is None):
+            raise ValueError("no image: expected folio:///PATH::file://IMAGE, or fo=IMAGE")
+        if fs is None:
+            image = str(fo).removeprefix("file://")
+            fs = foliofs.open_image(
+                image,
+                mode,
+                partition=partition,
+                format=format,
+                options=options,
+                cache_bytes=cache_bytes,
+            )
+        self.fs = fs
+        self.auto_mkdir = auto_mkdir
+        self.update_creates = update_creates
+
+    @classmethod
+    def wrap(cls, fs: FileSystem, **storage_options: Any) -> FolioFileSystem:
+        """Returns the file system of an open foliofs.FileSystem."""
+        return cls(fs=fs, skip_instance_cache=True, **storage_options)
+
+    def close(self) -> None:
+        """Closes the image. fsspec keeps file systems for later calls; this ends that, too."""
+        self._cache.pop(self._fs_token, None)
+        self.fs.close()
+
+    @property
+    def fsid(self) -> str:
+        return f"folio-{self.fs._device}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        text = stringify_path(path)
+        text = text.removeprefix("folio://").removeprefix("folio:")
+        return "/" + text.strip("/")
+
+    @classmethod
+    def _parent(cls, path: Any) -> str:
+        return str(cls._strip_protocol(path)).rpartition("/")[0] or "/"
+
+    def _make_parent(self, path: str) -> None:
+        if self.auto_mkdir:
+            self.fs.makedirs(self._parent(path), exist_ok=True)
+
+    def info(self, path: Any, **kwargs: Any) -> dict[str, Any]:
+        """Returns attributes; those of the target for a link, with `islink`."""
+        path = self._strip_protocol(path)
+        found = self.fs.lstat(path)
+        is_link = stat.S_ISLNK(found.st_mode)
+        out: dict[str, Any] = {"name": path, "islink": is_link}
+        if is_link:
+            out["destination"] = self.fs.readlink(path)
+            try:
+                found = self.fs.stat(path)
+            except OSError:
+                pass  # Broken: the link itself.
+        kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+        kind = kinds.get(stat.S_IFMT(found.st_mode), "other")
+        for field in ("mode", "uid", "gid", "ino", "nlink", "mtime"):
+            out[field] = getattr(found, "st_" + field)
+        return out | {"size": found.st_size if kind != "directory" else 0, "type": kind}
+
+    def ls(self, path: Any, detail: bool = False, **kwargs: Any) -> list[Any]:
+        path = self._strip_protocol(path)
+        info = self.info(path)
+        if info["type"] == "directory":
+            names = sorted(self.fs.listdir(path))
+            paths = [path.rstrip("/") + "/" + name for name in names]
+            return [self.info(each) for each in paths] if detail else paths
+        return [info] if detail else [path]
+
+    def exists(self, path: Any, **kwargs: Any) -> bool:
+        return self.fs.exists(self._strip_protocol(path))
+
+    def lexists(self, path: Any, **kwargs: Any) -> bool:
+        return self.fs.exists(self._strip_protocol(path), follow_symlinks=False)
+
+    def isfile(self, path: Any) -> bool:
+        return self.fs.is_file(self._strip_protocol(path))
+
+    def isdir(self, path: Any) -> bool:
+        return self.fs.is_dir(self._strip_protocol(path))
+
+    def created(self, path: Any) -> datetime.datetime:
+        path = self._strip_protocol(path)
+        nanos = self.fs.birthtime_ns(path)
+        seconds = self.fs.stat(path).st_ctime if nanos is None else nanos / 1e9
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+    def modified(self, path: Any) -> datetime.datetime:
+        seconds = self.fs.stat(self._strip_protocol(path)).st_mtime
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+    def mkdir(self, path: Any, create_parents: bool = True, **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        if create_parents:
+            self.fs.makedirs(path)
+        else:
+            self.fs.mkdir(path)
+
+    def makedirs(self, path: Any, exist_ok: bool = False) -> None:
+        self.fs.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
+
+    def rmdir(self, path: Any) -> None:
+        self.fs.rmdir(self._strip_protocol(path))
+
+    def rm_file(self, path: Any) -> None:
+        self.fs.unlink(self._strip_protocol(path))
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        for each in path if isinstance(path, list) else [path]:
+            each = self._strip_protocol(each)
+            is_directory = stat.S_ISDIR(self.fs.lstat(each).st_mode)
+            if is_directory and recursive and maxdepth is None:
+                self.fs.rmtree(each)
+            elif is_directory:
+                self.fs.rmdir(each)
+            else:
+                self.fs.unlink(each)
+
+    def cp_file(self, path1: Any, path2: Any, **kwargs: Any) -> None:
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.fs.is_dir(source):
+            self.fs.makedirs(target, exist_ok=True)
+            return
+        self._make_parent(target)
+        self.fs.copy(source, target)
+
+    def mv_file(self, path1: Any, path2: Any) -> None:
+        self.fs.replace(self._strip_protocol(path1), self._strip_protocol(path2))
+
+    def mv(self, path1: Any, path2: Any, **kwargs: Any) -> None:
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if str(path2).endswith("/") or self.fs.is_dir(target):
+            target = target.rstrip("/") + "/" + source.rpartition("/")[2]
+        self._make_parent(target)
+        self.fs.replace(source, target)
+
+    def touch(self, path: Any, truncate: bool = True, **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        self._make_parent(path)
+        self.fs.open(path, "wb" if truncate else "ab").close()
+        self.fs.utime(path)
+
+    def cat_file(
+        self, path: Any, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
+        path = self._strip_protocol(path)
+        if start is None and end is None:
+            return self.fs.read_bytes(path)
+        with self.fs.open(path, "rb", 0) as file:
+            size = file.seek(0, 2)
+            first, last, _ = slice(start, end).indices(size)
+            return file.pread(max(last - first, 0), first)
+
+    def pipe_file(self, path: Any, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        self._make_parent(path)
+        with self.fs.open(path, "xb" if mode == "create" else "wb") as file:
+            file.write(value)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if not autocommit:
+            raise NotImplementedError("transactions of fsspec: write and rename instead")
+        if not mode.startswith("r"):
+            self._make_parent(path)
+        if self.update_creates and mode in ("rb+", "r+b") and not self.fs.exists(path):
+            self.touch(path)
+        # Databases over fsspec call flush() where they need fsync(2).
+        return self.fs.open(path, mode, sync=True)

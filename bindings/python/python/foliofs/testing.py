@@ -1,0 +1,75 @@
+"""Scratch file systems that lose power on command, for tests of storage software.
+
+A test runs its program on the file system, asks for the states that a power cut could leave, and
+checks in each of them that nothing is lost that was reported as stored:
+
+    def test_config_survives(folio_disk):
+        save_config(folio_disk.fs, "/config", "old")
+        save_config(folio_disk.fs, "/config", "new")
+        for fs in folio_disk.power_cut():
+            assert fs.read_text("/config") in ("old", "new")
+
+`folio_disk` is a fixture of pytest. It needs this line in conftest.py:
+
+    pytest_plugins = ["foliofs.testing"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import pytest
+from foliofs import _native
+from foliofs._file_system import FileSystem
+
+SIZE_BYTES = 64 << 20
+
+
+class PowerCutDisk:
+    """A disk in memory whose writes are recorded, with an ext4 file system, mounted as `fs`.
+
+    `options` are those of mount(8). "noauto_da_alloc" switches off the protection that ext4 gives
+    to programs that rename without fsync(2).
+    """
+
+    def __init__(self, size_bytes: int = SIZE_BYTES, options: str = "") -> None:
+        self._disk = _native.Disk(size_bytes)
+        self.fs = FileSystem(self._disk.mount(options), None, "on a PowerCutDisk")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmounts the file system."""
+        self.fs.close()
+
+    def power_cut(
+        self, *, limit: int = 1000, seed: int = 0, options: str = ""
+    ) -> Iterator[FileSystem]:
+        """Yields the file system as each state that a power cut now could leave, at most `limit`.
+
+        Every write before the disk's last flush is there. Of the later ones any combination may be:
+        all combinations up to 10 writes, else those that `seed` chooses. Some are torn at sectors
+        of 512 bytes. A state is mounted with `options` and closed when the next one is asked for;
+        changes of one state reach no other. The disk itself keeps its power.
+        """
+        for cut in self._disk.cuts(limit=limit, seed=seed):
+            with FileSystem(cut.mount(options), None, repr(cut)) as fs:
+                yield fs
+
+
+@pytest.fixture
+def folio_disk() -> Iterator[PowerCutDisk]:
+    """A PowerCutDisk of 64 MiB, without the protection of auto_da_alloc."""
+    with PowerCutDisk(options="noauto_da_alloc") as disk:
+        yield disk

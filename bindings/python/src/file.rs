@@ -1,0 +1,248 @@
+//! An open file.
+
+use crate::borrowed::Borrowed;
+use crate::stat::stat_tuple;
+use crate::state::State;
+use folio::Result;
+use folio::syscall::{Fd, Process, Whence};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Largest read whose buffer is reserved at once.
+const READ_MAX: usize = 1 << 30;
+
+/// An open file: a descriptor with system calls as methods.
+#[pyclass(frozen, module = "foliofs._native")]
+pub(crate) struct File {
+    state: Arc<State>,
+    path: PathBuf,
+    fd: RwLock<Option<Fd>>,
+}
+
+impl File {
+    pub(crate) fn new(state: Arc<State>, path: PathBuf, fd: Fd) -> Self {
+        Self {
+            state,
+            path,
+            fd: RwLock::new(Some(fd)),
+        }
+    }
+
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Process, Fd) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = self.state.call(py, Some(&self.path), |process| {
+            let fd = self.fd.read().unwrap_or_else(PoisonError::into_inner);
+            (*fd).map(|fd| work(process, fd)).transpose()
+        })?;
+        done.ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
+    }
+
+    /// Reads with `read` until `len` bytes, the end of the file, or a read of 0 bytes.
+    fn read_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        len: usize,
+        read: impl FnOnce(&Process, Fd, &mut [u8]) -> Result<usize> + Send,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        if len > READ_MAX {
+            return Err(PyValueError::new_err("a read is limited to 1 GiB"));
+        }
+        let mut count = 0;
+        let bytes = PyBytes::new_with(py, len, |buf| {
+            count = self.call(py, |process, fd| read(process, fd, buf))?;
+            Ok(())
+        })?;
+        if count == len {
+            return Ok(bytes);
+        }
+        Ok(PyBytes::new(py, &bytes.as_bytes()[..count]))
+    }
+}
+
+/// Runs `work` on the bytes of a writable buffer, without the interpreter's lock.
+#[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
+fn with_buffer<T>(
+    py: Python<'_>,
+    buffer: &Bound<'_, PyAny>,
+    work: impl FnOnce(Python<'_>, &mut [u8]) -> PyResult<T>,
+) -> PyResult<T> {
+    let buffer = PyBuffer::<u8>::get(buffer)?;
+    if buffer.readonly() || !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err(
+            "expected a writable contiguous buffer",
+        ));
+    }
+    let (start, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
+    if len == 0 {
+        return work(py, &mut []);
+    }
+    // SAFETY: the view keeps the memory in place until it is released below. Other threads may
+    // change the bytes meanwhile, as with readinto() of Python's own files.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
+    let done = work(py, bytes);
+    drop(buffer);
+    done
+}
+
+/// As [`with_buffer`], for reading.
+#[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
+fn with_bytes<T>(
+    py: Python<'_>,
+    buffer: &Bound<'_, PyAny>,
+    work: impl FnOnce(Python<'_>, &[u8]) -> PyResult<T>,
+) -> PyResult<T> {
+    let buffer = PyBuffer::<u8>::get(buffer)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("expected a contiguous buffer"));
+    }
+    let (start, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
+    if len == 0 {
+        return work(py, &[]);
+    }
+    // SAFETY: as in `with_buffer`.
+    let bytes = unsafe { std::slice::from_raw_parts(start, len) };
+    let done = work(py, bytes);
+    drop(buffer);
+    done
+}
+
+/// Writes all bytes with `write`, whose argument is what is left.
+fn write_all(bytes: &[u8], mut write: impl FnMut(&[u8], u64) -> Result<usize>) -> Result<usize> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match write(&bytes[done..], done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+#[pymethods]
+impl File {
+    /// Reads up to `len_bytes` bytes at the position; b"" at the end of the file.
+    fn read<'py>(&self, py: Python<'py>, len_bytes: usize) -> PyResult<Bound<'py, PyBytes>> {
+        self.read_bytes(py, len_bytes, |process, fd, buf| process.read(fd, buf))
+    }
+
+    /// Reads up to `len_bytes` bytes at `offset`.
+    fn pread<'py>(
+        &self,
+        py: Python<'py>,
+        len_bytes: usize,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.read_bytes(py, len_bytes, |process, fd, buf| {
+            process.pread(fd, buf, offset)
+        })
+    }
+
+    /// Reads into a buffer at the position; returns the number of bytes.
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        with_buffer(py, buffer, |py, bytes| {
+            self.call(py, |process, fd| process.read(fd, bytes))
+        })
+    }
+
+    /// Reads into a buffer at `offset`; returns the number of bytes.
+    fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        with_buffer(py, buffer, |py, bytes| {
+            self.call(py, |process, fd| process.pread(fd, bytes, offset))
+        })
+    }
+
+    /// Returns the file's own bytes in the page cache, at most 2 MiB.
+    fn borrow(&self, py: Python<'_>, offset: u64, len_bytes: usize) -> PyResult<Borrowed> {
+        let pages = self.call(py, |process, fd| {
+            process.read_borrowed(fd, offset, len_bytes)
+        });
+        let pages = pages?;
+        Ok(py.detach(|| Borrowed::new(self.state.clone(), pages)))
+    }
+
+    /// Writes at the position; returns the number of bytes.
+    fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        with_bytes(py, buffer, |py, bytes| {
+            self.call(py, |process, fd| {
+                write_all(bytes, |rest, _| process.write(fd, rest))
+            })
+        })
+    }
+
+    /// Writes at `offset`; returns the number of bytes.
+    fn pwrite(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        with_bytes(py, buffer, |py, bytes| {
+            self.call(py, |process, fd| {
+                write_all(bytes, |rest, done| process.pwrite(fd, rest, offset + done))
+            })
+        })
+    }
+
+    /// Moves the position: os.SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA, SEEK_HOLE.
+    #[pyo3(signature = (offset, whence=0))]
+    fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
+        let whence = match whence {
+            0 => Whence::Set,
+            1 => Whence::Current,
+            2 => Whence::End,
+            3 => Whence::Data,
+            4 => Whence::Hole,
+            other => return Err(PyValueError::new_err(format!("invalid whence {other}"))),
+        };
+        self.call(py, |process, fd| process.lseek(fd, offset, whence))
+    }
+
+    fn truncate(&self, py: Python<'_>, size_bytes: u64) -> PyResult<()> {
+        self.call(py, |process, fd| process.ftruncate(fd, size_bytes))
+    }
+
+    #[pyo3(signature = (*, data_only=false))]
+    fn fsync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
+        self.call(py, |process, fd| {
+            if data_only {
+                process.fdatasync(fd)
+            } else {
+                process.fsync(fd)
+            }
+        })
+    }
+
+    fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let attributes = self.call(py, |process, fd| process.fstat(fd))?;
+        stat_tuple(&attributes).into_pyobject(py)
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.state.is_closed() || self.fd.read().is_ok_and(|fd| fd.is_none())
+    }
+
+    /// Closes the descriptor. Writeback errors are reported here, too.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.closed() {
+            return Ok(());
+        }
+        self.state.call(py, Some(&self.path), |process| {
+            let mut fd = self.fd.write().unwrap_or_else(PoisonError::into_inner);
+            fd.take().map_or(Ok(()), |fd| process.close(fd))
+        })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        Python::attach(|py| {
+            // An object that is not closed has no caller left for an error.
+            let _ = self.close(py);
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! `foliofs._native`: the system calls of Folio for Python.
+//!
+//! ```text
+//!   python/foliofs/    the package: FileSystem, files as io.RawIOBase, paths, fsspec, power cuts
+//!        v
+//!   lib.rs             open_image, create_image, open_directory, memory
+//!   file_system.rs     calls on paths        file.rs   calls on open files       stat.rs
+//!   borrowed.rs        pages as a buffer     disk.rs   a disk in memory that loses power
+//!        v
+//!   state.rs           the mount, closed once; forks     error.rs   folio's errors as OSError
+//! ```
+//!
+//! Every call that may wait releases the interpreter's lock. There is no global state but the count
+//! of forks, so free-threaded interpreters need no lock either.
+
+#![deny(unsafe_code)]
+
+mod borrowed;
+mod disk;
+mod error;
+mod file;
+mod file_system;
+mod stat;
+mod state;
+
+use disk::{Cut, Disk};
+use file::File;
+use file_system::FileSystem;
+use folio::block::ImageFormat;
+use folio::kernel::FormatOptions;
+use folio::{Fs, Image, Timespec};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use state::State;
+use std::path::PathBuf;
+
+/// What open_image and create_image have in common.
+fn configured(
+    image: Image,
+    format: Option<&str>,
+    options: &str,
+    cache_bytes: Option<u64>,
+) -> PyResult<Image> {
+    let mut image = match format {
+        None => image,
+        Some("raw") => image.image_format(ImageFormat::Raw),
+        Some("qcow2") => image.image_format(ImageFormat::Qcow2),
+        Some(other) => {
+            let text = format!("invalid format {other:?}: expected \"raw\" or \"qcow2\"");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    if !options.is_empty() {
+        image = image.options(options)?;
+    }
+    Ok(match cache_bytes {
+        Some(bytes) => image.cache_bytes(bytes),
+        None => image,
+    })
+}
+
+fn mounted(py: Python<'_>, image: Image, path: &std::path::Path) -> PyResult<FileSystem> {
+    let fs = py.detach(|| image.mount());
+    let fs = fs.map_err(|error| error::from_io(&error, Some(path)))?;
+    Ok(FileSystem::new(State::new(fs)))
+}
+
+/// Opens the ext4 file system in an image file.
+#[pyfunction]
+#[pyo3(signature = (path, *, read_only, partition=None, format=None, options="", cache_bytes=None))]
+fn open_image(
+    py: Python<'_>,
+    path: PathBuf,
+    read_only: bool,
+    partition: Option<u32>,
+    format: Option<&str>,
+    options: &str,
+    cache_bytes: Option<u64>,
+) -> PyResult<FileSystem> {
+    let mut image = Image::open(path.clone());
+    if read_only {
+        image = image.read_only();
+    }
+    if let Some(number) = partition {
+        image = image.partition(number);
+    }
+    mounted(py, configured(image, format, options, cache_bytes)?, &path)
+}
+
+/// Creates an image file with an empty ext4 file system.
+#[pyfunction]
+#[pyo3(signature = (path, size_bytes, *, format=None, label="", uuid=None, time=None, options="", cache_bytes=None))]
+#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
+fn create_image(
+    py: Python<'_>,
+    path: PathBuf,
+    size_bytes: u64,
+    format: Option<&str>,
+    label: &str,
+    uuid: Option<&str>,
+    time: Option<i64>,
+    options: &str,
+    cache_bytes: Option<u64>,
+) -> PyResult<FileSystem> {
+    let uuid = uuid.map(uuid::Uuid::parse_str).transpose();
+    let uuid = uuid.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let uuid = uuid.map(uuid::Uuid::into_bytes);
+    let mut image = Image::create(path.clone(), size_bytes).format_options(FormatOptions {
+        label: label.to_owned(),
+        uuid,
+        ..FormatOptions::default()
+    });
+    if let Some(secs) = time {
+        let Some(uuid) = uuid else {
+            return Err(PyValueError::new_err("a fixed time needs a fixed uuid"));
+        };
+        image = image.reproducible(uuid, Timespec::new(secs, 0));
+    }
+    mounted(py, configured(image, format, options, cache_bytes)?, &path)
+}
+
+/// Opens a directory of the host.
+#[pyfunction]
+fn open_directory(py: Python<'_>, path: PathBuf) -> PyResult<FileSystem> {
+    let fs = py.detach(|| Fs::host(&path));
+    let fs = fs.map_err(|error| error::from_io(&error, Some(&path)))?;
+    Ok(FileSystem::new(State::new(fs)))
+}
+
+/// Creates an empty file system in memory.
+#[pyfunction]
+fn memory() -> FileSystem {
+    FileSystem::new(State::new(Fs::memory()))
+}
+
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<FileSystem>()?;
+    module.add_class::<File>()?;
+    module.add_class::<Disk>()?;
+    module.add_class::<Cut>()?;
+    module.add_class::<borrowed::Borrowed>()?;
+    module.add_function(wrap_pyfunction!(open_image, module)?)?;
+    module.add_function(wrap_pyfunction!(create_image, module)?)?;
+    module.add_function(wrap_pyfunction!(open_directory, module)?)?;
+    module.add_function(wrap_pyfunction!(memory, module)?)?;
+    module.add_function(wrap_pyfunction!(state::after_fork, module)?)
+}

@@ -1,0 +1,92 @@
+//! The mount that a file system object and its files share.
+
+use crate::error::{from_io, os_error};
+use folio::syscall::Process;
+use folio::{Errno, Error, Fs};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The number of forks that led to this process.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Notes that this process is a new child. os.register_at_fork calls it.
+#[pyfunction]
+pub(crate) fn after_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A mount until it is closed.
+pub(crate) struct State {
+    forks: u64,
+    /// A child of fork(2) has no threads of the kernel's, and must not take it apart.
+    fs: ManuallyDrop<RwLock<Option<Fs>>>,
+}
+
+impl State {
+    pub(crate) fn new(fs: Fs) -> Arc<Self> {
+        Arc::new(Self {
+            forks: FORKS.load(Ordering::Relaxed),
+            fs: ManuallyDrop::new(RwLock::new(Some(fs))),
+        })
+    }
+
+    /// Whether this process is the one that opened the mount.
+    pub(crate) fn is_own(&self) -> bool {
+        self.forks == FORKS.load(Ordering::Relaxed)
+    }
+
+    /// Runs calls without the interpreter's lock; `path` is the filename of their errors.
+    pub(crate) fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        path: Option<&Path>,
+        work: impl FnOnce(&Process) -> folio::Result<T> + Send,
+    ) -> PyResult<T> {
+        self.check_fork(path)?;
+        let done = py.detach(|| {
+            let fs = self.fs.read().unwrap_or_else(PoisonError::into_inner);
+            fs.as_ref().map(|fs| work(fs.process()))
+        });
+        match done {
+            Some(done) => done.map_err(|error| os_error(&error, path)),
+            None => Err(PyValueError::new_err("I/O operation on closed file system")),
+        }
+    }
+
+    fn check_fork(&self, path: Option<&Path>) -> PyResult<()> {
+        if self.is_own() {
+            return Ok(());
+        }
+        let text = "opened before fork(): open it again in this process";
+        Err(os_error(&Error::new(Errno::INVAL, text), path))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.is_own() || self.fs.read().is_ok_and(|fs| fs.is_none())
+    }
+
+    /// Syncs, closes all files, unmounts and marks the medium clean.
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.is_own() {
+            return Ok(());
+        }
+        let closed = py.detach(|| {
+            let mut fs = self.fs.write().unwrap_or_else(PoisonError::into_inner);
+            fs.take().map_or(Ok(()), Fs::close)
+        });
+        closed.map_err(|error| from_io(&error, None))
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if self.is_own() {
+            let fs = self.fs.get_mut().unwrap_or_else(PoisonError::into_inner);
+            drop(fs.take());
+        }
+    }
+}

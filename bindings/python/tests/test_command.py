@@ -1,0 +1,63 @@
+"""The command in the wheel."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import foliofs
+import pytest
+from conftest import check
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    (folder / "etc").mkdir(parents=True)
+    (folder / "etc/motd").write_text("hello\n")
+    os.symlink("motd", folder / "etc/link")
+    for path in (folder / "etc/motd", folder / "etc", folder):
+        os.utime(path, (1000, 1000))
+    return folder
+
+
+def test_module_is_the_command(tree: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "foliofs"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("folio ")
+    image = tmp_path / "disk.img"
+    foliofs.build_image(image, tree=tree, size="16M")
+    shown = subprocess.run([*command, "cat", f"{image}:/etc/motd"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout) == (0, "hello\n")
+    assert subprocess.run([*command, "--invalid"], capture_output=True).returncode == 2
+
+
+@pytest.mark.parametrize("name", ["disk.img", "disk.qcow2"])
+def test_build_image(name: str, tree: Path, tmp_path: Path) -> None:
+    path = tmp_path / name
+    foliofs.build_image(path, tree=tree, size="16M", label="root", chown="7:8", chmod="u=rwX")
+    with foliofs.open_image(path) as fs:
+        assert fs.read_text("/etc/link") == "hello\n"
+        found = fs.stat("/etc/motd")
+        assert (found.st_uid, found.st_gid, found.st_mtime) == (7, 8, 1000)
+    with pytest.raises(FileExistsError):
+        foliofs.build_image(path, tree=tree)
+
+
+def test_built_image_is_reproducible(tree: Path, tmp_path: Path) -> None:
+    uuid = "6ff3ebd4-8b5e-4d0c-9c36-9a0e8a0c4d11"
+    images = [tmp_path / "a.img", tmp_path / "b.img"]
+    for path in images:
+        foliofs.build_image(path, tree=tree, size="16M", uuid=uuid, source_date_epoch=0)
+    assert images[0].read_bytes() == images[1].read_bytes()
+    check(images[0])
+
+
+def test_failed_build_leaves_no_file(tree: Path, tmp_path: Path) -> None:
+    path = tmp_path / "disk.img"
+    with pytest.raises(foliofs.CommandError, match="invalid") as raised:
+        foliofs.build_image(path, tree=tree, size="16X")
+    assert raised.value.exit_code != 0
+    with pytest.raises(foliofs.CommandError):
+        foliofs.build_image(path, tree=tree / "missing", size="16M")
+    assert not path.exists()

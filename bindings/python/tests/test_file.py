@@ -1,0 +1,170 @@
+"""Open files, beside those of built-in open()."""
+
+import errno
+import io
+import os
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import foliofs
+import pytest
+
+
+@pytest.mark.parametrize("mode", ["r", "rb", "w", "wb", "a", "ab", "r+", "rb+", "w+", "w+b", "x"])
+def test_modes_match_builtin_open(mode: str, tmp_path: Path) -> None:
+    def run(file: Any) -> list[object]:
+        out: list[object] = [file.readable(), file.writable(), file.seekable(), file.tell()]
+        text = "text" if "b" not in mode else b"text"
+        for name, arguments in (("write", [text]), ("seek", [0]), ("read", [])):
+            try:
+                out.append(getattr(file, name)(*arguments))
+            except (OSError, ValueError) as error:
+                out.append(type(error))
+        file.close()
+        return [*out, file.closed]
+
+    host = tmp_path / "host"
+    with foliofs.memory() as fs:
+        if mode != "x":
+            host.write_text("content\nof\n")
+            fs.write_text("/file", "content\nof\n")
+        assert run(fs.open("/file", mode)) == run(open(host, mode))
+        assert fs.read_bytes("/file") == host.read_bytes()
+
+
+def test_random_access_matches_builtin_open(fs: foliofs.FileSystem, tmp_path: Path) -> None:
+    import random
+
+    rng = random.Random(21)
+    with open(tmp_path / "host", "wb+") as host, fs.open("/file", "wb+") as ours:
+        for _ in range(500):
+            match rng.randrange(5):
+                case 0:
+                    data = rng.randbytes(rng.randrange(100_000))
+                    assert ours.write(data) == host.write(data)
+                case 1:
+                    size = rng.randrange(300_000)
+                    assert ours.read(size) == host.read(size)
+                case 2:
+                    place = rng.randrange(2_000_000)
+                    assert ours.seek(place) == host.seek(place)
+                case 3:
+                    assert ours.seek(-1 if ours.seek(0, 2) else 0, 2) == host.seek(
+                        -1 if host.seek(0, 2) else 0, 2
+                    )
+                case 4:
+                    size = rng.randrange(2_000_000)
+                    assert ours.truncate(size) == host.truncate(size)
+            assert ours.tell() == host.tell()
+    assert fs.read_bytes("/file") == (tmp_path / "host").read_bytes()
+
+
+def test_raw_file(fs: foliofs.FileSystem) -> None:
+    with fs.open("/file", "wb+", 0) as file:
+        assert isinstance(file, io.RawIOBase)
+        assert file.write(b"0123456789") == 10
+        assert file.pread(3, 4) == b"456"
+        assert file.pwrite(b"ab", 1) == 2
+        buffer = bytearray(4)
+        assert file.preadinto(buffer, 0) == 4
+        assert buffer == b"0ab3"
+        file.seek(8)
+        assert file.readinto(memoryview(buffer)[1:]) == 2
+        assert file.read(10) == b""
+        file.fsync()
+        file.fsync(data_only=True)
+        with pytest.raises(BufferError):
+            file.readinto(b"read only")
+    with pytest.raises(ValueError, match="closed file"):
+        file.read(1)
+    with fs.open("/file", "rb", 0) as file, pytest.raises(io.UnsupportedOperation):
+        file.write(b"x")
+
+
+def test_holes_are_found(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs, fs.open("/file", "wb+", 0) as file:
+        file.pwrite(b"x", 1 << 20)
+        file.fsync()
+        assert file.seek(0, os.SEEK_DATA) == 1 << 20
+        assert file.seek(0, os.SEEK_HOLE) == 0
+        with pytest.raises(OSError) as raised:
+            file.seek(2 << 20, os.SEEK_DATA)
+        assert raised.value.errno == errno.ENXIO
+
+
+def test_borrowed_pages_are_the_file(image: Path) -> None:
+    content = os.urandom(300_000)
+    with foliofs.open_image(image, "r+") as fs:
+        fs.write_bytes("/file", content)
+        with fs.open("/file", "rb+") as file:
+            view = file.borrow(1000, 1 << 20)
+            assert view.readonly and view == content[1000:]
+            page = file.borrow(0, 10)
+            file.seek(0)
+            file.write(b"NEW")
+            file.flush()
+            assert bytes(page[:3]) == b"NEW"
+            assert len(file.borrow(300_000, 10)) == 0
+            with pytest.raises(TypeError):
+                page[0] = 1
+    assert view == content[1000:]
+
+
+def test_close_of_file_system_writes_buffers(image: Path) -> None:
+    fs = foliofs.open_image(image, "r+")
+    file = fs.open("/file", "w")
+    file.write("in a buffer")
+    fs.close()
+    assert file.closed
+    with foliofs.open_image(image) as fs:
+        assert fs.read_text("/file") == "in a buffer"
+
+
+def test_error_of_close_is_raised(tmp_path: Path) -> None:
+    fs = foliofs.create_image(tmp_path / "disk.img", 8 << 20)
+    file = fs.open("/file", "wb", 64 << 20)
+    file.write(bytes(32 << 20))
+    with pytest.raises(OSError) as raised:
+        fs.close()
+    assert raised.value.errno == errno.ENOSPC
+    assert fs.closed and file.closed
+
+
+def test_archives(fs: foliofs.FileSystem) -> None:
+    content = os.urandom(200_000)
+    with fs.open("/a.zip", "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("inner", content)
+    with fs.open("/a.zip", "rb") as reader, zipfile.ZipFile(reader) as archive:
+        assert archive.read("inner") == content
+    with fs.open("/a.tar.gz", "wb") as file:
+        with tarfile.open(fileobj=file, mode="w:gz") as tar:
+            entry = tarfile.TarInfo("inner")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    with fs.open("/a.tar.gz", "rb") as reader, tarfile.open(fileobj=reader) as tar:
+        inner = tar.extractfile("inner")
+        assert inner is not None and inner.read() == content
+
+
+def test_threads_read_and_write(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        errors: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                data = bytes([number]) * 50_000
+                for turn in range(20):
+                    fs.write_bytes(f"/{number}", data)
+                    assert fs.read_bytes(f"/{number}") == data, turn
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors

@@ -1,0 +1,220 @@
+"""The calls on paths, beside those of os on the host."""
+
+import errno
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import foliofs
+import pytest
+from conftest import check
+
+
+def test_content_survives_reopen(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        fs.makedirs("/etc/app")
+        fs.write_text("/etc/app/motd", "grüße\n")
+        fs.write_bytes("/data", b"x" * 3_000_000)
+    with foliofs.open_image(image) as fs:
+        assert fs.read_text("/etc/app/motd") == "grüße\n"
+        assert fs.read_bytes("/data") == b"x" * 3_000_000
+
+
+def test_closed_image_is_clean_to_e2fsck(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        for number in range(300):
+            fs.write_text(f"/file {number}", str(number) * number)
+        fs.symlink("file 1", "/link")
+        fs.setxattr("/file 2", "user.color", b"red")
+        fs.mknod("/pipe", stat.S_IFIFO | 0o640)
+    check(image)
+
+
+def test_kernel_reads_what_python_wrote(image: Path, tmp_path: Path) -> None:
+    content = os.urandom(1_000_001)
+    with foliofs.open_image(image, "r+") as fs:
+        fs.mkdir("/a")
+        fs.write_bytes("/a/random", content)
+        fs.chown("/a/random", 12, 34)
+        fs.chmod("/a/random", 0o4750)
+        fs.utime("/a/random", ns=(1_000_000_001, 2_000_000_002))
+        fs.symlink("random", "/a/link")
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-o", "loop,ro", image, folder], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("mount -o loop needs root")
+    try:
+        assert (folder / "a/random").read_bytes() == content
+        found = os.stat(folder / "a/random")
+        assert (found.st_mode, found.st_uid, found.st_gid) == (0o104750, 12, 34)
+        assert (found.st_atime_ns, found.st_mtime_ns) == (1_000_000_001, 2_000_000_002)
+        assert os.readlink(folder / "a/link") == "random"
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_stat_matches_os(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    os.symlink("file", tmp_path / "link")
+    os.utime(tmp_path / "file", ns=(1_234_567_890_123_456_789, 987_654_321_987_654_321))
+    with foliofs.open_directory(tmp_path) as fs:
+        ours, host = fs.stat("/link"), os.stat(tmp_path / "file")
+        for name in ("st_mode", "st_size", "st_nlink", "st_uid", "st_gid", "st_mtime_ns"):
+            assert getattr(ours, name) == getattr(host, name), name
+        assert ours.st_mtime == host.st_mtime
+        assert stat.S_ISLNK(fs.lstat("/link").st_mode)
+
+
+def test_names_and_kinds(fs: foliofs.FileSystem) -> None:
+    fs.makedirs("/a/b/c")
+    fs.write_text("/a/file", "x")
+    fs.symlink("b", "/a/link")
+    assert sorted(fs.listdir("/a")) == ["b", "file", "link"]
+    entries = {entry.name: entry for entry in fs.scandir("/a")}
+    assert entries["b"].is_dir() and not entries["b"].is_file()
+    assert entries["file"].is_file() and entries["file"].path == "/a/file"
+    assert entries["link"].is_symlink() and entries["link"].is_dir()
+    assert not entries["link"].is_dir(follow_symlinks=False)
+    assert entries["file"].inode() == entries["file"].stat().st_ino
+    assert fs.readlink("/a/link") == "b"
+    assert fs.exists("/a/file") and not fs.exists("/a/other") and not fs.exists("/a/file/x")
+
+
+def test_walk_and_glob_match_the_host(tmp_path: Path) -> None:
+    import glob
+
+    for name in ("a/b/one.txt", "a/two.txt", "a/.hidden", "three.py", "c/d/e/four.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    os.symlink("a", tmp_path / "link")
+    with foliofs.open_directory(tmp_path) as fs:
+        for topdown in (True, False):
+            ours = [(r, sorted(d), sorted(f)) for r, d, f in fs.walk("/", topdown)]
+            host = [
+                ("/" + os.path.relpath(r, tmp_path).removeprefix("."), sorted(d), sorted(f))
+                for r, d, f in os.walk(tmp_path, topdown)
+            ]
+            assert sorted(ours) == sorted(host)
+        for pattern in ("a/*.txt", "*.py", "a/*", "?/*/one.txt", "[ac]/*", "none/*"):
+            assert fs.glob(pattern) == sorted(glob.glob(pattern, root_dir=tmp_path)), pattern
+        assert fs.glob("/c/**/*.txt") == ["/c/d/e/four.txt"]
+        assert "/a/b/one.txt" in fs.glob("/**/*.txt")
+
+
+def test_rename_link_remove(fs: foliofs.FileSystem) -> None:
+    fs.write_text("/one", "1")
+    fs.write_text("/two", "2")
+    fs.replace("/one", "/two")
+    assert set(fs.listdir("/")) - {"lost+found"} == {"two"}
+    fs.link("/two", "/three")
+    assert fs.stat("/three").st_nlink == 2
+    with pytest.raises(FileExistsError):
+        fs.rename_noreplace("/two", "/three")
+    fs.unlink("/three")
+    fs.copy("/two", "/copy")
+    assert fs.read_text("/copy") == "1"
+    assert fs.stat("/copy").st_mtime_ns == fs.stat("/two").st_mtime_ns
+    fs.makedirs("/tree/a/b")
+    fs.write_text("/tree/a/file", "")
+    fs.symlink("/two", "/tree/link")
+    fs.rmtree("/tree")
+    assert not fs.exists("/tree") and fs.exists("/two")
+    fs.truncate("/two", 5)
+    assert fs.read_bytes("/two") == b"1\0\0\0\0"
+
+
+def test_extended_attributes(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        fs.write_text("/file", "")
+        fs.setxattr("/file", "user.color", b"red", os.XATTR_CREATE)
+        with pytest.raises(FileExistsError):
+            fs.setxattr("/file", "user.color", b"blue", os.XATTR_CREATE)
+        assert fs.listxattr("/file") == ["user.color"]
+        assert fs.getxattr("/file", "user.color") == b"red"
+        fs.removexattr("/file", "user.color")
+        with pytest.raises(OSError) as raised:
+            fs.getxattr("/file", "user.color")
+        assert raised.value.errno == errno.ENODATA
+
+
+def test_errors_have_errno_name_and_cause(fs: foliofs.FileSystem) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        fs.read_bytes("/no/such")
+    assert missing.value.errno == errno.ENOENT
+    assert missing.value.filename == "/no/such"
+    fs.mkdir("/full")
+    fs.write_text("/full/file", "")
+    with pytest.raises(OSError) as full:
+        fs.rmdir("/full")
+    assert full.value.errno == errno.ENOTEMPTY
+    with pytest.raises(IsADirectoryError):
+        fs.unlink("/full")
+    with pytest.raises(NotADirectoryError):
+        fs.listdir("/full/file")
+    with pytest.raises(FileExistsError):
+        fs.makedirs("/full")
+    fs.makedirs("/full", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        fs.makedirs("/full/file", exist_ok=True)
+
+
+def test_read_only_image_refuses_writes(image: Path) -> None:
+    with foliofs.open_image(image) as fs:
+        with pytest.raises(OSError) as raised:
+            fs.write_text("/file", "x")
+        assert raised.value.errno == errno.EROFS
+        assert fs.statvfs().f_flag & os.ST_RDONLY
+
+
+def test_image_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        foliofs.open_image(tmp_path / "missing")
+    assert missing.value.filename == str(tmp_path / "missing")
+    (tmp_path / "text").write_text("text" * 10_000)
+    with pytest.raises(OSError) as raised:
+        foliofs.open_image(tmp_path / "text")
+    assert raised.value.errno and raised.value.strerror
+    with pytest.raises(ValueError, match="invalid mode"):
+        foliofs.open_image(tmp_path / "text", "w")  # type: ignore[arg-type]
+
+
+def test_image_in_use_is_refused(image: Path) -> None:
+    with foliofs.open_image(image, "r+"):
+        with pytest.raises(OSError) as raised:
+            foliofs.open_image(image, "r+")
+        assert raised.value.errno == errno.EBUSY
+
+
+def test_same_calls_make_the_same_bytes(tmp_path: Path) -> None:
+    images = [tmp_path / "a.img", tmp_path / "b.img"]
+    for path in images:
+        uuid = "6ff3ebd4-8b5e-4d0c-9c36-9a0e8a0c4d11"
+        with foliofs.create_image(path, 16 << 20, label="test", uuid=uuid, time=0) as fs:
+            fs.write_text("/file", "content")
+    assert images[0].read_bytes() == images[1].read_bytes()
+
+
+def test_closed_file_system_is_an_error(image: Path) -> None:
+    fs = foliofs.open_image(image)
+    fs.close()
+    fs.close()
+    assert fs.closed
+    with pytest.raises(ValueError, match="closed file system"):
+        fs.listdir("/")
+
+
+def test_unclosed_file_system_is_closed_at_exit(image: Path) -> None:
+    import sys
+
+    code = f"""
+import foliofs
+fs = foliofs.open_image({str(image)!r}, "r+")
+file = fs.open("/file", "w")
+file.write("kept")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with foliofs.open_image(image) as fs:
+        assert fs.read_text("/file") == "kept"
+    check(image)

@@ -1,0 +1,156 @@
+"""Images through fsspec: its own suite, and the libraries that use it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import foliofs
+import pytest
+from conftest import check
+
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+
+import fsspec.tests.abstract as abstract  # noqa: E402
+from foliofs.fsspec import FolioFileSystem  # noqa: E402
+
+
+class Fixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self, image: Path) -> Iterator[FolioFileSystem]:
+        with foliofs.open_image(image, "r+") as fs:
+            yield FolioFileSystem.wrap(fs, auto_mkdir=True)
+
+    @pytest.fixture
+    def fs_path(self, fs: FolioFileSystem) -> str:
+        fs.makedirs("/base")
+        return "/base"
+
+
+class TestCopy(abstract.AbstractCopyTests, Fixtures):
+    pass
+
+
+class TestGet(abstract.AbstractGetTests, Fixtures):
+    pass
+
+
+class TestPut(abstract.AbstractPutTests, Fixtures):
+    pass
+
+
+class TestOpen(abstract.AbstractOpenTests, Fixtures):
+    pass
+
+
+class TestPipe(abstract.AbstractPipeTests, Fixtures):
+    pass
+
+
+@pytest.fixture
+def writable(image: Path) -> Iterator[FolioFileSystem]:
+    fs = FolioFileSystem(fo=str(image), mode="r+")
+    yield fs
+    fs.close()
+
+
+def test_calls_of_fsspec(writable: FolioFileSystem) -> None:
+    fs = writable
+    fs.makedirs("/a/b")
+    fs.pipe("/a/file", b"0123456789")
+    fs.fs.symlink("file", "/a/link")
+    assert fs.ls("/a", detail=False) == ["/a/b", "/a/file", "/a/link"]
+    assert fs.info("/a/file")["size"] == 10 and fs.info("/a/b")["type"] == "directory"
+    assert fs.info("/a/link")["islink"] and fs.info("folio:///a/link")["type"] == "file"
+    assert fs.cat_ranges(["/a/file", "/a/file"], [2, -3], [5, 10]) == [b"234", b"789"]
+    assert fs.find("/a") == ["/a/file", "/a/link"]
+    assert fs.glob("/a/f*") == ["/a/file"]
+    assert fs.du("/a/file") == 10
+    fs.mv("/a/file", "/a/b/")
+    assert fs.exists("/a/b/file") and not fs.exists("/a/file")
+    assert fs.modified("/a/b/file") >= fs.created("/a/b/file")
+    fs.rm("/a", recursive=True)
+    assert not fs.exists("/a")
+    with pytest.raises(FileNotFoundError):
+        fs.info("/a")
+
+
+def test_chained_url(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        fs.write_text("/note", "text\n")
+    url = f"folio:///note::file://{image}"
+    with fsspec.open(url, "rt") as file:
+        assert file.read() == "text\n"
+    opened, path = fsspec.core.url_to_fs(url)
+    assert isinstance(opened, FolioFileSystem) and path == "/note"
+    opened.close()
+    with pytest.raises(ValueError, match="expected a file of the host"):
+        fsspec.filesystem("folio", fo="bucket/disk", target_protocol="memory")
+
+
+def test_flush_is_durable(image: Path) -> None:
+    """A copy of the image while it is open has what was flushed, after the journal's replay."""
+    fs = FolioFileSystem(fo=str(image), mode="r+")
+    with fs.open("/file", "wb") as file:
+        file.write(b"durable")
+        file.flush()
+        copy = image.with_name("copy.img")
+        copy.write_bytes(image.read_bytes())
+        with foliofs.open_image(copy, "r+") as cut:
+            assert cut.read_bytes("/file") == b"durable"
+    fs.close()
+
+
+def test_pandas_and_pyarrow(image: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import pyarrow.dataset as dataset
+
+    table = pandas.DataFrame({"number": range(10_000), "name": [f"n{n}" for n in range(10_000)]})
+    fs = FolioFileSystem(fo=str(image), mode="r+")
+    fs.makedirs("/data")
+    with fs.open("/data/t.parquet", "wb") as file:
+        table.to_parquet(file)
+    with fs.open("/data/t.csv", "wb") as file:
+        table.to_csv(file, index=False)
+    fs.close()
+    check(image)
+    read = pandas.read_parquet(f"folio:///data/t.parquet::file://{image}")
+    assert read.equals(table)
+    assert pandas.read_csv(f"folio:///data/t.csv::file://{image}").equals(table)
+    fs = FolioFileSystem(fo=str(image))
+    found = dataset.dataset("/data/t.parquet", filesystem=fs, format="parquet")
+    assert found.to_table(columns=["number"]).num_rows == 10_000
+    fs.close()
+    fsspec.filesystem("folio", fo=str(image), target_protocol="file").close()
+
+
+def test_polars(writable: FolioFileSystem) -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    table = polars.DataFrame({"number": list(range(1000))})
+    with writable.open("/t.parquet", "wb") as file:
+        table.write_parquet(file)
+    with writable.open("/t.parquet", "rb") as file:
+        assert polars.read_parquet(file).equals(table)
+
+
+def test_duckdb_attaches_read_write(image: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+
+    def run(fs: Any, *statements: str) -> list[Any]:
+        with duckdb.connect() as connection:
+            connection.register_filesystem(fs)
+            connection.execute("ATTACH 'folio:///base.duckdb' AS base")
+            for statement in statements:
+                connection.execute(statement)
+            rows: list[Any] = connection.fetchall()
+            connection.execute("DETACH base")
+        return rows
+
+    fs = FolioFileSystem(fo=str(image), mode="r+", update_creates=True)
+    run(fs, "CREATE TABLE base.t AS SELECT range AS n FROM range(100000)", "CHECKPOINT base")
+    run(fs, "INSERT INTO base.t SELECT range FROM range(5)")
+    fs.close()
+    check(image)
+    fs = FolioFileSystem(fo=str(image), mode="r+")
+    assert run(fs, "SELECT count(*), sum(n) FROM base.t") == [(100_005, 4_999_950_010)]
+    fs.close()

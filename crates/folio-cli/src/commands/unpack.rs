@@ -1,0 +1,166 @@
+//! Archives and container images, unpacked into a directory of an image.
+
+use super::ownership::OwnerRules;
+use crate::exit::{Failure, Outcome, explain};
+use crate::image::Image;
+use crate::memory::spare_bytes;
+use crate::observer::SessionObserver;
+use crate::output::Owners;
+use crate::progress::Progress;
+use crate::session::{Session, fixed_time};
+use folio::{Errno, Error};
+use folio_archive::oci::{ContainerImage, Platform, Reference};
+use folio_archive::{Contents, Entry, ReadAhead, Unpacker, decoder, tar};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Files that come from an archive or a container image on the host.
+pub(crate) enum ArchiveSource {
+    Tar(PathBuf),
+    Container(ContainerImage),
+}
+
+impl ArchiveSource {
+    /// Opens a tar archive, plain or compressed.
+    pub(crate) fn open_tar(path: &Path) -> Outcome<Self> {
+        let first = read_file(path)?.next_entry();
+        first.map_err(|error| archive_failure(path, error))?;
+        Ok(Self::Tar(path.to_owned()))
+    }
+
+    /// Opens a container image.
+    pub(crate) fn open_container(
+        reference: &Reference,
+        platform: Option<&Platform>,
+    ) -> Outcome<Self> {
+        open_container(reference, platform).map(Self::Container)
+    }
+
+    /// Lists the files.
+    pub(crate) fn contents(&self) -> Outcome<Contents> {
+        match self {
+            Self::Tar(path) => {
+                let mut contents = Contents::default();
+                let listed = contents.add_layer(&mut read_file(path)?);
+                listed.map_err(|error| archive_failure(path, error))?;
+                Ok(contents)
+            }
+            Self::Container(image) => image.contents().map_err(|error| failure(&error)),
+        }
+    }
+
+    /// Unpacks the files into a directory of an image.
+    pub(crate) fn unpack_into(
+        &self,
+        session: &Session,
+        (target, directory): (&Image, &Path),
+        rules: &OwnerRules,
+    ) -> Outcome {
+        let place = (target, directory);
+        match self {
+            Self::Tar(path) => {
+                let mut reader = read_file(path)?.with_owners(find_owner(target));
+                let name = path.display();
+                unpack_into(
+                    session,
+                    place,
+                    rules,
+                    |_| true,
+                    |unpacker| {
+                        let unpacked = unpacker.unpack(&mut reader);
+                        unpacked.map_err(|error| error.at(name.to_string()))
+                    },
+                )
+            }
+            Self::Container(image) => unpack_into(
+                session,
+                place,
+                rules,
+                |_| true,
+                |unpacker| image.unpack(unpacker),
+            ),
+        }
+    }
+}
+
+/// Opens a container image. Layers that are listed stay in memory, as far as it is free.
+pub(crate) fn open_container(
+    reference: &Reference,
+    platform: Option<&Platform>,
+) -> Outcome<ContainerImage> {
+    let image = ContainerImage::open(reference, platform).map_err(|error| failure(&error))?;
+    Ok(image.with_memory(spare_bytes()))
+}
+
+/// Lets `unpack` create files in a directory of an image. Entries get the owners and modes of
+/// `rules`, then pass through `select`.
+pub(crate) fn unpack_into(
+    session: &Session,
+    (target, directory): (&Image, &Path),
+    rules: &OwnerRules,
+    mut select: impl FnMut(&mut Entry) -> bool,
+    unpack: impl FnOnce(&mut Unpacker<'_>) -> folio::Result<()>,
+) -> Outcome {
+    let progress = Progress::new(session);
+    let observer = SessionObserver::new(session, &progress, target);
+    let latest = fixed_time();
+    let files = rules.resolve(target)?;
+    let mut unpacker = Unpacker::new(target.process(), directory, &observer)
+        .map_err(|error| target.name(error))?
+        .with_select(Box::new(move |entry| {
+            entry.clamp_times(latest);
+            files.change_entry(entry);
+            select(entry)
+        }));
+    let unpacked = unpack(&mut unpacker);
+    // After an early stop the directories get their times nevertheless.
+    let finished = unpacker.finish();
+    observer.finish();
+    progress.finish();
+    session.check_interrupt()?;
+    unpacked.and(finished).map_err(|error| {
+        let hint = target.full_hint(&error);
+        Failure::new(format!("{}{hint}", explain(&error)))
+    })?;
+    rules.apply_manifest(session, target, directory, &observer)
+}
+
+/// Starts a thread that reads and decompresses an archive.
+pub(crate) fn decompress(input: impl Read + Send + 'static, name: &str) -> Outcome<ReadAhead> {
+    let failed = |error| failure(&Error::io("read the archive", error).at(name.to_owned()));
+    decoder(input).and_then(ReadAhead::start).map_err(failed)
+}
+
+fn read_file(path: &Path) -> Outcome<tar::Reader<ReadAhead>> {
+    let file = File::open(path).map_err(|error| {
+        let error = Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        archive_failure(path, error)
+    })?;
+    decompress(file, &path.display().to_string()).map(tar::Reader::new)
+}
+
+fn archive_failure(path: &Path, error: Error) -> Failure {
+    failure(&error.at(path.display().to_string()))
+}
+
+fn failure(error: &Error) -> Failure {
+    Failure::new(explain(error))
+}
+
+/// Returns the function that finds users and groups by name: in the image, else on the host.
+pub(crate) fn find_owner(image: &Image) -> impl Fn(bool, &[u8]) -> Option<u32> + 'static {
+    let read = |path: &str| std::fs::read(path).unwrap_or_default();
+    let host = Owners::parse(&read("/etc/passwd"), &read("/etc/group"));
+    let tables = [image.owners(), host];
+    move |is_user, name| {
+        let name = std::str::from_utf8(name).ok()?;
+        tables.iter().find_map(|owners| {
+            if is_user {
+                owners.find_user(name)
+            } else {
+                owners.find_group(name)
+            }
+        })
+    }
+}

@@ -1,0 +1,406 @@
+//! An object as a read-only disk: ranged reads of aligned parts, several in flight, pinned to the
+//! version that was opened.
+
+use crate::part_cache::PartCache;
+use crate::parts::{Fetch, Found, PART_BYTES, Parts};
+use crate::read_ahead::ReadAhead;
+use crate::runtime;
+use crate::store::Store;
+use bytes::Bytes;
+use folio::block::{Allocation, Device};
+use folio::{Errno, Error, Result};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
+use parking_lot::Mutex;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// The first request: the header and the first tables of an image, or its partition table.
+const FIRST_BYTES: u64 = 256 << 10;
+/// Requests in flight for one object.
+const IN_FLIGHT_MAX: usize = 32;
+/// Parts that one call requests at a time: 8 MiB.
+const STEP_PARTS: u64 = 128;
+/// Attempts to get a complete body from a store that truncates it.
+const BODY_ATTEMPTS: usize = 3;
+
+/// The version of an object that a device reads.
+#[derive(Debug, Clone)]
+pub(crate) struct Version {
+    pub(crate) len_bytes: u64,
+    pub(crate) e_tag: Option<String>,
+    modified_seconds: i64,
+}
+
+impl Version {
+    fn new(meta: &ObjectMeta) -> Self {
+        Self {
+            len_bytes: meta.size,
+            e_tag: meta.e_tag.clone(),
+            modified_seconds: meta.last_modified.timestamp(),
+        }
+    }
+
+    /// Returns the tag for `If-Match`. A weak one never matches there.
+    pub(crate) fn match_tag(&self) -> Option<String> {
+        self.e_tag
+            .clone()
+            .filter(|tag| !tag.starts_with("W/") && !tag.is_empty())
+    }
+
+    /// Whether an answer is of this version: a server may ignore `If-Match`.
+    fn is_of(&self, meta: &ObjectMeta) -> bool {
+        let other = Self::new(meta);
+        let is_same = match (&self.e_tag, &other.e_tag) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.modified_seconds == other.modified_seconds,
+        };
+        is_same && self.len_bytes == other.len_bytes
+    }
+}
+
+/// An object as a read-only disk.
+pub struct ObjectDevice {
+    object: Arc<Object>,
+    read_ahead: Mutex<ReadAhead>,
+}
+
+/// What requests share with their readers.
+struct Object {
+    store: Store,
+    version: Version,
+    parts: Parts,
+    cache: Option<PartCache>,
+    in_flight: Semaphore,
+}
+
+impl ObjectDevice {
+    /// Opens the object of a store's URL with one request. `cache` opens the part cache of this
+    /// version of the object.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::run`]; EINVAL for a URL without a key, or an empty object.
+    pub fn open(
+        store: Store,
+        cache: impl FnOnce(&str, &str, u64) -> Option<PartCache>,
+    ) -> Result<Self> {
+        let invalid = |why: &'static str| Error::new(Errno::INVAL, why).at(store.url().to_string());
+        if store.url().key().is_empty() || store.url().key().ends_with('/') {
+            return Err(invalid(
+                "the URL names no object: expected the key of an image",
+            ));
+        }
+        let operation = format!("open (read bytes 0-{})", FIRST_BYTES - 1);
+        let opened = store.run(&operation, async {
+            let options = GetOptions {
+                range: Some(GetRange::Bounded(0..FIRST_BYTES)),
+                ..GetOptions::default()
+            };
+            let found = store.objects().get_opts(store.path(), options).await?;
+            let meta = found.meta.clone();
+            Ok((meta, found.bytes().await?))
+        });
+        let (meta, first) = match opened {
+            Ok(opened) => opened,
+            // A range of an empty object is invalid for most stores.
+            Err(error) if error.errno() == Errno::IO => {
+                match store.run("stat", store.objects().head(store.path())) {
+                    Ok(meta) if meta.size == 0 => return Err(invalid("the object is empty")),
+                    _ => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        let version = Version::new(&meta);
+        if first.len() as u64 != version.len_bytes.min(FIRST_BYTES) {
+            return Err(
+                truncated(&(0..FIRST_BYTES.min(version.len_bytes)), first.len())
+                    .at(store.url().to_string()),
+            );
+        }
+        tracing::info!(
+            url = %store.url(), bytes = version.len_bytes, e_tag = version.e_tag, "object opened"
+        );
+        let name = store.url().to_string();
+        let cache = version
+            .match_tag()
+            .and_then(|tag| cache(&name, &tag, version.len_bytes));
+        let object = Arc::new(Object {
+            store,
+            version,
+            parts: Parts::default(),
+            cache,
+            in_flight: Semaphore::new(IN_FLIGHT_MAX),
+        });
+        let parts = 0..(first.len() as u64).div_ceil(PART_BYTES);
+        for fetch in object.parts.claim(parts) {
+            object.arrived(&fetch, &first);
+        }
+        Ok(Self {
+            object,
+            read_ahead: Mutex::default(),
+        })
+    }
+
+    /// Returns the ETag of the version that is read, if the store has one.
+    pub fn e_tag(&self) -> Option<&str> {
+        self.object.version.e_tag.as_deref()
+    }
+
+    /// Returns the connection.
+    pub fn store(&self) -> &Store {
+        &self.object.store
+    }
+
+    /// Reads some parts, of at most one step, into the buffers.
+    fn read_step(&self, target: &mut Target<'_, '_>, range: &Range<u64>) -> Result<()> {
+        let object = &self.object;
+        let wanted = range.start / PART_BYTES..range.end.div_ceil(PART_BYTES);
+        let ahead = self.read_ahead.lock().note(&wanted);
+        let end = object.version.len_bytes.div_ceil(PART_BYTES);
+        let ahead = ahead.start.min(end)..ahead.end.min(end);
+        // Parts on the disk are read from there; only what is far away is worth an early request.
+        let fetches = object.request(wanted.clone().chain(ahead))?;
+        for part in wanted {
+            let bytes = object.part(part, &fetches)?;
+            let start = part * PART_BYTES;
+            let from = range.start.max(start) - start;
+            let to = (range.end - start).min(bytes.len() as u64);
+            target.put(&bytes[from as usize..to as usize]);
+        }
+        Ok(())
+    }
+}
+
+impl Object {
+    /// Starts requests for those parts that are neither in memory nor on the disk.
+    fn request(self: &Arc<Self>, parts: impl Iterator<Item = u64>) -> Result<Vec<Arc<Fetch>>> {
+        let is_far = |part: &u64| !self.cache.as_ref().is_some_and(|cache| cache.has(*part));
+        let fetches = self.parts.claim(parts.filter(is_far));
+        for fetch in &fetches {
+            let started = runtime::handle();
+            match started {
+                Ok(handle) => {
+                    let guard = FetchGuard {
+                        object: self.clone(),
+                        fetch: Some(fetch.clone()),
+                    };
+                    handle.spawn(guard.run());
+                }
+                Err(error) => {
+                    self.parts.fail(fetch, &error);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(fetches)
+    }
+
+    /// Returns a part, from memory, from the disk, or from the store. `fetches` are requests of the
+    /// caller, whose failures are its own.
+    fn part(self: &Arc<Self>, part: u64, fetches: &[Arc<Fetch>]) -> Result<Bytes> {
+        if let Some(fetch) = fetches.iter().find(|fetch| fetch.parts.contains(&part)) {
+            fetch.wait()?;
+        }
+        loop {
+            if let Found::Bytes(bytes) = self.parts.get(part)? {
+                return Ok(bytes);
+            }
+            if let Some(bytes) = self.cache.as_ref().and_then(|cache| cache.read(part)) {
+                return Ok(bytes);
+            }
+            for fetch in self.request(std::iter::once(part))? {
+                fetch.wait()?;
+            }
+        }
+    }
+
+    fn range_of(&self, parts: &Range<u64>) -> Range<u64> {
+        let end = (parts.end * PART_BYTES).min(self.version.len_bytes);
+        parts.start * PART_BYTES..end
+    }
+
+    /// Stores the bytes of a request.
+    fn arrived(&self, fetch: &Fetch, bytes: &Bytes) {
+        let len = (self.range_of(&fetch.parts).end - fetch.parts.start * PART_BYTES) as usize;
+        let bytes = bytes.slice(..len.min(bytes.len()));
+        if let Some(cache) = &self.cache {
+            for (part, chunk) in fetch.parts.clone().zip(bytes.chunks(PART_BYTES as usize)) {
+                cache.write(part, chunk);
+            }
+        }
+        self.parts.finish(fetch, &bytes);
+    }
+
+    /// Gets a range of the pinned version.
+    async fn get(&self, range: Range<u64>) -> Result<Bytes> {
+        let operation = format!("read bytes {}-{}", range.start, range.end - 1);
+        let want = (range.end - range.start) as usize;
+        let at_url = |error: Error| error.at(self.store.url().to_string());
+        for attempt in 1.. {
+            let options = GetOptions {
+                range: Some(GetRange::Bounded(range.clone())),
+                if_match: self.version.match_tag(),
+                ..GetOptions::default()
+            };
+            let got = self.store.attempt(&operation, async {
+                let found = self
+                    .store
+                    .objects()
+                    .get_opts(self.store.path(), options)
+                    .await?;
+                let meta = found.meta.clone();
+                Ok((meta, found.bytes().await?))
+            });
+            let (meta, bytes) = got.await.map_err(|error| match error.errno() {
+                Errno::NOENT => at_url(replaced("deleted")),
+                _ => error,
+            })?;
+            if !self.version.is_of(&meta) {
+                return Err(at_url(replaced("replaced")));
+            }
+            if bytes.len() == want {
+                return Ok(bytes);
+            }
+            if attempt == BODY_ATTEMPTS {
+                return Err(at_url(truncated(&range, bytes.len())));
+            }
+            tracing::warn!(url = %self.store.url(), ?range, got = bytes.len(), "truncated body");
+        }
+        Err(at_url(truncated(&range, 0)))
+    }
+}
+
+fn replaced(how: &str) -> Error {
+    let why = format!("the object was {how} since it was opened: open it again");
+    Error::new(Errno::STALE, why)
+}
+
+fn truncated(range: &Range<u64>, got: usize) -> Error {
+    let why = format!(
+        "read bytes {}-{}: the store sent {got} bytes: check the store and the proxy",
+        range.start,
+        range.end.saturating_sub(1)
+    );
+    Error::new(Errno::IO, why)
+}
+
+/// Ends a request even if its task does not run to its end.
+struct FetchGuard {
+    object: Arc<Object>,
+    fetch: Option<Arc<Fetch>>,
+}
+
+impl FetchGuard {
+    async fn run(mut self) {
+        let Some(fetch) = self.fetch.clone() else {
+            return;
+        };
+        let result = match self.object.in_flight.acquire().await {
+            Ok(_permit) => self.object.get(self.object.range_of(&fetch.parts)).await,
+            Err(_) => Err(Error::from(Errno::IO)),
+        };
+        self.fetch = None;
+        match result {
+            Ok(bytes) => self.object.arrived(&fetch, &bytes),
+            Err(error) => self.object.parts.fail(&fetch, &error),
+        }
+    }
+}
+
+impl Drop for FetchGuard {
+    fn drop(&mut self) {
+        if let Some(fetch) = &self.fetch {
+            let error = Error::new(Errno::IO, "the request was canceled");
+            self.object.parts.fail(fetch, &error);
+        }
+    }
+}
+
+/// The buffers of a read, filled from the start on.
+struct Target<'a, 'b> {
+    bufs: &'a mut [IoSliceMut<'b>],
+    index: usize,
+    filled: usize,
+}
+
+impl Target<'_, '_> {
+    fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.index < self.bufs.len() {
+            let free = &mut self.bufs[self.index][self.filled..];
+            let count = free.len().min(bytes.len());
+            free[..count].copy_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            self.filled += count;
+            if self.filled == self.bufs[self.index].len() {
+                self.index += 1;
+                self.filled = 0;
+            }
+        }
+    }
+}
+
+impl Device for ObjectDevice {
+    fn len_bytes(&self) -> u64 {
+        self.object.version.len_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let end = offset
+            .checked_add(len)
+            .filter(|end| *end <= self.len_bytes());
+        let Some(end) = end else {
+            let why = format!(
+                "read of {len} bytes at {offset} is outside of the object, which has {} bytes",
+                self.len_bytes()
+            );
+            return Err(Error::new(Errno::IO, why).at(self.store().url().to_string()));
+        };
+        let mut target = Target {
+            bufs,
+            index: 0,
+            filled: 0,
+        };
+        let mut at = offset;
+        while at < end {
+            let step_end = (at / PART_BYTES + STEP_PARTS) * PART_BYTES;
+            let range = at..step_end.min(end);
+            self.read_step(&mut target, &range)?;
+            at = range.end;
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, _bufs: &[IoSlice<'_>], _offset: u64) -> Result<()> {
+        Err(self.read_only_error())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
+        Err(self.read_only_error())
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
+        Err(self.read_only_error())
+    }
+
+    fn allocation(&self, _offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        Ok((Allocation::Data, len_bytes))
+    }
+}
+
+impl ObjectDevice {
+    fn read_only_error(&self) -> Error {
+        Error::from(Errno::ROFS).at(self.store().url().to_string())
+    }
+}

@@ -1,0 +1,90 @@
+//! Sequential readers of an object, and how far to read ahead of each. Linux: mm/readahead.c.
+
+use crate::parts::REQUEST_PARTS;
+use std::ops::Range;
+
+/// Parts ahead of a reader, at most: 8 requests in flight.
+const WINDOW_PARTS_MAX: u64 = 8 * REQUEST_PARTS;
+/// Readers that are followed at a time.
+const STREAMS_MAX: usize = 8;
+
+struct Stream {
+    /// The part after the last one that was read.
+    next: u64,
+    /// Parts to read ahead.
+    window: u64,
+    /// The part after the last one that was requested ahead.
+    ahead: u64,
+}
+
+/// The sequential readers of one object, most recent last.
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    streams: Vec<Stream>,
+}
+
+impl ReadAhead {
+    /// Notes a read of some parts; returns the parts to request ahead.
+    pub(crate) fn note(&mut self, read: &Range<u64>) -> Range<u64> {
+        let found = self
+            .streams
+            .iter()
+            .position(|stream| (read.start..=read.end).contains(&stream.next));
+        let Some(at) = found else {
+            if self.streams.len() == STREAMS_MAX {
+                self.streams.remove(0);
+            }
+            self.streams.push(Stream {
+                next: read.end,
+                window: 0,
+                ahead: read.end,
+            });
+            return read.end..read.end;
+        };
+        let mut stream = self.streams.remove(at);
+        if stream.next < read.end {
+            stream.next = read.end;
+            stream.window = (stream.window * 2).clamp(2, WINDOW_PARTS_MAX);
+        }
+        stream.ahead = stream.ahead.max(read.end);
+        // In large steps: half a window at a time makes large requests.
+        let is_due = stream.ahead < stream.next + stream.window.div_ceil(2);
+        let start = stream.ahead;
+        if is_due {
+            stream.ahead = stream.next + stream.window;
+        }
+        let due = start..stream.ahead;
+        self.streams.push(stream);
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_grows_for_sequential_reads_only() {
+        let mut ahead = ReadAhead::default();
+        assert!(ahead.note(&(100..101)).is_empty());
+        assert!(ahead.note(&(7..8)).is_empty());
+        assert_eq!(ahead.note(&(101..102)), 102..104);
+        assert_eq!(ahead.note(&(102..103)), 104..107);
+        assert!(ahead.note(&(900..901)).is_empty());
+        let mut end = 107;
+        for part in 103..400 {
+            let due = ahead.note(&(part..part + 1));
+            assert!(due.start == end && due.end <= part + 1 + WINDOW_PARTS_MAX);
+            end = due.end;
+        }
+        assert!(end > 400 + WINDOW_PARTS_MAX / 2);
+    }
+
+    #[test]
+    fn reads_of_one_part_in_pieces_do_not_grow_the_window() {
+        let mut ahead = ReadAhead::default();
+        for _ in 0..16 {
+            assert!(ahead.note(&(5..6)).is_empty());
+        }
+    }
+}

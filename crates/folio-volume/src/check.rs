@@ -1,0 +1,172 @@
+//! Information about a volume, and the check of what it names.
+
+use crate::database;
+use crate::format::{BLOCK_BYTES, Place, SegmentId, VolumeMeta, WriterRecord};
+use crate::gc::{segment_sizes, stored_objects};
+use crate::layer::block_range;
+use crate::map::VolumeMap;
+use crate::place::StorePlace;
+use crate::read::{origin_paths, read_sources};
+use crate::reader::{VolumeReader, view_sources};
+use crate::snapshot::snapshots;
+use folio::Result;
+use std::collections::{BTreeMap, HashMap};
+
+/// Blocks read at a time by a check of the data.
+const READ_BLOCKS: u64 = 1024;
+
+/// Information about a volume.
+#[derive(Debug, Clone)]
+pub struct VolumeInfo {
+    /// The volume's description.
+    pub meta: VolumeMeta,
+    /// Its last writer.
+    pub writer: Option<WriterRecord>,
+    /// The number of the last flush.
+    pub flush: u64,
+    /// Bytes of the disk that are stored, as the disk sees them.
+    pub logical_bytes: u64,
+    /// Bytes of all objects of the volume.
+    pub stored_bytes: u64,
+    /// Objects of the volume.
+    pub objects: u64,
+    /// Number of segments that the last flush names, in this volume or one it is a clone of.
+    pub segments: u64,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Default)]
+pub struct CheckReport {
+    /// Flush points checked: the last flush and each snapshot.
+    pub states: u64,
+    /// Blocks whose segment was looked up.
+    pub blocks: u64,
+    /// Blocks whose bytes were read and compared with their checksum.
+    pub read_blocks: u64,
+    /// The problems, each with its place.
+    pub problems: Vec<String>,
+}
+
+/// Returns information about a volume.
+///
+/// # Errors
+///
+/// ENOENT if there is no volume; EUCLEAN for a damaged map; the store's errors.
+pub fn info(place: &StorePlace) -> Result<VolumeInfo> {
+    let view = VolumeReader::open(place, None)?.view();
+    let (objects, stored_bytes) = place.wait(stored_objects(place))?;
+    Ok(VolumeInfo {
+        meta: view.meta.clone(),
+        writer: view.writer.clone(),
+        flush: view.flush,
+        logical_bytes: view.stored_blocks() * BLOCK_BYTES as u64,
+        stored_bytes,
+        objects,
+        segments: view.segment_use().len() as u64,
+    })
+}
+
+/// Checks that every segment named by the last flush or a snapshot exists in full; with
+/// `reads_data`, that every block matches its checksum.
+///
+/// # Errors
+///
+/// ENOENT if there is no volume; EUCLEAN for a map that cannot be read; the store's errors.
+pub fn check(place: &StorePlace, reads_data: bool) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let mut sizes: BTreeMap<u32, HashMap<SegmentId, u64>> = BTreeMap::new();
+    let view = VolumeReader::open(place, None)?.view();
+    check_map(
+        place,
+        "last flush",
+        &view,
+        reads_data,
+        &mut sizes,
+        &mut report,
+    )?;
+    for snapshot in snapshots(place)? {
+        let name = format!("snapshot {:?}", snapshot.name);
+        match place.wait(database::load_read_only(place, Some(snapshot.id))) {
+            Ok(Some(map)) => {
+                check_map(place, &name, &map, reads_data, &mut sizes, &mut report)?;
+            }
+            Ok(None) => report.problems.push(format!("{name}: no volume in it")),
+            Err(error) => report.problems.push(format!("{name}: {error}")),
+        }
+    }
+    Ok(report)
+}
+
+fn check_map(
+    place: &StorePlace,
+    name: &str,
+    map: &VolumeMap,
+    reads_data: bool,
+    sizes: &mut BTreeMap<u32, HashMap<SegmentId, u64>>,
+    report: &mut CheckReport,
+) -> Result<()> {
+    report.states += 1;
+    for (n, origin) in map.meta.origins.iter().enumerate() {
+        if let std::collections::btree_map::Entry::Vacant(entry) = sizes.entry(n as u32) {
+            let found = place.wait(segment_sizes(&place.sibling(origin)))?;
+            entry.insert(
+                found
+                    .into_iter()
+                    .map(|(id, meta)| (id, meta.size))
+                    .collect(),
+            );
+        }
+    }
+    let mut missing: BTreeMap<SegmentId, u64> = BTreeMap::new();
+    for &number in map.groups().keys() {
+        for block in map.group(number).into_iter().flatten() {
+            report.blocks += 1;
+            let Place::Segment { segment, index } = block.place else {
+                continue;
+            };
+            let id = SegmentId {
+                origin: 0,
+                ..segment
+            };
+            let size = sizes.get(&segment.origin).and_then(|of| of.get(&id));
+            if size.is_none_or(|&size| size < (u64::from(index) + 1) * BLOCK_BYTES as u64) {
+                *missing.entry(segment).or_default() += 1;
+            }
+        }
+    }
+    let origins = origin_paths(&map.meta);
+    for (segment, blocks) in missing {
+        let root = &origins[segment.origin as usize];
+        let path = segment.path(root);
+        let problem = format!("{name}: {path} is missing or cut short: {blocks} blocks are lost");
+        report.problems.push(problem);
+    }
+    if reads_data {
+        read_all(place, name, map, report);
+    }
+    Ok(())
+}
+
+fn read_all(place: &StorePlace, name: &str, map: &VolumeMap, report: &mut CheckReport) {
+    let origins = origin_paths(&map.meta);
+    let end = map.meta.size_bytes.div_ceil(BLOCK_BYTES as u64);
+    let mut buffer = vec![0; block_range(READ_BLOCKS as usize).start];
+    let mut first = 0;
+    while let Some(group) = map.next_group(first / crate::format::GROUP_BLOCKS) {
+        first = first.max(group * crate::format::GROUP_BLOCKS);
+        let count = READ_BLOCKS.min(end.saturating_sub(first));
+        if count == 0 {
+            break;
+        }
+        let out = &mut buffer[..count as usize * BLOCK_BYTES];
+        match read_sources(place, &origins, view_sources(map, first, count), out) {
+            Ok(()) => {
+                report.read_blocks += map.blocks(first, count).iter().flatten().count() as u64;
+            }
+            Err(error) => report
+                .problems
+                .push(format!("{name}: blocks {first}+{count}: {error}")),
+        }
+        first += count;
+    }
+}

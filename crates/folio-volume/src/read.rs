@@ -1,0 +1,130 @@
+//! Reads of stored blocks: neighbors in one request, several requests in flight.
+
+use crate::format::{BLOCK_BYTES, BlockRef, Place, SegmentId};
+use crate::layer::{Source, block_range};
+use crate::place::StorePlace;
+use crate::segment;
+use folio::{Errno, Error, Result};
+use futures_util::StreamExt;
+use object_store::path::Path;
+use std::io::IoSliceMut;
+
+/// Requests in flight for one read.
+const READS_IN_FLIGHT: usize = 16;
+/// Blocks of the largest request: 1 MiB.
+const REQUEST_BLOCKS: usize = 256;
+
+/// Neighboring blocks of a segment that one request reads.
+struct Run {
+    segment: SegmentId,
+    index: u32,
+    /// The first block in the buffer.
+    at: usize,
+    checksums: Vec<u32>,
+}
+
+/// Fills `out` with the blocks of `sources`.
+///
+/// # Errors
+///
+/// The store's; EIO for a block whose bytes do not match their checksum.
+pub(crate) fn read_sources(
+    place: &StorePlace,
+    origins: &[Path],
+    sources: Vec<Source>,
+    out: &mut [u8],
+) -> Result<()> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (n, source) in sources.into_iter().enumerate() {
+        match source {
+            Source::Zero => out[block_range(n)].fill(0),
+            Source::Bytes(bytes) => out[block_range(n)].copy_from_slice(&bytes),
+            Source::Stored(stored) => add(&mut runs, n, stored),
+        }
+    }
+    if runs.is_empty() {
+        return Ok(());
+    }
+    place.wait(async {
+        let mut reads = futures_util::stream::iter(runs)
+            .map(|run| async move {
+                let origin = origins.get(run.segment.origin as usize).ok_or_else(|| {
+                    Error::corrupt("map: a segment of an unknown volume").at(place.name())
+                })?;
+                let path = run.segment.path(origin);
+                let bytes = segment::read(place, &path, run.index, &run.checksums).await?;
+                Ok::<_, Error>((run.at, bytes))
+            })
+            .buffer_unordered(READS_IN_FLIGHT);
+        while let Some(read) = reads.next().await {
+            let (at, bytes) = read?;
+            let start = at * BLOCK_BYTES;
+            out[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(())
+    })
+}
+
+fn add(runs: &mut Vec<Run>, at: usize, stored: BlockRef) {
+    let Place::Segment { segment, index } = stored.place else {
+        return;
+    };
+    if let Some(run) = runs.last_mut()
+        && run.segment == segment
+        && run.checksums.len() < REQUEST_BLOCKS
+        && run.at + run.checksums.len() == at
+        && run.index as usize + run.checksums.len() == index as usize
+    {
+        run.checksums.push(stored.crc);
+        return;
+    }
+    runs.push(Run {
+        segment,
+        index,
+        at,
+        checksums: vec![stored.crc],
+    });
+}
+
+/// Reads `bufs` at `offset` through `read_blocks(first, count, out)`, which reads whole blocks.
+pub(crate) fn read_bytes(
+    bufs: &mut [IoSliceMut<'_>],
+    offset: u64,
+    mut read_blocks: impl FnMut(u64, u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+    if len == 0 {
+        return Ok(());
+    }
+    let block = BLOCK_BYTES as u64;
+    let first = offset / block;
+    let count = (offset + len as u64).div_ceil(block) - first;
+    let mut out = vec![0; count as usize * BLOCK_BYTES];
+    read_blocks(first, count, &mut out)?;
+    let mut from = (offset % block) as usize;
+    for buf in bufs {
+        let len = buf.len();
+        buf.copy_from_slice(&out[from..from + len]);
+        from += len;
+    }
+    Ok(())
+}
+
+/// Rejects a range that leaves a volume of `size_bytes` bytes.
+pub(crate) fn check_range(size_bytes: u64, offset: u64, len_bytes: u64) -> Result<()> {
+    match offset.checked_add(len_bytes) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(Error::new(
+            Errno::IO,
+            format!("bytes {offset}+{len_bytes} are beyond the end of the volume at {size_bytes}"),
+        )),
+    }
+}
+
+/// Returns the roots of the volumes whose segments a map names.
+pub(crate) fn origin_paths(meta: &crate::format::VolumeMeta) -> Vec<Path> {
+    meta.origins
+        .iter()
+        .map(|root| Path::from(root.as_str()))
+        .collect()
+}

@@ -1,0 +1,216 @@
+//! Segments: immutable objects of up to 8 MiB of blocks, created if absent.
+
+use crate::format::{BLOCK_BYTES, BlockRef, Place, RawTrailer, SegmentId, TRAILER_BYTES};
+use crate::place::StorePlace;
+use bytes::Bytes;
+use folio::{Errno, Error, Result};
+use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Attempts to read a range again that arrived damaged: the network may be at fault.
+const DAMAGED_READS: u32 = 3;
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The writer's source of segment names, and its mark in each segment.
+pub(crate) struct SegmentNames {
+    pub(crate) volume: uuid::Uuid,
+    pub(crate) epoch: u64,
+    nonce: uuid::Uuid,
+    next: AtomicU32,
+}
+
+impl SegmentNames {
+    /// Returns the names of a writer's segments.
+    pub(crate) fn new(volume: uuid::Uuid, epoch: u64) -> Self {
+        Self {
+            volume,
+            epoch,
+            nonce: uuid::Uuid::new_v4(),
+            next: AtomicU32::new(0),
+        }
+    }
+
+    fn next(&self) -> SegmentId {
+        SegmentId {
+            origin: 0,
+            epoch: self.epoch,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+/// Uploads `blocks` as one segment and returns the reference of each.
+///
+/// # Errors
+///
+/// The store's, after the retries of the place.
+pub(crate) async fn upload(
+    place: &StorePlace,
+    names: &SegmentNames,
+    blocks: &[Bytes],
+) -> Result<Vec<BlockRef>> {
+    loop {
+        let id = names.next();
+        let trailer = RawTrailer::new(names.volume, names.nonce, id, blocks.len() as u32);
+        if create(place, id, blocks, &trailer).await? {
+            let place_of = |(n, bytes): (usize, &Bytes)| BlockRef {
+                place: Place::Segment {
+                    segment: id,
+                    index: n as u32,
+                },
+                crc: crc32c::crc32c(bytes),
+            };
+            return Ok(blocks.iter().enumerate().map(place_of).collect());
+        }
+        // The name is taken: the volume was deleted and created again, and a segment is left.
+    }
+}
+
+/// Creates the object of a segment. Returns false if another object has the name.
+async fn create(
+    place: &StorePlace,
+    id: SegmentId,
+    blocks: &[Bytes],
+    trailer: &RawTrailer,
+) -> Result<bool> {
+    let path = id.path(&place.root);
+    let parts = blocks
+        .iter()
+        .cloned()
+        .chain([Bytes::copy_from_slice(trailer.as_bytes())]);
+    let payload: PutPayload = parts.collect();
+    let options = PutOptions::from(PutMode::Create);
+    let mut pause = Pauses::new(place);
+    loop {
+        let error = match place
+            .store
+            .put_opts(&path, payload.clone(), options.clone())
+            .await
+        {
+            Ok(_) => return Ok(true),
+            Err(error) => error,
+        };
+        let is_conflict = matches!(
+            error,
+            object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }
+        );
+        if is_conflict {
+            // The answer to an earlier attempt may be lost; then the object is ours.
+            match read_trailer(place, &path, payload.content_length()).await {
+                Ok(found) => return Ok(found.as_deref() == Some(trailer.as_bytes())),
+                Err(e) if !pause.is_final(&e) => pause.wait().await,
+                Err(e) => return Err(place.error(&format!("read back {path}"), e)),
+            }
+        } else if pause.is_final(&error) {
+            return Err(place.error(&format!("create {path}"), error));
+        } else {
+            pause.wait().await;
+        }
+    }
+}
+
+/// Reads the trailer of an object that should have `len` bytes; none if it has another length.
+async fn read_trailer(
+    place: &StorePlace,
+    path: &object_store::path::Path,
+    len: usize,
+) -> object_store::Result<Option<Bytes>> {
+    if place.store.head(path).await?.size != len as u64 {
+        return Ok(None);
+    }
+    let range = (len - TRAILER_BYTES) as u64..len as u64;
+    place.store.get_range(path, range).await.map(Some)
+}
+
+/// Reads `count` blocks of a segment from `index` on, and verifies each checksum.
+///
+/// # Errors
+///
+/// EIO for a segment that is missing, cut short or damaged, and the store's errors.
+pub(crate) async fn read(
+    place: &StorePlace,
+    path: &object_store::path::Path,
+    index: u32,
+    checksums: &[u32],
+) -> Result<Bytes> {
+    let start = u64::from(index) * BLOCK_BYTES as u64;
+    let len = checksums.len() * BLOCK_BYTES;
+    let mut pause = Pauses::new(place);
+    let mut damaged_left = DAMAGED_READS.min(place.retries);
+    loop {
+        let found = place.store.get_range(path, start..start + len as u64).await;
+        let problem = match found {
+            Ok(bytes) if bytes.len() != len => {
+                let got = bytes.len();
+                Error::new(Errno::IO, format!("{path}: {got} bytes instead of {len}"))
+            }
+            Ok(bytes) => match first_damaged(&bytes, checksums) {
+                None => return Ok(bytes),
+                Some(block) => Error::new(
+                    Errno::IO,
+                    format!("{path}: bad checksum of block {}", index as usize + block),
+                ),
+            },
+            Err(e) if pause.is_final(&e) => {
+                return Err(place.error(&format!("read {path} at {start}+{len}"), e));
+            }
+            Err(_) => {
+                pause.wait().await;
+                continue;
+            }
+        };
+        if damaged_left == 0 {
+            return Err(problem.at(place.name()));
+        }
+        damaged_left -= 1;
+        pause.wait().await;
+    }
+}
+
+fn first_damaged(bytes: &[u8], checksums: &[u32]) -> Option<usize> {
+    bytes
+        .chunks_exact(BLOCK_BYTES)
+        .zip(checksums)
+        .position(|(block, &crc)| crc32c::crc32c(block) != crc)
+}
+
+/// The pauses between the attempts of a request: doubling, up to a second.
+struct Pauses {
+    left: u32,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new(place: &StorePlace) -> Self {
+        Self {
+            left: place.retries,
+            next: FIRST_PAUSE,
+        }
+    }
+
+    /// Returns whether another attempt cannot help, or none is left.
+    fn is_final(&self, error: &object_store::Error) -> bool {
+        use object_store::Error::{
+            InvalidPath, NotFound, NotImplemented, NotSupported, PermissionDenied, Unauthenticated,
+        };
+        self.left == 0
+            || matches!(
+                error,
+                NotFound { .. }
+                    | NotImplemented { .. }
+                    | NotSupported { .. }
+                    | InvalidPath { .. }
+                    | PermissionDenied { .. }
+                    | Unauthenticated { .. }
+            )
+    }
+
+    async fn wait(&mut self) {
+        self.left = self.left.saturating_sub(1);
+        tokio::time::sleep(self.next).await;
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
+    }
+}

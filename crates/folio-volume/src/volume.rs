@@ -1,0 +1,746 @@
+//! A volume open for writing: the device, its uploads and its flush.
+//!
+//! A flush of at most 256 KiB goes into the map's log: one PUT. Larger changes go into segments
+//! first, up to eight uploads at a time, and into the map after the last of them is stored.
+//!
+//! Lock order: `gate`, then `flush_turn`, then `state`. No request is made under `state`.
+//!
+//! Invariants:
+//! 1. A segment is stored before the map names it.
+//! 2. One flush is one batch of the map: all of it is visible, or nothing.
+//! 3. After a failed flush or upload, every change and every flush fails.
+//! 4. A volume without changes makes no request.
+
+use crate::database;
+use crate::database::Database;
+use crate::format::{
+    BLOCK_BYTES, BlockRef, FLUSH_KEY, FORMAT_VERSION, GROUP_BLOCKS, Group, META_KEY, Place,
+    SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY, WriterRecord, encode_group, group_key, inline_key,
+};
+use crate::layer::{Layer, Outgoing, Slot, State};
+use crate::map::VolumeMap;
+use crate::place::StorePlace;
+use crate::read::{check_range, origin_paths, read_bytes, read_sources};
+use crate::segment::{SegmentNames, upload};
+use bytes::Bytes;
+use folio::block::{Allocation, Device};
+use folio::{Errno, Error, Result};
+use futures_util::StreamExt;
+use object_store::path::Path;
+use parking_lot::{Condvar, Mutex, RwLock};
+use slatedb::WriteBatch;
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Semaphore;
+
+/// Segments on their way to the store.
+const UPLOADS_IN_FLIGHT: usize = 8;
+/// Blocks of the largest flush that goes into the map's log: 256 KiB.
+const INLINE_FLUSH_BLOCKS: usize = 64;
+/// Blocks in the map after which a flush moves them into a segment: 4 MiB.
+const INLINE_BLOCKS_MAX: usize = 1024;
+/// Flushes between two tables of the map. A takeover reads each flush since the last table.
+const FLUSHES_PER_TABLE: u64 = 64;
+
+/// A volume on object storage, open for writing. Any thread may make any call at any time.
+///
+/// After a crash, or after another writer took over, the volume is the state of one flush: the last
+/// acknowledged one, or a later one. A writer that was taken over fails its next flush with ESTALE.
+pub struct Volume {
+    core: Arc<Core>,
+}
+
+pub(crate) struct Core {
+    pub(crate) place: StorePlace,
+    pub(crate) database: Database,
+    meta: VolumeMeta,
+    origins: Vec<Path>,
+    names: SegmentNames,
+    pub(crate) state: Mutex<State>,
+    uploaded: Condvar,
+    /// Shared by writers of whole blocks; exclusive for a write that keeps part of a block.
+    gate: RwLock<()>,
+    flush_turn: Mutex<()>,
+    uploads: Arc<Semaphore>,
+    is_shortening: AtomicBool,
+    is_closed: AtomicBool,
+}
+
+/// The handling of a volume that its last writer has not closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Takeover {
+    /// Fail with EBUSY: the writer may be alive.
+    Refuse,
+    /// Open the volume; the earlier writer, if it is alive, fails from its next flush on.
+    #[default]
+    Fence,
+}
+
+impl Volume {
+    /// Creates a volume of `size_bytes` bytes of zeros and opens it.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if there is a volume, EINVAL for an invalid size, and the store's errors.
+    pub fn create(place: &StorePlace, size_bytes: u64) -> Result<Self> {
+        let meta = VolumeMeta {
+            format: FORMAT_VERSION,
+            id: uuid::Uuid::new_v4(),
+            size_bytes,
+            origins: vec![place.root.to_string()],
+            parent_checkpoint: None,
+        };
+        Self::create_from(place, VolumeMap::empty(meta))
+    }
+
+    /// Creates a volume whose content is `map`.
+    pub(crate) fn create_from(place: &StorePlace, map: VolumeMap) -> Result<Self> {
+        let size_bytes = map.meta.size_bytes;
+        if size_bytes == 0 || size_bytes > 1 << 60 {
+            return Err(Error::new(
+                Errno::INVAL,
+                format!("invalid size of {size_bytes} bytes: expected 1 byte to 1 EiB"),
+            )
+            .at(place.name()));
+        }
+        let exists = || Error::new(Errno::EXIST, "a volume exists there").at(place.name());
+        let database = place.wait(async {
+            if database::exists(place).await? {
+                // A creation that crashed leaves a map without a volume.
+                if database::load_read_only(place, None).await?.is_some() {
+                    return Err(exists());
+                }
+            }
+            refuse_occupied(place).await?;
+            let database = Database::open(place).await?;
+            if database.load().await?.is_some() {
+                return Err(exists());
+            }
+            let mut batch = WriteBatch::new();
+            let json = serde_json::to_vec(&map.meta)
+                .map_err(|e| Error::new(Errno::INVAL, "describe the volume").caused_by(e))?;
+            batch.put(META_KEY, json);
+            for (number, value) in map.groups() {
+                batch.put(group_key(*number), value);
+            }
+            for (block, bytes) in map.inline_blocks() {
+                batch.put(inline_key(*block), bytes);
+            }
+            database.commit(batch).await?;
+            Ok(database)
+        })?;
+        Ok(Self::new(place, database, map))
+    }
+
+    /// Opens a volume for writing and fences its last writer.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT if there is no volume; EBUSY if its writer has not closed it and `takeover` refuses
+    /// that; EUCLEAN for a damaged map; the store's errors.
+    pub fn open(place: &StorePlace, takeover: Takeover) -> Result<Self> {
+        let (database, map) = place.wait(async {
+            let missing = || {
+                Error::new(
+                    Errno::NOENT,
+                    "no volume (create one with folio volume create)",
+                )
+                .at(place.name())
+            };
+            if !database::exists(place).await? {
+                return Err(missing());
+            }
+            if takeover == Takeover::Refuse {
+                let map = database::load_read_only(place, None).await?;
+                refuse_open(place, map.ok_or_else(missing)?.writer)?;
+            }
+            let database = Database::open(place).await?;
+            let map = database.load().await?.ok_or_else(missing)?;
+            Ok::<_, Error>((database, map))
+        })?;
+        Ok(Self::new(place, database, map))
+    }
+
+    fn new(place: &StorePlace, database: Database, map: VolumeMap) -> Self {
+        let names = SegmentNames::new(map.meta.id, database.epoch());
+        Self {
+            core: Arc::new(Core {
+                place: place.clone(),
+                database,
+                meta: map.meta.clone(),
+                origins: origin_paths(&map.meta),
+                names,
+                state: Mutex::new(State::new(map)),
+                uploaded: Condvar::new(),
+                gate: RwLock::new(()),
+                flush_turn: Mutex::new(()),
+                uploads: Arc::new(Semaphore::new(UPLOADS_IN_FLIGHT)),
+                is_shortening: AtomicBool::new(false),
+                is_closed: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// Returns the volume's description.
+    pub fn meta(&self) -> &VolumeMeta {
+        &self.core.meta
+    }
+
+    /// Returns the number of the last flush.
+    pub fn flush_number(&self) -> u64 {
+        self.core.state.lock().map.flush
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Flushes, marks the volume closed and shuts the map down. A second call does nothing; a later
+    /// change fails.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Device::flush`]; what the failed flush held is lost.
+    pub fn close(&self) -> Result<()> {
+        self.core.close()
+    }
+}
+
+/// Fails if a new volume would share its place: with the whole bucket, with other objects, or with
+/// a volume above.
+async fn refuse_occupied(place: &StorePlace) -> Result<()> {
+    let refused = |reason: String| Err(Error::new(Errno::INVAL, reason).at(place.name()));
+    if place.root.as_ref().is_empty() {
+        return refused("a volume needs a name below the bucket".to_owned());
+    }
+    let own = place.map_path();
+    let mut objects = place.store.list(Some(&place.root));
+    while let Some(found) = objects.next().await {
+        let found = found.map_err(|e| place.error("look for other objects", e))?;
+        // A creation that crashed leaves a map.
+        if !found.location.prefix_matches(&own) {
+            return refused(format!(
+                "other objects are there, such as {}: give a URL with nothing below it",
+                found.location
+            ));
+        }
+    }
+    let mut above: Vec<_> = place.root.parts().collect();
+    while above.pop().is_some() && !above.is_empty() {
+        let root: Path = above.iter().cloned().collect();
+        if database::exists(&place.sibling(root.as_ref())).await? {
+            return refused(format!("it is inside the volume {root}"));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_open(place: &StorePlace, writer: Option<WriterRecord>) -> Result<()> {
+    match writer {
+        Some(writer) if writer.is_open => Err(Error::new(
+            Errno::BUSY,
+            format!(
+                "process {} on {} has the volume open, or crashed (take over with --takeover if it \
+                 has ended; a writer that is alive then fails at its next flush)",
+                writer.process_id, writer.host
+            ),
+        )
+        .at(place.name())),
+        _ => Ok(()),
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // On a thread of a runtime nothing can wait; the next writer then replays the log.
+        if !self.core.is_closed.load(Ordering::Acquire)
+            && tokio::runtime::Handle::try_current().is_err()
+            && let Err(error) = self.core.close()
+        {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+impl Core {
+    fn block_count(&self) -> u64 {
+        self.meta.size_bytes.div_ceil(BLOCK_BYTES as u64)
+    }
+
+    /// Reads whole blocks.
+    pub(crate) fn read_blocks(&self, first: u64, count: u64, out: &mut [u8]) -> Result<()> {
+        let sources = self.state.lock().sources(first, count);
+        match read_sources(&self.place, &self.origins, sources, out) {
+            // Garbage collection in this process may have moved the blocks meanwhile.
+            Err(e) if e.errno() == Errno::NOENT => {
+                let sources = self.state.lock().sources(first, count);
+                read_sources(&self.place, &self.origins, sources, out)
+            }
+            result => result,
+        }
+    }
+
+    /// Writes a part of one block.
+    fn write_part(&self, block: u64, start: usize, bytes: &[u8]) -> Result<()> {
+        let _alone = self.gate.write();
+        let mut whole = vec![0; BLOCK_BYTES];
+        self.read_blocks(block, 1, &mut whole)?;
+        whole[start..start + bytes.len()].copy_from_slice(bytes);
+        let mut state = self.state.lock();
+        state.check()?;
+        state.set(block, whole.into());
+        Ok(())
+    }
+
+    /// Writes whole blocks.
+    fn write_blocks(self: &Arc<Self>, first: u64, bytes: &[u8]) -> Result<()> {
+        let blocks: Vec<Bytes> = bytes
+            .chunks_exact(BLOCK_BYTES)
+            .map(Bytes::copy_from_slice)
+            .collect();
+        let shared = self.gate.read();
+        let outgoing = {
+            let mut state = self.state.lock();
+            state.check()?;
+            for (block, bytes) in (first..).zip(blocks) {
+                state.set(block, bytes);
+            }
+            if state.fresh_blocks() < SEGMENT_BLOCKS {
+                return Ok(());
+            }
+            self.start(&mut state, SEGMENT_BLOCKS)
+        };
+        drop(shared);
+        self.send(outgoing);
+        Ok(())
+    }
+
+    /// Takes blocks for one upload.
+    fn start(&self, state: &mut State, limit: usize) -> (u64, Vec<Outgoing>) {
+        let generation = state.generation;
+        let blocks = state.take_fresh(limit);
+        state.begin_upload(generation);
+        (generation, blocks)
+    }
+
+    /// Uploads blocks as one segment, after a wait while too many uploads are under way.
+    fn send(self: &Arc<Self>, (generation, blocks): (u64, Vec<Outgoing>)) {
+        let permit = self.place.wait(self.uploads.clone().acquire_owned());
+        let core = Arc::clone(self);
+        self.place.runtime.spawn(async move {
+            let bytes: Vec<Bytes> = blocks.iter().map(|b| b.bytes.clone()).collect();
+            let versions: Vec<(u64, u64)> = blocks.iter().map(|b| (b.block, b.version)).collect();
+            drop(blocks);
+            let result = if bytes.is_empty() {
+                Ok(Vec::new())
+            } else {
+                upload(&core.place, &core.names, &bytes).await
+            };
+            let mut state = core.state.lock();
+            state.end_upload(generation, &versions, result);
+            core.uploaded.notify_all();
+            drop(permit);
+        });
+    }
+
+    /// Makes every change that returned before this call durable.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
+        let _turn = self.flush_turn.lock();
+        let (generation, mut rest) = {
+            let mut state = self.state.lock();
+            state.check()?;
+            if state.pending.is_empty() {
+                return Ok(());
+            }
+            let generation = state.generation;
+            (generation, state.begin_flush())
+        };
+        let mut is_small = rest.len() <= INLINE_FLUSH_BLOCKS;
+        {
+            let mut state = self.state.lock();
+            if is_small && state.map.inline_blocks().len() + rest.len() > INLINE_BLOCKS_MAX {
+                state.fold_inline(&mut rest);
+                is_small = false;
+            }
+        }
+        if !is_small {
+            self.send_all(generation, rest);
+        }
+        let changes = {
+            let mut state = self.state.lock();
+            while state.is_uploading(generation) {
+                self.uploaded.wait(&mut state);
+            }
+            state.check()?;
+            Changes::of(&state.map, &state.flushing)
+        };
+        let committed = self.commit(&changes);
+        let mut state = self.state.lock();
+        if let Err(error) = committed {
+            state.fail(&error);
+            return Err(error);
+        }
+        changes.apply(&mut state.map);
+        state.flushing = Layer::new();
+        state.is_recorded = true;
+        let flush = state.map.flush;
+        drop(state);
+        if flush.is_multiple_of(FLUSHES_PER_TABLE) {
+            self.shorten_log_in_background();
+        }
+        Ok(())
+    }
+
+    fn send_all(self: &Arc<Self>, generation: u64, mut rest: Vec<Outgoing>) {
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(SEGMENT_BLOCKS));
+            self.state.lock().begin_upload(generation);
+            self.send((generation, std::mem::replace(&mut rest, later)));
+        }
+    }
+
+    fn commit(&self, changes: &Changes) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        changes.write(&mut batch);
+        if !self.state.lock().is_recorded {
+            batch.put(WRITER_KEY, self.record(true)?);
+        }
+        self.place.wait(self.database.commit(batch))
+    }
+
+    fn record(&self, is_open: bool) -> Result<Vec<u8>> {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let record = WriterRecord {
+            is_open,
+            epoch: self.names.epoch,
+            host: host.trim_end().to_owned(),
+            process_id: std::process::id(),
+        };
+        serde_json::to_vec(&record)
+            .map_err(|e| Error::new(Errno::INVAL, "describe the writer").caused_by(e))
+    }
+
+    fn shorten_log_in_background(self: &Arc<Self>) {
+        if self.is_shortening.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let core = Arc::clone(self);
+        self.place.runtime.spawn(async move {
+            if let Err(error) = core.database.shorten_log().await {
+                tracing::warn!("{error}");
+            }
+            core.is_shortening.store(false, Ordering::Release);
+        });
+    }
+
+    fn close(self: &Arc<Self>) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let flushed = self.flush();
+        let is_recorded = self.state.lock().is_recorded;
+        if flushed.is_ok() && is_recorded {
+            let mut batch = WriteBatch::new();
+            batch.put(WRITER_KEY, self.record(false)?);
+            self.place.wait(self.database.commit(batch))?;
+        }
+        let closed = self.place.wait(self.database.close());
+        let reason = Error::new(Errno::BADF, "the volume is closed").at(self.place.name());
+        self.state.lock().fail(&reason);
+        flushed.and(closed)
+    }
+
+    /// Flushes and returns a checkpoint of the map after it.
+    pub(crate) fn checkpoint(self: &Arc<Self>, name: &str) -> Result<uuid::Uuid> {
+        self.flush()?;
+        let _turn = self.flush_turn.lock();
+        self.place.wait(self.database.checkpoint(name))
+    }
+
+    /// Sets a block to bytes that it has in the map, unless it has changed since.
+    pub(crate) fn rewrite(self: &Arc<Self>, block: u64, seen: BlockRef, bytes: Bytes) {
+        let outgoing = {
+            let mut state = self.state.lock();
+            let is_changed = state.pending.contains_key(&block)
+                || state.flushing.contains_key(&block)
+                || state.map.blocks(block, 1)[0] != Some(seen);
+            if is_changed || state.check().is_err() {
+                return;
+            }
+            state.set(block, bytes);
+            if state.fresh_blocks() < SEGMENT_BLOCKS {
+                return;
+            }
+            self.start(&mut state, SEGMENT_BLOCKS)
+        };
+        self.send(outgoing);
+    }
+
+    /// Makes the content that of `old`, as one flush.
+    pub(crate) fn replace(self: &Arc<Self>, old: &VolumeMap) -> Result<()> {
+        self.flush()?;
+        let _alone = self.gate.write();
+        let _turn = self.flush_turn.lock();
+        let mut batch = WriteBatch::new();
+        let flush = {
+            let state = self.state.lock();
+            state.check()?;
+            difference(&state.map, old, &mut batch);
+            state.map.flush + 1
+        };
+        batch.put(WRITER_KEY, self.record(true)?);
+        let committed = self.place.wait(self.database.commit(batch));
+        let mut state = self.state.lock();
+        if let Err(error) = committed {
+            state.fail(&error);
+            return Err(error);
+        }
+        let mut map = old.clone();
+        map.meta = self.meta.clone();
+        map.flush = flush;
+        state.replace(map);
+        Ok(())
+    }
+
+    /// Calls `work` with the map of the last flush while no change is made.
+    pub(crate) fn exclusive<T>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&VolumeMap) -> Result<T>,
+    ) -> Result<T> {
+        let _alone = self.gate.write();
+        self.flush()?;
+        let map = self.state.lock().map.clone();
+        work(&map)
+    }
+}
+
+/// The changes of a flush, as the map stores them.
+pub(crate) struct Changes {
+    groups: Vec<(u64, Group)>,
+    inline: Vec<(u64, Option<Bytes>)>,
+    flush: u64,
+}
+
+impl Changes {
+    /// Returns the changes that `layer` makes to `map`.
+    pub(crate) fn of(map: &VolumeMap, layer: &Layer) -> Self {
+        let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
+        let mut inline = Vec::new();
+        for (&block, slot) in layer {
+            let number = block / GROUP_BLOCKS;
+            let group = groups.entry(number).or_insert_with(|| map.group(number));
+            let was_inline = map.inline_blocks().contains_key(&block);
+            let (stored, bytes) = match slot {
+                Slot::Data { bytes, .. } => {
+                    let stored = BlockRef {
+                        place: Place::Inline,
+                        crc: crc32c::crc32c(bytes),
+                    };
+                    (Some(stored), Some(bytes.clone()))
+                }
+                Slot::Stored(stored) => (Some(*stored), None),
+                Slot::Zero => (None, None),
+            };
+            group[(block % GROUP_BLOCKS) as usize] = stored;
+            if bytes.is_some() || was_inline {
+                inline.push((block, bytes));
+            }
+        }
+        Self {
+            groups: groups.into_iter().collect(),
+            inline,
+            flush: map.flush + 1,
+        }
+    }
+
+    fn write(&self, batch: &mut WriteBatch) {
+        for (number, group) in &self.groups {
+            let value = encode_group(group);
+            if value.is_empty() {
+                batch.delete(group_key(*number))
+            } else {
+                batch.put(group_key(*number), value)
+            }
+        }
+        for (block, bytes) in &self.inline {
+            match bytes {
+                Some(bytes) => {
+                    batch.put_bytes(Bytes::copy_from_slice(&inline_key(*block)), bytes.clone())
+                }
+                None => batch.delete(inline_key(*block)),
+            }
+        }
+        batch.put(FLUSH_KEY, self.flush.to_le_bytes());
+    }
+
+    fn apply(self, map: &mut VolumeMap) {
+        for (number, group) in &self.groups {
+            map.set_group(*number, group);
+        }
+        for (block, bytes) in self.inline {
+            map.set_inline(block, bytes);
+        }
+        map.flush = self.flush;
+    }
+}
+
+/// Adds to `batch` what turns `map` into the content of `old`.
+fn difference(map: &VolumeMap, old: &VolumeMap, batch: &mut WriteBatch) {
+    for (number, value) in old.groups() {
+        if map.groups().get(number) != Some(value) {
+            batch.put(group_key(*number), value);
+        }
+    }
+    for number in map
+        .groups()
+        .keys()
+        .filter(|n| !old.groups().contains_key(n))
+    {
+        batch.delete(group_key(*number));
+    }
+    for (block, bytes) in old.inline_blocks() {
+        if map.inline_blocks().get(block) != Some(bytes) {
+            batch.put(inline_key(*block), bytes);
+        }
+    }
+    let inline = map.inline_blocks().keys();
+    for block in inline.filter(|b| !old.inline_blocks().contains_key(b)) {
+        batch.delete(inline_key(*block));
+    }
+    batch.put(FLUSH_KEY, (map.flush + 1).to_le_bytes());
+}
+
+impl Volume {
+    fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        check_range(self.core.meta.size_bytes, offset, len_bytes)
+            .map_err(|e| e.at(self.core.place.name()))
+    }
+
+    fn write_bytes(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let block = BLOCK_BYTES as u64;
+        let mut rest = bytes;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let start = (at % block) as usize;
+            let whole = rest.len() / BLOCK_BYTES * BLOCK_BYTES;
+            let now = if start == 0 && whole > 0 {
+                // One segment at a time, so that memory is bounded.
+                whole.min(SEGMENT_BLOCKS * BLOCK_BYTES)
+            } else {
+                rest.len().min(BLOCK_BYTES - start)
+            };
+            let (piece, later) = rest.split_at(now);
+            if start == 0 && now >= BLOCK_BYTES {
+                self.core.write_blocks(at / block, piece)?;
+            } else {
+                self.core.write_part(at / block, start, piece)?;
+            }
+            rest = later;
+            at += now as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Device for Volume {
+    fn len_bytes(&self) -> u64 {
+        self.core.meta.size_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.check(offset, bufs.iter().map(|buf| buf.len() as u64).sum())?;
+        read_bytes(bufs, offset, |first, count, out| {
+            self.core.read_blocks(first, count, out)
+        })
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.check(offset, bufs.iter().map(|buf| buf.len() as u64).sum())?;
+        match bufs {
+            [one] => self.write_bytes(one, offset),
+            many => {
+                let whole: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
+                self.write_bytes(&whole, offset)
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.write_zeroes(offset, len_bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check(offset, len_bytes)?;
+        let block = BLOCK_BYTES as u64;
+        let end = offset + len_bytes;
+        let is_last = end == self.core.meta.size_bytes;
+        let first = offset.div_ceil(block);
+        let last = if is_last {
+            self.core.block_count()
+        } else {
+            end / block
+        };
+        if first > last {
+            return self.write_bytes(&vec![0; len_bytes as usize], offset);
+        }
+        let head = first * block - offset;
+        self.write_bytes(&vec![0; head as usize], offset)?;
+        if !is_last {
+            self.write_bytes(&vec![0; (end % block) as usize], last * block)?;
+        }
+        let _shared = self.core.gate.read();
+        let mut state = self.core.state.lock();
+        state.check()?;
+        state.clear_range(first, last);
+        Ok(())
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        self.check(offset, len_bytes)?;
+        let state = self.core.state.lock();
+        Ok(allocation(
+            offset,
+            len_bytes,
+            |block| state.is_stored(block),
+            |block| state.next_known(block),
+        ))
+    }
+}
+
+/// Returns the allocation at `offset` and its length. `next(block)` is the first block at or behind
+/// `block` that can be stored.
+pub(crate) fn allocation(
+    offset: u64,
+    len_bytes: u64,
+    is_stored: impl Fn(u64) -> bool,
+    next: impl Fn(u64) -> Option<u64>,
+) -> (Allocation, u64) {
+    let end = offset + len_bytes;
+    let first = is_stored(offset / BLOCK_BYTES as u64);
+    let mut block = offset / BLOCK_BYTES as u64;
+    loop {
+        block += 1;
+        if !first {
+            block = next(block).unwrap_or(u64::MAX / BLOCK_BYTES as u64);
+        }
+        if block * BLOCK_BYTES as u64 >= end || is_stored(block) != first {
+            break;
+        }
+    }
+    let kind = if first {
+        Allocation::Data
+    } else {
+        Allocation::Hole
+    };
+    (kind, end.min(block * BLOCK_BYTES as u64) - offset)
+}

@@ -1,0 +1,354 @@
+//! Scratch file systems that lose power on command, for tests of storage software.
+//!
+//! ```text
+//!   program ---> Fs ---> ext4 ---> RecordDevice ---> MemoryDevice
+//!                                       |
+//!                    W W F W W W F W W  | now         W write, F flush
+//!                                  ^^^^^ each of these survives a power cut, or is lost, or is torn
+//!                        PowerCut: one such state, as a disk of its own
+//! ```
+//!
+//! A test runs its program on the file system, asks for the states that a power cut may leave, and
+//! checks in each of them that nothing is lost that was reported as stored. A write and a rename
+//! without fsync(2) in between, on a file system without the protection of `auto_da_alloc`:
+//!
+//! ```
+//! use folio::testing::PowerCutDisk;
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let disk = PowerCutDisk::new(64 << 20)?;
+//! let fs = disk.image().options("noauto_da_alloc")?.mount()?;
+//! fs.write("/config", "old")?;
+//! fs.sync()?;
+//!
+//! fs.write("/config.new", "new")?;
+//! fs.rename("/config.new", "/config")?;
+//! // Another program calls fsync(2), which commits the rename, too.
+//! let other = fs.create("/other")?;
+//! other.sync_all()?;
+//!
+//! let mut lost = 0;
+//! for cut in disk.power_cuts(100, 1) {
+//!     let after = cut.image().mount()?;
+//!     let content = after.read_to_string("/config")?;
+//!     lost += usize::from(content != "old" && content != "new");
+//! }
+//! assert!(lost > 0, "the file is empty after a power cut");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With `fs.open("/config.new")?.sync_all()?` before the rename, `lost` is 0.
+//!
+//! Neighbours: test programs above; the facade and `block` below. Linux: dm-log-writes.
+
+use crate::base::Result;
+use crate::block::{Device, MemoryDevice, OverlayDevice, RecordDevice, Recorded};
+use crate::facade::Image;
+use crate::kernel::{FormatOptions, format_ext4};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes that a disk writes as a whole.
+const SECTOR_BYTES: usize = 512;
+/// Combinations of this many writes are tried completely.
+const COMPLETE_MAX: usize = 10;
+
+/// A disk in memory that records every write and flush.
+pub struct PowerCutDisk {
+    record: Arc<RecordDevice>,
+}
+
+/// A state that a power cut may leave.
+#[derive(Clone)]
+pub struct PowerCut {
+    /// The disk as of the last flush before the cut.
+    flushed: Arc<MemoryDevice>,
+    /// The later writes that survive, or their parts.
+    kept: Vec<Recorded>,
+    moment: usize,
+    /// Number of writes between the flush and the cut.
+    pending: usize,
+}
+
+impl PowerCutDisk {
+    /// Creates a disk of `size_bytes` with an empty ext4 file system.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a size that is too small.
+    pub fn new(size_bytes: u64) -> Result<Self> {
+        let disk = Self::unformatted(size_bytes);
+        format_ext4(&*disk.record, &FormatOptions::default())?;
+        Ok(disk)
+    }
+
+    /// Creates a disk of `size_bytes` that reads as zeros, for a file system or a program of the
+    /// caller's own: see [`PowerCutDisk::device`].
+    pub fn unformatted(size_bytes: u64) -> Self {
+        let memory = Arc::new(MemoryDevice::new(size_bytes));
+        Self {
+            record: Arc::new(RecordDevice::new(memory)),
+        }
+    }
+
+    /// Returns the disk, for a program that writes to it without a file system.
+    pub fn device(&self) -> Arc<dyn Device> {
+        self.record.clone()
+    }
+
+    /// Returns the disk as an image to be mounted.
+    pub fn image(&self) -> Image {
+        Image::device(self.device())
+    }
+
+    /// Returns the current moment, for [`PowerCutDisk::power_cuts_at`]: the number of writes and
+    /// flushes so far.
+    pub fn now(&self) -> usize {
+        self.record.recorded_len()
+    }
+
+    /// Returns states that a power cut now may leave, at most `limit`.
+    ///
+    /// Every write before the last flush is there. Of the later ones any combination may be: all
+    /// combinations up to 10 writes, else none, all, every prefix, every single one lost or kept,
+    /// and combinations that `seed` chooses. Some writes are torn at sectors of 512 bytes. The
+    /// program may go on meanwhile.
+    pub fn power_cuts(&self, limit: usize, seed: u64) -> Vec<PowerCut> {
+        self.power_cuts_at(self.now(), limit, seed)
+    }
+
+    /// As [`PowerCutDisk::power_cuts`], at an earlier moment. A test that asks for all moments of a
+    /// program finds what a single one hides.
+    pub fn power_cuts_at(&self, moment: usize, limit: usize, seed: u64) -> Vec<PowerCut> {
+        let mut record = self.record.recorded();
+        record.truncate(moment);
+        let flush = record.iter().rposition(|entry| *entry == Recorded::Flush);
+        let volatile = record.split_off(flush.map_or(0, |at| at + 1));
+        let flushed = Arc::new(MemoryDevice::new(self.record.len_bytes()));
+        for entry in &record {
+            // Memory accepts whatever the recorded device accepted.
+            let _: Result<()> = entry.replay(&*flushed);
+        }
+        let mut random = Random(seed);
+        let pending = volatile.len();
+        choices(pending, limit, &mut random)
+            .into_iter()
+            .map(|choice| PowerCut {
+                flushed: flushed.clone(),
+                kept: choice.apply(&volatile, &mut random),
+                moment,
+                pending,
+            })
+            .collect()
+    }
+}
+
+impl PowerCut {
+    /// Returns the disk in this state as an image. What is changed on one such image changes no
+    /// other.
+    pub fn image(&self) -> Image {
+        Image::device(self.device())
+    }
+
+    /// Returns the disk in this state.
+    pub fn device(&self) -> Arc<dyn Device> {
+        let device = OverlayDevice::new(self.flushed.clone());
+        for entry in &self.kept {
+            let _: Result<()> = entry.replay(&device);
+        }
+        Arc::new(device)
+    }
+}
+
+impl fmt::Display for PowerCut {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "power cut at moment {}: {} of {} writes since the last flush survive",
+            self.moment,
+            self.kept.len(),
+            self.pending
+        )
+    }
+}
+
+/// Which of the writes since the last flush survive.
+enum Choice {
+    These(Vec<bool>),
+    /// Each sector of each write by chance.
+    Torn,
+}
+
+impl Choice {
+    fn apply(&self, volatile: &[Recorded], random: &mut Random) -> Vec<Recorded> {
+        match self {
+            Self::These(kept) => {
+                let kept = volatile.iter().zip(kept).filter(|(_, kept)| **kept);
+                kept.map(|(entry, _)| entry.clone()).collect()
+            }
+            Self::Torn => {
+                let parts = volatile.iter().flat_map(sectors);
+                parts.filter(|_| random.bit()).collect()
+            }
+        }
+    }
+}
+
+/// Splits a write at sectors.
+fn sectors(entry: &Recorded) -> Vec<Recorded> {
+    let Recorded::Write { offset, bytes } = entry else {
+        return vec![entry.clone()];
+    };
+    let mut at = 0;
+    let mut parts = Vec::new();
+    while at < bytes.len() {
+        let start = offset + at as u64;
+        let left = SECTOR_BYTES - (start % SECTOR_BYTES as u64) as usize;
+        let part: Range<usize> = at..bytes.len().min(at + left);
+        at = part.end;
+        parts.push(Recorded::Write {
+            offset: start,
+            bytes: bytes[part].into(),
+        });
+    }
+    parts
+}
+
+/// Chooses at most `limit` of the combinations of `count` writes.
+fn choices(count: usize, limit: usize, random: &mut Random) -> Vec<Choice> {
+    let these = |keeps: &dyn Fn(usize) -> bool| Choice::These((0..count).map(keeps).collect());
+    let mut all = Vec::new();
+    if count <= COMPLETE_MAX {
+        all.extend((0..1usize << count).map(|mask| these(&|at| mask >> at & 1 == 1)));
+    } else {
+        all.extend((0..=count).map(|end| these(&|at| at < end)));
+        all.extend((0..count).map(|lost| these(&|at| at != lost)));
+        all.extend((0..count).map(|kept| these(&|at| at == kept)));
+        while all.len() < limit / 2 {
+            let chosen = (0..count).map(|_| random.bit()).collect();
+            all.push(Choice::These(chosen));
+        }
+    }
+    if count > 0 {
+        // As many torn ones, as far as the limit allows.
+        let torn = all.len().min(limit.saturating_sub(all.len()));
+        all.extend((0..torn).map(|_| Choice::Torn));
+    }
+    // All kinds have a part in a small limit.
+    if all.len() > limit {
+        for at in 0..limit {
+            let other = at + random.below(all.len() - at);
+            all.swap(at, other);
+        }
+        all.truncate(limit);
+    }
+    all
+}
+
+/// The generator splitmix64: the same seed gives the same states.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn bit(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::io;
+
+    /// Writes a configuration with the steps that `is_synced` chooses, and counts the states after
+    /// a power cut at any moment in which it is neither the old nor the new one.
+    fn replace(options: &str, is_synced: bool) -> io::Result<usize> {
+        let disk = PowerCutDisk::new(16 << 20)?;
+        let fs = disk.image().options(options)?.mount()?;
+        fs.write("/config", "old")?;
+        fs.sync()?;
+        let start = disk.now();
+        fs.write("/config.new", "new")?;
+        if is_synced {
+            fs.open_options()
+                .write(true)
+                .open("/config.new")?
+                .sync_all()?;
+        }
+        fs.rename("/config.new", "/config")?;
+        fs.create("/other")?.sync_all()?;
+        let mut wrong = 0;
+        for moment in start..=disk.now() {
+            for cut in disk.power_cuts_at(moment, 60, moment as u64) {
+                let after = cut.image().mount()?;
+                let content = after.read_to_string("/config")?;
+                wrong += usize::from(content != "old" && content != "new");
+            }
+        }
+        Ok(wrong)
+    }
+
+    #[test]
+    fn rename_without_fsync_is_found() {
+        assert!(replace("noauto_da_alloc", false).unwrap() > 0);
+        assert_eq!(replace("noauto_da_alloc", true).unwrap(), 0);
+        assert_eq!(replace("", false).unwrap(), 0);
+    }
+
+    #[test]
+    fn states_are_all_combinations_and_torn_writes() {
+        let disk = PowerCutDisk::unformatted(4096);
+        let device = disk.device();
+        device.write_at(&[1; 512], 0).unwrap();
+        device.flush().unwrap();
+        device.write_at(&[2; 512], 512).unwrap();
+        device.write_at(&[3; 1024], 1024).unwrap();
+        let contents = |limit| -> Vec<Vec<u8>> {
+            let cuts = disk.power_cuts(limit, 5);
+            let read = cuts.iter().map(|cut| {
+                let mut bytes = vec![0; 4096];
+                cut.device().read_at(&mut bytes, 0).unwrap();
+                bytes.into_iter().step_by(512).take(4).collect()
+            });
+            read.collect()
+        };
+        assert_eq!(
+            contents(4).iter().collect::<HashSet<_>>(),
+            HashSet::from([
+                &vec![1, 0, 0, 0],
+                &vec![1, 2, 0, 0],
+                &vec![1, 0, 3, 3],
+                &vec![1, 2, 3, 3]
+            ])
+        );
+        let all = contents(100);
+        assert!(all.len() == 8 && all.iter().all(|state| state[0] == 1));
+        assert_eq!(contents(3).len(), 3);
+    }
+
+    #[test]
+    fn states_of_many_writes_keep_to_the_limit() {
+        let disk = PowerCutDisk::unformatted(1 << 20);
+        for at in 0..100 {
+            disk.device().write_at(&[1; 4096], at * 4096).unwrap();
+        }
+        for limit in [0, 1, 10, 1000] {
+            assert_eq!(disk.power_cuts(limit, 1).len(), limit);
+        }
+        let cut = disk.power_cuts(1, 1).remove(0);
+        assert!(cut.to_string().contains("of 100 writes"), "{cut}");
+    }
+}

@@ -1,0 +1,59 @@
+//! A program on a new terminal, and a dialog with it.
+
+use super::tools::command;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+/// A program that runs another one on a new terminal of 33 lines and 99 columns, and ends with its
+/// exit code. Each line of its input: the text that is awaited, `|`, the keys that follow.
+const ON_TERMINAL: &str = "
+import fcntl, os, pty, select, struct, sys, termios
+child, terminal = pty.fork()
+if child == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 33, 99, 0, 0))
+seen = b''
+for line in sys.stdin:
+    wanted, keys = line.rstrip('\\n').split('|')
+    while wanted.encode() not in seen:
+        try:
+            read = os.read(terminal, 4096)
+        except OSError:
+            read = b''
+        if not read:
+            sys.exit('no ' + wanted + ': ' + repr(seen))
+        seen += read
+    seen = seen[seen.index(wanted.encode()) + len(wanted):]
+    os.write(terminal, keys.encode().decode('unicode_escape').encode())
+try:
+    while os.read(terminal, 4096):
+        pass
+except OSError:
+    pass
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+";
+
+/// Runs `program` on a terminal; needs python3. Returns its exit code, and errors of the dialog.
+pub fn converse(program: &Command, dialog: &str) -> (Option<i32>, String) {
+    let mut python = command("python3");
+    python.args(["-c", ON_TERMINAL]).arg(program.get_program());
+    python.args(program.get_args());
+    if let Some(folder) = program.get_current_dir() {
+        python.current_dir(folder);
+    }
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => python.env(name, value),
+            None => python.env_remove(name),
+        };
+    }
+    python.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = python.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(dialog.as_bytes()).unwrap();
+    drop(input);
+    let mut errors = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_to_string(&mut errors).unwrap();
+    (child.wait().unwrap().code(), errors)
+}

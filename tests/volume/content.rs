@@ -1,0 +1,134 @@
+//! Content: a volume reads as a plain disk, before and after reopening, and costs what it says.
+
+use crate::model::{ModelStore, memory_place, place};
+use folio::block::{Allocation, Device, MemoryDevice};
+use folio_volume::{Takeover, Volume, VolumeReader, check, info};
+use object_store::memory::InMemory;
+use std::sync::Arc;
+
+const SIZE: u64 = 48 << 20;
+
+fn random(state: &mut u64) -> u64 {
+    *state = state
+        .wrapping_mul(6364136223846793005)
+        .wrapping_add(1442695040888963407);
+    *state >> 33
+}
+
+fn same(volume: &dyn Device, model: &dyn Device, what: &str) {
+    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    for at in (0..SIZE).step_by(1 << 20) {
+        volume.read_at(&mut a, at).unwrap();
+        model.read_at(&mut b, at).unwrap();
+        assert!(a == b, "{what}: content differs in {at}+1M");
+    }
+}
+
+#[test]
+fn random_changes_read_as_on_plain_disk() {
+    let place = memory_place();
+    let model = MemoryDevice::new(SIZE);
+    let mut volume = Volume::create(&place, SIZE).unwrap();
+    let mut seed = 20_u64;
+    for step in 0..600_u64 {
+        let len = match random(&mut seed) % 8 {
+            0 => random(&mut seed) % (9 << 20) + 1,
+            1 => 4096 * (1 + random(&mut seed) % 100),
+            _ => random(&mut seed) % 9000 + 1,
+        };
+        let mut at = random(&mut seed) % (SIZE - len + 1);
+        if random(&mut seed).is_multiple_of(2) {
+            at = at / 4096 * 4096;
+        }
+        match random(&mut seed) % 10 {
+            0 => {
+                volume.write_zeroes(at, len).unwrap();
+                model.write_zeroes(at, len).unwrap();
+            }
+            1 | 2 => volume.flush().unwrap(),
+            _ => {
+                let byte = step as u8;
+                let data: Vec<u8> = (0..len)
+                    .map(|n| byte.wrapping_add((n / 512) as u8))
+                    .collect();
+                volume.write_at(&data, at).unwrap();
+                model.write_at(&data, at).unwrap();
+            }
+        }
+        if step % 100 == 50 {
+            same(&volume, &model, &format!("step {step}"));
+        }
+        if step % 150 == 149 {
+            volume.close().unwrap();
+            let reader = VolumeReader::open(&place, None).unwrap();
+            same(&reader, &model, &format!("reader at step {step}"));
+            volume = Volume::open(&place, Takeover::Refuse).unwrap();
+            same(&volume, &model, &format!("reopened at step {step}"));
+        }
+    }
+    volume.close().unwrap();
+    let report = check(&place, true).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert!(report.read_blocks > 0 && report.read_blocks == report.blocks);
+}
+
+#[test]
+fn small_flush_is_one_request_and_idle_is_none() {
+    let store = ModelStore::new(&Arc::new(InMemory::new()), None);
+    let volume = Volume::create(&place(store.clone(), "vol"), 1 << 30).unwrap();
+    let mut before = store.writes();
+    for n in 0..17 {
+        volume
+            .write_at(&vec![n as u8 + 1; 256 << 10], n << 20)
+            .unwrap();
+        volume.flush().unwrap();
+        // The last flush moves 4 MiB of small flushes into a segment.
+        let expected = if n == 16 { 2 } else { 1 };
+        assert_eq!(store.writes() - before, expected, "flush {n}");
+        before = store.writes();
+    }
+    // slatedb looks at its manifest once after it was opened; a snapshot comes behind that.
+    volume.snapshot("s").unwrap();
+    let before = store.requests();
+    for _ in 0..100 {
+        volume.flush().unwrap();
+    }
+    assert_eq!(store.requests(), before);
+}
+
+#[test]
+fn discard_frees_and_reports_hole() {
+    let place = memory_place();
+    let volume = Volume::create(&place, 1 << 40).unwrap();
+    volume.write_at(&vec![7; 1 << 20], 4 << 20).unwrap();
+    assert_eq!(
+        volume.allocation(0, 1 << 40).unwrap(),
+        (Allocation::Hole, 4 << 20)
+    );
+    assert_eq!(
+        volume.allocation(4 << 20, 1 << 40 >> 1).unwrap(),
+        (Allocation::Data, 1 << 20)
+    );
+    volume.flush().unwrap();
+    assert_eq!(info(&place).unwrap().logical_bytes, 1 << 20);
+    volume.discard(0, 1 << 40).unwrap();
+    volume.flush().unwrap();
+    assert_eq!(
+        volume.allocation(0, 1 << 40).unwrap(),
+        (Allocation::Hole, 1 << 40)
+    );
+    assert_eq!(info(&place).unwrap().logical_bytes, 0);
+}
+
+#[test]
+fn range_beyond_end_fails_with_eio() {
+    let volume = Volume::create(&memory_place(), 10_000).unwrap();
+    volume.write_at(&[3; 1000], 9000).unwrap();
+    assert!(volume.write_at(&[3; 1001], 9000).is_err());
+    let mut back = [0; 1000];
+    volume.read_at(&mut back, 9000).unwrap();
+    assert_eq!(back, [3; 1000]);
+    volume.write_zeroes(9500, 500).unwrap();
+    volume.read_at(&mut back, 9000).unwrap();
+    assert_eq!((back[499], back[500]), (3, 0));
+}

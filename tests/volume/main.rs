@@ -1,0 +1,9 @@
+//! Volumes on object storage: content, flush points, fencing, snapshots, garbage, faults.
+
+mod content;
+mod ext4;
+mod faults;
+mod fencing;
+mod model;
+mod snapshots;
+mod stores;

@@ -1,0 +1,167 @@
+//! Snapshots, clones, rollback and garbage collection.
+
+use crate::model::{memory_place, place};
+use folio::Errno;
+use folio::block::Device;
+use folio_volume::{
+    GcOptions, Takeover, Volume, VolumeReader, check, clone_snapshot, delete_snapshot,
+    delete_volume, info, snapshots,
+};
+use object_store::memory::InMemory;
+use std::sync::Arc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn fill(device: &dyn Device, range: std::ops::Range<u64>, byte: u8) {
+    for at in range {
+        device
+            .write_at(&vec![byte; MIB as usize], at * MIB)
+            .unwrap();
+    }
+}
+
+fn assert_filled(device: &dyn Device, range: std::ops::Range<u64>, byte: u8) {
+    let mut bytes = vec![!byte; MIB as usize];
+    for at in range {
+        device.read_at(&mut bytes, at * MIB).unwrap();
+        assert!(bytes.iter().all(|&b| b == byte), "MiB {at} is not {byte}");
+    }
+}
+
+fn now() -> GcOptions {
+    GcOptions {
+        min_age: Duration::ZERO,
+        ..GcOptions::default()
+    }
+}
+
+#[test]
+fn snapshot_keeps_content_and_rolls_back() {
+    let place = memory_place();
+    let volume = Volume::create(&place, 1 << 30).unwrap();
+    fill(&volume, 0..20, 1);
+    volume.write_at(&[9; 4096], 100 * MIB).unwrap();
+    volume.snapshot("before").unwrap();
+    assert_eq!(volume.snapshot("before").unwrap_err().errno(), Errno::EXIST);
+    fill(&volume, 5..30, 2);
+    volume.write_zeroes(100 * MIB, 4096).unwrap();
+    volume.flush().unwrap();
+    volume.collect_garbage(&now()).unwrap();
+    let old = VolumeReader::open_snapshot(&place, "before").unwrap();
+    assert_filled(&old, 0..20, 1);
+    assert_filled(&old, 20..30, 0);
+    assert_filled(&volume, 5..30, 2);
+    volume.rollback("before").unwrap();
+    assert_filled(&volume, 0..20, 1);
+    assert_filled(&volume, 20..30, 0);
+    let mut tail = [0; 4096];
+    volume.read_at(&mut tail, 100 * MIB).unwrap();
+    assert_eq!(tail, [9; 4096]);
+    volume.close().unwrap();
+    let volume = Volume::open(&place, Takeover::Refuse).unwrap();
+    assert_filled(&volume, 0..20, 1);
+    assert_eq!(check(&place, true).unwrap().problems, Vec::<String>::new());
+    assert_eq!(snapshots(&place).unwrap().len(), 1);
+    delete_snapshot(&place, "before").unwrap();
+    assert_eq!(snapshots(&place).unwrap(), []);
+}
+
+#[test]
+fn clone_shares_segments_until_deleted() {
+    let store: Arc<InMemory> = Arc::new(InMemory::new());
+    let (parent, child) = (
+        place(store.clone(), "parent"),
+        place(store.clone(), "child"),
+    );
+    let grandchild = place(store, "grandchild");
+    let volume = Volume::create(&parent, 1 << 30).unwrap();
+    fill(&volume, 0..24, 1);
+    volume.snapshot("base").unwrap();
+    let clone = clone_snapshot(&parent, "base", &child).unwrap();
+    assert_filled(&clone, 0..24, 1);
+    fill(&clone, 3..5, 2);
+    clone.snapshot("second").unwrap();
+    assert!(info(&child).unwrap().stored_bytes < 3 * MIB);
+    let second = clone_snapshot(&child, "second", &grandchild).unwrap();
+    // The parent loses the content; the clones keep it.
+    volume.discard(0, 1 << 30).unwrap();
+    volume.flush().unwrap();
+    delete_snapshot(&parent, "base").unwrap();
+    volume.collect_garbage(&now()).unwrap();
+    clone.collect_garbage(&now()).unwrap();
+    for device in [&clone, &second] {
+        assert_filled(device, 0..3, 1);
+        assert_filled(device, 3..5, 2);
+        assert_filled(device, 5..24, 1);
+    }
+    assert_eq!(
+        check(&grandchild, true).unwrap().problems,
+        Vec::<String>::new()
+    );
+    drop(volume);
+    let busy = delete_volume(&parent, Takeover::Fence).unwrap_err();
+    assert_eq!(busy.errno(), Errno::BUSY, "{busy}");
+    drop((clone, second));
+    delete_volume(&grandchild, Takeover::Refuse).unwrap();
+    delete_snapshot(&child, "second").unwrap();
+    delete_volume(&child, Takeover::Refuse).unwrap();
+    assert_eq!(snapshots(&parent).unwrap(), []);
+    delete_volume(&parent, Takeover::Refuse).unwrap();
+    assert!(VolumeReader::open(&parent, None).is_err());
+    Volume::create(&parent, 1 << 20).unwrap();
+}
+
+#[test]
+fn garbage_collection_bounds_stored_bytes() {
+    let place = memory_place();
+    let volume = Volume::create(&place, 1 << 30).unwrap();
+    let mut seed = 5_u64;
+    for round in 1..=6 {
+        fill(&volume, 0..64, round);
+        for _ in 0..300 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let block = (seed >> 33) % (64 * 256);
+            volume.write_at(&[round + 100; 4096], block * 4096).unwrap();
+            if block.is_multiple_of(4) {
+                volume.flush().unwrap();
+            }
+        }
+        volume.flush().unwrap();
+    }
+    let before = info(&place).unwrap();
+    assert!(before.stored_bytes > 3 * before.logical_bytes, "{before:?}");
+    let report = volume.collect_garbage(&now()).unwrap();
+    assert!(
+        report.deleted_segments > 0 && report.waiting_segments == 0,
+        "{report:?}"
+    );
+    let after = info(&place).unwrap();
+    assert_eq!(after.logical_bytes, before.logical_bytes);
+    assert!(
+        after.stored_bytes * 10 <= after.logical_bytes * 13,
+        "{after:?}"
+    );
+    assert_eq!(check(&place, true).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn garbage_of_young_age_stays_for_readers() {
+    let place = memory_place();
+    let volume = Volume::create(&place, 1 << 30).unwrap();
+    fill(&volume, 0..16, 1);
+    volume.flush().unwrap();
+    let reader = VolumeReader::open(&place, None).unwrap();
+    fill(&volume, 0..16, 2);
+    volume.flush().unwrap();
+    for _ in 0..2 {
+        let report = volume.collect_garbage(&GcOptions::default()).unwrap();
+        assert_eq!((report.deleted_segments, report.waiting_segments), (0, 2));
+        assert_filled(&reader, 0..16, 1);
+    }
+    let report = volume.collect_garbage(&now()).unwrap();
+    assert_eq!((report.deleted_segments, report.waiting_segments), (2, 0));
+    let mut bytes = [0; 4096];
+    assert!(reader.read_at(&mut bytes, 0).is_err());
+    assert_filled(&volume, 0..16, 2);
+}

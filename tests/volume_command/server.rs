@@ -1,0 +1,136 @@
+//! A server on a free port of the loopback, with a bucket; it ends with the value.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+const KEY: &str = "folio-test-key";
+const SECRET: &str = "folio-test-secret";
+
+/// A store for volumes.
+pub(crate) struct Server {
+    process: Option<Child>,
+    port: u16,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts versitygw over a folder; it checks signatures.
+    pub(crate) fn versitygw() -> Result<Self, String> {
+        let program = find("versitygw")?;
+        let folder = TempDir::new().map_err(|e| e.to_string())?;
+        std::fs::create_dir(folder.path().join("bucket")).map_err(|e| e.to_string())?;
+        let mut command = Command::new(program);
+        let port = free_port();
+        command
+            .args(["--access", KEY, "--secret", SECRET, "--port"])
+            .arg(format!("127.0.0.1:{port}"))
+            .arg("posix")
+            .arg(folder.path());
+        Self::start(command, port, folder)
+    }
+
+    /// Starts gofakes3, which keeps its objects in memory.
+    pub(crate) fn gofakes3() -> Result<Self, String> {
+        let program = find("gofakes3")?;
+        let folder = TempDir::new().map_err(|e| e.to_string())?;
+        let port = free_port();
+        let mut command = Command::new(program);
+        command
+            .args(["-backend", "memory", "-initialbucket", "bucket", "-host"])
+            .arg(format!("127.0.0.1:{port}"));
+        Self::start(command, port, folder)
+    }
+
+    /// Returns a store in a directory of the host, without a server.
+    pub(crate) fn directory() -> Self {
+        Self {
+            process: None,
+            port: 0,
+            folder: TempDir::new().expect("a folder"),
+        }
+    }
+
+    fn start(mut command: Command, port: u16, folder: TempDir) -> Result<Self, String> {
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| e.to_string())?;
+        let mut this = Self {
+            process: Some(process),
+            port,
+            folder,
+        };
+        this.wait()?;
+        Ok(this)
+    }
+
+    /// Waits until the server answers.
+    fn wait(&mut self) -> Result<(), String> {
+        while let Some(process) = &mut self.process {
+            if let Ok(Some(status)) = process.try_wait() {
+                return Err(format!("the server ended: {status}"));
+            }
+            if self.answers().is_ok() {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn answers(&self) -> std::io::Result<()> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        stream.read_exact(&mut [0])
+    }
+
+    /// Returns the URL of `name` in the store.
+    pub(crate) fn url(&self, name: &str) -> String {
+        match self.process {
+            Some(_) => format!("s3://bucket/{name}"),
+            None => format!("file://{}/{name}", self.folder.path().display()),
+        }
+    }
+
+    /// Lets a command find the server.
+    pub(crate) fn set_environment(&self, command: &mut Command) {
+        command
+            .env("AWS_ACCESS_KEY_ID", KEY)
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .env("AWS_REGION", "us-east-1")
+            .env(
+                "AWS_ENDPOINT_URL",
+                format!("http://127.0.0.1:{}", self.port),
+            );
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Returns a program on the PATH, or where `go install` puts it.
+fn find(name: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from(home).join("go/bin")])
+        .map(|folder| folder.join(name))
+        .find(|program| program.exists())
+        .ok_or_else(|| format!("{name} is not installed"))
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
