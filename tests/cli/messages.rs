@@ -116,11 +116,10 @@ fn other_contents_are_named() {
             &format!("mkfs.{kind}"),
             ["-q".into(), image.into_os_string()],
         );
-        dir.fails(
-            &["ls", kind],
-            3,
-            &format!("{kind}: no ext4 file system: it holds {kind}"),
-        );
+        let holds = format!("no ext4 file system: it holds {kind}");
+        for (command, status) in [("ls", 3), ("check", 8), ("resize", 3), ("tune", 3)] {
+            dir.fails(&[command, kind], status, &holds);
+        }
     }
     std::fs::write(dir.path("zeros"), [0; 1 << 20]).unwrap();
     dir.fails(&["ls", "zeros"], 3, "it holds only zeros");

@@ -286,9 +286,7 @@ impl Image {
                         let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
                         kernel.mount(mounted, "/", options)
                     }
-                    None => kernel
-                        .mount_ext4(device.clone(), "/", options)
-                        .map_err(|error| with_contents(error, &*device)),
+                    None => kernel.mount_ext4(device, "/", options),
                 }
             })
             .map_err(|error| mount_failure(&error.at(name.clone())));
@@ -338,7 +336,9 @@ impl Image {
     /// Turns an error that names a path into a failure that names the image too, with the nearest
     /// existing path if the path is missing.
     pub(crate) fn name(&self, error: Error) -> Failure {
-        let mut text = format!("{}:{}", self.name, explain(&error));
+        // A path follows the name of its image without a space.
+        let space = if error.place().is_some() { "" } else { " " };
+        let mut text = format!("{}:{space}{}", self.name, explain(&error));
         text.push_str(&self.full_hint(&error));
         if let (Errno::NOENT, Some(path)) = (error.errno(), error.place())
             && let Some(meant) = self.meant(Path::new(path))
@@ -491,22 +491,6 @@ impl Image {
         log_counters(&after);
         *counters.lock().unwrap_or_else(PoisonError::into_inner) += after;
         unmounted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
-    }
-}
-
-/// Adds the name of what a partition without ext4 holds.
-fn with_contents(error: Error, device: &dyn Device) -> Error {
-    if !error.to_string().contains("no ext4 file system") {
-        return error;
-    }
-    match block::contents(device) {
-        Ok(Some(name)) => Error::new(
-            error.errno(),
-            format!(
-                "no ext4 file system: it holds {name}; Folio reads ext4, FAT, squashfs and erofs"
-            ),
-        ),
-        Ok(None) | Err(_) => error,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::tree::{Content, Node, NodeIndex, ROOT, Tree};
 use erofs_rs::r#async::EroFS;
 use erofs_rs::backend::AsyncImage;
-use erofs_rs::types::Inode;
+use erofs_rs::types::{Inode, Layout};
 use folio::base::{Errno, Error, InodeNumber, Result, Timespec};
 use folio::block::Device;
 use folio::vfs::{Attributes, FileType};
@@ -16,6 +16,10 @@ use std::task::{Context, Poll, Waker};
 
 /// `f_type` of statfs(2).
 const MAGIC: u64 = 0xE0F5_E1E2;
+
+/// Bytes of a compressed file for each byte of the device, at most: more than any compressor of
+/// erofs reaches.
+const MAX_COMPRESSION: u64 = 1 << 17;
 
 /// The device as the crate reads it. Its reads never wait for another future.
 struct DeviceImage(Arc<dyn Device>);
@@ -49,7 +53,7 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
         .checked_shl(reader.super_block().blk_size_bits.into())
         .ok_or(Errno::UCLEAN)?;
     let root = ready(reader.get_inode(reader.super_block().root_inode_id()))?;
-    let mut nodes = vec![node(&reader, ROOT, root, ROOT)?];
+    let mut nodes = vec![node(&reader, len_bytes, (ROOT, root), ROOT)?];
     let mut inodes = vec![root];
     // The index of each inode, and of the directory at each depth.
     let mut indexes = HashMap::from([(root.id(), ROOT)]);
@@ -72,7 +76,7 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
         if known.is_some() {
             continue;
         }
-        nodes.push(node(&reader, index, inode, parent)?);
+        nodes.push(node(&reader, len_bytes, (index, inode), parent)?);
         inodes.push(inode);
         indexes.insert(inode.id(), index);
         if inode.is_dir() {
@@ -92,16 +96,32 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
 
 fn node(
     reader: &EroFS<DeviceImage>,
-    index: NodeIndex,
-    inode: Inode,
+    device_bytes: u64,
+    (index, inode): (NodeIndex, Inode),
     parent: NodeIndex,
 ) -> Result<Node> {
+    check_size(device_bytes, &inode)?;
     let mut node = Node::new(attributes(index, &inode), parent);
     if inode.is_symlink() {
         node.target = ready(reader.read_link_inode(inode))?.into_vec();
     }
     node.xattrs = ready(reader.xattrs_inode(inode))?;
     Ok(node)
+}
+
+/// Refuses a compressed file that a device of `device_bytes` cannot hold, so that readers of a
+/// damaged image do not run for years.
+fn check_size(device_bytes: u64, inode: &Inode) -> Result<()> {
+    let is_compressed = matches!(
+        inode.layout(),
+        Some(Layout::CompressedFull | Layout::CompressedCompact)
+    );
+    if is_compressed && inode.data_size() > device_bytes.saturating_mul(MAX_COMPRESSION) {
+        let (number, size) = (inode.id(), inode.data_size());
+        let text = format!("erofs: inode {number} has {size} bytes, its image {device_bytes}");
+        return Err(Error::new(Errno::UCLEAN, text));
+    }
+    Ok(())
 }
 
 fn attributes(index: NodeIndex, inode: &Inode) -> Attributes {

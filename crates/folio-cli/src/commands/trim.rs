@@ -100,6 +100,10 @@ fn discard(trim: &Trim, session: &Session, image: &Image, end: u64) -> Outcome<u
             Ok(count) => discarded += count,
             // The file system ends here.
             Err(error) if at > 0 && error.errno() == folio::Errno::INVAL => break,
+            Err(error) if error.errno() == folio::Errno::NOTTY => {
+                let text = "only ext4 is trimmed; the image holds another file system";
+                return Err(failed(folio::Error::new(folio::Errno::NOTTY, text)));
+            }
             Err(error) => return Err(failed(error)),
         }
         progress.add(STEP_BYTES);

@@ -13,7 +13,7 @@ use crate::fs::ext4::layout::disk::{
     SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET,
 };
 use crate::fs::ext4::layout::features::{Compat, Features, Incompat, RoCompat};
-use crate::fs::ext4::layout::superblock::Superblock;
+use crate::fs::ext4::layout::superblock::{Superblock, no_file_system};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Maximum block size in bytes. Larger blocks encode entry lengths of directories differently.
@@ -71,7 +71,7 @@ pub(super) fn open(
             )
         }
         None if raw.magic.get() != SUPERBLOCK_MAGIC => {
-            return Err(Error::corrupt(format!("no ext4 file system ({what})")));
+            return Err(no_file_system(device, &raw));
         }
         None => "no backup was found; the check ends here".to_owned(),
     };

@@ -7,7 +7,7 @@ use super::disk::{
 };
 use super::features::{Compat, Features, Incompat, RoCompat};
 use crate::base::{Error, InodeNumber, PAGE_SIZE, PhysicalBlock, Result, Timespec};
-use crate::block::Device;
+use crate::block::{Device, contents};
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -106,16 +106,17 @@ impl Superblock {
             )));
         }
         device.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
-        RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock truncated"))
+        let raw = RawSuperblock::read_from_bytes(&bytes)
+            .map_err(|_| Error::corrupt("superblock truncated"))?;
+        check_magic(&raw).map_err(|_| no_file_system(device, &raw))?;
+        Ok(raw)
     }
 
     /// Reads the superblock as it is: only magic and checksum are checked, so that file systems
     /// with features that Folio cannot read are described too.
     pub(crate) fn load_raw(device: &dyn Device) -> Result<RawSuperblock> {
         let raw = Self::read(device)?;
-        check_magic(&raw)
-            .and_then(|()| check_checksum(&raw))
-            .map_err(|e| e.at("superblock"))?;
+        check_checksum(&raw).map_err(|e| e.at("superblock"))?;
         Ok(raw)
     }
 
@@ -423,10 +424,21 @@ fn check_magic(raw: &RawSuperblock) -> Result<()> {
     if raw.magic.get() == SUPERBLOCK_MAGIC {
         return Ok(());
     }
+    let magic = raw.magic.get();
     Err(Error::corrupt(format!(
-        "no ext4 file system: magic {:#06x}, expected 0xef53",
-        raw.magic.get()
+        "bad magic {magic:#06x}, expected {SUPERBLOCK_MAGIC:#06x}"
     )))
+}
+
+/// Returns the error for a device without the magic number of ext4, with the name of what it holds.
+pub(crate) fn no_file_system(device: &dyn Device, raw: &RawSuperblock) -> Error {
+    Error::corrupt(match contents(device) {
+        Ok(Some(name)) => format!("no ext4 file system: it holds {name}"),
+        Ok(None) | Err(_) => {
+            let magic = raw.magic.get();
+            format!("no ext4 file system: magic {magic:#06x}, expected {SUPERBLOCK_MAGIC:#06x}")
+        }
+    })
 }
 
 fn needs_recovery(raw: &RawSuperblock) -> bool {
