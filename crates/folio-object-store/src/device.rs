@@ -158,7 +158,8 @@ impl ObjectDevice {
     fn read_step(&self, target: &mut Target<'_, '_>, range: &Range<u64>) -> Result<()> {
         let object = &self.object;
         let wanted = range.start / PART_BYTES..range.end.div_ceil(PART_BYTES);
-        let ahead = self.read_ahead.lock().note(&wanted);
+        let is_miss = wanted.clone().any(|part| !object.has(part));
+        let ahead = self.read_ahead.lock().note(&wanted, is_miss);
         let end = object.version.len_bytes.div_ceil(PART_BYTES);
         let ahead = ahead.start.min(end)..ahead.end.min(end);
         // Parts on the disk are read from there; only what is far away is worth an early request.
@@ -175,10 +176,20 @@ impl ObjectDevice {
 }
 
 impl Object {
+    /// Whether a part is in memory, requested, or likely on the disk.
+    fn has(&self, part: u64) -> bool {
+        self.parts.has(part) || self.is_on_disk(part)
+    }
+
+    fn is_on_disk(&self, part: u64) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.has(part))
+    }
+
     /// Starts requests for those parts that are neither in memory nor on the disk.
     fn request(self: &Arc<Self>, parts: impl Iterator<Item = u64>) -> Result<Vec<Arc<Fetch>>> {
-        let is_far = |part: &u64| !self.cache.as_ref().is_some_and(|cache| cache.has(*part));
-        let fetches = self.parts.claim(parts.filter(is_far));
+        let fetches = self
+            .parts
+            .claim(parts.filter(|part| !self.is_on_disk(*part)));
         for fetch in &fetches {
             let started = runtime::handle();
             match started {

@@ -95,8 +95,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    #[cfg(test)]
-    fn has(&self, part: u64) -> bool {
+    /// Whether a part is in memory, or requested.
+    pub(crate) fn has(&self, part: u64) -> bool {
         self.state.lock().slots.contains_key(&part)
     }
 

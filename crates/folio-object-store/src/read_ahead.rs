@@ -24,8 +24,9 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Notes a read of some parts; returns the parts to request ahead.
-    pub(crate) fn note(&mut self, read: &Range<u64>) -> Range<u64> {
+    /// Notes a read of some parts; returns the parts to request ahead. Reading ahead begins with a
+    /// read that has to wait for the store, so a reader of cached parts makes no requests.
+    pub(crate) fn note(&mut self, read: &Range<u64>, is_miss: bool) -> Range<u64> {
         let found = self
             .streams
             .iter()
@@ -44,7 +45,9 @@ impl ReadAhead {
         let mut stream = self.streams.remove(at);
         if stream.next < read.end {
             stream.next = read.end;
-            stream.window = (stream.window * 2).clamp(2, WINDOW_PARTS_MAX);
+            if is_miss || stream.window > 0 {
+                stream.window = (stream.window * 2).clamp(2, WINDOW_PARTS_MAX);
+            }
         }
         stream.ahead = stream.ahead.max(read.end);
         // In large steps: half a window at a time makes large requests.
@@ -66,14 +69,14 @@ mod tests {
     #[test]
     fn window_grows_for_sequential_reads_only() {
         let mut ahead = ReadAhead::default();
-        assert!(ahead.note(&(100..101)).is_empty());
-        assert!(ahead.note(&(7..8)).is_empty());
-        assert_eq!(ahead.note(&(101..102)), 102..104);
-        assert_eq!(ahead.note(&(102..103)), 104..107);
-        assert!(ahead.note(&(900..901)).is_empty());
+        assert!(ahead.note(&(100..101), true).is_empty());
+        assert!(ahead.note(&(7..8), true).is_empty());
+        assert_eq!(ahead.note(&(101..102), true), 102..104);
+        assert_eq!(ahead.note(&(102..103), false), 104..107);
+        assert!(ahead.note(&(900..901), true).is_empty());
         let mut end = 107;
         for part in 103..400 {
-            let due = ahead.note(&(part..part + 1));
+            let due = ahead.note(&(part..part + 1), false);
             assert!(due.start == end && due.end <= part + 1 + WINDOW_PARTS_MAX);
             end = due.end;
         }
@@ -84,7 +87,16 @@ mod tests {
     fn reads_of_one_part_in_pieces_do_not_grow_the_window() {
         let mut ahead = ReadAhead::default();
         for _ in 0..16 {
-            assert!(ahead.note(&(5..6)).is_empty());
+            assert!(ahead.note(&(5..6), true).is_empty());
         }
+    }
+
+    #[test]
+    fn reader_of_cached_parts_requests_nothing() {
+        let mut ahead = ReadAhead::default();
+        for part in 0..16 {
+            assert!(ahead.note(&(part..part + 1), false).is_empty());
+        }
+        assert_eq!(ahead.note(&(16..17), true), 17..19);
     }
 }
