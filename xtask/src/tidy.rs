@@ -240,10 +240,10 @@ fn module(file: &str) -> Option<Vec<String>> {
 
 /// Returns the names of `block` that file systems may use: those that block/mod.rs re-exports from
 /// device.rs, from overlay.rs, which keeps writes over any device in memory, from claim.rs, which
-/// records the mounts of any device, and from guarded.rs, which catches panics of any device. None
-/// of these depends on a format.
+/// records the mounts of any device, from guarded.rs, which catches panics of any device, and from
+/// contents.rs, which names what any device holds. None of these depends on a format.
 fn device_seam(block_mod: &str) -> BTreeSet<String> {
-    const MODULES: [&str; 4] = ["claim", "device", "guarded", "overlay"];
+    const MODULES: [&str; 5] = ["claim", "contents", "device", "guarded", "overlay"];
     let mut rooted = block_mod.to_owned();
     for module in MODULES {
         for exported in ["pub", "pub(crate)"] {

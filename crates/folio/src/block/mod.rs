@@ -5,6 +5,7 @@
 //!         |                  |
 //!     claim.rs             |  one writer of each byte of a device
 //!     guarded.rs           |  panics of a caller's device become EIO
+//!     contents.rs          |  names of other formats, for messages
 //!         |   tools/         |  open, create, copy, compare, resize, check, rebase ...
 //!         |     |            v
 //!         |   raw.rs, qcow2/, partition/, memory.rs, overlay.rs, wrappers/    devices
@@ -17,8 +18,8 @@
 //! ```
 //!
 //! Each line uses only lines below it. [`open`] and [`create`] find the format, [`select`] the
-//! partition. Neighbours: file systems above use [`Device`] and [`overlay()`] only; below is the
-//! host. Uses `base`, nothing else.
+//! partition. Neighbours: file systems above use [`Device`], [`overlay()`] and [`contents()`];
+//! below is the host. Uses `base`, nothing else.
 //!
 //! Lock order: a device over a device takes its own lock first. `qcow2/mod.rs` documents the order
 //! of qcow2's locks.
@@ -29,6 +30,7 @@
 //! 3. Every number from an image is checked before use.
 
 mod claim;
+mod contents;
 mod device;
 mod file;
 mod guarded;
@@ -44,6 +46,7 @@ mod tools;
 mod wrappers;
 
 pub(crate) use claim::DeviceClaim;
+pub use contents::contents;
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
 pub use file::{RemoteImages, provide_remote_images};
 pub(crate) use guarded::guard;
@@ -57,7 +60,7 @@ pub use overlay::{OverlayDevice, overlay};
 pub use partition::{NewPartition, NewPartitionTable, add_partition};
 pub use partition::{
     Partition, PartitionDevice, PartitionName, PartitionTable, PartitionType, TableScheme,
-    contents, holds_ext4, partition_table, partitions, select, split_partition,
+    holds_ext4, partition_table, partitions, select, split_partition,
 };
 #[cfg(feature = "qcow2")]
 pub use qcow2::{

@@ -10,14 +10,12 @@
 //!    entry.rs      |               one partition
 //!        \         |
 //!   types.rs  cursor.rs            partition types by name; a device as std::io has it
-//!   contents.rs              names of other formats, for messages
 //! ```
 //!
 //! `no_table.rs` takes the place of `table.rs` in a build without the Cargo feature `partitions`.
 //!
 //! Invariant: a [`Partition`] is inside its disk; tables are hostile until checked.
 
-mod contents;
 #[cfg(feature = "partitions")]
 mod cursor;
 mod entry;
@@ -36,7 +34,6 @@ mod tests;
 mod types;
 mod window;
 
-pub use contents::contents;
 pub use entry::{Partition, PartitionTable};
 pub use name::{PartitionName, split_partition};
 #[cfg(feature = "partitions")]

@@ -1,11 +1,10 @@
 //! The choice of the device that holds a file system: the whole disk or one partition.
 
-use super::contents::contents;
 use super::entry::Partition;
 use super::table::partitions;
 use super::window::PartitionDevice;
 use crate::base::{Errno, Error, Result};
-use crate::block::Device;
+use crate::block::{Device, contents};
 use std::fmt::Write as _;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The names of formats that Folio does not open, for messages.
 
+use super::device::Device;
 use crate::base::Result;
-use crate::block::Device;
 
 /// Bytes at the start of a disk that are examined.
 const HEAD_BYTES: usize = 128 << 10;
