@@ -229,6 +229,74 @@ fn disk_grows_by_added_partitions() {
 }
 
 #[test]
+fn grown_partition_satisfies_all_judges() {
+    requires!(tool("sfdisk"), tool("sgdisk"), tool("e2fsck"));
+    for (table, judge, sound) in [
+        ("gpt", ["sgdisk", "-v"], "No problems found"),
+        ("mbr", ["sfdisk", "-V"], "No errors detected"),
+    ] {
+        let spec = SPEC.replacen("uuid", &format!("table = '{table}'\n# uuid"), 1);
+        let dir = fixture(&spec.replace("linux-root-x86-64", "linux"));
+        dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+        let said = dir.ok(&["disk", "grow", "new.img"]);
+        assert!(said.contains("no free space behind it"), "{said}");
+        dir.ok(&["image", "resize", "-f", "raw", "new.img", "400M"]);
+        let grown = dir.ok(&["disk", "grow", "new.img@3", "--json"]);
+        let grown: serde_json::Value = serde_json::from_str(&grown).unwrap();
+        let (old, new) = (&grown["old_len_bytes"], &grown["new_len_bytes"]);
+        let added = new.as_u64().unwrap() - old.as_u64().unwrap();
+        assert!(added.abs_diff(200 << 20) < 64 << 10, "{grown}");
+        let file_system = &grown["file_system"];
+        let block_size = file_system["block_size"].as_u64().unwrap();
+        let blocks = file_system["new"]["blocks"].as_u64().unwrap();
+        assert_eq!(blocks * block_size, new.as_u64().unwrap(), "{grown}");
+        let verified = run(
+            judge[0],
+            [judge[1].as_ref(), dir.path("new.img").as_os_str()],
+        );
+        assert!(verified.contains(sound), "{verified}");
+        let len = new.as_u64().unwrap() as usize;
+        extract(&dir, "new.img", 73 << 20, len, "root.img");
+        fsck(&dir.path("root.img"));
+        assert_eq!(dir.ok(&["cat", "new.img@3:/etc/hostname"]), "test\n");
+        // The FAT before it has no room.
+        let said = dir.ok(&["disk", "grow", "new.img@1"]);
+        assert!(
+            said.contains("no free space behind it") && said.contains("no ext4"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn extended_partition_is_not_overwritten() {
+    requires!(tool("sfdisk"));
+    let dir = TestDir::new();
+    let image = dir.path("disk.img");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let script = dir.path("script");
+    fs::write(
+        &script,
+        "label: dos\nstart=2048, size=8192, type=83\nstart=16384, size=65536, type=5\nstart=20480, size=8192, type=83\n",
+    )
+    .unwrap();
+    let script = fs::File::open(&script).unwrap();
+    succeed(command("sfdisk").arg("-q").arg(&image).stdin(script));
+    dir.fails(
+        &[
+            "disk", "add", "disk.img", "--type", "linux", "--start", "32M", "--size", "1M",
+        ],
+        3,
+        "not free of partition 2",
+    );
+    dir.fails(&["disk", "grow", "disk.img"], 3, "logical partition");
+    let said = dir.ok(&["disk", "grow", "disk.img@1"]);
+    assert!(said.contains("4.0M before, 7.0M now"), "{said}");
+    let verified = run("sfdisk", ["-V".as_ref(), image.as_os_str()]);
+    assert!(verified.contains("No errors detected"), "{verified}");
+}
+
+#[test]
 fn swap_area_is_recognized_by_its_tools() {
     requires!(tool("blkid"), tool("swaplabel"));
     const UUID: &str = "0b7d2f2c-9a52-4a57-8d1b-0f3c5c1c7e11";

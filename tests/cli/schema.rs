@@ -47,6 +47,7 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("diff", "disk.img disk.qcow2", 0),
     ("diff", "disk.img:/tree packed.qcow2", 1),
     ("disk list", "parts.img", 0),
+    ("disk grow", "parts.img", 0),
     ("image info", "disk.img", 0),
     ("image info", "disk.qcow2", 0),
     ("image info", "--backing-chain top.qcow2", 0),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
 Without SIZE the file system gets the size of its image, or of its partition. If SIZE is beyond the end of the image,
-the image is enlarged first. Enlarge a partition with another program before, such as growpart.
+the image is enlarged first. folio disk grow enlarges a partition together with its file system.
 
 A smaller SIZE and --minimum move blocks and inodes below the new end. The image is cut then, unless the file system is
 in a partition, which keeps its size.
@@ -30,7 +30,7 @@ must not be mounted meanwhile.
 
 Examples:
   folio resize disk.img 20G
-  folio resize disk.qcow2@2                        fill the partition after growpart
+  folio resize disk.qcow2@2                        fill the partition
   folio resize disk.img --minimum                  as small as the content allows
   folio resize --json disk.qcow2 1.5T";
 
@@ -62,9 +62,8 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     let name = place.image_name();
     let failed = |error: Error| Failure::image(&error.at(name.clone()));
     let options = ResizeOptions {
-        len_bytes: resize.size,
         to_minimum: resize.minimum,
-        clock: clock(),
+        ..options(resize.size)
     };
     let mut device = open(&place)?;
     if let Some(size) = resize
@@ -73,7 +72,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     {
         if device.is_partition {
             let text = format!(
-                "{name}: the partition has only {} bytes; enlarge it first, with growpart or sfdisk",
+                "{name}: the partition has only {} bytes; enlarge it with folio disk grow",
                 device.file_system.len_bytes()
             );
             return Err(Failure::new(text));
@@ -86,8 +85,37 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
             .map_err(|error| Failure::image(&error))?;
         device = open(&place)?;
     }
+    let report = resize_file_system(session, &device.file_system, &options, &name)?;
+    if report.new.blocks < report.old.blocks && !device.is_partition {
+        drop(device);
+        cut(&place, resize.size, &report)?;
+    }
+    if resize.json {
+        print_json(&to_json(&name, &report))?;
+    } else if !session.quiet {
+        writeln!(std::io::stdout(), "{name}: {}", summary(&report))?;
+    }
+    Ok(())
+}
+
+/// Returns the options to fill the device, or to have this size.
+pub(crate) fn options(len_bytes: Option<u64>) -> ResizeOptions {
+    ResizeOptions {
+        len_bytes,
+        to_minimum: false,
+        clock: clock(),
+    }
+}
+
+/// Resizes the ext4 on a device, with progress. `name` is the image's, for messages.
+pub(crate) fn resize_file_system(
+    session: &Session,
+    file_system: &Arc<dyn Device>,
+    options: &ResizeOptions,
+    name: &str,
+) -> Outcome<ResizeReport> {
     let bar = bar(session);
-    let resized = resize_ext4(&device.file_system, &options, &mut |done, wanted| {
+    let resized = resize_ext4(file_system, options, &mut |done, wanted| {
         if let Some(bar) = &bar {
             bar.set_length(wanted);
             bar.set_position(done);
@@ -102,17 +130,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         bar.finish_and_clear();
     }
     session.check_interrupt()?;
-    let report = resized.map_err(failed)?;
-    if report.new.blocks < report.old.blocks && !device.is_partition {
-        drop(device);
-        cut(&place, resize.size, &report)?;
-    }
-    if resize.json {
-        print_json(&to_json(&name, &report))?;
-    } else if !session.quiet {
-        writeln!(std::io::stdout(), "{name}: {}", summary(&report))?;
-    }
-    Ok(())
+    resized.map_err(|error| Failure::image(&error.at(name.to_owned())))
 }
 
 /// Cuts the image behind its file system. A block device keeps its size.
@@ -158,7 +176,8 @@ fn bar(session: &Session) -> Option<ProgressBar> {
     Some(bar)
 }
 
-fn to_json(image: &str, report: &ResizeReport) -> Value {
+/// Returns the report as JSON.
+pub(crate) fn to_json(image: &str, report: &ResizeReport) -> Value {
     let size = |of: &folio::kernel::FileSystemSize| {
         json!({
             "blocks": of.blocks,
@@ -175,7 +194,8 @@ fn to_json(image: &str, report: &ResizeReport) -> Value {
     })
 }
 
-fn summary(report: &ResizeReport) -> String {
+/// Returns the report as a line.
+pub(crate) fn summary(report: &ResizeReport) -> String {
     let (old, new, block_size) = (&report.old, &report.new, u64::from(report.block_size));
     let size = |blocks: u64| human(blocks.saturating_mul(block_size));
     if old == new {

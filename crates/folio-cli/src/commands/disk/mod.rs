@@ -4,7 +4,7 @@
 //!   mod.rs      the list and the dispatch
 //!     v
 //!   create.rs   a new disk      add.rs   one more partition      list.rs   partitions as they are
-//!     v
+//!     v                         grow.rs  a larger one, by `resize`
 //!   layout.rs   offsets and sizes
 //!     v
 //!   content.rs  what a partition is filled with      identity.rs   UUIDs      swap.rs
@@ -17,6 +17,7 @@
 mod add;
 mod content;
 mod create;
+mod grow;
 mod identity;
 mod layout;
 mod list;
@@ -32,9 +33,10 @@ Examples:
   folio disk create disk.qcow2 spec.toml           a GPT, with an EFI system partition and a root of ext4
   folio disk list disk.qcow2
   folio disk add disk.qcow2 --type linux --label data --format ext4 --source ./data
+  folio disk grow disk.qcow2                       after folio image resize disk.qcow2 +10G
   folio cp kernel.efi disk.qcow2@1:/EFI/BOOT/BOOTX64.EFI";
 
-/// Create disks with partitions, list and add partitions
+/// Create disks with partitions; list, add and enlarge partitions
 #[derive(Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Disk {
@@ -47,6 +49,7 @@ enum DiskCommand {
     Create(create::Create),
     List(list::List),
     Add(add::Add),
+    Grow(grow::Grow),
 }
 
 /// Returns the name for messages.
@@ -55,6 +58,7 @@ pub(crate) fn name(disk: &Disk) -> &'static str {
         DiskCommand::Create(_) => "disk create",
         DiskCommand::List(_) => "disk list",
         DiskCommand::Add(_) => "disk add",
+        DiskCommand::Grow(_) => "disk grow",
     }
 }
 
@@ -65,5 +69,6 @@ pub(crate) fn run(disk: &Disk, session: &Session) -> Outcome {
         DiskCommand::Create(create) => create::run(create, session),
         DiskCommand::List(list) => list::run(list, session),
         DiskCommand::Add(add) => add::run(add, session),
+        DiskCommand::Grow(grow) => grow::run(grow, session),
     }
 }

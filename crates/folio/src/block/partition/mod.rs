@@ -5,8 +5,10 @@
 //!      |    \
 //!   table.rs  window.rs      the list by GPT or MBR; a partition as a device
 //!    |    \
-//!   gpt.rs  mbr.rs  new_table.rs   the only files that use the crates gptman and mbrman: tables
-//!      \   /       |               read, and written
+//!    |    \  \__ change_table.rs  a partition added or enlarged
+//!    |     \       |
+//!   gpt.rs  mbr.rs  new_table.rs   with change_table.rs the only files that use the crates gptman
+//!      \   /       |               and mbrman: tables read, and written
 //!    entry.rs      |               one partition
 //!        \         |
 //!   types.rs  cursor.rs            partition types by name; a device as std::io has it
@@ -16,6 +18,8 @@
 //!
 //! Invariant: a [`Partition`] is inside its disk; tables are hostile until checked.
 
+#[cfg(feature = "partitions")]
+mod change_table;
 #[cfg(feature = "partitions")]
 mod cursor;
 mod entry;
@@ -34,10 +38,12 @@ mod tests;
 mod types;
 mod window;
 
+#[cfg(feature = "partitions")]
+pub use change_table::{add_partition, grow_partition};
 pub use entry::{Partition, PartitionTable};
 pub use name::{PartitionName, split_partition};
 #[cfg(feature = "partitions")]
-pub use new_table::{NewPartition, NewPartitionTable, add_partition};
+pub use new_table::{NewPartition, NewPartitionTable};
 pub use select::{holds_ext4, select};
 pub use table::{partition_table, partitions};
 pub use types::{PartitionType, TableScheme};

@@ -1,7 +1,6 @@
-//! A new partition table: GPT with a protective MBR, or MBR; and a partition added to either.
+//! A new partition table: GPT with a protective MBR, or MBR.
 
 use super::cursor::DeviceCursor;
-use super::table::partition_table;
 use super::types::{PartitionType, TableScheme};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
@@ -9,16 +8,16 @@ use gptman::{GPT, GPTPartitionEntry};
 use mbrman::{CHS, MBR, MBRPartitionEntry};
 use uuid::Uuid;
 
-/// Bytes per sector of new tables.
-const SECTOR_BYTES: u64 = 512;
+/// Bytes per sector of tables that are written.
+pub(super) const SECTOR_BYTES: u64 = 512;
 /// Sectors of a GPT: header and 128 entries, at each end of the disk; the protective MBR before.
 const GPT_SECTORS: u64 = 33;
 /// Primary partitions of an MBR.
-const MBR_PARTITIONS_MAX: usize = 4;
+pub(super) const MBR_PARTITIONS_MAX: usize = 4;
 /// Longest label of a GPT, in UTF-16 code units.
 const LABEL_LEN_MAX: usize = 36;
 /// Flag of a partition that a BIOS boots from, in an MBR.
-const MBR_BOOTABLE: u8 = 0x80;
+pub(super) const MBR_BOOTABLE: u8 = 0x80;
 /// The same attribute in a GPT.
 const GPT_LEGACY_BIOS_BOOTABLE: u64 = 1 << 2;
 
@@ -156,7 +155,7 @@ impl NewPartitionTable {
 }
 
 impl NewPartition {
-    fn gpt_entry(&self) -> Result<GPTPartitionEntry> {
+    pub(super) fn gpt_entry(&self) -> Result<GPTPartitionEntry> {
         let bootable = if self.is_bootable {
             GPT_LEGACY_BIOS_BOOTABLE
         } else {
@@ -172,7 +171,7 @@ impl NewPartition {
         })
     }
 
-    fn mbr_entry(&self) -> Result<MBRPartitionEntry> {
+    pub(super) fn mbr_entry(&self) -> Result<MBRPartitionEntry> {
         // Sectors beyond the reach of cylinders, heads and sectors: readers use the numbers below.
         let far = CHS::new(1023, 254, 63);
         Ok(MBRPartitionEntry {
@@ -184,71 +183,5 @@ impl NewPartition {
             starting_lba: (self.start_bytes / SECTOR_BYTES) as u32,
             sectors: (self.len_bytes / SECTOR_BYTES) as u32,
         })
-    }
-}
-
-/// Adds a partition to the table of `disk`, with the lowest free number, which is returned. The
-/// other partitions stay. A backup of a GPT moves to the end of a disk that was enlarged.
-///
-/// # Errors
-///
-/// EINVAL if it overlaps another one or leaves the disk, ENOSPC if the table has no free entry,
-/// ENXIO without a table; else those of [`partition_table`].
-pub fn add_partition(disk: &dyn Device, partition: &NewPartition) -> Result<u32> {
-    let Some(table) = partition_table(disk)? else {
-        return Err(Error::new(Errno::NXIO, "the disk has no partition table"));
-    };
-    let usable = NewPartitionTable::usable(table.scheme, disk.len_bytes());
-    let (start, end) = (
-        partition.start_bytes,
-        partition.start_bytes.saturating_add(partition.len_bytes),
-    );
-    let overlaps = table.partitions.iter().find(|other| {
-        start < other.start_bytes.saturating_add(other.len_bytes) && other.start_bytes < end
-    });
-    let is_whole = start % SECTOR_BYTES == 0 && end % SECTOR_BYTES == 0 && start < end;
-    if !is_whole || start < usable.start || end > usable.end || overlaps.is_some() {
-        let of = overlaps.map(|other| format!(" of partition {}", other.number));
-        let what = format!(
-            "bytes {start}..{end} are not free{}",
-            of.unwrap_or_default()
-        );
-        return Err(Error::new(Errno::INVAL, what));
-    }
-    let full = || Error::new(Errno::NOSPC, "the partition table is full");
-    let mut cursor = DeviceCursor::new(disk);
-    match table.scheme {
-        TableScheme::Gpt => {
-            let failed = |error: gptman::Error| Error::new(Errno::IO, error.to_string()).at("GPT");
-            let mut gpt = GPT::find_from(&mut cursor).map_err(failed)?;
-            let sector = gpt.sector_size;
-            if sector != SECTOR_BYTES {
-                return Err(Error::unsupported(format!(
-                    "changing a GPT of {sector}-byte sectors"
-                )));
-            }
-            gpt.header
-                .update_from(&mut cursor, SECTOR_BYTES)
-                .map_err(failed)?;
-            let number = gpt
-                .iter()
-                .find(|(_, entry)| entry.is_unused())
-                .ok_or_else(full)?
-                .0;
-            gpt[number] = partition.gpt_entry()?;
-            GPT::write_protective_mbr_into(&mut cursor, SECTOR_BYTES).map_err(failed)?;
-            gpt.write_into(&mut cursor).map_err(failed)?;
-            Ok(number)
-        }
-        TableScheme::Mbr => {
-            let failed = |error: mbrman::Error| Error::new(Errno::IO, error.to_string()).at("MBR");
-            let mut mbr = MBR::read_from(&mut cursor, SECTOR_BYTES as u32).map_err(failed)?;
-            let free = (1..=MBR_PARTITIONS_MAX).find(|number| mbr[*number].is_unused());
-            let number = free.ok_or_else(full)?;
-            mbr[number] = partition.mbr_entry()?;
-            mbr.write_into(&mut cursor).map_err(failed)?;
-            // At most 4.
-            Ok(number as u32)
-        }
     }
 }
