@@ -87,8 +87,48 @@ fn squashfs_images_are_read() {
         assert_tree(&dir, image);
     }
     assert_read_only(&dir, "gzip.sqfs");
+    let spec = "[[partition]]\ntype = 'linux'\nformat = 'raw'\nsource = 'gzip.sqfs'\n";
+    fs::write(dir.path("spec.toml"), spec).unwrap();
+    dir.ok(&["disk", "create", "parts.img", "spec.toml"]);
+    let listed = dir.ok(&["stat", "parts.img:/"]);
+    assert!(listed.contains("Links: 3"), "{listed}");
+    squashfs_xattrs_are_noted(&dir);
+    assert_eq!(dir.ok(&["cat", "parts.img:/small"]), "small");
     dir.fails(&["trim", "gzip.sqfs"], 1, "gzip.sqfs: only ext4 is trimmed");
     damage(&dir, "gzip.sqfs");
+}
+
+fn squashfs_xattrs_are_noted(dir: &TestDir) {
+    let copied = |image: &str| {
+        let _ = fs::remove_dir_all(dir.path("back"));
+        let from = format!("{image}:/");
+        let output = dir.command(&["cp", "-a", &from, "back"]).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(copied("gzip.sqfs"), "");
+    let has_xattrs = crate::support::tools::command("setfattr")
+        .args(["-n", "user.note", "-v", "kept"])
+        .arg(dir.path("tree/small"))
+        .status();
+    if !has_xattrs.is_ok_and(|status| status.success()) {
+        eprintln!("the host's file system has no extended attributes");
+        return;
+    }
+    let path = |name: &str| dir.path(name).to_str().unwrap().to_owned();
+    run(
+        "mksquashfs",
+        [
+            path("tree"),
+            path("xattrs.sqfs"),
+            "-quiet".into(),
+            "-no-progress".into(),
+        ],
+    );
+    let said = copied("xattrs.sqfs");
+    assert!(
+        said.contains("xattrs.sqfs: the extended attributes"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub(crate) struct Image {
     pub(crate) name: String,
     /// Created by this command.
     is_new: bool,
+    /// The file system has extended attributes, and they are not read.
+    lacks_xattrs: bool,
     process: Process,
     kernel: Arc<Kernel>,
     /// The counters of the page cache are added here at close.
@@ -269,6 +271,7 @@ impl Image {
         let name = place.image_name();
         let _span = tracing::info_span!("image", "{name}").entered();
         let disk_bytes = device.len_bytes();
+        let mut lacks_xattrs = false;
         let mounted = place
             .select(device)
             .and_then(|device| {
@@ -283,6 +286,7 @@ impl Image {
                         kernel.mount(fat, "/", options)
                     }
                     Some(OtherFileSystem::ReadOnly(kind)) => {
+                        lacks_xattrs = folio_rofs::lacks_xattrs(&*device, kind)?;
                         let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
                         kernel.mount(mounted, "/", options)
                     }
@@ -295,6 +299,7 @@ impl Image {
         Ok(Self {
             name,
             is_new: false,
+            lacks_xattrs,
             process,
             kernel,
             counters: session.counters.clone(),
@@ -331,6 +336,16 @@ impl Image {
             "; the file system in {name} is full: see folio df {name}, and enlarge it with folio \
              resize {name} SIZE"
         )
+    }
+
+    /// Notes that a copy of this image has fewer extended attributes than the image.
+    pub(crate) fn note_missing_xattrs(&self, session: &Session) {
+        if self.lacks_xattrs {
+            let name = &self.name;
+            session.note(format_args!(
+                "{name}: the extended attributes of a squashfs are not read"
+            ));
+        }
     }
 
     /// Turns an error that names a path into a failure that names the image too, with the nearest

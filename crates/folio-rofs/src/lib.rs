@@ -44,6 +44,19 @@ impl Kind {
     }
 }
 
+/// Whether the file system on `device` has extended attributes that [`mount`] does not read: those
+/// of squashfs.
+///
+/// # Errors
+///
+/// The device's errors.
+pub fn lacks_xattrs(device: &dyn Device, kind: Kind) -> Result<bool> {
+    match kind {
+        Kind::Squashfs => squashfs::has_xattrs(device),
+        Kind::Erofs => Ok(false),
+    }
+}
+
 /// Opens the file system of this kind on `device`. Pages of files are in `cache`.
 ///
 /// # Errors

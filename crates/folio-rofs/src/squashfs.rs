@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// `f_type` of statfs(2).
 const MAGIC: u64 = 0x7371_7368;
 
+/// Offset in the superblock of the start of the table of extended attributes, or of !0.
+const XATTR_TABLE_OFFSET: u64 = 56;
+
 /// The data of the files, by the index in the reader's own list.
 struct SquashfsContent {
     reader: FilesystemReader<'static>,
@@ -63,6 +66,10 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
         if first.is_some() {
             continue;
         }
+        if let (Some((parent, _)), InnerNode::Dir(_)) = (&parent, &found.inner) {
+            // The name ".." of this directory.
+            nodes[*parent].attributes.link_count += 1;
+        }
         let links = key.as_ref().map_or(1, |key| key.link_count);
         let attributes = attributes(index, &found.header, &found.inner, links);
         let mut node = Node::new(attributes, parent.map_or(ROOT, |(parent, _)| parent));
@@ -84,6 +91,15 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
         nodes,
         content: Arc::new(SquashfsContent { reader, sources }),
     })
+}
+
+/// Whether some inode has extended attributes.
+pub(crate) fn has_xattrs(device: &dyn Device) -> Result<bool> {
+    let mut start = [0xff; 8];
+    if device.len_bytes() >= XATTR_TABLE_OFFSET + 8 {
+        device.read_at(&mut start, XATTR_TABLE_OFFSET)?;
+    }
+    Ok(start != [0xff; 8])
 }
 
 /// Counts the names of each inode that has several.

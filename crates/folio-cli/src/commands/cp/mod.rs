@@ -215,6 +215,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 }
                 any = true;
                 let image = Image::open(session, place, Access::Read)?;
+                image.note_missing_xattrs(session);
                 let copied = out_of_image(cp, session, options, &image, group, &target, &progress);
                 let closed = image.close();
                 copied.and(closed)?;
@@ -408,6 +409,7 @@ fn group_into_image(
         }
         PathArgument::Image(from) => {
             let other = Image::open(session, from, Access::Read)?;
+            other.note_missing_xattrs(session);
             let copied = copy(
                 session,
                 options,

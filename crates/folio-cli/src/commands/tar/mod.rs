@@ -248,6 +248,7 @@ fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
     }
     let excludes = tar.excludes.read()?;
     with_image(session, place, Access::Read, |image| {
+        image.note_missing_xattrs(session);
         let found = image
             .stat(&place.path, false)
             .map_err(|error| image.name(error))?;

@@ -25,7 +25,8 @@ pub fn holds_ext4(device: &dyn Device) -> Result<bool> {
 }
 
 /// Returns the device that holds the file system: partition `number`. Without a number it is the
-/// whole disk if that starts with ext4, else the only partition that does.
+/// whole disk if that starts with ext4, else the only partition that does, else the only one with
+/// squashfs or erofs.
 ///
 /// # Errors
 ///
@@ -49,12 +50,9 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
         return Ok(disk);
     }
     let found = partitions(&*disk)?;
-    let mut holders = Vec::new();
-    for partition in &found {
-        let device = window(partition)?;
-        if holds_ext4(&device)? {
-            holders.push((partition.clone(), device));
-        }
+    let mut holders = partitions_where(&found, &window, holds_ext4)?;
+    if holders.is_empty() {
+        holders = partitions_where(&found, &window, holds_read_only)?;
     }
     if holders.len() == 1
         && let Some((_, device)) = holders.pop()
@@ -79,10 +77,31 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
     Err(Error::new(
         Errno::INVAL,
         format!(
-            "several ext4 file systems: select one by its number; {}",
+            "several file systems: select one by its number; {}",
             list(&holders)
         ),
     ))
+}
+
+/// Whether the device holds a file system that is made for partitions of the system, read only.
+fn holds_read_only(device: &dyn Device) -> Result<bool> {
+    Ok(matches!(contents(device)?, Some("squashfs" | "erofs")))
+}
+
+/// Returns the partitions whose device fulfills `holds`.
+fn partitions_where(
+    partitions: &[Partition],
+    window: impl Fn(&Partition) -> Result<PartitionDevice>,
+    holds: fn(&dyn Device) -> Result<bool>,
+) -> Result<Vec<(Partition, PartitionDevice)>> {
+    let mut found = Vec::new();
+    for partition in partitions {
+        let device = window(partition)?;
+        if holds(&device)? {
+            found.push((partition.clone(), device));
+        }
+    }
+    Ok(found)
 }
 
 /// Formats a list: "partitions: 1 (100.0 MiB, EFI system), 2 (1.9 GiB, Linux filesystem)".
