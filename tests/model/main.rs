@@ -11,6 +11,7 @@ mod operation;
 mod run;
 
 use folio::block::{Device, MemoryDevice};
+use folio::fs::ramfs::HostFrames;
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::FallocateMode::{CollapseRange, InsertRange, PunchHole};
@@ -101,6 +102,53 @@ proptest! {
         let stat = process.statfs("/disk").unwrap();
         assert_eq!(stat.blocks - stat.blocks_free, held.values().sum::<u64>() / 8);
         assert_eq!(stat.inodes - stat.inodes_free, names + 1);
+    }
+}
+
+/// Runs the operations on a gpufs with pages of this size.
+fn on_gpufs(page: &str, operations: &[Operation]) {
+    let kernel = Kernel::new(KernelOptions {
+        background_writeback: false,
+        ..KernelOptions::default()
+    });
+    let process = kernel.process(Credentials::root());
+    process.umask(0);
+    process.mkdir("/disk", 0o755).unwrap();
+    let memory = Arc::new(HostFrames::new(64 << 20));
+    let options = MountOptions::parse(&format!("size=100%,page={page}")).unwrap();
+    kernel
+        .mount_gpufs("/disk", memory.clone(), &options)
+        .unwrap();
+    process.mkdir("/disk/tree", 0o755).unwrap();
+    run::run(&process, "/disk/tree", operations, None);
+    let mut held = BTreeMap::new();
+    count(&process, "/disk", &mut held);
+    let stat = process.statfs("/disk").unwrap();
+    let used_bytes = (stat.blocks - stat.blocks_free) * u64::from(stat.block_size);
+    // Long symbolic links count as blocks of 4 KiB in the host's memory.
+    let links = held.iter().filter(|(_, blocks)| **blocks == 8).count();
+    let held_bytes = held.values().sum::<u64>() * 512;
+    assert!(
+        (used_bytes..=used_bytes + links as u64 * 4096).contains(&held_bytes),
+        "{held_bytes} bytes of files, {used_bytes} in use"
+    );
+    drop(process);
+    kernel.unmount("/disk").unwrap();
+    drop(kernel);
+    assert_eq!(memory.used_bytes(), 0);
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+
+    #[test]
+    fn gpufs_with_4_kib_pages(operations in operation::operations(150)) {
+        on_gpufs("4k", &operations);
+    }
+
+    #[test]
+    fn gpufs_with_64_kib_pages(operations in operation::operations(150)) {
+        on_gpufs("64k", &operations);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Permissions to read, write and execute; chmod, chown, utimes; setuid and setgid bits; times.
 
-use crate::{READ, fails, mode, read, tick, ticking_world, touch, user, world, write};
+use super::{READ, fails, mode, read, tick, ticking_world, touch, user, world, write};
 use folio::Process;
 use folio::base::Timespec;
 use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags};

@@ -1,6 +1,6 @@
 //! Creating, linking, moving and removing names.
 
-use crate::{CREATE, READ, fails, list, mode, read, touch, user, world, write};
+use super::{CREATE, READ, fails, list, mode, read, touch, user, world, write};
 use folio::Process;
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials};
 use folio::vfs::{FileType, RenameFlags};

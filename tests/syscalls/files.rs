@@ -1,6 +1,6 @@
 //! Open files: flags, offsets, writing, holes, directories, copies.
 
-use crate::{
+use super::{
     CREATE, READ, fails, list, read, read_fd, tick, ticking_world, touch, user, world, write,
 };
 use folio::Process;

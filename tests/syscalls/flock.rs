@@ -1,6 +1,6 @@
 //! flock: locks of open files.
 
-use crate::{READ, fails, touch, world};
+use super::{READ, fails, touch, world};
 use folio::syscall::{FlockOperation, OpenFlags};
 
 const SHARED: FlockOperation = FlockOperation::SH.union(FlockOperation::NB);

@@ -6,6 +6,11 @@ mod attributes;
 mod directory_ops;
 mod files;
 mod flock;
+#[expect(
+    clippy::duplicate_mod,
+    reason = "the same tests on another file system"
+)]
+mod gpufs;
 mod journal;
 mod mount_options;
 mod paths;

@@ -1,6 +1,6 @@
 //! readv, preadv, writev, pwritev: several buffers in one call.
 
-use crate::{CREATE, READ, fails, read, world, write};
+use super::{CREATE, READ, fails, read, world, write};
 use folio::syscall::OpenFlags;
 use std::io::{IoSlice, IoSliceMut};
 

@@ -1,6 +1,6 @@
 //! Extended attributes: namespaces, permissions, limits.
 
-use crate::{fails, touch, user, world};
+use super::{fails, touch, user, world};
 use folio::syscall::AT_FDCWD;
 use folio::vfs::{FileType, XattrFlags};
 

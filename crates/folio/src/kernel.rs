@@ -7,7 +7,7 @@ use crate::cache::{CacheOptions, Counters, PageCache};
 use crate::fs::ext4::{self, Ext4};
 #[cfg(feature = "hostfs")]
 use crate::fs::hostfs::{self, Hostfs};
-use crate::fs::ramfs::{self, Ramfs};
+use crate::fs::ramfs::{self, FrameFiles, FrameMemory, Ramfs};
 use crate::vfs::{
     AccessTime, ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions,
     Vfs,
@@ -206,6 +206,25 @@ impl Kernel {
         options: &MountOptions,
     ) -> Result<()> {
         self.mount(Ramfs::mount_tmpfs(&self.cache, options)?, target, options)
+    }
+
+    /// Mounts a new, empty gpufs over the directory `target`: a ramfs whose files have their pages
+    /// in `memory`, that of a GPU for example. Returns the files for code that runs on the device.
+    /// Options: `size=4g` or `size=50%` of the device (the default; beyond it writes fail with
+    /// ENOSPC), `page=4k` to `64k` (the default), `mode=`.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for an invalid option; else those of [`Kernel::mount`].
+    pub fn mount_gpufs(
+        self: &Arc<Self>,
+        target: impl AsRef<Path>,
+        memory: Arc<dyn FrameMemory>,
+        options: &MountOptions,
+    ) -> Result<FrameFiles> {
+        let (file_system, files) = Ramfs::mount_gpufs(&self.cache, memory, options)?;
+        self.mount(file_system, target, options)?;
+        Ok(files)
     }
 
     /// Uses `device` as swap space for unused pages of tmpfs, when memory is needed. The previous

@@ -3,7 +3,7 @@
 //! ```text
 //!   vfs    [file system traits: vfs/filesystem.rs, vfs/inode.rs]
 //!             |
-//!      ramfs  ext4  hostfs             ramfs with limits: tmpfs
+//!      ramfs  ext4  hostfs             ramfs with limits: tmpfs, on a device: gpufs
 //!             |        |
 //!             |     a directory of the host
 //!          [device trait: block/device.rs]

@@ -373,7 +373,7 @@ impl Process {
         let (out, input) = (self.file(out)?, self.file(input)?);
         input.check_readable()?;
         out.check_writable()?;
-        if input.mapping().is_err() || out.flags().contains(OpenFlags::APPEND) {
+        if input.file_operations().is_err() || out.flags().contains(OpenFlags::APPEND) {
             return Err(Errno::INVAL.into());
         }
         let start = offset

@@ -13,8 +13,8 @@ pub(crate) fn copy_range(
     (out, to): (&OpenFile, Start),
     count: usize,
 ) -> Result<usize> {
-    input.mapping()?;
-    out.mapping()?;
+    input.file_operations()?;
+    out.file_operations()?;
     input.check_readable()?;
     out.check_writable()?;
     if out.flags().contains(OpenFlags::APPEND) {

@@ -185,7 +185,7 @@ impl OpenFile {
 
     /// Returns the data operations of a regular file; EISDIR for a directory, EINVAL for other
     /// types.
-    pub(super) fn file_operations(&self) -> Result<&dyn FileOperations> {
+    pub(crate) fn file_operations(&self) -> Result<&dyn FileOperations> {
         let file = self.inode().file_operations();
         file.ok_or_else(|| self.no_data())
     }
@@ -598,11 +598,7 @@ pub(crate) fn set_size(
     size_bytes: u64,
     always_modified: bool,
 ) -> Result<()> {
-    let is_same = inode
-        .common()
-        .mapping
-        .as_ref()
-        .is_some_and(|mapping| mapping.size_bytes() == size_bytes);
+    let is_same = inode.common().attributes().size_bytes == size_bytes;
     let mode = mode_after_write(inode, caller);
     if is_same && !always_modified && mode.is_none() {
         return Ok(());

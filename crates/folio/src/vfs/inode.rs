@@ -161,7 +161,8 @@ pub struct InodeCommon {
     /// Held exclusively around every call that changes a directory's names or a file's data, size
     /// or attributes; shared around lookup and readdir. Reads of file data take no lock.
     pub lock: RwLock<()>,
-    /// The page cache of a regular file's data; `None` for other types.
+    /// The page cache of a regular file's data; `None` for other types, and for a file whose data
+    /// is never in the cache: its [`AttributeCell`] has the size.
     pub mapping: Option<Mapping>,
     /// The attributes, except for what the mapping has: the size, and without a store the number
     /// of pages.
@@ -218,8 +219,8 @@ pub trait Inode: Send + Sync {
     /// Returns the part that every inode has.
     fn common(&self) -> &InodeCommon;
 
-    /// Returns the data operations of a regular file; `None` for other types. An inode with data
-    /// operations has a mapping.
+    /// Returns the data operations of a regular file; `None` for other types. An inode without a
+    /// mapping overrides `read`, `borrow` and `write`, whose default is the page cache.
     fn file_operations(&self) -> Option<&dyn FileOperations> {
         None
     }

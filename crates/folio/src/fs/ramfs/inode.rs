@@ -1,6 +1,7 @@
 //! One inode of a ramfs: its type, attributes and data.
 
 use super::dir::{Directory, ENTRY_BYTES};
+use super::frame_file::FrameFile;
 use super::mount_state::MountState;
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
 use crate::cache::{Mapping, ObjectCharge};
@@ -56,7 +57,10 @@ pub(super) struct InodeState {
 
 /// The type-specific part of an inode.
 pub(super) enum InodeBody {
+    /// Data in the mapping of the inode.
     Regular,
+    /// Data in device memory.
+    Frames(Arc<FrameFile>),
     Directory(Mutex<Directory>),
     Symlink(Box<[u8]>),
     Device(u32, u32),
@@ -90,9 +94,13 @@ impl InodeState {
             size_bytes: match body {
                 InodeBody::Symlink(target) => target.len() as u64,
                 InodeBody::Directory(_) => (entry_count + DOTS) * ENTRY_BYTES,
+                InodeBody::Frames(file) => file.size_bytes(),
                 _ => 0,
             },
-            blocks_512: body.page_count() * BLOCKS_512,
+            blocks_512: match body {
+                InodeBody::Frames(file) => file.allocated_bytes() / 512,
+                _ => body.page_count() * BLOCKS_512,
+            },
             block_size: PAGE_SIZE as u32,
             device: if let InodeBody::Device(major, minor) = *body {
                 (major, minor)
@@ -171,7 +179,9 @@ impl RamInode {
         let now = shared.clock.now();
         let number = InodeNumber(shared.take_number());
         let body = match new.file_type {
-            FileType::Regular => InodeBody::Regular,
+            FileType::Regular => shared.frames.as_ref().map_or(InodeBody::Regular, |files| {
+                InodeBody::Frames(files.new_file(number))
+            }),
             FileType::Directory => InodeBody::Directory(Mutex::new(Directory::new())),
             FileType::Symlink => InodeBody::Symlink(new.target.into()),
             FileType::BlockDevice | FileType::CharacterDevice => {
@@ -250,12 +260,7 @@ impl RamInode {
 
     pub(super) fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         if let Some(size_bytes) = change.size_bytes {
-            let mapping = self.mapping()?;
-            if size_bytes == mapping.size_bytes() {
-                // Frees pages allocated past the end.
-                mapping.punch(size_bytes.next_multiple_of(PAGE)..u64::MAX);
-            }
-            mapping.truncate(size_bytes);
+            self.set_size(size_bytes)?;
         }
         let now = self.now();
         let time = |set: SetTime| match set {
@@ -289,6 +294,19 @@ impl RamInode {
         Ok(())
     }
 
+    fn set_size(&self, size_bytes: u64) -> Result<()> {
+        if let InodeBody::Frames(file) = &self.body {
+            return file.set_size(size_bytes);
+        }
+        let mapping = self.mapping()?;
+        if size_bytes == mapping.size_bytes() {
+            // Frees pages allocated past the end.
+            mapping.punch(size_bytes.next_multiple_of(PAGE)..u64::MAX);
+        }
+        mapping.truncate(size_bytes);
+        Ok(())
+    }
+
     /// Sets the times after a change of contents.
     pub(super) fn note_modified(&self) {
         let now = self.now();
@@ -299,6 +317,9 @@ impl RamInode {
 
     /// Makes `range` read as zeros, and frees the pages wholly inside.
     pub(super) fn punch(&self, range: Range<u64>) -> Result<()> {
+        if let InodeBody::Frames(file) = &self.body {
+            return file.punch(range);
+        }
         let mapping = self.mapping()?;
         let end = range.end;
         let first_whole = range.start.next_multiple_of(PAGE);
@@ -327,9 +348,34 @@ impl RamInode {
 }
 
 impl RamInode {
+    /// Makes `range` read as zeros from allocated pages, as [`RamInode::allocate`] allocates them.
+    pub(super) fn zero_range(&self, range: Range<u64>) -> Result<()> {
+        if let InodeBody::Frames(file) = &self.body {
+            return file.zero_range(range);
+        }
+        self.allocate(range.clone())?;
+        self.mapping()?.zero_range(range)
+    }
+
+    /// Extends the file to `size_bytes` if it is shorter.
+    pub(super) fn grow(&self, size_bytes: u64) -> Result<()> {
+        if let InodeBody::Frames(file) = &self.body {
+            file.grow(size_bytes);
+            return Ok(());
+        }
+        let mapping = self.mapping()?;
+        if size_bytes > mapping.size_bytes() {
+            mapping.set_size_bytes(size_bytes);
+        }
+        Ok(())
+    }
+
     /// Allocates every page of `range`; ENOSPC if they do not fit, then none is allocated. Linux:
     /// `shmem_fallocate`.
     pub(super) fn allocate(&self, range: Range<u64>) -> Result<()> {
+        if let InodeBody::Frames(file) = &self.body {
+            return file.allocate(range);
+        }
         let mapping = self.mapping()?;
         let end = range.end.next_multiple_of(PAGE);
         // A range that can never fit fails before it evicts other pages.
@@ -365,6 +411,9 @@ impl Drop for RamInode {
     fn drop(&mut self) {
         self.shared.limits.release_pages(self.body.page_count());
         self.shared.limits.release_inode();
+        if let Some(files) = &self.shared.frames {
+            files.forget(self.common.number);
+        }
         let InodeBody::Directory(directory) = &mut self.body else {
             return;
         };

@@ -1,4 +1,5 @@
 //! ramfs and tmpfs: file systems in memory, the page cache without a store. A tmpfs has limits.
+//! gpufs: a ramfs whose files have their pages in a device's memory.
 //!
 //! ```text
 //!   [traits of the VFS: FileSystem, Inode, FileOperations]
@@ -9,6 +10,12 @@
 //!   dir.rs          names of a directory                swap.rs         a device for pages of tmpfs
 //!        v
 //!   cache/          a mapping without a store per file
+//!
+//!   frame_file.rs   in its place: pages in device memory   frame_files.rs   files by inode number
+//!        v
+//!   frame_slab.rs   frames of one page, in chunks
+//!        v
+//!   [frame memory trait: frame_memory.rs]                  HostFrames, and crates/folio-cuda
 //! ```
 //!
 //! Neighbors: `vfs` above, `cache` below; no device except for swap. Linux: fs/ramfs, and
@@ -19,9 +26,14 @@
 //! something releases its count before it returns.
 //!
 //! Lock order: inode lock (taken by the VFS), `Directory` of one inode, `InodeState` of one inode.
-//! Never two of the same kind.
+//! Never two of the same kind. Below them the state of a `FrameFile`, then the free frames of its
+//! slab; no call of a `FrameMemory` that moves bytes is made with one of these locked.
 
 mod dir;
+mod frame_file;
+mod frame_files;
+mod frame_memory;
+mod frame_slab;
 mod inode;
 mod mount_state;
 mod operations;
@@ -31,10 +43,16 @@ mod swap;
 use crate::base::{Error, Limit, PAGE_SIZE, Result};
 use crate::cache::PageCache;
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, NewInode};
+use frame_slab::FrameSlab;
 use inode::RamInode;
 use mount_state::{Limits, MountState};
-use options::{TmpfsOptions, ramfs_root_mode};
+use options::{GpufsOptions, TmpfsOptions, ramfs_root_mode};
 use std::sync::Arc;
+
+pub use frame_file::FramePages;
+pub use frame_files::FrameFiles;
+pub use frame_memory::{FrameMemory, FrameRead, FrameWrite, HostFrames};
+pub use frame_slab::Frame;
 
 pub(crate) use swap::swap_on;
 
@@ -54,6 +72,7 @@ pub struct Ramfs {
 enum Kind {
     Ramfs,
     Tmpfs,
+    Gpufs,
 }
 
 impl Ramfs {
@@ -67,7 +86,7 @@ impl Ramfs {
         Ok(Self::build(
             Kind::Ramfs,
             cache,
-            Limits::default(),
+            (Limits::default(), None),
             (mode, 0, 0),
             options,
         ))
@@ -78,7 +97,7 @@ impl Ramfs {
         Self::build(
             Kind::Ramfs,
             cache,
-            Limits::default(),
+            (Limits::default(), None),
             (0o755, 0, 0),
             options,
         )
@@ -105,16 +124,43 @@ impl Ramfs {
         Ok(Self::build(
             Kind::Tmpfs,
             cache,
-            limits,
+            (limits, None),
             (tmpfs.mode, tmpfs.uid, tmpfs.gid),
             options,
         ))
     }
 
+    /// Creates a ramfs whose regular files have their pages in `memory`. Symbolic links and names
+    /// are in the host's memory.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for invalid options.
+    pub fn mount_gpufs(
+        cache: &Arc<PageCache>,
+        memory: Arc<dyn FrameMemory>,
+        options: &MountOptions,
+    ) -> Result<(Arc<dyn FileSystem>, FrameFiles)> {
+        let gpufs: GpufsOptions = options
+            .file_system
+            .parse()
+            .map_err(|e: Error| e.at("gpufs"))?;
+        let len_bytes = gpufs.len_bytes(memory.len_bytes());
+        let files = FrameFiles::new(FrameSlab::new(memory, gpufs.page_bytes, len_bytes));
+        let file_system = Self::build(
+            Kind::Gpufs,
+            cache,
+            (Limits::default(), Some(files.clone())),
+            (gpufs.mode, 0, 0),
+            options,
+        );
+        Ok((file_system, files))
+    }
+
     fn build(
         kind: Kind,
         cache: &Arc<PageCache>,
-        limits: Limits,
+        memory: (Limits, Option<FrameFiles>),
         (mode, uid, gid): (u16, u32, u32),
         options: &MountOptions,
     ) -> Arc<dyn FileSystem> {
@@ -122,7 +168,7 @@ impl Ramfs {
             cache.writeback(),
             cache.budget_bytes(),
             options.clock,
-            limits,
+            memory,
             cache.objects().clone(),
         ));
         let file_type = FileType::Directory;
@@ -153,6 +199,7 @@ impl FileSystem for Ramfs {
         match self.kind {
             Kind::Ramfs => "ramfs",
             Kind::Tmpfs => "tmpfs",
+            Kind::Gpufs => "gpufs",
         }
     }
 
@@ -168,7 +215,9 @@ impl FileSystem for Ramfs {
                 .filter(|limit| limit.max() < u64::MAX)
                 .map_or((0, 0), |limit| (limit.max(), limit.free()))
         };
-        let (blocks, blocks_free) = totals(pages.as_deref());
+        let frames = self.shared.frames.as_ref();
+        let (blocks, blocks_free) =
+            totals(frames.map_or(pages.as_deref(), |files| Some(files.limit())));
         let (inodes, inodes_free) = totals(inodes.as_ref());
         Ok(FileSystemStatistics {
             magic: if self.kind == Kind::Tmpfs {
@@ -176,7 +225,7 @@ impl FileSystem for Ramfs {
             } else {
                 RAMFS_MAGIC
             },
-            block_size: PAGE_SIZE as u32,
+            block_size: frames.map_or(PAGE_SIZE as u32, |files| files.page_bytes() as u32),
             blocks,
             blocks_free,
             blocks_available: blocks_free,

@@ -1,5 +1,6 @@
 //! The state that all inodes of a mount share: limits, clock, inode numbers.
 
+use super::frame_files::FrameFiles;
 use crate::base::{Clock, Limit, Result};
 use crate::cache::{ObjectMemory, Writeback};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ pub(super) struct MountState {
     /// Size of the page cache in bytes; all file systems share it.
     pub(super) cache_bytes: u64,
     pub(super) limits: Limits,
+    /// The memory of regular files, if it is not the page cache.
+    pub(super) frames: Option<FrameFiles>,
     /// The memory that inodes and names are charged to.
     pub(super) objects: Arc<ObjectMemory>,
 }
@@ -53,7 +56,7 @@ impl MountState {
         writeback: Arc<Writeback>,
         cache_bytes: u64,
         clock: Clock,
-        limits: Limits,
+        (limits, frames): (Limits, Option<FrameFiles>),
         objects: Arc<ObjectMemory>,
     ) -> Self {
         Self {
@@ -62,6 +65,7 @@ impl MountState {
             next_number: AtomicU64::new(1),
             cache_bytes,
             limits,
+            frames,
             objects,
         }
     }

@@ -3,10 +3,11 @@
 use super::dir::FIRST_COOKIE;
 use super::inode::{DirectoryGuard, InodeBody, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
+use crate::cache::{Borrowed, Mapping, WriteSource};
 use crate::vfs::{
     ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Credentials, DirectoryEntry, FallocateMode,
     FileOperations, FileType, Inode, InodeCommon, NewInode, RenameFlags, RenameRequest, SeekKind,
-    XattrFlags, set_access_acl,
+    WriteAt, XattrFlags, buffered_borrow, buffered_read, buffered_write, set_access_acl,
 };
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 
 /// The largest file size in bytes (`MAX_LFS_FILESIZE`).
 const SIZE_MAX: u64 = i64::MAX as u64;
+/// Most bytes that one borrow copies from device memory.
+const BORROW_MAX: usize = 1 << 20;
 
 impl RamInode {
     fn directory(&self) -> Result<DirectoryGuard<'_>> {
@@ -77,7 +80,7 @@ impl Inode for RamInode {
     }
 
     fn file_operations(&self) -> Option<&dyn FileOperations> {
-        self.common.mapping.is_some().then_some(self)
+        matches!(self.body, InodeBody::Regular | InodeBody::Frames(_)).then_some(self)
     }
 
     fn set_attributes(&self, _caller: &Credentials, change: &AttributeChange) -> Result<()> {
@@ -364,7 +367,6 @@ impl FileOperations for RamInode {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        let mapping = self.mapping()?;
         let end = offset
             .checked_add(len_bytes)
             .filter(|end| *end <= SIZE_MAX)
@@ -378,20 +380,63 @@ impl FileOperations for RamInode {
             CollapseRange | InsertRange => return Err(Errno::OPNOTSUPP.into()),
             PunchHole => self.punch(offset..end)?,
             Allocate | AllocateKeepSize => self.allocate(offset..end)?,
-            ZeroRange | ZeroRangeKeepSize => {
-                self.allocate(offset..end)?;
-                mapping.zero_range(offset..end)?;
-            }
+            ZeroRange | ZeroRangeKeepSize => self.zero_range(offset..end)?,
         }
-        match mode {
-            Allocate | ZeroRange if end > mapping.size_bytes() => mapping.set_size_bytes(end),
-            _ => {}
+        if matches!(mode, Allocate | ZeroRange) {
+            self.grow(end)?;
         }
         self.note_modified();
         Ok(())
     }
 
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match &self.body {
+            InodeBody::Frames(file) => file.read(offset, buf),
+            _ => buffered_read(self, offset, buf),
+        }
+    }
+
+    fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
+        let InodeBody::Frames(file) = &self.body else {
+            return buffered_borrow(self, offset, len_bytes);
+        };
+        // The pages are not in the host's memory: the caller gets a copy.
+        let mut bytes = vec![0; len_bytes.min(BORROW_MAX)];
+        let count = file.read(offset, &mut bytes)?;
+        let copy = Mapping::without_store(&self.shared.writeback, 0, None);
+        let count = copy.write_from(0, &WriteSource::from(&bytes[..count]))?;
+        copy.borrow(0, count)
+    }
+
+    fn write(
+        &self,
+        caller: &Credentials,
+        at: WriteAt,
+        bytes: &WriteSource<'_>,
+    ) -> Result<(u64, usize)> {
+        let InodeBody::Frames(file) = &self.body else {
+            return buffered_write(self, caller, at, bytes);
+        };
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => file.size_bytes(),
+        };
+        self.write_begin(caller, offset, bytes.len() as u64)?;
+        let count = file.write(offset, bytes)?;
+        self.write_end(count as u64)?;
+        Ok((offset + count as u64, count))
+    }
+
     fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        if let InodeBody::Frames(file) = &self.body {
+            let size_bytes = file.size_bytes();
+            return Ok(match kind {
+                SeekKind::Data => file.next_data(offset).filter(|found| *found < size_bytes),
+                SeekKind::Hole => {
+                    Some(file.next_hole(offset).clamp(offset, size_bytes.max(offset)))
+                }
+            });
+        }
         let mapping = self.mapping()?;
         let size_bytes = mapping.size_bytes();
         Ok(match kind {

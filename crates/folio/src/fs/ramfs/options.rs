@@ -1,11 +1,14 @@
-//! Mount options of tmpfs (mount(8), tmpfs(5)), and of ramfs, which has only `mode=`.
+//! Mount options of tmpfs (mount(8), tmpfs(5)), of ramfs, which has only `mode=`, and of gpufs.
 
 use crate::base::{Error, PAGE_SIZE, Result};
 use crate::vfs::MountOptions;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// Default share of the page cache for a tmpfs, in percent.
 const SHARE_PERCENT: u64 = 50;
+/// Sizes of a page of a gpufs in bytes; the largest is the default.
+const FRAME_BYTES: RangeInclusive<u64> = 4 << 10..=64 << 10;
 
 /// The mount options of a tmpfs, parsed from the words of mount(8):
 /// `"size=64m,nr_inodes=1k,mode=1777"`.
@@ -29,7 +32,7 @@ pub(super) struct TmpfsOptions {
 pub(super) enum TmpfsSize {
     /// Size in bytes, rounded up to whole pages; 0 means no limit.
     Bytes(u64),
-    /// Share of the page cache in percent; 0 means no limit.
+    /// Share of the page cache or the device in percent; 0 means no limit.
     CachePercent(u64),
 }
 
@@ -82,12 +85,7 @@ impl TmpfsOptions {
 
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
-            "size" => {
-                self.size = match value.strip_suffix('%') {
-                    Some(percent) => TmpfsSize::CachePercent(percent.parse().ok()?),
-                    None => TmpfsSize::Bytes(parse_number(value)?),
-                }
-            }
+            "size" => self.size = parse_size(value)?,
             "nr_blocks" => {
                 self.size = TmpfsSize::Bytes(parse_number(value)?.checked_mul(PAGE_SIZE as u64)?);
             }
@@ -101,6 +99,62 @@ impl TmpfsOptions {
     }
 }
 
+/// The mount options of a gpufs: `"size=4g,page=64k,mode=1777"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GpufsOptions {
+    /// Limit of device memory for data in bytes or percent (`size=`).
+    size: TmpfsSize,
+    /// Size of a page in bytes (`page=`).
+    pub(super) page_bytes: u64,
+    /// Permission bits of the root directory (`mode=`, octal).
+    pub(super) mode: u16,
+}
+
+impl GpufsOptions {
+    const NAMES: [&str; 3] = ["size", "page", "mode"];
+
+    /// Returns the limit in bytes of a device that has `device_bytes`; 0 means all of it.
+    pub(super) fn len_bytes(&self, device_bytes: u64) -> u64 {
+        match self.size {
+            TmpfsSize::Bytes(0) | TmpfsSize::CachePercent(0) => device_bytes,
+            TmpfsSize::Bytes(bytes) => bytes.next_multiple_of(self.page_bytes),
+            TmpfsSize::CachePercent(percent) => {
+                let bytes = u128::from(device_bytes) * u128::from(percent) / 100;
+                u64::try_from(bytes).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        match name {
+            "size" => self.size = parse_size(value)?,
+            "page" => {
+                let bytes = parse_number(value)?;
+                let is_valid = bytes.is_power_of_two() && FRAME_BYTES.contains(&bytes);
+                self.page_bytes = is_valid.then_some(bytes)?;
+            }
+            "mode" => self.mode = parse_mode(value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl FromStr for GpufsOptions {
+    type Err = Error;
+
+    /// Parses options. EINVAL for an unknown option or an invalid value.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut options = Self {
+            size: TmpfsSize::CachePercent(SHARE_PERCENT),
+            page_bytes: *FRAME_BYTES.end(),
+            mode: 0o755,
+        };
+        MountOptions::parse_words(text, &Self::NAMES, |name, value| options.set(name, value))?;
+        Ok(options)
+    }
+}
+
 /// Returns the permission bits of a ramfs's root directory. Linux's ramfs ignores unknown options;
 /// here they fail with EINVAL.
 pub(super) fn ramfs_root_mode(words: &str) -> Result<u16> {
@@ -110,6 +164,13 @@ pub(super) fn ramfs_root_mode(words: &str) -> Result<u16> {
         Some(())
     })?;
     Ok(mode)
+}
+
+fn parse_size(text: &str) -> Option<TmpfsSize> {
+    Some(match text.strip_suffix('%') {
+        Some(percent) => TmpfsSize::CachePercent(percent.parse().ok()?),
+        None => TmpfsSize::Bytes(parse_number(text)?),
+    })
 }
 
 fn parse_mode(octal: &str) -> Option<u16> {
@@ -202,5 +263,20 @@ mod tests {
                 "invalid value in mount option \"mode=9\""
             ]
         );
+    }
+
+    #[test]
+    fn gpufs_options_parse_to_their_values() {
+        let parse = |text: &str| text.parse::<GpufsOptions>();
+        let options = parse("size=10k,page=4k,mode=1777").unwrap();
+        assert_eq!((options.page_bytes, options.mode), (4096, 0o1777));
+        assert_eq!(options.len_bytes(1 << 30), 12 << 10);
+        let options = parse("").unwrap();
+        assert_eq!((options.page_bytes, options.mode), (64 << 10, 0o755));
+        assert_eq!(options.len_bytes(1 << 30), 1 << 29);
+        assert_eq!(parse("size=0").unwrap().len_bytes(1 << 30), 1 << 30);
+        for text in ["page=2k", "page=128k", "page=5k", "nr_inodes=7", "mode=9"] {
+            assert_eq!(parse(text).unwrap_err().errno(), Errno::INVAL, "{text}");
+        }
     }
 }
