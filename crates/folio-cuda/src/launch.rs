@@ -1,0 +1,238 @@
+//! Launches: an epoch with a table for each, misses filled by the host, sizes published afterwards.
+
+use crate::device::Device;
+use crate::table::{HOLE, INDEX_MAX, Outcome, PageKey, Table, TableFile};
+use folio::fs::ramfs::{FrameFiles, FramePages, FrameRead, FrameWrite};
+use folio::syscall::Fd;
+use folio::vfs::{FallocateMode, SetTime};
+use folio::{Errno, Error, Process, Result};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// The default capacity of the ring of misses.
+const RING_CAPACITY: usize = 64 << 10;
+
+/// The meaning of a page that a file does not have, for kernels that read it.
+pub enum Absent<'a> {
+    /// A hole: zeros.
+    Zeros,
+    /// A page to be filled: the closure writes the range of the file, from another mount for
+    /// example, before the kernel is launched again.
+    Fill(&'a mut dyn FnMut(&Process, Fd, Range<u64>) -> Result<()>),
+}
+
+/// Files of a gpufs for kernels, which know them by their place in the list.
+pub struct Launch<'a> {
+    process: &'a Process,
+    device: &'a dyn Device,
+    files: &'a FrameFiles,
+    opened: Vec<(Fd, Absent<'a>)>,
+    pages_max: usize,
+    ring_capacity: usize,
+}
+
+/// The counts of [`Launch::run`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LaunchReport {
+    /// How often the kernel was launched.
+    pub launches: u64,
+    /// How many misses all launches had. A page counts once for each call that missed it.
+    pub misses: u64,
+}
+
+impl<'a> Launch<'a> {
+    /// Prepares launches on `device`, the one whose memory `files` was mounted with.
+    pub fn new(process: &'a Process, device: &'a dyn Device, files: &'a FrameFiles) -> Self {
+        Self {
+            process,
+            device,
+            files,
+            opened: Vec::new(),
+            pages_max: usize::MAX,
+            ring_capacity: RING_CAPACITY,
+        }
+    }
+
+    /// Adds an open file, which kernels know as 0, 1 and so on. Kernels that write it need `fd`
+    /// open for writing.
+    #[must_use]
+    pub fn file(mut self, fd: Fd, absent: Absent<'a>) -> Self {
+        self.opened.push((fd, absent));
+        self
+    }
+
+    /// Limits the table to `pages_max` pages, and the ring to `ring_capacity` misses. A kernel that
+    /// needs more pages than the table has in one launch fails with ENOMEM.
+    #[must_use]
+    pub fn limits(mut self, pages_max: usize, ring_capacity: usize) -> Self {
+        self.pages_max = pages_max;
+        self.ring_capacity = ring_capacity.max(1);
+        self
+    }
+
+    /// Calls `kernel` with the address of the table (`struct folio_dev *`) until a launch has no
+    /// misses. The closure launches a kernel and waits for its end. Afterwards the sizes and times
+    /// of the files are those that the kernel made.
+    ///
+    /// # Errors
+    /// ENOSPC if a page that a kernel writes does not fit, ENOMEM if one launch needs more pages
+    /// than the table may have, EIO if a page stays absent, and those of `kernel`.
+    pub fn run(&mut self, kernel: &mut dyn FnMut(u64) -> Result<()>) -> Result<LaunchReport> {
+        let mut report = LaunchReport::default();
+        let mut wanted = BTreeSet::new();
+        loop {
+            report.launches += 1;
+            let held = self.pages()?;
+            let table = self.table(report.launches, &held, &wanted)?;
+            let outcome = launch(self.device, &table, kernel)?;
+            // The frames were in use until here.
+            drop(held);
+            self.publish(&outcome)?;
+            report.misses += outcome.missed;
+            if outcome.missed == 0 {
+                return Ok(report);
+            }
+            let before = wanted.len();
+            for (page, is_write) in outcome.misses {
+                self.provide(page, is_write)?;
+                wanted.insert(page);
+            }
+            if wanted.len() > self.pages_max {
+                return Err(Error::new(
+                    Errno::NOMEM,
+                    format!(
+                        "one launch needs {} pages or more, the table has {}: raise the limit",
+                        wanted.len(),
+                        self.pages_max
+                    ),
+                ));
+            }
+            if wanted.len() == before {
+                return Err(Error::new(
+                    Errno::IO,
+                    "the kernel misses pages that its table has",
+                ));
+            }
+        }
+    }
+
+    /// Returns the pages of all files.
+    fn pages(&self) -> Result<Vec<FramePages>> {
+        let found = self.opened.iter().map(|(fd, _)| {
+            let number = self.process.fstat(*fd)?.number;
+            self.files.pages(number).ok_or_else(|| {
+                Error::new(Errno::XDEV, format!("inode {number} is not on this gpufs"))
+            })
+        });
+        found.collect()
+    }
+
+    /// Makes the table of one launch: the `wanted` pages, then the rest as far as there is room.
+    fn table(&self, epoch: u64, held: &[FramePages], wanted: &BTreeSet<PageKey>) -> Result<Table> {
+        let all = held.iter().zip(0_u32..).flat_map(|(file, place)| {
+            let pages = file.pages.iter();
+            pages.map(move |(index, frame)| ((place, *index), frame.address()))
+        });
+        let (mut pages, rest): (Vec<_>, Vec<_>) = all.partition(|(page, _)| wanted.contains(page));
+        let found: BTreeSet<_> = pages.iter().map(|(page, _)| *page).collect();
+        let holes = wanted.difference(&found);
+        pages.extend(holes.map(|page| (*page, HOLE)));
+        pages.extend(rest);
+        if pages.iter().any(|((_, index), _)| *index > INDEX_MAX) {
+            return Err(Error::new(Errno::FBIG, "a file is too large for a kernel"));
+        }
+        let is_complete = pages.len() <= self.pages_max;
+        pages.truncate(self.pages_max);
+        let files = held.iter().zip(&self.opened);
+        Ok(Table {
+            epoch,
+            page_shift: self.files.page_bytes().trailing_zeros(),
+            files: files
+                .map(|(file, (_, absent))| TableFile {
+                    size_bytes: file.size_bytes,
+                    is_written: false,
+                    is_absent_missed: !is_complete || matches!(absent, Absent::Fill(_)),
+                })
+                .collect(),
+            pages,
+            ring_capacity: self.ring_capacity,
+        })
+    }
+
+    /// Sets sizes and times of the files that the kernel wrote.
+    fn publish(&self, outcome: &Outcome) -> Result<()> {
+        for (file, (fd, _)) in outcome.files.iter().zip(&self.opened) {
+            if !file.is_written {
+                continue;
+            }
+            if file.size_bytes > self.process.fstat(*fd)?.size_bytes {
+                self.process.ftruncate(*fd, file.size_bytes)?;
+            } else {
+                let now = Some(SetTime::Now);
+                self.process.futimens(*fd, None, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a page that a kernel missed exist, if it must.
+    fn provide(&mut self, (place, index): PageKey, is_write: bool) -> Result<()> {
+        let Some((fd, absent)) = self.opened.get_mut(place as usize) else {
+            return Err(Errno::IO.into());
+        };
+        let number = self.process.fstat(*fd)?.number;
+        let is_present = |files: &FrameFiles| {
+            let pages = files.pages(number).map(|file| file.pages);
+            pages.is_some_and(|pages| pages.binary_search_by_key(&index, |(at, _)| *at).is_ok())
+        };
+        if is_present(self.files) {
+            return Ok(());
+        }
+        let page_bytes = self.files.page_bytes();
+        let start = index * page_bytes;
+        if let Absent::Fill(fill) = absent {
+            let end = (start + page_bytes).min(self.process.fstat(*fd)?.size_bytes);
+            if start < end {
+                fill(self.process, *fd, start..end)?;
+            }
+        }
+        if is_write || matches!(absent, Absent::Fill(_)) {
+            let keep = FallocateMode::AllocateKeepSize;
+            self.process.fallocate(*fd, keep, start, page_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Launches the kernel once, with `table` in device memory meanwhile.
+fn launch(
+    device: &dyn Device,
+    table: &Table,
+    kernel: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Outcome> {
+    let address = device.allocate(table.len_bytes())?;
+    let outcome = (|| {
+        let bytes = table.encode(address);
+        let bytes = &bytes[..];
+        device.write(&[FrameWrite { address, bytes }])?;
+        kernel(address)?;
+        let [head, ring] = table.outcome_ranges();
+        let [mut head_bytes, mut ring_bytes] =
+            [&head, &ring].map(|range| vec![0; (range.end - range.start) as usize]);
+        device.read(&mut [
+            FrameRead {
+                address: address + head.start,
+                buf: &mut head_bytes,
+            },
+            FrameRead {
+                address: address + ring.start,
+                buf: &mut ring_bytes,
+            },
+        ])?;
+        table
+            .decode(&head_bytes, &ring_bytes)
+            .ok_or_else(|| Error::new(Errno::IO, "a kernel overwrote the table of its launch"))
+    })();
+    device.release(address);
+    outcome
+}
