@@ -1,33 +1,41 @@
 //! An open file.
 
 use crate::borrowed::Borrowed;
-use crate::stat::stat_tuple;
 use crate::state::State;
-use folio::Result;
-use folio::syscall::{Fd, Process, Whence};
+use folio::syscall::{Fd, OpenFlags, Process, Whence};
+use folio::{Errno, Result};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyBytes;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Largest read whose buffer is reserved at once.
 const READ_MAX: usize = 1 << 30;
 
+/// Why a call did not reach the file.
+enum Refused {
+    Closed,
+    Direction,
+}
+
 /// An open file: a descriptor with system calls as methods.
 #[pyclass(frozen, module = "foliofs._native")]
 pub(crate) struct File {
     state: Arc<State>,
     path: PathBuf,
+    /// Whether it was opened for writing alone.
+    is_write_only: bool,
     fd: RwLock<Option<Fd>>,
 }
 
 impl File {
-    pub(crate) fn new(state: Arc<State>, path: PathBuf, fd: Fd) -> Self {
+    pub(crate) fn new(state: Arc<State>, path: PathBuf, flags: OpenFlags, fd: Fd) -> Self {
         Self {
             state,
             path,
+            is_write_only: flags.contains(OpenFlags::WRONLY),
             fd: RwLock::new(Some(fd)),
         }
     }
@@ -39,9 +47,32 @@ impl File {
     ) -> PyResult<T> {
         let done = self.state.call(py, Some(&self.path), |process| {
             let fd = self.fd.read().unwrap_or_else(PoisonError::into_inner);
-            (*fd).map(|fd| work(process, fd)).transpose()
+            match (*fd).map(|fd| work(process, fd)).transpose() {
+                Err(error) if error.errno() == Errno::BADF => Ok(Err(Refused::Direction)),
+                done => Ok(done?.ok_or(Refused::Closed)),
+            }
         })?;
-        done.ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
+        done.map_err(|refused| match refused {
+            Refused::Closed => PyValueError::new_err("I/O operation on closed file"),
+            Refused::Direction => self.unsupported(py),
+        })
+    }
+
+    /// Returns io.UnsupportedOperation: an open descriptor fails with EBADF only if it is open for
+    /// reading or writing alone.
+    fn unsupported(&self, py: Python<'_>) -> PyErr {
+        let path = self.path.display();
+        let purpose = if self.is_write_only {
+            "reading"
+        } else {
+            "writing"
+        };
+        let class = py
+            .import("io")
+            .and_then(|io| io.getattr("UnsupportedOperation"));
+        let raised =
+            class.and_then(|class| class.call1((format!("{path}: file not open for {purpose}"),)));
+        raised.map_or_else(|error| error, PyErr::from_value)
     }
 
     /// Reads with `read` until `len` bytes, the end of the file, or a read of 0 bytes.
@@ -134,6 +165,33 @@ impl File {
         self.read_bytes(py, len_bytes, |process, fd, buf| process.read(fd, buf))
     }
 
+    /// Reads all from the position to the end of the file.
+    pub(crate) fn readall<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let left = self.call(py, |process, fd| {
+            let position = process.lseek(fd, 0, Whence::Current)?;
+            Ok(process.fstat(fd)?.size_bytes.saturating_sub(position))
+        })?;
+        let first = self.read(py, usize::try_from(left).unwrap_or(READ_MAX).min(READ_MAX))?;
+        // The end is there only after a read of nothing: the file may grow meanwhile.
+        let rest = self.call(py, |process, fd| {
+            let mut rest = Vec::new();
+            let mut len = 0;
+            loop {
+                rest.resize(len * 2 + 1, 0);
+                match process.read(fd, &mut rest[len..])? {
+                    0 => break,
+                    count => len += count,
+                }
+            }
+            rest.truncate(len);
+            Ok(rest)
+        })?;
+        if rest.is_empty() {
+            return Ok(first);
+        }
+        Ok(PyBytes::new(py, &[first.as_bytes(), &rest].concat()))
+    }
+
     /// Reads up to `len_bytes` bytes at `offset`.
     fn pread<'py>(
         &self,
@@ -216,18 +274,13 @@ impl File {
         })
     }
 
-    fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let attributes = self.call(py, |process, fd| process.fstat(fd))?;
-        stat_tuple(&attributes).into_pyobject(py)
-    }
-
     #[getter]
     fn closed(&self) -> bool {
         self.state.is_closed() || self.fd.read().is_ok_and(|fd| fd.is_none())
     }
 
     /// Closes the descriptor. Writeback errors are reported here, too.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.closed() {
             return Ok(());
         }

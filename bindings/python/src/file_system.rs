@@ -2,21 +2,26 @@
 
 use crate::error::invalid;
 use crate::file::File;
-use crate::stat::{kind_bits, stat_tuple};
+use crate::stat::{kind_bits, mode, nanoseconds, stat_result};
 use crate::state::State;
-use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags};
-use folio::vfs::{FileType, RenameFlags, SetTime, XattrFlags};
-use folio::{Result, Timespec};
+use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags, Process};
+use folio::vfs::{Attributes, FileType, RenameFlags, SetTime, XattrFlags};
+use folio::{Errno, Result, Timespec};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyBytes;
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Entries per getdents call.
-const GETDENTS_MAX: usize = 1024;
+/// Directories and links to them, other files, and those links.
+type Listing = (Vec<OsString>, Vec<OsString>, HashSet<OsString>);
+
+/// Name, type and inode number.
+type Entry = (OsString, u32, u64);
 
 /// A mounted file system: system calls on paths. All paths start at its root.
 #[pyclass(frozen, module = "foliofs._native")]
@@ -44,81 +49,110 @@ impl FileSystem {
     pub(crate) fn new(state: Arc<State>) -> Self {
         Self { state }
     }
+
+    fn attributes(&self, py: Python<'_>, path: &Path, follows: bool) -> PyResult<Attributes> {
+        self.state.call(py, Some(path), |process| {
+            process.fstatat(AT_FDCWD, path, link_flags(follows))
+        })
+    }
+}
+
+/// Returns the entries of a directory without `.` and `..`.
+fn entries(process: &Process, path: &Path) -> Result<Vec<Entry>> {
+    let fd = process.open(path, OpenFlags::DIRECTORY, 0)?;
+    let mut found = Vec::new();
+    let listed = process.getdents_with(fd, &mut |entry| {
+        if entry.name != b"." && entry.name != b".." {
+            let name = OsString::from_vec(entry.name.to_vec());
+            let kind = entry.file_type.map_or(0, kind_bits);
+            found.push((name, kind, entry.number.0));
+        }
+        ControlFlow::Continue(())
+    });
+    process.close(fd)?;
+    listed.map(|()| found)
 }
 
 #[pymethods]
 impl FileSystem {
     /// open(2).
     fn open(&self, py: Python<'_>, path: PathBuf, flags: u32, mode: u16) -> PyResult<File> {
-        let fd = self.state.call(py, Some(&path), |process| {
+        let (flags, fd) = self.state.call(py, Some(&path), |process| {
             let flags = OpenFlags::from_bits(flags).ok_or_else(|| invalid("unknown open flags"))?;
-            process.open(&path, flags, mode)
+            Ok((flags, process.open(&path, flags, mode)?))
         })?;
-        Ok(File::new(self.state.clone(), path, fd))
+        Ok(File::new(self.state.clone(), path, flags, fd))
     }
 
     /// The whole content of a file.
     fn read_bytes<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.state.call(py, Some(&path), |process| {
-            let fd = process.open(&path, OpenFlags::empty(), 0)?;
-            let read = process.fstat(fd).and_then(|found| {
-                let mut bytes =
-                    vec![0; usize::try_from(found.size_bytes).unwrap_or(usize::MAX) + 1];
-                let mut len = 0;
-                loop {
-                    let count = process.read(fd, &mut bytes[len..])?;
-                    len += count;
-                    if count == 0 {
-                        break;
-                    }
-                    if len == bytes.len() {
-                        bytes.resize(len * 2, 0);
-                    }
-                }
-                bytes.truncate(len);
-                Ok(bytes)
-            });
-            process.close(fd)?;
-            read
-        })?;
-        Ok(PyBytes::new(py, &bytes))
+        let file = self.open(py, path, OpenFlags::empty().bits(), 0)?;
+        let content = file.readall(py);
+        file.close(py)?;
+        content
     }
 
-    /// Names and types of a directory; a type is a mode of stat.
-    fn entries(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<(OsString, u32, u64)>> {
+    /// Names, types and inode numbers of a directory; a type is a mode of stat, 0 if unknown.
+    fn entries(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<Entry>> {
+        self.state
+            .call(py, Some(&path), |process| entries(process, &path))
+    }
+
+    /// Names in a directory, for walk(): directories and links to them, all else, and those links.
+    fn listing(&self, py: Python<'_>, path: PathBuf) -> PyResult<Listing> {
         self.state.call(py, Some(&path), |process| {
-            let fd = process.open(&path, OpenFlags::DIRECTORY, 0)?;
-            let mut found = Vec::new();
-            let listed = loop {
-                match process.getdents(fd, GETDENTS_MAX) {
-                    Ok(entries) if entries.is_empty() => break Ok(()),
-                    Ok(entries) => found.extend(entries),
-                    Err(error) => break Err(error),
+            let (mut directories, mut files, mut links) = Listing::default();
+            for (name, kind, _) in entries(process, &path)? {
+                let is_link = kind == kind_bits(FileType::Symlink);
+                let is_directory = if is_link || kind == 0 {
+                    let target = process.fstatat(AT_FDCWD, path.join(&name), AtFlags::empty());
+                    target.is_ok_and(|found| found.file_type == FileType::Directory)
+                } else {
+                    kind == kind_bits(FileType::Directory)
+                };
+                if !is_directory {
+                    files.push(name);
+                    continue;
                 }
-            };
-            process.close(fd)?;
-            listed?;
-            found.retain(|entry| entry.name != b"." && entry.name != b"..");
-            let names = found.into_iter().map(|entry| {
-                let kind = entry.file_type.map_or(0, kind_bits);
-                (OsString::from_vec(entry.name), kind, entry.number)
-            });
-            Ok(names.collect())
+                if is_link {
+                    links.insert(name.clone());
+                }
+                directories.push(name);
+            }
+            Ok((directories, files, links))
         })
     }
 
-    #[pyo3(signature = (path, *, follow_symlinks=true))]
+    /// os.stat_result with this `st_dev`.
     fn stat<'py>(
         &self,
         py: Python<'py>,
         path: PathBuf,
+        device: u64,
         follow_symlinks: bool,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let flags = link_flags(follow_symlinks);
-        let found = self.state.call(py, Some(&path), |process| {
-            process.fstatat(AT_FDCWD, &path, flags)
-        })?;
-        stat_tuple(&found).into_pyobject(py)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.attributes(py, &path, follow_symlinks)?;
+        stat_result(py, &found, device)
+    }
+
+    /// Mode with the file type; None if there is no such file.
+    fn mode(&self, py: Python<'_>, path: PathBuf, follow_symlinks: bool) -> PyResult<Option<u32>> {
+        self.state.call(py, Some(&path), |process| {
+            match process.fstatat(AT_FDCWD, &path, link_flags(follow_symlinks)) {
+                Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => Ok(None),
+                found => Ok(Some(mode(&found?))),
+            }
+        })
+    }
+
+    /// Time of creation in nanoseconds since 1970, if it is stored.
+    fn birthtime_ns<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let created = self.attributes(py, &path, true)?.created;
+        created.map(|time| nanoseconds(py, time)).transpose()
     }
 
     fn mkdir(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {

@@ -135,6 +135,7 @@ fn memory() -> FileSystem {
 
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("is_optimized", !cfg!(debug_assertions))?;
     module.add_class::<FileSystem>()?;
     module.add_class::<File>()?;
     module.add_class::<Disk>()?;

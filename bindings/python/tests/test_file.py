@@ -6,6 +6,7 @@ import os
 import tarfile
 import threading
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,34 @@ def test_raw_file(fs: foliofs.FileSystem) -> None:
             file.readinto(b"read only")
     with pytest.raises(ValueError, match="closed file"):
         file.read(1)
-    with fs.open("/file", "rb", 0) as file, pytest.raises(io.UnsupportedOperation):
-        file.write(b"x")
+    with fs.open("/file", "rb", 0) as file:
+        writes: list[Callable[[], object]] = [
+            lambda: file.write(b"x"),
+            lambda: file.pwrite(b"x", 0),
+            lambda: file.truncate(),
+        ]
+        for call in writes:
+            with pytest.raises(io.UnsupportedOperation, match="not open for writing"):
+                call()
+    with fs.open("/file", "ab", 0) as file:
+        reads: list[Callable[[], object]] = [
+            lambda: file.read(),
+            lambda: file.pread(1, 0),
+            lambda: file.borrow(0, 1),
+        ]
+        for call in reads:
+            with pytest.raises(io.UnsupportedOperation, match="not open for reading"):
+                call()
+
+
+def test_readall_starts_at_the_position(fs: foliofs.FileSystem) -> None:
+    content = os.urandom(3_000_000)
+    fs.write_bytes("/file", content)
+    with fs.open("/file", "rb+", 0) as file:
+        for position in (0, 1, 2_999_999, 3_000_000, 4_000_000):
+            file.seek(position)
+            assert file.readall() == content[position:]
+            assert file.tell() == max(position, 3_000_000)
 
 
 def test_holes_are_found(image: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from foliofs import _native
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+BUFFER_BYTES = 128 << 10
+
 
 class RawFile(io.RawIOBase):
     """An open file without a buffer. Offsets and sizes are in bytes.
@@ -19,7 +22,6 @@ class RawFile(io.RawIOBase):
     """
 
     def __init__(self, file: _native.File, path: str, flags: int) -> None:
-        super().__init__()
         self._file = file
         self._access = flags & os.O_ACCMODE
         self.name = path
@@ -37,42 +39,25 @@ class RawFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def _check(self, is_allowed: bool, purpose: str) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-        if not is_allowed:
-            raise io.UnsupportedOperation(f"{self.name}: file not open for {purpose}")
-
     def readinto(self, buffer: Buffer, /) -> int:
-        self._check(self.readable(), "reading")
         return self._file.readinto(buffer)
 
     def readall(self) -> bytes:
-        self._check(self.readable(), "reading")
-        rest = max(self._file.stat()[5] - self.tell(), 0) + 1
-        parts = []
-        while part := self._file.read(min(rest, 1 << 28)):
-            parts.append(part)
-            rest = max(rest - len(part), 64 << 10)
-        return b"".join(parts)
+        return self._file.readall()
 
     def write(self, data: Buffer, /) -> int:
-        self._check(self.writable(), "writing")
         return self._file.write(data)
 
     def pread(self, len_bytes: int, offset: int) -> bytes:
         """Reads up to `len_bytes` at `offset`, at most 1 GiB; b"" at the end of the file."""
-        self._check(self.readable(), "reading")
         return self._file.pread(len_bytes, offset)
 
     def preadinto(self, buffer: Buffer, offset: int) -> int:
         """Reads into a buffer at `offset`. Returns the number of bytes; 0 at the end."""
-        self._check(self.readable(), "reading")
         return self._file.preadinto(buffer, offset)
 
     def pwrite(self, data: Buffer, offset: int) -> int:
         """Writes at `offset`. Returns the number of bytes."""
-        self._check(self.writable(), "writing")
         return self._file.pwrite(data, offset)
 
     def borrow(self, offset: int, len_bytes: int) -> memoryview:
@@ -81,22 +66,20 @@ class RawFile(io.RawIOBase):
         A later write to the file changes them. If the pages are not adjacent in memory, they are a
         copy. The view is shorter at the end of the file.
         """
-        self._check(self.readable(), "reading")
         return memoryview(self._file.borrow(offset, len_bytes))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._check(True, "seeking")
         return self._file.seek(offset, whence)
 
     def truncate(self, size: int | None = None, /) -> int:
-        self._check(self.writable(), "writing")
         size = self.tell() if size is None else size
+        if not self.writable():
+            raise io.UnsupportedOperation(f"{self.name}: file not open for writing")
         self._file.truncate(size)
         return size
 
     def fsync(self, *, data_only: bool = False) -> None:
         """Makes all writes to the file durable, as os.fsync; os.fdatasync with `data_only`."""
-        self._check(True, "syncing")
         self._file.fsync(data_only=data_only)
 
     def close(self) -> None:
@@ -109,68 +92,16 @@ class RawFile(io.RawIOBase):
             self._file.close()
 
 
-class BufferedReader(io.BufferedReader):
-    """io.BufferedReader with borrow."""
+class _Buffered(io.BufferedIOBase):
+    """What the buffers add to those of io."""
 
-    raw: RawFile
-
-    def borrow(self, offset: int, len_bytes: int) -> memoryview:
-        """As RawFile.borrow."""
-        return self.raw.borrow(offset, len_bytes)
-
-    def fsync(self, *, data_only: bool = False) -> None:
-        """As RawFile.fsync."""
-        self.raw.fsync(data_only=data_only)
-
-
-class BufferedWriter(io.BufferedWriter):
-    """io.BufferedWriter with fsync. With `is_synced`, flush() makes the data durable."""
-
-    raw: RawFile
-
-    def __init__(self, raw: RawFile, buffer_size: int, is_synced: bool = False) -> None:
-        super().__init__(raw, buffer_size)
-        self._is_synced = is_synced
-
-    def flush(self) -> None:
-        super().flush()
-        if self._is_synced:
-            self.raw.fsync()
-
-    def close(self) -> None:
-        """Writes the buffer and closes the file, without fsync, as close(2)."""
-        self._is_synced = False
-        super().close()
-
-    def fsync(self, *, data_only: bool = False) -> None:
-        """Writes the buffer, then RawFile.fsync."""
-        super().flush()
-        self.raw.fsync(data_only=data_only)
-
-
-class BufferedRandom(io.BufferedRandom):
-    """io.BufferedRandom with borrow and fsync. With `is_synced`, flush() makes the data durable."""
-
-    raw: RawFile
-
-    def __init__(self, raw: RawFile, buffer_size: int, is_synced: bool = False) -> None:
-        super().__init__(raw, buffer_size)
-        self._is_synced = is_synced
-
-    def flush(self) -> None:
-        super().flush()
-        if self._is_synced:
-            self.raw.fsync()
-
-    def close(self) -> None:
-        """Writes the buffer and closes the file, without fsync, as close(2)."""
-        self._is_synced = False
-        super().close()
+    raw: Any
 
     def borrow(self, offset: int, len_bytes: int) -> memoryview:
         """Writes the buffer, then RawFile.borrow."""
         super().flush()
-        return self.raw.borrow(offset, len_bytes)
+        view: memoryview = self.raw.borrow(offset, len_bytes)
+        return view
 
     def fsync(self, *, data_only: bool = False) -> None:
         """Writes the buffer, then RawFile.fsync."""
@@ -178,6 +109,41 @@ class BufferedRandom(io.BufferedRandom):
         self.raw.fsync(data_only=data_only)
 
 
+class _Writing(_Buffered):
+    """What the buffers for writing add."""
+
+    is_synced = False
+
+    def flush(self) -> None:
+        super().flush()
+        if self.is_synced:
+            self.raw.fsync()
+
+    def close(self) -> None:
+        """Writes the buffer and closes the file, without fsync, as close(2)."""
+        self.is_synced = False
+        super().close()
+
+
+class BufferedReader(_Buffered, io.BufferedReader):
+    """io.BufferedReader with borrow and fsync."""
+
+    raw: RawFile
+
+
+class BufferedWriter(_Writing, io.BufferedWriter):
+    """io.BufferedWriter with fsync. With `is_synced`, flush() makes the data durable."""
+
+    raw: RawFile
+
+
+class BufferedRandom(_Writing, io.BufferedRandom):
+    """io.BufferedRandom with borrow and fsync. With `is_synced`, flush() makes the data durable."""
+
+    raw: RawFile
+
+
+@functools.cache
 def open_flags(mode: str) -> int:
     """Returns the flags of open(2) for a mode of built-in open()."""
     if len(set(mode)) != len(mode) or not set(mode) <= set("rwxabt+"):
@@ -216,14 +182,13 @@ def wrap(
         if not is_binary:
             raise ValueError("can't have unbuffered text I/O")
         return raw
-    size = buffering if buffering > 1 else 128 << 10
+    size = buffering if buffering > 1 else BUFFER_BYTES
     buffered: BufferedReader | BufferedWriter | BufferedRandom
-    if raw.readable() and raw.writable():
-        buffered = BufferedRandom(raw, size, is_synced)
-    elif raw.writable():
-        buffered = BufferedWriter(raw, size, is_synced)
-    else:
+    if not raw.writable():
         buffered = BufferedReader(raw, size)
+    else:
+        buffered = (BufferedRandom if raw.readable() else BufferedWriter)(raw, size)
+        buffered.is_synced = is_synced
     if is_binary:
         return buffered
     encoding = encoding or "utf-8"

@@ -38,12 +38,14 @@ _devices = itertools.count(1)
 class DirEntry:
     """An entry of a directory, as os.DirEntry."""
 
-    def __init__(self, fs: FileSystem, directory: str, name: str, kind: int, number: int) -> None:
+    __slots__ = ("_fs", "_kind", "_number", "name", "path")
+
+    def __init__(self, fs: FileSystem, path: str, name: str, kind: int, number: int) -> None:
         self._fs = fs
         self._kind = kind
         self._number = number
         self.name = name
-        self.path = posixpath.join(directory, name)
+        self.path = path
 
     def __fspath__(self) -> str:
         return self.path
@@ -91,7 +93,7 @@ class FileSystem:
         self._reopen = reopen
         self._name = name
         self._device = next(_devices)
-        self._files: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._files: set[weakref.ref[Any]] = set()
         self._lock = threading.Lock()
         _open.add(self)
 
@@ -110,7 +112,7 @@ class FileSystem:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        self._files = weakref.WeakSet()
+        self._files = set()
         if self._reopen is not None and "_native" in self.__dict__ and not self._is_closed:
             del self._native
 
@@ -156,11 +158,12 @@ class FileSystem:
         self._is_closed = True
         _open.discard(self)
         first: BaseException | None = None
-        for file in list(self._files):
-            try:
-                file.close()
-            except (OSError, ValueError) as error:
-                first = first or error
+        for reference in list(self._files):
+            if (file := reference()) is not None:
+                try:
+                    file.close()
+                except (OSError, ValueError) as error:
+                    first = first or error
         if "_native" in self.__dict__:
             try:
                 self._native.close()
@@ -246,7 +249,8 @@ class FileSystem:
         except BaseException:
             raw.close()
             raise
-        self._files.add(file)
+        # As weakref.WeakSet, at a fifth of its time.
+        self._files.add(weakref.ref(file, self._files.discard))
         return file
 
     def read_bytes(self, path: Path) -> bytes:
@@ -278,7 +282,8 @@ class FileSystem:
         """Returns the entries of a directory, in no order."""
         directory = _text(path)
         entries = self._native.entries(directory)
-        return (DirEntry(self, directory, *entry) for entry in entries)
+        prefix = posixpath.join(directory, "")
+        return (DirEntry(self, prefix + entry[0], *entry) for entry in entries)
 
     def walk(
         self,
@@ -288,23 +293,26 @@ class FileSystem:
         followlinks: bool = False,
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yields path, directories and files of each directory below `top`, as os.walk."""
-        path = _text(top)
-        try:
-            entries = list(self.scandir(path))
-        except OSError as error:
-            if onerror is not None:
-                onerror(error)
-            return
-        directories = [entry.name for entry in entries if entry.is_dir()]
-        links = {entry.name for entry in entries if entry.is_symlink()}
-        files = [entry.name for entry in entries if not entry.is_dir()]
-        if topdown:
-            yield path, directories, files
-        for name in directories:
-            if followlinks or name not in links:
-                yield from self.walk(posixpath.join(path, name), topdown, onerror, followlinks)
-        if not topdown:
-            yield path, directories, files
+        # A tuple is a directory whose subdirectories have been walked.
+        left: list[str | tuple[str, list[str], list[str]]] = [_text(top)]
+        while left:
+            path = left.pop()
+            if isinstance(path, tuple):
+                yield path
+                continue
+            try:
+                directories, files, links = self._native.listing(path)
+            except OSError as error:
+                if onerror is not None:
+                    onerror(error)
+                continue
+            if topdown:
+                yield path, directories, files
+            else:
+                left.append((path, directories, files))
+            for name in reversed(directories):
+                if followlinks or name not in links:
+                    left.append(posixpath.join(path, name))
 
     def glob(self, pattern: str) -> list[str]:
         """Returns the paths that match, sorted: `*`, `?`, `[seq]`, and `**` for any depth."""
@@ -332,15 +340,7 @@ class FileSystem:
 
     def stat(self, path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         """Returns the attributes of a file. `st_dev` is a number of this mount."""
-        found = self._native.stat(_text(path), follow_symlinks=follow_symlinks)
-        mode, number, links, uid, gid, size, accessed, modified, changed, blocks, rdev, _ = found
-        times = (accessed, modified, changed)
-        seconds = [time // 1_000_000_000 for time in times]
-        named = {"st_blocks": blocks, "st_blksize": 4096, "st_rdev": rdev}
-        for name, time in zip(("st_atime", "st_mtime", "st_ctime"), times, strict=True):
-            named[name] = time / 1e9  # type: ignore[assignment]
-            named[name + "_ns"] = time
-        return os.stat_result((mode, number, self._device, links, uid, gid, size, *seconds), named)
+        return self._native.stat(_text(path), self._device, follow_symlinks)
 
     def lstat(self, path: Path) -> os.stat_result:
         """As stat, of a symbolic link itself."""
@@ -348,29 +348,23 @@ class FileSystem:
 
     def birthtime_ns(self, path: Path) -> int | None:
         """Returns the time of creation in nanoseconds since 1970; None if it is not stored."""
-        return self._native.stat(_text(path))[11]
+        return self._native.birthtime_ns(_text(path))
 
     def exists(self, path: Path, *, follow_symlinks: bool = True) -> bool:
         """Returns whether the path names a file. A broken link is none, unless not followed."""
-        return self._mode(path, follow_symlinks) is not None
+        return self._native.mode(_text(path), follow_symlinks) is not None
 
     def is_file(self, path: Path) -> bool:
         """Returns whether the path names a regular file, or a link to one."""
-        return stat.S_ISREG(self._mode(path, True) or 0)
+        return stat.S_ISREG(self._native.mode(_text(path), True) or 0)
 
     def is_dir(self, path: Path) -> bool:
         """Returns whether the path names a directory, or a link to one."""
-        return stat.S_ISDIR(self._mode(path, True) or 0)
+        return stat.S_ISDIR(self._native.mode(_text(path), True) or 0)
 
     def is_symlink(self, path: Path) -> bool:
         """Returns whether the path names a symbolic link."""
-        return stat.S_ISLNK(self._mode(path, False) or 0)
-
-    def _mode(self, path: Path, follow_symlinks: bool) -> int | None:
-        try:
-            return self._native.stat(_text(path), follow_symlinks=follow_symlinks)[0]
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return stat.S_ISLNK(self._native.mode(_text(path), False) or 0)
 
     def mkdir(self, path: Path, mode: int = 0o777) -> None:
         """Creates a directory."""
