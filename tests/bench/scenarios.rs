@@ -492,6 +492,44 @@ fn commands_inside_an_image() {
 }
 
 #[test]
+fn python_beside_its_rivals() {
+    // Of `cargo xtask python`, beside the folder of this build's profile.
+    let folio = Path::new(env!("CARGO_BIN_EXE_folio"));
+    let python = folio
+        .ancestors()
+        .nth(2)
+        .expect("a folder")
+        .join("python/bin/python");
+    let works = std::process::Command::new(&python)
+        .args(["-c", "import foliofs"])
+        .output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        return report_skip("needs the environment of cargo xtask python");
+    }
+    let python = python.to_str().expect("UTF-8");
+    let results = measured(&["python", "--python", python, "--disk-dir", "."]);
+    let report = &results["scenarios"][0];
+    for name in [
+        "foliofs, image",
+        "Python, host's folder",
+        "Python, kernel's ext4",
+        "Python, fuse2fs",
+        "ext4 of PyPI, image",
+        "dissect.extfs of PyPI, image",
+    ] {
+        let is_skipped = report["not_measured"].to_string().contains(name);
+        let jobs = rows(&results, "each operation")
+            .iter()
+            .filter(|row| row["contender"] == name);
+        assert_eq!(
+            jobs.count(),
+            if is_skipped { 0 } else { 4 },
+            "{name}: {report}"
+        );
+    }
+}
+
+#[test]
 fn operations_on_ext4() {
     measured(&["ext4-ops"]);
 }

@@ -16,6 +16,7 @@
 //!   warm           large and small files into the page cache, beside vmtouch and the device
 //!
 //!   any path       probe: reads, stats, writes           evidence   cache state, bytes from the device, switches
+//!   python/        foliofs beside plain Python, and the readers of ext4 on PyPI
 //!   build/         container images, archives and trees into images, beside umoci, tar and mke2fs
 //!
 //!   the rest       bench, tree, contender: trees and images; small_file; convert; image_tools; nbd;
@@ -43,6 +44,7 @@ mod page_cache;
 mod policies;
 mod probe;
 mod published;
+mod python;
 mod real_tree;
 mod reclaim;
 mod report;

@@ -4,7 +4,7 @@ use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
 use crate::{
     Common, bench, build, cache, convert, ext4, first_write, image_tools, measure, memcpy, mount,
-    nbd, page_cache, probe,
+    nbd, page_cache, probe, python,
 };
 use crate::{reclaim, run_in_image, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
@@ -66,6 +66,8 @@ pub enum Scenario {
     Build(build::Options),
     /// Commands of a Debian by folio run, beside systemd-nspawn, proot and chroot
     Run(run_in_image::Options),
+    /// Reads, opens and walks by foliofs, beside plain Python and the readers of ext4 on PyPI
+    Python(python::Options),
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
     Nbd(nbd::Options),
     /// Hit ratios of Folio's page cache and of known policies
@@ -164,6 +166,7 @@ impl Scenario {
             Self::ImageTools(common) => image_tools::measure(common, run),
             Self::Build(options) => build::measure(options, run),
             Self::Run(options) => run_in_image::measure(options, run),
+            Self::Python(options) => python::measure(options, run),
             Self::Nbd(options) => nbd::measure(options, run),
             Self::Reclaim(options) => reclaim::measure(options, run),
         }

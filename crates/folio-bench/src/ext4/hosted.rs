@@ -84,21 +84,31 @@ pub(crate) fn make_image(image: &Path, size_mib: u64) -> Result<(), String> {
     .map(drop)
 }
 
-fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
-    let (image, mount_point) = (folder.join(format!("{name}.img")), folder.join(name));
-    std::fs::create_dir_all(&mount_point).map_err(with_context(mount_point.display()))?;
-    make_image(&image, size_mib)?;
-    Ok(Hosted {
-        mount_point,
-        image,
-        device: None,
-        is_throttled: false,
-        is_mounted: false,
-        daemon: None,
-    })
+/// Gives an image a second name: a mount removes its own.
+fn link(image: &Path, name: &Path) -> Result<(), String> {
+    std::fs::hard_link(image, name).map_err(with_context(name.display()))
 }
 
 impl Hosted {
+    /// Returns what `image` makes in `folder`, not mounted.
+    fn unmounted(
+        folder: &Path,
+        name: &str,
+        image: impl FnOnce(&Path) -> Result<(), String>,
+    ) -> Result<Self, String> {
+        let (path, mount_point) = (folder.join(format!("{name}.img")), folder.join(name));
+        std::fs::create_dir_all(&mount_point).map_err(with_context(mount_point.display()))?;
+        image(&path)?;
+        Ok(Self {
+            mount_point,
+            image: path,
+            device: None,
+            is_throttled: false,
+            is_mounted: false,
+            daemon: None,
+        })
+    }
+
     /// A fresh ext4 in `folder`, mounted by the kernel with these options, at this many bytes a
     /// second if any.
     pub(crate) fn kernel(
@@ -107,13 +117,8 @@ impl Hosted {
         mount_options: &str,
         bytes_per_s: Option<u64>,
     ) -> Result<Self, String> {
-        let mut hosted = make(folder, "kernel", size_mib)?;
-        let show = ["--find", "--show"].map(OsStr::new);
-        let device = command(
-            "losetup",
-            show.into_iter().chain([hosted.image.as_os_str()]),
-        )?;
-        hosted.device = device.trim().strip_prefix("/dev/").map(str::to_owned);
+        let mut hosted = Self::unmounted(folder, "kernel", |path| make_image(path, size_mib))?;
+        hosted.attach()?;
         if let Some(bytes_per_s) = bytes_per_s {
             hosted.throttle(bytes_per_s)?;
             hosted.is_throttled = true;
@@ -124,9 +129,31 @@ impl Hosted {
 
     /// Makes a fresh ext4 in `folder`, mounted by fuse2fs.
     pub(crate) fn fuse2fs(folder: &Path, size_mib: u64) -> Result<Self, String> {
-        let mut hosted = make(folder, "fuse2fs", size_mib)?;
+        let mut hosted = Self::unmounted(folder, "fuse2fs", |path| make_image(path, size_mib))?;
         hosted.mount("rw")?;
         Ok(hosted)
+    }
+
+    /// Mounts an image that exists in `folder`, read only, by the kernel.
+    pub(crate) fn kernel_reader(folder: &Path, image: &Path) -> Result<Self, String> {
+        let mut hosted = Self::unmounted(folder, "kernel", |path| link(image, path))?;
+        hosted.attach()?;
+        hosted.mount("ro")?;
+        Ok(hosted)
+    }
+
+    /// Mounts an image that exists in `folder`, read only, by fuse2fs.
+    pub(crate) fn fuse2fs_reader(folder: &Path, image: &Path) -> Result<Self, String> {
+        let mut hosted = Self::unmounted(folder, "fuse2fs", |path| link(image, path))?;
+        hosted.mount("ro")?;
+        Ok(hosted)
+    }
+
+    fn attach(&mut self) -> Result<(), String> {
+        let show = ["--find", "--show"].map(OsStr::new);
+        let device = command("losetup", show.into_iter().chain([self.image.as_os_str()]))?;
+        self.device = device.trim().strip_prefix("/dev/").map(str::to_owned);
+        Ok(())
     }
 
     fn mount(&mut self, options: &str) -> Result<(), String> {
