@@ -18,9 +18,10 @@ use std::slice;
 /// A new image for the files.
 #[derive(Args)]
 pub(crate) struct NewImage {
-    /// Create a new image of this size with an empty ext4; removed again if the command fails. auto
-    /// is the least size that holds the content, without blocks reserved for root; auto+20% and
-    /// auto+64M leave room. The default is auto; of an existing volume, it is the volume's size
+    /// Create a new image of this size with an empty ext4; removed again if an error stops the
+    /// command, kept if only single files fail (exit status 1). auto is the least size that holds
+    /// the content, without blocks reserved for root; auto+20% and auto+64M leave room. The default
+    /// is auto; of an existing volume, it is the volume's size
     #[arg(long, value_name = "SIZE", value_parser = new_size, num_args = 0..=1,
         default_missing_value = "auto")]
     pub(crate) create: Option<NewSize>,
