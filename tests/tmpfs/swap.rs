@@ -222,6 +222,37 @@ fn concurrent_changes_survive_swapping() {
 }
 
 #[test]
+fn writes_of_many_threads_are_complete() {
+    const LEN: usize = 1 << 20;
+    let (kernel, p) = world("size=16m", Arc::new(MemoryDevice::new(16 << 20)));
+    let shared = create(&p, "/t/shared");
+    p.write(shared, &pattern(0, LEN, 1)).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..8_usize {
+            let kernel = &kernel;
+            scope.spawn(move || {
+                let process = kernel.process(Credentials::root());
+                let fd = create(&process, &format!("/t/{number}"));
+                let shared = process.open("/t/shared", OpenFlags::empty(), 0).unwrap();
+                let mut read = vec![0; 100_000];
+                for round in 0..200 {
+                    let at = (number * 77_777 + round * 131_071) % (LEN - 60_000);
+                    let bytes = pattern(at, 60_000, round);
+                    let count = process.pwrite(fd, &bytes, at as u64);
+                    assert_eq!(
+                        count.unwrap(),
+                        bytes.len(),
+                        "thread {number}, round {round}"
+                    );
+                    process.pread(shared, &mut read, at as u64).unwrap();
+                    assert!(read[..1000] == pattern(at, 1000, 1));
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn failing_swap_device_loses_nothing() {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(8 << 20)), 1));
     let (_kernel, p) = world("size=8m", device.clone());

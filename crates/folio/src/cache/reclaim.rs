@@ -39,11 +39,17 @@ impl PageCache {
     }
 
     fn make_room_within(&self, count: u64, budget: u64) -> bool {
-        let excess = self.pool.excess(count, budget);
-        if excess > 0 {
-            self.reclaim(excess.max(BATCH.min(budget / BATCH_SHARE)));
-        }
+        self.reclaim_excess(count, budget);
         self.pool.settle(count, budget)
+    }
+
+    /// Reclaims pages in the way of `count` more frames within `budget`. Returns their number.
+    fn reclaim_excess(&self, count: u64, budget: u64) -> u64 {
+        let excess = self.pool.excess(count, budget);
+        if excess == 0 {
+            return 0;
+        }
+        self.reclaim(excess.max(BATCH.min(budget / BATCH_SHARE)))
     }
 
     /// Allocates a frame, after an attempt to stay within the budget.
@@ -61,26 +67,26 @@ impl PageCache {
         self.pool.take()
     }
 
-    /// Allocates a frame within the whole budget: the caller's pages may be the only copy. ENOSPC
-    /// if there is none. May wait for pinned readers, but not for writeback.
-    pub(super) fn frame_within_budget(&self) -> Result<Frame> {
-        if !self.make_room_within(1, self.pool.budget()) {
-            return Err(full());
-        }
-        self.pool.take()
-    }
-
-    /// Like [`PageCache::frame_within_budget`], but fails only after several scans of all pages:
-    /// the caller has no alternative.
+    /// Allocates a frame within the whole budget: the caller's pages may be the only copy, and it
+    /// has no alternative. ENOSPC after several scans of all pages that reclaim none. Waits for
+    /// pinned readers, but not for writeback.
     pub(super) fn frame_or_nospc(&self) -> Result<Frame> {
-        let looks = LOOKS_MAX * BATCH.min(self.pool.budget() / BATCH_SHARE).max(1);
-        let mut tries = 0;
+        let budget = self.pool.budget();
+        let looks = LOOKS_MAX * BATCH.min(budget / BATCH_SHARE).max(1);
+        let mut vain_tries = 0;
         loop {
-            let frame = self.frame_within_budget();
-            if frame.is_ok() || tries >= PASSES * (1 + self.policy.lock().len() as u64 / looks) {
-                return frame;
+            let reclaimed = self.reclaim_excess(1, budget);
+            if self.pool.settle(1, budget) {
+                return self.pool.take();
             }
-            tries += 1;
+            // If pages were reclaimed, other threads took their frames, so the system makes
+            // progress, and this thread has its turn later.
+            if reclaimed == 0 {
+                vain_tries += 1;
+                if vain_tries > PASSES * (1 + self.policy.lock().len() as u64 / looks) {
+                    return Err(full());
+                }
+            }
             // A thread that has a page locked may finish meanwhile.
             thread::yield_now();
         }
