@@ -1,23 +1,22 @@
 //! Faults at every request of a workload: the volume stays the state of one flush, not older than
 //! the last acknowledged one.
 //!
-//! A case is a workload, a request of it and a fault. `FOLIO_VOLUME_FAULTS=all` runs every case;
-//! without, a share of them, another one in each place of the workloads.
+//! A case is a workload, a request of it and a fault. Every case runs.
 
 use crate::model::{FAULTS, Fault, ModelStore, place};
 use folio::block::{Allocation, Device};
 use folio_volume::{GcOptions, Takeover, Volume, VolumeReader, check};
 use object_store::memory::InMemory;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes of the volume.
 const SIZE: u64 = 12 << 20;
+const BLOCKS: usize = (SIZE / 4096) as usize;
 const WORKERS: usize = 32;
-/// Without `FOLIO_VOLUME_FAULTS=all`, one of this many cases runs.
-const STRIDE: u64 = 7;
+/// The issue of volumes asks for this many.
+const CASES_MIN: usize = 5000;
 
 /// What a workload may do between two flushes.
 #[derive(Debug, Clone, Copy)]
@@ -34,36 +33,71 @@ enum Workload {
     Reopened,
     /// Many flushes, until a small flush moves what the map holds into a segment.
     Folded,
+    /// Many flushes, until tables replace the log and the log is collected.
+    Collected,
 }
 
-const WORKLOADS: [Workload; 6] = [
+const WORKLOADS: [Workload; 7] = [
     Workload::Small,
     Workload::Large,
     Workload::Mixed,
     Workload::Snapshots,
     Workload::Reopened,
     Workload::Folded,
+    Workload::Collected,
 ];
 
 /// The states that flushes made, and which of them was acknowledged last.
-#[derive(Default)]
 struct History {
     /// The checksum of the content that flush `n` makes.
-    states: Vec<u32>,
+    states: Vec<u64>,
     acknowledged: usize,
-    content: HashMap<u64, u8>,
+    content: Content,
+}
+
+/// The byte of each block, and the sum over all blocks.
+#[derive(Clone)]
+struct Content {
+    bytes: Vec<u8>,
+    sum: u64,
+}
+
+impl Content {
+    fn new() -> Self {
+        Self {
+            bytes: vec![0; BLOCKS],
+            sum: 0,
+        }
+    }
+
+    fn set(&mut self, block: u64, byte: u8) {
+        let old = std::mem::replace(&mut self.bytes[block as usize], byte);
+        self.sum ^= term(block, old) ^ term(block, byte);
+    }
+}
+
+/// Returns the part of a block in a sum: none for zeros.
+fn term(block: u64, byte: u8) -> u64 {
+    let product = (block << 8 | u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    if byte == 0 {
+        0
+    } else {
+        product ^ product >> 29
+    }
 }
 
 impl History {
     fn new() -> Self {
-        let mut history = Self::default();
-        history.states.push(checksum(&history.content));
-        history
+        Self {
+            states: vec![0],
+            acknowledged: 0,
+            content: Content::new(),
+        }
     }
 
     /// Flushes, and records the state if that is acknowledged.
     fn flush(&mut self, volume: &Volume) -> bool {
-        self.states.push(checksum(&self.content));
+        self.states.push(self.content.sum);
         let is_acknowledged = volume.flush().is_ok();
         if is_acknowledged {
             self.acknowledged = self.states.len() - 1;
@@ -72,42 +106,26 @@ impl History {
     }
 
     fn write(&mut self, volume: &Volume, block: u64, count: u64, byte: u8) -> bool {
-        if volume
-            .write_at(&vec![byte; count as usize * 4096], block * 4096)
-            .is_err()
-        {
-            return false;
+        let bytes = vec![byte; count as usize * 4096];
+        let is_written = volume.write_at(&bytes, block * 4096).is_ok();
+        if is_written {
+            (block..block + count).for_each(|block| self.content.set(block, byte));
         }
-        for block in block..block + count {
-            self.content.insert(block, byte);
-        }
-        true
+        is_written
     }
 
     fn discard(&mut self, volume: &Volume, block: u64, count: u64) -> bool {
-        if volume.discard(block * 4096, count * 4096).is_err() {
-            return false;
+        let is_discarded = volume.discard(block * 4096, count * 4096).is_ok();
+        if is_discarded {
+            (block..block + count).for_each(|block| self.content.set(block, 0));
         }
-        self.content
-            .retain(|b, _| !(block..block + count).contains(b));
-        true
+        is_discarded
     }
-}
-
-fn checksum(content: &HashMap<u64, u8>) -> u32 {
-    let mut blocks: Vec<_> = content.iter().filter(|(_, byte)| **byte != 0).collect();
-    blocks.sort();
-    let mut sum = 1_u32;
-    for (block, byte) in blocks {
-        sum = sum.rotate_left(5) ^ (*block as u32).wrapping_mul(0x9e37_79b9);
-        sum = sum.wrapping_mul(31).wrapping_add(u32::from(*byte));
-    }
-    sum
 }
 
 /// Returns the checksum of a device's content; each block has one byte throughout.
-fn device_checksum(device: &dyn Device) -> Result<u32, String> {
-    let mut content = HashMap::new();
+fn device_checksum(device: &dyn Device) -> Result<u64, String> {
+    let mut sum = 0;
     let mut at = 0;
     while at < SIZE {
         let found = device.allocation(at, SIZE - at);
@@ -119,12 +137,12 @@ fn device_checksum(device: &dyn Device) -> Result<u32, String> {
                 if *block != [block[0]; 4096] {
                     return Err(format!("block {n} is torn"));
                 }
-                content.insert(n, block[0]);
+                sum ^= term(n, block[0]);
             }
         }
         at += len;
     }
-    Ok(checksum(&content))
+    Ok(sum)
 }
 
 /// Runs a workload until its end or its first failure.
@@ -138,13 +156,19 @@ fn run(workload: Workload, volume: &Volume, history: &mut History, salt: u8) -> 
             }
         }
         Workload::Folded => {
-            for n in 0..100 {
-                ok(history.write(volume, u64::from(n % 40) * 64, 63, salt + n))?;
+            for n in 0..20 {
+                ok(history.write(volume, u64::from(n) * 64, 63, salt + n))?;
+                ok(history.flush(volume))?;
+            }
+        }
+        Workload::Collected => {
+            for n in 0..75 {
+                ok(history.write(volume, u64::from(n % 50), 1, salt + n))?;
                 ok(history.flush(volume))?;
             }
         }
         Workload::Large => {
-            for n in 0..3 {
+            for n in 0..2 {
                 ok(history.write(volume, u64::from(n) * 300, 2100, salt + n))?;
                 ok(history.flush(volume))?;
             }
@@ -153,7 +177,7 @@ fn run(workload: Workload, volume: &Volume, history: &mut History, salt: u8) -> 
             for n in 0..4 {
                 ok(history.write(volume, 10, 40, salt + n))?;
                 ok(history.flush(volume))?;
-                ok(history.write(volume, 100 * u64::from(n), 2100, salt + 20 + n))?;
+                ok(history.write(volume, 100 * u64::from(n), 400, salt + 20 + n))?;
                 ok(history.discard(volume, 50, 200))?;
                 ok(history.flush(volume))?;
             }
@@ -173,7 +197,7 @@ fn run(workload: Workload, volume: &Volume, history: &mut History, salt: u8) -> 
             ok(history.write(volume, 5, 3, salt + 2))?;
             ok(history.flush(volume))?;
             history.content = at_snapshot;
-            history.states.push(checksum(&history.content));
+            history.states.push(history.content.sum);
             volume.rollback("s").ok()?;
             history.acknowledged = history.states.len() - 1;
             ok(history.write(volume, 9, 1, salt + 3))?;
@@ -187,7 +211,10 @@ fn run(workload: Workload, volume: &Volume, history: &mut History, salt: u8) -> 
 fn case(workload: Workload, plan: Option<(u64, Fault)>) -> Result<u64, String> {
     let content: Arc<InMemory> = Arc::new(InMemory::new());
     let store = ModelStore::new(&content, plan);
-    let faulty = place(store.clone(), "vol");
+    let mut faulty = place(store.clone(), "vol");
+    if matches!(workload, Workload::Collected) {
+        faulty = faulty.with_map_garbage_age(Duration::ZERO);
+    }
     let mut history = History::new();
     let created = Volume::create(&faulty, SIZE);
     let is_created = created.is_ok();
@@ -241,18 +268,13 @@ fn case(workload: Workload, plan: Option<(u64, Fault)>) -> Result<u64, String> {
 
 #[test]
 fn fault_at_every_request_keeps_a_flush() {
-    let runs_all = std::env::var_os("FOLIO_VOLUME_FAULTS").is_some_and(|v| v == "all");
     let mut cases = Vec::new();
     for workload in WORKLOADS {
         let requests = case(workload, None).unwrap();
-        for at in 0..requests + 4 {
-            for (n, fault) in FAULTS.into_iter().enumerate() {
-                if runs_all || (at * 9 + n as u64).is_multiple_of(STRIDE) {
-                    cases.push((workload, at, fault));
-                }
-            }
-        }
+        let plans = (0..requests + 4).flat_map(|at| FAULTS.map(|fault| (workload, at, fault)));
+        cases.extend(plans);
     }
+    assert!(cases.len() >= CASES_MIN, "{} cases", cases.len());
     let next = AtomicU64::new(0);
     let failures = parking_lot::Mutex::new(Vec::new());
     std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! A store in memory whose requests are counted, and fail or stop as a plan says.
 
 use async_trait::async_trait;
-use folio_volume::StorePlace;
+use folio_volume::{RetryPolicy, StorePlace};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
@@ -256,8 +256,13 @@ impl ObjectStore for ModelStore {
 
 /// Returns the place of the volume `root` in `store`.
 pub(crate) fn place(store: Arc<dyn ObjectStore>, root: &str) -> StorePlace {
-    StorePlace::new(store, Path::from(root), RUNTIME.handle().clone(), root)
-        .with_io_timeout(Duration::from_secs(3))
+    // Without pauses: a request of the model fails twice only if the store is dead.
+    let policy = RetryPolicy {
+        attempts: 3,
+        first_pause: Duration::ZERO,
+        ..RetryPolicy::default()
+    };
+    StorePlace::new(store, Path::from(root), RUNTIME.handle().clone(), root).with_retries(policy)
 }
 
 /// Returns a place in a new store in memory.

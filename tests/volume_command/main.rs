@@ -9,11 +9,12 @@ mod server;
 #[path = "../support/mod.rs"]
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use server::Server;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use support::require::{fuse, report_skip, requires, root};
+use support::require::{report_skip, requires};
 use tempfile::TempDir;
 
 /// Rounds of `kill -9` and takeover.
@@ -238,6 +239,21 @@ impl Mounted {
     fn path(&self) -> &Path {
         self.folder.path()
     }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("a signal");
+    }
+
+    /// Writes a file and waits until it is durable.
+    fn write(&self, name: &str, text: &str) -> std::io::Result<()> {
+        let path = self.path().join(name);
+        std::fs::write(&path, text)?;
+        std::fs::File::open(path)?.sync_all()
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.path().join(name)).ok()
+    }
 }
 
 impl Drop for Mounted {
@@ -288,6 +304,52 @@ fn killed_writer_loses_no_synced_file() {
         errors(&checked)
     );
     succeed(&server, &["volume", "check", &url, "--data"]);
+}
+
+/// Two writers take over from each other, each paused meanwhile. What the paused one writes after
+/// it resumed is refused; what was acknowledged stays.
+#[test]
+fn writer_paused_during_takeover_is_fenced() {
+    requires!(root, fuse);
+    let server = match Server::versitygw() {
+        Ok(server) => server,
+        Err(reason) => return report_skip(&reason),
+    };
+    let url = server.url("disk");
+    succeed(&server, &["volume", "create", &url, "--size", "64M"]);
+    succeed(&server, &["mkfs", &url, "--size", "64M"]);
+    let mut writer = Mounted::new(&server, &url);
+    for round in 0..4 {
+        let (name, late) = (format!("kept{round}"), format!("late{round}"));
+        writer.write(&name, "acknowledged").expect("fsync");
+        writer.signal(Signal::STOP);
+        let next = Mounted::new(&server, &url);
+        writer.signal(Signal::CONT);
+        writer.write(&late, "refused").expect_err("a fenced writer");
+        for earlier in 0..=round {
+            let kept = next.read(&format!("kept{earlier}"));
+            assert_eq!(kept.as_deref(), Some("acknowledged"), "round {round}");
+            assert_eq!(next.read(&format!("late{earlier}")), None, "round {round}");
+        }
+        writer = next;
+    }
+}
+
+/// A store that answers nothing fails a command within the I/O timeout of its first request.
+#[test]
+fn store_without_answers_fails_once_and_says_why() {
+    let server = match Server::versitygw() {
+        Ok(server) => server,
+        Err(reason) => return report_skip(&reason),
+    };
+    let url = server.url("disk");
+    succeed(&server, &["volume", "create", &url, "--size", "64M"]);
+    server.signal(Signal::STOP);
+    let printed = fail(&server, &["--io-timeout", "1", "volume", "info", &url]);
+    server.signal(Signal::CONT);
+    assert_eq!(printed.lines().count(), 1, "{printed}");
+    assert!(printed.contains("--io-timeout"), "{printed}");
+    succeed(&server, &["volume", "info", &url]);
 }
 
 #[test]

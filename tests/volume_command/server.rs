@@ -1,8 +1,9 @@
 //! A server on a free port of the loopback, with a bucket; it ends with the value.
 
+use rustix::process::{Pid, Signal};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
@@ -97,6 +98,14 @@ impl Server {
         }
     }
 
+    /// Sends a signal to the server's process.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            let id = Pid::from_child(process);
+            rustix::process::kill_process(id, signal).expect("a signal");
+        }
+    }
+
     /// Lets a command find the server.
     pub(crate) fn set_environment(&self, command: &mut Command) {
         command
@@ -119,12 +128,13 @@ impl Drop for Server {
     }
 }
 
-/// Returns a program on the PATH, or where `go install` puts it.
+/// Returns a program that `cargo xtask test` installs into the target folder, or one on the PATH.
 fn find(name: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain([PathBuf::from(home).join("go/bin")])
+    let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../object-stores");
+    [installed]
+        .into_iter()
+        .chain(std::env::split_paths(&path))
         .map(|folder| folder.join(name))
         .find(|program| program.exists())
         .ok_or_else(|| format!("{name} is not installed"))

@@ -16,7 +16,7 @@ mod with_feature {
     use clap::Args;
     use folio::{Errno, Error};
     use folio_object_store::{ObjectUrl, Scheme, handle};
-    use folio_volume::{StorePlace, Takeover, Volume, VolumeReader, info};
+    use folio_volume::{RetryPolicy, StorePlace, Takeover, Volume, VolumeReader, info};
     use std::sync::{Mutex, OnceLock, PoisonError};
 
     static TAKEOVER: OnceLock<Takeover> = OnceLock::new();
@@ -69,8 +69,11 @@ mod with_feature {
         let store = images.connect(&url).map_err(failed)?;
         let runtime = handle().map_err(failed)?;
         let root = store.path().clone();
-        let place = StorePlace::new(store.objects().clone(), root, runtime, &text)
-            .with_io_timeout(store.options().io_timeout);
+        let policy = RetryPolicy {
+            timeout: store.options().io_timeout,
+            ..RetryPolicy::default()
+        };
+        let place = StorePlace::new(store.explained(), root, runtime, &text).with_retries(policy);
         Ok(match url.scheme() {
             Scheme::File => place.without_updates(),
             _ => place,

@@ -13,6 +13,7 @@
 //!      |   |
 //!      |  aws_profile.rs    ~/.aws/config and ~/.aws/credentials
 //!   connector.rs    the HTTP client: counts requests, keeps request ids
+//!   explained.rs    a store whose errors explain themselves
 //!   failure.rs      errors of a store as errors of Folio
 //!   url.rs  options.rs  counters.rs  runtime.rs
 //! ```
@@ -23,6 +24,7 @@ mod aws_profile;
 mod connector;
 mod counters;
 mod device;
+mod explained;
 mod failure;
 mod images;
 mod options;

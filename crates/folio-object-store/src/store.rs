@@ -3,6 +3,7 @@
 use crate::aws_profile::{ProcessProvider, Profile};
 use crate::connector::{CountingConnector, with_request_id};
 use crate::counters::RequestCounters;
+use crate::explained::Explained;
 use crate::failure::{failure, timed_out};
 use crate::options::{AddressingStyle, StoreOptions};
 use crate::runtime;
@@ -129,6 +130,12 @@ impl Store {
     /// Returns all objects of the bucket.
     pub fn objects(&self) -> &Arc<dyn ObjectStore> {
         &self.objects
+    }
+
+    /// Returns all objects of the bucket, through a store whose errors have an error of Folio as
+    /// their cause: with the URL of the object, the request id, and what to check.
+    pub fn explained(&self) -> Arc<dyn ObjectStore> {
+        Arc::new(Explained::new(&self.url, self.objects.clone()))
     }
 
     /// Returns the client of S3, for requests that [`ObjectStore`] does not have.

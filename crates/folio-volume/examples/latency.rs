@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p folio-volume --example latency`
 
-use folio::Image;
-use folio::block::Device;
+use folio::block::{Device, MemoryDevice};
+use folio::{Fs, Image};
 use folio_volume::{GcOptions, StorePlace, Takeover, Volume, info};
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -75,19 +75,18 @@ fn tree(
     place: &StorePlace,
 ) -> Result<(), Box<dyn Error>> {
     let volume = Arc::new(Volume::create(place, 2 << 30)?);
-    let fs = Image::create_on(volume.clone()).mount()?;
     let started = Instant::now();
-    let mut bytes = 0;
-    for n in 0..FILES {
-        if n.is_multiple_of(200) {
-            fs.create_dir_all(format!("/d{}", n / 200))?;
-        }
-        let len = 500 + (n * 7919) % 16_000;
-        fs.write(format!("/d{}/f{n}", n / 200), vec![n as u8; len])?;
-        bytes += len;
-    }
+    let fs = Image::create_on(volume.clone()).mount()?;
+    let mounted = started.elapsed();
+    let (bytes, _) = write_tree(&fs)?;
+    let written = started.elapsed();
     fs.close()?;
     let tree = started.elapsed();
+    let flushes = volume.flush_number();
+    println!("  made {mounted:.2?}, written {written:.2?}, {flushes} flushes");
+    let memory = Arc::new(MemoryDevice::new(2 << 30));
+    let in_memory = write_tree(&Image::create_on(memory).mount()?)?.1;
+    println!("  the same tree in memory {in_memory:.2?}");
     let started = Instant::now();
     let parts = bytes.div_ceil(8 << 20);
     runtime.block_on(async {
@@ -118,6 +117,21 @@ fn tree(
     let share = info.stored_bytes as f64 / info.logical_bytes as f64;
     println!("stored bytes after gc         {share:>8.2}x logical");
     Ok(())
+}
+
+/// Writes the tree; returns its bytes and the time.
+fn write_tree(fs: &Fs) -> Result<(usize, Duration), Box<dyn Error>> {
+    let started = Instant::now();
+    let mut bytes = 0;
+    for n in 0..FILES {
+        if n.is_multiple_of(200) {
+            fs.create_dir_all(format!("/d{}", n / 200))?;
+        }
+        let len = 500 + (n * 7919) % 16_000;
+        fs.write(format!("/d{}/f{n}", n / 200), vec![n as u8; len])?;
+        bytes += len;
+    }
+    Ok((bytes, started.elapsed()))
 }
 
 /// Returns the median duration of 21 runs.

@@ -1,35 +1,73 @@
 //! The map in slatedb: settings, opening as writer or reader, loading, error conversion.
 //!
 //! Nothing runs in the background of an idle volume: no polling, no compactor, no garbage
-//! collector. Compaction runs when flushes have left many tables ([`Database::compact`]).
+//! collector. The log and the tables are kept short by the flushes themselves ([`Upkeep`]), so that
+//! the next writer has little to read.
 
 use crate::map::{MapLoader, VolumeMap};
-use crate::place::StorePlace;
+use crate::place::{StorePlace, explained};
 use folio::{Errno, Error, Result};
 use futures_util::StreamExt;
+use object_store::ObjectStore;
 use object_store::path::Path;
 use slatedb::admin::{Admin, AdminBuilder};
 use slatedb::config::{
-    CheckpointOptions, CheckpointScope, CompactorOptions, DbReaderOptions, FlushOptions, FlushType,
-    GarbageCollectorDirectoryOptions, GarbageCollectorOptions, ScanOptions, Settings,
+    CheckpointOptions, CheckpointScope, CloseOptions, CompactionWorkerOptions, CompactorOptions,
+    DbReaderOptions, FlushOptions, FlushType, GarbageCollectorDirectoryOptions,
+    GarbageCollectorOptions, ScanOptions, Settings,
 };
+use slatedb::manifest::SortedRun;
 use slatedb::{
-    CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, VersionedManifest, WriteBatch,
+    CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, GarbageCollectorBuilder,
+    PathResolver, VersionedManifest, WriteBatch,
 };
-use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
+/// Commits between two tables. The next writer reads each commit since the last table, at most
+/// twice as many.
+const COMMITS_PER_TABLE: u64 = 64;
 /// Tables in the map that start a compaction.
 const TABLES_BEFORE_COMPACTION: usize = 24;
+/// Tables in the map for which commits wait.
+const TABLES_MAX: usize = 48;
+/// The pause between two looks at a compaction under way.
+const COMPACTION_POLL: Duration = Duration::from_millis(250);
 /// The time after which a compaction is left to a later one.
 const COMPACTION_TIME_MAX: Duration = Duration::from_secs(120);
 /// Longer than any process lives, for timers that must not fire.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The map of a volume, open for writing.
+#[derive(Clone)]
 pub(crate) struct Database {
     db: Db,
     place: StorePlace,
+    upkeep: Arc<Upkeep>,
+}
+
+/// The work that keeps the map short: tables replace the log, compaction replaces tables, and
+/// garbage collection deletes what was replaced. Each runs in the background, one at a time.
+struct Upkeep {
+    commits: AtomicU64,
+    table_turn: Arc<Mutex<()>>,
+    compaction_turn: Arc<Mutex<()>>,
+    /// When garbage was collected last.
+    collected: Arc<Mutex<Instant>>,
+}
+
+impl Upkeep {
+    fn new() -> Self {
+        Self {
+            commits: AtomicU64::new(0),
+            table_turn: Arc::default(),
+            compaction_turn: Arc::default(),
+            collected: Arc::new(Mutex::new(Instant::now())),
+        }
+    }
 }
 
 impl Database {
@@ -42,11 +80,12 @@ impl Database {
             l0_max_ssts_per_key: 1 << 20,
             compactor_options: None,
             garbage_collector_options: None,
-            object_store_max_retries: Some(place.retries),
+            object_store_max_retries: Some(0),
             ..Settings::default()
         };
         let db = Db::builder(place.map_path(), place.store.clone())
             .with_settings(settings)
+            .with_system_clock(place.clock.clone())
             .with_db_cache_disabled()
             .build()
             .await
@@ -54,6 +93,7 @@ impl Database {
         Ok(Self {
             db,
             place: place.clone(),
+            upkeep: Arc::new(Upkeep::new()),
         })
     }
 
@@ -64,22 +104,64 @@ impl Database {
 
     /// Loads the map; none if there is no volume.
     pub(crate) async fn load(&self) -> Result<Option<VolumeMap>> {
+        preload(&self.place, &self.db.manifest()).await;
         let entries = self
             .db
             .scan_with_options::<std::ops::RangeFull>(.., &scan_options())
-            .await
-            .map_err(|e| map_error(&self.place, "read the map", e))?;
+            .await;
         load(&self.place, entries).await
     }
 
-    /// Applies a batch and makes it durable. One PUT.
+    /// Applies a batch and makes it durable. One PUT. Every 64th commit starts a table.
     pub(crate) async fn commit(&self, batch: WriteBatch) -> Result<()> {
         let failed = |e| map_error(&self.place, "write the map", e);
         self.db.write(batch).await.map_err(failed)?;
         let log = FlushOptions {
             flush_type: FlushType::Wal,
         };
-        self.db.flush_with_options(log).await.map_err(failed)
+        self.db.flush_with_options(log).await.map_err(failed)?;
+        let commits = self.upkeep.commits.fetch_add(1, Ordering::Relaxed) + 1;
+        if commits.is_multiple_of(COMMITS_PER_TABLE) {
+            self.start_table().await;
+        }
+        Ok(())
+    }
+
+    /// Starts a table, after the one under way and, with too many tables, after their compaction.
+    async fn start_table(&self) {
+        if self.tables() >= TABLES_MAX {
+            drop(self.upkeep.compaction_turn.lock().await);
+        }
+        let turn = self.upkeep.table_turn.clone().lock_owned().await;
+        let this = self.clone();
+        self.place.runtime.spawn(async move {
+            let written = this.write_table().await;
+            drop(turn);
+            let done = match written {
+                Ok(()) => this.tidy().await,
+                failed => failed,
+            };
+            if let Err(error) = done {
+                // The next commit fails if the map is unusable; else a later table makes up for it.
+                tracing::warn!("{error}");
+            }
+        });
+    }
+
+    /// Compacts the tables if there are many, and collects garbage if the last time is long ago,
+    /// unless that is under way.
+    async fn tidy(&self) -> Result<()> {
+        let is_full = self.tables() >= TABLES_BEFORE_COMPACTION;
+        if is_full && let Ok(_turn) = self.upkeep.compaction_turn.try_lock() {
+            self.compact().await?;
+        }
+        if let Ok(mut collected) = self.upkeep.collected.try_lock()
+            && collected.elapsed() >= self.place.map_garbage_age
+        {
+            collect_replaced(&self.place).await;
+            *collected = Instant::now();
+        }
+        Ok(())
     }
 
     /// Writes the log into a table, so that the next writer need not replay it.
@@ -87,18 +169,8 @@ impl Database {
         let table = FlushOptions {
             flush_type: FlushType::MemTable,
         };
-        let written = self.db.flush_with_options(table);
-        limited(&self.place, "write a table of the map", written).await
-    }
-
-    /// Writes the log into a table, and merges the tables if there are many.
-    pub(crate) async fn shorten_log(&self) -> Result<()> {
-        self.write_table().await?;
-        if self.tables() >= TABLES_BEFORE_COMPACTION {
-            self.compact().await
-        } else {
-            Ok(())
-        }
+        let written = self.db.flush_with_options(table).await;
+        written.map_err(|e| map_error(&self.place, "write a table of the map", e))
     }
 
     /// Returns the number of tables that wait for compaction.
@@ -111,14 +183,20 @@ impl Database {
         let cancelled = tokio_util::sync::CancellationToken::new();
         let admin = admin(&self.place);
         let options = CompactorOptions {
-            poll_interval: Duration::from_millis(100),
-            object_store_max_retries: Some(self.place.retries),
+            poll_interval: COMPACTION_POLL,
+            commit_compacted_interval: COMPACTION_POLL,
+            worker: Some(CompactionWorkerOptions {
+                compactions_poll_interval: COMPACTION_POLL,
+                object_store_max_retries: Some(0),
+                ..CompactionWorkerOptions::default()
+            }),
+            object_store_max_retries: Some(0),
             ..CompactorOptions::default()
         };
         let done = cancelled.clone();
         let watch = async {
             while !done.is_cancelled() {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(COMPACTION_POLL).await;
                 let is_refreshed = self.db.refresh_manifest().await.is_ok();
                 if !is_refreshed || self.tables() < TABLES_BEFORE_COMPACTION / 4 {
                     break;
@@ -143,13 +221,17 @@ impl Database {
             name: Some(name.to_owned()),
         };
         let created = self.db.create_checkpoint(CheckpointScope::All, &options);
-        let checkpoint = limited(&self.place, "create a checkpoint", created).await?;
-        Ok(checkpoint.id)
+        let checkpoint = created.await;
+        let failed = |e| map_error(&self.place, "create a checkpoint", e);
+        Ok(checkpoint.map_err(failed)?.id)
     }
 
-    /// Closes the map; the next writer has no log to replay.
-    pub(crate) async fn close(&self) -> Result<()> {
-        limited(&self.place, "close the map", self.db.close()).await
+    /// Closes the map. With `writes_table`, the next writer has no log to replay.
+    pub(crate) async fn close(&self, writes_table: bool) -> Result<()> {
+        let table = writes_table.then_some(FlushType::MemTable);
+        let options = CloseOptions::default().with_flush_type(table);
+        let closed = self.db.close_with_options(options).await;
+        closed.map_err(|e| map_error(&self.place, "close the map", e))
     }
 }
 
@@ -161,7 +243,7 @@ pub(crate) async fn load_read_only(
     let options = DbReaderOptions {
         manifest_poll_interval: NEVER,
         checkpoint_lifetime: NEVER * 3,
-        object_store_max_retries: Some(place.retries),
+        object_store_max_retries: Some(0),
         ..DbReaderOptions::default()
     };
     let mode = match checkpoint {
@@ -170,26 +252,24 @@ pub(crate) async fn load_read_only(
     };
     let reader = DbReader::builder(place.map_path(), place.store.clone())
         .with_options(options)
+        .with_system_clock(place.clock.clone())
         .with_reader_mode(mode)
         .with_db_cache_disabled()
         .build()
         .await;
     let reader = reader.map_err(|e| map_error(place, "open the map", e))?;
+    preload(place, &reader.manifest()).await;
     let entries = reader
         .scan_with_options::<std::ops::RangeFull>(.., &scan_options())
         .await;
-    let map = match entries {
-        Ok(entries) => load(place, entries).await,
-        Err(e) => Err(map_error(place, "read the map", e)),
-    };
+    let map = load(place, entries).await;
     let closed = reader.close().await;
     let map = map?;
     closed.map_err(|e| map_error(place, "close the map", e))?;
     Ok(map)
 }
 
-/// Returns whether a map exists at the place. One request, whose failure is final: slatedb would
-/// repeat it, and a bucket that does not exist would take the whole I/O timeout.
+/// Returns whether a map exists at the place. One request.
 pub(crate) async fn exists(place: &StorePlace) -> Result<bool> {
     let prefix = Path::from(format!("{}/manifest", place.map_path()));
     match place.store.list(Some(&prefix)).next().await {
@@ -204,70 +284,95 @@ pub(crate) async fn manifest(
     place: &StorePlace,
     operation: &str,
 ) -> Result<Option<VersionedManifest>> {
-    limited(place, operation, admin(place).read_manifest(None)).await
-}
-
-/// Waits for an operation whose requests slatedb repeats without a limit of its own.
-///
-/// # Errors
-///
-/// ETIMEDOUT after the time that a request may take; the operation's errors.
-pub(crate) async fn limited<T>(
-    place: &StorePlace,
-    operation: &str,
-    work: impl Future<Output = Result<T, slatedb::Error>>,
-) -> Result<T> {
-    match tokio::time::timeout(place.io_timeout(), work).await {
-        Ok(result) => result.map_err(|e| map_error(place, operation, e)),
-        Err(_) => Err(Error::new(
-            Errno::TIMEDOUT,
-            format!("{operation}: no success within {:?}", place.io_timeout()),
-        )
-        .at(place.name())),
-    }
+    let manifest = admin(place).read_manifest(None).await;
+    manifest.map_err(|e| map_error(place, operation, e))
 }
 
 /// Returns the administration of the map, for checkpoints.
 pub(crate) fn admin(place: &StorePlace) -> Admin {
-    AdminBuilder::new(place.map_path(), place.store.clone()).build()
+    AdminBuilder::new(place.map_path(), place.store.clone())
+        .with_system_clock(place.clock.clone())
+        .build()
 }
 
 /// Deletes objects of the map that nothing uses and that are at least `min_age` old.
-pub(crate) async fn collect(place: &StorePlace, min_age: Duration) -> Result<()> {
-    let directory = Some(GarbageCollectorDirectoryOptions {
+pub(crate) async fn collect(place: &StorePlace, min_age: Duration) {
+    let directory = directory_options(min_age);
+    collect_folders(place, directory, directory).await;
+}
+
+/// Deletes what tables and compactions replaced, once no reader that opens the volume needs it.
+///
+/// The fences make deletions from the log safe on any store. Other folders need conditional
+/// replacement: without it, a writer that was paused could restore a deleted manifest.
+async fn collect_replaced(place: &StorePlace) {
+    let log = directory_options(place.map_garbage_age);
+    let others = log.filter(|_| place.has_updates);
+    collect_folders(place, log, others).await;
+}
+
+fn directory_options(min_age: Duration) -> Option<GarbageCollectorDirectoryOptions> {
+    Some(GarbageCollectorDirectoryOptions {
         interval: None,
         min_age,
         dry_run: false,
-    });
+    })
+}
+
+async fn collect_folders(
+    place: &StorePlace,
+    log: Option<GarbageCollectorDirectoryOptions>,
+    others: Option<GarbageCollectorDirectoryOptions>,
+) {
     let options = GarbageCollectorOptions {
-        manifest_options: directory,
-        wal_options: directory,
+        manifest_options: others,
+        wal_options: log,
         // The fences stay for ever: without them, a paused writer could still write.
         wal_fence_options: None,
-        compacted_options: directory,
-        compactions_options: directory,
+        compacted_options: others,
+        compactions_options: others,
         detach_options: None,
         metric_level: None,
         boundary_files_enabled: place.has_updates,
-        object_store_max_retries: Some(place.retries),
+        object_store_max_retries: Some(0),
     };
-    admin(place)
-        .run_gc_once(options)
-        .await
-        .map_err(|e| map_error(place, "collect garbage of the map", e))
+    // It reports no failure; what it could not delete, a later collection finds again.
+    GarbageCollectorBuilder::new(place.map_path(), place.store.clone())
+        .with_system_clock(place.clock.clone())
+        .with_options(options)
+        .build()
+        .run_gc_once()
+        .await;
 }
 
-async fn load(place: &StorePlace, mut entries: DbIterator) -> Result<Option<VolumeMap>> {
+/// Reads the tables of a map at once.
+async fn preload(place: &StorePlace, manifest: &VersionedManifest) {
+    let paths = PathResolver::new(place.map_path(), manifest);
+    let runs = manifest.compacted().iter().flat_map(SortedRun::sst_views);
+    let tables = manifest.l0().iter().chain(runs);
+    let tables: Vec<Path> = tables.map(|view| paths.sst_path(&view.sst.id)).collect();
+    place.store.preload(tables).await;
+}
+
+/// Reads all entries of a map, and releases what was preloaded.
+async fn load(
+    place: &StorePlace,
+    entries: Result<DbIterator, slatedb::Error>,
+) -> Result<Option<VolumeMap>> {
+    let failed = |e| map_error(place, "read the map", e);
     let mut loader = MapLoader::default();
-    loop {
-        let entry = entries.next().await;
-        match entry.map_err(|e| map_error(place, "read the map", e))? {
-            Some(entry) => loader
-                .add(&entry.key, &entry.value)
-                .map_err(|e| e.at(place.name()))?,
-            None => return loader.finish().map_err(|e| e.at(place.name())),
+    let read = async {
+        let mut entries = entries.map_err(failed)?;
+        while let Some(entry) = entries.next().await.map_err(failed)? {
+            let added = loader.add(&entry.key, &entry.value);
+            added.map_err(|e| e.at(place.name()))?;
         }
-    }
+        Ok::<_, Error>(())
+    };
+    let read = read.await;
+    place.store.forget();
+    read?;
+    loader.finish().map_err(|e| e.at(place.name()))
 }
 
 fn scan_options() -> ScanOptions {
@@ -286,7 +391,79 @@ pub(crate) fn map_error(place: &StorePlace, operation: &str, error: slatedb::Err
                 .to_owned(),
         ),
         ErrorKind::Data => (Errno::UCLEAN, format!("{operation}: {error}")),
-        _ => (Errno::IO, format!("{operation}: {error}")),
+        _ => match explained(&error) {
+            Some(cause) => (cause.errno(), format!("{operation}: {cause}")),
+            None => (Errno::IO, format!("{operation}: {error}")),
+        },
     };
     Error::new(errno, reason).at(place.name()).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{FLUSH_KEY, FORMAT_VERSION, META_KEY, VolumeMeta, inline_key};
+    use futures_util::TryStreamExt;
+    use object_store::memory::InMemory;
+    use object_store::throttle::{ThrottleConfig, ThrottledStore};
+
+    /// Time is virtual and passes in requests alone, so that seconds count round trips.
+    const ROUND_TRIP: Duration = Duration::from_secs(1);
+
+    fn remote() -> Arc<dyn ObjectStore> {
+        let latency = ThrottleConfig {
+            wait_put_per_call: ROUND_TRIP,
+            wait_get_per_call: ROUND_TRIP,
+            wait_list_per_call: ROUND_TRIP,
+            wait_delete_per_call: ROUND_TRIP,
+            ..ThrottleConfig::default()
+        };
+        Arc::new(ThrottledStore::new(InMemory::new(), latency))
+    }
+
+    async fn commit(database: &Database, flush: u64) {
+        let mut batch = WriteBatch::new();
+        batch.put(FLUSH_KEY, flush.to_le_bytes());
+        batch.put(inline_key(flush % 500), vec![flush as u8; 4096]);
+        database.commit(batch).await.unwrap();
+    }
+
+    #[test]
+    fn takeover_after_10000_flushes_is_short() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let handle = tokio::runtime::Handle::current();
+            let place = StorePlace::new(remote(), "vol".into(), handle, "vol");
+            let first = Database::open(&place).await.unwrap();
+            let meta = VolumeMeta {
+                format: FORMAT_VERSION,
+                id: uuid::Uuid::nil(),
+                size_bytes: 1 << 30,
+                origins: vec!["vol".to_owned()],
+                parent_checkpoint: None,
+            };
+            let mut batch = WriteBatch::new();
+            batch.put(META_KEY, serde_json::to_vec(&meta).unwrap());
+            first.commit(batch).await.unwrap();
+            for flush in 1..=10_000 {
+                commit(&first, flush).await;
+            }
+            let started = Instant::now();
+            let second = Database::open(&place).await.unwrap();
+            let map = second.load().await.unwrap().unwrap();
+            let round_trips = started.elapsed().as_secs();
+            assert_eq!(map.flush, 10_000);
+            assert!(round_trips <= 20, "{round_trips} round trips");
+            // Garbage of the map waits for ten minutes, here 600 flushes.
+            let log = Path::from("vol/map/wal");
+            let log: Vec<_> = place.store.list(Some(&log)).try_collect().await.unwrap();
+            assert!(log.len() <= 1500, "{} objects in the log", log.len());
+            commit(&second, 10_001).await;
+            assert!(first.write_table().await.is_err());
+        });
+    }
 }

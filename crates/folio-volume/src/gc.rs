@@ -4,7 +4,7 @@
 //! `gc/condemned`; a later one deletes it, if it is still unused and at least the minimum age has
 //! passed since. A reader that opened the volume before can thus read for the minimum age.
 
-use crate::database::{self, admin};
+use crate::database::{self, admin, map_error};
 use crate::format::{BLOCK_BYTES, META_KEY, Place, SegmentId};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use folio::{Errno, Error, Result};
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStoreExt, PutPayload};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -82,7 +82,8 @@ impl Volume {
                 core.database.write_table().await?;
                 core.database.compact().await?;
                 delete_unused(&core.place, map, options.min_age, &mut report).await?;
-                database::collect(&core.place, options.min_age).await
+                database::collect(&core.place, options.min_age).await;
+                Ok(())
             })
         })?;
         Ok(report)
@@ -241,8 +242,8 @@ async fn delete_all(place: &StorePlace) -> Result<u64> {
             .map_err(|e| place.error("list the volume's objects", e))?;
         count += objects.len() as u64;
         if folder == place.map_path() {
-            let admin = admin(place);
-            database::limited(place, "delete the map", admin.delete_db(true)).await?;
+            let deleted = admin(place).delete_db(true).await;
+            deleted.map_err(|e| map_error(place, "delete the map", e))?;
         } else {
             delete_objects(place, objects.into_iter().map(|meta| meta.location)).await?;
         }

@@ -8,6 +8,9 @@
 //!     segment.rs   database.rs
 //!          |            |   data: segments     map: slatedb, which fences the writer
 //!          v            v
+//!       requests.rs     repeats what fails, until the I/O timeout
+//!              |
+//!              v
 //!        object_store::ObjectStore
 //! ```
 //!
@@ -34,6 +37,7 @@ mod map;
 mod place;
 mod read;
 mod reader;
+mod requests;
 mod segment;
 mod snapshot;
 mod store_check;
@@ -44,6 +48,7 @@ pub use format::{BLOCK_BYTES, VolumeMeta, WriterRecord};
 pub use gc::{GcOptions, GcReport, delete_volume};
 pub use place::StorePlace;
 pub use reader::VolumeReader;
+pub use requests::RetryPolicy;
 pub use snapshot::{Snapshot, clone_snapshot, delete_snapshot, snapshots};
 pub use store_check::{StoreTest, StoreTests, StoreVerdict, check_store, refusal};
 pub use volume::{Takeover, Volume};

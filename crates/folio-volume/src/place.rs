@@ -1,23 +1,33 @@
 //! The place of a volume: a store, a path in it, and the runtime for its requests.
 
+use crate::requests::{Requests, RetryPolicy};
 use folio::{Errno, Error};
 use object_store::ObjectStore;
 use object_store::path::Path;
+use slatedb_common::clock::DefaultSystemClock;
 use std::borrow::Cow;
+use std::error::Error as StdError;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
+const MAP_GARBAGE_AGE: Duration = Duration::from_secs(10 * 60);
+
 /// A store, the volume's path in it, and the runtime for its requests.
 #[derive(Clone)]
 pub struct StorePlace {
-    pub(crate) store: Arc<dyn ObjectStore>,
+    /// The store as it is, for the check of a store.
+    pub(crate) direct: Arc<dyn ObjectStore>,
+    /// The store whose failures are final.
+    pub(crate) store: Arc<Requests>,
+    /// One clock for all that this process does to a map: its times must not go back.
+    pub(crate) clock: Arc<DefaultSystemClock>,
     pub(crate) root: Path,
     pub(crate) runtime: Handle,
-    pub(crate) retries: u32,
     /// The store replaces an object only if its entity tag matches.
     pub(crate) has_updates: bool,
+    pub(crate) map_garbage_age: Duration,
     name: Arc<str>,
 }
 
@@ -26,20 +36,21 @@ impl StorePlace {
     /// example. The runtime needs its own threads.
     pub fn new(store: Arc<dyn ObjectStore>, root: Path, runtime: Handle, name: &str) -> Self {
         Self {
-            store,
+            direct: store.clone(),
+            store: Arc::new(Requests::new(store, RetryPolicy::default())),
+            clock: Arc::new(DefaultSystemClock::new()),
             root,
             runtime,
-            retries: 60,
             has_updates: true,
+            map_garbage_age: MAP_GARBAGE_AGE,
             name: name.into(),
         }
     }
 
-    /// Sets how long a request is repeated, with pauses of up to a second, before its failure is
-    /// final.
+    /// Sets how a request that fails is repeated.
     #[must_use]
-    pub fn with_io_timeout(mut self, timeout: Duration) -> Self {
-        self.retries = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1);
+    pub fn with_retries(mut self, policy: RetryPolicy) -> Self {
+        self.store = Arc::new(Requests::new(self.direct.clone(), policy));
         self
     }
 
@@ -48,6 +59,14 @@ impl StorePlace {
     #[must_use]
     pub fn without_updates(mut self) -> Self {
         self.has_updates = false;
+        self
+    }
+
+    /// Sets how long the writer keeps objects of the map that newer ones replaced: longer than a
+    /// reader takes to open the volume.
+    #[must_use]
+    pub fn with_map_garbage_age(mut self, age: Duration) -> Self {
+        self.map_garbage_age = age;
         self
     }
 
@@ -69,11 +88,6 @@ impl StorePlace {
         ["seg", "gc", "map"].map(|name| Path::from(format!("{}/{name}", self.root)))
     }
 
-    /// Returns how long a request may be repeated.
-    pub(crate) fn io_timeout(&self) -> Duration {
-        Duration::from_secs(self.retries.into())
-    }
-
     pub(crate) fn name(&self) -> Cow<'static, str> {
         Cow::Owned(self.name.to_string())
     }
@@ -85,6 +99,9 @@ impl StorePlace {
 
     /// Converts an error of the store.
     pub(crate) fn error(&self, operation: &str, error: object_store::Error) -> Error {
+        if let Some(error) = explained(&error) {
+            return Error::new(error.errno(), format!("{operation}: {error}")).at(self.name());
+        }
         let errno = match error {
             object_store::Error::NotFound { .. } => Errno::NOENT,
             object_store::Error::AlreadyExists { .. } => Errno::EXIST,
@@ -96,4 +113,10 @@ impl StorePlace {
             .at(self.name())
             .caused_by(error)
     }
+}
+
+/// Returns the cause that explains itself: a connection makes its failures errors of Folio.
+pub(crate) fn explained<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
+    std::iter::successors(Some(error), |error| (*error).source())
+        .find_map(|error| error.downcast_ref())
 }

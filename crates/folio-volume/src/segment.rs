@@ -4,15 +4,14 @@ use crate::format::{BLOCK_BYTES, BlockRef, Place, RawTrailer, SegmentId, TRAILER
 use crate::place::StorePlace;
 use bytes::Bytes;
 use folio::{Errno, Error, Result};
-use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 use zerocopy::IntoBytes;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Attempts to read a range again that arrived damaged: the network may be at fault.
-const DAMAGED_READS: u32 = 3;
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Attempts to read a range that arrives damaged: the network may be at fault.
+const READS: u32 = 3;
 
 /// The writer's source of segment names, and its mark in each segment.
 pub(crate) struct SegmentNames {
@@ -46,7 +45,7 @@ impl SegmentNames {
 ///
 /// # Errors
 ///
-/// The store's, after the retries of the place.
+/// The store's.
 pub(crate) async fn upload(
     place: &StorePlace,
     names: &SegmentNames,
@@ -83,32 +82,16 @@ async fn create(
         .chain([Bytes::copy_from_slice(trailer.as_bytes())]);
     let payload: PutPayload = parts.collect();
     let options = PutOptions::from(PutMode::Create);
-    let mut pause = Pauses::new(place);
-    loop {
-        let error = match place
-            .store
-            .put_opts(&path, payload.clone(), options.clone())
-            .await
-        {
-            Ok(_) => return Ok(true),
-            Err(error) => error,
-        };
-        let is_conflict = matches!(
-            error,
-            object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }
-        );
-        if is_conflict {
+    let len = payload.content_length();
+    match place.store.put_opts(&path, payload, options).await {
+        Ok(_) => Ok(true),
+        Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
             // The answer to an earlier attempt may be lost; then the object is ours.
-            match read_trailer(place, &path, payload.content_length()).await {
-                Ok(found) => return Ok(found.as_deref() == Some(trailer.as_bytes())),
-                Err(e) if !pause.is_final(&e) => pause.wait().await,
-                Err(e) => return Err(place.error(&format!("read back {path}"), e)),
-            }
-        } else if pause.is_final(&error) {
-            return Err(place.error(&format!("create {path}"), error));
-        } else {
-            pause.wait().await;
+            let found = read_trailer(place, &path, len).await;
+            let found = found.map_err(|e| place.error(&format!("read back {path}"), e))?;
+            Ok(found.as_deref() == Some(trailer.as_bytes()))
         }
+        Err(error) => Err(place.error(&format!("create {path}"), error)),
     }
 }
 
@@ -138,35 +121,23 @@ pub(crate) async fn read(
 ) -> Result<Bytes> {
     let start = u64::from(index) * BLOCK_BYTES as u64;
     let len = checksums.len() * BLOCK_BYTES;
-    let mut pause = Pauses::new(place);
-    let mut damaged_left = DAMAGED_READS.min(place.retries);
+    let failed = |error| place.error(&format!("read {path} at {start}+{len}"), error);
+    let mut attempt = 1;
     loop {
         let found = place.store.get_range(path, start..start + len as u64).await;
-        let problem = match found {
-            Ok(bytes) if bytes.len() != len => {
-                let got = bytes.len();
-                Error::new(Errno::IO, format!("{path}: {got} bytes instead of {len}"))
-            }
-            Ok(bytes) => match first_damaged(&bytes, checksums) {
+        let bytes = found.map_err(failed)?;
+        let problem = if bytes.len() == len {
+            match first_damaged(&bytes, checksums) {
                 None => return Ok(bytes),
-                Some(block) => Error::new(
-                    Errno::IO,
-                    format!("{path}: bad checksum of block {}", index as usize + block),
-                ),
-            },
-            Err(e) if pause.is_final(&e) => {
-                return Err(place.error(&format!("read {path} at {start}+{len}"), e));
+                Some(block) => format!("{path}: bad checksum of block {}", index as usize + block),
             }
-            Err(_) => {
-                pause.wait().await;
-                continue;
-            }
+        } else {
+            format!("{path}: {} bytes instead of {len}", bytes.len())
         };
-        if damaged_left == 0 {
-            return Err(problem.at(place.name()));
+        if attempt == READS {
+            return Err(Error::new(Errno::IO, problem).at(place.name()));
         }
-        damaged_left -= 1;
-        pause.wait().await;
+        attempt += 1;
     }
 }
 
@@ -175,42 +146,4 @@ fn first_damaged(bytes: &[u8], checksums: &[u32]) -> Option<usize> {
         .chunks_exact(BLOCK_BYTES)
         .zip(checksums)
         .position(|(block, &crc)| crc32c::crc32c(block) != crc)
-}
-
-/// The pauses between the attempts of a request: doubling, up to a second.
-struct Pauses {
-    left: u32,
-    next: Duration,
-}
-
-impl Pauses {
-    fn new(place: &StorePlace) -> Self {
-        Self {
-            left: place.retries,
-            next: FIRST_PAUSE,
-        }
-    }
-
-    /// Returns whether another attempt cannot help, or none is left.
-    fn is_final(&self, error: &object_store::Error) -> bool {
-        use object_store::Error::{
-            InvalidPath, NotFound, NotImplemented, NotSupported, PermissionDenied, Unauthenticated,
-        };
-        self.left == 0
-            || matches!(
-                error,
-                NotFound { .. }
-                    | NotImplemented { .. }
-                    | NotSupported { .. }
-                    | InvalidPath { .. }
-                    | PermissionDenied { .. }
-                    | Unauthenticated { .. }
-            )
-    }
-
-    async fn wait(&mut self) {
-        self.left = self.left.saturating_sub(1);
-        tokio::time::sleep(self.next).await;
-        self.next = (self.next * 2).min(LONGEST_PAUSE);
-    }
 }

@@ -1,6 +1,6 @@
 //! Snapshots and clones: checkpoints of the map. No data is copied.
 
-use crate::database::{self, admin};
+use crate::database::{self, admin, map_error};
 use crate::format::{Place, VolumeMeta};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
@@ -85,9 +85,8 @@ pub fn delete_snapshot(place: &StorePlace, name: &str) -> Result<()> {
 
 /// Deletes a checkpoint of a map.
 pub(crate) fn delete_checkpoint(place: &StorePlace, id: uuid::Uuid) -> Result<()> {
-    let admin = admin(place);
-    let deleted = database::limited(place, "delete a checkpoint", admin.delete_checkpoint(id));
-    place.wait(deleted)
+    let deleted = place.wait(admin(place).delete_checkpoint(id));
+    deleted.map_err(|e| map_error(place, "delete a checkpoint", e))
 }
 
 /// Creates a volume at `target` with the content of a snapshot, without copying data.
@@ -111,9 +110,8 @@ pub fn clone_snapshot(place: &StorePlace, name: &str, target: &StorePlace) -> Re
         name: Some(format!("{CLONE}{}", target.root)),
     };
     let (checkpoint, map) = place.wait(async {
-        let admin = admin(place);
-        let created = admin.create_detached_checkpoint(&options);
-        let checkpoint = database::limited(place, "create a checkpoint", created).await?;
+        let created = admin(place).create_detached_checkpoint(&options).await;
+        let checkpoint = created.map_err(|e| map_error(place, "create a checkpoint", e))?;
         let map = database::load_read_only(place, Some(checkpoint.id)).await?;
         Ok::<_, Error>((checkpoint.id, map))
     })?;

@@ -134,13 +134,13 @@ impl Check {
     }
 
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
-        let put = self.place.store.put(path, PutPayload::from(bytes)).await;
+        let put = self.place.direct.put(path, PutPayload::from(bytes)).await;
         put.map(drop)
             .map_err(|e| self.place.error(&format!("write {path}"), e))
     }
 
     async fn get(&self, path: &Path) -> Result<Bytes> {
-        let read = async { self.place.store.get(path).await?.bytes().await };
+        let read = async { self.place.direct.get(path).await?.bytes().await };
         read.await
             .map_err(|e| self.place.error(&format!("read {path}"), e))
     }
@@ -152,7 +152,7 @@ impl Check {
             let attempts = (0..CLIENTS).map(|client| {
                 let payload = PutPayload::from(vec![client as u8; 1000]);
                 let options = PutOptions::from(PutMode::Create);
-                let (store, path) = (self.place.store.clone(), path.clone());
+                let (store, path) = (self.place.direct.clone(), path.clone());
                 self.place
                     .runtime
                     .spawn(async move { store.put_opts(&path, payload, options).await })
@@ -244,7 +244,7 @@ impl Check {
             self.put(&path, Bytes::from_static(b"x")).await?;
             let listed: Vec<_> = self
                 .place
-                .store
+                .direct
                 .list(Some(&folder))
                 .try_collect()
                 .await
@@ -262,7 +262,7 @@ impl Check {
         let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n / 7) as u8).collect();
         self.put(&path, Bytes::from(bytes.clone())).await?;
         for range in [0..1, 4096..8192, 99_999..100_000, 0..100_000] {
-            let found = self.place.store.get_range(&path, range.clone()).await;
+            let found = self.place.direct.get_range(&path, range.clone()).await;
             let found = found.map_err(|e| self.place.error("read a range", e))?;
             if found != bytes[range.start as usize..range.end as usize] {
                 let reason = format!("bytes {range:?} read as {} other bytes", found.len());
@@ -278,7 +278,7 @@ impl Check {
         let options = PutOptions::from(PutMode::Create);
         let put = self
             .place
-            .store
+            .direct
             .put_opts(&path, bytes.clone().into(), options);
         put.await.map_err(|e| self.place.error("upload 8 MiB", e))?;
         if self.get(&path).await? == bytes {
@@ -291,7 +291,7 @@ impl Check {
     async fn clock(&self) -> Result<StoreVerdict> {
         let path = self.path("clock");
         self.put(&path, Bytes::from_static(b"x")).await?;
-        let head = self.place.store.head(&path).await;
+        let head = self.place.direct.head(&path).await;
         let head = head.map_err(|e| self.place.error("read the time", e))?;
         let (theirs, ours) = (SystemTime::from(head.last_modified), SystemTime::now());
         let skew = match ours.duration_since(theirs) {
@@ -311,13 +311,13 @@ impl Check {
     async fn remove(&self) -> Result<()> {
         let objects: Vec<_> = self
             .place
-            .store
+            .direct
             .list(Some(&self.folder))
             .try_collect()
             .await
             .map_err(|e| self.place.error("list", e))?;
         for object in objects {
-            let deleted = self.place.store.delete(&object.location).await;
+            let deleted = self.place.direct.delete(&object.location).await;
             deleted.map_err(|e| self.place.error("remove the test's objects", e))?;
         }
         Ok(())
@@ -326,7 +326,7 @@ impl Check {
 
 /// Increments the counter, or returns false if another client was faster.
 async fn increment(place: &StorePlace, path: &Path) -> object_store::Result<bool> {
-    let found = place.store.get(path).await?;
+    let found = place.direct.get(path).await?;
     let version = UpdateVersion {
         e_tag: found.meta.e_tag.clone(),
         version: found.meta.version.clone(),
@@ -335,7 +335,7 @@ async fn increment(place: &StorePlace, path: &Path) -> object_store::Result<bool
     let count: u64 = String::from_utf8_lossy(&text).parse().unwrap_or(0);
     let payload = PutPayload::from((count + 1).to_string().into_bytes());
     let options = PutOptions::from(PutMode::Update(version));
-    match place.store.put_opts(path, payload, options).await {
+    match place.direct.put_opts(path, payload, options).await {
         Ok(_) => Ok(true),
         Err(StoreError::Precondition { .. } | StoreError::AlreadyExists { .. }) => Ok(false),
         Err(e) => Err(e),

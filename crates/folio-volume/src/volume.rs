@@ -26,6 +26,7 @@ use bytes::Bytes;
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
 use futures_util::StreamExt;
+use object_store::ObjectStore;
 use object_store::path::Path;
 use parking_lot::{Condvar, Mutex, RwLock};
 use slatedb::WriteBatch;
@@ -41,8 +42,6 @@ const UPLOADS_IN_FLIGHT: usize = 8;
 const INLINE_FLUSH_BLOCKS: usize = 64;
 /// Blocks in the map after which a flush moves them into a segment: 4 MiB.
 const INLINE_BLOCKS_MAX: usize = 1024;
-/// Flushes between two tables of the map. A takeover reads each flush since the last table.
-const FLUSHES_PER_TABLE: u64 = 64;
 
 /// A volume on object storage, open for writing. Any thread may make any call at any time.
 ///
@@ -64,7 +63,6 @@ pub(crate) struct Core {
     gate: RwLock<()>,
     flush_turn: Mutex<()>,
     uploads: Arc<Semaphore>,
-    is_shortening: AtomicBool,
     is_closed: AtomicBool,
 }
 
@@ -177,7 +175,6 @@ impl Volume {
                 gate: RwLock::new(()),
                 flush_turn: Mutex::new(()),
                 uploads: Arc::new(Semaphore::new(UPLOADS_IN_FLIGHT)),
-                is_shortening: AtomicBool::new(false),
                 is_closed: AtomicBool::new(false),
             }),
         }
@@ -333,10 +330,12 @@ impl Core {
             let bytes: Vec<Bytes> = blocks.iter().map(|b| b.bytes.clone()).collect();
             let versions: Vec<(u64, u64)> = blocks.iter().map(|b| (b.block, b.version)).collect();
             drop(blocks);
-            let result = if bytes.is_empty() {
-                Ok(Vec::new())
-            } else {
-                upload(&core.place, &core.names, &bytes).await
+            // An upload behind a failed one must not take the I/O timeout once more.
+            let failed = core.state.lock().check();
+            let result = match failed {
+                Ok(()) if bytes.is_empty() => Ok(Vec::new()),
+                Ok(()) => upload(&core.place, &core.names, &bytes).await,
+                Err(error) => Err(error),
             };
             let mut state = core.state.lock();
             state.end_upload(generation, &versions, result);
@@ -385,11 +384,6 @@ impl Core {
         changes.apply(&mut state.map);
         state.flushing = Layer::new();
         state.is_recorded = true;
-        let flush = state.map.flush;
-        drop(state);
-        if flush.is_multiple_of(FLUSHES_PER_TABLE) {
-            self.shorten_log_in_background();
-        }
         Ok(())
     }
 
@@ -422,19 +416,6 @@ impl Core {
             .map_err(|e| Error::new(Errno::INVAL, "describe the writer").caused_by(e))
     }
 
-    fn shorten_log_in_background(self: &Arc<Self>) {
-        if self.is_shortening.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let core = Arc::clone(self);
-        self.place.runtime.spawn(async move {
-            if let Err(error) = core.database.shorten_log().await {
-                tracing::warn!("{error}");
-            }
-            core.is_shortening.store(false, Ordering::Release);
-        });
-    }
-
     fn close(self: &Arc<Self>) -> Result<()> {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -446,7 +427,7 @@ impl Core {
             batch.put(WRITER_KEY, self.record(false)?);
             self.place.wait(self.database.commit(batch))?;
         }
-        let closed = self.place.wait(self.database.close());
+        let closed = self.place.wait(self.database.close(flushed.is_ok()));
         let reason = Error::new(Errno::BADF, "the volume is closed").at(self.place.name());
         self.state.lock().fail(&reason);
         flushed.and(closed)
