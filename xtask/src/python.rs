@@ -14,7 +14,7 @@ const PACKAGES: [&str; 5] = [
     "fsspec",
 ];
 /// Libraries that tests use. A test without its library reports a skip.
-const LIBRARIES: [&str; 4] = ["pandas", "pyarrow", "polars", "duckdb"];
+const LIBRARIES: [&str; 5] = ["pandas", "pyarrow", "polars", "duckdb", "pathlib-abc"];
 /// Exits with 0 where the stable ABI of the wheel is.
 const HAS_VERSION: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
 

@@ -139,8 +139,16 @@ impl FileSystem {
     fn mode(&self, py: Python<'_>, path: PathBuf, follow_symlinks: bool) -> PyResult<Option<u32>> {
         self.state.call(py, Some(&path), |process| {
             match process.fstatat(AT_FDCWD, &path, link_flags(follow_symlinks)) {
-                Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => Ok(None),
-                found => Ok(Some(mode(&found?))),
+                Ok(found) => Ok(Some(mode(&found))),
+                Err(error) => match error.errno() {
+                    // The last two: a name that no file can have.
+                    Errno::NOENT
+                    | Errno::NOTDIR
+                    | Errno::LOOP
+                    | Errno::NAMETOOLONG
+                    | Errno::INVAL => Ok(None),
+                    _ => Err(error),
+                },
             }
         })
     }

@@ -20,12 +20,14 @@ from foliofs._file_system import (
     open_image,
 )
 from foliofs._native import Borrowed
+from foliofs._path import FolioPath
 
 __all__ = [
     "Borrowed",
     "CommandError",
     "DirEntry",
     "FileSystem",
+    "FolioPath",
     "RawFile",
     "build_image",
     "create_image",

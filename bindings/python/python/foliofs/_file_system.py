@@ -27,8 +27,9 @@ from foliofs._file import (
     open_flags,
     wrap,
 )
+from foliofs._path import FolioPath
 
-Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes] | FolioPath
 
 # Those of this process that are not closed.
 _open: weakref.WeakSet[FileSystem] = weakref.WeakSet()
@@ -253,6 +254,10 @@ class FileSystem:
         self._files.add(weakref.ref(file, self._files.discard))
         return file
 
+    def path(self, *segments: str | os.PathLike[str] | FolioPath) -> FolioPath:
+        """Returns a path as an object, with the methods of pathlib.Path."""
+        return FolioPath(self, *segments)
+
     def read_bytes(self, path: Path) -> bytes:
         """Returns the content of a file."""
         return self._native.read_bytes(_text(path))
@@ -293,8 +298,18 @@ class FileSystem:
         followlinks: bool = False,
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yields path, directories and files of each directory below `top`, as os.walk."""
+        return self._walk(_text(top), topdown, onerror, followlinks, False)
+
+    def _walk(
+        self,
+        top: str,
+        topdown: bool,
+        onerror: Callable[[OSError], object] | None,
+        followlinks: bool,
+        links_are_files: bool,
+    ) -> Iterator[tuple[str, list[str], list[str]]]:
         # A tuple is a directory whose subdirectories have been walked.
-        left: list[str | tuple[str, list[str], list[str]]] = [_text(top)]
+        left: list[str | tuple[str, list[str], list[str]]] = [top]
         while left:
             path = left.pop()
             if isinstance(path, tuple):
@@ -306,6 +321,9 @@ class FileSystem:
                 if onerror is not None:
                     onerror(error)
                 continue
+            if links_are_files and links and not followlinks:
+                files += links
+                directories = [name for name in directories if name not in links]
             if topdown:
                 yield path, directories, files
             else:
@@ -314,29 +332,65 @@ class FileSystem:
                 if followlinks or name not in links:
                     left.append(posixpath.join(path, name))
 
-    def glob(self, pattern: str) -> list[str]:
-        """Returns the paths that match, sorted: `*`, `?`, `[seq]`, and `**` for any depth."""
-        found = {"/" if pattern.startswith("/") else ""}
-        for part in [part for part in pattern.split("/") if part]:
-            found = {path for base in found for path in self._matches(base, part)}
-        return sorted(found)
+    def glob(
+        self,
+        pattern: str,
+        *,
+        root_dir: Path = "/",
+        include_hidden: bool = False,
+        recurse_symlinks: bool = False,
+    ) -> list[str]:
+        """Returns the paths that match, sorted: `*`, `?`, `[seq]`, and `**` for any depth.
 
-    def _matches(self, base: str, part: str) -> Iterator[str]:
-        directory = base or "/"
-        if part == "**":
-            yield base
-            for root, names, files in self.walk(directory):
-                for name in names + files:
-                    path = posixpath.join(root, name)
-                    yield path if base.startswith("/") else path.lstrip("/")
-        elif not re.search(r"[*?[]", part):
-            if self.exists(posixpath.join(base, part), follow_symlinks=False):
-                yield posixpath.join(base, part)
-        elif self.is_dir(directory):
-            for name in self.listdir(directory):
-                is_hidden = name.startswith(".") and not part.startswith(".")
-                if not is_hidden and fnmatch.fnmatchcase(name, part):
-                    yield posixpath.join(base, name)
+        A relative pattern and its paths begin at `root_dir`. `*` and `**` match names that begin
+        with a dot only with `include_hidden`; `**` follows links only with `recurse_symlinks`.
+        """
+        found = self._glob(pattern, _text(root_dir), include_hidden, recurse_symlinks)
+        return sorted(found - {""})
+
+    def _glob(
+        self, pattern: str, root_dir: str, include_hidden: bool, recurse_symlinks: bool
+    ) -> set[str]:
+        """Returns the paths that match; "" is `root_dir`."""
+        root = "/" if pattern.startswith("/") else root_dir
+        found = {"/" if pattern.startswith("/") else ""}
+        *parts, last = pattern.split("/")
+        parts = [part for part in parts if part]
+        for part, is_last in [*((part, False) for part in parts), (last, True)]:
+            bases, found = found, set()
+            for base in bases:
+                directory = posixpath.join(root, base)
+                if not self.is_dir(directory):
+                    continue
+                if part == "**":
+                    names = self._below(directory, is_last, include_hidden, recurse_symlinks)
+                elif re.search(r"[*?[]", part):
+                    names = self._matches(directory, part, include_hidden)
+                else:
+                    is_there = self.exists(posixpath.join(directory, part), follow_symlinks=False)
+                    names = iter([part] if is_there else [])
+                found.update(posixpath.join(base, name) if name else base for name in names)
+        return found
+
+    def _matches(self, directory: str, part: str, include_hidden: bool) -> Iterator[str]:
+        """Yields the names in a directory that match one part of a pattern."""
+        include_hidden = include_hidden or part.startswith(".")
+        for name in self.listdir(directory):
+            if (include_hidden or not name.startswith(".")) and fnmatch.fnmatchcase(name, part):
+                yield name
+
+    def _below(
+        self, top: str, include_files: bool, include_hidden: bool, recurse_symlinks: bool
+    ) -> Iterator[str]:
+        """Yields what `**` matches in a directory: "", and all paths below it."""
+        yield ""
+        for root, directories, files in self._walk(top, True, None, recurse_symlinks, True):
+            if not include_hidden:
+                directories[:] = [name for name in directories if not name.startswith(".")]
+                files = [name for name in files if not name.startswith(".")]
+            prefix = root[len(top) :].lstrip("/")
+            for name in directories + files if include_files else directories:
+                yield posixpath.join(prefix, name)
 
     def stat(self, path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         """Returns the attributes of a file. `st_dev` is a number of this mount."""
@@ -501,7 +555,9 @@ class FileSystem:
 
 
 def _text(path: Path) -> str:
-    return path if type(path) is str else os.fsdecode(path)
+    if type(path) is str:
+        return path
+    return str(path) if isinstance(path, FolioPath) else os.fsdecode(path)
 
 
 def _unpickle(path: str, options: dict[str, Any]) -> FileSystem:
