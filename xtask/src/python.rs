@@ -14,7 +14,15 @@ const PACKAGES: [&str; 5] = [
     "fsspec",
 ];
 /// Libraries that tests use. A test without its library reports a skip.
-const LIBRARIES: [&str; 5] = ["pandas", "pyarrow", "polars", "duckdb", "pathlib-abc"];
+const LIBRARIES: [&str; 7] = [
+    "pandas",
+    "pyarrow",
+    "polars",
+    "duckdb",
+    "pathlib-abc",
+    "zarr",
+    "basedpyright",
+];
 /// Exits with 0 where the stable ABI of the wheel is.
 const HAS_VERSION: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
 
@@ -82,7 +90,8 @@ fn provide(environment: &Path) -> Result<(), String> {
         Ok(_) => {}
     }
     let ready = environment.join("ready");
-    if std::fs::read_to_string(&ready).is_ok_and(|list| list == PACKAGES.join("\n")) {
+    let wanted = [&PACKAGES[..], &LIBRARIES[..]].concat().join("\n");
+    if std::fs::read_to_string(&ready).is_ok_and(|list| list == wanted) {
         return Ok(());
     }
     let made = Command::new("python3")
@@ -100,7 +109,7 @@ fn provide(environment: &Path) -> Result<(), String> {
             println!("pip cannot install {library}");
         }
     }
-    std::fs::write(&ready, PACKAGES.join("\n")).map_err(|error| error.to_string())
+    std::fs::write(&ready, wanted).map_err(|error| error.to_string())
 }
 
 fn install(environment: &Path, packages: &[&str]) -> bool {

@@ -1,6 +1,7 @@
 """The calls on paths, beside those of os on the host."""
 
 import errno
+import itertools
 import os
 import stat
 import subprocess
@@ -93,11 +94,12 @@ def test_walk_and_glob_match_the_host(tmp_path: Path) -> None:
     os.symlink("a", tmp_path / "link")
     os.symlink("missing", tmp_path / "broken")
     with foliofs.open_directory(tmp_path) as fs:
-        for arguments in ((True,), (False,), (True, None, True), (False, None, True)):
-            ours = [(r, sorted(d), sorted(f)) for r, d, f in fs.walk("/", *arguments)]
+        for order, follows in itertools.product((True, False), repeat=2):
+            walked = fs.walk("/", order, followlinks=follows)
+            ours = [(r, sorted(d), sorted(f)) for r, d, f in walked]
             host = [
                 ("/" + os.path.relpath(r, tmp_path).removeprefix("."), sorted(d), sorted(f))
-                for r, d, f in os.walk(tmp_path, *arguments)
+                for r, d, f in os.walk(tmp_path, order, followlinks=follows)
             ]
             assert sorted(ours) == sorted(host)
         parents = [root for root, _, _ in fs.walk("/", topdown=False)]

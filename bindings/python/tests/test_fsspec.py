@@ -89,7 +89,7 @@ def test_chained_url(image: Path) -> None:
 
 def test_flush_is_durable(image: Path) -> None:
     """A copy of the image while it is open has what was flushed, after the journal's replay."""
-    fs = FolioFileSystem(fo=str(image), mode="r+")
+    fs: Any = FolioFileSystem(fo=str(image), mode="r+")
     with fs.open("/file", "wb") as file:
         file.write(b"durable")
         file.flush()

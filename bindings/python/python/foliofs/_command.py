@@ -12,7 +12,7 @@ class CommandError(Exception):
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message, exit_code)
-        self.exit_code = exit_code
+        self.exit_code: int = exit_code
 
     def __str__(self) -> str:
         return str(self.args[0])

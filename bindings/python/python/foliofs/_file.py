@@ -24,7 +24,7 @@ class RawFile(io.RawIOBase):
     def __init__(self, file: _native.File, path: str, flags: int) -> None:
         self._file = file
         self._access = flags & os.O_ACCMODE
-        self.name = path
+        self.name: str = path
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -95,7 +95,7 @@ class RawFile(io.RawIOBase):
 class _Buffered(io.BufferedIOBase):
     """What the buffers add to those of io."""
 
-    raw: Any
+    raw: Any  # A RawFile.
 
     def borrow(self, offset: int, len_bytes: int) -> memoryview:
         """Writes the buffer, then RawFile.borrow."""
@@ -112,7 +112,7 @@ class _Buffered(io.BufferedIOBase):
 class _Writing(_Buffered):
     """What the buffers for writing add."""
 
-    is_synced = False
+    is_synced: bool = False
 
     def flush(self) -> None:
         super().flush()
@@ -128,19 +128,13 @@ class _Writing(_Buffered):
 class BufferedReader(_Buffered, io.BufferedReader):
     """io.BufferedReader with borrow and fsync."""
 
-    raw: RawFile
-
 
 class BufferedWriter(_Writing, io.BufferedWriter):
     """io.BufferedWriter with fsync. With `is_synced`, flush() makes the data durable."""
 
-    raw: RawFile
-
 
 class BufferedRandom(_Writing, io.BufferedRandom):
     """io.BufferedRandom with borrow and fsync. With `is_synced`, flush() makes the data durable."""
-
-    raw: RawFile
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 from foliofs import _native
 from foliofs._file import (
@@ -29,7 +29,7 @@ from foliofs._file import (
 )
 from foliofs._path import FolioPath
 
-Path = str | bytes | os.PathLike[str] | os.PathLike[bytes] | FolioPath
+Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes] | FolioPath
 
 # Those of this process that are not closed.
 _open: weakref.WeakSet[FileSystem] = weakref.WeakSet()
@@ -45,8 +45,8 @@ class DirEntry:
         self._fs = fs
         self._kind = kind
         self._number = number
-        self.name = name
-        self.path = path
+        self.name: str = name
+        self.path: str = path
 
     def __fspath__(self) -> str:
         return self.path

@@ -9,6 +9,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class FolioPath:
 
     __slots__ = ("_kind", "_pure", "fs")
 
-    parser = posixpath
+    fs: FileSystem
+    parser: ModuleType = posixpath
 
     def __init__(self, fs: FileSystem, *segments: Segment) -> None:
         self.fs = fs
@@ -83,7 +85,12 @@ class FolioPath:
     def __str__(self) -> str:
         return str(self._pure)
 
-    __vfspath__ = as_posix = __str__
+    def __vfspath__(self) -> str:
+        return str(self)
+
+    def as_posix(self) -> str:
+        """Returns the path as text."""
+        return str(self)
 
     def __repr__(self) -> str:
         return f"FolioPath({self.fs!r}, {str(self)!r})"

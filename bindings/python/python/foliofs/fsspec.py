@@ -28,8 +28,8 @@ class FolioFileSystem(AbstractFileSystem):
     for a new database.
     """
 
-    protocol = "folio"
-    root_marker = "/"
+    protocol: str | tuple[str, ...] = "folio"
+    root_marker: str = "/"
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class FolioFileSystem(AbstractFileSystem):
                 options=options,
                 cache_bytes=cache_bytes,
             )
-        self.fs = fs
-        self.auto_mkdir = auto_mkdir
-        self.update_creates = update_creates
+        self.fs: FileSystem = fs
+        self.auto_mkdir: bool = auto_mkdir
+        self.update_creates: bool = update_creates
 
     @classmethod
     def wrap(cls, fs: FileSystem, **storage_options: Any) -> FolioFileSystem:
@@ -188,7 +188,14 @@ class FolioFileSystem(AbstractFileSystem):
     def mv_file(self, path1: Any, path2: Any) -> None:
         self.fs.replace(self._strip_protocol(path1), self._strip_protocol(path2))
 
-    def mv(self, path1: Any, path2: Any, **kwargs: Any) -> None:
+    def mv(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if str(path2).endswith("/") or self.fs.is_dir(target):
             target = target.rstrip("/") + "/" + source.rpartition("/")[2]

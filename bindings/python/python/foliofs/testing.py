@@ -24,7 +24,7 @@ import pytest
 from foliofs import _native
 from foliofs._file_system import FileSystem
 
-SIZE_BYTES = 64 << 20
+SIZE_BYTES: int = 64 << 20
 
 
 class PowerCutDisk:
@@ -36,7 +36,7 @@ class PowerCutDisk:
 
     def __init__(self, size_bytes: int = SIZE_BYTES, options: str = "") -> None:
         self._disk = _native.Disk(size_bytes)
-        self.fs = FileSystem(self._disk.mount(options), None, "on a PowerCutDisk")
+        self.fs: FileSystem = FileSystem(self._disk.mount(options), None, "on a PowerCutDisk")
 
     def __enter__(self) -> Self:
         return self
