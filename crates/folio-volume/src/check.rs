@@ -7,6 +7,7 @@ use crate::layer::block_range;
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
 use crate::read::{origin_paths, read_sources};
+use crate::read_cache::ReadCache;
 use crate::reader::{VolumeReader, view_sources};
 use crate::snapshot::snapshots;
 use folio::Result;
@@ -159,7 +160,8 @@ fn read_all(place: &StorePlace, name: &str, map: &VolumeMap, report: &mut CheckR
             break;
         }
         let out = &mut buffer[..count as usize * BLOCK_BYTES];
-        match read_sources(place, &origins, view_sources(map, first, count), out) {
+        let sources = view_sources(map, first, count);
+        match read_sources(place, &ReadCache::default(), &origins, sources, out) {
             Ok(()) => {
                 report.read_blocks += map.blocks(first, count).iter().flatten().count() as u64;
             }

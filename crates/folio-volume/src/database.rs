@@ -30,6 +30,8 @@ use tokio::time::Instant;
 /// Commits between two tables. The next writer reads each commit since the last table, at most
 /// twice as many.
 const COMMITS_PER_TABLE: u64 = 64;
+/// Bytes of commits after which slatedb makes a table earlier.
+const TABLE_BYTES: usize = 16 << 20;
 /// Tables in the map that start a compaction.
 const TABLES_BEFORE_COMPACTION: usize = 24;
 /// Tables in the map for which commits wait.
@@ -75,6 +77,7 @@ impl Database {
     pub(crate) async fn open(place: &StorePlace) -> Result<Self> {
         let settings = Settings {
             flush_interval: None,
+            l0_sst_size_bytes: TABLE_BYTES,
             manifest_poll_interval: NEVER,
             l0_max_ssts: 1 << 20,
             l0_max_ssts_per_key: 1 << 20,

@@ -36,6 +36,7 @@ mod layer;
 mod map;
 mod place;
 mod read;
+mod read_cache;
 mod reader;
 mod requests;
 mod segment;

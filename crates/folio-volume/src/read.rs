@@ -3,9 +3,12 @@
 use crate::format::{BLOCK_BYTES, BlockRef, Place, SegmentId};
 use crate::layer::{Source, block_range};
 use crate::place::StorePlace;
+use crate::read_cache::ReadCache;
 use crate::segment;
+use bytes::Bytes;
 use folio::{Errno, Error, Result};
 use futures_util::StreamExt;
+use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use std::io::IoSliceMut;
 
@@ -13,6 +16,9 @@ use std::io::IoSliceMut;
 const READS_IN_FLIGHT: usize = 16;
 /// Blocks of the largest request: 1 MiB.
 const REQUEST_BLOCKS: usize = 256;
+
+/// Blocks of the largest run that the cache keeps.
+const CACHED_BLOCKS: u32 = 32;
 
 /// Neighboring blocks of a segment that one request reads.
 struct Run {
@@ -30,6 +36,7 @@ struct Run {
 /// The store's; EIO for a block whose bytes do not match their checksum.
 pub(crate) fn read_sources(
     place: &StorePlace,
+    cache: &ReadCache,
     origins: &[Path],
     sources: Vec<Source>,
     out: &mut [u8],
@@ -52,7 +59,7 @@ pub(crate) fn read_sources(
                     Error::corrupt("map: a segment of an unknown volume").at(place.name())
                 })?;
                 let path = run.segment.path(origin);
-                let bytes = segment::read(place, &path, run.index, &run.checksums).await?;
+                let bytes = read_run(place, cache, &path, &run).await?;
                 Ok::<_, Error>((run.at, bytes))
             })
             .buffer_unordered(READS_IN_FLIGHT);
@@ -63,6 +70,31 @@ pub(crate) fn read_sources(
         }
         Ok(())
     })
+}
+
+/// Reads a run, a short one through the cache.
+async fn read_run(place: &StorePlace, cache: &ReadCache, path: &Path, run: &Run) -> Result<Bytes> {
+    let count = run.checksums.len() as u32;
+    if count <= CACHED_BLOCKS {
+        if let Some(bytes) = cache.get(run.segment, run.index, count)
+            && segment::is_intact(&bytes, &run.checksums)
+        {
+            return Ok(bytes);
+        }
+        let range = ReadCache::byte_range(run.index, count);
+        let parts = place.store.get_range(path, range.clone()).await;
+        let parts = parts.map_err(|e| place.error(&format!("read {path} at {range:?}"), e))?;
+        cache.insert(run.segment, run.index, &parts);
+        let start = u64::from(run.index) * BLOCK_BYTES as u64 - range.start;
+        let end = start as usize + count as usize * BLOCK_BYTES;
+        if parts.len() >= end {
+            let bytes = parts.slice(start as usize..end);
+            if segment::is_intact(&bytes, &run.checksums) {
+                return Ok(bytes);
+            }
+        }
+    }
+    segment::read(place, path, run.index, &run.checksums).await
 }
 
 fn add(runs: &mut Vec<Run>, at: usize, stored: BlockRef) {

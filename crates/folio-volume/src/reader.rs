@@ -6,6 +6,7 @@ use crate::layer::{Source, map_source};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
 use crate::read::{check_range, origin_paths, read_bytes, read_sources};
+use crate::read_cache::ReadCache;
 use crate::snapshot;
 use crate::volume::allocation;
 use folio::block::{Allocation, Device};
@@ -23,6 +24,7 @@ const LOAD_ATTEMPTS: u32 = 3;
 /// writes nothing to the store.
 pub struct VolumeReader {
     place: StorePlace,
+    cache: ReadCache,
     origins: Vec<Path>,
     view: RwLock<Arc<VolumeMap>>,
     /// Follow the writer at most this far behind; none: stay at one flush point.
@@ -64,6 +66,7 @@ impl VolumeReader {
     ) -> Result<Self> {
         Ok(Self {
             place: place.clone(),
+            cache: ReadCache::default(),
             origins: origin_paths(&map.meta),
             view: RwLock::new(Arc::new(map)),
             poll,
@@ -166,7 +169,7 @@ impl Device for VolumeReader {
         let view = self.current()?;
         read_bytes(bufs, offset, |first, count, out| {
             let sources = view_sources(&view, first, count);
-            read_sources(&self.place, &self.origins, sources, out)
+            read_sources(&self.place, &self.cache, &self.origins, sources, out)
         })
     }
 

@@ -141,6 +141,11 @@ pub(crate) async fn read(
     }
 }
 
+/// Returns whether every block matches its checksum.
+pub(crate) fn is_intact(bytes: &[u8], checksums: &[u32]) -> bool {
+    first_damaged(bytes, checksums).is_none()
+}
+
 fn first_damaged(bytes: &[u8], checksums: &[u32]) -> Option<usize> {
     bytes
         .chunks_exact(BLOCK_BYTES)

@@ -1,6 +1,6 @@
 //! A volume open for writing: the device, its uploads and its flush.
 //!
-//! A flush of at most 256 KiB goes into the map's log: one PUT. Larger changes go into segments
+//! A flush of at most 1 MiB goes into the map's log: one PUT. Larger changes go into segments
 //! first, up to eight uploads at a time, and into the map after the last of them is stored.
 //!
 //! Lock order: `gate`, then `flush_turn`, then `state`. No request is made under `state`.
@@ -21,6 +21,7 @@ use crate::layer::{Layer, Outgoing, Slot, State};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
 use crate::read::{check_range, origin_paths, read_bytes, read_sources};
+use crate::read_cache::ReadCache;
 use crate::segment::{SegmentNames, upload};
 use bytes::Bytes;
 use folio::block::{Allocation, Device};
@@ -38,8 +39,8 @@ use tokio::sync::Semaphore;
 
 /// Segments on their way to the store.
 const UPLOADS_IN_FLIGHT: usize = 8;
-/// Blocks of the largest flush that goes into the map's log: 256 KiB.
-const INLINE_FLUSH_BLOCKS: usize = 64;
+/// Blocks of the largest flush that goes into the map's log: 1 MiB.
+const INLINE_FLUSH_BLOCKS: usize = 256;
 /// Blocks in the map after which a flush moves them into a segment: 4 MiB.
 const INLINE_BLOCKS_MAX: usize = 1024;
 
@@ -57,6 +58,7 @@ pub(crate) struct Core {
     meta: VolumeMeta,
     origins: Vec<Path>,
     names: SegmentNames,
+    cache: ReadCache,
     pub(crate) state: Mutex<State>,
     uploaded: Condvar,
     /// Shared by writers of whole blocks; exclusive for a write that keeps part of a block.
@@ -170,6 +172,7 @@ impl Volume {
                 meta: map.meta.clone(),
                 origins: origin_paths(&map.meta),
                 names,
+                cache: ReadCache::default(),
                 state: Mutex::new(State::new(map)),
                 uploaded: Condvar::new(),
                 gate: RwLock::new(()),
@@ -269,11 +272,11 @@ impl Core {
     /// Reads whole blocks.
     pub(crate) fn read_blocks(&self, first: u64, count: u64, out: &mut [u8]) -> Result<()> {
         let sources = self.state.lock().sources(first, count);
-        match read_sources(&self.place, &self.origins, sources, out) {
+        match read_sources(&self.place, &self.cache, &self.origins, sources, out) {
             // Garbage collection in this process may have moved the blocks meanwhile.
             Err(e) if e.errno() == Errno::NOENT => {
                 let sources = self.state.lock().sources(first, count);
-                read_sources(&self.place, &self.origins, sources, out)
+                read_sources(&self.place, &self.cache, &self.origins, sources, out)
             }
             result => result,
         }
@@ -654,6 +657,10 @@ impl Device for Volume {
 
     fn flush(&self) -> Result<()> {
         self.core.flush()
+    }
+
+    fn has_atomic_flushes(&self) -> bool {
+        true
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {

@@ -82,6 +82,12 @@ pub trait Device: Send + Sync {
     /// Linux: `REQ_OP_FLUSH`.
     fn flush(&self) -> Result<()>;
 
+    /// Whether a power cut leaves all writes up to some flush, and none behind it. A journal on such
+    /// a device needs no flush for the order of its writes.
+    fn has_atomic_flushes(&self) -> bool {
+        false
+    }
+
     /// Discards a range that is no longer needed. Its content is undefined afterwards. Linux:
     /// `REQ_OP_DISCARD`.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()>;

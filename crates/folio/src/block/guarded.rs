@@ -51,6 +51,11 @@ impl Device for GuardedDevice {
         self.call(|lower| lower.flush())
     }
 
+    fn has_atomic_flushes(&self) -> bool {
+        self.call(|lower| Ok(lower.has_atomic_flushes()))
+            .unwrap_or(false)
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.call(|lower| lower.discard(offset, len_bytes))
     }

@@ -68,6 +68,10 @@ impl Device for PartitionDevice {
         self.disk.flush()
     }
 
+    fn has_atomic_flushes(&self) -> bool {
+        self.disk.has_atomic_flushes()
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.disk
             .discard(self.on_disk(offset, len_bytes)?, len_bytes)

@@ -91,7 +91,9 @@ impl Ext4 {
             superblock.raw.state = (superblock.raw.state.get() & !STATE_VALID).into();
             self.volume.write_superblock(&superblock)?;
         }
-        self.volume.device.flush()?;
+        if !self.volume.device.has_atomic_flushes() {
+            self.volume.device.flush()?;
+        }
         self.volume.is_changed.store(true, Ordering::Release);
         drop(superblock);
         self.start_commit_thread();

@@ -30,6 +30,8 @@ pub(super) struct Log {
     /// Sequence number of the next transaction.
     pub(super) next: u32,
     has_barriers: bool,
+    /// The device keeps writes in order only if it is flushed between them.
+    needs_order: bool,
     /// A closed transaction that is not durable yet. A device without space may keep it here.
     pub(super) closed: Option<Transaction>,
     /// Whether the superblock on the device may show an empty log, although this one is not.
@@ -78,12 +80,14 @@ impl Log {
             (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
         let next = ring.superblock.sequence.get();
         let head = ring.superblock.first.get();
+        let needs_order = has_barriers && !ring.device.has_atomic_flushes();
         Ok(Self {
             ring,
             head,
             used: 0,
             next,
             has_barriers,
+            needs_order,
             closed: None,
             is_start_stale: false,
         })
@@ -103,6 +107,15 @@ impl Log {
     /// Makes all earlier writes durable, unless the mount has no barriers.
     fn barrier(&self) -> Result<()> {
         if self.has_barriers {
+            self.ring.device.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Keeps later writes behind all earlier ones.
+    fn order(&self) -> Result<()> {
+        if self.needs_order {
             self.ring.device.flush()
         } else {
             Ok(())
@@ -195,7 +208,7 @@ impl Log {
         // sectors. Linux refuses to mount after a torn commit block.
         blocks.push(Cow::Owned(vec![0; self.block_size()]));
         let end = self.write_blocks(self.head, &blocks)?;
-        self.barrier()?;
+        self.order()?;
         self.write_blocks(
             commit_at,
             &[Cow::Owned(self.commit_block(transaction.time))],
@@ -349,12 +362,12 @@ impl Log {
                 .device
                 .write_vectored_at(&slices, run[0].0 * self.block_size() as u64)?;
         }
-        self.barrier()?;
+        self.order()?;
         let full = (self.ring.superblock.start, self.ring.superblock.sequence);
         self.ring.superblock.start = 0.into();
         self.ring.superblock.sequence = self.next.into();
-        // The barrier is before the log is overwritten.
-        let emptied = self.ring.write_superblock().and_then(|()| self.barrier());
+        // This is before the log is overwritten.
+        let emptied = self.ring.write_superblock().and_then(|()| self.order());
         if let Err(error) = emptied {
             // The next transaction follows those in the log, which are still whole.
             (self.ring.superblock.start, self.ring.superblock.sequence) = full;
