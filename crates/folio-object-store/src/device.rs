@@ -18,8 +18,10 @@ use tokio::sync::Semaphore;
 
 /// The first request: the header and the first tables of an image, or its partition table.
 const FIRST_BYTES: u64 = 256 << 10;
-/// Requests in flight for one object.
+/// Requests in flight for one object that a reader waits for.
 const IN_FLIGHT_MAX: usize = 32;
+/// Requests in flight for one object ahead of its readers.
+const AHEAD_IN_FLIGHT_MAX: usize = 8;
 /// Parts that one call requests at a time: 8 MiB.
 const STEP_PARTS: u64 = 128;
 /// Attempts to get a complete body from a store that truncates it.
@@ -73,6 +75,7 @@ struct Object {
     parts: Parts,
     cache: Option<PartCache>,
     in_flight: Semaphore,
+    ahead_in_flight: Semaphore,
 }
 
 impl ObjectDevice {
@@ -133,6 +136,7 @@ impl ObjectDevice {
             parts: Parts::default(),
             cache,
             in_flight: Semaphore::new(IN_FLIGHT_MAX),
+            ahead_in_flight: Semaphore::new(AHEAD_IN_FLIGHT_MAX),
         });
         let parts = 0..(first.len() as u64).div_ceil(PART_BYTES);
         for fetch in object.parts.claim(parts) {
@@ -163,13 +167,16 @@ impl ObjectDevice {
         let end = object.version.len_bytes.div_ceil(PART_BYTES);
         let ahead = ahead.start.min(end)..ahead.end.min(end);
         // Parts on the disk are read from there; only what is far away is worth an early request.
-        let fetches = object.request(wanted.clone().chain(ahead))?;
+        let fetches = object.request(&wanted, ahead)?;
         for part in wanted {
-            let bytes = object.part(part, &fetches)?;
             let start = part * PART_BYTES;
-            let from = range.start.max(start) - start;
-            let to = (range.end - start).min(bytes.len() as u64);
-            target.put(&bytes[from as usize..to as usize]);
+            let from = (range.start.max(start) - start) as usize;
+            let to = (range.end - start).min(object.len_of(part)) as usize;
+            if to - from == object.len_of(part) as usize && object.read_disk(part, target) {
+                target.advance(to - from);
+                continue;
+            }
+            target.put(&object.part(part, &fetches)?[from..to]);
         }
         Ok(())
     }
@@ -185,8 +192,14 @@ impl Object {
         self.cache.as_ref().is_some_and(|cache| cache.has(part))
     }
 
-    /// Starts requests for those parts that are neither in memory nor on the disk.
-    fn request(self: &Arc<Self>, parts: impl Iterator<Item = u64>) -> Result<Vec<Arc<Fetch>>> {
+    /// Starts requests for those parts, wanted now or read ahead, that are neither in memory nor on
+    /// the disk.
+    fn request(
+        self: &Arc<Self>,
+        wanted: &Range<u64>,
+        ahead: Range<u64>,
+    ) -> Result<Vec<Arc<Fetch>>> {
+        let parts = wanted.clone().chain(ahead);
         let fetches = self
             .parts
             .claim(parts.filter(|part| !self.is_on_disk(*part)));
@@ -197,6 +210,7 @@ impl Object {
                     let guard = FetchGuard {
                         object: self.clone(),
                         fetch: Some(fetch.clone()),
+                        is_ahead: !wanted.contains(&fetch.parts.start),
                     };
                     handle.spawn(guard.run());
                 }
@@ -207,6 +221,19 @@ impl Object {
             }
         }
         Ok(fetches)
+    }
+
+    fn len_of(&self, part: u64) -> u64 {
+        (self.version.len_bytes - part * PART_BYTES).min(PART_BYTES)
+    }
+
+    /// Reads a whole part that is on the disk, and not in memory, into the buffers.
+    fn read_disk(&self, part: u64, target: &mut Target<'_, '_>) -> bool {
+        let cache = self.cache.as_ref().filter(|cache| cache.has(part));
+        cache.is_some_and(|cache| {
+            let mut bufs = target.next(self.len_of(part) as usize);
+            !self.parts.has(part) && cache.read_into(part, &mut bufs)
+        })
     }
 
     /// Returns a part, from memory, from the disk, or from the store. `fetches` are requests of the
@@ -222,7 +249,7 @@ impl Object {
             if let Some(bytes) = self.cache.as_ref().and_then(|cache| cache.read(part)) {
                 return Ok(bytes);
             }
-            for fetch in self.request(std::iter::once(part))? {
+            for fetch in self.request(&(part..part + 1), 0..0)? {
                 fetch.wait()?;
             }
         }
@@ -302,6 +329,7 @@ fn truncated(range: &Range<u64>, got: usize) -> Error {
 struct FetchGuard {
     object: Arc<Object>,
     fetch: Option<Arc<Fetch>>,
+    is_ahead: bool,
 }
 
 impl FetchGuard {
@@ -309,7 +337,12 @@ impl FetchGuard {
         let Some(fetch) = self.fetch.clone() else {
             return;
         };
-        let result = match self.object.in_flight.acquire().await {
+        let in_flight = if self.is_ahead {
+            &self.object.ahead_in_flight
+        } else {
+            &self.object.in_flight
+        };
+        let result = match in_flight.acquire().await {
             Ok(_permit) => self.object.get(self.object.range_of(&fetch.parts)).await,
             Err(_) => Err(Error::from(Errno::IO)),
         };
@@ -337,19 +370,47 @@ struct Target<'a, 'b> {
     filled: usize,
 }
 
-impl Target<'_, '_> {
-    fn put(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && self.index < self.bufs.len() {
-            let free = &mut self.bufs[self.index][self.filled..];
-            let count = free.len().min(bytes.len());
-            free[..count].copy_from_slice(&bytes[..count]);
-            bytes = &bytes[count..];
+impl<'b> Target<'_, 'b> {
+    /// Returns the buffers of the next bytes.
+    fn next<'s>(&'s mut self, mut len: usize) -> Vec<IoSliceMut<'s>>
+    where
+        'b: 's,
+    {
+        let mut skipped = self.filled;
+        let mut bufs = Vec::new();
+        for buf in &mut self.bufs[self.index..] {
+            let count = len.min(buf.len() - skipped);
+            bufs.push(IoSliceMut::new(&mut buf[skipped..skipped + count]));
+            len -= count;
+            skipped = 0;
+            if len == 0 {
+                break;
+            }
+        }
+        bufs
+    }
+
+    /// Notes that the next bytes are filled.
+    fn advance(&mut self, mut len: usize) {
+        while let Some(buf) = self.bufs.get(self.index).filter(|_| len > 0) {
+            let count = len.min(buf.len() - self.filled);
+            len -= count;
             self.filled += count;
-            if self.filled == self.bufs[self.index].len() {
+            if self.filled == buf.len() {
                 self.index += 1;
                 self.filled = 0;
             }
         }
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) {
+        let len = bytes.len();
+        for mut buf in self.next(len) {
+            let (now, later) = bytes.split_at(buf.len());
+            buf.copy_from_slice(now);
+            bytes = later;
+        }
+        self.advance(len);
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, FileTimes};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -143,19 +143,27 @@ impl PartCache {
 
     /// Returns a part whose checksum matches.
     pub(crate) fn read(&self, part: u64) -> Option<Bytes> {
-        let start = part * PART_BYTES;
-        let len = self.len_bytes.checked_sub(start)?.min(PART_BYTES);
+        let len = self.len_bytes.checked_sub(part * PART_BYTES)?;
+        let mut bytes = vec![0; len.min(PART_BYTES) as usize];
+        self.read_into(part, &mut [IoSliceMut::new(&mut bytes)])
+            .then(|| bytes.into())
+    }
+
+    /// Reads a part into buffers of its length; returns whether its checksum matches.
+    pub(crate) fn read_into(&self, part: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
         let mut sum = [0; 8];
-        let mut bytes = vec![0; len as usize];
-        let found = self
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let is_found = self
             .sums
             .read_exact_at(&mut sum, HEADER_BYTES + part * 8)
-            .and_then(|()| self.parts.read_exact_at(&mut bytes, start));
-        if found.is_err() || sum != sum_of(part, &bytes) {
+            .is_ok()
+            && rustix::io::preadv(&self.parts, bufs, part * PART_BYTES) == Ok(len);
+        let bytes = bufs.iter().map(|buf| &**buf);
+        let is_valid = is_found && sum == sum_of(part, bytes);
+        if !is_valid {
             self.set_known(part, false);
-            return None;
         }
-        Some(bytes.into())
+        is_valid
     }
 
     /// Stores a part. A failure is logged: the part is then fetched again.
@@ -165,7 +173,7 @@ impl PartCache {
             .write_all_at(bytes, part * PART_BYTES)
             .and_then(|()| {
                 self.sums
-                    .write_all_at(&sum_of(part, bytes), HEADER_BYTES + part * 8)
+                    .write_all_at(&sum_of(part, [bytes]), HEADER_BYTES + part * 8)
             });
         match written {
             Ok(()) => self.set_known(part, true),
@@ -235,10 +243,11 @@ impl PartCache {
 }
 
 /// Returns the checksum of a part as it is stored.
-fn sum_of(part: u64, bytes: &[u8]) -> [u8; 8] {
+fn sum_of<'a>(part: u64, bytes: impl IntoIterator<Item = &'a [u8]>) -> [u8; 8] {
     let mut sum = [0; 8];
     let mark = PRESENT.wrapping_add(part as u32);
-    sum[..4].copy_from_slice(&crc32c::crc32c(bytes).to_le_bytes());
+    let crc = bytes.into_iter().fold(0, crc32c::crc32c_append);
+    sum[..4].copy_from_slice(&crc.to_le_bytes());
     sum[4..].copy_from_slice(&mark.to_le_bytes());
     sum
 }

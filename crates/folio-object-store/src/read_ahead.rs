@@ -3,8 +3,13 @@
 use crate::parts::REQUEST_PARTS;
 use std::ops::Range;
 
-/// Parts ahead of a reader, at most: 8 requests in flight.
-const WINDOW_PARTS_MAX: u64 = 8 * REQUEST_PARTS;
+/// Parts ahead of a reader, at most: more than the requests in flight, which thus continue while
+/// the reader uses what has arrived.
+const WINDOW_PARTS_MAX: u64 = 12 * REQUEST_PARTS;
+/// Growth of the window with each read: a wait for the store costs more than some surplus parts.
+const GROWTH: u64 = 4;
+/// Parts by which a read may come late.
+const DELAY_PARTS_MAX: u64 = 2 * REQUEST_PARTS;
 /// Readers that are followed at a time.
 const STREAMS_MAX: usize = 8;
 
@@ -17,6 +22,13 @@ struct Stream {
     ahead: u64,
 }
 
+impl Stream {
+    /// Whether a read belongs to this reader, whose threads may overtake one another.
+    fn has(&self, read: &Range<u64>) -> bool {
+        read.start <= self.ahead && self.next <= read.end + DELAY_PARTS_MAX
+    }
+}
+
 /// The sequential readers of one object, most recent last.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
@@ -27,10 +39,7 @@ impl ReadAhead {
     /// Notes a read of some parts; returns the parts to request ahead. Reading ahead begins with a
     /// read that has to wait for the store, so a reader of cached parts makes no requests.
     pub(crate) fn note(&mut self, read: &Range<u64>, is_miss: bool) -> Range<u64> {
-        let found = self
-            .streams
-            .iter()
-            .position(|stream| (read.start..=read.end).contains(&stream.next));
+        let found = self.streams.iter().position(|stream| stream.has(read));
         let Some(at) = found else {
             if self.streams.len() == STREAMS_MAX {
                 self.streams.remove(0);
@@ -46,16 +55,19 @@ impl ReadAhead {
         if stream.next < read.end {
             stream.next = read.end;
             if is_miss || stream.window > 0 {
-                stream.window = (stream.window * 2).clamp(2, WINDOW_PARTS_MAX);
+                let base = stream.window.max(read.end - read.start);
+                stream.window = (base * GROWTH).min(WINDOW_PARTS_MAX);
             }
         }
         stream.ahead = stream.ahead.max(read.end);
-        // In large steps: half a window at a time makes large requests.
-        let is_due = stream.ahead < stream.next + stream.window.div_ceil(2);
+        // In whole requests, as soon as there is room for one.
+        let room = (stream.next + stream.window).saturating_sub(stream.ahead);
         let start = stream.ahead;
-        if is_due {
-            stream.ahead = stream.next + stream.window;
-        }
+        stream.ahead += if stream.window < REQUEST_PARTS {
+            room
+        } else {
+            room - room % REQUEST_PARTS
+        };
         let due = start..stream.ahead;
         self.streams.push(stream);
         due
@@ -71,10 +83,10 @@ mod tests {
         let mut ahead = ReadAhead::default();
         assert!(ahead.note(&(100..101), true).is_empty());
         assert!(ahead.note(&(7..8), true).is_empty());
-        assert_eq!(ahead.note(&(101..102), true), 102..104);
-        assert_eq!(ahead.note(&(102..103), false), 104..107);
+        assert_eq!(ahead.note(&(101..102), true), 102..106);
+        assert_eq!(ahead.note(&(102..103), false), 106..106);
         assert!(ahead.note(&(900..901), true).is_empty());
-        let mut end = 107;
+        let mut end = 106;
         for part in 103..400 {
             let due = ahead.note(&(part..part + 1), false);
             assert!(due.start == end && due.end <= part + 1 + WINDOW_PARTS_MAX);
@@ -97,6 +109,17 @@ mod tests {
         for part in 0..16 {
             assert!(ahead.note(&(part..part + 1), false).is_empty());
         }
-        assert_eq!(ahead.note(&(16..17), true), 17..19);
+        assert_eq!(ahead.note(&(16..17), true), 17..21);
+    }
+
+    #[test]
+    fn reads_that_overtake_are_one_stream() {
+        let mut ahead = ReadAhead::default();
+        ahead.note(&(0..16), true);
+        assert_eq!(ahead.note(&(16..32), true), 32..96);
+        assert_eq!(ahead.note(&(48..64), false), 96..256);
+        assert!(ahead.note(&(32..48), false).is_empty());
+        assert_eq!(ahead.note(&(64..80), false), 256..272);
+        assert_eq!(ahead.streams.len(), 1);
     }
 }
