@@ -5,6 +5,7 @@
 //!                                 ---> the downloaded file, judged by qemu-img and e2fsck
 //! ```
 
+mod bench;
 #[path = "../support/mod.rs"]
 mod support;
 

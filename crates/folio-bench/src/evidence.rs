@@ -56,10 +56,9 @@ pub(crate) fn watched(
         device_written_bytes: moved
             .map(|(before, after)| after.written_bytes - before.written_bytes),
         cpu_seconds: Some(used_after.cpu_seconds - used.cpu_seconds),
-        resident_kib: None,
-        seeks: None,
         switches: (operations > 0)
             .then(|| (used_after.switches - used.switches) / operations as f64),
+        ..Evidence::default()
     };
     Ok((seconds, evidence))
 }

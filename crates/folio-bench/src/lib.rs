@@ -19,6 +19,8 @@
 //!   python/        foliofs beside plain Python, and the readers of ext4 on PyPI
 //!   build/         container images, archives and trees into images, beside umoci, tar and mke2fs
 //!
+//!   object_store/  images and volumes in a store with latency, beside plain GETs and PUTs
+//!
 //!   the rest       bench, tree, contender: trees and images; small_file; convert; image_tools; nbd;
 //!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
 //!   measure        one command, its time and memory      mounted   one mount, served by a command
@@ -40,6 +42,8 @@ mod memcpy;
 mod mount;
 mod mounted;
 mod nbd;
+#[cfg(feature = "object-store")]
+mod object_store;
 mod page_cache;
 mod policies;
 mod probe;

@@ -73,6 +73,14 @@ pub(crate) struct Evidence {
     /// Seeks of a modeled disk's head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seeks: Option<f64>,
+    /// Requests to an object store, and the longest chain of those that waited for one another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) requests: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) requests_in_sequence: Option<f64>,
+    /// Bytes that the store sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) received_bytes: Option<f64>,
 }
 
 /// One measurement.
@@ -247,6 +255,9 @@ impl Evidence {
             resident_kib: of(|seen| seen.resident_kib),
             switches: of(|seen| seen.switches),
             seeks: of(|seen| seen.seeks),
+            requests: of(|seen| seen.requests),
+            requests_in_sequence: of(|seen| seen.requests_in_sequence),
+            received_bytes: of(|seen| seen.received_bytes),
         }
     }
 
@@ -285,6 +296,18 @@ impl Evidence {
                 .map(|kib| format!("{:.0} MiB resident", kib / 1024.0)),
         );
         words.extend(self.seeks.map(|count| format!("{count:.0} seeks")));
+        words.extend(
+            self.requests
+                .map(|count| format!("{} requests", ratio(count))),
+        );
+        words.extend(
+            self.requests_in_sequence
+                .map(|count| format!("{} in sequence", ratio(count))),
+        );
+        words.extend(
+            self.received_bytes
+                .map(|bytes| format!("{} received", mib(bytes))),
+        );
         words.extend(
             self.switches
                 .map(|count| format!("{count:.1} switches each")),

@@ -1,5 +1,7 @@
 //! The list of scenarios, and the code that runs them.
 
+#[cfg(feature = "object-store")]
+use crate::object_store;
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
 use crate::{
@@ -70,6 +72,9 @@ pub enum Scenario {
     Python(python::Options),
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
     Nbd(nbd::Options),
+    /// Images and volumes in a store with latency, beside its own GETs and PUTs, and nbdkit
+    #[cfg(feature = "object-store")]
+    ObjectStore(object_store::Options),
     /// Hit ratios of Folio's page cache and of known policies
     Reclaim(reclaim::Options),
 }
@@ -168,6 +173,8 @@ impl Scenario {
             Self::Run(options) => run_in_image::measure(options, run),
             Self::Python(options) => python::measure(options, run),
             Self::Nbd(options) => nbd::measure(options, run),
+            #[cfg(feature = "object-store")]
+            Self::ObjectStore(options) => object_store::measure(options, run),
             Self::Reclaim(options) => reclaim::measure(options, run),
         }
     }

@@ -1,0 +1,228 @@
+//! A writable volume: fsync, a tree of files, takeover, idleness, and what is stored.
+
+use super::remote_store::RemoteStore;
+use super::requests::RequestMeter;
+use crate::report::{Report, Row, Sample, Table, Unit};
+use crate::run::{Case, Run, interleave};
+use folio::Image;
+use folio::block::Device;
+use folio_object_store::{block_on, handle};
+use folio_volume::{GcOptions, StorePlace, Takeover, Volume, info};
+use futures_util::stream;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use std::cell::Cell;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(super) const FSYNC: &str = "fsync into a volume";
+pub(super) const TREE: &str = "a tree of files into a new volume, durable";
+pub(super) const TAKEOVER: &str = "takeover of a volume from a writer that is alive";
+pub(super) const IDLE: &str = "requests of an idle volume in a minute";
+pub(super) const STORED: &str =
+    "stored bytes after garbage collection, as a multiple of logical bytes";
+pub(super) const VOLUME: &str = "folio volume";
+pub(super) const PUT: &str = "one PUT";
+pub(super) const PARTS: &str = "PUTs of 8 MiB, 8 in flight";
+pub(super) const SIZES: [(&str, usize); 2] = [("4 KiB", 4 << 10), ("256 KiB", 256 << 10)];
+
+const ROUNDS: u32 = 5;
+/// Operations of one round.
+const FSYNCS: usize = 7;
+const FILES: usize = 20_000;
+const PART_BYTES: usize = 8 << 20;
+const PARTS_IN_FLIGHT: usize = 8;
+/// Flushes before a takeover.
+const FLUSHES: u64 = 10;
+
+/// A store and places of volumes in it.
+struct Fixture {
+    store: Arc<RemoteStore>,
+    meter: RequestMeter,
+    volumes: Cell<u32>,
+}
+
+/// Measures volumes and adds the tables.
+pub(super) fn measure(run: &Run<'_>, report: &mut Report) -> Result<(), String> {
+    let meter = RequestMeter::default();
+    let fixture = Fixture {
+        store: Arc::new(RemoteStore::new(&meter)),
+        meter,
+        volumes: Cell::new(0),
+    };
+    fsync(run, &fixture, report)?;
+    takeover(run, &fixture, report)?;
+    idle(run, &fixture, report)?;
+    tree(run, &fixture, report)
+}
+
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+impl Fixture {
+    /// Returns a place without a volume.
+    fn place(&self) -> Result<StorePlace, String> {
+        self.volumes.set(self.volumes.get() + 1);
+        let name = format!("volume-{}", self.volumes.get());
+        let runtime = handle().map_err(text)?;
+        let root = Path::from(name.as_str());
+        Ok(StorePlace::new(self.store.clone(), root, runtime, &name))
+    }
+
+    fn put(&self, bytes: usize, count: usize) -> Result<(), String> {
+        let puts = (0..count).map(|number| {
+            let (store, path) = (self.store.clone(), Path::from(format!("plain/{number}")));
+            async move { store.put(&path, vec![2; bytes].into()).await.map(drop) }
+        });
+        let all = stream::iter(puts)
+            .buffer_unordered(PARTS_IN_FLIGHT)
+            .try_collect::<()>();
+        block_on(async { Ok(all.await) })
+            .map_err(text)?
+            .map_err(text)
+    }
+}
+
+fn sample(start: Instant, fixture: &Fixture, operations: usize) -> Sample {
+    Sample {
+        value: start.elapsed().as_secs_f64() / operations as f64,
+        evidence: fixture.meter.take().evidence(operations),
+        label: None,
+    }
+}
+
+fn fsync(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+    let volume = Volume::create(&fixture.place()?, 1 << 30).map_err(text)?;
+    let writes = Cell::new(0_u64);
+    let count = run.sized(FSYNCS, 1);
+    let mut cases = Vec::new();
+    for (job, bytes) in SIZES {
+        cases.push(Case::new(job, PUT, move || {
+            fixture.meter.take();
+            let start = Instant::now();
+            (0..count).try_for_each(|_| fixture.put(bytes, 1))?;
+            Ok(sample(start, fixture, count))
+        }));
+        let (volume, writes) = (&volume, &writes);
+        cases.push(Case::new(job, VOLUME, move || {
+            fixture.meter.take();
+            let start = Instant::now();
+            for _ in 0..count {
+                let number = writes.replace(writes.get() + 1);
+                let content = vec![number as u8 | 1; bytes];
+                let written = volume.write_at(&content, number % 16 * PART_BYTES as u64);
+                written.and_then(|()| volume.flush()).map_err(text)?;
+            }
+            Ok(sample(start, fixture, count))
+        }));
+    }
+    let (rows, _) = interleave(run, "object-store, fsync", &mut cases, ROUNDS)?;
+    drop(cases);
+    let table = Table::new(FSYNC, Unit::Seconds, Some(PUT), rows);
+    report.tables.push(table);
+    Ok(())
+}
+
+fn takeover(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+    let mut cases = [Case::new("open", VOLUME, || {
+        let place = fixture.place()?;
+        let first = Volume::create(&place, 1 << 30).map_err(text)?;
+        for number in 0..run.sized(FLUSHES, 2) {
+            let written = first.write_at(&[1; 4096], number << 20);
+            written.and_then(|()| first.flush()).map_err(text)?;
+        }
+        fixture.meter.take();
+        let start = Instant::now();
+        let second = Volume::open(&place, Takeover::Fence).map_err(text)?;
+        let sample = sample(start, fixture, 1);
+        let late = first.write_at(&[2; 4096], 0).and_then(|()| first.close());
+        second.close().map_err(text)?;
+        match late {
+            Ok(()) => Err("a writer that was taken over still writes".to_owned()),
+            Err(_) => Ok(sample),
+        }
+    })];
+    let (rows, _) = interleave(run, "object-store, takeover", &mut cases, ROUNDS)?;
+    report
+        .tables
+        .push(Table::new(TAKEOVER, Unit::Seconds, None, rows));
+    Ok(())
+}
+
+// Nothing is to happen.
+#[allow(clippy::disallowed_methods)]
+fn idle(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+    let minute = Duration::from_secs(60);
+    let wait = run.sized(minute, Duration::from_millis(100));
+    (run.step)("object-store: an idle volume")?;
+    let volume = Volume::create(&fixture.place()?, 1 << 30).map_err(text)?;
+    let written = volume.write_at(&[1; 4096], 0);
+    written.and_then(|()| volume.flush()).map_err(text)?;
+    fixture.meter.take();
+    std::thread::sleep(wait);
+    let found = fixture.meter.take().count as f64 * minute.div_duration_f64(wait);
+    drop(volume);
+    let rows = vec![Row::new("idle", VOLUME, vec![found])];
+    report
+        .tables
+        .push(Table::new(IDLE, Unit::Requests, None, rows));
+    Ok(())
+}
+
+fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+    let files = run.sized(FILES, 200);
+    let sizes = move || (0..files).map(|number| 500 + (number * 7919) % 16_000);
+    let parts = sizes().sum::<usize>().div_ceil(PART_BYTES);
+    let last = Cell::new(None);
+    let mut cases = [
+        Case::new("files", PARTS, || {
+            fixture.meter.take();
+            let start = Instant::now();
+            fixture.put(PART_BYTES, parts)?;
+            Ok(sample(start, fixture, 1))
+        }),
+        Case::new("files", VOLUME, || {
+            let place = fixture.place()?;
+            let volume = Arc::new(Volume::create(&place, 2 << 30).map_err(text)?);
+            let fs = Image::create_on(volume.clone()).mount().map_err(text)?;
+            fixture.meter.take();
+            let start = Instant::now();
+            for (number, bytes) in sizes().enumerate() {
+                let folder = format!("/d{}", number / 200);
+                if number % 200 == 0 {
+                    fs.create_dir(&folder).map_err(text)?;
+                }
+                let path = format!("{folder}/f{number}");
+                fs.write(path, vec![number as u8; bytes]).map_err(text)?;
+            }
+            fs.close().map_err(text)?;
+            let sample = sample(start, fixture, 1);
+            last.set(Some((place, volume)));
+            Ok(sample)
+        }),
+    ];
+    let (rows, _) = interleave(run, "object-store, tree", &mut cases, 3)?;
+    drop(cases);
+    let title = format!("{TREE}: {files} files");
+    report
+        .tables
+        .push(Table::new(title, Unit::Seconds, Some(PARTS), rows));
+    let Some((place, volume)) = last.take() else {
+        return Ok(());
+    };
+    let now = GcOptions {
+        min_age: Duration::ZERO,
+        ..GcOptions::default()
+    };
+    volume.collect_garbage(&now).map_err(text)?;
+    let found = info(&place).map_err(text)?;
+    let ratio = found.stored_bytes as f64 / found.logical_bytes.max(1) as f64;
+    let rows = vec![Row::new("the tree", VOLUME, vec![ratio])];
+    report
+        .tables
+        .push(Table::new(STORED, Unit::Times, None, rows));
+    Ok(())
+}
