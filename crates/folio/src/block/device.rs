@@ -82,8 +82,8 @@ pub trait Device: Send + Sync {
     /// Linux: `REQ_OP_FLUSH`.
     fn flush(&self) -> Result<()>;
 
-    /// Whether a power cut leaves all writes up to some flush, and none behind it. A journal on such
-    /// a device needs no flush for the order of its writes.
+    /// Whether a power cut leaves all writes up to some flush, and none behind it. A journal on
+    /// such a device needs no flush for the order of its writes.
     fn has_atomic_flushes(&self) -> bool {
         false
     }
