@@ -29,6 +29,8 @@ pub struct Launch<'a> {
     opened: Vec<(Fd, Absent<'a>)>,
     pages_max: usize,
     ring_capacity: usize,
+    /// Device memory for tables, address and length: kept from launch to launch.
+    buffer: Option<(u64, u64)>,
 }
 
 /// The counts of [`Launch::run`].
@@ -50,6 +52,7 @@ impl<'a> Launch<'a> {
             opened: Vec::new(),
             pages_max: usize::MAX,
             ring_capacity: RING_CAPACITY,
+            buffer: None,
         }
     }
 
@@ -84,7 +87,8 @@ impl<'a> Launch<'a> {
             report.launches += 1;
             let held = self.pages()?;
             let table = self.table(report.launches, &held, &wanted)?;
-            let outcome = launch(self.device, &table, kernel)?;
+            let address = self.buffer(table.len_bytes())?;
+            let outcome = launch(self.device, address, &table, kernel)?;
             // The frames were in use until here.
             drop(held);
             self.publish(&outcome)?;
@@ -93,7 +97,7 @@ impl<'a> Launch<'a> {
                 return Ok(report);
             }
             let before = wanted.len();
-            for (page, is_write) in outcome.misses {
+            for (page, is_write) in misses(self.device, address, &table, outcome.missed)? {
                 self.provide(page, is_write)?;
                 wanted.insert(page);
             }
@@ -113,6 +117,24 @@ impl<'a> Launch<'a> {
                     "the kernel misses pages that its table has",
                 ));
             }
+        }
+    }
+
+    /// Returns the address of device memory of at least `len_bytes` bytes.
+    fn buffer(&mut self, len_bytes: u64) -> Result<u64> {
+        if let Some((address, _)) = self.buffer.filter(|(_, len)| *len >= len_bytes) {
+            return Ok(address);
+        }
+        self.release();
+        let len_bytes = len_bytes.next_power_of_two();
+        let address = self.device.allocate(len_bytes)?;
+        self.buffer = Some((address, len_bytes));
+        Ok(address)
+    }
+
+    fn release(&mut self) {
+        if let Some((address, _)) = self.buffer.take() {
+            self.device.release(address);
         }
     }
 
@@ -204,35 +226,47 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Launches the kernel once, with `table` in device memory meanwhile.
+impl Drop for Launch<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Launches the kernel once, with `table` at `address` in device memory.
 fn launch(
     device: &dyn Device,
+    address: u64,
     table: &Table,
     kernel: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Outcome> {
-    let address = device.allocate(table.len_bytes())?;
-    let outcome = (|| {
-        let bytes = table.encode(address);
-        let bytes = &bytes[..];
-        device.write(&[FrameWrite { address, bytes }])?;
-        kernel(address)?;
-        let [head, ring] = table.outcome_ranges();
-        let [mut head_bytes, mut ring_bytes] =
-            [&head, &ring].map(|range| vec![0; (range.end - range.start) as usize]);
-        device.read(&mut [
-            FrameRead {
-                address: address + head.start,
-                buf: &mut head_bytes,
-            },
-            FrameRead {
-                address: address + ring.start,
-                buf: &mut ring_bytes,
-            },
-        ])?;
-        table
-            .decode(&head_bytes, &ring_bytes)
-            .ok_or_else(|| Error::new(Errno::IO, "a kernel overwrote the table of its launch"))
-    })();
-    device.release(address);
-    outcome
+    let bytes = table.encode(address);
+    let bytes = &bytes[..];
+    device.write(&[FrameWrite { address, bytes }])?;
+    kernel(address)?;
+    let head = read(device, address, table.head_bytes())?;
+    table.decode(&head).ok_or_else(overwritten)
+}
+
+/// Returns the pages that the launch missed, as far as the ring has them.
+fn misses(
+    device: &dyn Device,
+    address: u64,
+    table: &Table,
+    missed: u64,
+) -> Result<BTreeSet<(PageKey, bool)>> {
+    let ring = table.ring(missed);
+    let len = (ring.end - ring.start) as usize;
+    let ring = read(device, address + ring.start, len)?;
+    table.decode_ring(&ring).ok_or_else(overwritten)
+}
+
+fn read(device: &dyn Device, address: u64, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let buf = &mut bytes[..];
+    device.read(&mut [FrameRead { address, buf }])?;
+    Ok(bytes)
+}
+
+fn overwritten() -> Error {
+    Error::new(Errno::IO, "a kernel overwrote the table of its launch")
 }

@@ -13,6 +13,7 @@
 //!            ^
 //!        driver/cuda.rs   the CUDA driver, by cudarc (feature `cuda`)
 //!        driver/host.rs   the device code compiled for the host: tests
+//!        source.rs        the text of the device code
 //!        driver/nvrtc.rs  kernels to PTX and machine code (feature `cuda`)
 //! ```
 //!
@@ -28,18 +29,16 @@ mod device;
 mod driver;
 mod fill;
 mod launch;
+mod source;
 mod table;
 
 pub use device::{Device, Staging};
 #[cfg(feature = "cuda")]
-pub use driver::cuda::{CudaDevice, Timing};
+pub use driver::cuda::CudaDevice;
 pub use driver::host::HostDevice;
 #[cfg(feature = "cuda")]
 pub use driver::nvrtc::{Target, compile};
+pub use driver::open;
 pub use fill::fill;
 pub use launch::{Absent, Launch, LaunchReport};
-
-/// The text of device/folio_device.h: kernels that use it are compiled with this text before them.
-pub const HEADER: &str = include_str!("../device/folio_device.h");
-/// The text of the kernels of this crate.
-pub const KERNELS: &str = include_str!("../device/kernels.cu");
+pub use source::{HEADER, KERNELS};

@@ -2,6 +2,7 @@
 //! sees them. The layout is that of device/folio_device.h.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// A page of a launch: place of the file in the list, and index of the page.
 pub(crate) type PageKey = (u32, u64);
@@ -46,9 +47,6 @@ pub(crate) struct Table {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) files: Vec<TableFile>,
-    /// The pages that the ring has, and whether each was to be written; some may be absent if there
-    /// were more than its capacity.
-    pub(crate) misses: BTreeSet<(PageKey, bool)>,
     /// The number of misses; a page counts once for each call that missed it.
     pub(crate) missed: u64,
 }
@@ -69,7 +67,8 @@ impl Table {
         words as u64 * 8
     }
 
-    /// Returns the bytes for the device, to be stored at `address`.
+    /// Returns the bytes for the device, to be stored at `address`. The ring, which is last, has no
+    /// content before the launch.
     pub(crate) fn encode(&self, address: u64) -> Vec<u8> {
         let places = self.places();
         let shift = 64 - places.trailing_zeros();
@@ -95,11 +94,8 @@ impl Table {
             ]);
         }
         let first = words.len();
-        words.resize(
-            first + places * ENTRY_WORDS + self.ring_capacity * MISS_WORDS,
-            0,
-        );
-        let table = &mut words[first..][..places * ENTRY_WORDS];
+        words.resize(first + places * ENTRY_WORDS, 0);
+        let table = &mut words[first..];
         for (page, frame) in &self.pages {
             let key = key_of(*page);
             let mut place = (key.wrapping_mul(HASH) >> shift) as usize;
@@ -111,24 +107,14 @@ impl Table {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// Returns the ranges, relative to the table, that [`Table::decode`] needs: the header with the
-    /// files, and the ring.
-    pub(crate) fn outcome_ranges(&self) -> [std::ops::Range<u64>; 2] {
-        let head = (HEADER_WORDS + self.files.len() * FILE_WORDS) as u64 * 8;
-        let ring = self.len_bytes() - (self.ring_capacity * MISS_WORDS) as u64 * 8;
-        [0..head, ring..self.len_bytes()]
+    /// Returns the length of the part that [`Table::decode`] needs: the header with the files.
+    pub(crate) fn head_bytes(&self) -> usize {
+        (HEADER_WORDS + self.files.len() * FILE_WORDS) * 8
     }
 
-    /// Reads what a launch left. `None` if a kernel overwrote the table.
-    pub(crate) fn decode(&self, head: &[u8], ring: &[u8]) -> Option<Outcome> {
-        let words = |bytes: &[u8]| -> Vec<u64> {
-            let words = bytes.chunks_exact(8);
-            words
-                .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
-                .collect()
-        };
-        let (head, ring) = (words(head), words(ring));
-        let missed = *head.get(MISSED)?;
+    /// Reads what a launch left in the files. `None` if a kernel overwrote the table.
+    pub(crate) fn decode(&self, head: &[u8]) -> Option<Outcome> {
+        let head = words(head);
         let files = head.get(HEADER_WORDS..)?.chunks_exact(FILE_WORDS);
         let files: Vec<_> = files
             .map(|words| TableFile {
@@ -138,21 +124,37 @@ impl Table {
             })
             .collect();
         let is_intact = head.first() == Some(&self.epoch) && files.len() == self.files.len();
-        let count = missed.min(self.ring_capacity as u64) as usize;
-        let entries = ring.chunks_exact(MISS_WORDS).take(count);
-        let misses: Option<BTreeSet<_>> = entries
-            .map(|words| {
-                let file = u32::try_from((words[0] >> 40).checked_sub(1)?).ok()?;
-                let is_known = (file as usize) < files.len();
-                is_known.then_some(((file, words[0] & INDEX_MAX), words[1] != 0))
-            })
-            .collect();
         is_intact.then_some(Outcome {
             files,
-            misses: misses?,
-            missed,
+            missed: *head.get(MISSED)?,
         })
     }
+
+    /// Returns where the entries of the ring are, relative to the table, after this many misses.
+    pub(crate) fn ring(&self, missed: u64) -> Range<u64> {
+        let start = self.len_bytes() - (self.ring_capacity * MISS_WORDS) as u64 * 8;
+        let count = missed.min(self.ring_capacity as u64);
+        start..start + count * (MISS_WORDS * 8) as u64
+    }
+
+    /// Reads entries of the ring: pages, and whether each was to be written. `None` if a kernel
+    /// overwrote them.
+    pub(crate) fn decode_ring(&self, ring: &[u8]) -> Option<BTreeSet<(PageKey, bool)>> {
+        let words = words(ring);
+        let misses = words.chunks_exact(MISS_WORDS).map(|words| {
+            let file = u32::try_from((words[0] >> 40).checked_sub(1)?).ok()?;
+            let is_known = (file as usize) < self.files.len();
+            is_known.then_some(((file, words[0] & INDEX_MAX), words[1] != 0))
+        });
+        misses.collect()
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let words = bytes.chunks_exact(8);
+    words
+        .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
+        .collect()
 }
 
 fn key_of((file, index): PageKey) -> u64 {

@@ -1,271 +1,40 @@
 //! The device code, compiled as C++ for the host, against a model: reads and writes, epochs, and
 //! tables and rings that are too small.
 
-use folio::fs::ramfs::{FrameFiles, FrameMemory, FrameRead, FrameWrite};
-use folio::syscall::{Credentials, Fd, OpenFlags};
-use folio::vfs::MountOptions;
-use folio::{Errno, Kernel, KernelOptions, Process};
-use folio_cuda::{Absent, Device, HostDevice, Launch, LaunchReport, fill};
+mod world;
+
+use folio::syscall::Fd;
+use folio::{Errno, Process};
+use folio_cuda::{Absent, HostDevice, fill};
 use std::sync::Arc;
+use world::{World, matches_model, read, write};
 
-const CREATE: OpenFlags = OpenFlags::CREAT.union(OpenFlags::RDWR);
-
-/// A gpufs at `/gpu` on a host device.
-struct World {
-    process: Process,
-    kernel: Arc<Kernel>,
-    device: Arc<HostDevice>,
-    files: FrameFiles,
+fn device() -> Arc<HostDevice> {
+    Arc::new(HostDevice::new(256 << 20).unwrap())
 }
 
-impl World {
-    fn new(words: &str) -> Self {
-        let device = Arc::new(HostDevice::new(256 << 20).unwrap());
-        let kernel = Kernel::new(KernelOptions::default());
-        let process = kernel.process(Credentials::root());
-        process.mkdir("/gpu", 0o755).unwrap();
-        let options = MountOptions::parse(words).unwrap();
-        let files = kernel
-            .mount_gpufs("/gpu", device.clone(), &options)
-            .unwrap();
-        Self {
-            process,
-            kernel,
-            device,
-            files,
-        }
-    }
-
-    fn open(&self, path: &str) -> Fd {
-        self.process.open(path, CREATE, 0o644).unwrap()
-    }
-
-    fn launch(&self) -> Launch<'_> {
-        Launch::new(&self.process, &*self.device, &self.files)
-    }
-
-    /// Makes calls of the device's API in one launch after the other, until none misses a page.
-    fn operations(
-        &self,
-        launch: &mut Launch<'_>,
-        calls: &mut [Call],
-    ) -> folio::Result<LaunchReport> {
-        let data_bytes: usize = calls.iter().map(|call| call.bytes.len() + 64).sum();
-        let data = self.device.allocate(data_bytes as u64)?;
-        let list = self.device.allocate(calls.len() as u64 * 56)?;
-        let mut words: Vec<u64> = Vec::new();
-        let mut at = data;
-        for call in &*calls {
-            let address = at + call.shift;
-            let (offset, len) = (call.offset, call.bytes.len() as u64);
-            words.extend([
-                call.is_write.into(),
-                call.scope,
-                call.file,
-                offset,
-                address,
-                len,
-            ]);
-            words.push(i64::MAX as u64);
-            let bytes = &call.bytes;
-            self.device.write(&[FrameWrite { address, bytes }])?;
-            at += (len + call.shift).next_multiple_of(16) + 16;
-        }
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let report = launch.run(&mut |table| {
-            let bytes = &bytes[..];
-            self.device.write(&[FrameWrite {
-                address: list,
-                bytes,
-            }])?;
-            let arguments = [table, list, calls.len() as u64];
-            self.device.launch("folio_operations", 3, 64, &arguments)
-        });
-        for (call, at) in calls.iter_mut().zip(0..) {
-            let mut result = [0; 8];
-            let place = &words[at * 7..][..7];
-            self.device.read(&mut [
-                FrameRead {
-                    address: list + at as u64 * 56 + 48,
-                    buf: &mut result,
-                },
-                FrameRead {
-                    address: place[4],
-                    buf: &mut call.bytes,
-                },
-            ])?;
-            call.result = i64::from_ne_bytes(result);
-        }
-        self.device.release(list);
-        self.device.release(data);
-        report
-    }
-
-    fn content(&self, fd: Fd) -> Vec<u8> {
-        let size = self.process.fstat(fd).unwrap().size_bytes;
-        let mut bytes = vec![0; size as usize + 10];
-        let count = self.process.pread(fd, &mut bytes, 0).unwrap();
-        bytes.truncate(count);
-        bytes
-    }
-}
-
-/// One call on the device.
-#[derive(Debug, Clone)]
-struct Call {
-    is_write: bool,
-    /// 0: thread, 1: warp, 2: block.
-    scope: u64,
-    file: u64,
-    offset: u64,
-    /// Shift of the buffer from a multiple of 16.
-    shift: u64,
-    bytes: Vec<u8>,
-    result: i64,
-}
-
-fn read(file: u64, offset: u64, len: usize) -> Call {
-    Call {
-        is_write: false,
-        scope: 0,
-        file,
-        offset,
-        shift: 0,
-        bytes: vec![0xcc; len],
-        result: 0,
-    }
-}
-
-fn write(file: u64, offset: u64, bytes: &[u8]) -> Call {
-    Call {
-        is_write: true,
-        bytes: bytes.to_vec(),
-        ..read(file, offset, 0)
-    }
-}
-
-/// A generator of numbers, the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
-/// Applies a write to the model of a file.
-fn apply(model: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
-    let end = offset as usize + bytes.len();
-    if model.len() < end && !bytes.is_empty() {
-        model.resize(end, 0);
-    }
-    if !bytes.is_empty() {
-        model[offset as usize..end].copy_from_slice(bytes);
-    }
-}
-
-fn check_read(call: &Call, model: &[u8]) {
-    let start = (call.offset as usize).min(model.len());
-    let end = (start + call.bytes.len()).min(model.len());
-    assert_eq!(call.result, (end - start) as i64, "{call:?}");
-    assert!(call.bytes[..end - start] == model[start..end], "{call:?}");
-    assert!(call.bytes[end - start..].iter().all(|byte| *byte == 0xcc));
-}
-
-/// Runs random calls of host and device on three files beside a model, with these limits of pages
-/// and misses.
-fn matches_model(words: &str, (pages_max, ring_capacity): (usize, usize), seed: u64) {
-    const SPAN: u64 = 300_000;
-    let world = World::new(words);
-    let fds = ["/gpu/a", "/gpu/b", "/gpu/c"].map(|path| world.open(path));
-    let mut models = [const { Vec::new() }; 3];
-    let mut random = Random(seed);
-    let mut calls_made = 0;
-    while calls_made < 2_000 {
-        // The host's turn.
-        for _ in 0..random.below(6) {
-            let file = random.below(3) as usize;
-            let offset = random.below(SPAN);
-            match random.below(4) {
-                0 => {
-                    world.process.ftruncate(fds[file], offset).unwrap();
-                    models[file].resize(offset as usize, 0);
-                }
-                _ => {
-                    let bytes = vec![random.below(255) as u8 + 1; random.below(20_000) as usize];
-                    world.process.pwrite(fds[file], &bytes, offset).unwrap();
-                    apply(&mut models[file], offset, &bytes);
-                }
-            }
-        }
-        // One launch: either reads, or writes that do not overlap.
-        let is_write = random.below(3) == 0;
-        let mut calls: Vec<Call> = (0..random.below(30) + 1)
-            .map(|_| {
-                let most = if random.below(4) == 0 { 30_000 } else { 900 };
-                let len = random.below(most);
-                let bytes = vec![random.below(255) as u8 + 1; len as usize];
-                Call {
-                    is_write,
-                    scope: random.below(3),
-                    shift: [0, 0, 4, 7][random.below(4) as usize],
-                    bytes: if is_write {
-                        bytes
-                    } else {
-                        vec![0xcc; len as usize]
-                    },
-                    ..read(random.below(3), random.below(SPAN), 0)
-                }
-            })
-            .collect();
-        if is_write {
-            for (call, at) in calls.iter_mut().zip(0..) {
-                call.offset = at * 30_000 + call.offset % 1000;
-                call.bytes.truncate(29_000);
-            }
-        }
-        calls_made += calls.len();
-        let mut launch = fds
-            .iter()
-            .fold(world.launch(), |launch, fd| launch.file(*fd, Absent::Zeros))
-            .limits(pages_max, ring_capacity);
-        world.operations(&mut launch, &mut calls).unwrap();
-        for call in &calls {
-            let model = &mut models[call.file as usize];
-            if is_write {
-                assert_eq!(call.result, call.bytes.len() as i64);
-                apply(model, call.offset, &call.bytes);
-            } else {
-                check_read(call, model);
-            }
-        }
-        for (fd, model) in fds.iter().zip(&models) {
-            assert!(world.content(*fd) == *model);
-        }
-    }
+fn world(words: &str) -> World {
+    World::new(device(), words)
 }
 
 #[test]
 fn device_calls_match_model_with_4k_pages() {
-    matches_model("size=100%,page=4k", (usize::MAX, 1 << 16), 1);
+    matches_model(device(), "size=100%,page=4k", (usize::MAX, 1 << 16), 1);
 }
 
 #[test]
 fn device_calls_match_model_with_64k_pages() {
-    matches_model("size=100%", (usize::MAX, 1 << 16), 2);
+    matches_model(device(), "size=100%", (usize::MAX, 1 << 16), 2);
 }
 
 #[test]
 fn device_calls_match_model_in_small_tables() {
-    matches_model("size=100%,page=4k", (400, 3), 3);
+    matches_model(device(), "size=100%,page=4k", (400, 3), 3);
 }
 
 #[test]
 fn calls_outside_of_files_return_errnos() {
-    let world = World::new("");
+    let world = world("");
     let fd = world.open("/gpu/f");
     let mut launch = world.launch().file(fd, Absent::Zeros);
     let mut calls = [read(1, 0, 5), read(0, 1 << 62, 5), read(0, 7, 5)];
@@ -275,7 +44,7 @@ fn calls_outside_of_files_return_errnos() {
 
 #[test]
 fn missed_pages_are_written_after_a_relaunch() {
-    let world = World::new("page=4k");
+    let world = world("page=4k");
     let fd = world.open("/gpu/f");
     let mut launch = world.launch().file(fd, Absent::Zeros);
     let mut calls = [write(0, 9000, b"far"), write(0, 5, b"near")];
@@ -292,7 +61,7 @@ fn missed_pages_are_written_after_a_relaunch() {
 
 #[test]
 fn ring_overflow_ends_with_every_page() {
-    let world = World::new("page=4k");
+    let world = world("page=4k");
     let fd = world.open("/gpu/f");
     let mut launch = world.launch().file(fd, Absent::Zeros).limits(usize::MAX, 4);
     let bytes: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
@@ -305,7 +74,7 @@ fn ring_overflow_ends_with_every_page() {
 
 #[test]
 fn full_table_fails_with_enomem() {
-    let world = World::new("page=4k");
+    let world = world("page=4k");
     let fd = world.open("/gpu/f");
     world.process.pwrite(fd, &[7; 40_960], 0).unwrap();
     let mut launch = world.launch().file(fd, Absent::Zeros).limits(9, 100);
@@ -320,7 +89,7 @@ fn full_table_fails_with_enomem() {
 
 #[test]
 fn write_beyond_the_limit_fails_with_enospc() {
-    let world = World::new("size=64k,page=4k");
+    let world = world("size=64k,page=4k");
     let fd = world.open("/gpu/f");
     let mut launch = world.launch().file(fd, Absent::Zeros);
     let error = world
@@ -333,7 +102,7 @@ fn write_beyond_the_limit_fails_with_enospc() {
 
 #[test]
 fn unlinked_frames_stay_during_a_launch() {
-    let world = World::new("size=1m,page=4k");
+    let world = world("size=1m,page=4k");
     let fd = world.open("/gpu/f");
     world.process.pwrite(fd, &[3; 8192], 0).unwrap();
     let number = world.process.fstat(fd).unwrap().number;
@@ -349,7 +118,7 @@ fn unlinked_frames_stay_during_a_launch() {
 
 #[test]
 fn absent_pages_are_filled_from_another_mount() {
-    let world = World::new("page=4k");
+    let world = world("page=4k");
     let bytes: Vec<u8> = (0..50_000_u32).map(|at| (at / 7) as u8).collect();
     let source = world.open("/source");
     world.process.pwrite(source, &bytes, 0).unwrap();
@@ -376,7 +145,7 @@ fn absent_pages_are_filled_from_another_mount() {
 
 #[test]
 fn fill_copies_a_file_of_another_mount() {
-    let world = World::new("size=100%");
+    let world = world("size=100%");
     let bytes: Vec<u8> = (0..9_000_001_u32).map(|at| (at / 5) as u8).collect();
     let source = world.open("/source");
     world.process.pwrite(source, &bytes, 0).unwrap();
@@ -397,12 +166,13 @@ fn fill_copies_a_file_of_another_mount() {
 
 #[test]
 fn unmount_returns_the_memory_of_the_device() {
-    let world = World::new("");
+    let device = device();
+    let world = World::new(device.clone(), "");
     let fd = world.open("/gpu/f");
     world.process.pwrite(fd, &[1; 100_000], 0).unwrap();
-    assert_ne!(world.device.used_bytes(), 0);
+    assert_ne!(device.used_bytes(), 0);
     world.process.close(fd).unwrap();
     world.kernel.unmount("/gpu").unwrap();
     drop(world.files);
-    assert_eq!(world.device.used_bytes(), 0);
+    assert_eq!(device.used_bytes(), 0);
 }

@@ -4,8 +4,8 @@
 
 use super::library::Library;
 use super::nvrtc::{Target, compile};
-use crate::KERNELS;
 use crate::device::{Device, Staging};
+use crate::source::KERNELS;
 use cudarc::driver::{result, sys};
 use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
 use folio::{Errno, Error, Result};
@@ -46,10 +46,6 @@ pub struct CudaDevice {
 unsafe impl Send for CudaDevice {}
 // SAFETY: as above; the driver's API is thread-safe.
 unsafe impl Sync for CudaDevice {}
-
-/// A duration that the device measured, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub struct Timing(pub f64);
 
 /// Pinned memory of the host, and the event after the last copy from it.
 struct Pinned {
@@ -114,14 +110,6 @@ impl CudaDevice {
         Ok(device)
     }
 
-    /// Returns the name of the GPU.
-    ///
-    /// # Errors
-    /// Those of the driver.
-    pub fn name(&self) -> Result<String> {
-        result::device::get_name(self.ordinal).map_err(failed)
-    }
-
     /// Returns the compute capability: 90 for an H100 or H200.
     fn capability(&self) -> Result<u32> {
         use sys::CUdevice_attribute as Attribute;
@@ -134,26 +122,10 @@ impl CudaDevice {
         Ok((major * 10 + minor) as u32)
     }
 
-    /// Returns the number of multiprocessors.
-    ///
-    /// # Errors
-    /// Those of the driver.
-    pub fn multiprocessors(&self) -> Result<u32> {
-        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-        // SAFETY: the device exists.
-        let count = unsafe { result::device::get_attribute(self.ordinal, attribute) };
-        Ok(count.map_err(failed)? as u32)
-    }
-
     /// Makes the context current for the calling thread.
     fn enter(&self) -> Result<()> {
         // SAFETY: the context is retained as long as `self` exists.
         unsafe { result::ctx::set_current(self.context) }.map_err(failed)
-    }
-
-    fn wait(&self) -> Result<()> {
-        // SAFETY: the stream exists as long as `self`.
-        unsafe { result::stream::synchronize(self.stream) }.map_err(failed)
     }
 
     /// Loads kernels from PTX or machine code, for [`Device::launch`] by their names.
@@ -194,56 +166,6 @@ impl CudaDevice {
             Ok((name, function as usize))
         });
         named.collect()
-    }
-
-    /// Starts a kernel on the stream of the device.
-    fn start(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()> {
-        let name = CString::new(kernel).map_err(|_| Errno::INVAL)?;
-        let function = self.functions.lock().get(&name).copied().ok_or_else(|| {
-            let reason = self.no_kernels.as_deref().unwrap_or("not loaded");
-            Error::new(Errno::NOENT, format!("kernel {kernel}: {reason}"))
-        })?;
-        let mut words = arguments.to_vec();
-        let words = words
-            .iter_mut()
-            .map(|word| (&raw mut *word).cast::<c_void>());
-        let mut pointers: Vec<_> = words.collect();
-        // SAFETY: the function is that of a loaded module, and the driver copies the arguments, one
-        // word each. What a kernel does with addresses is its author's matter, as in any call of
-        // foreign code: a wrong one fails the context, which later calls report.
-        unsafe {
-            result::launch_kernel(
-                function as sys::CUfunction,
-                (blocks, 1, 1),
-                (lanes, 1, 1),
-                0,
-                self.stream,
-                &mut pointers,
-            )
-        }
-        .map_err(failed)
-    }
-
-    /// Runs `work`, which launches kernels or copies, between two events; returns the time between
-    /// them on the device.
-    ///
-    /// # Errors
-    /// Those of `work` and the driver.
-    pub fn time(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<Timing> {
-        self.enter()?;
-        let [start, end] = [self.event(true)?, self.event(true)?];
-        let timed = self.record(start).and_then(|()| {
-            work()?;
-            self.record(end)?;
-            self.wait()?;
-            // SAFETY: both events were recorded and have happened.
-            unsafe { result::event::elapsed(start, end) }.map_err(failed)
-        });
-        for event in [start, end] {
-            // SAFETY: made above, and not used after this.
-            unsafe { result::event::destroy(event) }.map_err(failed)?;
-        }
-        Ok(Timing(f64::from(timed?) / 1e3))
     }
 
     fn event(&self, has_time: bool) -> Result<sys::CUevent> {
@@ -492,10 +414,73 @@ impl FrameMemory for CudaDevice {
 }
 
 impl Device for CudaDevice {
-    fn launch(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()> {
+    fn name(&self) -> String {
+        let name = result::device::get_name(self.ordinal);
+        name.unwrap_or_else(|error| error.to_string())
+    }
+
+    fn start(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()> {
         self.enter()?;
-        self.start(kernel, blocks, lanes, arguments)?;
-        self.wait()
+        let name = CString::new(kernel).map_err(|_| Errno::INVAL)?;
+        let function = self.functions.lock().get(&name).copied().ok_or_else(|| {
+            let reason = self.no_kernels.as_deref().unwrap_or("not loaded");
+            Error::new(Errno::NOENT, format!("kernel {kernel}: {reason}"))
+        })?;
+        let mut words = arguments.to_vec();
+        let words = words
+            .iter_mut()
+            .map(|word| (&raw mut *word).cast::<c_void>());
+        let mut pointers: Vec<_> = words.collect();
+        // SAFETY: the function is that of a loaded module, and the driver copies the arguments, one
+        // word each. What a kernel does with addresses is its author's matter, as in any call of
+        // foreign code: a wrong one fails the context, which later calls report.
+        unsafe {
+            result::launch_kernel(
+                function as sys::CUfunction,
+                (blocks, 1, 1),
+                (lanes, 1, 1),
+                0,
+                self.stream,
+                &mut pointers,
+            )
+        }
+        .map_err(failed)
+    }
+
+    fn wait(&self) -> Result<()> {
+        // SAFETY: the stream exists as long as `self`.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(failed)
+    }
+
+    fn time(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        self.enter()?;
+        let [start, end] = [self.event(true)?, self.event(true)?];
+        let timed = self.record(start).and_then(|()| {
+            work()?;
+            self.record(end)?;
+            self.wait()?;
+            // SAFETY: both events were recorded and have happened.
+            unsafe { result::event::elapsed(start, end) }.map_err(failed)
+        });
+        for event in [start, end] {
+            // SAFETY: made above, and not used after this.
+            unsafe { result::event::destroy(event) }.map_err(failed)?;
+        }
+        Ok(f64::from(timed?) / 1e3)
+    }
+
+    fn copy(&self, to: u64, from: u64, len_bytes: u64) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller has the memory at both addresses.
+        unsafe { result::memcpy_dtod_async(to, from, len_bytes as usize, self.stream) }
+            .map_err(failed)
+    }
+
+    fn copy_in(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.enter()?;
+        self.wait()?;
+        // SAFETY: the call returns once the bytes are copied; the caller has the memory at `to`.
+        unsafe { result::memcpy_htod_sync(to, bytes) }.map_err(failed)
     }
 
     fn staging(&self, len_bytes: usize) -> Result<Box<dyn Staging + '_>> {
@@ -544,6 +529,8 @@ impl Staging for CudaStaging<'_> {
 
 impl Drop for CudaStaging<'_> {
     fn drop(&mut self) {
+        // SAFETY: the stream exists; a submit that failed may have left copies without an event.
+        let _ = unsafe { result::stream::synchronize(self.stream) };
         if let Some(pinned) = self.pinned.take() {
             self.device.unpin(pinned);
         }

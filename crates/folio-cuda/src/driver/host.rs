@@ -4,7 +4,7 @@
 
 use super::library::Library;
 use crate::device::{Device, Staging};
-use crate::{HEADER, KERNELS};
+use crate::source::{HEADER, KERNELS};
 use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
 use folio::{Errno, Error, Result};
 use parking_lot::Mutex;
@@ -126,7 +126,11 @@ impl FrameMemory for HostDevice {
 }
 
 impl Device for HostDevice {
-    fn launch(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()> {
+    fn name(&self) -> String {
+        "this processor".to_owned()
+    }
+
+    fn start(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()> {
         let name = CString::new(kernel).map_err(|_| Errno::INVAL)?;
         let mut words = [0; 8];
         words
@@ -142,6 +146,22 @@ impl Device for HostDevice {
             return Ok(());
         }
         Err(Error::new(Errno::NOENT, format!("no kernel {kernel}")))
+    }
+
+    fn wait(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn copy(&self, to: u64, from: u64, len_bytes: u64) -> Result<()> {
+        let mut bytes = vec![0; len_bytes as usize];
+        let buf = &mut bytes[..];
+        self.read(&mut [FrameRead { address: from, buf }])?;
+        let bytes = &bytes[..];
+        self.write(&[FrameWrite { address: to, bytes }])
+    }
+
+    fn copy_in(&self, to: u64, bytes: &[u8]) -> Result<()> {
+        self.write(&[FrameWrite { address: to, bytes }])
     }
 
     fn staging(&self, len_bytes: usize) -> Result<Box<dyn Staging + '_>> {

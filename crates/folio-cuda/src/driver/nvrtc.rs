@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "calls of NVRTC")]
 
 use super::library::Library;
-use crate::HEADER;
+use crate::source::HEADER;
 use cudarc::nvrtc::{result, sys};
 use folio::{Errno, Error, Result};
 use std::ffi::{CString, c_char};

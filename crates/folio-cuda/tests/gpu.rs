@@ -1,0 +1,183 @@
+//! gpufs on a GPU: the tests of the device code, and every byte compared while host and kernels
+//! write. Skipped, with the reason, where there is none.
+#![cfg(feature = "cuda")]
+
+mod skip;
+mod world;
+
+use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
+use folio::vfs::FileType;
+use folio_cuda::{Absent, CudaDevice, Device, fill};
+use std::sync::{Arc, OnceLock};
+use world::{Random, World, matches_model, read, write};
+
+/// The GPU; `None` after a report of the skip.
+fn device() -> Option<Arc<CudaDevice>> {
+    static DEVICE: OnceLock<Result<Arc<CudaDevice>, String>> = OnceLock::new();
+    let opened = DEVICE.get_or_init(|| {
+        let opened = CudaDevice::open(0).and_then(|device| {
+            // Without kernels there is nothing to test.
+            device.launch("folio_copy_parts", 1, 32, &[0, 0])?;
+            Ok(Arc::new(device))
+        });
+        opened.map_err(|error| error.to_string())
+    });
+    match opened {
+        Ok(device) => Some(device.clone()),
+        Err(reason) => {
+            skip::report("gpu", reason);
+            None
+        }
+    }
+}
+
+#[test]
+fn gpu_calls_match_model_with_4k_pages() {
+    let Some(device) = device() else { return };
+    matches_model(device, "size=256m,page=4k", (usize::MAX, 1 << 16), 11);
+}
+
+#[test]
+fn gpu_calls_match_model_with_64k_pages() {
+    let Some(device) = device() else { return };
+    matches_model(device, "size=256m", (usize::MAX, 1 << 16), 12);
+}
+
+#[test]
+fn gpu_calls_match_model_in_small_tables() {
+    let Some(device) = device() else { return };
+    matches_model(device, "size=256m,page=4k", (400, 3), 13);
+}
+
+#[test]
+fn gpu_gathers_and_scatters_every_byte() {
+    let Some(device) = device() else { return };
+    let address = device.allocate(8 << 20).unwrap();
+    device.zero(&[(address, 8 << 20)]).unwrap();
+    let mut model = vec![0; 8 << 20];
+    let mut random = Random(5);
+    for round in 0..60 {
+        // Below and above the number of parts from which a kernel copies.
+        let count = if round % 2 == 0 { 2 } else { 300 };
+        let parts: Vec<(usize, Vec<u8>)> = (0..count)
+            .map(|_| {
+                let len = random.below(20_000) as usize + 1;
+                let start = random.below((8 << 20) - 20_001) as usize;
+                (start, vec![random.below(256) as u8; len])
+            })
+            .collect();
+        // One by one: parts that overlap have no order within a call.
+        for (start, bytes) in &parts {
+            model[*start..start + bytes.len()].copy_from_slice(bytes);
+            let address = address + *start as u64;
+            device.write(&[FrameWrite { address, bytes }]).unwrap();
+        }
+        let mut read: Vec<Vec<u8>> = parts
+            .iter()
+            .map(|(_, bytes)| vec![1; bytes.len()])
+            .collect();
+        let mut gather: Vec<_> = parts
+            .iter()
+            .zip(&mut read)
+            .map(|((start, _), buf)| FrameRead {
+                address: address + *start as u64,
+                buf,
+            })
+            .collect();
+        device.read(&mut gather).unwrap();
+        for ((start, _), bytes) in parts.iter().zip(&read) {
+            assert!(model[*start..start + bytes.len()] == bytes[..]);
+        }
+        // Scattered writes that do not overlap, in one call.
+        let bytes: Vec<Vec<u8>> = (0..count).map(|at| vec![at as u8; 5000]).collect();
+        let scatter: Vec<_> = bytes
+            .iter()
+            .zip(0_u64..)
+            .map(|(bytes, at)| FrameWrite {
+                address: address + at * 9001,
+                bytes,
+            })
+            .collect();
+        device.write(&scatter).unwrap();
+        for (bytes, at) in bytes.iter().zip(0..) {
+            model[at * 9001..][..5000].copy_from_slice(bytes);
+        }
+    }
+    let mut all = vec![0; 8 << 20];
+    device
+        .read(&mut [FrameRead {
+            address,
+            buf: &mut all,
+        }])
+        .unwrap();
+    assert!(all == model);
+    device.release(address);
+}
+
+/// The host writes the even pages of a file, and other files come and go, while launches write the
+/// odd pages and read back what they wrote before.
+#[test]
+fn concurrent_writes_and_launches_keep_every_byte() {
+    let Some(device) = device() else { return };
+    const PAGES: u64 = 64;
+    const ROUNDS: u8 = 40;
+    let world = World::new(device, "size=256m,page=4k");
+    let fd = world.open("/gpu/f");
+    world
+        .process
+        .pwrite(fd, &vec![0; PAGES as usize * 4096], 0)
+        .unwrap();
+    let kernel = &world.kernel;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let process = kernel.process(folio::syscall::Credentials::root());
+            let flags = folio::syscall::OpenFlags::CREAT | folio::syscall::OpenFlags::RDWR;
+            let fd = process.open("/gpu/f", flags, 0o644).unwrap();
+            for round in 1..=ROUNDS {
+                for page in (0..PAGES).step_by(2) {
+                    process.pwrite(fd, &[round; 4096], page * 4096).unwrap();
+                    let mut back = [0; 4096];
+                    process.pread(fd, &mut back, page * 4096).unwrap();
+                    assert_eq!(back, [round; 4096]);
+                }
+                let other = process.open("/gpu/other", flags, 0o644).unwrap();
+                process.pwrite(other, &[0xee; 300_000], 0).unwrap();
+                process.unlink("/gpu/other").unwrap();
+                process.close(other).unwrap();
+            }
+        });
+        for round in 1..=ROUNDS {
+            let odd = (0..PAGES).skip(1).step_by(2);
+            let mut calls: Vec<_> = odd
+                .clone()
+                .map(|page| write(0, page * 4096, &[round | 0x80; 4096]))
+                .collect();
+            let mut launch = world.launch().file(fd, Absent::Zeros);
+            world.operations(&mut launch, &mut calls).unwrap();
+            let mut calls: Vec<_> = odd.map(|page| read(0, page * 4096, 4096)).collect();
+            world.operations(&mut launch, &mut calls).unwrap();
+            assert!(calls.iter().all(|call| call.bytes == [round | 0x80; 4096]));
+        }
+    });
+    for (page, bytes) in world.content(fd).chunks(4096).enumerate() {
+        let expected = if page % 2 == 0 { ROUNDS } else { ROUNDS | 0x80 };
+        assert!(bytes.iter().all(|byte| *byte == expected), "page {page}");
+    }
+    assert_eq!(
+        world.process.fstat(fd).unwrap().file_type,
+        FileType::Regular
+    );
+}
+
+#[test]
+fn gpu_fill_copies_every_byte() {
+    let Some(device) = device() else { return };
+    let world = World::new(device, "size=256m");
+    let bytes: Vec<u8> = (0..70_000_001_u32).map(|at| (at / 5) as u8).collect();
+    let source = world.open("/source");
+    world.process.pwrite(source, &bytes, 0).unwrap();
+    let fd = world.open("/gpu/f");
+    let fds = (source, fd);
+    fill(&world.process, &*world.device, &world.files, fds, 8).unwrap();
+    assert!(world.content(fd) == bytes);
+}
