@@ -530,6 +530,34 @@ fn python_beside_its_rivals() {
 }
 
 #[test]
+fn files_in_device_memory() {
+    requires!(tool("c++"));
+    let results = measured(&["gpu", "--device", "host", "--repeats", "1"]);
+    let tables = results["scenarios"][0]["tables"]
+        .as_array()
+        .expect("tables");
+    let counts: Vec<_> = tables
+        .iter()
+        .map(|table| table["rows"].as_array().map_or(0, Vec::len))
+        .collect();
+    assert_eq!(counts, [2, 1, 3, 2]);
+}
+
+#[test]
+fn gpu_that_is_missing_fails_with_one_line() {
+    let mut folio = std::process::Command::new(env!("CARGO_BIN_EXE_folio"));
+    let output = folio
+        .args(["-q", "bench", "--quick", "gpu", "--ordinal", "1000"])
+        .output()
+        .expect("folio runs");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{message}");
+    assert!(output.stdout.is_empty());
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("CUDA"), "{message}");
+}
+
+#[test]
 fn operations_on_ext4() {
     measured(&["ext4-ops"]);
 }

@@ -23,6 +23,7 @@
 //!
 //!   the rest       bench, tree, contender: trees and images; small_file; convert; image_tools; nbd;
 //!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
+//!   gpu            files in a GPU's memory, beside the device's own copies
 //!   measure        one command, its time and memory      mounted   one mount, served by a command
 //! ```
 
@@ -35,6 +36,7 @@ mod convert;
 mod evidence;
 mod ext4;
 mod first_write;
+mod gpu;
 mod html;
 mod image_tools;
 mod measure;

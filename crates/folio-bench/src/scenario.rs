@@ -5,8 +5,8 @@ use crate::object_store;
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
 use crate::{
-    Common, bench, build, cache, convert, ext4, first_write, image_tools, measure, memcpy, mount,
-    nbd, page_cache, probe, python,
+    Common, bench, build, cache, convert, ext4, first_write, gpu, image_tools, measure, memcpy,
+    mount, nbd, page_cache, probe, python,
 };
 use crate::{reclaim, run_in_image, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
@@ -75,6 +75,8 @@ pub enum Scenario {
     /// Images and volumes in a store with latency, beside its own GETs and PUTs, and nbdkit
     #[cfg(feature = "object-store")]
     ObjectStore(object_store::Options),
+    /// Files in a GPU's memory: host reads, reads and gathers by kernels, fills
+    Gpu(gpu::Options),
     /// Hit ratios of Folio's page cache and of known policies
     Reclaim(reclaim::Options),
 }
@@ -175,6 +177,7 @@ impl Scenario {
             Self::Nbd(options) => nbd::measure(options, run),
             #[cfg(feature = "object-store")]
             Self::ObjectStore(options) => object_store::measure(options, run),
+            Self::Gpu(options) => gpu::measure(options, run),
             Self::Reclaim(options) => reclaim::measure(options, run),
         }
     }
