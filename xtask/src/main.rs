@@ -1,7 +1,8 @@
-//! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test` and `python`.
+//! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test`, `python` and `gpu`.
 
 mod circles;
 mod counts;
+mod gpu;
 mod language;
 mod packages;
 mod python;
@@ -52,6 +53,12 @@ enum Task {
     },
     /// Build the wheel of bindings/python and run its tests, as Test does.
     Python,
+    /// Build the programs that test and measure on a GPU into target/gpu, and run them.
+    Gpu {
+        /// Only build: the folder can be copied to a machine with a GPU.
+        #[arg(long)]
+        build: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -71,6 +78,10 @@ fn main() -> ExitCode {
             Ok(results) if results.failed == 0 => ExitCode::SUCCESS,
             Ok(results) => failure(&format!("{} tests failed", results.failed)),
             Err(reason) => failure(&format!("not tested: {reason}")),
+        },
+        Task::Gpu { build } => match gpu::measure(&root, build) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => failure(&reason),
         },
     }
 }

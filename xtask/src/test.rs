@@ -1,5 +1,6 @@
 //! Every check of the repository, one after the other; skipped checks are listed with the reason.
 
+use crate::gpu;
 use crate::packages;
 use crate::python;
 use crate::repository;
@@ -136,6 +137,8 @@ pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
     workspace_tests(&mut tally, root);
     heading("object storage", start);
     object_storage(&mut tally, root);
+    heading("gpu", start);
+    gpu_tests(&mut tally, root);
     heading("python", start);
     python_tests(&mut tally, root);
     heading("examples", start);
@@ -247,6 +250,35 @@ fn object_storage(tally: &mut Tally, root: &Path) {
         "volume_command",
     ];
     let outcome = run(root, "cargo", &arguments, &variables);
+    let reports = std::fs::read_to_string(&path).unwrap_or_default();
+    let _ = std::fs::remove_file(&path);
+    tally.tests(&outcome, &reports);
+}
+
+/// Tests the feature `cuda` of folio-cuda, which the default build leaves out: kernels compile by
+/// NVRTC, and tests on a GPU run where there is one.
+fn gpu_tests(tally: &mut Tally, root: &Path) {
+    let nvrtc = gpu::nvrtc();
+    if let Err(reason) = &nvrtc {
+        tally.skip("nvrtc", reason);
+    }
+    let path = std::env::temp_dir().join(format!("folio-skipped-gpu-{}", std::process::id()));
+    let skipped = ("FOLIO_SKIPPED", OsString::from(&path));
+    let variables: Vec<_> = nvrtc.into_iter().chain([skipped]).collect();
+    let package = ["--package", "folio-cuda", "--features", "cuda"];
+    let clippy = [
+        &["clippy", "--quiet"],
+        &package[..],
+        &["--all-targets", "--", "-D", "warnings"],
+    ];
+    let clippy = run(root, "cargo", &clippy.concat(), &[]);
+    tally.step("clippy of folio-cuda", clippy.succeeded);
+    let tests = [
+        &["test", "--no-fail-fast"],
+        &package[..],
+        &["--test", "nvrtc", "--test", "gpu"],
+    ];
+    let outcome = run(root, "cargo", &tests.concat(), &variables);
     let reports = std::fs::read_to_string(&path).unwrap_or_default();
     let _ = std::fs::remove_file(&path);
     tally.tests(&outcome, &reports);
