@@ -1,20 +1,33 @@
 //! The front door (`Fs`, `File`, `Image`), judged by the behavior of `std::fs` where it has one.
 
 use folio::block::{Device, MemoryDevice};
+use folio::fs::ramfs::HostFrames;
 use folio::syscall::Credentials;
-use folio::{Errno, Error, Fs, Image, Timespec};
+use folio::vfs::MountOptions;
+use folio::{Errno, Error, Fs, Image, Kernel, KernelOptions, Timespec};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Memory, an image and a directory of the host: the same calls work on each.
+/// Returns a gpufs over frames in the host's memory.
+fn frames() -> Fs {
+    let kernel = Kernel::new(KernelOptions::default());
+    let memory = Arc::new(HostFrames::new(64 << 20));
+    kernel
+        .mount_gpufs("/", memory, &MountOptions::default())
+        .unwrap();
+    Fs::new(kernel)
+}
+
+/// Memory, device memory, an image and a directory of the host: the same calls work on each.
 fn targets() -> Vec<(&'static str, Fs, tempfile::TempDir)> {
     let folder = || tempfile::tempdir().unwrap();
     let (host, image, memory) = (folder(), folder(), folder());
     let path = image.path().join("disk.qcow2");
     vec![
         ("memory", Fs::memory(), memory),
+        ("frames", frames(), folder()),
         (
             "image",
             Image::create(path, 32 << 20).mount().unwrap(),

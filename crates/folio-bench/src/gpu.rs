@@ -174,7 +174,7 @@ impl Fixture {
             let taken = self.timed(self.read.0, &|table| {
                 for call in 0..CALLS {
                     // Frames begin at multiples of 16, and so do these offsets.
-                    let offset = call * 333_328 % (self.read_bytes - len) & !15;
+                    let offset = (call * 333_328 % (self.read_bytes - len)) & !15;
                     let arguments = [table, offset, buf, len];
                     self.device
                         .start("folio_read_block", 1, LANES, &arguments)?;
