@@ -32,10 +32,15 @@ impl Disk {
         Ok(FileSystem::new(State::new(fs)))
     }
 
-    /// The number of states that a power cut at this moment could leave, at most `limit`.
-    #[pyo3(signature = (*, limit=1000, seed=0))]
-    fn cuts(&self, py: Python<'_>, limit: usize, seed: u64) -> Vec<Cut> {
-        let states = py.detach(|| self.disk.power_cuts(limit, seed));
+    /// The number of writes and flushes so far.
+    fn moment(&self) -> usize {
+        self.disk.now()
+    }
+
+    /// The states that a power cut at a moment could leave, at most `limit`.
+    #[pyo3(signature = (moment, *, limit=1000, seed=0))]
+    fn cuts(&self, py: Python<'_>, moment: usize, limit: usize, seed: u64) -> Vec<Cut> {
+        let states = py.detach(|| self.disk.power_cuts_at(moment, limit, seed));
         states
             .into_iter()
             .map(|state| Cut {

@@ -1,5 +1,7 @@
 """Images for tests."""
 
+import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -34,6 +36,21 @@ def fs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[foliofs.FileS
             opened = foliofs.create_image(tmp_path / f"disk.{kind}", SIZE_BYTES, format=kind)
     with opened:
         yield opened
+
+
+@contextlib.contextmanager
+def mounted_by_kernel(image: Path) -> Iterator[Path]:
+    """The image, mounted by the kernel, read only. Skips the test where that cannot be done."""
+    folder = image.with_name("kernel")
+    folder.mkdir()
+    mount = ["mount", "-o", "loop,ro", str(image), str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mount -o loop: needs root and loop devices")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        folder.rmdir()
 
 
 def check(image: Path) -> None:

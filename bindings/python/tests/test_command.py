@@ -1,13 +1,15 @@
 """The command in the wheel."""
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import foliofs
 import pytest
-from conftest import check
+from conftest import check, mounted_by_kernel
 
 
 @pytest.fixture
@@ -61,3 +63,37 @@ def test_failed_build_leaves_no_file(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(foliofs.CommandError):
         foliofs.build_image(path, tree=tree / "missing", size="16M")
     assert not path.exists()
+
+
+def test_sqlite_on_a_mount(image: Path, tmp_path: Path) -> None:
+    """SQLite, with its own locks and both of its journals, on `folio mount`; the kernel reads it."""
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    command = [sys.executable, "-m", "foliofs", "--quiet", "mount", str(image), str(folder)]
+    server = subprocess.Popen(
+        [*command, "--ready-fd", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None and server.stderr is not None
+    if server.stdout.readline() != "ready\n":
+        pytest.skip(f"folio mount: {server.stderr.read().strip()}")
+    rows = [(number, "x" * number) for number in range(300)]
+    try:
+        for journal in ("delete", "wal"):
+            with contextlib.closing(sqlite3.connect(folder / journal)) as base:
+                base.execute(f"PRAGMA journal_mode={journal}")
+                base.execute("CREATE TABLE t (number INTEGER PRIMARY KEY, text TEXT)")
+                with base:
+                    base.executemany("INSERT INTO t VALUES (?, ?)", rows)
+                with contextlib.closing(sqlite3.connect(folder / journal)) as other:
+                    assert other.execute("SELECT * FROM t").fetchall() == rows
+    finally:
+        server.terminate()
+        server.communicate(timeout=120)
+    check(image)
+    with mounted_by_kernel(image) as kernel:
+        for journal in ("delete", "wal"):
+            copy = tmp_path / journal
+            copy.write_bytes((kernel / journal).read_bytes())
+            with contextlib.closing(sqlite3.connect(copy)) as base:
+                assert base.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+                assert base.execute("SELECT * FROM t").fetchall() == rows

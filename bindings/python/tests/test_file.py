@@ -12,6 +12,7 @@ from typing import Any
 
 import foliofs
 import pytest
+from conftest import mounted_by_kernel
 
 
 @pytest.mark.parametrize("mode", ["r", "rb", "w", "wb", "a", "ab", "r+", "rb+", "w+", "w+b", "x"])
@@ -160,20 +161,25 @@ def test_error_of_close_is_raised(tmp_path: Path) -> None:
     assert fs.closed and file.closed
 
 
-def test_archives(fs: foliofs.FileSystem) -> None:
+def test_archives(image: Path) -> None:
     content = os.urandom(200_000)
-    with fs.open("/a.zip", "wb") as file, zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("inner", content)
-    with fs.open("/a.zip", "rb") as reader, zipfile.ZipFile(reader) as archive:
-        assert archive.read("inner") == content
-    with fs.open("/a.tar.gz", "wb") as file:
-        with tarfile.open(fileobj=file, mode="w:gz") as tar:
-            entry = tarfile.TarInfo("inner")
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    with fs.open("/a.tar.gz", "rb") as reader, tarfile.open(fileobj=reader) as tar:
-        inner = tar.extractfile("inner")
-        assert inner is not None and inner.read() == content
+    with foliofs.open_image(image, "r+") as fs:
+        with fs.open("/a.zip", "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("inner", content)
+        with fs.open("/a.zip", "rb") as reader, zipfile.ZipFile(reader) as archive:
+            assert archive.read("inner") == content
+        with fs.open("/a.tar.gz", "wb") as file:
+            with tarfile.open(fileobj=file, mode="w:gz") as tar:
+                entry = tarfile.TarInfo("inner")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+        with fs.open("/a.tar.gz", "rb") as reader, tarfile.open(fileobj=reader) as tar:
+            inner = tar.extractfile("inner")
+            assert inner is not None and inner.read() == content
+    with mounted_by_kernel(image) as folder:
+        assert zipfile.ZipFile(folder / "a.zip").read("inner") == content
+        with tarfile.open(folder / "a.tar.gz") as tar:
+            assert tar.getnames() == ["inner"]
 
 
 def test_threads_read_and_write(image: Path) -> None:
@@ -195,3 +201,25 @@ def test_threads_read_and_write(image: Path) -> None:
         for thread in threads:
             thread.join()
         assert not errors
+
+
+def test_writes_of_a_synced_file_are_in_its_size(fs: foliofs.FileSystem) -> None:
+    with fs.open("/file", "wb", sync=True) as file:
+        for size in (3, 10_000):
+            assert file.write(b"x" * size) == size
+            assert fs.stat("/file").st_size == file.tell()
+        file.flush()
+    with fs.open("/file", "r", sync=True) as reader:
+        assert len(reader.read()) == 10_003
+    with fs.open("/text", "w", sync=True) as text:
+        text.write("line\n")
+        text.flush()
+        assert fs.read_text("/text") == "line\n"
+
+
+def test_synced_file_on_a_full_disk_raises(tmp_path: Path) -> None:
+    with foliofs.create_image(tmp_path / "disk.img", 8 << 20) as fs:
+        with fs.open("/file", "wb", sync=True) as file, pytest.raises(OSError) as raised:
+            file.write(bytes(32 << 20))
+        assert raised.value.errno == errno.ENOSPC
+        fs.unlink("/file")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import foliofs
 import pytest
-from conftest import check
+from conftest import check, mounted_by_kernel
 
 
 def test_content_survives_reopen(image: Path) -> None:
@@ -32,7 +32,7 @@ def test_closed_image_is_clean_to_e2fsck(image: Path) -> None:
     check(image)
 
 
-def test_kernel_reads_what_python_wrote(image: Path, tmp_path: Path) -> None:
+def test_kernel_reads_what_python_wrote(image: Path) -> None:
     content = os.urandom(1_000_001)
     with foliofs.open_image(image, "r+") as fs:
         fs.mkdir("/a")
@@ -41,19 +41,12 @@ def test_kernel_reads_what_python_wrote(image: Path, tmp_path: Path) -> None:
         fs.chmod("/a/random", 0o4750)
         fs.utime("/a/random", ns=(1_000_000_001, 2_000_000_002))
         fs.symlink("random", "/a/link")
-    folder = tmp_path / "mount"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-o", "loop,ro", image, folder], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("mount -o loop needs root")
-    try:
+    with mounted_by_kernel(image) as folder:
         assert (folder / "a/random").read_bytes() == content
         found = os.stat(folder / "a/random")
         assert (found.st_mode, found.st_uid, found.st_gid) == (0o104750, 12, 34)
         assert (found.st_atime_ns, found.st_mtime_ns) == (1_000_000_001, 2_000_000_002)
         assert os.readlink(folder / "a/link") == "random"
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_stat_matches_os(tmp_path: Path) -> None:

@@ -127,18 +127,14 @@ def test_read_only_image_is_reopened_in_the_child(filled: Path) -> None:
         assert fs.read_bytes("/9") == bytes([9]) * 100_000
 
 
-def checksum(fs: foliofs.FileSystem, number: int) -> int:
-    return sum(fs.read_bytes(f"/{number}"))
-
-
 class Dataset:
     """Items of an image, as a DataLoader's workers read them."""
 
     def __init__(self, fs: foliofs.FileSystem) -> None:
-        self.fs = fs
+        self.paths = [fs.path("/", str(number)) for number in range(64)]
 
     def __call__(self, number: int) -> int:
-        return checksum(self.fs, number)
+        return sum(self.paths[number].read_bytes())
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

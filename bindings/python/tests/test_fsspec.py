@@ -6,12 +6,13 @@ from typing import Any
 
 import foliofs
 import pytest
-from conftest import check
+from conftest import check, mounted_by_kernel
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
 import fsspec.tests.abstract as abstract  # noqa: E402
 from foliofs.fsspec import FolioFileSystem  # noqa: E402
+from foliofs.testing import PowerCutDisk  # noqa: E402
 
 
 class Fixtures(abstract.AbstractFixtures):
@@ -154,3 +155,59 @@ def test_duckdb_attaches_read_write(image: Path) -> None:
     fs = FolioFileSystem(fo=str(image), mode="r+")
     assert run(fs, "SELECT count(*), sum(n) FROM base.t") == [(100_005, 4_999_950_010)]
     fs.close()
+
+
+def test_duckdb_commits_survive_power_cuts() -> None:
+    """After a power cut at any moment, each state has all commits that were reported."""
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+
+    def attach(fs: foliofs.FileSystem, name: str) -> Any:
+        connection = duckdb.connect()
+        connection.register_filesystem(FolioFileSystem.wrap(fs, update_creates=True))
+        return connection.execute(f"ATTACH 'folio:///{name}.duckdb' AS base")
+
+    def rows(fs: foliofs.FileSystem) -> int:
+        # duckdb opens a name once in a process.
+        name = f"cut{len(seen)}"
+        for file in fs.listdir():
+            if file.startswith("base."):
+                fs.rename(f"/{file}", f"/{file.replace('base', name)}")
+        with attach(fs, name) as connection:
+            found: int = connection.execute("SELECT count(*) FROM base.t").fetchone()[0]
+            connection.execute("DETACH base")
+        return found
+
+    seen: list[int] = []
+    with PowerCutDisk(options="noauto_da_alloc") as disk:
+        with attach(disk.fs, "base") as connection:
+            connection.execute("CREATE TABLE base.t AS SELECT range AS n FROM range(1000)")
+            commits = [(disk.moment(), 1000)]
+            for _ in range(3):
+                connection.execute("INSERT INTO base.t SELECT range FROM range(10)")
+                commits.append((disk.moment(), commits[-1][1] + 10))
+            for moment in range(commits[0][0], commits[-1][0] + 1):
+                reported = max(count for then, count in commits if then <= moment)
+                for fs in disk.power_cut(moment=moment, limit=3, seed=moment):
+                    seen.append(rows(fs))
+                    assert reported <= seen[-1] <= reported + 10, (moment, fs)
+            connection.execute("DETACH base")
+    assert {1000, 1030} <= set(seen)
+
+
+def test_zarr(image: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    import numpy
+    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+    from zarr.storage import FsspecStore
+
+    content: Any = numpy.arange(90_000, dtype="i4").reshape(300, 300)
+    fs = FolioFileSystem(fo=str(image), mode="r+", auto_mkdir=True)
+    store: Any = FsspecStore(AsyncFileSystemWrapper(fs, asynchronous=True), path="/a.zarr")
+    zarr.create_array(store, data=content, chunks=(100, 100))
+    fs.close()
+    check(image)
+    with mounted_by_kernel(image) as folder:
+        assert (zarr.open_array(folder / "a.zarr", mode="r")[:] == content).all()
+    store = FsspecStore.from_url(f"folio:///a.zarr::file://{image}", read_only=True)
+    assert (zarr.open_array(store, mode="r")[50:150, 7] == content[50:150, 7]).all()
+    store.fs.sync_fs.close()

@@ -1,5 +1,9 @@
 """Power cuts: a program with a bug, found, and the same program without it."""
 
+import dbm.dumb
+import os
+from typing import Any
+
 import foliofs
 import pytest
 from foliofs.testing import PowerCutDisk
@@ -34,6 +38,43 @@ def test_rename_without_fsync_is_found(folio_disk: PowerCutDisk) -> None:
 
 def test_rename_after_fsync_loses_nothing(folio_disk: PowerCutDisk) -> None:
     assert lost_states(folio_disk, is_synced=True) == []
+
+
+class FileModules:
+    """The calls of io and os that dbm.dumb makes, on a file system of foliofs."""
+
+    def __init__(self, fs: foliofs.FileSystem) -> None:
+        self.open, self.rename, self.chmod = fs.open, fs.rename, fs.chmod
+        self.unlink = self.remove = fs.unlink
+        self.fsencode, self.umask = os.fsencode, os.umask
+
+
+def test_dbm_dumb_loses_what_it_synced(
+    folio_disk: PowerCutDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standard library has the bug, too: sync() of Python's dbm.dumb calls no fsync(2)."""
+
+    def open_on(fs: foliofs.FileSystem) -> Any:
+        for owner in (dbm.dumb, dbm.dumb._Database):
+            for name in ("_io", "_os"):
+                monkeypatch.setattr(owner, name, FileModules(fs))
+        return dbm.dumb.open("/base")
+
+    base = open_on(folio_disk.fs)
+    base[b"key"] = b"old"
+    base.sync()
+    folio_disk.fs.sync()
+    start = folio_disk.moment()
+    base[b"key"] = b"new"
+    base.sync()
+    with folio_disk.fs.open("/other", "wb") as file:
+        file.fsync()
+    found = set()
+    for moment in range(start, folio_disk.moment() + 1):
+        for fs in folio_disk.power_cut(moment=moment, limit=20, seed=moment):
+            found.add(open_on(fs).get(b"key"))
+    assert {b"old", None} <= found, "the index of all keys is gone"
+    open_on(folio_disk.fs)
 
 
 def test_states_are_apart(folio_disk: PowerCutDisk) -> None:

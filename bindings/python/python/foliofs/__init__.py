@@ -10,7 +10,7 @@ Errors are OSError, with errno, filename and a message that names the cause.
 """
 
 from foliofs._command import CommandError, build_image
-from foliofs._file import RawFile
+from foliofs._file import RawFile, SyncedFile
 from foliofs._file_system import (
     DirEntry,
     FileSystem,
@@ -29,6 +29,7 @@ __all__ = [
     "FileSystem",
     "FolioPath",
     "RawFile",
+    "SyncedFile",
     "build_image",
     "create_image",
     "memory",

@@ -92,6 +92,34 @@ class RawFile(io.RawIOBase):
             self._file.close()
 
 
+class SyncedFile(RawFile):
+    """A file whose flush() is fsync(2), and whose writes are in its size at once.
+
+    Databases over fsspec need both. The page cache is its buffer.
+    """
+
+    _is_closing = False
+
+    def write(self, data: Buffer, /) -> int:
+        """Writes all, or raises OSError."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        return size
+
+    def flush(self) -> None:
+        """Makes all writes to the file durable."""
+        super().flush()
+        if not self._is_closing and self.writable():
+            self._file.fsync()
+
+    def close(self) -> None:
+        """Closes the file, without fsync, as close(2)."""
+        self._is_closing = True
+        super().close()
+
+
 class _Buffered(io.BufferedIOBase):
     """What the buffers add to those of io."""
 
@@ -99,42 +127,26 @@ class _Buffered(io.BufferedIOBase):
 
     def borrow(self, offset: int, len_bytes: int) -> memoryview:
         """Writes the buffer, then RawFile.borrow."""
-        super().flush()
+        self.flush()
         view: memoryview = self.raw.borrow(offset, len_bytes)
         return view
 
     def fsync(self, *, data_only: bool = False) -> None:
         """Writes the buffer, then RawFile.fsync."""
-        super().flush()
+        self.flush()
         self.raw.fsync(data_only=data_only)
-
-
-class _Writing(_Buffered):
-    """What the buffers for writing add."""
-
-    is_synced: bool = False
-
-    def flush(self) -> None:
-        super().flush()
-        if self.is_synced:
-            self.raw.fsync()
-
-    def close(self) -> None:
-        """Writes the buffer and closes the file, without fsync, as close(2)."""
-        self.is_synced = False
-        super().close()
 
 
 class BufferedReader(_Buffered, io.BufferedReader):
     """io.BufferedReader with borrow and fsync."""
 
 
-class BufferedWriter(_Writing, io.BufferedWriter):
-    """io.BufferedWriter with fsync. With `is_synced`, flush() makes the data durable."""
+class BufferedWriter(_Buffered, io.BufferedWriter):
+    """io.BufferedWriter with borrow and fsync."""
 
 
-class BufferedRandom(_Writing, io.BufferedRandom):
-    """io.BufferedRandom with borrow and fsync. With `is_synced`, flush() makes the data durable."""
+class BufferedRandom(_Buffered, io.BufferedRandom):
+    """io.BufferedRandom with borrow and fsync."""
 
 
 @functools.cache
@@ -166,23 +178,22 @@ def wrap(
     encoding: str | None,
     errors: str | None,
     newline: str | None,
-    is_synced: bool,
 ) -> Any:
     """Returns the file object that built-in open() returns for these arguments."""
     is_binary = "b" in mode
     if is_binary and (encoding, errors, newline) != (None, None, None):
         raise ValueError("binary mode takes no encoding, errors or newline")
-    if buffering == 0:
-        if not is_binary:
-            raise ValueError("can't have unbuffered text I/O")
-        return raw
-    size = buffering if buffering > 1 else BUFFER_BYTES
-    buffered: BufferedReader | BufferedWriter | BufferedRandom
-    if not raw.writable():
-        buffered = BufferedReader(raw, size)
-    else:
-        buffered = (BufferedRandom if raw.readable() else BufferedWriter)(raw, size)
-        buffered.is_synced = is_synced
+    if buffering == 0 and not is_binary:
+        raise ValueError("can't have unbuffered text I/O")
+    buffered: Any = raw
+    if buffering != 0 and not isinstance(raw, SyncedFile):
+        size = buffering if buffering > 1 else BUFFER_BYTES
+        if not raw.writable():
+            buffered = BufferedReader(raw, size)
+        elif raw.readable():
+            buffered = BufferedRandom(raw, size)
+        else:
+            buffered = BufferedWriter(raw, size)
     if is_binary:
         return buffered
     encoding = encoding or "utf-8"

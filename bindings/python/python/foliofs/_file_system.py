@@ -24,6 +24,7 @@ from foliofs._file import (
     BufferedReader,
     BufferedWriter,
     RawFile,
+    SyncedFile,
     open_flags,
     wrap,
 )
@@ -191,12 +192,7 @@ class FileSystem:
     ) -> BufferedReader: ...
     @overload
     def open(
-        self,
-        path: Path,
-        mode: Literal["wb", "xb", "ab"],
-        buffering: Literal[-1] = -1,
-        *,
-        sync: bool = False,
+        self, path: Path, mode: Literal["wb", "xb", "ab"], buffering: Literal[-1] = -1
     ) -> BufferedWriter: ...
     @overload
     def open(
@@ -204,8 +200,6 @@ class FileSystem:
         path: Path,
         mode: Literal["rb+", "r+b", "wb+", "w+b", "xb+", "x+b", "ab+", "a+b"],
         buffering: Literal[-1] = -1,
-        *,
-        sync: bool = False,
     ) -> BufferedRandom: ...
     @overload
     def open(
@@ -214,6 +208,15 @@ class FileSystem:
         mode: Literal["rb", "wb", "xb", "ab", "rb+", "r+b", "wb+", "w+b", "ab+", "a+b"],
         buffering: Literal[0],
     ) -> RawFile: ...
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: Literal["wb", "xb", "ab", "rb+", "r+b", "wb+", "w+b", "xb+", "x+b", "ab+", "a+b"],
+        buffering: int = -1,
+        *,
+        sync: Literal[True],
+    ) -> SyncedFile: ...
     @overload
     def open(
         self,
@@ -239,14 +242,16 @@ class FileSystem:
     ) -> Any:
         """Opens a file, as built-in open() does; text is UTF-8 unless `encoding` names another.
 
-        With `sync`, flush() of a file with a buffer makes its data durable, as fsync(2) does.
+        A file for writing with `sync` is a SyncedFile: flush() makes its data durable.
         """
         flags = open_flags(mode)
-        raw = RawFile(self._native.open(_text(path), flags, 0o666), _text(path), flags)
+        text = _text(path)
+        kind = SyncedFile if sync and flags & os.O_ACCMODE != os.O_RDONLY else RawFile
+        raw = kind(self._native.open(text, flags, 0o666), text, flags)
         try:
             if "a" in mode:
                 raw.seek(0, os.SEEK_END)
-            file = wrap(raw, mode, buffering, encoding, errors, newline, sync)
+            file = wrap(raw, mode, buffering, encoding, errors, newline)
         except BaseException:
             raw.close()
             raise

@@ -141,12 +141,10 @@ class FolioFileSystem(AbstractFileSystem):
     def created(self, path: Any) -> datetime.datetime:
         path = self._strip_protocol(path)
         nanos = self.fs.birthtime_ns(path)
-        seconds = self.fs.stat(path).st_ctime if nanos is None else nanos / 1e9
-        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+        return _time(self.fs.stat(path).st_ctime_ns if nanos is None else nanos)
 
     def modified(self, path: Any) -> datetime.datetime:
-        seconds = self.fs.stat(self._strip_protocol(path)).st_mtime
-        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+        return _time(self.fs.stat(self._strip_protocol(path)).st_mtime_ns)
 
     def mkdir(self, path: Any, create_parents: bool = True, **kwargs: Any) -> None:
         path = self._strip_protocol(path)
@@ -240,5 +238,10 @@ class FolioFileSystem(AbstractFileSystem):
             self._make_parent(path)
         if self.update_creates and mode in ("rb+", "r+b") and not self.fs.exists(path):
             self.touch(path)
-        # Databases over fsspec call flush() where they need fsync(2).
+        # Databases over fsspec call flush() where they need fsync(2), and info() for the size.
         return self.fs.open(path, mode, sync=True)
+
+
+def _time(nanos: int) -> datetime.datetime:
+    seconds = datetime.datetime.fromtimestamp(nanos // 10**9, datetime.timezone.utc)
+    return seconds + datetime.timedelta(microseconds=nanos % 10**9 // 1000)

@@ -53,17 +53,25 @@ class PowerCutDisk:
         """Unmounts the file system."""
         self.fs.close()
 
+    def moment(self) -> int:
+        """Returns the current moment: the number of writes and flushes of the disk so far."""
+        return self._disk.moment()
+
     def power_cut(
-        self, *, limit: int = 1000, seed: int = 0, options: str = ""
+        self, *, moment: int | None = None, limit: int = 1000, seed: int = 0, options: str = ""
     ) -> Iterator[FileSystem]:
         """Yields the file system as each state that a power cut now could leave, at most `limit`.
+
+        With `moment`, a power cut then. A test that tries every moment since its program began
+        finds what a single one hides.
 
         Every write before the disk's last flush is there. Of the later ones any combination may be:
         all combinations up to 10 writes, else those that `seed` chooses. Some are torn at sectors
         of 512 bytes. A state is mounted with `options` and closed when the next one is asked for;
         changes of one state reach no other. The disk itself keeps its power.
         """
-        for cut in self._disk.cuts(limit=limit, seed=seed):
+        moment = self.moment() if moment is None else moment
+        for cut in self._disk.cuts(moment, limit=limit, seed=seed):
             with FileSystem(cut.mount(options), None, repr(cut)) as fs:
                 yield fs
 
