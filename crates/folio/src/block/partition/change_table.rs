@@ -40,7 +40,8 @@ pub fn add_partition(disk: &dyn Device, partition: &NewPartition) -> Result<u32>
         .iter()
         .find(|(_, other)| start < other.end && other.start < end);
     let usable = NewPartitionTable::usable(table.scheme(), disk.len_bytes());
-    let is_whole = start % SECTOR_BYTES == 0 && end % SECTOR_BYTES == 0 && start < end;
+    let is_whole =
+        start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES) && start < end;
     if !is_whole || start < usable.start || end > usable.end || overlaps.is_some() {
         let of = overlaps.map(|(number, _)| format!(" of partition {number}"));
         let what = format!(

@@ -50,9 +50,9 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
         return Ok(disk);
     }
     let found = partitions(&*disk)?;
-    let mut holders = partitions_where(&found, &window, holds_ext4)?;
+    let mut holders = partitions_where(&found, window, holds_ext4)?;
     if holders.is_empty() {
-        holders = partitions_where(&found, &window, holds_read_only)?;
+        holders = partitions_where(&found, window, holds_read_only)?;
     }
     if holders.len() == 1
         && let Some((_, device)) = holders.pop()
