@@ -84,6 +84,13 @@ impl InodeState {
         body: &InodeBody,
         entry_count: u64,
     ) -> Attributes {
+        let (size_bytes, blocks_512) = match body {
+            InodeBody::Symlink(target) => (target.len() as u64, body.page_count() * BLOCKS_512),
+            InodeBody::Directory(_) => ((entry_count + DOTS) * ENTRY_BYTES, 0),
+            InodeBody::Frames(file) => (file.size_bytes(), file.allocated_bytes() / 512),
+            // The mapping of a regular file has them.
+            _ => (0, 0),
+        };
         Attributes {
             number,
             file_type,
@@ -91,16 +98,8 @@ impl InodeState {
             uid: self.uid,
             gid: self.gid,
             link_count: self.link_count,
-            size_bytes: match body {
-                InodeBody::Symlink(target) => target.len() as u64,
-                InodeBody::Directory(_) => (entry_count + DOTS) * ENTRY_BYTES,
-                InodeBody::Frames(file) => file.size_bytes(),
-                _ => 0,
-            },
-            blocks_512: match body {
-                InodeBody::Frames(file) => file.allocated_bytes() / 512,
-                _ => body.page_count() * BLOCKS_512,
-            },
+            size_bytes,
+            blocks_512,
             block_size: PAGE_SIZE as u32,
             device: if let InodeBody::Device(major, minor) = *body {
                 (major, minor)

@@ -1,6 +1,7 @@
 //! The VFS's traits, implemented for inodes in memory.
 
 use super::dir::FIRST_COOKIE;
+use super::frame_file::FrameFile;
 use super::inode::{DirectoryGuard, InodeBody, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
 use crate::cache::{Borrowed, Mapping, WriteSource};
@@ -66,6 +67,37 @@ impl RamInode {
         }
         directory.is_live = false;
         Ok(())
+    }
+}
+
+/// The data of files in device memory.
+impl RamInode {
+    #[cold]
+    fn write_frames(
+        &self,
+        file: &FrameFile,
+        caller: &Credentials,
+        at: WriteAt,
+        bytes: &WriteSource<'_>,
+    ) -> Result<(u64, usize)> {
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => file.size_bytes(),
+        };
+        self.write_begin(caller, offset, bytes.len() as u64)?;
+        let count = file.write(offset, bytes)?;
+        self.write_end(count as u64)?;
+        Ok((offset + count as u64, count))
+    }
+
+    /// Returns a copy: the pages are not in the host's memory.
+    #[cold]
+    fn borrow_frames(&self, file: &FrameFile, offset: u64, len_bytes: usize) -> Result<Borrowed> {
+        let mut bytes = vec![0; len_bytes.min(BORROW_MAX)];
+        let count = file.read(offset, &mut bytes)?;
+        let copy = Mapping::without_store(&self.shared.writeback, 0, None);
+        let count = copy.write_from(0, &WriteSource::from(&bytes[..count]))?;
+        copy.borrow(0, count)
     }
 }
 
@@ -397,15 +429,10 @@ impl FileOperations for RamInode {
     }
 
     fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
-        let InodeBody::Frames(file) = &self.body else {
-            return buffered_borrow(self, offset, len_bytes);
-        };
-        // The pages are not in the host's memory: the caller gets a copy.
-        let mut bytes = vec![0; len_bytes.min(BORROW_MAX)];
-        let count = file.read(offset, &mut bytes)?;
-        let copy = Mapping::without_store(&self.shared.writeback, 0, None);
-        let count = copy.write_from(0, &WriteSource::from(&bytes[..count]))?;
-        copy.borrow(0, count)
+        match &self.body {
+            InodeBody::Frames(file) => self.borrow_frames(file, offset, len_bytes),
+            _ => buffered_borrow(self, offset, len_bytes),
+        }
     }
 
     fn write(
@@ -414,17 +441,10 @@ impl FileOperations for RamInode {
         at: WriteAt,
         bytes: &WriteSource<'_>,
     ) -> Result<(u64, usize)> {
-        let InodeBody::Frames(file) = &self.body else {
-            return buffered_write(self, caller, at, bytes);
-        };
-        let offset = match at {
-            WriteAt::Offset(offset) => offset,
-            WriteAt::End => file.size_bytes(),
-        };
-        self.write_begin(caller, offset, bytes.len() as u64)?;
-        let count = file.write(offset, bytes)?;
-        self.write_end(count as u64)?;
-        Ok((offset + count as u64, count))
+        match &self.body {
+            InodeBody::Frames(file) => self.write_frames(file, caller, at, bytes),
+            _ => buffered_write(self, caller, at, bytes),
+        }
     }
 
     fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
