@@ -67,7 +67,7 @@ fn random_changes_read_as_on_plain_disk() {
         }
     }
     volume.close().unwrap();
-    let report = check(&place, true).unwrap();
+    let report = check(&place, true, &mut |_| ()).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
     assert!(report.read_blocks > 0 && report.read_blocks == report.blocks);
 }

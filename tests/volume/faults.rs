@@ -193,7 +193,7 @@ fn run(workload: Workload, volume: &Volume, history: &mut History, salt: u8) -> 
                 min_age: Duration::ZERO,
                 ..GcOptions::default()
             };
-            volume.collect_garbage(&now).ok()?;
+            volume.collect_garbage(&now, &mut |_| ()).ok()?;
             ok(history.write(volume, 5, 3, salt + 2))?;
             ok(history.flush(volume))?;
             history.content = at_snapshot;
@@ -259,7 +259,9 @@ fn case(workload: Workload, plan: Option<(u64, Fault)>) -> Result<u64, String> {
     reader
         .read_at(&mut last, SIZE - 4096)
         .map_err(|e| e.to_string())?;
-    let problems = check(&healthy, false).map_err(|e| e.to_string())?.problems;
+    let problems = check(&healthy, false, &mut |_| ())
+        .map_err(|e| e.to_string())?
+        .problems;
     match (last == [77; 4096], problems.is_empty()) {
         (true, true) => Ok(requests),
         _ => Err(format!("after the takeover: {:?} {problems:?}", last[0])),

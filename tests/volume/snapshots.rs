@@ -47,7 +47,7 @@ fn snapshot_keeps_content_and_rolls_back() {
     fill(&volume, 5..30, 2);
     volume.write_zeroes(100 * MIB, 4096).unwrap();
     volume.flush().unwrap();
-    volume.collect_garbage(&now()).unwrap();
+    volume.collect_garbage(&now(), &mut |_| ()).unwrap();
     let old = VolumeReader::open_snapshot(&place, "before").unwrap();
     assert_filled(&old, 0..20, 1);
     assert_filled(&old, 20..30, 0);
@@ -61,7 +61,10 @@ fn snapshot_keeps_content_and_rolls_back() {
     volume.close().unwrap();
     let volume = Volume::open(&place, Takeover::Refuse).unwrap();
     assert_filled(&volume, 0..20, 1);
-    assert_eq!(check(&place, true).unwrap().problems, Vec::<String>::new());
+    assert_eq!(
+        check(&place, true, &mut |_| ()).unwrap().problems,
+        Vec::<String>::new()
+    );
     assert_eq!(snapshots(&place).unwrap().len(), 1);
     delete_snapshot(&place, "before").unwrap();
     assert_eq!(snapshots(&place).unwrap(), []);
@@ -88,15 +91,15 @@ fn clone_shares_segments_until_deleted() {
     volume.discard(0, 1 << 30).unwrap();
     volume.flush().unwrap();
     delete_snapshot(&parent, "base").unwrap();
-    volume.collect_garbage(&now()).unwrap();
-    clone.collect_garbage(&now()).unwrap();
+    volume.collect_garbage(&now(), &mut |_| ()).unwrap();
+    clone.collect_garbage(&now(), &mut |_| ()).unwrap();
     for device in [&clone, &second] {
         assert_filled(device, 0..3, 1);
         assert_filled(device, 3..5, 2);
         assert_filled(device, 5..24, 1);
     }
     assert_eq!(
-        check(&grandchild, true).unwrap().problems,
+        check(&grandchild, true, &mut |_| ()).unwrap().problems,
         Vec::<String>::new()
     );
     drop(volume);
@@ -131,7 +134,7 @@ fn garbage_collection_bounds_stored_bytes() {
     }
     let before = info(&place).unwrap();
     assert!(before.stored_bytes > 3 * before.logical_bytes, "{before:?}");
-    let report = volume.collect_garbage(&now()).unwrap();
+    let report = volume.collect_garbage(&now(), &mut |_| ()).unwrap();
     assert!(
         report.deleted_segments > 0 && report.waiting_segments == 0,
         "{report:?}"
@@ -142,7 +145,10 @@ fn garbage_collection_bounds_stored_bytes() {
         after.stored_bytes * 10 <= after.logical_bytes * 13,
         "{after:?}"
     );
-    assert_eq!(check(&place, true).unwrap().problems, Vec::<String>::new());
+    assert_eq!(
+        check(&place, true, &mut |_| ()).unwrap().problems,
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -155,11 +161,13 @@ fn garbage_of_young_age_stays_for_readers() {
     fill(&volume, 0..16, 2);
     volume.flush().unwrap();
     for _ in 0..2 {
-        let report = volume.collect_garbage(&GcOptions::default()).unwrap();
+        let report = volume
+            .collect_garbage(&GcOptions::default(), &mut |_| ())
+            .unwrap();
         assert_eq!((report.deleted_segments, report.waiting_segments), (0, 2));
         assert_filled(&reader, 0..16, 1);
     }
-    let report = volume.collect_garbage(&now()).unwrap();
+    let report = volume.collect_garbage(&now(), &mut |_| ()).unwrap();
     assert_eq!((report.deleted_segments, report.waiting_segments), (2, 0));
     let mut bytes = [0; 4096];
     assert!(reader.read_at(&mut bytes, 0).is_err());

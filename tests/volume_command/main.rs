@@ -5,6 +5,7 @@
 //!     server.rs   a server on a free port of the loopback
 //! ```
 
+mod database;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
@@ -102,27 +103,7 @@ fn volume_life(server: &Server) {
     assert!(succeed(server, &["ls", &format!("{url}:/tree")]).contains('b'));
     succeed(server, &["check", url]);
 
-    json(
-        server,
-        "volume.json",
-        &["volume", "snapshot", url, "monday"],
-    );
-    succeed(server, &["rm", &file]);
-    fail(server, &["cat", &file]);
-    let clone = server.url("vol2");
-    succeed(server, &["volume", "clone", url, "monday", &clone]);
-    assert_eq!(
-        succeed(server, &["cat", &format!("{clone}:/tree/a")]),
-        "first"
-    );
-    json(server, "volume-list.json", &["volume", "list", url]);
-    let listed = succeed(server, &["volume", "list", url]);
-    assert!(
-        listed.contains("monday") && listed.contains("vol2"),
-        "{listed}"
-    );
-    succeed(server, &["volume", "rollback", url, "monday"]);
-    assert_eq!(succeed(server, &["cat", &file]), "first");
+    let clone = snapshot_and_clone(server, url, &file);
     json(
         server,
         "volume-check.json",
@@ -141,6 +122,53 @@ fn volume_life(server: &Server) {
     assert!(logical >= 20 << 20, "{info}");
     assert!(stored * 10 <= logical * 13, "{info}");
     delete_both(server, url, &clone);
+}
+
+/// Takes a snapshot, makes a clone of it and rolls back to it; returns the clone.
+fn snapshot_and_clone(server: &Server, url: &str, file: &str) -> String {
+    json(
+        server,
+        "volume.json",
+        &["volume", "snapshot", url, "monday"],
+    );
+    succeed(server, &["rm", file]);
+    fail(server, &["cat", file]);
+    let clone = server.url("vol2");
+    succeed(server, &["volume", "clone", url, "monday", &clone]);
+    assert_eq!(
+        succeed(server, &["cat", &format!("{clone}:/tree/a")]),
+        "first"
+    );
+    let list = json(server, "volume-list.json", &["volume", "list", &clone]);
+    assert!(
+        list["clone_of"]
+            .as_str()
+            .is_some_and(|of| of.ends_with("vol1")),
+        "{list}"
+    );
+    json(server, "volume-list.json", &["volume", "list", url]);
+    volume_grows(server, &clone);
+    let listed = succeed(server, &["volume", "list", url]);
+    assert!(
+        listed.contains("monday") && listed.contains("vol2"),
+        "{listed}"
+    );
+    succeed(server, &["volume", "rollback", url, "monday"]);
+    assert_eq!(succeed(server, &["cat", file]), "first");
+    clone
+}
+
+/// A volume of 1 GiB grows with the file system in it, and does not shrink.
+fn volume_grows(server: &Server, url: &str) {
+    json(server, "volume.json", &["volume", "resize", url, "1536M"]);
+    succeed(server, &["resize", url]);
+    succeed(server, &["check", url]);
+    let info = json(server, "volume-info.json", &["volume", "info", url]);
+    assert_eq!(info["size_bytes"], 1536 << 20);
+    let statistics = succeed(server, &["df", url]);
+    assert!(statistics.contains("1512328"), "{statistics}");
+    let refused = fail(server, &["volume", "resize", url, "1G"]);
+    assert!(refused.contains("can only grow"), "{refused}");
 }
 
 /// Deletes a volume and its clone, which must go first.
@@ -220,7 +248,7 @@ struct Mounted {
 impl Mounted {
     fn new(server: &Server, url: &str) -> Self {
         let folder = TempDir::with_prefix("folio-volume-").expect("a folder to mount on");
-        let mut process = folio(server, &["mount", "--takeover", url])
+        let mut process = folio(server, &["mount", "--takeover", "--allow-other", url])
             .arg(folder.path())
             .stderr(Stdio::piped())
             .spawn()

@@ -133,11 +133,16 @@ mod with_feature {
         let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
         let mut exit = exit;
         for volume in open {
-            if let Err(error) = volume.close() {
-                eprintln!("folio: {}", explain(&error));
-                if matches!(exit, Exit::Done) {
-                    exit = Exit::Image;
+            // A failure that a flush or a write has returned is reported already.
+            let is_reported = volume.has_failed() && !matches!(exit, Exit::Done);
+            match volume.close() {
+                Err(error) if !is_reported => {
+                    eprintln!("folio: {}", explain(&error));
+                    if matches!(exit, Exit::Done) {
+                        exit = Exit::Image;
+                    }
                 }
+                _ => {}
             }
         }
         exit

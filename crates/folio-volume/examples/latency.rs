@@ -112,7 +112,7 @@ fn tree(
         min_age: Duration::ZERO,
         ..GcOptions::default()
     };
-    volume.collect_garbage(&now)?;
+    volume.collect_garbage(&now, &mut |_| ())?;
     let info = info(place)?;
     let share = info.stored_bytes as f64 / info.logical_bytes as f64;
     println!("stored bytes after gc         {share:>8.2}x logical");

@@ -1,17 +1,19 @@
 //! Information about a volume, and the check of what it names.
 
 use crate::database;
-use crate::format::{BLOCK_BYTES, Place, SegmentId, VolumeMeta, WriterRecord};
+use crate::format::{BLOCK_BYTES, GROUP_BLOCKS, Place, SegmentId, VolumeMeta, WriterRecord};
 use crate::gc::{segment_sizes, stored_objects};
 use crate::layer::block_range;
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
+use crate::progress::{Report, WorkProgress};
 use crate::read::{origin_paths, read_sources};
 use crate::read_cache::ReadCache;
 use crate::reader::{VolumeReader, view_sources};
 use crate::snapshot::snapshots;
 use folio::Result;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 /// Blocks read at a time by a check of the data.
 const READ_BLOCKS: u64 = 1024;
@@ -73,102 +75,115 @@ pub fn info(place: &StorePlace) -> Result<VolumeInfo> {
 /// # Errors
 ///
 /// ENOENT if there is no volume; EUCLEAN for a map that cannot be read; the store's errors.
-pub fn check(place: &StorePlace, reads_data: bool) -> Result<CheckReport> {
-    let mut report = CheckReport::default();
-    let mut sizes: BTreeMap<u32, HashMap<SegmentId, u64>> = BTreeMap::new();
-    let view = VolumeReader::open(place, None)?.view();
-    check_map(
+pub fn check(
+    place: &StorePlace,
+    reads_data: bool,
+    progress: &mut dyn FnMut(WorkProgress),
+) -> Result<CheckReport> {
+    let mut check = Check {
         place,
-        "last flush",
-        &view,
         reads_data,
-        &mut sizes,
-        &mut report,
-    )?;
+        progress,
+        sizes: BTreeMap::new(),
+        report: CheckReport::default(),
+    };
+    let view = VolumeReader::open(place, None)?.view();
+    check.map("last flush", &view)?;
     for snapshot in snapshots(place)? {
         let name = format!("snapshot {:?}", snapshot.name);
         match place.wait(database::load_read_only(place, Some(snapshot.id))) {
-            Ok(Some(map)) => {
-                check_map(place, &name, &map, reads_data, &mut sizes, &mut report)?;
-            }
-            Ok(None) => report.problems.push(format!("{name}: no volume in it")),
-            Err(error) => report.problems.push(format!("{name}: {error}")),
+            Ok(Some(map)) => check.map(&name, &map)?,
+            Ok(None) => check.problem(format!("{name}: no volume in it")),
+            Err(error) => check.problem(format!("{name}: {error}")),
         }
     }
-    Ok(report)
+    Ok(check.report)
 }
 
-fn check_map(
-    place: &StorePlace,
-    name: &str,
-    map: &VolumeMap,
+/// A check under way.
+struct Check<'a> {
+    place: &'a StorePlace,
     reads_data: bool,
-    sizes: &mut BTreeMap<u32, HashMap<SegmentId, u64>>,
-    report: &mut CheckReport,
-) -> Result<()> {
-    report.states += 1;
-    for (n, origin) in map.meta.origins.iter().enumerate() {
-        if let std::collections::btree_map::Entry::Vacant(entry) = sizes.entry(n as u32) {
-            let found = place.wait(segment_sizes(&place.sibling(origin)))?;
-            entry.insert(
-                found
-                    .into_iter()
-                    .map(|(id, meta)| (id, meta.size))
-                    .collect(),
-            );
-        }
-    }
-    let mut missing: BTreeMap<SegmentId, u64> = BTreeMap::new();
-    for &number in map.groups().keys() {
-        for block in map.group(number).into_iter().flatten() {
-            report.blocks += 1;
-            let Place::Segment { segment, index } = block.place else {
-                continue;
-            };
-            let id = SegmentId {
-                origin: 0,
-                ..segment
-            };
-            let size = sizes.get(&segment.origin).and_then(|of| of.get(&id));
-            if size.is_none_or(|&size| size < (u64::from(index) + 1) * BLOCK_BYTES as u64) {
-                *missing.entry(segment).or_default() += 1;
-            }
-        }
-    }
-    let origins = origin_paths(&map.meta);
-    for (segment, blocks) in missing {
-        let root = &origins[segment.origin as usize];
-        let path = segment.path(root);
-        let problem = format!("{name}: {path} is missing or cut short: {blocks} blocks are lost");
-        report.problems.push(problem);
-    }
-    if reads_data {
-        read_all(place, name, map, report);
-    }
-    Ok(())
+    progress: Report<'a>,
+    /// The segments of each origin, by its index.
+    sizes: BTreeMap<u32, HashMap<SegmentId, u64>>,
+    report: CheckReport,
 }
 
-fn read_all(place: &StorePlace, name: &str, map: &VolumeMap, report: &mut CheckReport) {
-    let origins = origin_paths(&map.meta);
-    let end = map.meta.size_bytes.div_ceil(BLOCK_BYTES as u64);
-    let mut buffer = vec![0; block_range(READ_BLOCKS as usize).start];
-    let mut first = 0;
-    while let Some(group) = map.next_group(first / crate::format::GROUP_BLOCKS) {
-        first = first.max(group * crate::format::GROUP_BLOCKS);
-        let count = READ_BLOCKS.min(end.saturating_sub(first));
-        if count == 0 {
-            break;
-        }
-        let out = &mut buffer[..count as usize * BLOCK_BYTES];
-        let sources = view_sources(map, first, count);
-        match read_sources(place, &ReadCache::default(), &origins, sources, out) {
-            Ok(()) => {
-                report.read_blocks += map.blocks(first, count).iter().flatten().count() as u64;
+impl Check<'_> {
+    fn problem(&mut self, problem: String) {
+        self.report.problems.push(problem);
+    }
+
+    /// Lists the segments of all origins of a map.
+    fn list_segments(&mut self, map: &VolumeMap) -> Result<()> {
+        for (n, origin) in (0..).zip(&map.meta.origins) {
+            if let Entry::Vacant(entry) = self.sizes.entry(n) {
+                let found = self
+                    .place
+                    .wait(segment_sizes(&self.place.sibling(origin)))?;
+                let sizes = found.into_iter().map(|(id, meta)| (id, meta.size));
+                entry.insert(sizes.collect());
             }
-            Err(error) => report
-                .problems
-                .push(format!("{name}: blocks {first}+{count}: {error}")),
         }
-        first += count;
+        Ok(())
+    }
+
+    fn map(&mut self, name: &str, map: &VolumeMap) -> Result<()> {
+        self.report.states += 1;
+        self.list_segments(map)?;
+        let mut missing: BTreeMap<SegmentId, u64> = BTreeMap::new();
+        for &number in map.groups().keys() {
+            for block in map.group(number).into_iter().flatten() {
+                self.report.blocks += 1;
+                let Place::Segment { segment, index } = block.place else {
+                    continue;
+                };
+                let id = SegmentId {
+                    origin: 0,
+                    ..segment
+                };
+                let size = self.sizes.get(&segment.origin).and_then(|of| of.get(&id));
+                if size.is_none_or(|&size| size < (u64::from(index) + 1) * BLOCK_BYTES as u64) {
+                    *missing.entry(segment).or_default() += 1;
+                }
+            }
+        }
+        let origins = origin_paths(&map.meta);
+        for (segment, blocks) in missing {
+            let path = segment.path(&origins[segment.origin as usize]);
+            self.problem(format!(
+                "{name}: {path} is missing or cut short: {blocks} blocks are lost"
+            ));
+        }
+        if self.reads_data {
+            self.data(name, map);
+        }
+        Ok(())
+    }
+
+    fn data(&mut self, name: &str, map: &VolumeMap) {
+        let stored = map.stored_blocks() * BLOCK_BYTES as u64;
+        (self.progress)(WorkProgress::Expected(stored));
+        let origins = origin_paths(&map.meta);
+        let end = map.meta.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let mut buffer = vec![0; block_range(READ_BLOCKS as usize).start];
+        let mut first = 0;
+        while let Some(group) = map.next_group(first / GROUP_BLOCKS) {
+            first = first.max(group * GROUP_BLOCKS);
+            let count = READ_BLOCKS.min(end.saturating_sub(first));
+            if count == 0 {
+                break;
+            }
+            let out = &mut buffer[..count as usize * BLOCK_BYTES];
+            let sources = view_sources(map, first, count);
+            let stored = map.blocks(first, count).iter().flatten().count() as u64;
+            match read_sources(self.place, &ReadCache::default(), &origins, sources, out) {
+                Ok(()) => self.report.read_blocks += stored,
+                Err(error) => self.problem(format!("{name}: blocks {first}+{count}: {error}")),
+            }
+            (self.progress)(WorkProgress::Done(stored * BLOCK_BYTES as u64));
+            first += count;
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Numbers are little-endian, except in keys, whose order is that of their bytes.
 
-use folio::{Error, Result};
+use folio::{Errno, Error, Result};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
@@ -40,6 +40,14 @@ pub struct VolumeMeta {
     pub origins: Vec<String>,
     /// The checkpoint in the parent's map that keeps the shared segments, if this is a clone.
     pub parent_checkpoint: Option<uuid::Uuid>,
+}
+
+impl VolumeMeta {
+    /// Returns the value that the map stores.
+    pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self)
+            .map_err(|e| Error::new(Errno::INVAL, "describe the volume").caused_by(e))
+    }
 }
 
 /// The record of the writer that has the volume open, one value of its map.

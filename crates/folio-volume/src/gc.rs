@@ -8,6 +8,7 @@ use crate::database::{self, admin, map_error};
 use crate::format::{BLOCK_BYTES, META_KEY, Place, SegmentId};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
+use crate::progress::{Report, WorkProgress};
 use crate::snapshot;
 use crate::volume::{Core, Takeover, Volume};
 use bytes::Bytes;
@@ -69,12 +70,16 @@ impl Volume {
     /// # Errors
     ///
     /// The store's; ESTALE after another writer took over.
-    pub fn collect_garbage(&self, options: &GcOptions) -> Result<GcReport> {
+    pub fn collect_garbage(
+        &self,
+        options: &GcOptions,
+        progress: &mut dyn FnMut(WorkProgress),
+    ) -> Result<GcReport> {
         let core = self.core();
         core.flush()?;
         let mut report = GcReport::default();
         if options.rewrites {
-            report.rewritten_bytes = rewrite_sparse(core)?;
+            report.rewritten_bytes = rewrite_sparse(core, progress)?;
         }
         // No upload is under way while this lasts, so that each segment is in the map or garbage.
         core.exclusive(|map| {
@@ -91,30 +96,33 @@ impl Volume {
 }
 
 /// Copies the used blocks of sparse segments into new ones, and returns the number of bytes.
-fn rewrite_sparse(core: &Arc<Core>) -> Result<u64> {
+fn rewrite_sparse(core: &Arc<Core>, progress: Report<'_>) -> Result<u64> {
     let sizes = core.place.wait(segment_sizes(&core.place))?;
     let (map, used) = {
         let state = core.state.lock();
         (state.map.clone(), state.map.segment_use())
     };
-    let sparse: HashSet<SegmentId> = used
+    let sparse: HashMap<SegmentId, u32> = used
         .into_iter()
         .filter(|(id, blocks)| {
             let stored = sizes.get(id).map_or(0, |meta| meta.size);
             u64::from(*blocks) * BLOCK_BYTES as u64 * 100 < stored * USED_PERCENT_MIN
         })
-        .map(|(id, _)| id)
         .collect();
+    let expected: u64 = sparse.values().map(|blocks| u64::from(*blocks)).sum();
+    progress(WorkProgress::Expected(expected * BLOCK_BYTES as u64));
     let mut copied = 0;
     for &number in map.groups().keys() {
         for (n, stored) in map.group(number).into_iter().enumerate() {
             let Some(stored) = stored else { continue };
             let block = number * crate::format::GROUP_BLOCKS + n as u64;
-            if matches!(stored.place, Place::Segment { segment, .. } if sparse.contains(&segment)) {
+            if matches!(stored.place, Place::Segment { segment, .. } if sparse.contains_key(&segment))
+            {
                 let mut bytes = vec![0; BLOCK_BYTES];
                 core.read_blocks(block, 1, &mut bytes)?;
                 core.rewrite(block, stored, Bytes::from(bytes));
                 copied += BLOCK_BYTES as u64;
+                progress(WorkProgress::Done(BLOCK_BYTES as u64));
             }
         }
     }

@@ -98,13 +98,7 @@ impl Volume {
     /// Creates a volume whose content is `map`.
     pub(crate) fn create_from(place: &StorePlace, map: VolumeMap) -> Result<Self> {
         let size_bytes = map.meta.size_bytes;
-        if size_bytes == 0 || size_bytes > 1 << 60 {
-            return Err(Error::new(
-                Errno::INVAL,
-                format!("invalid size of {size_bytes} bytes: expected 1 byte to 1 EiB"),
-            )
-            .at(place.name()));
-        }
+        check_size(place, size_bytes)?;
         let exists = || Error::new(Errno::EXIST, "a volume exists there").at(place.name());
         let database = place.wait(async {
             if database::exists(place).await? {
@@ -119,9 +113,7 @@ impl Volume {
                 return Err(exists());
             }
             let mut batch = WriteBatch::new();
-            let json = serde_json::to_vec(&map.meta)
-                .map_err(|e| Error::new(Errno::INVAL, "describe the volume").caused_by(e))?;
-            batch.put(META_KEY, json);
+            batch.put(META_KEY, map.meta.to_json()?);
             for (number, value) in map.groups() {
                 batch.put(group_key(*number), value);
             }
@@ -193,6 +185,11 @@ impl Volume {
         self.core.state.lock().map.flush
     }
 
+    /// Returns whether a flush or an upload failed. From then on every change and flush fails.
+    pub fn has_failed(&self) -> bool {
+        self.core.state.lock().check().is_err()
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -206,6 +203,15 @@ impl Volume {
     pub fn close(&self) -> Result<()> {
         self.core.close()
     }
+}
+
+/// Rejects a size that no volume has.
+pub(crate) fn check_size(place: &StorePlace, size_bytes: u64) -> Result<()> {
+    if (1..=1 << 60).contains(&size_bytes) {
+        return Ok(());
+    }
+    let reason = format!("invalid size of {size_bytes} bytes: expected 1 byte to 1 EiB");
+    Err(Error::new(Errno::INVAL, reason).at(place.name()))
 }
 
 /// Fails if a new volume would share its place: with the whole bucket, with other objects, or with

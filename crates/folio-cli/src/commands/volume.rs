@@ -2,13 +2,15 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::output::{human, printable};
+use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
 use crate::volumes::{create_checked, place, takeover};
 use clap::{Args, Subcommand};
 use folio_volume::{
-    GcOptions, GcReport, Snapshot, StorePlace, Volume as OpenVolume, VolumeInfo, check,
-    clone_snapshot, delete_snapshot, delete_volume, info, snapshots,
+    GcOptions, GcReport, Snapshot, StorePlace, Volume as OpenVolume, VolumeInfo, VolumeMeta,
+    VolumeReader, WorkProgress, check, clone_snapshot, delete_snapshot, delete_volume, grow_volume,
+    info, snapshots,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -21,7 +23,7 @@ Examples:
   folio cp -a ./tree s3://bucket/vol1:/ --create    folio mount s3://bucket/vol1 /mnt
   folio volume snapshot s3://bucket/vol1 monday     folio volume rollback s3://bucket/vol1 monday
   folio volume clone s3://bucket/vol1 monday s3://bucket/vol2
-  folio volume gc s3://bucket/vol1";
+  folio volume resize s3://bucket/vol1 2T           folio volume gc s3://bucket/vol1";
 
 /// Create and manage writable volumes on object storage
 ///
@@ -52,7 +54,15 @@ enum VolumeCommand {
         /// The volume
         url: PathBuf,
     },
-    /// List a volume's snapshots and clones
+    /// Enlarge a volume; the file system in it is enlarged by folio resize
+    Resize {
+        /// The volume
+        url: PathBuf,
+        /// The new size of the disk
+        #[arg(value_parser = size)]
+        size: u64,
+    },
+    /// List a volume's snapshots and clones, and the volume that it is a clone of
     List {
         /// The volume
         url: PathBuf,
@@ -116,6 +126,7 @@ pub(crate) fn name(volume: &Volume) -> &'static str {
     match &volume.command {
         VolumeCommand::Create { .. } => "volume create",
         VolumeCommand::Info { .. } => "volume info",
+        VolumeCommand::Resize { .. } => "volume resize",
         VolumeCommand::List { .. } => "volume list",
         VolumeCommand::Snapshot { .. } => "volume snapshot",
         VolumeCommand::Clone { .. } => "volume clone",
@@ -150,7 +161,16 @@ pub(crate) fn run(volume: &Volume, session: &Session) -> Outcome {
             report.done(url, &text, json!({"id": id, "size_bytes": size}))
         }
         VolumeCommand::Info { url } => report.info(url, &info(&place(url)?).map_err(failed)?),
-        VolumeCommand::List { url } => report.list(&snapshots(&place(url)?).map_err(failed)?),
+        VolumeCommand::Resize { url, size } => {
+            let before = grow_volume(&place(url)?, *size, takeover()).map_err(failed)?;
+            let text = format!("enlarged from {} to {}", human(before), human(*size));
+            report.done(url, &text, json!({"size_bytes": size}))
+        }
+        VolumeCommand::List { url } => {
+            let place = place(url)?;
+            let meta = VolumeReader::open(&place, None).map_err(failed)?.meta();
+            report.list(&meta, &snapshots(&place).map_err(failed)?)
+        }
         VolumeCommand::Snapshot { url, name, delete } => snapshot(&report, url, name, *delete),
         VolumeCommand::Clone { url, name, target } => {
             let (source, new) = clone_places(url, target)?;
@@ -198,7 +218,7 @@ fn collect(report: &Report<'_>, url: &Path, hours: f64) -> Outcome {
         min_age: Duration::from_secs_f64(hours * 3600.0),
         ..GcOptions::default()
     };
-    let collected = volume.collect_garbage(&options).map_err(failed)?;
+    let collected = report.follow(|progress| volume.collect_garbage(&options, progress))?;
     volume.close().map_err(failed)?;
     report.collected(url, collected)
 }
@@ -290,15 +310,34 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn list(&self, snapshots: &[Snapshot]) -> Outcome {
+    /// Shows the progress of `work`.
+    fn follow<T>(
+        &self,
+        work: impl FnOnce(&mut dyn FnMut(WorkProgress)) -> folio::Result<T>,
+    ) -> Outcome<T> {
+        let progress = Progress::new(self.session);
+        let done = work(&mut |step| match step {
+            WorkProgress::Expected(len_bytes) => progress.expect(len_bytes),
+            WorkProgress::Done(len_bytes) => progress.add(len_bytes),
+        });
+        progress.finish();
+        done.map_err(failed)
+    }
+
+    fn list(&self, meta: &VolumeMeta, snapshots: &[Snapshot]) -> Outcome {
+        let parent = meta.origins.get(1);
         if self.is_json {
             let list: Vec<Value> = snapshots
                 .iter()
                 .map(|s| json!({"name": s.name, "is_clone": s.is_clone, "created_s": s.created_s}))
                 .collect();
-            return self.session.print_json(&json!({ "snapshots": list }));
+            let list = json!({ "clone_of": parent, "snapshots": list });
+            return self.session.print_json(&list);
         }
         let mut out = std::io::stdout().lock();
+        if let Some(parent) = parent {
+            writeln!(out, "clone of  {}", printable(parent))?;
+        }
         for snapshot in snapshots {
             let kind = if snapshot.is_clone {
                 "clone"
@@ -311,7 +350,7 @@ impl Report<'_> {
     }
 
     fn check(&self, url: &Path, place: &StorePlace, reads_data: bool) -> Outcome {
-        let checked = check(place, reads_data).map_err(failed)?;
+        let checked = self.follow(|progress| check(place, reads_data, progress))?;
         if self.is_json {
             self.session.print_json(&json!({
                 "url": url.to_string_lossy(),
