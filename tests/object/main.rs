@@ -8,9 +8,12 @@
 mod bench;
 #[path = "../support/mod.rs"]
 mod support;
+mod web_identity;
 
+use bench::assert_schema;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use support::require::{find, report_skip};
@@ -220,11 +223,29 @@ fn image_in_a_bucket_is_read_in_place() {
         3,
         "check the bucket and the key",
     );
-    bucket.fails(
+    for words in [
         "rm s3://bucket/disk.qcow2:/file",
-        3,
-        "cannot be written in place",
-    );
+        "trim s3://bucket/disk.qcow2",
+        "image resize s3://bucket/disk.qcow2 1G",
+        "image snapshot -c now s3://bucket/disk.qcow2",
+        "image bitmap --add s3://bucket/disk.qcow2 bits",
+        "image create -f qcow2 s3://bucket/new.qcow2 1G",
+    ] {
+        bucket.fails(words, 3, "then folio push overlay.qcow2 URL");
+    }
+    bucket.folio("image snapshot -l s3://bucket/disk.qcow2");
+}
+
+#[test]
+fn downloaded_image_keeps_its_holes() {
+    let Some(bucket) = Bucket::start() else {
+        return;
+    };
+    bucket.with_image("disk.img", "64M");
+    bucket.folio("cp s3://bucket/disk.img back.img");
+    run("cmp", [bucket.path("disk.img"), bucket.path("back.img")]);
+    let blocks = bucket.path("back.img").metadata().unwrap().blocks();
+    assert!(blocks * 512 < 32 << 20, "{blocks}");
 }
 
 #[test]
@@ -301,8 +322,10 @@ fn push_and_read(bucket: &Bucket, name: &str, format: &str) {
     bucket.folio(&format!(
         "cp --backing-url s3://bucket/ app.conf o-{name}:/etc/"
     ));
-    let pushed = bucket.folio(&format!("push o-{name} {url}"));
-    assert!(pushed.contains("replaced"), "{pushed}");
+    let pushed = bucket.folio(&format!("push o-{name} {url} --json"));
+    let pushed = serde_json::from_str(&pushed).expect("JSON");
+    assert_schema("push.json", &pushed);
+    assert_eq!(pushed["is_replaced"], true);
     assert_eq!(bucket.folio(&format!("cat {url}:/etc/app.conf")), "new\n");
     assert_eq!(bucket.folio(&format!("cat {url}:/etc/hostname")), "host\n");
     bucket.folio(&format!("cp {url} pushed-{name}"));

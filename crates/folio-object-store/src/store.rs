@@ -9,7 +9,9 @@ use crate::options::{AddressingStyle, StoreOptions};
 use crate::runtime;
 use crate::url::{ObjectUrl, Scheme};
 use folio::{Errno, Error, Result};
-use object_store::aws::AmazonS3ConfigKey::{Region, RoleArn, S3Endpoint, WebIdentityTokenFile};
+use object_store::aws::AmazonS3ConfigKey::{
+    Region, RoleArn, RoleSessionName, S3Endpoint, WebIdentityTokenFile,
+};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::client::{HttpClient, HttpConnector};
@@ -360,9 +362,11 @@ fn with_profile(builder: AmazonS3Builder, profile: &Profile) -> Result<AmazonS3B
         profile.get("web_identity_token_file"),
         profile.get("role_arn"),
     ) {
+        let session = profile.get("role_session_name").unwrap_or("folio");
         return Ok(builder
             .with_config(WebIdentityTokenFile, file)
-            .with_config(RoleArn, role));
+            .with_config(RoleArn, role)
+            .with_config(RoleSessionName, session));
     }
     profile.check_supported()?;
     Ok(builder)

@@ -32,7 +32,7 @@ pub struct UploadProgress<'a> {
 }
 
 /// The result of [`replace`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replaced {
     /// Bytes sent to the store.
     pub sent_bytes: u64,

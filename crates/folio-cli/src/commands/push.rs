@@ -8,11 +8,12 @@ use crate::session::Session;
 use clap::Args;
 use folio::base::Errno;
 use folio::block::{
-    self, BackingPolicy, ConcatenatedDevice, Device, ImageFormat, MemoryDevice, OpenOptions,
-    OverlayDevice, Qcow2Device,
+    self, BackingPolicy, ConcatenatedDevice, CreateOptions, Device, ImageFormat, MemoryDevice,
+    OpenOptions, Qcow2Device, RawDevice,
 };
 use folio::{Error, Result};
 use folio_object_store::{ObjectDevice, ObjectUrl, Replaced, UploadProgress, replace};
+use serde_json::json;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,6 @@ use std::sync::Arc;
 
 /// Bytes that are copied at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Bytes of a page of an [`OverlayDevice`].
-const PAGE_BYTES: u64 = 4096;
 /// Space for new tables of a qcow2 object, beside that of the data.
 const TABLE_BYTES: u64 = 64 << 20;
 
@@ -29,7 +28,7 @@ const HELP: &str = "\
 OVERLAY is a qcow2 image whose backing file is the object at URL. Its changes are written into a new version of the
 object, and only parts of 8 MiB that change are uploaded where the store can copy the rest (S3: UploadPartCopy). The
 object is replaced at the end in one step, and only if its ETag is still that of the start: else the command fails and
-the store keeps what it has. The changes are held in memory meanwhile.
+the store keeps what it has. The changes of a qcow2 object need as much space in the folder for temporary files.
 
 Afterwards OVERLAY has no differences to the object: remove it, or create a new one.
 
@@ -46,6 +45,9 @@ pub(crate) struct Push {
     overlay: PathBuf,
     /// The object
     url: OsString,
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -68,17 +70,16 @@ pub(crate) fn run(push: &Push, session: &Session) -> Outcome {
         ..OpenOptions::default()
     };
     let overlay = block::open(&push.overlay, &options).map_err(|error| Failure::image(&error))?;
-    let changed = Changed::new(&*overlay, &object, &url).map_err(failed)?;
+    let changed = Changed::new(overlay, &object, &url).map_err(failed)?;
     let Some(changed) = changed else {
-        session.note(format_args!("{url}: the overlay has no changes"));
-        return Ok(());
+        return report(push, session, &url, None);
     };
     let progress = Progress::new(session);
     progress.expect(changed.len_bytes);
     let replaced = replace(
         object.store(),
         &e_tag,
-        (&*changed.file, changed.len_bytes),
+        (&*changed.source, changed.len_bytes),
         &|range| changed.is_same(range),
         &UploadProgress {
             advance: &|count| progress.add(count),
@@ -91,23 +92,31 @@ pub(crate) fn run(push: &Push, session: &Session) -> Outcome {
             Err(Failure::interrupted())
         }
         Err(error) => Err(failed(error)),
-        Ok(replaced) => {
-            report(session, &url, replaced);
-            Ok(())
-        }
+        Ok(replaced) => report(push, session, &url, Some(replaced)),
     }
 }
 
-fn report(session: &Session, url: &ObjectUrl, replaced: Replaced) {
-    if !session.quiet {
-        let Replaced {
-            sent_bytes,
-            copied_bytes,
-        } = replaced;
-        session.note(format_args!(
-            "{url}: replaced; {sent_bytes} bytes sent, {copied_bytes} bytes copied in the store"
-        ));
+/// Reports what was sent; none if the overlay has no changes.
+fn report(push: &Push, session: &Session, url: &ObjectUrl, replaced: Option<Replaced>) -> Outcome {
+    let Replaced {
+        sent_bytes,
+        copied_bytes,
+    } = replaced.unwrap_or_default();
+    if push.json {
+        return session.print_json(&json!({
+            "url": url.to_string(),
+            "is_replaced": replaced.is_some(),
+            "sent_bytes": sent_bytes,
+            "copied_bytes": copied_bytes,
+        }));
     }
+    match replaced {
+        None => session.note(format_args!("{url}: the overlay has no changes")),
+        Some(_) => session.note(format_args!(
+            "{url}: replaced; {sent_bytes} bytes sent, {copied_bytes} bytes copied in the store"
+        )),
+    }
+    Ok(())
 }
 
 /// Checks that the object is the overlay's backing file.
@@ -127,71 +136,110 @@ fn check_backing(overlay: &Path, url: &ObjectUrl) -> Outcome {
 
 /// The new content of an object.
 struct Changed {
-    file: Arc<OverlayDevice>,
+    source: Arc<dyn Device>,
     len_bytes: u64,
     old_bytes: u64,
-    /// Offsets of changed pages, in order.
-    pages: Vec<u64>,
+    /// Where it differs from the old content, in order.
+    ranges: Vec<Range<u64>>,
 }
 
 impl Changed {
-    /// Applies the overlay's changes to the object in memory; none if it has no changes.
+    /// Returns the object with the overlay's changes; none if it has none.
     fn new(
-        overlay: &dyn Device,
+        overlay: Arc<dyn Device>,
         object: &Arc<ObjectDevice>,
         url: &ObjectUrl,
     ) -> Result<Option<Self>> {
-        let old_bytes = object.len_bytes();
         let format = block::format_of(url.to_string())?;
-        let ranges = changed_ranges(overlay)?;
-        if ranges.is_empty() {
+        let changes = changed_ranges(&*overlay)?;
+        if changes.is_empty() {
             return Ok(None);
         }
-        let file = match format {
+        let old_bytes = object.len_bytes();
+        match format {
             ImageFormat::Raw => {
-                let file = Arc::new(OverlayDevice::new(object.clone()));
-                apply(overlay, &ranges, &*file, url)?;
-                file
+                check_size(overlay.len_bytes() == old_bytes, url)?;
+                Ok(Some(Self {
+                    source: overlay,
+                    len_bytes: old_bytes,
+                    old_bytes,
+                    ranges: changes.into_iter().map(|(range, _)| range).collect(),
+                }))
             }
-            ImageFormat::Qcow2 => {
-                let data: u64 = ranges
-                    .iter()
-                    .map(|(range, _)| range.end - range.start)
-                    .sum();
-                // The image grows into zeros behind its end.
-                let room = (2 * data + TABLE_BYTES).next_multiple_of(PIECE_BYTES);
-                let room = Arc::new(MemoryDevice::new(
-                    room + PIECE_BYTES - old_bytes % PIECE_BYTES,
-                ));
-                let whole = ConcatenatedDevice::new(vec![object.clone(), room])?;
-                let file = Arc::new(OverlayDevice::new(Arc::new(whole)));
-                let image = open_qcow2(file.clone(), url)?;
-                apply(overlay, &ranges, &image, url)?;
-                image.flush()?;
-                file
-            }
-        };
-        let pages = file.written_offsets();
-        let end = pages.last().map_or(0, |page| page + PAGE_BYTES);
-        Ok(Some(Self {
-            len_bytes: match format {
-                ImageFormat::Raw => old_bytes,
-                ImageFormat::Qcow2 => old_bytes.max(end),
-            },
-            file,
+            ImageFormat::Qcow2 => Self::of_qcow2(&*overlay, &changes, object, url).map(Some),
+        }
+    }
+
+    /// Applies the changes to the qcow2 image in the object. What this writes into the object's
+    /// file goes into a layer of its own, in a temporary file.
+    fn of_qcow2(
+        overlay: &dyn Device,
+        changes: &[(Range<u64>, bool)],
+        object: &Arc<ObjectDevice>,
+        url: &ObjectUrl,
+    ) -> Result<Self> {
+        let old_bytes = object.len_bytes();
+        let sizes = changes.iter().map(|(range, _)| range.end - range.start);
+        // The image grows into zeros behind its end.
+        let room = (2 * sizes.sum::<u64>() + TABLE_BYTES).next_multiple_of(PIECE_BYTES);
+        let room = MemoryDevice::new(room + PIECE_BYTES - old_bytes % PIECE_BYTES);
+        let whole = ConcatenatedDevice::new(vec![object.clone(), Arc::new(room)])?;
+        let source: Arc<dyn Device> = Arc::new(temporary_layer(Arc::new(whole))?);
+        let image = open_qcow2(source.clone(), url)?;
+        check_size(overlay.len_bytes() <= image.len_bytes(), url)?;
+        apply(overlay, changes, &image)?;
+        image.flush()?;
+        let ranges: Vec<_> = changed_ranges(&*source)?
+            .into_iter()
+            .map(|(range, _)| range)
+            .collect();
+        let end = ranges.last().map_or(0, |range| range.end);
+        Ok(Self {
+            source,
+            len_bytes: old_bytes.max(end),
             old_bytes,
-            pages,
-        }))
+            ranges,
+        })
     }
 
     /// Whether a range is as in the old version.
     fn is_same(&self, range: &Range<u64>) -> bool {
         let first = self
-            .pages
-            .partition_point(|page| page + PAGE_BYTES <= range.start);
-        let is_changed = self.pages.get(first).is_some_and(|page| *page < range.end);
+            .ranges
+            .partition_point(|changed| changed.end <= range.start);
+        let is_changed = self
+            .ranges
+            .get(first)
+            .is_some_and(|changed| changed.start < range.end);
         range.end <= self.old_bytes && !is_changed
     }
+}
+
+fn check_size(fits: bool, url: &ObjectUrl) -> Result<()> {
+    if fits {
+        return Ok(());
+    }
+    let why = "the overlay and the disk in the object have different sizes: download the object, \
+               resize and commit there, then folio cp it back";
+    Err(Error::unsupported(why).at(url.to_string()))
+}
+
+/// Returns a layer over a device that takes all writes, in a temporary file without a name.
+fn temporary_layer(lower: Arc<dyn Device>) -> Result<Qcow2Device> {
+    let failed = |error| Error::io("create a temporary file", error);
+    let file = tempfile::NamedTempFile::new().map_err(failed)?;
+    // Sparse: clusters take space when they are written.
+    let len_bytes = lower.len_bytes();
+    file.as_file()
+        .set_len(2 * len_bytes + TABLE_BYTES)
+        .map_err(failed)?;
+    let device = Arc::new(RawDevice::open(file.path(), false)?);
+    drop(Qcow2Device::create_on(
+        device.clone(),
+        len_bytes,
+        &CreateOptions::default(),
+    )?);
+    Qcow2Device::open_over(device, lower)
 }
 
 /// Opens the qcow2 image in the new content, with its own backing file if it has one.
@@ -220,16 +268,7 @@ fn changed_ranges(overlay: &dyn Device) -> Result<Vec<(Range<u64>, bool)>> {
 }
 
 /// Writes the changed ranges of the overlay into the disk in the object.
-fn apply(
-    overlay: &dyn Device,
-    ranges: &[(Range<u64>, bool)],
-    target: &dyn Device,
-    url: &ObjectUrl,
-) -> Result<()> {
-    if overlay.len_bytes() > target.len_bytes() {
-        let why = "the overlay is larger than the disk in the object: resize the object's image";
-        return Err(Error::unsupported(why).at(url.to_string()));
-    }
+fn apply(overlay: &dyn Device, ranges: &[(Range<u64>, bool)], target: &dyn Device) -> Result<()> {
     let mut bytes = vec![0; PIECE_BYTES as usize];
     for (range, is_zero) in ranges {
         if *is_zero {

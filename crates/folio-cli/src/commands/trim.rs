@@ -55,8 +55,8 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     let allocated = || std::fs::metadata(&place.image).map(|found| found.blocks() * 512);
-    let before = allocated()?;
     let device = open_device(&place.image, Access::Write)?;
+    let before = allocated()?;
     let image = Image::mount(session, &place, device.clone(), Access::Write)?;
     let discarded = discard(trim, session, &image, device.len_bytes());
     let closed = image.close();

@@ -8,11 +8,14 @@ use folio::base::Errno;
 use folio::block::{Device, RawDevice};
 use folio_object_store::{ObjectUrl, UploadProgress, upload};
 use std::ffi::OsStr;
-use std::io::Write;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes of one read of a download.
 const PIECE_BYTES: u64 = 4 << 20;
+/// Zeros of this size and alignment become a hole.
+const HOLE_BYTES: usize = 64 << 10;
 
 /// Copies a file to a URL, or an object to a file, if exactly one of both is a URL.
 pub(crate) fn run(source: &OsStr, destination: &OsStr, session: &Session) -> Option<Outcome> {
@@ -82,7 +85,7 @@ fn download(source: &OsStr, destination: &Path, session: &Session) -> Outcome {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    let file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
     let progress = Progress::new(session);
     progress.expect(device.len_bytes());
     let mut at = 0;
@@ -94,15 +97,28 @@ fn download(source: &OsStr, destination: &Path, session: &Session) -> Outcome {
         device
             .read_at(piece, at)
             .map_err(|error| Failure::new(explain(&error)))?;
-        file.write_all(piece)?;
+        write_sparse(file.as_file(), piece, at)?;
         progress.add(count);
         at += count;
     }
+    file.as_file().set_len(device.len_bytes())?;
     progress.finish();
     let mode = 0o666 & !rustix::process::umask(rustix::fs::Mode::empty()).bits();
     rustix::fs::fchmod(file.as_file(), rustix::fs::Mode::from_bits_truncate(mode))
         .map_err(std::io::Error::from)?;
     file.as_file().sync_all()?;
     file.persist(&path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Writes into a file of zeros; blocks of zeros stay holes.
+fn write_sparse(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+    let mut at = offset;
+    for block in bytes.chunks(HOLE_BYTES) {
+        if block.iter().any(|byte| *byte != 0) {
+            file.write_all_at(block, at)?;
+        }
+        at += block.len() as u64;
+    }
     Ok(())
 }

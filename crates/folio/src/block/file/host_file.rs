@@ -1,6 +1,7 @@
 //! A regular file or block device of the host: positional vectored I/O, holes, and the image lock.
 
 use super::image_file::ImageFile;
+use super::remote::refuse_remote;
 use super::write_behind::WriteBehind;
 use super::{kernel_use, lock};
 use crate::base::{Errno, Error, Result};
@@ -70,6 +71,7 @@ impl HostFile {
     }
 
     fn open_with(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
+        refuse_remote(path)?;
         let name = path.display().to_string();
         let open = || {
             // An open has side effects on some devices, so the kind of file is checked first. If it
@@ -114,6 +116,7 @@ impl HostFile {
     ///
     /// EEXIST if the file exists, else the host's errors.
     pub(crate) fn create(path: &Path) -> Result<Self> {
+        refuse_remote(path)?;
         let name = path.display().to_string();
         let file = File::options()
             .read(true)

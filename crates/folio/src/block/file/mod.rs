@@ -3,11 +3,13 @@
 //! ```text
 //!   raw, qcow2
 //!       |
-//!   remote.rs          [remote seam] files with URLs for names
+//!   facts.rs       files of both kinds, for reading
 //!       |
 //!   [file seam: image_file.rs]  ImageFile    a file that grows when written
 //!       |             |
 //!   host_file.rs   device_file.rs            a host file or block device; a file on a Device
+//!       |             |
+//!       |          remote.rs                 [remote seam] files with URLs for names
 //!       |
 //!   lock.rs         QEMU's image locks
 //!   kernel_use.rs   loop devices, mounts and swap of the host's kernel
@@ -19,6 +21,7 @@
 //! Neighbours: above, the image formats; below, the host's system calls and [`super::Device`].
 
 mod device_file;
+mod facts;
 mod holder;
 mod host_file;
 mod image_file;
@@ -28,7 +31,8 @@ mod remote;
 mod write_behind;
 
 pub(crate) use device_file::DeviceFile;
+pub(crate) use facts::open_for_facts;
 pub(crate) use host_file::HostFile;
 pub(crate) use image_file::ImageFile;
 pub use remote::{RemoteImages, provide_remote_images};
-pub(crate) use remote::{open_for_facts, open_remote, remote, resolve_remote};
+pub(crate) use remote::{open_remote, refuse_remote, remote, resolve_remote};

@@ -1,7 +1,7 @@
 //! The remote seam: image files with a URL for a name, which are not files of the host. They are
 //! read only.
 
-use super::{DeviceFile, HostFile, ImageFile};
+use super::device_file::DeviceFile;
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use std::path::{Path, PathBuf};
@@ -65,18 +65,23 @@ pub(crate) fn open_remote(
     read_only: bool,
 ) -> Result<DeviceFile> {
     if !read_only {
-        let why = "an object cannot be written in place: open it read-only, or write into a local \
-                   overlay (folio image create -f qcow2 -b URL -F qcow2 overlay.qcow2)";
-        return Err(Error::new(Errno::ROFS, why).at(name.to_owned()));
+        return Err(not_writable(name));
     }
     Ok(DeviceFile::open_named(images.open(name)?, name.to_owned()))
 }
 
-/// Opens a file to read facts of its image: remote, or of the host, with or without a lock.
-pub(crate) fn open_for_facts(path: &Path, is_shared: bool) -> Result<Box<dyn ImageFile>> {
-    Ok(match remote(path) {
-        Some(found) => Box::new(open_remote(found, true)?),
-        None if is_shared => Box::new(HostFile::open_unlocked(path)?),
-        None => Box::new(HostFile::open(path, true)?),
-    })
+/// Refuses a remote file where one of the host is written.
+///
+/// # Errors
+///
+/// EROFS for a remote file.
+pub(crate) fn refuse_remote(path: &Path) -> Result<()> {
+    remote(path).map_or(Ok(()), |(_, name)| Err(not_writable(name)))
+}
+
+fn not_writable(name: &str) -> Error {
+    let why = "an object cannot be written in place: write into a local overlay (folio image create \
+               -f qcow2 -b URL -F qcow2 --backing allow overlay.qcow2), then folio push overlay.qcow2 \
+               URL; or make a local image, then folio cp IMAGE URL";
+    Error::new(Errno::ROFS, why).at(name.to_owned())
 }

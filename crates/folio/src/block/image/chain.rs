@@ -5,7 +5,7 @@ use super::format::ImageFormat;
 use super::options::{BackingPolicy, OpenOptions, SnapshotSelector};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
-use crate::block::file::HostFile;
+use crate::block::file::{HostFile, refuse_remote};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -103,6 +103,7 @@ impl Chain {
     /// ELOOP if the file is already part of the chain, EBUSY if another process's lock forbids it,
     /// else the host's errors.
     pub(crate) fn open_file(&mut self, path: &Path, read_only: bool) -> Result<HostFile> {
+        refuse_remote(path)?;
         let metadata = std::fs::metadata(path);
         let metadata =
             metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;

@@ -2,7 +2,7 @@
 
 use super::check::at_file;
 use crate::base::{Error, Result};
-use crate::block::file::HostFile;
+use crate::block::file::{HostFile, ImageFile, open_for_facts};
 use crate::block::image::{ImageFormat, OpenOptions, detect};
 use crate::block::qcow2::{self, BitmapBits, BitmapChange};
 use std::path::Path;
@@ -39,17 +39,12 @@ pub fn read_bitmap(
     options: &OpenOptions,
     name: &str,
 ) -> Result<BitmapBits> {
-    let path = path.as_ref();
-    let file = if options.is_shared {
-        HostFile::open_unlocked(path)?
-    } else {
-        HostFile::open(path, true)?
-    };
-    require_qcow2(&file, options.format)?;
-    qcow2::read_bitmap(&file, name).map_err(|error| at_file(error, &file))
+    let file = &*open_for_facts(path.as_ref(), options.is_shared)?;
+    require_qcow2(file, options.format)?;
+    qcow2::read_bitmap(file, name).map_err(|error| at_file(error, file))
 }
 
-fn require_qcow2(file: &HostFile, format: Option<ImageFormat>) -> Result<()> {
+fn require_qcow2(file: &dyn ImageFile, format: Option<ImageFormat>) -> Result<()> {
     match format.map_or_else(|| detect(file), Ok)? {
         ImageFormat::Qcow2 => Ok(()),
         ImageFormat::Raw => Err(at_file(

@@ -3,7 +3,7 @@
 use super::check::at_file;
 use crate::base::{Error, Result, Timespec};
 use crate::block::Device;
-use crate::block::file::{DeviceFile, HostFile};
+use crate::block::file::{DeviceFile, HostFile, open_for_facts};
 use crate::block::image::{ImageFormat, detect};
 use crate::block::qcow2::{self, Snapshot};
 use std::path::Path;
@@ -22,13 +22,9 @@ pub fn snapshots(
     format: Option<ImageFormat>,
     is_shared: bool,
 ) -> Result<Vec<Snapshot>> {
-    let file = if is_shared {
-        HostFile::open_unlocked(path.as_ref())?
-    } else {
-        HostFile::open(path.as_ref(), true)?
-    };
-    match format.map_or_else(|| detect(&file), Ok)? {
-        ImageFormat::Qcow2 => qcow2::list_snapshots(&file).map_err(|error| at_file(error, &file)),
+    let file = &*open_for_facts(path.as_ref(), is_shared)?;
+    match format.map_or_else(|| detect(file), Ok)? {
+        ImageFormat::Qcow2 => qcow2::list_snapshots(file).map_err(|error| at_file(error, file)),
         ImageFormat::Raw => Ok(Vec::new()),
     }
 }
