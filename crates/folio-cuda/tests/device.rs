@@ -88,6 +88,19 @@ fn full_table_fails_with_enomem() {
 }
 
 #[test]
+fn holes_in_a_small_table_read_as_zeros() {
+    let world = world("page=4k");
+    let fd = world.open("/gpu/f");
+    world.process.pwrite(fd, &[7; 40_960], 0).unwrap();
+    world.process.ftruncate(fd, 81_920).unwrap();
+    let mut launch = world.launch().file(fd, Absent::Zeros).limits(5, 100);
+    let mut calls = [read(0, 36_864, 8192), read(0, 81_000, 920)];
+    world.operations(&mut launch, &mut calls).unwrap();
+    assert_eq!(calls[0].bytes, [[7; 4096], [0; 4096]].concat());
+    assert_eq!(calls[1].bytes, [0; 920]);
+}
+
+#[test]
 fn write_beyond_the_limit_fails_with_enospc() {
     let world = world("size=64k,page=4k");
     let fd = world.open("/gpu/f");
