@@ -34,6 +34,7 @@
 //! | device of your own | [`Image::device`] with an [`Arc`](std::sync::Arc) of a [`block::Device`] |
 //! | directory of the host | [`Fs::host`] |
 //! | memory | [`Fs::memory`] |
+//! | memory of a GPU | [`Kernel::mount_gpufs`] with a device of the crate `folio-cuda` |
 //! | several of them in one tree | [`Kernel`] with its `mount_*` methods, then [`Fs::new`] |
 //! | file system of your own | [`Kernel::mount`] with an implementation of [`vfs::FileSystem`] |
 //!
