@@ -1,10 +1,13 @@
 //! Content: a volume reads as a plain disk, before and after reopening, and costs what it says.
 
 use crate::model::{ModelStore, memory_place, place};
+use folio::Errno;
 use folio::block::{Allocation, Device, MemoryDevice};
-use folio_volume::{Takeover, Volume, VolumeReader, check, info};
+use folio_volume::{RetryPolicy, Takeover, Volume, VolumeReader, check, info};
 use object_store::memory::InMemory;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use std::sync::Arc;
+use std::time::Duration;
 
 const SIZE: u64 = 48 << 20;
 
@@ -94,6 +97,36 @@ fn small_flush_is_one_request_and_idle_is_none() {
         volume.flush().unwrap();
     }
     assert_eq!(store.requests(), before);
+}
+
+#[test]
+fn reads_fail_after_flush_without_answer() {
+    let store = Arc::new(ThrottledStore::new(
+        InMemory::new(),
+        ThrottleConfig::default(),
+    ));
+    let policy = RetryPolicy {
+        timeout: Duration::from_millis(200),
+        ..RetryPolicy::default()
+    };
+    let patient = place(store.clone(), "vol");
+    let volume = Volume::create(&patient, SIZE).unwrap();
+    volume.write_at(&vec![1; 4 << 20], 0).unwrap();
+    volume.close().unwrap();
+    let place = patient.with_retries(policy);
+    let volume = Volume::open(&place, Takeover::Refuse).unwrap();
+    store.config_mut(|config| {
+        config.wait_put_per_call = Duration::from_secs(3600);
+        config.wait_get_per_call = Duration::from_secs(3600);
+    });
+    volume.write_at(&[2; 4096], 0).unwrap();
+    let flush = volume.flush().unwrap_err();
+    assert_eq!(flush.errno(), Errno::TIMEDOUT, "{flush}");
+    // The read makes no request: it fails with the failure of the flush.
+    let read = volume.read_at(&mut [0; 4096], 1 << 20).unwrap_err();
+    assert_eq!(read.to_string(), flush.to_string());
+    // What is in memory is still read.
+    volume.read_at(&mut [0; 4096], 0).unwrap();
 }
 
 #[test]

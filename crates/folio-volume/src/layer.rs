@@ -94,6 +94,14 @@ impl State {
         }
     }
 
+    /// Returns the failure if the store did not answer: a read would take the I/O timeout once more.
+    pub(crate) fn check_answering(&self) -> Result<()> {
+        match &self.failure {
+            Some((Errno::TIMEDOUT | Errno::HOSTUNREACH, _)) => self.check(),
+            _ => Ok(()),
+        }
+    }
+
     /// Records a failure: from now on every change and every flush fails with it.
     pub(crate) fn fail(&mut self, error: &Error) {
         if self.failure.is_none() {

@@ -17,7 +17,7 @@ use crate::format::{
     BLOCK_BYTES, BlockRef, FLUSH_KEY, FORMAT_VERSION, GROUP_BLOCKS, Group, META_KEY, Place,
     SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY, WriterRecord, encode_group, group_key, inline_key,
 };
-use crate::layer::{Layer, Outgoing, Slot, State};
+use crate::layer::{Layer, Outgoing, Slot, Source, State};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
 use crate::read::{check_range, origin_paths, read_bytes, read_sources};
@@ -277,7 +277,17 @@ impl Core {
 
     /// Reads whole blocks.
     pub(crate) fn read_blocks(&self, first: u64, count: u64, out: &mut [u8]) -> Result<()> {
-        let sources = self.state.lock().sources(first, count);
+        let sources = {
+            let state = self.state.lock();
+            let sources = state.sources(first, count);
+            if sources
+                .iter()
+                .any(|source| matches!(source, Source::Stored(_)))
+            {
+                state.check_answering()?;
+            }
+            sources
+        };
         match read_sources(&self.place, &self.cache, &self.origins, sources, out) {
             // Garbage collection in this process may have moved the blocks meanwhile.
             Err(e) if e.errno() == Errno::NOENT => {
