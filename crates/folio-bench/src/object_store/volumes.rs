@@ -217,7 +217,7 @@ fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), Str
         min_age: Duration::ZERO,
         ..GcOptions::default()
     };
-    volume.collect_garbage(&now).map_err(text)?;
+    volume.collect_garbage(&now, &mut |_| ()).map_err(text)?;
     let found = info(&place).map_err(text)?;
     let ratio = found.stored_bytes as f64 / found.logical_bytes.max(1) as f64;
     let rows = vec![Row::new("the tree", VOLUME, vec![ratio])];
