@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Returns the failure if the store did not answer: a read would take the I/O timeout once more.
+    /// Returns the failure if the store did not answer: a read would take the I/O timeout too.
     pub(crate) fn check_answering(&self) -> Result<()> {
         match &self.failure {
             Some((Errno::TIMEDOUT | Errno::HOSTUNREACH, _)) => self.check(),

@@ -446,7 +446,15 @@ impl Core {
             batch.put(WRITER_KEY, self.record(false)?);
             self.place.wait(self.database.commit(batch))?;
         }
-        let closed = self.place.wait(self.database.close(flushed.is_ok()));
+        let closed = if flushed.is_ok() {
+            self.place.wait(self.database.close(true))
+        } else {
+            // The map may not answer either, and nothing that it still writes is needed.
+            let database = self.database.clone();
+            let closing = async move { database.close(false).await };
+            self.place.runtime.spawn(closing);
+            Ok(())
+        };
         let reason = Error::new(Errno::BADF, "the volume is closed").at(self.place.name());
         self.state.lock().fail(&reason);
         flushed.and(closed)
