@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import foliofs
 import pytest
-from conftest import check, mounted_by_kernel
+from conftest import mounted_by_kernel
 
 
 @pytest.mark.parametrize("mode", ["r", "rb", "w", "wb", "a", "ab", "r+", "rb+", "w+", "w+b", "x"])
@@ -180,59 +179,6 @@ def test_archives(image: Path) -> None:
         assert zipfile.ZipFile(folder / "a.zip").read("inner") == content
         with tarfile.open(folder / "a.tar.gz") as tar:
             assert tar.getnames() == ["inner"]
-
-
-def test_threads_read_and_write(image: Path) -> None:
-    with foliofs.open_image(image, "r+") as fs:
-        errors: list[BaseException] = []
-
-        def work(number: int) -> None:
-            try:
-                data = bytes([number]) * 50_000
-                for turn in range(20):
-                    fs.write_bytes(f"/{number}", data)
-                    assert fs.read_bytes(f"/{number}") == data, turn
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not errors
-
-
-def test_close_while_threads_call_is_an_error_of_theirs(image: Path) -> None:
-    """Threads open, read, walk and close; the file system is closed under them."""
-    for _ in range(10):
-        fs = foliofs.open_image(image, "r+")
-        fs.write_bytes("/file", b"x" * 300_000)
-        shared = fs.open("/file", "rb", 0)
-        outcomes: list[object] = []
-        started = threading.Barrier(5)
-
-        def work() -> None:
-            started.wait()
-            try:
-                while True:
-                    assert shared.pread(300_000, 0) == b"x" * 300_000
-                    with fs.open("/file", "rb") as file:
-                        assert file.read() == b"x" * 300_000
-                    assert next(fs.walk("/"))[2] == ["file"]
-            except BaseException as error:
-                outcomes.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        started.wait()
-        fs.close()
-        for thread in threads:
-            thread.join()
-        assert [str(error) for error in outcomes if not isinstance(error, ValueError)] == []
-        assert len(outcomes) == 4 and shared.closed
-    check(image)
 
 
 def test_writes_of_a_synced_file_are_in_its_size(fs: foliofs.FileSystem) -> None:

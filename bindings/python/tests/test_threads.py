@@ -1,0 +1,60 @@
+"""Threads on one file system."""
+
+import threading
+from pathlib import Path
+
+import foliofs
+from conftest import check
+
+
+def test_threads_read_and_write(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        errors: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                data = bytes([number]) * 50_000
+                for turn in range(20):
+                    fs.write_bytes(f"/{number}", data)
+                    assert fs.read_bytes(f"/{number}") == data, turn
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+
+
+def test_close_while_threads_call_is_an_error_of_theirs(image: Path) -> None:
+    """Threads open, read, walk and close; the file system is closed under them."""
+    for _ in range(10):
+        fs = foliofs.open_image(image, "r+")
+        fs.write_bytes("/file", b"x" * 300_000)
+        shared = fs.open("/file", "rb", 0)
+        outcomes: list[object] = []
+        started = threading.Barrier(5)
+
+        def work() -> None:
+            started.wait()
+            try:
+                while True:
+                    assert shared.pread(300_000, 0) == b"x" * 300_000
+                    with fs.open("/file", "rb") as file:
+                        assert file.read() == b"x" * 300_000
+                    assert next(fs.walk("/"))[2] == ["file"]
+            except BaseException as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        fs.close()
+        for thread in threads:
+            thread.join()
+        assert [str(error) for error in outcomes if not isinstance(error, ValueError)] == []
+        assert len(outcomes) == 4 and shared.closed
+    check(image)
