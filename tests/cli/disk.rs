@@ -290,8 +290,19 @@ fn extended_partition_is_not_overwritten() {
         "not free of partition 2",
     );
     dir.fails(&["disk", "grow", "disk.img"], 3, "logical partition");
+    dir.fails(
+        &["disk", "grow", "disk.img@9"],
+        3,
+        "no partition 9; partitions: 1 ",
+    );
     let said = dir.ok(&["disk", "grow", "disk.img@1"]);
     assert!(said.contains("4.0M before, 7.0M now"), "{said}");
+    // Free space is behind the extended partition, and inside it.
+    let added = dir.ok(&["disk", "add", "disk.img", "--type", "linux", "--size", "1M"]);
+    assert!(
+        added.contains("disk.img@3: 1048576 bytes from byte 41943040"),
+        "{added}"
+    );
     let verified = run("sfdisk", ["-V".as_ref(), image.as_os_str()]);
     assert!(verified.contains("No errors detected"), "{verified}");
 }

@@ -179,3 +179,47 @@ fn commit_and_rebase_change_backing_files() {
         qemu_check(&dir.path(name));
     }
 }
+
+#[test]
+fn closed_images_have_no_dirty_bit() {
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path("tree")).unwrap();
+    for at in 0..50 {
+        std::fs::write(dir.path(&format!("tree/{at}")), vec![at; 50_000]).unwrap();
+    }
+    std::fs::write(dir.path("spec.toml"), SPEC).unwrap();
+    for words in [
+        "cp -a tree disk.qcow2:/ --create 64M",
+        "cp -a tree disk.qcow2:/again",
+        "mkdir disk.qcow2:/a disk.qcow2:/b",
+        "rm -r disk.qcow2:/tree",
+        "cp -a tree auto.qcow2:/ --create auto",
+        "disk create parts.qcow2 spec.toml",
+        "cp tree/7 parts.qcow2@1:/7",
+        "cp tree/7 parts.qcow2@2:/7",
+        "tune -L label disk.qcow2",
+        "resize disk.qcow2 100M",
+        "trim disk.qcow2",
+    ] {
+        let words: Vec<_> = words.split(' ').collect();
+        dir.ok(&words);
+        for image in ["disk.qcow2", "auto.qcow2", "parts.qcow2"] {
+            let Ok(bytes) = std::fs::read(dir.path(image)) else {
+                continue;
+            };
+            assert_eq!(bytes[72..80], [0; 8], "{image} after {words:?}");
+        }
+    }
+}
+
+/// A FAT and an ext4.
+const SPEC: &str = "
+[[partition]]
+type = 'esp'
+size = '40M'
+format = 'fat32'
+[[partition]]
+type = 'linux'
+size = '20M'
+format = 'ext4'
+";

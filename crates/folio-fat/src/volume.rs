@@ -183,7 +183,7 @@ impl Volume {
             Some(Err(_)) => Err(damaged()),
             Some(Ok(Err(error))) if !self.is_read_only => Err(to_error(error)),
             Some(Ok(_)) if self.is_read_only => Ok(()),
-            Some(Ok(_)) => self.device.flush(),
+            Some(Ok(_)) => self.device.flush().and_then(|()| self.device.mark_closed()),
         }
     }
 }

@@ -82,6 +82,13 @@ pub trait Device: Send + Sync {
     /// Linux: `REQ_OP_FLUSH`.
     fn flush(&self) -> Result<()>;
 
+    /// Marks the medium as closed, for a program that ends without dropping the device. Waits for
+    /// transfers in flight; a later write marks it as open again. qcow2: clears the dirty bit, so
+    /// that the next writer need not correct refcounts.
+    fn mark_closed(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether a power cut leaves all writes up to some flush, and none behind it. A journal on
     /// such a device needs no flush for the order of its writes.
     fn has_atomic_flushes(&self) -> bool {

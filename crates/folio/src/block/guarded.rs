@@ -51,6 +51,10 @@ impl Device for GuardedDevice {
         self.call(|lower| lower.flush())
     }
 
+    fn mark_closed(&self) -> Result<()> {
+        self.call(|lower| lower.mark_closed())
+    }
+
     fn has_atomic_flushes(&self) -> bool {
         self.call(|lower| Ok(lower.has_atomic_flushes()))
             .unwrap_or(false)

@@ -57,7 +57,7 @@ pub use image::{
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 #[cfg(feature = "partitions")]
-pub use partition::{NewPartition, NewPartitionTable, add_partition, grow_partition};
+pub use partition::{NewPartition, NewPartitionTable, add_partition, free_space, grow_partition};
 pub use partition::{
     Partition, PartitionDevice, PartitionName, PartitionTable, PartitionType, TableScheme,
     holds_ext4, partition_table, partitions, select, split_partition,

@@ -10,9 +10,10 @@ use crate::image_path::ImagePath;
 use crate::session::Session;
 use crate::value_parsers::NewSize;
 use clap::Args;
-use folio::block::{self, NewPartitionTable, PartitionTable};
+use folio::block;
 use std::ffi::OsString;
 use std::io::Write;
+use std::ops::Range;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
@@ -84,17 +85,13 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     let content = Content::new(&spec)?;
     let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
     let disk = open_device(&place.image, Access::Write)?;
-    let Some(table) = block::partition_table(&*disk).map_err(failed)? else {
-        return Err(Failure::new(format!(
-            "{name}: the disk has no partition table"
-        )));
-    };
+    let free = block::free_space(&*disk).map_err(failed)?;
     let wanted = match spec.size()? {
         None => None,
         Some(NewSize::Bytes(bytes)) => Some(bytes.next_multiple_of(512)),
         Some(NewSize::Auto(extra)) => Some(content.size(session, extra)?.next_multiple_of(4096)),
     };
-    let (start, len) = find_place(&table, disk.len_bytes(), spec.start()?, wanted)
+    let (start, len) = find_place(&free, spec.start()?, wanted)
         .ok_or_else(|| Failure::new(format!("{name}: no free space that is large enough")))?;
     content.check_len(len)?;
     let partition = new_partition(&spec, (start, len), "", 0)?;
@@ -115,46 +112,21 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
 }
 
 /// Returns start and length of a new partition.
-fn find_place(
-    table: &PartitionTable,
-    disk_bytes: u64,
-    start: Option<u64>,
-    wanted: Option<u64>,
-) -> Option<(u64, u64)> {
-    let usable = NewPartitionTable::usable(table.scheme, disk_bytes);
-    let mut used: Vec<_> = table
-        .partitions
-        .iter()
-        .map(|partition| {
-            (
-                partition.start_bytes,
-                partition.start_bytes + partition.len_bytes,
-            )
-        })
-        .collect();
-    used.sort_unstable();
-    used.push((usable.end, usable.end));
-    let mut at = usable.start;
-    let mut gaps = Vec::new();
-    for (used_start, used_end) in used {
-        let first = at.next_multiple_of(ALIGNMENT);
+fn find_place(free: &[Range<u64>], start: Option<u64>, wanted: Option<u64>) -> Option<(u64, u64)> {
+    let mut gaps = free.iter().filter_map(|range| {
+        let first = range.start.next_multiple_of(ALIGNMENT);
         // Whole pages, as file systems.
-        let len = used_start.saturating_sub(first) / 4096 * 4096;
-        if len > 0 {
-            gaps.push((first, len));
-        }
-        at = at.max(used_end);
-    }
+        let len = range.end.saturating_sub(first) / 4096 * 4096;
+        (len > 0).then_some((first, len))
+    });
     match (start, wanted) {
         (Some(start), Some(len)) => Some((start, len)),
         (Some(start), None) => gaps
-            .into_iter()
             .find(|(first, len)| (*first..first + len).contains(&start))
             .map(|(first, len)| (start, first + len - start)),
         (None, Some(wanted)) => gaps
-            .into_iter()
             .find(|(_, len)| *len >= wanted)
             .map(|(first, _)| (first, wanted)),
-        (None, None) => gaps.into_iter().max_by_key(|(_, len)| *len),
+        (None, None) => gaps.max_by_key(|(_, len)| *len),
     }
 }

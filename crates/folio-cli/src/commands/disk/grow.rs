@@ -45,9 +45,17 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
     let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
     let disk = open_device(&place.image, Access::Write)?;
     let wanted = place.partition_number(&*disk).map_err(failed)?;
-    let old = find(&*disk, wanted).map_err(failed)?;
-    let Some(old) = old else {
-        return Err(Failure::new(format!("{name}: the disk has no partition")));
+    let old = match find(&*disk, wanted).map_err(failed)? {
+        Some(old) => old,
+        None if wanted.is_none() => {
+            return Err(Failure::new(format!("{name}: the disk has no partition")));
+        }
+        // The error lists the partitions.
+        None => {
+            return Err(block::select(disk, wanted)
+                .err()
+                .map_or_else(|| Failure::new(name.clone()), failed));
+        }
     };
     let window = window(&disk, &old).map_err(failed)?;
     let has_ext4 = block::holds_ext4(&*window).map_err(failed)?;

@@ -81,7 +81,7 @@ pub(crate) fn refuse_remote(path: &Path) -> Result<()> {
 
 fn not_writable(name: &str) -> Error {
     let why = "an object cannot be written in place: write into a local overlay (folio image create \
-               -f qcow2 -b URL -F qcow2 --backing allow overlay.qcow2), then folio push overlay.qcow2 \
-               URL; or make a local image, then folio cp IMAGE URL";
+               -f qcow2 -b URL -F qcow2 --backing allow overlay.qcow2) with --backing-url URL, then \
+               folio push overlay.qcow2 URL; or make a local image, then folio cp IMAGE URL";
     Error::new(Errno::ROFS, why).at(name.to_owned())
 }

@@ -23,6 +23,28 @@ enum OpenTable {
     Mbr(MBRHeader),
 }
 
+/// Returns the ranges of bytes that a partition added to `disk` may use, in order.
+///
+/// # Errors
+///
+/// Those of [`add_partition`] for a table that cannot be changed.
+pub fn free_space(disk: &dyn Device) -> Result<Vec<Range<u64>>> {
+    let table = OpenTable::read(disk)?;
+    let usable = NewPartitionTable::usable(table.scheme(), disk.len_bytes());
+    let mut used: Vec<_> = table.used().into_iter().map(|(_, range)| range).collect();
+    used.sort_unstable_by_key(|range| range.start);
+    used.push(usable.end..usable.end);
+    let mut at = usable.start;
+    let mut free = Vec::new();
+    for range in used {
+        if at < range.start {
+            free.push(at..range.start);
+        }
+        at = at.max(range.end);
+    }
+    Ok(free)
+}
+
 /// Adds a partition to the table of `disk`, with the lowest free number, which is returned. A
 /// backup of a GPT moves to the end of a disk that was enlarged.
 ///

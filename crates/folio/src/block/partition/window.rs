@@ -68,6 +68,10 @@ impl Device for PartitionDevice {
         self.disk.flush()
     }
 
+    fn mark_closed(&self) -> Result<()> {
+        self.disk.mark_closed()
+    }
+
     fn has_atomic_flushes(&self) -> bool {
         self.disk.has_atomic_flushes()
     }

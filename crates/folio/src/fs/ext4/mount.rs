@@ -251,7 +251,13 @@ impl FileSystem for Mounted {
             _ => Ok(()),
         };
         drop(self.claim.lock().take());
-        synced.and(released).map_err(|e| e.at("ext4"))
+        let volume = &self.fs.volume;
+        let closed = if synced.is_ok() && !volume.is_read_only {
+            volume.device.mark_closed()
+        } else {
+            Ok(())
+        };
+        synced.and(released).and(closed).map_err(|e| e.at("ext4"))
     }
 
     fn trim(&self, range: Range<u64>, len_min: u64) -> Result<u64> {

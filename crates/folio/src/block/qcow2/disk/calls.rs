@@ -67,6 +67,13 @@ impl Device for Qcow2Device {
             .map_err(|error| self.at_image(error))
     }
 
+    fn mark_closed(&self) -> Result<()> {
+        if self.file.is_read_only() {
+            return Ok(());
+        }
+        self.close().map_err(|error| self.at_image(error))
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.zero(offset, len_bytes, true)
             .map_err(|error| self.at_image(error))
@@ -106,7 +113,5 @@ impl Drop for Qcow2Device {
             // A drop cannot report errors; callers that need them call flush first.
             let _ = self.close();
         }
-        // If this fails, space stays allocated behind the file's end until the file is copied.
-        let _ = self.reserve.give_back(&*self.file);
     }
 }

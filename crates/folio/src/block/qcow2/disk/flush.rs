@@ -132,12 +132,26 @@ impl RefcountTable {
 }
 
 impl Qcow2Device {
-    /// Makes everything durable, refcounts as well, and clears the dirty bit.
+    /// Makes everything durable, refcounts as well, clears the dirty bit, and releases the space
+    /// behind the end of the file.
     pub(in crate::block::qcow2) fn close(&self) -> Result<()> {
-        if self.metadata.lock().is_dirty() {
-            self.write_back(RefcountWrites::Now)?;
-        }
-        self.dirty_bit.clear(&*self.file)
+        let is_dirty = || self.metadata.lock().is_dirty();
+        let written = if is_dirty() {
+            self.write_back(RefcountWrites::Now)
+        } else {
+            Ok(())
+        };
+        let _no_flush = self.flushing.lock();
+        let _no_transfer = self.io.write();
+        // A write may have changed a table since.
+        let cleared = if written.is_ok() && !is_dirty() {
+            self.dirty_bit.clear(&*self.file)
+        } else {
+            Ok(())
+        };
+        // If this fails, space stays allocated behind the file's end until the file is copied.
+        let _ = self.reserve.give_back(&*self.file);
+        written.and(cleared)
     }
 
     /// Makes all finished writes durable, then frees the clusters that no table names any more.
