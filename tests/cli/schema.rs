@@ -284,7 +284,8 @@ fn every_json_command_has_schema_and_test() {
         let name = file.unwrap().file_name().into_string().unwrap();
         let words = name.trim_end_matches(".json").replace('-', " ");
         // Tests of the feature `object-store` validate these.
-        if words.starts_with("volume") || words.starts_with("store") {
+        let first = words.split(' ').next();
+        if first.is_some_and(|first| ["push", "store", "volume"].contains(&first)) {
             continue;
         }
         assert!(

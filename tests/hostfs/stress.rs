@@ -125,10 +125,10 @@ fn stress(words: &str) {
     });
     let mut expected = Tree::new();
     tree_of_host(&share, "", &mut expected);
-    // Other tests check when the change is seen.
+    // Other tests check when the change is seen. The directories may be some hundred deep.
     eventually(
         &format!("{words}: the same tree"),
-        Duration::from_secs(5),
+        Duration::from_secs(20),
         || {
             let mut found = Tree::new();
             let listed = tree_here(&world, "/h", "", &mut found);
