@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import pickle
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,38 @@ def test_read_only_image_is_reopened_in_the_child(filled: Path) -> None:
         nested = in_child(lambda: in_child(lambda: fs.read_bytes("/8")))
         assert nested == bytes([8]) * 100_000
         assert fs.read_bytes("/9") == bytes([9]) * 100_000
+
+
+def test_child_opens_images_beside_mounts_of_its_parent(filled: Path) -> None:
+    """Threads of the parent's mounts wait; the child's threads get the memory of their stacks."""
+    images = [filled.with_name(f"{number}.img") for number in range(6)]
+    for image in images:
+        shutil.copy(filled, image)
+    parents = [foliofs.open_image(image, "r+") for image in images]
+    for fs in parents:
+        fs.write_text("/new", "wakes the threads of the mount")
+        fs.sync()
+
+    def read() -> int:
+        counts: list[int] = []
+
+        def work() -> None:
+            with foliofs.open_image(filled) as fs:
+                for number in range(64):
+                    assert fs.read_bytes(f"/{number}") == bytes([number]) * 100_000
+            counts.append(64)
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts)
+
+    for _ in range(40):
+        assert in_child(read) == 6 * 64
+    for fs in parents:
+        fs.close()
 
 
 class Dataset:

@@ -13,6 +13,7 @@
 //! under either.
 
 mod aligned_buffer;
+pub(crate) mod condvar;
 mod error;
 mod ids;
 mod limit;

@@ -1,9 +1,10 @@
 //! Advisory locks on whole files: flock(2). A lock belongs to the open file, so that descriptors
 //! made by dup(2) share it, and the last close releases it. Linux: fs/locks.c.
 
+use crate::base::condvar::Condvar;
 use crate::base::{Errno, Result};
 use bitflags::bitflags;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! A limit of bytes per second.
 
-use parking_lot::{Condvar, Mutex};
+use crate::base::condvar::Condvar;
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// Longest wait between two looks at the cancellation.

@@ -1,8 +1,9 @@
 //! A device with the time and the write cache of a modeled hard disk, for measurements without one.
 
 use crate::base::Result;
+use crate::base::condvar::Condvar;
 use crate::block::{Allocation, Device, LowerDevice, iov};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -15,12 +15,13 @@ use super::journal::thread::PeriodicThread;
 use super::layout::checksum::crc32c;
 use super::layout::features::Incompat;
 use super::layout::superblock::Superblock;
+use crate::base::condvar::Condvar;
 use crate::base::{Clock, Errno, Error, Result};
 use crate::block::Device;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// First word of the block.
 pub(crate) const MAGIC: u32 = 0x004D_4D50;
@@ -224,10 +225,9 @@ fn random_sequence() -> Result<u32> {
 }
 
 fn wait(pause: Duration) {
-    let end = Instant::now() + pause;
     let (lock, wake) = (Mutex::new(()), Condvar::new());
     // Nothing wakes it.
-    wake.wait_until(&mut lock.lock(), end);
+    wake.wait_for(&mut lock.lock(), pause);
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
