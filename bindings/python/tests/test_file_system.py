@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -226,3 +227,19 @@ file.write("kept")
     with foliofs.open_image(image) as fs:
         assert fs.read_text("/file") == "kept"
     check(image)
+
+
+def test_copy_onto_itself_is_refused(fs: foliofs.FileSystem) -> None:
+    fs.write_text("/v", "content")
+    fs.link("/v", "/hard")
+    fs.symlink("v", "/soft")
+    for source, target in (("/v", "/v"), ("/hard", "/v"), ("/v", "/hard"), ("/soft", "/v")):
+        with pytest.raises(shutil.SameFileError):
+            fs.copy(source, target)
+        with pytest.raises((shutil.SameFileError, OSError)):
+            fs.path(source).copy(fs.path(target))
+        assert fs.read_text("/v") == "content", (source, target)
+    with pytest.raises(IsADirectoryError):
+        fs.copy("/v", "/")
+    fs.copy("/soft", "/other")
+    assert fs.read_text("/other") == "content"

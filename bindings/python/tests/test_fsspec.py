@@ -1,5 +1,6 @@
 """Images through fsspec: its own suite, and the libraries that use it."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,13 @@ def test_calls_of_fsspec(writable: FolioFileSystem) -> None:
     assert not fs.exists("/a")
     with pytest.raises(FileNotFoundError):
         fs.info("/a")
+
+
+def test_copy_onto_itself_is_refused(writable: FolioFileSystem) -> None:
+    writable.pipe("/a", b"content")
+    with pytest.raises(shutil.SameFileError):
+        writable.cp("/a", "/a")
+    assert writable.cat("/a") == b"content"
 
 
 def test_chained_url(image: Path) -> None:

@@ -471,12 +471,27 @@ class FileSystem:
         self._native.rename(_text(source), _text(target), False)
 
     def copy(self, source: Path, target: Path) -> None:
-        """Copies content, mode and times of a file."""
+        """Copies content, mode and times of a file.
+
+        Raises shutil.SameFileError, and changes nothing, if both are one file.
+        """
+        self._check_differ(source, target)
         with self.open(source, "rb") as reader, self.open(target, "wb") as writer:
             shutil.copyfileobj(reader, writer, 1 << 20)
         found = self.stat(source)
         self.chmod(target, stat.S_IMODE(found.st_mode))
         self.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+    def _check_differ(self, source: Path, target: Path) -> None:
+        """Raises shutil.SameFileError if both are one file: opening the target empties it."""
+        found = self.stat(source)
+        try:
+            existing = self.stat(target)
+        except OSError:
+            return
+        if os.path.samestat(found, existing):
+            text = f"{_text(source)!r} and {_text(target)!r} are the same file"
+            raise shutil.SameFileError(text)
 
     def link(self, source: Path, target: Path) -> None:
         """Creates `target` as another name of the file `source`."""

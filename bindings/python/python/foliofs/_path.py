@@ -454,6 +454,8 @@ def _copy(source: Any, target: Any, follow_symlinks: bool, preserve_metadata: bo
             to.mkdir()
             left.extend((child, to / child.name) for child in children)
         else:
+            if isinstance(path, FolioPath) and isinstance(to, FolioPath) and path.fs is to.fs:
+                path.fs._check_differ(str(path), str(to))
             with _opened(path, "r") as reader, _opened(to, "w") as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
         if preserve_metadata:
