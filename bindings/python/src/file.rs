@@ -5,13 +5,13 @@ use crate::state::State;
 use folio::syscall::{Fd, OpenFlags, Process, Whence};
 use folio::{Errno, Result};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Largest read whose buffer is reserved at once.
+/// Largest read of a given size.
 const READ_MAX: usize = 1 << 30;
 
 /// Why a call did not reach the file.
@@ -85,6 +85,16 @@ impl File {
         if len > READ_MAX {
             return Err(PyValueError::new_err("a read is limited to 1 GiB"));
         }
+        self.read_full(py, len, read)
+    }
+
+    /// Reads with `read` into `len` bytes, which are allocated at once; raises MemoryError.
+    fn read_full<'py>(
+        &self,
+        py: Python<'py>,
+        len: usize,
+        read: impl FnOnce(&Process, Fd, &mut [u8]) -> Result<usize> + Send,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let mut count = 0;
         let bytes = PyBytes::new_with(py, len, |buf| {
             count = self.call(py, |process, fd| read(process, fd, buf))?;
@@ -93,8 +103,17 @@ impl File {
         if count == len {
             return Ok(bytes);
         }
-        Ok(PyBytes::new(py, &bytes.as_bytes()[..count]))
+        joined(py, &bytes.as_bytes()[..count], &[])
     }
+}
+
+/// Returns both in one object, or MemoryError.
+fn joined<'py>(py: Python<'py>, first: &[u8], rest: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, first.len() + rest.len(), |buf| {
+        buf[..first.len()].copy_from_slice(first);
+        buf[first.len()..].copy_from_slice(rest);
+        Ok(())
+    })
 }
 
 /// Runs `work` on the bytes of a writable buffer, without the interpreter's lock.
@@ -171,25 +190,40 @@ impl File {
             let position = process.lseek(fd, 0, Whence::Current)?;
             Ok(process.fstat(fd)?.size_bytes.saturating_sub(position))
         })?;
-        let first = self.read(py, usize::try_from(left).unwrap_or(READ_MAX).min(READ_MAX))?;
+        let len = usize::try_from(left).map_err(|_| PyMemoryError::new_err(()))?;
+        let first = self.read_full(py, len, |process, fd, buf| {
+            let mut count = 0;
+            while count < buf.len() {
+                match process.read(fd, &mut buf[count..])? {
+                    0 => break,
+                    more => count += more,
+                }
+            }
+            Ok(count)
+        })?;
         // The end is there only after a read of nothing: the file may grow meanwhile.
         let rest = self.call(py, |process, fd| {
             let mut rest = Vec::new();
             let mut len = 0;
             loop {
+                if rest.try_reserve_exact(len + 1).is_err() {
+                    return Ok(None);
+                }
                 rest.resize(len * 2 + 1, 0);
                 match process.read(fd, &mut rest[len..])? {
                     0 => break,
                     count => len += count,
                 }
+                rest.truncate(len);
             }
             rest.truncate(len);
-            Ok(rest)
+            Ok(Some(rest))
         })?;
+        let rest = rest.ok_or_else(|| PyMemoryError::new_err(()))?;
         if rest.is_empty() {
             return Ok(first);
         }
-        Ok(PyBytes::new(py, &[first.as_bytes(), &rest].concat()))
+        joined(py, first.as_bytes(), &rest)
     }
 
     /// Reads up to `len_bytes` bytes at `offset`.

@@ -3,6 +3,8 @@
 import errno
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -201,3 +203,22 @@ def test_synced_file_on_a_full_disk_raises(tmp_path: Path) -> None:
             file.write(bytes(32 << 20))
         assert raised.value.errno == errno.ENOSPC
         fs.unlink("/file")
+
+
+def test_huge_read_raises_memory_error() -> None:
+    program = """if True:
+        import resource, foliofs
+        with foliofs.memory() as fs:
+            fs.write_text("/small", "content")
+            with fs.open("/huge", "wb") as file:
+                file.truncate(64 << 30)
+            resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+            for read in (lambda: fs.read_bytes("/huge"), lambda: fs.open("/huge", "rb").read()):
+                try:
+                    read()
+                except MemoryError:
+                    print("refused")
+            print(fs.read_text("/small"))
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout.split() == ["refused", "refused", "content"], ran.stderr
