@@ -2,10 +2,10 @@
 //!
 //! parking_lot's is not for a process that calls fork(2). It has one table of all waiting threads,
 //! with pointers into their thread-local memory. The child inherits the table, but of the threads
-//! only the one that called fork: the C library reuses the memory of all other threads, and the next
-//! wait or notification that walks a list of the table reads freed memory. Threads of a mount wait
-//! all the time, on conditions. This condition variable leaves nothing but a count, in the copies of
-//! those mounts, which the child never uses.
+//! only the one that called fork. The C library reuses the memory of all other threads, so the
+//! next wait or notification that walks a list of the table reads freed memory. Threads of a mount
+//! wait all the time, on conditions. This condition variable leaves nothing but a count, in the
+//! copies of those mounts, which the child never uses.
 //!
 //! Locks wait in parking_lot's table, too, but only while another thread is inside a call.
 
