@@ -1,13 +1,15 @@
 //! Snapshots, clones, rollback and garbage collection.
 
-use crate::model::{memory_place, place};
+use crate::model::{RUNTIME, memory_place, place};
 use folio::Errno;
 use folio::block::Device;
 use folio_volume::{
     GcOptions, Takeover, Volume, VolumeReader, check, clone_snapshot, delete_snapshot,
     delete_volume, info, snapshots,
 };
+use futures_util::StreamExt;
 use object_store::memory::InMemory;
+use object_store::{ObjectStore, ObjectStoreExt};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,6 +115,51 @@ fn clone_shares_segments_until_deleted() {
     delete_volume(&parent, Takeover::Refuse).unwrap();
     assert!(VolumeReader::open(&parent, None).is_err());
     Volume::create(&parent, 1 << 20).unwrap();
+}
+
+#[test]
+fn refused_clone_leaves_parent_as_it_was() {
+    let store: Arc<InMemory> = Arc::new(InMemory::new());
+    let parent = place(store.clone(), "parent");
+    let volume = Volume::create(&parent, MIB).unwrap();
+    volume.snapshot("base").unwrap();
+    drop(volume);
+    drop(Volume::create(&place(store.clone(), "other/volume"), MIB).unwrap());
+    let before = snapshots(&parent).unwrap();
+    for target in ["parent/c", "other", "other/volume/c", "", "other/volume"] {
+        let target = place(store.clone(), target);
+        assert!(clone_snapshot(&parent, "base", &target).is_err());
+        assert_eq!(snapshots(&parent).unwrap(), before);
+    }
+    delete_volume(&parent, Takeover::Refuse).unwrap();
+}
+
+#[test]
+fn record_of_lost_clone_is_dropped() {
+    let store: Arc<InMemory> = Arc::new(InMemory::new());
+    let parent = place(store.clone(), "parent").with_map_garbage_age(Duration::ZERO);
+    let volume = Volume::create(&parent, MIB).unwrap();
+    volume.snapshot("base").unwrap();
+    let lose_clone = || {
+        drop(clone_snapshot(&parent, "base", &place(store.clone(), "child")).unwrap());
+        RUNTIME.block_on(async {
+            let below = object_store::path::Path::from("child");
+            let objects: Vec<_> = store.list(Some(&below)).collect().await;
+            for object in objects {
+                store.delete(&object.unwrap().location).await.unwrap();
+            }
+        });
+        assert_eq!(snapshots(&parent).unwrap().len(), 2);
+    };
+    lose_clone();
+    let young = GcOptions::default();
+    volume.collect_garbage(&young, &mut |_| ()).unwrap();
+    assert_eq!(snapshots(&parent).unwrap().len(), 2);
+    volume.collect_garbage(&now(), &mut |_| ()).unwrap();
+    assert_eq!(snapshots(&parent).unwrap().len(), 1);
+    lose_clone();
+    drop(volume);
+    delete_volume(&parent, Takeover::Refuse).unwrap();
 }
 
 #[test]

@@ -86,6 +86,7 @@ impl Volume {
             core.place.wait(async {
                 core.database.write_table().await?;
                 core.database.compact().await?;
+                snapshot::drop_abandoned(&core.place, options.min_age).await?;
                 delete_unused(&core.place, map, options.min_age, &mut report).await?;
                 database::collect(&core.place, options.min_age).await;
                 Ok(())
@@ -137,6 +138,8 @@ fn rewrite_sparse(core: &Arc<Core>, progress: Report<'_>) -> Result<u64> {
 /// EBUSY if a clone shares its segments, or if its writer has not closed it and `takeover` refuses
 /// that; ENOENT if there is no volume; the store's errors.
 pub fn delete_volume(place: &StorePlace, takeover: Takeover) -> Result<u64> {
+    // A younger record may be that of a clone under creation.
+    place.wait(snapshot::drop_abandoned(place, place.map_garbage_age))?;
     if let Some(clone) = snapshot::snapshots(place)?.into_iter().find(|s| s.is_clone) {
         let reason = format!("{} is a clone of it (delete the clone first)", clone.name);
         return Err(Error::new(Errno::BUSY, reason).at(place.name()));

@@ -4,7 +4,7 @@ use crate::database::{self, admin, map_error};
 use crate::format::{Place, VolumeMeta};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
-use crate::volume::Volume;
+use crate::volume::{Volume, refuse_occupied};
 use folio::{Errno, Error, Result};
 use slatedb::config::CheckpointOptions;
 use std::time::{Duration, SystemTime};
@@ -93,30 +93,56 @@ pub(crate) fn delete_checkpoint(place: &StorePlace, id: uuid::Uuid) -> Result<()
 ///
 /// # Errors
 ///
-/// ENOENT if there is no such snapshot; EEXIST if there is a volume at `target`; the store's
-/// errors.
+/// ENOENT if there is no such snapshot; EEXIST if there is a volume at `target`; EINVAL if other
+/// objects are below it or a volume is above it; the store's errors.
 pub fn clone_snapshot(place: &StorePlace, name: &str, target: &StorePlace) -> Result<Volume> {
-    if place.wait(database::exists(target))?
-        && place
-            .wait(database::load_read_only(target, None))?
-            .is_some()
-    {
-        return Err(Error::new(Errno::EXIST, "a volume exists there").at(target.name()));
-    }
+    place.wait(refuse_occupied(target))?;
     let snapshot = find(place, name)?;
     let options = CheckpointOptions {
         lifetime: None,
         source: Some(snapshot.id),
         name: Some(format!("{CLONE}{}", target.root)),
     };
-    let (checkpoint, map) = place.wait(async {
-        let created = admin(place).create_detached_checkpoint(&options).await;
-        let checkpoint = created.map_err(|e| map_error(place, "create a checkpoint", e))?;
-        let map = database::load_read_only(place, Some(checkpoint.id)).await?;
-        Ok::<_, Error>((checkpoint.id, map))
-    })?;
+    let created = place.wait(admin(place).create_detached_checkpoint(&options));
+    let id = created
+        .map_err(|e| map_error(place, "create a checkpoint", e))?
+        .id;
+    let cloned = create_clone(place, id, target);
+    // A creation whose answer got lost may have succeeded: that clone keeps its checkpoint.
+    if cloned.is_err() && matches!(place.wait(has_clone(target, id)), Ok(false)) {
+        delete_checkpoint(place, id)?;
+    }
+    cloned
+}
+
+fn create_clone(place: &StorePlace, id: uuid::Uuid, target: &StorePlace) -> Result<Volume> {
+    let map = place.wait(database::load_read_only(place, Some(id)))?;
     let map = map.ok_or_else(|| Error::corrupt("snapshot without a volume").at(place.name()))?;
-    Volume::create_from(target, clone_map(&map, target, checkpoint))
+    Volume::create_from(target, clone_map(&map, target, id))
+}
+
+/// Returns whether there is a clone at `target` that needs the checkpoint `id` of its parent.
+async fn has_clone(target: &StorePlace, id: uuid::Uuid) -> Result<bool> {
+    if !database::exists(target).await? {
+        return Ok(false);
+    }
+    let map = database::load_read_only(target, None).await?;
+    Ok(map.is_some_and(|map| map.meta.parent_checkpoint == Some(id)))
+}
+
+/// Deletes the checkpoints of clones that do not exist, if they are at least `min_age` old: a clone
+/// whose creation crashed left them.
+pub(crate) async fn drop_abandoned(place: &StorePlace, min_age: Duration) -> Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now_s = now.unwrap_or(Duration::ZERO).as_secs();
+    for clone in list(place).await? {
+        let is_old = now_s.saturating_sub(clone.created_s) >= min_age.as_secs();
+        if clone.is_clone && is_old && !has_clone(&place.sibling(&clone.name), clone.id).await? {
+            let deleted = admin(place).delete_checkpoint(clone.id).await;
+            deleted.map_err(|e| map_error(place, "delete a checkpoint", e))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the map of a clone: the same places, seen from another volume.

@@ -99,18 +99,11 @@ impl Volume {
     pub(crate) fn create_from(place: &StorePlace, map: VolumeMap) -> Result<Self> {
         let size_bytes = map.meta.size_bytes;
         check_size(place, size_bytes)?;
-        let exists = || Error::new(Errno::EXIST, "a volume exists there").at(place.name());
         let database = place.wait(async {
-            if database::exists(place).await? {
-                // A creation that crashed leaves a map without a volume.
-                if database::load_read_only(place, None).await?.is_some() {
-                    return Err(exists());
-                }
-            }
             refuse_occupied(place).await?;
             let database = Database::open(place).await?;
             if database.load().await?.is_some() {
-                return Err(exists());
+                return Err(volume_exists(place));
             }
             let mut batch = WriteBatch::new();
             batch.put(META_KEY, map.meta.to_json()?);
@@ -214,12 +207,20 @@ pub(crate) fn check_size(place: &StorePlace, size_bytes: u64) -> Result<()> {
     Err(Error::new(Errno::INVAL, reason).at(place.name()))
 }
 
-/// Fails if a new volume would share its place: with the whole bucket, with other objects, or with
-/// a volume above.
-async fn refuse_occupied(place: &StorePlace) -> Result<()> {
+fn volume_exists(place: &StorePlace) -> Error {
+    Error::new(Errno::EXIST, "a volume exists there").at(place.name())
+}
+
+/// Fails if a new volume would share its place: with a volume, with the whole bucket, with other
+/// objects, or with a volume above.
+pub(crate) async fn refuse_occupied(place: &StorePlace) -> Result<()> {
     let refused = |reason: String| Err(Error::new(Errno::INVAL, reason).at(place.name()));
     if place.root.as_ref().is_empty() {
         return refused("a volume needs a name below the bucket".to_owned());
+    }
+    // A creation that crashed leaves a map without a volume.
+    if database::exists(place).await? && database::load_read_only(place, None).await?.is_some() {
+        return Err(volume_exists(place));
     }
     let own = place.map_path();
     let mut objects = place.store.list(Some(&place.root));
