@@ -2,6 +2,7 @@
 
 use crate::packages;
 use crate::repository;
+use crate::run::run;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -23,8 +24,21 @@ const LIBRARIES: [&str; 7] = [
     "zarr",
     "basedpyright",
 ];
+/// The file of an environment that is complete, with its description.
+const READY: &str = "ready";
 /// Exits with 0 where the stable ABI of the wheel is.
 const HAS_VERSION: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
+
+/// A free-threaded Python, in the format of pyo3: none needs to be installed to compile for it.
+const FREE_THREADED: &str = "\
+implementation=CPython
+version=3.14
+shared=true
+target_abi=CPython-free_threaded-3.14
+pointer_width=64
+build_flags=Py_GIL_DISABLED
+suppress_build_script_link_lines=true
+";
 
 /// What pytest printed last.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,14 +56,17 @@ pub(crate) struct Results {
 /// The reason why nothing can be tested here.
 pub(crate) fn test(root: &Path) -> Result<Results, String> {
     let folder = root.join("bindings/python");
-    let environment = repository::target_folder().join("python");
+    let target = std::path::absolute(repository::target_folder());
+    let target = target.map_err(|error| error.to_string())?;
+    let environment = target.join("python");
     provide(&environment)?;
-    let wheels = repository::target_folder().join("python-wheels");
+    let compiles = compiles_free_threaded(root, &target);
+    let wheels = target.join("python-wheels");
     let _ = std::fs::remove_dir_all(&wheels);
     let mut build = Command::new(folder.join("build-wheel"));
     build.args(["--profile", "dev", "--out"]).arg(&wheels);
     // Of the other tests, whose features differ from those of a build of its own.
-    let command = repository::target_folder().join("debug/folio");
+    let command = target.join("debug/folio");
     if command.exists() {
         build.arg("--command").arg(command);
     }
@@ -78,10 +95,23 @@ pub(crate) fn test(root: &Path) -> Result<Results, String> {
     if !output.status.success() {
         results.failed = results.failed.max(1);
     }
+    if !compiles {
+        println!("foliofs does not compile for a free-threaded Python");
+        results.failed += 1;
+    }
     Ok(results)
 }
 
-/// Makes the virtual environment, once.
+/// Returns whether the module compiles for a free-threaded Python. The tests run in another one.
+fn compiles_free_threaded(root: &Path, target: &Path) -> bool {
+    let config = target.join("free-threaded-python.txt");
+    let check = ["check", "--quiet", "--package", "foliofs-python"];
+    let variable = ("PYO3_CONFIG_FILE", config.clone().into_os_string());
+    std::fs::write(&config, FREE_THREADED).is_ok()
+        && run(root, "cargo", &check, &[variable]).succeeded
+}
+
+/// Makes the virtual environment, unless it is ready.
 fn provide(environment: &Path) -> Result<(), String> {
     let has_python = Command::new("python3").args(["-c", HAS_VERSION]).status();
     match has_python {
@@ -89,9 +119,7 @@ fn provide(environment: &Path) -> Result<(), String> {
         Ok(status) if !status.success() => return Err("needs Python 3.11".to_owned()),
         Ok(_) => {}
     }
-    let ready = environment.join("ready");
-    let wanted = [&PACKAGES[..], &LIBRARIES[..]].concat().join("\n");
-    if std::fs::read_to_string(&ready).is_ok_and(|list| list == wanted) {
+    if is_ready(environment) {
         return Ok(());
     }
     let made = Command::new("python3")
@@ -109,7 +137,22 @@ fn provide(environment: &Path) -> Result<(), String> {
             println!("pip cannot install {library}");
         }
     }
-    std::fs::write(&ready, wanted).map_err(|error| error.to_string())
+    std::fs::write(environment.join(READY), description(environment))
+        .map_err(|error| error.to_string())
+}
+
+/// Returns whether the environment has the packages, and is where it was made: its programs contain
+/// its path.
+fn is_ready(environment: &Path) -> bool {
+    std::fs::read_to_string(environment.join(READY))
+        .is_ok_and(|text| text == description(environment))
+}
+
+fn description(environment: &Path) -> String {
+    let path = environment.to_string_lossy();
+    let packages = PACKAGES.iter().chain(&LIBRARIES).copied();
+    let lines: Vec<&str> = std::iter::once(&*path).chain(packages).collect();
+    lines.join("\n")
 }
 
 fn install(environment: &Path, packages: &[&str]) -> bool {
@@ -175,6 +218,19 @@ fn parse(output: &str) -> Results {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moved_environment_is_not_ready() {
+        let folder = std::env::temp_dir().join(format!("folio-python-{}", std::process::id()));
+        let (made, moved) = (folder.join("made"), folder.join("moved"));
+        std::fs::create_dir_all(&made).unwrap();
+        assert!(!is_ready(&made));
+        std::fs::write(made.join(READY), description(&made)).unwrap();
+        assert!(is_ready(&made));
+        std::fs::rename(&made, &moved).unwrap();
+        assert!(!is_ready(&moved));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn summary_of_pytest_is_counted() {

@@ -20,7 +20,7 @@ impl Disk {
     fn new(py: Python<'_>, size_bytes: u64) -> PyResult<Self> {
         let disk = py.detach(|| PowerCutDisk::new(size_bytes));
         Ok(Self {
-            disk: disk.map_err(|error| os_error(&error, None))?,
+            disk: disk.map_err(|error| os_error(&error, &[]))?,
         })
     }
 
@@ -28,7 +28,7 @@ impl Disk {
     #[pyo3(signature = (options=""))]
     fn mount(&self, py: Python<'_>, options: &str) -> PyResult<FileSystem> {
         let fs = py.detach(|| self.disk.image().options(options)?.mount());
-        let fs = fs.map_err(|error| from_io(&error, None))?;
+        let fs = fs.map_err(|error| from_io(&error, &[]))?;
         Ok(FileSystem::new(State::new(fs)))
     }
 
@@ -62,7 +62,7 @@ impl Cut {
     #[pyo3(signature = (options=""))]
     fn mount(&self, py: Python<'_>, options: &str) -> PyResult<FileSystem> {
         let fs = py.detach(|| self.state.image().options(options)?.mount());
-        let fs = fs.map_err(|error| from_io(&error, None))?;
+        let fs = fs.map_err(|error| from_io(&error, &[]))?;
         Ok(FileSystem::new(State::new(fs)))
     }
 

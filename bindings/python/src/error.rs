@@ -7,8 +7,8 @@ use std::error::Error as _;
 use std::io;
 use std::path::Path;
 
-/// Returns the exception for a failed call; `path` becomes its filename.
-pub(crate) fn os_error(error: &Error, path: Option<&Path>) -> PyErr {
+/// Returns the exception for a failed call on no, one or two paths: filename and filename2.
+pub(crate) fn os_error(error: &Error, paths: &[&Path]) -> PyErr {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -19,27 +19,38 @@ pub(crate) fn os_error(error: &Error, path: Option<&Path>) -> PyErr {
         }
         cause = inner.source();
     }
-    exception(error.errno().raw_os_error(), &text, path)
+    exception(error.errno().raw_os_error(), &text, paths)
 }
 
 /// As [`os_error`], for the functions that imitate the standard library.
-pub(crate) fn from_io(error: &io::Error, path: Option<&Path>) -> PyErr {
+pub(crate) fn from_io(error: &io::Error, paths: &[&Path]) -> PyErr {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     if let Some(inner) = inner {
-        return os_error(inner, path);
+        return os_error(inner, paths);
     }
     let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-    exception(errno, &error.to_string(), path)
+    exception(errno, &error.to_string(), paths)
 }
 
-fn exception(errno: i32, text: &str, path: Option<&Path>) -> PyErr {
-    let Some(path) = path else {
-        return PyOSError::new_err((errno, text.to_owned()));
-    };
-    // Python prints the filename after the text.
-    let prefix = format!("{}: ", path.display());
-    let text = text.strip_prefix(&prefix).unwrap_or(text).to_owned();
-    PyOSError::new_err((errno, text, path.as_os_str().to_owned()))
+fn exception(errno: i32, text: &str, paths: &[&Path]) -> PyErr {
+    // Python prints the filenames after the text.
+    let prefixes = paths.iter().map(|path| format!("{}: ", path.display()));
+    let text = prefixes.fold(text, |text, prefix| {
+        text.strip_prefix(&prefix).unwrap_or(text)
+    });
+    let text = text.to_owned();
+    let names: Vec<_> = paths
+        .iter()
+        .map(|path| path.as_os_str().to_owned())
+        .collect();
+    match names.as_slice() {
+        [] => PyOSError::new_err((errno, text)),
+        [name] => PyOSError::new_err((errno, text, name.clone())),
+        // The fourth is the error number of Windows.
+        [first, second, ..] => {
+            PyOSError::new_err((errno, text, first.clone(), None::<i32>, second.clone()))
+        }
+    }
 }
 
 /// Returns an error for a value that a call of Folio does not take.

@@ -1,5 +1,6 @@
 //! An open file.
 
+use crate::argument::ByteCount;
 use crate::borrowed::Borrowed;
 use crate::state::State;
 use folio::syscall::{Fd, OpenFlags, Process, Whence};
@@ -45,7 +46,7 @@ impl File {
         py: Python<'_>,
         work: impl FnOnce(&Process, Fd) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let done = self.state.call(py, Some(&self.path), |process| {
+        let done = self.state.call(py, &[&self.path], |process| {
             let fd = self.fd.read().unwrap_or_else(PoisonError::into_inner);
             match (*fd).map(|fd| work(process, fd)).transpose() {
                 Err(error) if error.errno() == Errno::BADF => Ok(Err(Refused::Direction)),
@@ -79,12 +80,11 @@ impl File {
     fn read_bytes<'py>(
         &self,
         py: Python<'py>,
-        len: usize,
+        len: ByteCount,
         read: impl FnOnce(&Process, Fd, &mut [u8]) -> Result<usize> + Send,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        if len > READ_MAX {
-            return Err(PyValueError::new_err("a read is limited to 1 GiB"));
-        }
+        let len = usize::try_from(len.0).ok().filter(|len| *len <= READ_MAX);
+        let len = len.ok_or_else(|| PyValueError::new_err("a read is limited to 1 GiB"))?;
         self.read_full(py, len, read)
     }
 
@@ -180,7 +180,7 @@ fn write_all(bytes: &[u8], mut write: impl FnMut(&[u8], u64) -> Result<usize>) -
 #[pymethods]
 impl File {
     /// Reads up to `len_bytes` bytes at the position; b"" at the end of the file.
-    fn read<'py>(&self, py: Python<'py>, len_bytes: usize) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(&self, py: Python<'py>, len_bytes: ByteCount) -> PyResult<Bound<'py, PyBytes>> {
         self.read_bytes(py, len_bytes, |process, fd, buf| process.read(fd, buf))
     }
 
@@ -230,11 +230,11 @@ impl File {
     fn pread<'py>(
         &self,
         py: Python<'py>,
-        len_bytes: usize,
-        offset: u64,
+        len_bytes: ByteCount,
+        offset: ByteCount,
     ) -> PyResult<Bound<'py, PyBytes>> {
         self.read_bytes(py, len_bytes, |process, fd, buf| {
-            process.pread(fd, buf, offset)
+            process.pread(fd, buf, offset.0)
         })
     }
 
@@ -246,17 +246,26 @@ impl File {
     }
 
     /// Reads into a buffer at `offset`; returns the number of bytes.
-    fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+    fn preadinto(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        offset: ByteCount,
+    ) -> PyResult<usize> {
         with_buffer(py, buffer, |py, bytes| {
-            self.call(py, |process, fd| process.pread(fd, bytes, offset))
+            self.call(py, |process, fd| process.pread(fd, bytes, offset.0))
         })
     }
 
     /// Returns the file's own bytes in the page cache, at most 2 MiB.
-    fn borrow(&self, py: Python<'_>, offset: u64, len_bytes: usize) -> PyResult<Borrowed> {
-        let pages = self.call(py, |process, fd| {
-            process.read_borrowed(fd, offset, len_bytes)
-        });
+    fn borrow(
+        &self,
+        py: Python<'_>,
+        offset: ByteCount,
+        len_bytes: ByteCount,
+    ) -> PyResult<Borrowed> {
+        let len = usize::try_from(len_bytes.0).unwrap_or(usize::MAX);
+        let pages = self.call(py, |process, fd| process.read_borrowed(fd, offset.0, len));
         let pages = pages?;
         Ok(py.detach(|| Borrowed::new(self.state.clone(), pages)))
     }
@@ -271,10 +280,17 @@ impl File {
     }
 
     /// Writes at `offset`; returns the number of bytes.
-    fn pwrite(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+    fn pwrite(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        offset: ByteCount,
+    ) -> PyResult<usize> {
         with_bytes(py, buffer, |py, bytes| {
             self.call(py, |process, fd| {
-                write_all(bytes, |rest, done| process.pwrite(fd, rest, offset + done))
+                write_all(bytes, |rest, done| {
+                    process.pwrite(fd, rest, offset.0 + done)
+                })
             })
         })
     }
@@ -293,8 +309,8 @@ impl File {
         self.call(py, |process, fd| process.lseek(fd, offset, whence))
     }
 
-    fn truncate(&self, py: Python<'_>, size_bytes: u64) -> PyResult<()> {
-        self.call(py, |process, fd| process.ftruncate(fd, size_bytes))
+    fn truncate(&self, py: Python<'_>, size_bytes: ByteCount) -> PyResult<()> {
+        self.call(py, |process, fd| process.ftruncate(fd, size_bytes.0))
     }
 
     #[pyo3(signature = (*, data_only=false))]
@@ -318,7 +334,7 @@ impl File {
         if self.closed() {
             return Ok(());
         }
-        self.state.call(py, Some(&self.path), |process| {
+        self.state.call(py, &[&self.path], |process| {
             let mut fd = self.fd.write().unwrap_or_else(PoisonError::into_inner);
             fd.take().map_or(Ok(()), |fd| process.close(fd))
         })

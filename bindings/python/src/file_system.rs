@@ -1,5 +1,6 @@
 //! Calls on paths.
 
+use crate::argument::{ByteCount, FilePath};
 use crate::error::invalid;
 use crate::file::File;
 use crate::stat::{kind_bits, mode, nanoseconds, stat_result};
@@ -14,7 +15,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Directories and links to them, other files, and those links.
@@ -51,7 +52,7 @@ impl FileSystem {
     }
 
     fn attributes(&self, py: Python<'_>, path: &Path, follows: bool) -> PyResult<Attributes> {
-        self.state.call(py, Some(path), |process| {
+        self.state.call(py, &[path], |process| {
             process.fstatat(AT_FDCWD, path, link_flags(follows))
         })
     }
@@ -75,17 +76,25 @@ fn entries(process: &Process, path: &Path) -> Result<Vec<Entry>> {
 
 #[pymethods]
 impl FileSystem {
-    /// open(2).
-    fn open(&self, py: Python<'_>, path: PathBuf, flags: u32, mode: u16) -> PyResult<File> {
-        let (flags, fd) = self.state.call(py, Some(&path), |process| {
+    /// open(2); fails with EISDIR for a directory.
+    fn open(&self, py: Python<'_>, path: FilePath, flags: u32, mode: u16) -> PyResult<File> {
+        let (flags, fd) = self.state.call(py, &[&path], |process| {
             let flags = OpenFlags::from_bits(flags).ok_or_else(|| invalid("unknown open flags"))?;
-            Ok((flags, process.open(&path, flags, mode)?))
+            let fd = process.open(&path, flags, mode)?;
+            // open(2) refuses a directory only for writing, Python for reading, too.
+            let refused = match process.fstat(fd) {
+                Ok(found) if found.file_type == FileType::Directory => Errno::ISDIR.into(),
+                Ok(_) => return Ok((flags, fd)),
+                Err(error) => error,
+            };
+            process.close(fd)?;
+            Err(refused)
         })?;
-        Ok(File::new(self.state.clone(), path, flags, fd))
+        Ok(File::new(self.state.clone(), path.into(), flags, fd))
     }
 
     /// The whole content of a file.
-    fn read_bytes<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
+    fn read_bytes<'py>(&self, py: Python<'py>, path: FilePath) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.open(py, path, OpenFlags::empty().bits(), 0)?;
         let content = file.readall(py);
         file.close(py)?;
@@ -93,14 +102,14 @@ impl FileSystem {
     }
 
     /// Names, types and inode numbers of a directory; a type is a mode of stat, 0 if unknown.
-    fn entries(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<Entry>> {
+    fn entries(&self, py: Python<'_>, path: FilePath) -> PyResult<Vec<Entry>> {
         self.state
-            .call(py, Some(&path), |process| entries(process, &path))
+            .call(py, &[&path], |process| entries(process, &path))
     }
 
     /// Names in a directory, for walk(): directories and links to them, all else, and those links.
-    fn listing(&self, py: Python<'_>, path: PathBuf) -> PyResult<Listing> {
-        self.state.call(py, Some(&path), |process| {
+    fn listing(&self, py: Python<'_>, path: FilePath) -> PyResult<Listing> {
+        self.state.call(py, &[&path], |process| {
             let (mut directories, mut files, mut links) = Listing::default();
             for (name, kind, _) in entries(process, &path)? {
                 let is_link = kind == kind_bits(FileType::Symlink);
@@ -127,7 +136,7 @@ impl FileSystem {
     fn stat<'py>(
         &self,
         py: Python<'py>,
-        path: PathBuf,
+        path: FilePath,
         device: u64,
         follow_symlinks: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -135,9 +144,19 @@ impl FileSystem {
         stat_result(py, &found, device)
     }
 
-    /// Mode with the file type; None if there is no such file.
-    fn mode(&self, py: Python<'_>, path: PathBuf, follow_symlinks: bool) -> PyResult<Option<u32>> {
-        self.state.call(py, Some(&path), |process| {
+    /// Mode with the file type; None if there is no such file, as for a name that none can have.
+    fn mode(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        follow_symlinks: bool,
+    ) -> PyResult<Option<u32>> {
+        let path: PyResult<FilePath> = path.extract();
+        let path = match path {
+            Err(error) if error.is_instance_of::<PyValueError>(py) => return Ok(None),
+            path => path?,
+        };
+        self.state.call(py, &[&path], |process| {
             match process.fstatat(AT_FDCWD, &path, link_flags(follow_symlinks)) {
                 Ok(found) => Ok(Some(mode(&found))),
                 Err(error) => match error.errno() {
@@ -157,72 +176,73 @@ impl FileSystem {
     fn birthtime_ns<'py>(
         &self,
         py: Python<'py>,
-        path: PathBuf,
+        path: FilePath,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let created = self.attributes(py, &path, true)?.created;
         created.map(|time| nanoseconds(py, time)).transpose()
     }
 
-    fn mkdir(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+    fn mkdir(&self, py: Python<'_>, path: FilePath, mode: u16) -> PyResult<()> {
         self.state
-            .call(py, Some(&path), |process| process.mkdir(&path, mode))
+            .call(py, &[&path], |process| process.mkdir(&path, mode))
     }
 
-    fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn rmdir(&self, py: Python<'_>, path: FilePath) -> PyResult<()> {
         self.state
-            .call(py, Some(&path), |process| process.rmdir(&path))
+            .call(py, &[&path], |process| process.rmdir(&path))
     }
 
-    fn unlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn unlink(&self, py: Python<'_>, path: FilePath) -> PyResult<()> {
         self.state
-            .call(py, Some(&path), |process| process.unlink(&path))
+            .call(py, &[&path], |process| process.unlink(&path))
     }
 
     /// renameat2(2); `replaces` false is RENAME_NOREPLACE.
-    fn rename(&self, py: Python<'_>, path: PathBuf, to: PathBuf, replaces: bool) -> PyResult<()> {
+    fn rename(&self, py: Python<'_>, path: FilePath, to: FilePath, replaces: bool) -> PyResult<()> {
         let flags = if replaces {
             RenameFlags::empty()
         } else {
             RenameFlags::NOREPLACE
         };
-        self.state.call(py, Some(&path), |process| {
+        self.state.call(py, &[&path, &to], |process| {
             process.renameat2(AT_FDCWD, &path, AT_FDCWD, &to, flags)
         })
     }
 
-    fn link(&self, py: Python<'_>, path: PathBuf, to: PathBuf) -> PyResult<()> {
+    fn link(&self, py: Python<'_>, path: FilePath, to: FilePath) -> PyResult<()> {
         self.state
-            .call(py, Some(&path), |process| process.link(&path, &to))
+            .call(py, &[&path, &to], |process| process.link(&path, &to))
     }
 
-    fn symlink(&self, py: Python<'_>, target: PathBuf, path: PathBuf) -> PyResult<()> {
-        self.state
-            .call(py, Some(&path), |process| process.symlink(&target, &path))
+    fn symlink(&self, py: Python<'_>, target: FilePath, path: FilePath) -> PyResult<()> {
+        self.state.call(py, &[&target, &path], |process| {
+            process.symlink(&target, &path)
+        })
     }
 
-    fn readlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<OsString> {
+    fn readlink(&self, py: Python<'_>, path: FilePath) -> PyResult<OsString> {
         let target = self
             .state
-            .call(py, Some(&path), |process| process.readlink(&path))?;
+            .call(py, &[&path], |process| process.readlink(&path))?;
         Ok(OsString::from_vec(target))
     }
 
-    fn chmod(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+    fn chmod(&self, py: Python<'_>, path: FilePath, mode: u16) -> PyResult<()> {
         self.state
-            .call(py, Some(&path), |process| process.chmod(&path, mode))
+            .call(py, &[&path], |process| process.chmod(&path, mode))
     }
 
     #[pyo3(signature = (path, uid, gid, *, follow_symlinks=true))]
     fn chown(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: FilePath,
         uid: Option<u32>,
         gid: Option<u32>,
         follow_symlinks: bool,
     ) -> PyResult<()> {
         let flags = link_flags(follow_symlinks);
-        self.state.call(py, Some(&path), |process| {
+        self.state.call(py, &[&path], |process| {
             process.fchownat(AT_FDCWD, &path, uid, gid, flags)
         })
     }
@@ -232,7 +252,7 @@ impl FileSystem {
     fn utime(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: FilePath,
         times_ns: Option<(i128, i128)>,
         follow_symlinks: bool,
     ) -> PyResult<()> {
@@ -241,22 +261,22 @@ impl FileSystem {
             None => (SetTime::Now, SetTime::Now),
         };
         let flags = link_flags(follow_symlinks);
-        self.state.call(py, Some(&path), |process| {
+        self.state.call(py, &[&path], |process| {
             process.utimensat(AT_FDCWD, &path, Some(accessed), Some(modified), flags)
         })
     }
 
-    fn truncate(&self, py: Python<'_>, path: PathBuf, size_bytes: u64) -> PyResult<()> {
-        self.state.call(py, Some(&path), |process| {
-            process.truncate(&path, size_bytes)
+    fn truncate(&self, py: Python<'_>, path: FilePath, size_bytes: ByteCount) -> PyResult<()> {
+        self.state.call(py, &[&path], |process| {
+            process.truncate(&path, size_bytes.0)
         })
     }
 
     /// mknod(2): `mode` with the file type, `device` as os.makedev returns it.
-    fn mknod(&self, py: Python<'_>, path: PathBuf, mode: u32, device: u64) -> PyResult<()> {
+    fn mknod(&self, py: Python<'_>, path: FilePath, mode: u32, device: u64) -> PyResult<()> {
         let major = device >> 8 & 0xfff | device >> 32 & !0xfff;
         let minor = device & 0xff | device >> 12 & !0xff;
-        self.state.call(py, Some(&path), |process| {
+        self.state.call(py, &[&path], |process| {
             let file_type = match mode >> 12 {
                 0o1 => FileType::Fifo,
                 0o2 => FileType::CharacterDevice,
@@ -274,12 +294,12 @@ impl FileSystem {
     fn getxattr<'py>(
         &self,
         py: Python<'py>,
-        path: PathBuf,
+        path: FilePath,
         name: OsString,
         follow_symlinks: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let name = name.into_vec();
-        let value = self.state.call(py, Some(&path), |process| {
+        let value = self.state.call(py, &[&path], |process| {
             if follow_symlinks {
                 process.getxattr(&path, &name)
             } else {
@@ -292,14 +312,14 @@ impl FileSystem {
     fn setxattr(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: FilePath,
         name: OsString,
         value: &[u8],
         flags: u32,
         follow_symlinks: bool,
     ) -> PyResult<()> {
         let name = name.into_vec();
-        self.state.call(py, Some(&path), |process| {
+        self.state.call(py, &[&path], |process| {
             let flags = XattrFlags::from_bits(flags).ok_or_else(|| invalid("unknown flags"))?;
             if follow_symlinks {
                 process.setxattr(&path, &name, value, flags)
@@ -312,10 +332,10 @@ impl FileSystem {
     fn listxattr(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: FilePath,
         follow_symlinks: bool,
     ) -> PyResult<Vec<OsString>> {
-        let names = self.state.call(py, Some(&path), |process| {
+        let names = self.state.call(py, &[&path], |process| {
             if follow_symlinks {
                 process.listxattr(&path)
             } else {
@@ -328,12 +348,12 @@ impl FileSystem {
     fn removexattr(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: FilePath,
         name: OsString,
         follow_symlinks: bool,
     ) -> PyResult<()> {
         let name = name.into_vec();
-        self.state.call(py, Some(&path), |process| {
+        self.state.call(py, &[&path], |process| {
             if follow_symlinks {
                 process.removexattr(&path, &name)
             } else {
@@ -346,11 +366,11 @@ impl FileSystem {
     fn statvfs(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: FilePath,
     ) -> PyResult<(u32, u64, u64, u64, u64, u64, u32)> {
         let found = self
             .state
-            .call(py, Some(&path), |process| process.statfs(&path))?;
+            .call(py, &[&path], |process| process.statfs(&path))?;
         Ok((
             found.block_size,
             found.blocks,
@@ -362,10 +382,25 @@ impl FileSystem {
         ))
     }
 
+    /// fsync(2) of a file or directory.
+    #[pyo3(signature = (path, *, data_only=false))]
+    fn fsync(&self, py: Python<'_>, path: FilePath, data_only: bool) -> PyResult<()> {
+        self.state.call(py, &[&path], |process| {
+            let fd = process.open(&path, OpenFlags::empty(), 0)?;
+            let done = if data_only {
+                process.fdatasync(fd)
+            } else {
+                process.fsync(fd)
+            };
+            process.close(fd)?;
+            done
+        })
+    }
+
     /// Makes all earlier writes durable.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.state
-            .call(py, None, |process| -> Result<()> { process.sync() })
+            .call(py, &[], |process| -> Result<()> { process.sync() })
     }
 
     #[getter]

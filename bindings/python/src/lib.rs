@@ -8,6 +8,7 @@
 //!   borrowed.rs        pages as a buffer     disk.rs   a disk in memory that loses power
 //!        v
 //!   state.rs           the mount, closed once; forks     error.rs   folio's errors as OSError
+//!   argument.rs        paths and sizes that Python passes
 //! ```
 //!
 //! Every call that may wait releases the interpreter's lock. There is no global state but the count
@@ -15,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod argument;
 mod borrowed;
 mod disk;
 mod error;
@@ -23,6 +25,7 @@ mod file_system;
 mod stat;
 mod state;
 
+use argument::{ByteCount, FilePath};
 use disk::{Cut, Disk};
 use file::File;
 use file_system::FileSystem;
@@ -32,14 +35,13 @@ use folio::{Fs, Image, Timespec};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use state::State;
-use std::path::PathBuf;
 
 /// What open_image and create_image have in common.
 fn configured(
     image: Image,
     format: Option<&str>,
     options: &str,
-    cache_bytes: Option<u64>,
+    cache_bytes: Option<ByteCount>,
 ) -> PyResult<Image> {
     let mut image = match format {
         None => image,
@@ -54,14 +56,14 @@ fn configured(
         image = image.options(options)?;
     }
     Ok(match cache_bytes {
-        Some(bytes) => image.cache_bytes(bytes),
+        Some(bytes) => image.cache_bytes(bytes.0),
         None => image,
     })
 }
 
 fn mounted(py: Python<'_>, image: Image, path: &std::path::Path) -> PyResult<FileSystem> {
     let fs = py.detach(|| image.mount());
-    let fs = fs.map_err(|error| error::from_io(&error, Some(path)))?;
+    let fs = fs.map_err(|error| error::from_io(&error, &[path]))?;
     Ok(FileSystem::new(State::new(fs)))
 }
 
@@ -70,21 +72,38 @@ fn mounted(py: Python<'_>, image: Image, path: &std::path::Path) -> PyResult<Fil
 #[pyo3(signature = (path, *, read_only, partition=None, format=None, options="", cache_bytes=None))]
 fn open_image(
     py: Python<'_>,
-    path: PathBuf,
+    path: FilePath,
     read_only: bool,
-    partition: Option<u32>,
+    partition: Option<i64>,
     format: Option<&str>,
     options: &str,
-    cache_bytes: Option<u64>,
+    cache_bytes: Option<ByteCount>,
 ) -> PyResult<FileSystem> {
-    let mut image = Image::open(path.clone());
+    let mut image = Image::open(&*path);
     if read_only {
         image = image.read_only();
     }
     if let Some(number) = partition {
+        let valid = u32::try_from(number).ok().filter(|number| *number > 0);
+        let number = valid.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "invalid partition {number}: partitions count from 1"
+            ))
+        })?;
         image = image.partition(number);
     }
     mounted(py, configured(image, format, options, cache_bytes)?, &path)
+}
+
+/// Returns the bytes of a UUID, or ValueError.
+fn parsed_uuid(text: &str) -> PyResult<[u8; 16]> {
+    let uuid = uuid::Uuid::parse_str(text).map_err(|_| {
+        PyValueError::new_err(format!(
+            "invalid uuid {text:?}: expected 32 hexadecimal digits \
+             (e.g. 6ff3ebd4-8b5e-4d0c-9c36-9a0e8a0c4d11)"
+        ))
+    })?;
+    Ok(uuid.into_bytes())
 }
 
 /// Creates an image file with an empty ext4 file system.
@@ -93,19 +112,17 @@ fn open_image(
 #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 fn create_image(
     py: Python<'_>,
-    path: PathBuf,
-    size_bytes: u64,
+    path: FilePath,
+    size_bytes: ByteCount,
     format: Option<&str>,
     label: &str,
     uuid: Option<&str>,
     time: Option<i64>,
     options: &str,
-    cache_bytes: Option<u64>,
+    cache_bytes: Option<ByteCount>,
 ) -> PyResult<FileSystem> {
-    let uuid = uuid.map(uuid::Uuid::parse_str).transpose();
-    let uuid = uuid.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let uuid = uuid.map(uuid::Uuid::into_bytes);
-    let mut image = Image::create(path.clone(), size_bytes).format_options(FormatOptions {
+    let uuid = uuid.map(parsed_uuid).transpose()?;
+    let mut image = Image::create(&*path, size_bytes.0).format_options(FormatOptions {
         label: label.to_owned(),
         uuid,
         ..FormatOptions::default()
@@ -121,9 +138,9 @@ fn create_image(
 
 /// Opens a directory of the host.
 #[pyfunction]
-fn open_directory(py: Python<'_>, path: PathBuf) -> PyResult<FileSystem> {
+fn open_directory(py: Python<'_>, path: FilePath) -> PyResult<FileSystem> {
     let fs = py.detach(|| Fs::host(&path));
-    let fs = fs.map_err(|error| error::from_io(&error, Some(&path)))?;
+    let fs = fs.map_err(|error| error::from_io(&error, &[&path]))?;
     Ok(FileSystem::new(State::new(fs)))
 }
 

@@ -39,30 +39,30 @@ impl State {
         self.forks == FORKS.load(Ordering::Relaxed)
     }
 
-    /// Runs calls without the interpreter's lock; `path` is the filename of their errors.
+    /// Runs calls without the interpreter's lock; `paths` are the filenames of their errors.
     pub(crate) fn call<T: Send>(
         &self,
         py: Python<'_>,
-        path: Option<&Path>,
+        paths: &[&Path],
         work: impl FnOnce(&Process) -> folio::Result<T> + Send,
     ) -> PyResult<T> {
-        self.check_fork(path)?;
+        self.check_fork(paths)?;
         let done = py.detach(|| {
             let fs = self.fs.read().unwrap_or_else(PoisonError::into_inner);
             fs.as_ref().map(|fs| work(fs.process()))
         });
         match done {
-            Some(done) => done.map_err(|error| os_error(&error, path)),
+            Some(done) => done.map_err(|error| os_error(&error, paths)),
             None => Err(PyValueError::new_err("I/O operation on closed file system")),
         }
     }
 
-    fn check_fork(&self, path: Option<&Path>) -> PyResult<()> {
+    fn check_fork(&self, paths: &[&Path]) -> PyResult<()> {
         if self.is_own() {
             return Ok(());
         }
         let text = "opened before fork(): open it again in this process";
-        Err(os_error(&Error::new(Errno::INVAL, text), path))
+        Err(os_error(&Error::new(Errno::INVAL, text), paths))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -78,7 +78,7 @@ impl State {
             let mut fs = self.fs.write().unwrap_or_else(PoisonError::into_inner);
             fs.take().map_or(Ok(()), Fs::close)
         });
-        closed.map_err(|error| from_io(&error, None))
+        closed.map_err(|error| from_io(&error, &[]))
     }
 }
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import foliofs
 import pytest
 from conftest import check, mounted_by_kernel
+from foliofs._command import executable
 
 
 @pytest.fixture
@@ -32,6 +34,22 @@ def test_module_is_the_command(tree: Path, tmp_path: Path) -> None:
     shown = subprocess.run([*command, "cat", f"{image}:/etc/motd"], capture_output=True, text=True)
     assert (shown.returncode, shown.stdout) == (0, "hello\n")
     assert subprocess.run([*command, "--invalid"], capture_output=True).returncode == 2
+
+
+def test_build_wheel_takes_relative_paths(tmp_path: Path) -> None:
+    """The script with a maturin that prints its arguments."""
+    script = Path(__file__).parent.parent / "build-wheel"
+    maturin = tmp_path / "maturin"
+    maturin.write_text('#!/bin/sh\necho "$CARGO_TARGET_DIR $*"\n')
+    maturin.chmod(0o755)
+    shutil.copy(executable(), tmp_path / "command")
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", CARGO_TARGET_DIR="t")
+    arguments = "--profile dev --command command --out wheels".split()
+    built = subprocess.run(
+        [script, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    expected = f"{tmp_path}/t build --profile dev --out {tmp_path}/wheels\n"
+    assert (built.stdout, built.returncode) == (expected, 0), built.stderr
 
 
 @pytest.mark.parametrize("name", ["disk.img", "disk.qcow2"])

@@ -1,11 +1,13 @@
 """Open files, beside those of built-in open()."""
 
 import errno
+import gc
 import io
 import os
 import subprocess
 import sys
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +16,13 @@ from typing import Any
 import foliofs
 import pytest
 from conftest import mounted_by_kernel
+from foliofs.testing import PowerCutDisk
 
 
 @pytest.mark.parametrize("mode", ["r", "rb", "w", "wb", "a", "ab", "r+", "rb+", "w+", "w+b", "x"])
 def test_modes_match_builtin_open(mode: str, tmp_path: Path) -> None:
     def run(file: Any) -> list[object]:
-        out: list[object] = [file.readable(), file.writable(), file.seekable(), file.tell()]
+        out: list[object] = [file.mode, file.readable(), file.writable(), file.seekable(), file.tell()]
         text = "text" if "b" not in mode else b"text"
         for name, arguments in (("write", [text]), ("seek", [0]), ("read", [])):
             try:
@@ -36,6 +39,103 @@ def test_modes_match_builtin_open(mode: str, tmp_path: Path) -> None:
             fs.write_text("/file", "content\nof\n")
         assert run(fs.open("/file", mode)) == run(open(host, mode))
         assert fs.read_bytes("/file") == host.read_bytes()
+
+
+def test_mode_of_each_layer_matches_builtin_open(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    with foliofs.memory() as fs:
+        for letter in "rwax":
+            for mode in (letter, letter + "+"):
+                for path in (host, fs.path("/file")):
+                    path.unlink(missing_ok=True)
+                    if letter != "x":
+                        path.write_text("")
+                with fs.open("/file", mode) as ours, open(host, mode) as theirs:
+                    assert ours.mode == theirs.mode
+                    for layer in ("buffer", "raw"):
+                        ours, theirs = getattr(ours, layer), getattr(theirs, layer)
+                        assert ours.mode == theirs.mode, (mode, layer)
+
+
+def test_directory_is_refused_at_open(fs: foliofs.FileSystem) -> None:
+    fs.mkdir("/directory")
+    for mode in ("r", "rb", "r+", "w", "ab"):
+        for buffering in (-1, 0) if "b" in mode else (-1,):
+            with pytest.raises(IsADirectoryError) as raised:
+                fs.open("/directory", mode, buffering)
+            assert raised.value.filename == "/directory"
+    with pytest.raises(IsADirectoryError):
+        fs.read_bytes("/directory")
+
+
+def test_file_keeps_its_file_system(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        fs.write_text("/file", "content")
+    file = foliofs.open_image(image).open("/file")
+    gc.collect()
+    assert file.read() == "content"
+    with pytest.warns(ResourceWarning, match="unclosed <foliofs.FileSystem"):
+        file.close()
+        gc.collect()
+    foliofs.open_image(image, "r+").close()
+
+
+def test_dropped_file_warns(fs: foliofs.FileSystem) -> None:
+    for mode, kind in (("w", "TextIOWrapper"), ("wb", "BufferedWriter"), ("wb+", "RawFile")):
+        file = fs.open("/file", mode, 0 if kind == "RawFile" else -1)
+        with pytest.warns(ResourceWarning, match=f"unclosed file <.*{kind}.*'/file'") as found:
+            del file
+            gc.collect()
+        assert len(found) == 1
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        for mode in ("r", "rb", "rb+"):
+            with fs.open("/file", mode):
+                pass
+        gc.collect()
+    assert not others
+
+
+def test_negative_sizes_are_refused(fs: foliofs.FileSystem, tmp_path: Path) -> None:
+    with fs.open("/file", "wb+", 0) as file:
+        calls: list[Callable[[], object]] = [
+            lambda: file.pread(-1, 0),
+            lambda: file.pread(1, -1),
+            lambda: file.preadinto(bytearray(1), -1),
+            lambda: file.pwrite(b"x", -1),
+            lambda: file.borrow(-1, 1),
+            lambda: file.borrow(0, -1),
+            lambda: file.truncate(-1),
+            lambda: file.seek(-1),
+            lambda: fs.truncate("/file", -1),
+            lambda: foliofs.create_image(tmp_path / "new", -1),
+            lambda: foliofs.open_image(tmp_path / "new", cache_bytes=-1),
+        ]
+        for call in calls:
+            with pytest.raises(OSError) as raised:
+                call()
+            assert raised.value.errno == errno.EINVAL
+
+
+def test_fsync_takes_every_kind_of_file() -> None:
+    with PowerCutDisk() as disk, foliofs.memory() as other:
+        for mode, buffering in (("w", -1), ("w", 1), ("wb", -1), ("wb+", -1), ("wb", 0)):
+            with disk.fs.open("/file", mode, buffering) as file:
+                file.write("text" if mode == "w" else b"text")
+                disk.fs.fsync(file)
+                disk.fs.fsync(file, data_only=True)
+                for cut in disk.power_cut(limit=3):
+                    assert cut.read_text("/file") == "text"
+                with pytest.raises(ValueError, match="not a file of"):
+                    other.fsync(file)
+        with disk.fs.open("/file", "w", sync=True) as text:
+            text.write("more")
+            disk.fs.fsync(text)
+            with pytest.raises(io.UnsupportedOperation, match="fsync of the file system"):
+                os.fsync(text.fileno())
+        for wrong in (io.StringIO(), io.BytesIO()):
+            with pytest.raises(ValueError, match="not a file of"):
+                disk.fs.fsync(wrong)
 
 
 def test_random_access_matches_builtin_open(fs: foliofs.FileSystem, tmp_path: Path) -> None:

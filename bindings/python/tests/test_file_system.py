@@ -6,7 +6,11 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import foliofs
 import pytest
@@ -169,6 +173,104 @@ def test_errors_have_errno_name_and_cause(fs: foliofs.FileSystem) -> None:
         fs.makedirs("/full/file", exist_ok=True)
 
 
+def test_errors_of_two_paths_name_both(fs: foliofs.FileSystem, tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    for name in ("file", "directory/child"):
+        fs.makedirs("/directory", exist_ok=True)
+        fs.write_text("/" + name, "")
+        (tmp_path / "host/directory").mkdir(exist_ok=True)
+        (tmp_path / "host" / name).write_text("")
+
+    def failed(calls: Any, name: str, first: Path, second: Path) -> tuple[object, ...]:
+        with pytest.raises(OSError) as raised:
+            getattr(calls, name)(first, second)
+        error = raised.value
+        assert (error.filename, error.filename2) == (str(first), str(second))
+        return error.errno, error.strerror
+
+    for name, first, second in (
+        ("rename", "/missing", "/new"),
+        ("rename", "/file", "/missing/new"),
+        ("rename", "/directory", "/directory/child/new"),
+        ("replace", "/file", "/directory"),
+        ("link", "/missing", "/new"),
+        ("link", "/file", "/missing/new"),
+        ("link", "/file", "/directory"),
+        ("symlink", "/file", "/missing/new"),
+        ("symlink", "/file", "/file"),
+    ):
+        host = [Path(f"{tmp_path}/host{path}") for path in (first, second)]
+        expected = failed(os, name, *host)
+        assert failed(fs, name, Path(first), Path(second)) == expected, (name, first, second)
+
+
+def test_null_byte_in_a_path_is_refused(fs: foliofs.FileSystem, tmp_path: Path) -> None:
+    calls: list[Callable[[str], object]] = [
+        fs.open,
+        fs.stat,
+        fs.listdir,
+        fs.mkdir,
+        fs.read_bytes,
+        fs.unlink,
+        lambda path: fs.rename(path, "/new"),
+        lambda path: fs.rename("/", path),
+        lambda path: fs.link("/", path),
+        lambda path: fs.symlink(path, "/new"),
+        foliofs.open_image,
+        foliofs.open_directory,
+        lambda path: foliofs.create_image(path, 1 << 24),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="embedded null byte"):
+            call(f"{tmp_path}/a\0b")
+    for name in ("/a\0b", "/a\ud800"):
+        assert not (fs.exists(name) or fs.is_file(name) or fs.is_dir(name) or fs.is_symlink(name))
+
+
+def test_paths_of_another_file_system_are_refused(fs: foliofs.FileSystem) -> None:
+    with foliofs.memory() as other:
+        for each in (fs, other):
+            each.write_text("/file", f"{each}")
+            each.write_text("/other", f"{each}")
+        contents = [each.read_text(name) for each in (fs, other) for name in ("/file", "/other")]
+        foreign, own = other.path("/file"), fs.path("/other")
+        calls: list[Callable[[], object]] = []
+        for call in (fs.rename, fs.replace, fs.rename_noreplace, fs.link, fs.symlink):
+            calls += [partial(call, foreign, own), partial(call, own, foreign)]
+        for method in (own.rename, own.replace, own.symlink_to, own.hardlink_to):
+            calls += [partial(method, foreign)]
+        for one in (fs.stat, fs.unlink, fs.open, fs.read_bytes, fs.listdir, fs.mkdir, fs.rmtree):
+            calls += [partial(one, foreign)]
+        for each_call in calls:
+            with pytest.raises(OSError) as raised:
+                each_call()
+            assert raised.value.errno == errno.EXDEV
+        with pytest.raises(OSError) as raised:
+            fs.rename(foreign, "/new")
+        assert (raised.value.filename, raised.value.filename2) == ("/file", "/new")
+        assert not own.samefile(foreign) and own.samefile(fs.path("/other"))
+        assert contents == [
+            each.read_text(name) for each in (fs, other) for name in ("/file", "/other")
+        ]
+        with pytest.raises(TypeError):
+            foliofs.open_image(foreign)  # type: ignore[arg-type]
+
+
+def test_copy_between_file_systems(fs: foliofs.FileSystem) -> None:
+    with foliofs.memory() as other:
+        for each in (fs, other):
+            each.write_text("/file", f"{each}")
+        fs.chmod("/file", 0o640)
+        fs.utime("/file", ns=(1_000_000_001, 2_000_000_002))
+        for call in (fs.copy, other.copy):
+            call(fs.path("/file"), other.path("/file"))
+            found = other.stat("/file")
+            assert (found.st_mode & 0o777, found.st_mtime_ns) == (0o640, 2_000_000_002)
+            assert other.read_text("/file") == fs.read_text("/file") == f"{fs}"
+        fs.copy(other.path("/file"), "/back")
+        assert fs.read_text("/back") == f"{fs}"
+
+
 def test_read_only_image_refuses_writes(image: Path) -> None:
     with foliofs.open_image(image) as fs:
         with pytest.raises(OSError) as raised:
@@ -190,10 +292,27 @@ def test_image_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_image_in_use_is_refused(image: Path) -> None:
-    with foliofs.open_image(image, "r+"):
-        with pytest.raises(OSError) as raised:
-            foliofs.open_image(image, "r+")
-        assert raised.value.errno == errno.EBUSY
+    for held, mode in (("r+", "r+"), ("r+", "r"), ("r", "r+")):
+        with foliofs.open_image(image, held):  # type: ignore[arg-type]
+            with pytest.raises(OSError, match="in use by this process") as raised:
+                foliofs.open_image(image, mode)  # type: ignore[arg-type]
+            assert raised.value.errno == errno.EBUSY
+    program = f"import foliofs; fs = foliofs.open_image({str(image)!r}, 'r+'); print(); input()"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"\n"
+        with pytest.raises(OSError, match=rf"by another process.*: \S+ \(process {holder.pid}\)"):
+            foliofs.open_image(image)
+        holder.communicate(b"\n")
+
+
+def test_invalid_arguments_are_explained(image: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='invalid uuid "zz": expected 32 hexadecimal digits'):
+        foliofs.create_image(tmp_path / "new", 16 << 20, uuid="zz")
+    for number in (0, -1, 1 << 40):
+        with pytest.raises(ValueError, match=f"invalid partition {number}: partitions count from"):
+            foliofs.open_image(image, partition=number)
+    assert not (tmp_path / "new").exists()
 
 
 def test_same_calls_make_the_same_bytes(tmp_path: Path) -> None:
@@ -210,13 +329,13 @@ def test_closed_file_system_is_an_error(image: Path) -> None:
     fs.close()
     fs.close()
     assert fs.closed
-    with pytest.raises(ValueError, match="closed file system"):
-        fs.listdir("/")
+    calls: list[Callable[[], object]] = [fs.listdir, fs.sync, fs.path("/").exists]
+    for call in [*calls, fs.path("/").info.is_dir]:
+        with pytest.raises(ValueError, match="closed file system"):
+            call()
 
 
 def test_unclosed_file_system_is_closed_at_exit(image: Path) -> None:
-    import sys
-
     code = f"""
 import foliofs
 fs = foliofs.open_image({str(image)!r}, "r+")

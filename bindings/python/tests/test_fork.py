@@ -93,7 +93,8 @@ def test_child_of_a_busy_parent_gets_an_error(reading_threads: foliofs.FileSyste
         assert is_fork_error(in_child(lambda: file.seek(0) or file.read()))
         assert in_child(lambda: bytes(view)) == bytes([60]) * 4096
         assert in_child(fs.close) is None
-    assert file.read() == bytes([60]) * 100_000
+    with file:
+        assert file.read() == bytes([60]) * 100_000
     assert not fs.exists("/new")
 
 
@@ -101,7 +102,8 @@ def test_child_that_drops_everything_ends(filled: Path) -> None:
     owned: dict[str, Any] = {}
     fs = owned["fs"] = foliofs.open_image(filled, "r+")
     writer = owned["file"] = fs.open("/kept", "wb")
-    owned["view"] = fs.open("/1", "rb").borrow(0, 10)
+    with fs.open("/1", "rb") as file:
+        owned["view"] = file.borrow(0, 10)
     writer.write(b"once")
 
     def drop() -> int:

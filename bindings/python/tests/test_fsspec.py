@@ -1,5 +1,7 @@
 """Images through fsspec: its own suite, and the libraries that use it."""
 
+import errno
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +96,32 @@ def test_chained_url(image: Path) -> None:
     opened.close()
     with pytest.raises(ValueError, match="expected a file of the host"):
         fsspec.filesystem("folio", fo="bucket/disk", target_protocol="memory")
+
+
+def test_url_is_for_reading_unless_told(image: Path) -> None:
+    url = f"folio:///new/note::file://{image}"
+    for path in ("/new/note", "/note"):
+        with pytest.raises(OSError, match=r'pass mode="r\+"') as raised:
+            fsspec.open(f"folio://{path}::file://{image}", "w").open()
+        assert raised.value.errno == errno.EROFS
+    options = {"folio": {"mode": "r+", "auto_mkdir": True}}
+    with pytest.raises(OSError, match="in use by this process"):
+        fsspec.open(url, "w", **options).open()
+    fsspec.url_to_fs(url)[0].close()
+    for text in ("one", "two"):
+        with fsspec.open(url, "w", **options) as file:
+            file.write(text)
+        with fsspec.open(url, "r", **options) as file:
+            assert file.read() == text
+    fsspec.url_to_fs(url, **options)[0].close()
+    check(image)
+
+
+def test_dropped_file_is_closed(writable: FolioFileSystem) -> None:
+    writable.pipe("/file", b"content")
+    writable.open("/file", "rb").read(1)
+    gc.collect()
+    assert writable.fs._files == set() and writable.cat("/file") == b"content"
 
 
 def test_flush_is_durable(image: Path) -> None:

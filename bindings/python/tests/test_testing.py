@@ -101,6 +101,21 @@ def test_unsynced_write_may_be_lost_or_not(folio_disk: PowerCutDisk) -> None:
     assert texts == {b"y" * 4096}
 
 
+def test_fsync_of_a_directory_commits_its_names(folio_disk: PowerCutDisk) -> None:
+    fs = folio_disk.fs
+    fs.mkdir("/directory")
+    fs.write_text("/directory/old", "")
+    fs.sync()
+    fs.rename("/directory/old", "/directory/new")
+    names = [cut.listdir("/directory") for cut in folio_disk.power_cut(limit=3)]
+    assert names and all(each == ["old"] for each in names)
+    fs.fsync("/directory")
+    names = [cut.listdir("/directory") for cut in folio_disk.power_cut(limit=3)]
+    assert names and all(each == ["new"] for each in names)
+    with pytest.raises(FileNotFoundError):
+        fs.fsync("/missing")
+
+
 def test_disk_that_is_too_small_is_refused() -> None:
     with pytest.raises(OSError):
         PowerCutDisk(size_bytes=1000)

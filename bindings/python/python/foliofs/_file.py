@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import io
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from foliofs import _native
 
 if TYPE_CHECKING:
+    from foliofs._file_system import FileSystem
     from typing_extensions import Buffer
 
 BUFFER_BYTES = 128 << 10
@@ -18,13 +20,33 @@ BUFFER_BYTES = 128 << 10
 class RawFile(io.RawIOBase):
     """An open file without a buffer. Offsets and sizes are in bytes.
 
-    Several threads may use pread and pwrite at the same time.
+    Several threads may use pread and pwrite at the same time. Its file system stays open as long
+    as the file, unless it is closed.
     """
 
-    def __init__(self, file: _native.File, path: str, flags: int) -> None:
+    # Whether dropping the open file is a ResourceWarning, and what was dropped.
+    _warns = True
+    _dropped: str | None = None
+
+    def __init__(self, fs: FileSystem, file: _native.File, path: str, mode: str) -> None:
+        self._fs: FileSystem | None = fs
         self._file = file
-        self._access = flags & os.O_ACCMODE
+        self._access = open_flags(mode) & os.O_ACCMODE
         self.name: str = path
+        self.mode: str = _binary_mode(mode)
+
+    def _dealloc_warn(self, source: object) -> None:
+        # The buffers of io call it when they are dropped.
+        if self._warns and not self._file.closed:
+            self._dropped = repr(source)
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self._dealloc_warn(self)
+        super().__del__()
+        if self._dropped is not None:
+            text = f"unclosed file {self._dropped}"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -38,6 +60,11 @@ class RawFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation(
+            f"{self.name}: no descriptor of the host: call fsync of the file system, not of os"
+        )
 
     def readinto(self, buffer: Buffer, /) -> int:
         return self._file.readinto(buffer)
@@ -90,6 +117,7 @@ class RawFile(io.RawIOBase):
             super().close()
         finally:
             self._file.close()
+            self._fs = None
 
 
 class SyncedFile(RawFile):
@@ -171,6 +199,21 @@ def open_flags(mode: str) -> int:
     return flags
 
 
+def _binary_mode(mode: str) -> str:
+    """Returns the mode that io.FileIO shows."""
+    letter = next((letter for letter in "xa" if letter in mode), None)
+    if letter is None:
+        letter = "r" if "r" in mode or "+" in mode else "w"
+    return letter + ("b+" if "+" in mode else "b")
+
+
+def raw_of(file: Any) -> RawFile | None:
+    """Returns the file below the wrappers of io; None if it is not of this package."""
+    while file is not None and not isinstance(file, RawFile):
+        file = getattr(file, "buffer", None) or getattr(file, "raw", None)
+    return file
+
+
 def wrap(
     raw: RawFile,
     mode: str,
@@ -197,4 +240,8 @@ def wrap(
     if is_binary:
         return buffered
     encoding = encoding or "utf-8"
-    return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    text: Any = io.TextIOWrapper(
+        buffered, encoding, errors, newline, line_buffering=buffering == 1
+    )
+    text.mode = mode
+    return text

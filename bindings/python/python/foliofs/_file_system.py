@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import fnmatch
 import io
 import itertools
@@ -16,7 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
+from typing import IO, TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 from foliofs import _native
 from foliofs._file import (
@@ -26,11 +27,13 @@ from foliofs._file import (
     RawFile,
     SyncedFile,
     open_flags,
+    raw_of,
     wrap,
 )
 from foliofs._path import FolioPath
 
-Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes] | FolioPath
+HostPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Path: TypeAlias = HostPath | FolioPath
 
 # Those of this process that are not closed.
 _open: weakref.WeakSet[FileSystem] = weakref.WeakSet()
@@ -82,6 +85,8 @@ class DirEntry:
 class FileSystem:
     """A mounted file system. Paths start at its root; any thread may call.
 
+    A FolioPath of another file system raises OSError with EXDEV, except in copy.
+
     As a context manager it is closed at the end: open files are flushed and closed, everything is
     synced, and the image is marked clean. An error on the way is raised, as OSError.
 
@@ -89,11 +94,16 @@ class FileSystem:
     """
 
     def __init__(
-        self, mount: _native.FileSystem, reopen: tuple[str, dict[str, Any]] | None, name: str
+        self,
+        mount: _native.FileSystem,
+        reopen: tuple[str, dict[str, Any]] | None,
+        name: str,
+        image: str | None = None,
     ) -> None:
         self._native = mount
         self._reopen = reopen
         self._name = name
+        self._image = image
         self._device = next(_devices)
         self._files: set[weakref.ref[Any]] = set()
         self._lock = threading.Lock()
@@ -245,9 +255,9 @@ class FileSystem:
         A file for writing with `sync` is a SyncedFile: flush() makes its data durable.
         """
         flags = open_flags(mode)
-        text = _text(path)
+        text = self._text(path)
         kind = SyncedFile if sync and flags & os.O_ACCMODE != os.O_RDONLY else RawFile
-        raw = kind(self._native.open(text, flags, 0o666), text, flags)
+        raw = kind(self, self._native.open(text, flags, 0o666), text, mode)
         try:
             if "a" in mode:
                 raw.seek(0, os.SEEK_END)
@@ -259,13 +269,28 @@ class FileSystem:
         self._files.add(weakref.ref(file, self._files.discard))
         return file
 
+    def fsync(self, file: IO[Any] | Path, *, data_only: bool = False) -> None:
+        """Makes all writes to a file durable, as os.fsync; os.fdatasync with `data_only`.
+
+        `file` is an open text or binary file, whose buffers are written first, or a path. After
+        fsync of a directory a rename in it is durable.
+        """
+        if isinstance(file, str | bytes | os.PathLike | FolioPath):
+            self._native.fsync(self._text(file), data_only=data_only)
+            return
+        raw = raw_of(file)
+        if raw is None or raw._fs not in (self, None):
+            raise ValueError(f"{file!r} is not a file of {self!r}")
+        file.flush()
+        raw.fsync(data_only=data_only)
+
     def path(self, *segments: str | os.PathLike[str] | FolioPath) -> FolioPath:
         """Returns a path as an object, with the methods of pathlib.Path."""
         return FolioPath(self, *segments)
 
     def read_bytes(self, path: Path) -> bytes:
         """Returns the content of a file."""
-        return self._native.read_bytes(_text(path))
+        return self._native.read_bytes(self._text(path))
 
     def write_bytes(self, path: Path, data: bytes | bytearray | memoryview) -> int:
         """Replaces the content of a file, or creates it. Returns the number of bytes."""
@@ -286,11 +311,11 @@ class FileSystem:
 
     def listdir(self, path: Path = "/") -> list[str]:
         """Returns the names in a directory, in no order."""
-        return [name for name, _, _ in self._native.entries(_text(path))]
+        return [name for name, _, _ in self._native.entries(self._text(path))]
 
     def scandir(self, path: Path = "/") -> Iterator[DirEntry]:
         """Returns the entries of a directory, in no order."""
-        directory = _text(path)
+        directory = self._text(path)
         entries = self._native.entries(directory)
         prefix = posixpath.join(directory, "")
         return (DirEntry(self, prefix + entry[0], *entry) for entry in entries)
@@ -303,7 +328,7 @@ class FileSystem:
         followlinks: bool = False,
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yields path, directories and files of each directory below `top`, as os.walk."""
-        return self._walk(_text(top), topdown, onerror, followlinks, False)
+        return self._walk(self._text(top), topdown, onerror, followlinks, False)
 
     def _walk(
         self,
@@ -350,7 +375,7 @@ class FileSystem:
         A relative pattern and its paths begin at `root_dir`. `*` and `**` match names that begin
         with a dot only with `include_hidden`; `**` follows links only with `recurse_symlinks`.
         """
-        found = self._glob(pattern, _text(root_dir), include_hidden, recurse_symlinks)
+        found = self._glob(pattern, self._text(root_dir), include_hidden, recurse_symlinks)
         return sorted(found - {""})
 
     def _glob(
@@ -399,7 +424,7 @@ class FileSystem:
 
     def stat(self, path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         """Returns the attributes of a file. `st_dev` is a number of this mount."""
-        return self._native.stat(_text(path), self._device, follow_symlinks)
+        return self._native.stat(self._text(path), self._device, follow_symlinks)
 
     def lstat(self, path: Path) -> os.stat_result:
         """As stat, of a symbolic link itself."""
@@ -407,31 +432,31 @@ class FileSystem:
 
     def birthtime_ns(self, path: Path) -> int | None:
         """Returns the time of creation in nanoseconds since 1970; None if it is not stored."""
-        return self._native.birthtime_ns(_text(path))
+        return self._native.birthtime_ns(self._text(path))
 
     def exists(self, path: Path, *, follow_symlinks: bool = True) -> bool:
         """Returns whether the path names a file. A broken link is none, unless not followed."""
-        return self._native.mode(_text(path), follow_symlinks) is not None
+        return self._native.mode(self._text(path), follow_symlinks) is not None
 
     def is_file(self, path: Path) -> bool:
         """Returns whether the path names a regular file, or a link to one."""
-        return stat.S_ISREG(self._native.mode(_text(path), True) or 0)
+        return stat.S_ISREG(self._native.mode(self._text(path), True) or 0)
 
     def is_dir(self, path: Path) -> bool:
         """Returns whether the path names a directory, or a link to one."""
-        return stat.S_ISDIR(self._native.mode(_text(path), True) or 0)
+        return stat.S_ISDIR(self._native.mode(self._text(path), True) or 0)
 
     def is_symlink(self, path: Path) -> bool:
         """Returns whether the path names a symbolic link."""
-        return stat.S_ISLNK(self._native.mode(_text(path), False) or 0)
+        return stat.S_ISLNK(self._native.mode(self._text(path), False) or 0)
 
     def mkdir(self, path: Path, mode: int = 0o777) -> None:
         """Creates a directory."""
-        self._native.mkdir(_text(path), mode)
+        self._native.mkdir(self._text(path), mode)
 
     def makedirs(self, path: Path, mode: int = 0o777, exist_ok: bool = False) -> None:
         """Creates a directory and those above it."""
-        text = _text(path)
+        text = self._text(path)
         above = posixpath.dirname(text.rstrip("/"))
         if above.strip("/") and not self.exists(above):
             self.makedirs(above, exist_ok=True)
@@ -443,11 +468,11 @@ class FileSystem:
 
     def rmdir(self, path: Path) -> None:
         """Removes an empty directory."""
-        self._native.rmdir(_text(path))
+        self._native.rmdir(self._text(path))
 
     def unlink(self, path: Path) -> None:
         """Removes a file that is no directory."""
-        self._native.unlink(_text(path))
+        self._native.unlink(self._text(path))
 
     remove = unlink
 
@@ -462,25 +487,28 @@ class FileSystem:
 
     def rename(self, source: Path, target: Path) -> None:
         """Renames a file; an existing target is replaced at once, as by rename(2)."""
-        self._native.rename(_text(source), _text(target), True)
+        self._native.rename(*self._pair(source, target), True)
 
     replace = rename
 
     def rename_noreplace(self, source: Path, target: Path) -> None:
         """Renames a file; raises FileExistsError if the target exists."""
-        self._native.rename(_text(source), _text(target), False)
+        self._native.rename(*self._pair(source, target), False)
 
     def copy(self, source: Path, target: Path) -> None:
-        """Copies content, mode and times of a file.
+        """Copies content, mode and times of a file; both may be a FolioPath of any file system.
 
         Raises shutil.SameFileError, and changes nothing, if both are one file.
         """
-        self._check_differ(source, target)
-        with self.open(source, "rb") as reader, self.open(target, "wb") as writer:
+        source_fs = source.fs if isinstance(source, FolioPath) else self
+        target_fs = target.fs if isinstance(target, FolioPath) else self
+        if source_fs is target_fs:
+            source_fs._check_differ(source, target)
+        with source_fs.open(source, "rb") as reader, target_fs.open(target, "wb") as writer:
             shutil.copyfileobj(reader, writer, 1 << 20)
-        found = self.stat(source)
-        self.chmod(target, stat.S_IMODE(found.st_mode))
-        self.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+        found = source_fs.stat(source)
+        target_fs.chmod(target, stat.S_IMODE(found.st_mode))
+        target_fs.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
     def _check_differ(self, source: Path, target: Path) -> None:
         """Raises shutil.SameFileError if both are one file: opening the target empties it."""
@@ -490,29 +518,29 @@ class FileSystem:
         except OSError:
             return
         if os.path.samestat(found, existing):
-            text = f"{_text(source)!r} and {_text(target)!r} are the same file"
+            text = f"{self._text(source)!r} and {self._text(target)!r} are the same file"
             raise shutil.SameFileError(text)
 
     def link(self, source: Path, target: Path) -> None:
         """Creates `target` as another name of the file `source`."""
-        self._native.link(_text(source), _text(target))
+        self._native.link(*self._pair(source, target))
 
     def symlink(self, source: Path, target: Path) -> None:
         """Creates the symbolic link `target`, which refers to `source`."""
-        self._native.symlink(_text(source), _text(target))
+        self._native.symlink(*self._pair(source, target))
 
     def readlink(self, path: Path) -> str:
         """Returns what a symbolic link refers to."""
-        return self._native.readlink(_text(path))
+        return self._native.readlink(self._text(path))
 
     def chmod(self, path: Path, mode: int) -> None:
         """Sets the permission bits."""
-        self._native.chmod(_text(path), mode)
+        self._native.chmod(self._text(path), mode)
 
     def chown(self, path: Path, uid: int, gid: int, *, follow_symlinks: bool = True) -> None:
         """Sets owner and group; -1 keeps the value."""
         self._native.chown(
-            _text(path),
+            self._text(path),
             None if uid == -1 else uid,
             None if gid == -1 else gid,
             follow_symlinks=follow_symlinks,
@@ -531,38 +559,38 @@ class FileSystem:
             if ns is not None:
                 raise ValueError("utime: give either times or ns")
             ns = (round(times[0] * 1e9), round(times[1] * 1e9))
-        self._native.utime(_text(path), ns, follow_symlinks=follow_symlinks)
+        self._native.utime(self._text(path), ns, follow_symlinks=follow_symlinks)
 
     def truncate(self, path: Path, length: int) -> None:
         """Sets the size of a file in bytes."""
-        self._native.truncate(_text(path), length)
+        self._native.truncate(self._text(path), length)
 
     def mknod(self, path: Path, mode: int = 0o600, device: int = 0) -> None:
         """Creates a file of the type in `mode`; `device` is that of os.makedev."""
-        self._native.mknod(_text(path), mode, device)
+        self._native.mknod(self._text(path), mode, device)
 
     def getxattr(self, path: Path, name: str, *, follow_symlinks: bool = True) -> bytes:
         """Returns the value of an extended attribute."""
-        return self._native.getxattr(_text(path), name, follow_symlinks)
+        return self._native.getxattr(self._text(path), name, follow_symlinks)
 
     def setxattr(
         self, path: Path, name: str, value: bytes, flags: int = 0, *, follow_symlinks: bool = True
     ) -> None:
         """Sets an extended attribute; `flags` are os.XATTR_CREATE and os.XATTR_REPLACE."""
-        self._native.setxattr(_text(path), name, value, flags, follow_symlinks)
+        self._native.setxattr(self._text(path), name, value, flags, follow_symlinks)
 
     def listxattr(self, path: Path, *, follow_symlinks: bool = True) -> list[str]:
         """Returns the names of the extended attributes."""
-        return self._native.listxattr(_text(path), follow_symlinks)
+        return self._native.listxattr(self._text(path), follow_symlinks)
 
     def removexattr(self, path: Path, name: str, *, follow_symlinks: bool = True) -> None:
         """Removes an extended attribute."""
-        self._native.removexattr(_text(path), name, follow_symlinks)
+        self._native.removexattr(self._text(path), name, follow_symlinks)
 
     def statvfs(self, path: Path = "/") -> os.statvfs_result:
         """Returns the size and the free space, in blocks of f_bsize bytes."""
         size, blocks, free, available, inodes, free_inodes, name_max = self._native.statvfs(
-            _text(path)
+            self._text(path)
         )
         flags = os.ST_RDONLY if self._reopen is not None else 0
         return os.statvfs_result(
@@ -572,6 +600,19 @@ class FileSystem:
     def sync(self) -> None:
         """Makes all writes durable, but not what is in the buffers of open files."""
         self._native.sync()
+
+    def _text(self, path: Path) -> str:
+        if isinstance(path, FolioPath) and path.fs is not self:
+            raise OSError(errno.EXDEV, "the path is of another file system", str(path))
+        return _text(path)
+
+    def _pair(self, source: Path, target: Path) -> tuple[str, str]:
+        texts = _text(source), _text(target)
+        for path in (source, target):
+            if isinstance(path, FolioPath) and path.fs is not self:
+                reason = "a path is of another file system"
+                raise OSError(errno.EXDEV, reason, texts[0], None, texts[1])
+        return texts
 
 
 def _text(path: Path) -> str:
@@ -585,7 +626,7 @@ def _unpickle(path: str, options: dict[str, Any]) -> FileSystem:
 
 
 def open_image(
-    path: Path,
+    path: HostPath,
     mode: Literal["r", "r+"] = "r",
     *,
     partition: int | None = None,
@@ -601,7 +642,7 @@ def open_image(
     """
     if mode not in ("r", "r+"):
         raise ValueError(f'invalid mode {mode!r}: expected "r" or "r+"')
-    name = os.path.abspath(_text(path))
+    name = os.path.abspath(os.fsdecode(path))
     rest = {
         "partition": partition,
         "format": format,
@@ -609,11 +650,11 @@ def open_image(
         "cache_bytes": cache_bytes,
     }
     mount = _native.open_image(name, read_only=mode == "r", **rest)  # type: ignore[arg-type]
-    return FileSystem(mount, (name, rest) if mode == "r" else None, f"{name!r} {mode}")
+    return FileSystem(mount, (name, rest) if mode == "r" else None, f"{name!r} {mode}", name)
 
 
 def create_image(
-    path: Path,
+    path: HostPath,
     size_bytes: int,
     *,
     format: Literal["raw", "qcow2"] | None = None,
@@ -628,8 +669,9 @@ def create_image(
     With `uuid` and `time`, in seconds since 1970, the same calls make the same bytes. Raises
     FileExistsError if the file exists.
     """
+    name = os.path.abspath(os.fsdecode(path))
     mount = _native.create_image(
-        _text(path),
+        name,
         size_bytes,
         format=format,
         label=label,
@@ -638,12 +680,13 @@ def create_image(
         options=options,
         cache_bytes=cache_bytes,
     )
-    return FileSystem(mount, None, f"{_text(path)!r} r+")
+    return FileSystem(mount, None, f"{name!r} r+", name)
 
 
-def open_directory(path: Path) -> FileSystem:
+def open_directory(path: HostPath) -> FileSystem:
     """Opens a directory of the host; nothing outside it can be reached."""
-    return FileSystem(_native.open_directory(_text(path)), None, f"{_text(path)!r}")
+    name = os.fsdecode(path)
+    return FileSystem(_native.open_directory(name), None, repr(name))
 
 
 def memory() -> FileSystem:

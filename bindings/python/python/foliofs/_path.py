@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
+import functools
 import os
 import posixpath
 import shutil
@@ -36,12 +38,7 @@ class PathInfo:
 
     def _mode(self, follow_symlinks: bool) -> int | None:
         if follow_symlinks not in self._modes:
-            try:
-                mode = self._fs._native.mode(self._path, follow_symlinks)
-            except ValueError:
-                # A name that no file can have.
-                mode = None
-            self._modes[follow_symlinks] = mode
+            self._modes[follow_symlinks] = self._fs._native.mode(self._path, follow_symlinks)
         return self._modes[follow_symlinks]
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
@@ -57,6 +54,7 @@ class PathInfo:
         return stat.S_ISLNK(self._mode(False) or 0)
 
 
+@functools.total_ordering
 class FolioPath:
     """A path of a file system, with the methods of pathlib.Path: FileSystem.path() returns one.
 
@@ -92,6 +90,9 @@ class FolioPath:
         """Returns the path as text."""
         return str(self)
 
+    def __bytes__(self) -> bytes:
+        return os.fsencode(str(self))
+
     def __repr__(self) -> str:
         return f"FolioPath({self.fs!r}, {str(self)!r})"
 
@@ -119,6 +120,16 @@ class FolioPath:
     def anchor(self) -> str:
         """"/" of an absolute path, else ""."""
         return self._pure.anchor
+
+    @property
+    def root(self) -> str:
+        """As anchor."""
+        return self._pure.root
+
+    @property
+    def drive(self) -> str:
+        """The empty text: there are no drives."""
+        return ""
 
     @property
     def name(self) -> str:
@@ -186,6 +197,25 @@ class FolioPath:
         """Returns the path from the root on."""
         return self.with_segments("/", self)
 
+    def resolve(self, strict: bool = False) -> FolioPath:
+        """Returns the path from the root on, without symbolic links and "..".
+
+        With `strict` a missing file and a loop of links raise OSError; else they stay as they are.
+        """
+        return self.with_segments(_resolved(self.fs, str(self), strict))
+
+    def as_uri(self) -> str:
+        """Returns the URL of fsspec for a file of an image, which foliofs.fsspec opens.
+
+        `partition` and the other arguments of open_image are not part of it. Raises ValueError for
+        a relative path, and if the file system is not in an image file.
+        """
+        if not self.is_absolute():
+            raise ValueError(f"{self!r}: a relative path has no URL")
+        if self.fs._image is None or "::" in str(self) + self.fs._image:
+            raise ValueError(f"{self!r} has no URL: expected a file of an image, without '::'")
+        return f"folio://{self}::file://{self.fs._image}"
+
     def relative_to(self, other: Segment, *, walk_up: bool = False) -> FolioPath:
         """Returns the path from `other` on; `walk_up`, of Python 3.12, allows "..".
 
@@ -232,6 +262,45 @@ class FolioPath:
         """Returns whether the path names a symbolic link."""
         return PathInfo(self.fs, str(self)).is_symlink()
 
+    def _type(self) -> int:
+        return stat.S_IFMT(PathInfo(self.fs, str(self))._mode(True) or 0)
+
+    def is_fifo(self) -> bool:
+        """Returns whether the path names a FIFO."""
+        return self._type() == stat.S_IFIFO
+
+    def is_socket(self) -> bool:
+        """Returns whether the path names a socket."""
+        return self._type() == stat.S_IFSOCK
+
+    def is_block_device(self) -> bool:
+        """Returns whether the path names a block device."""
+        return self._type() == stat.S_IFBLK
+
+    def is_char_device(self) -> bool:
+        """Returns whether the path names a character device."""
+        return self._type() == stat.S_IFCHR
+
+    def is_mount(self) -> bool:
+        """Returns whether the path names the root: there are no other mounts."""
+        is_there = self.is_dir() and not self.is_symlink()
+        return is_there and self.samefile("/")
+
+    def is_junction(self) -> bool:
+        """Returns False: junctions are of Windows."""
+        return False
+
+    def owner(self, *, follow_symlinks: bool = True) -> str:
+        """Returns the user's name in /etc/passwd of the file system.
+
+        Raises KeyError if the user is not there.
+        """
+        return _account(self.fs, "/etc/passwd", self.stat(follow_symlinks=follow_symlinks).st_uid)
+
+    def group(self, *, follow_symlinks: bool = True) -> str:
+        """As owner, the group's name in /etc/group."""
+        return _account(self.fs, "/etc/group", self.stat(follow_symlinks=follow_symlinks).st_gid)
+
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """As FileSystem.stat."""
         return self.fs.stat(str(self), follow_symlinks=follow_symlinks)
@@ -242,12 +311,18 @@ class FolioPath:
 
     def samefile(self, other: Segment) -> bool:
         """Returns whether both paths name one file."""
-        theirs = self.with_segments(other).stat()
-        return os.path.samestat(self.stat(), theirs)
+        return os.path.samestat(self.stat(), self._target(other).stat())
 
-    def chmod(self, mode: int) -> None:
-        """As FileSystem.chmod."""
+    def chmod(self, mode: int, *, follow_symlinks: bool = True) -> None:
+        """Sets the permission bits; those of a symbolic link itself raise OSError, as in Linux."""
+        if not follow_symlinks and self.is_symlink():
+            text = "a symbolic link has no permission bits"
+            raise OSError(errno.EOPNOTSUPP, text, str(self))
         self.fs.chmod(str(self), mode)
+
+    def lchmod(self, mode: int) -> None:
+        """As chmod without following links."""
+        self.chmod(mode, follow_symlinks=False)
 
     # Content.
 
@@ -354,14 +429,15 @@ class FolioPath:
     # Names.
 
     def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:
-        """Creates an empty file, or sets its times to now."""
-        if exist_ok and self.exists():
-            self.fs.utime(str(self))
-            return
-        with self.open("xb"):
-            pass
-        if mode != 0o666:
-            self.chmod(mode)
+        """Creates an empty file with `mode` less the umask, or sets its times to now."""
+        if exist_ok:
+            try:
+                self.fs.utime(str(self))
+                return
+            except FileNotFoundError:
+                pass
+        flags = os.O_CREAT | os.O_WRONLY | (0 if exist_ok else os.O_EXCL)
+        self.fs._native.open(str(self), flags, mode).close()
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Removes a file that is no directory."""
@@ -373,19 +449,22 @@ class FolioPath:
 
     def rename(self, target: Segment) -> FolioPath:
         """Renames a file; an existing target is replaced at once. Returns the target."""
-        path = self.with_segments(target)
-        self.fs.rename(str(self), str(path))
+        path = self._target(target)
+        self.fs.rename(self, path)
         return path
+
+    def _target(self, target: Segment) -> FolioPath:
+        return target if isinstance(target, FolioPath) else self.with_segments(target)
 
     replace = rename
 
     def symlink_to(self, target: Segment, target_is_directory: bool = False) -> None:
         """Creates a symbolic link to `target`."""
-        self.fs.symlink(_pure(target), str(self))
+        self.fs.symlink(target, self)
 
     def hardlink_to(self, target: Segment) -> None:
         """Creates another name of `target`."""
-        self.fs.link(_pure(target), str(self))
+        self.fs.link(target, self)
 
     def readlink(self) -> FolioPath:
         """Returns what a symbolic link refers to."""
@@ -401,26 +480,54 @@ class FolioPath:
         """Copies a file, or a directory with all below it; returns the target.
 
         The target is a path of this or another file system, or a pathlib.Path of the host: anything
-        with mkdir, symlink_to and open.
+        with mkdir, symlink_to and open. With `preserve_metadata` the copies have the mode, the
+        times and the extended attributes; without `follow_symlinks` links are copied as links.
         """
         if isinstance(target, str):
             target = self.with_segments(target)
         _copy(self, target, follow_symlinks, preserve_metadata)
         return target
 
-    def copy_into(self, target_dir: Any, **options: Any) -> Any:
+    def copy_into(
+        self, target_dir: Any, *, follow_symlinks: bool = True, preserve_metadata: bool = False
+    ) -> Any:
         """As copy, to this path's name in a directory."""
+        target = self._in(target_dir)
+        return self.copy(
+            target, follow_symlinks=follow_symlinks, preserve_metadata=preserve_metadata
+        )
+
+    def move(self, target: Any) -> Any:
+        """Moves a file, or a directory with all below it; returns the target.
+
+        In this file system it is a rename, which replaces an existing file. To another one, or the
+        host, it is a copy with metadata, after which the source is removed.
+        """
+        if isinstance(target, str):
+            target = self.with_segments(target)
+        if isinstance(target, FolioPath) and target.fs is self.fs:
+            if target.exists() and self.samefile(target):
+                raise OSError(
+                    errno.EINVAL, "both are the same file", str(self), None, str(target)
+                )
+            return self.replace(target)
+        _copy(self, target, False, True)
+        if self.is_dir(follow_symlinks=False):
+            self.fs.rmtree(self)
+        else:
+            self.unlink()
+        return target
+
+    def move_into(self, target_dir: Any) -> Any:
+        """As move, to this path's name in a directory."""
+        return self.move(self._in(target_dir))
+
+    def _in(self, directory: Any) -> Any:
         if not self.name:
             raise ValueError(f"{self!r} has an empty name")
-        if isinstance(target_dir, str):
-            target_dir = self.with_segments(target_dir)
-        return self.copy(target_dir / self.name, **options)
-
-    def _copy_from(
-        self, source: Any, follow_symlinks: bool = True, preserve_metadata: bool = False
-    ) -> None:
-        """What copy() of pathlib's paths calls."""
-        _copy(source, self, follow_symlinks, preserve_metadata)
+        if isinstance(directory, str):
+            directory = self.with_segments(directory)
+        return directory / self.name
 
 
 def _pure(segment: Segment) -> str | os.PathLike[str]:
@@ -436,36 +543,142 @@ def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return is_match and _matches(parts[1:], pattern[1:])
 
 
+# Of a path, as in Linux.
+_LINKS_MAX = 40
+
+
+def _resolved(fs: FileSystem, path: str, strict: bool) -> str:
+    done = "/"
+    left = path.split("/")[::-1]
+    links = 0
+    while left:
+        name = left.pop()
+        if name == "..":
+            done = posixpath.dirname(done)
+        if name in ("", ".", ".."):
+            continue
+        path = posixpath.join(done, name)
+        try:
+            target = fs.readlink(path)
+        except OSError as error:
+            # EINVAL: not a link.
+            if strict and error.errno != errno.EINVAL:
+                raise
+            done = path
+            continue
+        links += 1
+        if links <= _LINKS_MAX:
+            done = "/" if target.startswith("/") else done
+            left += target.split("/")[::-1]
+        elif strict:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        else:
+            done = path
+    return done
+
+
+def _account(fs: FileSystem, table: str, number: int) -> str:
+    """Returns the name of a user or group in a file as /etc/passwd."""
+    try:
+        lines = fs.read_text(table, errors="surrogateescape").splitlines()
+    except FileNotFoundError:
+        lines = []
+    for fields in (line.split(":") for line in lines):
+        if len(fields) > 2 and fields[2] == str(number):
+            return fields[0]
+    raise KeyError(f"{table} of the file system has no entry for {number}")
+
+
 def _copy(source: Any, target: Any, follow_symlinks: bool, preserve_metadata: bool) -> None:
     """Copies between any two kinds of paths."""
     if source == target or source in target.parents:
-        raise OSError(22, "source and target are the same, or one is in the other", str(source))
+        raise OSError(errno.EINVAL, "the target is the source, or in it", str(source))
+    if preserve_metadata:
+        _os_calls(target)
+    directories = []
     left = [(source, target)]
     while left:
         path, to = left.pop()
         # pathlib.Path has it from Python 3.14 on.
         info = getattr(path, "info", path)
-        if not follow_symlinks and info.is_symlink():
+        is_link = not follow_symlinks and info.is_symlink()
+        if is_link:
             link = path.readlink()
             to.symlink_to(link.__vfspath__() if hasattr(link, "__vfspath__") else str(link))
-            continue
-        if info.is_dir():
+        elif info.is_dir():
             children = list(path.iterdir())
             to.mkdir()
             left.extend((child, to / child.name) for child in children)
+            # Their content changes their times.
+            directories.append((path, to))
+            continue
         else:
-            if isinstance(path, FolioPath) and isinstance(to, FolioPath) and path.fs is to.fs:
-                path.fs._check_differ(str(path), str(to))
-            with _opened(path, "r") as reader, _opened(to, "w") as writer:
-                shutil.copyfileobj(reader, writer, 1 << 20)
+            # In a new directory nothing exists but a second entry of the same name: of a corrupt
+            # image, and maybe a link to a file elsewhere.
+            _copy_file(path, to, "w" if to is target else "x")
         if preserve_metadata:
-            to.chmod(stat.S_IMODE(path.stat().st_mode))
+            _copy_metadata(path, to, not is_link)
+    if preserve_metadata:
+        for path, to in reversed(directories):
+            _copy_metadata(path, to, True)
+
+
+def _copy_file(path: Any, to: Any, mode: str) -> None:
+    if isinstance(path, FolioPath) and isinstance(to, FolioPath) and path.fs is to.fs:
+        path.fs._check_differ(str(path), str(to))
+    info = getattr(path, "info", path)
+    if info.exists() and not info.is_file():
+        raise shutil.SpecialFileError(f"{path!r} is neither a file nor a directory")
+    with _opened(path, "r") as reader, _opened(to, mode) as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+
+
+def _os_calls(path: Any) -> Any:
+    """Returns what has the calls of the module os for a path."""
+    if isinstance(path, FolioPath):
+        return path.fs
+    if isinstance(path, os.PathLike):
+        return os
+    raise TypeError(f"no metadata of {path!r}: expected a FolioPath or a path of the host")
+
+
+def _copy_metadata(source: Any, target: Any, follow_symlinks: bool) -> None:
+    """Copies what shutil.copystat copies."""
+    from_calls, to_calls = _os_calls(source), _os_calls(target)
+    found = from_calls.stat(source, follow_symlinks=follow_symlinks)
+    times = (found.st_atime_ns, found.st_mtime_ns)
+    to_calls.utime(target, ns=times, follow_symlinks=follow_symlinks)
+    try:
+        names = from_calls.listxattr(source, follow_symlinks=follow_symlinks)
+    except OSError as error:
+        if error.errno not in _XATTR_ERRORS:
+            raise
+        names = []
+    for name in names:
+        try:
+            value = from_calls.getxattr(source, name, follow_symlinks=follow_symlinks)
+            to_calls.setxattr(target, name, value, follow_symlinks=follow_symlinks)
+        except OSError as error:
+            if error.errno not in _XATTR_ERRORS:
+                raise
+    if follow_symlinks:
+        to_calls.chmod(target, stat.S_IMODE(found.st_mode))
+
+
+# The target has no such attributes, or the caller may not set them.
+_XATTR_ERRORS = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENOTSUP,
+    errno.ENODATA,
+    errno.EINVAL,
+)
 
 
 def _opened(path: Any, mode: str) -> Any:
     """Opens a path of pathlib's protocols, which need no open()."""
     if mode == "r" and hasattr(path, "__open_reader__"):
         return path.__open_reader__()
-    if mode == "w" and hasattr(path, "__open_writer__"):
-        return path.__open_writer__("w")
+    if mode != "r" and hasattr(path, "__open_writer__"):
+        return path.__open_writer__(mode)
     return path.open(mode + "b")

@@ -10,10 +10,12 @@ Nothing is cached here: Folio's page cache is below.
 from __future__ import annotations
 
 import datetime
+import errno
 import stat
 from typing import Any, Literal
 
 import foliofs
+from foliofs._file import raw_of
 from foliofs._file_system import FileSystem
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
@@ -23,13 +25,16 @@ class FolioFileSystem(AbstractFileSystem):
     """The files of an image.
 
     `fo` is the image's path on the host, `mode` "r" or "r+"; `partition`, `format`, `options` and
-    `cache_bytes` are those of foliofs.open_image. With `auto_mkdir`, writing a file creates the
+    `cache_bytes` are those of foliofs.open_image. fsspec keeps one for each set of arguments, and
+    the image open, until close(): use the same arguments for all reads and writes. With `auto_mkdir`, writing a file creates the
     directories above it. With `update_creates`, mode "rb+" creates a missing file, as duckdb expects
     for a new database.
     """
 
     protocol: str | tuple[str, ...] = "folio"
     root_marker: str = "/"
+
+    _is_read_only = False
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class FolioFileSystem(AbstractFileSystem):
                 options=options,
                 cache_bytes=cache_bytes,
             )
+            self._is_read_only = mode == "r"
         self.fs: FileSystem = fs
         self.auto_mkdir: bool = auto_mkdir
         self.update_creates: bool = update_creates
@@ -94,6 +100,11 @@ class FolioFileSystem(AbstractFileSystem):
     @classmethod
     def _parent(cls, path: Any) -> str:
         return str(cls._strip_protocol(path)).rpartition("/")[0] or "/"
+
+    def _check_writable(self, path: str) -> None:
+        if self._is_read_only:
+            text = 'the image is open for reading: pass mode="r+", by URL with folio={"mode": "r+"}'
+            raise OSError(errno.EROFS, text, path)
 
     def _make_parent(self, path: str) -> None:
         if self.auto_mkdir:
@@ -154,7 +165,11 @@ class FolioFileSystem(AbstractFileSystem):
             self.fs.mkdir(path)
 
     def makedirs(self, path: Any, exist_ok: bool = False) -> None:
-        self.fs.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
+        path = self._strip_protocol(path)
+        # fsspec.open calls this first, also for a directory that exists.
+        if not self.fs.is_dir(path):
+            self._check_writable(path)
+        self.fs.makedirs(path, exist_ok=exist_ok)
 
     def rmdir(self, path: Any) -> None:
         self.fs.rmdir(self._strip_protocol(path))
@@ -234,12 +249,19 @@ class FolioFileSystem(AbstractFileSystem):
     ) -> Any:
         if not autocommit:
             raise NotImplementedError("transactions of fsspec: write and rename instead")
+        if mode != "rb":
+            self._check_writable(path)
         if not mode.startswith("r"):
             self._make_parent(path)
         if self.update_creates and mode in ("rb+", "r+b") and not self.fs.exists(path):
             self.touch(path)
         # Databases over fsspec call flush() where they need fsync(2), and info() for the size.
-        return self.fs.open(path, mode, sync=True)
+        file = self.fs.open(path, mode, sync=True)
+        # duckdb and others close no file; those of fsspec itself do not warn either.
+        raw = raw_of(file)
+        assert raw is not None
+        raw._warns = False
+        return file
 
 
 def _time(nanos: int) -> datetime.datetime:

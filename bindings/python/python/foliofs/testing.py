@@ -4,10 +4,17 @@ A test runs its program on the file system, asks for the states that a power cut
 checks in each of them that nothing is lost that was reported as stored:
 
     def test_config_survives(folio_disk):
-        save_config(folio_disk.fs, "/config", "old")
-        save_config(folio_disk.fs, "/config", "new")
-        for fs in folio_disk.power_cut():
-            assert fs.read_text("/config") in ("old", "new")
+        fs = folio_disk.fs
+        save_config(fs, "/config", "old")
+        fs.sync()
+        save_config(fs, "/config", "new")
+        fs.fsync("/")
+        for cut in folio_disk.power_cut():
+            assert cut.read_text("/config") in ("old", "new")
+
+The states have what reached the disk, and nothing does without a flush. sync() stores the first
+file: else a program that flushes nothing leaves states without it. fsync() of a directory commits
+names, but no data of files, as a timer or another program may: else the states have the old file.
 
 `folio_disk` is a fixture of pytest. It needs this line in conftest.py:
 
