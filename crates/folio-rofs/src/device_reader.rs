@@ -15,8 +15,12 @@ pub(crate) struct DeviceReader {
 
 impl DeviceReader {
     pub(crate) fn buffered(device: Arc<dyn Device>) -> BufReader<Self> {
-        let position = 0;
-        BufReader::with_capacity(BUFFER_BYTES, Self { device, position })
+        BufReader::with_capacity(BUFFER_BYTES, Self::at(device, 0))
+    }
+
+    /// Creates a reader from `position` on.
+    pub(crate) fn at(device: Arc<dyn Device>, position: u64) -> Self {
+        Self { device, position }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tree of an erofs, by the crate `erofs-rs`.
 
-use crate::tree::{Content, Node, NodeIndex, ROOT, Tree};
+use crate::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
 use erofs_rs::r#async::EroFS;
 use erofs_rs::backend::AsyncImage;
 use erofs_rs::types::{Inode, Layout};
@@ -105,7 +105,6 @@ fn node(
     if inode.is_symlink() {
         node.target = ready(reader.read_link_inode(inode))?.into_vec();
     }
-    node.xattrs = ready(reader.xattrs_inode(inode))?;
     Ok(node)
 }
 
@@ -159,6 +158,11 @@ impl Content for ErofsContent {
         let inode = self.inodes.get(node).ok_or(Errno::IO)?;
         let file = self.reader.open_inode_file(*inode).map_err(|e| error(&e))?;
         ready(file.read_at(buf, offset))
+    }
+
+    fn xattrs(&self, node: NodeIndex) -> Result<Xattrs> {
+        let inode = self.inodes.get(node).ok_or(Errno::IO)?;
+        ready(self.reader.xattrs_inode(*inode))
     }
 }
 

@@ -5,16 +5,18 @@
 //!        v
 //!   squashfs.rs   erofs.rs             the tree and the data of files, by the crates
 //!        v
+//!   squashfs_xattrs.rs                 its extended attributes, which `backhand` does not read
+//!        v
 //!   device_reader.rs                   the device as `std::io` has it
 //! ```
 //!
-//! The data of files goes through the page cache. Extended attributes are read from erofs only;
-//! `backhand` does not read those of squashfs. Linux: fs/squashfs, fs/erofs.
+//! The data of files goes through the page cache. Linux: fs/squashfs, fs/erofs.
 
 mod device_reader;
 mod erofs;
 mod panics;
 mod squashfs;
+mod squashfs_xattrs;
 mod tree;
 
 use folio::base::Result;
@@ -41,19 +43,6 @@ impl Kind {
             "erofs" => Some(Self::Erofs),
             _ => None,
         }
-    }
-}
-
-/// Whether the file system on `device` has extended attributes that [`mount`] does not read: those
-/// of squashfs.
-///
-/// # Errors
-///
-/// The device's errors.
-pub fn lacks_xattrs(device: &dyn Device, kind: Kind) -> Result<bool> {
-    match kind {
-        Kind::Squashfs => squashfs::has_xattrs(device),
-        Kind::Erofs => Ok(false),
     }
 }
 

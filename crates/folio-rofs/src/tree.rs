@@ -23,10 +23,15 @@ pub(crate) type NodeIndex = usize;
 /// The index of the root.
 pub(crate) const ROOT: NodeIndex = 0;
 
-/// The data of regular files.
+/// Names and values of extended attributes.
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What is read on demand: the data of regular files, and extended attributes.
 pub(crate) trait Content: Send + Sync {
     /// Fills `buf` from byte `offset` of the file; returns fewer bytes at its end.
     fn read_at(&self, node: NodeIndex, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Returns the extended attributes of an inode.
+    fn xattrs(&self, node: NodeIndex) -> Result<Xattrs>;
 }
 
 /// An inode as the reader of an image found it.
@@ -38,7 +43,6 @@ pub(crate) struct Node {
     pub(crate) parent: NodeIndex,
     /// The target of a symbolic link.
     pub(crate) target: Vec<u8>,
-    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// All inodes of an image.
@@ -79,7 +83,6 @@ impl Node {
             names: BTreeMap::new(),
             parent,
             target: Vec::new(),
-            xattrs: BTreeMap::new(),
         }
     }
 }
@@ -172,6 +175,11 @@ impl TreeInode {
         work(&mounted, node)
     }
 
+    fn xattrs(&self) -> Result<Xattrs> {
+        let mounted = self.mounted()?;
+        without_panic(|| mounted.tree.content.xattrs(self.index))
+    }
+
     fn with_directory<T>(&self, work: impl FnOnce(&Mounted, &Node) -> Result<T>) -> Result<T> {
         self.with_node(|mounted, node| match node.attributes.file_type {
             FileType::Directory => work(mounted, node),
@@ -246,11 +254,11 @@ impl Inode for TreeInode {
     }
 
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.with_node(|_, node| Ok(node.xattrs.get(name).cloned()))
+        Ok(self.xattrs()?.remove(name))
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.with_node(|_, node| Ok(node.xattrs.keys().cloned().collect()))
+        Ok(self.xattrs()?.into_keys().collect())
     }
 
     fn as_any(&self) -> &dyn Any {
