@@ -1,7 +1,7 @@
 //! squashfs and erofs images as sources, judged by the programs that made them.
 
 use super::{TestDir, plain_tree};
-use crate::support::tools::run;
+use crate::support::tools::{command, run, succeed};
 use crate::support::{Manifest, Scope, requires};
 use std::fs;
 use std::path::Path;
@@ -92,43 +92,79 @@ fn squashfs_images_are_read() {
     dir.ok(&["disk", "create", "parts.img", "spec.toml"]);
     let listed = dir.ok(&["stat", "parts.img:/"]);
     assert!(listed.contains("Links: 3"), "{listed}");
-    squashfs_xattrs_are_noted(&dir);
     assert_eq!(dir.ok(&["cat", "parts.img:/small"]), "small");
     dir.fails(&["trim", "gzip.sqfs"], 1, "gzip.sqfs: only ext4 is trimmed");
-    damage(&dir, "gzip.sqfs");
+    damage(&dir, "gzip.sqfs", &["ls", "-lR", "damaged"]);
 }
 
-fn squashfs_xattrs_are_noted(dir: &TestDir) {
-    let copied = |image: &str| {
-        let _ = fs::remove_dir_all(dir.path("back"));
-        let from = format!("{image}:/");
-        let output = dir.command(&["cp", "-a", &from, "back"]).output().unwrap();
-        String::from_utf8_lossy(&output.stderr).into_owned()
+/// Sets extended attributes in `tree`: of all namespaces and types of files, long ones, equal ones,
+/// and more different sets than a metadata block of squashfs has ids.
+fn set_xattrs(dir: &TestDir) {
+    let tree = dir.path("tree");
+    std::os::unix::fs::symlink("small", tree.join("marked")).unwrap();
+    let long = "long ".repeat(140);
+    let mut dump = String::new();
+    let mut set = |file: &str, xattrs: &[(&str, &str)]| {
+        dump.push_str(&format!("# file: {file}\n"));
+        for (name, value) in xattrs {
+            dump.push_str(&format!("{name}=\"{value}\"\n"));
+        }
+        dump.push('\n');
     };
-    assert_eq!(copied("gzip.sqfs"), "");
-    let has_xattrs = crate::support::tools::command("setfattr")
-        .args(["-n", "user.note", "-v", "kept"])
-        .arg(dir.path("tree/small"))
-        .status();
-    if !has_xattrs.is_ok_and(|status| status.success()) {
-        eprintln!("the host's file system has no extended attributes");
-        return;
-    }
-    let path = |name: &str| dir.path(name).to_str().unwrap().to_owned();
-    run(
-        "mksquashfs",
-        [
-            path("tree"),
-            path("xattrs.sqfs"),
-            "-quiet".into(),
-            "-no-progress".into(),
+    set("small", &[("user.note", "kept"), ("user.empty", "")]);
+    set(
+        "big",
+        &[
+            ("security.mark", "a"),
+            ("trusted.mark", "b"),
+            ("user.m", "c"),
         ],
     );
-    let said = copied("xattrs.sqfs");
-    assert!(
-        said.contains("xattrs.sqfs: the extended attributes"),
-        "{said}"
+    set("folder", &[("user.long", &long)]);
+    set("marked", &[("trusted.link", "of the link")]);
+    set("fifo", &[("trusted.fifo", "x")]);
+    for at in 0..300 {
+        let number = at.to_string();
+        let file = format!("folder/{at:03}");
+        if at % 2 == 0 {
+            set(&file, &[("user.number", &number), ("user.long", &long)]);
+        } else {
+            set(&file, &[("user.number", &number)]);
+        }
+    }
+    for at in 0..400 {
+        let file = format!("more-{at}");
+        fs::write(tree.join(&file), "").unwrap();
+        set(&file, &[("user.more", &"m".repeat(at + 1))]);
+    }
+    fs::write(dir.path("dump"), dump).unwrap();
+    succeed(
+        command("setfattr")
+            .args(["-h", "--restore=../dump"])
+            .current_dir(&tree),
     );
+    let words = ["-exec", "touch", "-h", "-d", "@1700000000", "{}", "+"];
+    run("find", [tree.to_str().unwrap()].into_iter().chain(words));
+}
+
+#[test]
+fn squashfs_xattrs_are_read() {
+    requires!(root, tool("mksquashfs"), tool("setfattr"));
+    let dir = fixture();
+    set_xattrs(&dir);
+    for (image, options) in [("gzip.sqfs", vec![]), ("plain.sqfs", vec!["-noX"])] {
+        let path = |name: &str| dir.path(name).to_str().unwrap().to_owned();
+        let words = [
+            path("tree"),
+            path(image),
+            "-quiet".into(),
+            "-no-progress".into(),
+        ];
+        let options = options.into_iter().map(str::to_owned);
+        run("mksquashfs", words.into_iter().chain(options));
+        assert_tree(&dir, image);
+    }
+    damage(&dir, "gzip.sqfs", &["cp", "-a", "damaged:/small", "copy"]);
 }
 
 #[test]
@@ -138,7 +174,7 @@ fn erofs_images_are_read() {
     let tree = dir.path("tree");
     // Not every file system of a host has extended attributes.
     let attribute = ["-n", "user.note", "-v", "kept", "small"];
-    let _ = crate::support::tools::command("setfattr")
+    let _ = command("setfattr")
         .args(attribute)
         .current_dir(&tree)
         .output();
@@ -159,11 +195,11 @@ fn erofs_images_are_read() {
         assert_tree(&dir, image);
     }
     assert_read_only(&dir, "plain.erofs");
-    damage(&dir, "lz4.erofs");
+    damage(&dir, "lz4.erofs", &["ls", "-lR", "damaged"]);
 }
 
 /// Reads images with changed bytes: an error, never a panic.
-fn damage(dir: &TestDir, image: &str) {
+fn damage(dir: &TestDir, image: &str, words: &[&str]) {
     let sound = fs::read(dir.path(image)).unwrap();
     let mut random = crate::support::random::Random::new(7);
     for _ in 0..40 {
@@ -180,7 +216,7 @@ fn damage(dir: &TestDir, image: &str) {
             bytes[at as usize] = random.below(256) as u8;
         }
         fs::write(dir.path("damaged"), &bytes).unwrap();
-        let output = dir.command(&["ls", "-lR", "damaged"]).output().unwrap();
+        let output = dir.command(words).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr);
         assert!(!printed.contains("panicked at"), "{printed}");
         assert!(

@@ -93,6 +93,26 @@ fn patterns_match_names_in_an_image() {
 }
 
 #[test]
+fn patterns_match_in_copies_between_images() {
+    let dir = fixture();
+    dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    dir.ok(&["mkfs", "other.img", "--size", "16M"]);
+    dir.ok(&["cp", "disk.img:/tree/*.[co]", "other.img:/"]);
+    assert_eq!(dir.ok(&["cat", "other.img:/*.[co]"]), "a.ca.okeep.o");
+    // A directory of the same image, and together with a file of the host.
+    dir.ok(&["mkdir", "disk.img:/objects"]);
+    dir.ok(&["cp", "disk.img:/tree/*.o", "tree/a.c", "disk.img:/objects"]);
+    assert_eq!(dir.ok(&["cat", "disk.img:/objects/*"]), "a.ca.okeep.o");
+    // Several files need a directory; in a new image it is created.
+    let copy = ["cp", "disk.img:/tree/*.o", "other.img:/none"];
+    dir.fails(&copy, 1, "other.img:/none: not a directory");
+    let words = ["cp", "disk.img:/tree/*.o", "new.img:/objects"];
+    dir.ok(&[&words[..], &["--create", "auto"]].concat());
+    assert_eq!(dir.ok(&["cat", "new.img:/objects/*"]), "a.okeep.o");
+    dir.fails(&["cp", "disk.img:/tree/*.none", "other.img:/"], 1, "*.none");
+}
+
+#[test]
 fn image_in_use_is_read_with_force_share() {
     let dir = fixture();
     dir.ok(&["cp", "tree/a.c", "disk.img:/a.c"]);

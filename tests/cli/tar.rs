@@ -3,6 +3,7 @@
 use super::TestDir;
 use crate::support::mounted::Mounted;
 use crate::support::requires;
+use crate::support::terminal::converse;
 use crate::support::tools::{command, fsck, run, succeed};
 use folio_archive::{Entry, EntryKind, tar};
 use std::fs::File;
@@ -471,4 +472,46 @@ fn excluded_names_are_neither_packed_nor_unpacked() {
         2,
         "only with -c and -x",
     );
+}
+
+#[test]
+fn cut_archive_leaves_no_image_of_automatic_size() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("file"), vec![7; 100_000]).unwrap();
+    dir.ok(&["cp", "file", "disk.img:/file"]);
+    dir.ok(&["tar", "-cf", "whole.tar", "disk.img:/file"]);
+    dir.ok(&["tar", "-xf", "whole.tar", "new.img", "--create", "auto"]);
+    assert_eq!(dir.ok(&["cat", "new.img:/file"]).len(), 100_000);
+    let whole = std::fs::read(dir.path("whole.tar")).unwrap();
+    // In the content, which is skipped, and in a header.
+    for len in [50_000, 300] {
+        std::fs::write(dir.path("cut.tar"), &whole[..len]).unwrap();
+        let unpack = ["tar", "-xf", "cut.tar", "cut.img", "--create", "auto"];
+        dir.fails(&unpack, 1, "archive: offset");
+        assert!(!dir.path("cut.img").exists());
+    }
+}
+
+#[test]
+fn unpacking_shows_percent_of_the_archive() {
+    requires!(tool("python3"));
+    let dir = TestDir::new();
+    std::fs::write(dir.path("file"), vec![7; 3 << 20]).unwrap();
+    dir.ok(&["cp", "file", "disk.img:/file"]);
+    dir.ok(&["tar", "-czf", "a.tar.gz", "disk.img:/file"]);
+    dir.ok(&["mkdir", "disk.img:/tree"]);
+    dir.ok(&["cp", "file", "disk.img:/tree"]);
+    dir.ok(&["cp", "-a", "disk.img:/tree", "oci:layout:tag"]);
+    for words in [
+        &["tar", "-xf", "a.tar.gz", "disk.img:/"][..],
+        &["tar", "-xf", "a.tar.gz", "new.img", "--create", "auto"],
+        &["cp", "-a", "oci:layout:tag", "disk.img:/"],
+    ] {
+        let mut unpack = dir.command(words);
+        unpack.env("TERM", "xterm");
+        let (code, errors) = converse(&unpack, "%, |\n read, |\n");
+        assert_eq!(code, Some(0), "{words:?}: {errors}");
+    }
+    let unpacked = dir.ok(&["stat", "disk.img:/file"]);
+    assert!(unpacked.contains("3145728"), "{unpacked}");
 }

@@ -38,6 +38,6 @@ pub use contents::{Contents, ListedFile};
 pub use entry::{Entry, EntryKind, Xattrs};
 pub use observer::Observer;
 pub use pack::{ContentReader, PackChoice, PackSelect, Packer};
-pub use read_ahead::{MemoryBudget, ReadAhead};
+pub use read_ahead::{InputProgress, MemoryBudget, ReadAhead};
 pub use unpack::{Select, Unpacker};
 pub use write_behind::WriteBehind;

@@ -1,10 +1,11 @@
 //! Reading and decompressing on a thread of its own, ahead of the reader of an archive.
 
+use crate::compression::decoder;
 use folio::AlignedBuffer;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Bytes of a buffer: a multiple of a tar block, so that blocks do not span buffers.
@@ -15,6 +16,8 @@ const BUFFERS: usize = 6;
 struct Filled {
     bytes: AlignedBuffer,
     len: usize,
+    /// Bytes of the input, compressed or not, that these were made of.
+    input_bytes: u64,
 }
 
 /// The bytes of a stream, read ahead by a thread. It ends when this value is dropped, at the latest
@@ -26,6 +29,7 @@ pub struct ReadAhead {
     is_finished: bool,
     /// What was read so far, for [`ReadAhead::rewind`].
     kept: Option<Kept>,
+    progress: Option<InputProgress>,
 }
 
 enum Source {
@@ -39,6 +43,60 @@ enum Source {
 struct Kept {
     buffers: VecDeque<Filled>,
     budget: Arc<MemoryBudget>,
+}
+
+/// How many of an archive's own bytes, compressed or not, a reader has used. Clones are the same
+/// counter.
+#[derive(Debug, Clone)]
+pub struct InputProgress {
+    done_bytes: Arc<AtomicU64>,
+    total_bytes: u64,
+}
+
+/// An input that counts its bytes.
+pub(crate) struct Counted<R> {
+    input: R,
+    count: Arc<AtomicU64>,
+}
+
+impl InputProgress {
+    /// Creates a counter for an archive of `total_bytes` bytes.
+    pub fn new(total_bytes: u64) -> Self {
+        Self {
+            done_bytes: Arc::default(),
+            total_bytes,
+        }
+    }
+
+    /// Returns the bytes that were used.
+    pub fn done_bytes(&self) -> u64 {
+        self.done_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of the archive.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+}
+
+impl<R> Counted<R> {
+    /// Returns the input, and the number of bytes read from it.
+    pub(crate) fn new(input: R) -> (Self, Arc<AtomicU64>) {
+        let count = Arc::<AtomicU64>::default();
+        let counted = Self {
+            input,
+            count: count.clone(),
+        };
+        (counted, count)
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buf)?;
+        self.count.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
 }
 
 /// Memory that streams share to keep their bytes in.
@@ -78,20 +136,33 @@ impl ReadAhead {
     ///
     /// The system cannot start a thread.
     pub fn start(input: impl Read + Send + 'static) -> io::Result<Self> {
-        Self::start_far(input, BUFFERS)
+        let (input, count) = Counted::new(input);
+        Self::start_far(input, &count, BUFFERS)
     }
 
-    /// Starts a thread that reads up to `buffers` MiB ahead: for an input that waits for its turn.
+    /// Starts a thread that reads and decompresses `input`.
     ///
     /// # Errors
     ///
-    /// The system cannot start a thread.
-    pub fn start_far(input: impl Read + Send + 'static, buffers: usize) -> io::Result<Self> {
+    /// The input fails before its first bytes are read, and the system cannot start a thread.
+    pub fn decompress(input: impl Read + Send + 'static) -> io::Result<Self> {
+        let (input, count) = Counted::new(input);
+        Self::start_far(decoder(input)?, &count, BUFFERS)
+    }
+
+    /// Starts a thread that fills up to `buffers` buffers ahead: for an input that waits for its
+    /// turn. `count` is the number of bytes that `input` has read from its own input.
+    pub(crate) fn start_far(
+        input: impl Read + Send + 'static,
+        count: &Arc<AtomicU64>,
+        buffers: usize,
+    ) -> io::Result<Self> {
+        let count = count.clone();
         let (send_filled, filled) = sync_channel(buffers);
         let (empty, receive_empty) = sync_channel(buffers + 2);
         std::thread::Builder::new()
             .name("archive-read".to_owned())
-            .spawn(move || fill(input, &send_filled, &receive_empty))?;
+            .spawn(move || fill(input, &count, &send_filled, &receive_empty))?;
         Ok(Self::new(Source::Thread { filled, empty }))
     }
 
@@ -102,7 +173,15 @@ impl ReadAhead {
             at: 0,
             is_finished: false,
             kept: None,
+            progress: None,
         }
+    }
+
+    /// Counts the bytes that are used from here on.
+    #[must_use]
+    pub fn reporting(mut self, progress: &InputProgress) -> Self {
+        self.progress = Some(progress.clone());
+        self
     }
 
     /// Keeps all bytes in memory while `budget` lasts, so that they can be read again.
@@ -153,7 +232,13 @@ impl ReadAhead {
             Source::Memory(buffers) => Ok(buffers.pop_front()),
         };
         match next {
-            Ok(Some(filled)) => self.current = Some(filled),
+            Ok(Some(filled)) => {
+                if let Some(progress) = &self.progress {
+                    let done_bytes = &progress.done_bytes;
+                    done_bytes.fetch_add(filled.input_bytes, Ordering::Relaxed);
+                }
+                self.current = Some(filled);
+            }
             Ok(None) => self.is_finished = true,
             Err(error) => {
                 self.is_finished = true;
@@ -167,15 +252,23 @@ impl ReadAhead {
 
 fn fill(
     mut input: impl Read,
+    count: &AtomicU64,
     filled: &SyncSender<io::Result<Filled>>,
     empty: &Receiver<AlignedBuffer>,
 ) {
+    let mut counted = 0;
     loop {
         let buffer = empty.try_recv();
         let mut bytes = buffer.unwrap_or_else(|_| AlignedBuffer::new(BUFFER_BYTES));
         let (len, failure) = fill_buffer(&mut input, &mut bytes);
         let is_full = len == bytes.len();
-        if len > 0 && filled.send(Ok(Filled { bytes, len })).is_err() {
+        let now = count.load(Ordering::Relaxed);
+        let buffer = Filled {
+            bytes,
+            len,
+            input_bytes: now - std::mem::replace(&mut counted, now),
+        };
+        if len > 0 && filled.send(Ok(buffer)).is_err() {
             return;
         }
         if let Some(error) = failure {
@@ -236,6 +329,8 @@ impl Read for ReadAhead {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compression::{Compression, Encoder};
+    use std::io::Write;
 
     #[test]
     fn reads_all_bytes_in_order() {
@@ -252,8 +347,8 @@ mod tests {
     #[test]
     fn kept_stream_is_read_twice() {
         let bytes: Vec<u8> = (0..2 * BUFFER_BYTES + 9).map(|at| at as u8).collect();
-        for (mib, is_kept) in [(3, true), (2, false)] {
-            let budget = Arc::new(MemoryBudget::new(mib << 20));
+        for (buffers, is_kept) in [(3, true), (2, false)] {
+            let budget = Arc::new(MemoryBudget::new(buffers * BUFFER_BYTES as u64));
             let ahead = ReadAhead::start(io::Cursor::new(bytes.clone())).unwrap();
             let mut ahead = ahead.keeping(budget);
             let mut read = Vec::new();
@@ -266,9 +361,38 @@ mod tests {
             }
             assert!(read == bytes);
         }
-        let budget = Arc::new(MemoryBudget::new(9 << 20));
+        let budget = Arc::new(MemoryBudget::new(9 * BUFFER_BYTES as u64));
         let ahead = ReadAhead::start(io::Cursor::new(bytes)).unwrap();
         assert!(ahead.keeping(budget).rewind().is_none());
+    }
+
+    #[test]
+    fn progress_counts_bytes_of_the_input() {
+        let bytes: Vec<u8> = (0..3 * BUFFER_BYTES + 77).map(|at| at as u8).collect();
+        let mut encoder = Encoder::new(Vec::new(), Compression::Gzip).unwrap();
+        encoder.write_all(&bytes).unwrap();
+        let packed = encoder.finish().unwrap();
+        for input in [bytes, packed] {
+            let progress = InputProgress::new(input.len() as u64);
+            let budget = Arc::new(MemoryBudget::new(9 * BUFFER_BYTES as u64));
+            let ahead = ReadAhead::decompress(io::Cursor::new(input)).unwrap();
+            let mut ahead = ahead.keeping(budget);
+            // Not reported: the size of a new image is computed.
+            io::copy(&mut ahead, &mut io::sink()).unwrap();
+            assert_eq!(progress.done_bytes(), 0);
+            let mut again = ahead.rewind().unwrap().reporting(&progress);
+            let mut seen = 0;
+            loop {
+                let len = again.fill_buf().unwrap().len();
+                if len == 0 {
+                    break;
+                }
+                assert!(progress.done_bytes() >= seen);
+                seen = progress.done_bytes();
+                again.consume(len);
+            }
+            assert_eq!(progress.done_bytes(), progress.total_bytes());
+        }
     }
 
     #[test]

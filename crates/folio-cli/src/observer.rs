@@ -4,7 +4,7 @@ use crate::image::Image;
 use crate::progress::Progress;
 use crate::session::Session;
 use folio::Error;
-use folio_archive::Observer;
+use folio_archive::{InputProgress, Observer};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,6 +16,9 @@ pub(crate) struct SessionObserver<'a> {
     progress: &'a Progress,
     image: &'a Image,
     created: AtomicU64,
+    /// Of the archive that the files come from, if its size is known.
+    input: Option<InputProgress>,
+    copied_bytes: AtomicU64,
 }
 
 impl<'a> SessionObserver<'a> {
@@ -25,11 +28,26 @@ impl<'a> SessionObserver<'a> {
             progress,
             image,
             created: AtomicU64::new(0),
+            input: None,
+            copied_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Shows the progress in bytes of the archive.
+    pub(crate) fn with_input(mut self, input: Option<InputProgress>) -> Self {
+        if let Some(input) = &input {
+            self.progress.expect_input(input.total_bytes());
+        }
+        self.input = input;
+        self
     }
 
     /// Adds the number of created files to the session, and shows that their bytes are flushed.
     pub(crate) fn finish(&self) {
+        if self.input.is_some() {
+            self.progress
+                .reach(self.copied_bytes.load(Ordering::Relaxed));
+        }
         self.session
             .count_created(self.created.load(Ordering::Relaxed));
         self.progress.flushing();
@@ -45,7 +63,11 @@ impl<'a> SessionObserver<'a> {
 
 impl Observer for SessionObserver<'_> {
     fn copied(&self, len_bytes: u64) {
-        self.progress.add(len_bytes);
+        let Some(input) = &self.input else {
+            return self.progress.add(len_bytes);
+        };
+        self.copied_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        self.progress.reach(input.done_bytes());
     }
 
     fn created(&self) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 const UNKNOWN: &str = "{spinner} {bytes} copied, {bytes_per_sec}, {elapsed}";
 const KNOWN: &str = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+const INPUT: &str = "{bar:30} {percent}%, {bytes} of {total_bytes} read, {eta} left";
 const FLUSHING: &str = "{spinner} {bytes} copied, flushing to disk, {elapsed}";
 const FILES: &str = "{spinner} {pos} files, {per_sec}, {elapsed}";
 const FILES_OF: &str = "{bar:30} {pos} of {len} files, {msg}, {eta} left";
@@ -89,6 +90,21 @@ impl Progress {
         {
             bar.set_length(len_bytes);
             bar.set_style(style(KNOWN));
+        }
+    }
+
+    /// Shows bytes read of an archive of this size; [`Progress::reach`] sets them.
+    pub(crate) fn expect_input(&self, len_bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_style(style(INPUT));
+            bar.set_length(len_bytes);
+        }
+    }
+
+    /// Sets the bytes that are done.
+    pub(crate) fn reach(&self, done_bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done_bytes);
         }
     }
 

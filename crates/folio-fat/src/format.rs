@@ -30,6 +30,31 @@ pub enum FatWidth {
     Fat12,
 }
 
+impl FatWidth {
+    /// Returns the width of the FAT on `device`, which follows from its number of clusters.
+    ///
+    /// # Errors
+    ///
+    /// EUCLEAN if it is damaged, else the device's errors.
+    pub fn of(device: &Arc<dyn Device>) -> Result<Self> {
+        let volume = Volume::open(device.clone(), true, Clock::System)?;
+        Ok(match volume.call(|fat| Ok(fat.fat_type()))? {
+            FatType::Fat32 => Self::Fat32,
+            FatType::Fat16 => Self::Fat16,
+            FatType::Fat12 => Self::Fat12,
+        })
+    }
+
+    /// Returns the name: `fat32`, `fat16` or `fat12`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fat32 => "fat32",
+            Self::Fat16 => "fat16",
+            Self::Fat12 => "fat12",
+        }
+    }
+}
+
 /// Options of a new FAT.
 #[derive(Debug, Clone, Default)]
 pub struct FatOptions {

@@ -8,7 +8,7 @@ use crate::tar::Reader;
 use folio::{Errno, Error, Result};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -131,12 +131,8 @@ impl ArchiveFile {
     }
 
     fn index(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
-        let section = Section {
-            file,
-            offset: 0,
-            end: u64::MAX,
-        };
-        let mut reader = Reader::new(BufReader::with_capacity(64 << 10, section));
+        let file = file.try_clone().map_err(blob_error)?;
+        let mut reader = Reader::seeking(file).map_err(blob_error)?;
         let mut members = HashMap::new();
         while let Some(entry) = reader.next_entry()? {
             let parts = entry.path.split(|byte| *byte == b'/');
@@ -168,6 +164,24 @@ impl ArchiveFile {
     pub(super) fn has(&self, name: &str) -> bool {
         self.members.contains_key(name.as_bytes())
     }
+
+    /// Returns the size of a member; 0 for a missing one.
+    pub(super) fn len_bytes(&self, name: &str) -> u64 {
+        self.find(name).map_or(0, |(_, len_bytes)| len_bytes)
+    }
+
+    /// Returns the place of a member in the archive: offset and size.
+    fn find(&self, name: &str) -> Option<(u64, u64)> {
+        let mut key = name.as_bytes();
+        // Links lead to links at most a few times.
+        for _ in 0..8 {
+            match self.members.get(key)? {
+                Member::Data { offset, len_bytes } => return Some((*offset, *len_bytes)),
+                Member::Link(target) => key = target,
+            }
+        }
+        None
+    }
 }
 
 /// Returns the name that a relative link in `folder` leads to.
@@ -186,24 +200,15 @@ fn resolve(folder: &[u8], target: &[u8]) -> Vec<u8> {
 
 impl Blobs for ArchiveFile {
     fn open(&self, name: &str) -> Result<BlobReader> {
-        let mut key = name.as_bytes().to_vec();
-        // Links lead to links at most a few times.
-        for _ in 0..8 {
-            match self.members.get(&key) {
-                Some(Member::Data { offset, len_bytes }) => {
-                    let file = self.file.clone();
-                    let end = offset.saturating_add(*len_bytes);
-                    return Ok(Box::new(Section {
-                        file,
-                        offset: *offset,
-                        end,
-                    }));
-                }
-                Some(Member::Link(target)) => key = target.clone(),
-                None => break,
-            }
-        }
-        Err(Error::new(Errno::NOENT, format!("{name} is missing")).at(self.name.clone()))
+        let Some((offset, len_bytes)) = self.find(name) else {
+            let missing = Error::new(Errno::NOENT, format!("{name} is missing"));
+            return Err(missing.at(self.name.clone()));
+        };
+        Ok(Box::new(Section {
+            file: self.file.clone(),
+            offset,
+            end: offset.saturating_add(len_bytes),
+        }))
     }
 }
 
@@ -217,13 +222,13 @@ fn spool(input: BlobReader) -> io::Result<File> {
 }
 
 /// A part of a file, read without its position.
-struct Section<F> {
-    file: F,
+struct Section {
+    file: Arc<File>,
     offset: u64,
     end: u64,
 }
 
-impl<F: std::ops::Deref<Target = File>> Read for Section<F> {
+impl Read for Section {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let rest = usize::try_from(self.end - self.offset).unwrap_or(usize::MAX);
         let len = buf.len().min(rest);

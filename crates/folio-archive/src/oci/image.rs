@@ -6,7 +6,7 @@ use super::documents::{Config, Descriptor, DockerImage, Index, Manifest, Platfor
 use super::reference::{Platform, Reference};
 use crate::compression::decoder;
 use crate::contents::Contents;
-use crate::read_ahead::{MemoryBudget, ReadAhead};
+use crate::read_ahead::{Counted, InputProgress, MemoryBudget, ReadAhead};
 use crate::tar::Reader;
 use crate::unpack::Unpacker;
 use folio::{Errno, Error, Result};
@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// MiB that a layer is decompressed ahead of its turn.
-const AHEAD_MIB: usize = 64;
+/// Buffers of 1 MiB that a layer is decompressed ahead of its turn.
+const AHEAD_BUFFERS: usize = 64;
 /// Layers that are decompressed at a time.
 const AHEAD_LAYERS_MAX: usize = 4;
 /// Lists of images within lists.
@@ -32,6 +32,8 @@ pub struct ContainerImage {
     budget: Arc<MemoryBudget>,
     /// The layers that are in memory, verified.
     kept: Mutex<BTreeMap<usize, ReadAhead>>,
+    /// Of [`ContainerImage::unpack`].
+    progress: InputProgress,
 }
 
 /// A layer: a tar archive, mostly compressed.
@@ -136,6 +138,8 @@ impl ContainerImage {
                 blob: LayerBlob::Blob(descriptor),
                 diff_id: diff_ids.get(at).copied(),
             };
+            let sizes = manifest.layers.iter().map(|layer| layer.size);
+            let len_bytes = sizes.fold(0, u64::saturating_add);
             let layers = manifest.layers.into_iter().enumerate().map(layer).collect();
             return Ok(Self {
                 blobs,
@@ -144,6 +148,7 @@ impl ContainerImage {
                 layers,
                 budget: Arc::new(MemoryBudget::new(0)),
                 kept: Mutex::default(),
+                progress: InputProgress::new(len_bytes),
             });
         }
         Err(Error::corrupt("too many lists of images within lists"))
@@ -193,6 +198,8 @@ impl ContainerImage {
                 diff_id: Some(diff_id),
             });
         let layers = named.collect();
+        let sizes = image.layers.iter().map(|name| archive.len_bytes(name));
+        let len_bytes = sizes.fold(0, u64::saturating_add);
         Ok(Self {
             blobs: Box::new(archive),
             name: String::new(),
@@ -200,6 +207,7 @@ impl ContainerImage {
             layers,
             budget: Arc::new(MemoryBudget::new(0)),
             kept: Mutex::default(),
+            progress: InputProgress::new(len_bytes),
         })
     }
 
@@ -228,6 +236,11 @@ impl ContainerImage {
     /// Returns the configuration as JSON: entry point, environment, user, history.
     pub fn config(&self) -> &[u8] {
         &self.config
+    }
+
+    /// Returns the progress of [`ContainerImage::unpack`], in bytes of the layers as stored.
+    pub fn progress(&self) -> &InputProgress {
+        &self.progress
     }
 
     /// Returns the number of layers.
@@ -304,31 +317,35 @@ impl ContainerImage {
     fn open_layer(&self, at: usize, is_read_again: bool) -> Result<OpenLayer> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = kept.remove(&at) {
+            let kept = kept.reporting(&self.progress);
             return Ok((Reader::new(kept), Arc::new(AtomicBool::new(true))));
         }
-        let far = |input| {
+        let far = |input, count| -> Result<ReadAhead> {
             if !is_read_again {
-                return ReadAhead::start_far(input, AHEAD_MIB).map_err(blob_error);
+                let ahead =
+                    ReadAhead::start_far(input, count, AHEAD_BUFFERS).map_err(blob_error)?;
+                return Ok(ahead.reporting(&self.progress));
             }
-            let buffers = (self.budget.buffers() / AHEAD_LAYERS_MAX).max(AHEAD_MIB);
-            let ahead = ReadAhead::start_far(input, buffers).map_err(blob_error)?;
+            let buffers = (self.budget.buffers() / AHEAD_LAYERS_MAX).max(AHEAD_BUFFERS);
+            let ahead = ReadAhead::start_far(input, count, buffers).map_err(blob_error)?;
             Ok(ahead.keeping(self.budget.clone()))
         };
         let layer = &self.layers[at];
         match &layer.blob {
             LayerBlob::Blob(descriptor) => {
-                let blob = self.blobs.open_blob(descriptor)?;
+                let (blob, count) = Counted::new(self.blobs.open_blob(descriptor)?);
                 let (verify, flag) = Verify::new(blob, descriptor.digest()?);
-                let ahead = far(decoder(verify).map_err(blob_error)?)?;
+                let ahead = far(decoder(verify).map_err(blob_error)?, &count)?;
                 Ok((Reader::new(ahead), flag))
             }
             LayerBlob::Named(name) => {
-                let blob = decoder(self.blobs.open(name)?).map_err(blob_error)?;
+                let (blob, count) = Counted::new(self.blobs.open(name)?);
+                let blob = decoder(blob).map_err(blob_error)?;
                 let want = layer
                     .diff_id
                     .ok_or_else(|| Error::corrupt("a layer without digest"))?;
                 let (verify, flag) = Verify::new(blob, want);
-                Ok((Reader::new(far(Box::new(verify))?), flag))
+                Ok((Reader::new(far(Box::new(verify), &count)?), flag))
             }
         }
     }

@@ -7,14 +7,17 @@ use super::sparse::{MapLines, SparseMap};
 use super::{BLOCK_BYTES, HEADER_BYTES_MAX};
 use crate::entry::{Entry, EntryKind, Xattrs};
 use folio::{Errno, Error, Result, Timespec};
-use std::io::{BufRead, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// Longest name, in bytes. Linux has none above 4096.
 const NAME_BYTES_MAX: usize = 64 << 10;
+/// Bytes read at a time where content is skipped: headers, and small files between them.
+const SEEKING_BUFFER_BYTES: usize = 4 << 10;
 
-/// Reads a tar archive entry by entry, from a stream that cannot seek.
+/// Reads a tar archive entry by entry.
 ///
 /// ```
 /// # fn main() -> folio::Result<()> {
@@ -39,8 +42,13 @@ pub struct Reader<R> {
     /// Records of global extended headers.
     global: Records,
     is_finished: bool,
+    /// Content that is skipped is not read.
+    seek: Option<SeekInput<R>>,
     find_owner: Box<dyn Fn(bool, &[u8]) -> Option<u32>>,
 }
+
+/// The function that seeks by a distance, and the size of the archive.
+type SeekInput<R> = (fn(&mut R, i64) -> std::io::Result<()>, u64);
 
 /// Extended headers before an entry.
 #[derive(Default)]
@@ -50,6 +58,24 @@ struct Extensions {
     name: Option<Vec<u8>>,
     link_name: Option<Vec<u8>>,
     len_bytes: u64,
+}
+
+impl Reader<BufReader<File>> {
+    /// Creates a reader that seeks over content which is skipped: for the names of an uncompressed
+    /// archive.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot seek.
+    pub fn seeking(mut file: File) -> std::io::Result<Self> {
+        let len_bytes = file.seek(SeekFrom::End(0))?;
+        file.rewind()?;
+        let input = BufReader::with_capacity(SEEKING_BUFFER_BYTES, file);
+        Ok(Self {
+            seek: Some((BufReader::seek_relative, len_bytes)),
+            ..Self::new(input)
+        })
+    }
 }
 
 impl<R: BufRead> Reader<R> {
@@ -64,6 +90,7 @@ impl<R: BufRead> Reader<R> {
             segments: Vec::new(),
             global: Records::default(),
             is_finished: false,
+            seek: None,
             find_owner: Box::new(|_, _| None),
         }
     }
@@ -264,6 +291,14 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn skip(&mut self, mut len: u64) -> Result<()> {
+        if let Some((seek, end)) = self.seek {
+            let distance = len.min(end.saturating_sub(self.at));
+            self.at += distance;
+            let sought = seek(&mut self.input, i64::try_from(distance).unwrap_or(i64::MAX));
+            sought.map_err(input_error)?;
+            len -= distance;
+            return if len == 0 { Ok(()) } else { Err(truncated()) };
+        }
         while len > 0 {
             let available = self.input.fill_buf().map_err(input_error)?.len();
             if available == 0 {

@@ -10,23 +10,34 @@ use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use folio::{Errno, Error};
 use folio_archive::oci::{ContainerImage, Platform, Reference};
-use folio_archive::{Contents, Entry, ReadAhead, Unpacker, decoder, tar};
-use std::fs::File;
-use std::io::Read;
+use folio_archive::{
+    Compression, Contents, Entry, InputProgress, MemoryBudget, ReadAhead, Unpacker, tar,
+};
+use std::cell::Cell;
+use std::fs::{File, Metadata};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Files that come from an archive or a container image on the host.
 pub(crate) enum ArchiveSource {
-    Tar(PathBuf),
+    Tar {
+        path: PathBuf,
+        /// The decompressed archive, between listing and unpacking.
+        kept: Cell<Option<ReadAhead>>,
+    },
     Container(ContainerImage),
 }
 
 impl ArchiveSource {
     /// Opens a tar archive, plain or compressed.
     pub(crate) fn open_tar(path: &Path) -> Outcome<Self> {
-        let first = read_file(path)?.next_entry();
+        let first = tar::Reader::new(open_file(path)?).next_entry();
         first.map_err(|error| archive_failure(path, error))?;
-        Ok(Self::Tar(path.to_owned()))
+        Ok(Self::Tar {
+            path: path.to_owned(),
+            kept: Cell::default(),
+        })
     }
 
     /// Opens a container image.
@@ -40,10 +51,17 @@ impl ArchiveSource {
     /// Lists the files.
     pub(crate) fn contents(&self) -> Outcome<Contents> {
         match self {
-            Self::Tar(path) => {
+            Self::Tar { path, kept } => {
                 let mut contents = Contents::default();
-                let listed = contents.add_layer(&mut read_file(path)?);
-                listed.map_err(|error| archive_failure(path, error))?;
+                let failed = |error| archive_failure(path, error);
+                if let Some(mut reader) = open_plain(path) {
+                    contents.add_layer(&mut reader).map_err(failed)?;
+                    return Ok(contents);
+                }
+                let budget = Arc::new(MemoryBudget::new(spare_bytes()));
+                let mut reader = tar::Reader::new(open_file(path)?.keeping(budget));
+                contents.add_layer(&mut reader).map_err(failed)?;
+                kept.set(reader.into_input().rewind());
                 Ok(contents)
             }
             Self::Container(image) => image.contents().map_err(|error| failure(&error)),
@@ -59,13 +77,18 @@ impl ArchiveSource {
     ) -> Outcome {
         let place = (target, directory);
         match self {
-            Self::Tar(path) => {
-                let mut reader = read_file(path)?.with_owners(find_owner(target));
+            Self::Tar { path, kept } => {
+                let input = file_progress(path);
+                let mut ahead = kept.take().map_or_else(|| open_file(path), Ok)?;
+                if let Some(input) = &input {
+                    ahead = ahead.reporting(input);
+                }
+                let mut reader = tar::Reader::new(ahead).with_owners(find_owner(target));
                 let name = path.display();
                 unpack_into(
                     session,
                     place,
-                    rules,
+                    (rules, input),
                     |_| true,
                     |unpacker| {
                         let unpacked = unpacker.unpack(&mut reader);
@@ -76,7 +99,7 @@ impl ArchiveSource {
             Self::Container(image) => unpack_into(
                 session,
                 place,
-                rules,
+                (rules, Some(image.progress().clone())),
                 |_| true,
                 |unpacker| image.unpack(unpacker),
             ),
@@ -93,17 +116,17 @@ pub(crate) fn open_container(
     Ok(image.with_memory(spare_bytes()))
 }
 
-/// Lets `unpack` create files in a directory of an image. Entries get the owners and modes of
-/// `rules`, then pass through `select`.
+/// Lets `unpack` create files in a directory of an image, and shows the progress of the archive, if
+/// it is known. Entries get the owners and modes of `rules`, then pass through `select`.
 pub(crate) fn unpack_into(
     session: &Session,
     (target, directory): (&Image, &Path),
-    rules: &OwnerRules,
+    (rules, input): (&OwnerRules, Option<InputProgress>),
     mut select: impl FnMut(&mut Entry) -> bool,
     unpack: impl FnOnce(&mut Unpacker<'_>) -> folio::Result<()>,
 ) -> Outcome {
     let progress = Progress::new(session);
-    let observer = SessionObserver::new(session, &progress, target);
+    let observer = SessionObserver::new(session, &progress, target).with_input(input);
     let latest = fixed_time();
     let files = rules.resolve(target)?;
     let mut unpacker = Unpacker::new(target.process(), directory, &observer)
@@ -126,18 +149,34 @@ pub(crate) fn unpack_into(
     rules.apply_manifest(session, target, directory, &observer)
 }
 
+/// Opens an archive for its names, if it is a file that is not compressed.
+pub(crate) fn open_plain(path: &Path) -> Option<tar::Reader<BufReader<File>>> {
+    std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+    let mut file = File::open(path).ok()?;
+    let mut start = Vec::new();
+    (&mut file).take(8).read_to_end(&mut start).ok()?;
+    let is_plain = Compression::of(&start) == Compression::None;
+    is_plain.then(|| tar::Reader::seeking(file).ok()).flatten()
+}
+
 /// Starts a thread that reads and decompresses an archive.
 pub(crate) fn decompress(input: impl Read + Send + 'static, name: &str) -> Outcome<ReadAhead> {
     let failed = |error| failure(&Error::io("read the archive", error).at(name.to_owned()));
-    decoder(input).and_then(ReadAhead::start).map_err(failed)
+    ReadAhead::decompress(input).map_err(failed)
 }
 
-fn read_file(path: &Path) -> Outcome<tar::Reader<ReadAhead>> {
+/// Returns a counter for an archive, if it is a file, whose size is known.
+pub(crate) fn file_progress(path: &Path) -> Option<InputProgress> {
+    let found = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+    Some(InputProgress::new(found.len()))
+}
+
+fn open_file(path: &Path) -> Outcome<ReadAhead> {
     let file = File::open(path).map_err(|error| {
         let error = Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
         archive_failure(path, error)
     })?;
-    decompress(file, &path.display().to_string()).map(tar::Reader::new)
+    decompress(file, &path.display().to_string())
 }
 
 fn archive_failure(path: &Path, error: Error) -> Failure {

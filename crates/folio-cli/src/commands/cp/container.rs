@@ -112,7 +112,8 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
     let contents = || image.contents().map_err(|error| failure(&error));
     copy.new_image.fill(session, &place, contents, |target| {
         let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
-        unpack_into(session, (target, &place.path), &rules, |_| true, unpack)
+        let rules = (&rules, Some(image.progress().clone()));
+        unpack_into(session, (target, &place.path), rules, |_| true, unpack)
     })?;
     if let Some(path) = &copy.options.config_out {
         std::fs::write(path, image.config()).map_err(|error| host_failure(path, &error))?;

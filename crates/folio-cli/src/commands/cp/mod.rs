@@ -182,12 +182,15 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         }
     }
     let target = PathArgument::parse(&cp.destination, cp.new_image.create.is_some());
-    let sources: Vec<_> = cp
+    let mut sources: Vec<_> = cp
         .sources
         .iter()
         .map(|word| PathArgument::parse(word, false))
         .collect();
     cp.share.apply(session);
+    if target.is_image() {
+        sources = plan::expand_all(session, sources)?;
+    }
     let options = cp.options(&target)?;
     let rules = cp.owner_rules(&target)?;
     if options.keeps_owner {
@@ -215,7 +218,6 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 }
                 any = true;
                 let image = Image::open(session, place, Access::Read)?;
-                image.note_missing_xattrs(session);
                 let copied = out_of_image(cp, session, options, &image, group, &target, &progress);
                 let closed = image.close();
                 copied.and(closed)?;
@@ -409,7 +411,6 @@ fn group_into_image(
         }
         PathArgument::Image(from) => {
             let other = Image::open(session, from, Access::Read)?;
-            other.note_missing_xattrs(session);
             let copied = copy(
                 session,
                 options,

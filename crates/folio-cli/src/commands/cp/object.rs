@@ -4,6 +4,7 @@ use crate::exit::{Failure, Outcome, explain};
 use crate::objects::{images, is_url};
 use crate::progress::Progress;
 use crate::session::Session;
+use crate::volumes::refuse_object;
 use folio::base::Errno;
 use folio::block::{Device, RawDevice};
 use folio_object_store::{ObjectUrl, UploadProgress, upload};
@@ -42,6 +43,7 @@ pub(crate) fn upload_file(source: &Path, destination: &OsStr, session: &Session)
         // As cp(1) and the tools of the stores: into the "directory".
         url = url.with_key(format!("{}{name}", url.key()));
     }
+    refuse_object(&url)?;
     let failed = |error: folio::Error| Failure::new(explain(&error));
     let device = RawDevice::open(source, true).map_err(failed)?;
     let Some(images) = images() else {

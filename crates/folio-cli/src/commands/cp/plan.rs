@@ -4,9 +4,10 @@ use super::options::CopyOptions;
 use super::source::CopyJob;
 use super::target::join;
 use crate::exit::{Failure, Outcome};
-use crate::image::Image;
-use crate::image_path::{ImagePath, PathArgument};
+use crate::image::{Access, Image, with_image};
+use crate::image_path::{ImagePath, PathArgument, has_pattern};
 use crate::nearest::nearest_file;
+use crate::session::Session;
 use folio::Errno;
 use folio::vfs::{Attributes, FileType};
 use std::ffi::OsStr;
@@ -65,6 +66,31 @@ pub(crate) fn expanded(image: &Image, group: &[PathArgument]) -> Vec<PathArgumen
         }
     }
     found
+}
+
+/// Returns the sources of a copy into an image: patterns are replaced by the files that match.
+pub(crate) fn expand_all(
+    session: &Session,
+    sources: Vec<PathArgument>,
+) -> Outcome<Vec<PathArgument>> {
+    let mut found = Vec::new();
+    for group in groups(&sources) {
+        let pattern = group.iter().find_map(|source| match source {
+            PathArgument::Image(place) if has_pattern(place.path.as_os_str().as_bytes()) => {
+                Some(place)
+            }
+            _ => None,
+        });
+        let Some(place) = pattern else {
+            found.extend_from_slice(group);
+            continue;
+        };
+        with_image(session, place, Access::Read, |image| {
+            found.extend(expanded(image, group));
+            Ok(())
+        })?;
+    }
+    Ok(found)
 }
 
 /// Whether both paths are in the same file system.

@@ -13,7 +13,7 @@ mod list;
 use super::excludes::{ExcludeOptions, exclude_entry};
 use super::new_image::NewImage;
 use super::ownership::Ownership;
-use super::unpack::{decompress, find_owner, unpack_into};
+use super::unpack::{decompress, file_progress, find_owner, open_plain, unpack_into};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
@@ -25,13 +25,14 @@ use crate::value_parsers::NewSize;
 use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
 use folio_archive::{
-    Compression, ContentReader, Contents, Encoder, Entry, EntryKind, MemoryBudget, PackChoice,
-    Packer, ReadAhead, WriteBehind, tar,
+    Compression, ContentReader, Contents, Encoder, Entry, EntryKind, InputProgress, MemoryBudget,
+    PackChoice, Packer, ReadAhead, WriteBehind, tar,
 };
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::fs::{File, Metadata};
+use std::io::{IsTerminal, Read, Seek, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -169,19 +170,20 @@ impl Tar {
         }
     }
 
-    /// Lists the files of the archive, for the size of a new image; and returns the archive again
-    /// if it is compressed and fits into memory.
-    fn contents(&self, archive: Option<&Path>) -> Outcome<(Contents, Option<ReadAhead>)> {
+    /// Lists the files of the archive, for the size of a new image; `input` is at its start.
+    /// Returns the archive again, which stays in memory if it is compressed and fits.
+    fn contents(&self, archive: Option<&Path>, input: ReadAhead) -> Outcome<(Contents, ReadAhead)> {
         let mut contents = Contents::default();
-        let budget = Arc::new(MemoryBudget::new(spare_bytes()));
-        let mut input = self.input(archive)?;
-        if archive.is_some_and(is_compressed) {
-            input = input.keeping(budget);
+        let failed = |error: Error| Failure::new(explain(&error));
+        if let Some(mut reader) = archive.and_then(open_plain) {
+            contents.add_layer(&mut reader).map_err(failed)?;
+            return Ok((contents, input));
         }
-        let mut reader = tar::Reader::new(input);
-        let listed = contents.add_layer(&mut reader);
-        listed.map_err(|error| Failure::new(explain(&error)))?;
-        Ok((contents, reader.into_input().rewind()))
+        let budget = Arc::new(MemoryBudget::new(spare_bytes()));
+        let mut reader = tar::Reader::new(input.keeping(budget));
+        contents.add_layer(&mut reader).map_err(failed)?;
+        let again = reader.into_input().rewind();
+        Ok((contents, again.map_or_else(|| self.input(archive), Ok)?))
     }
 
     /// Stores standard input in a temporary file if the archive must be read twice.
@@ -213,10 +215,12 @@ impl Tar {
     }
 }
 
-fn is_compressed(archive: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = File::open(archive).and_then(|file| file.take(8).read_to_end(&mut start));
-    read.is_ok() && Compression::of(&start) != Compression::None
+/// Returns a counter for standard input, if it is a file.
+fn stdin_progress() -> Option<InputProgress> {
+    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let found = file.metadata().ok().filter(Metadata::is_file)?;
+    let position = file.stream_position().ok()?;
+    Some(InputProgress::new(found.len().saturating_sub(position)))
 }
 
 fn refuse_terminal() -> Outcome {
@@ -248,7 +252,6 @@ fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
     }
     let excludes = tar.excludes.read()?;
     with_image(session, place, Access::Read, |image| {
-        image.note_missing_xattrs(session);
         let found = image
             .stat(&place.path, false)
             .map_err(|error| image.name(error))?;
@@ -304,27 +307,30 @@ fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
     let excludes = tar.excludes.read()?;
     let spooled = tar.spool()?;
     let archive = spooled.as_ref().map(NamedTempFile::path).or(tar.path());
+    let progress = archive.map_or_else(stdin_progress, file_progress);
     let input = Cell::new(Some(tar.input(archive)?));
     let name = tar.archive_name("standard input");
     let contents = || {
-        let (mut contents, again) = tar.contents(archive)?;
+        let first = input.take().map_or_else(|| tar.input(archive), Ok)?;
+        let (mut contents, again) = tar.contents(archive, first)?;
+        input.set(Some(again));
         contents
             .retain(|path, file| !exclude_entry(excludes, path, file.kind == EntryKind::Directory));
-        if again.is_some() {
-            input.set(again);
-        }
         Ok(contents)
     };
     let strip = tar.strip_components.unwrap_or(0);
     tar.new_image.fill(session, place, contents, |image| {
-        let Some(input) = input.take() else {
+        let Some(mut input) = input.take() else {
             return Ok(());
         };
+        if let Some(progress) = &progress {
+            input = input.reporting(progress);
+        }
         let mut reader = tar::Reader::new(input).with_owners(find_owner(image));
         unpack_into(
             session,
             (image, &place.path),
-            &rules,
+            (&rules, progress),
             |entry| {
                 let is_directory = entry.kind == EntryKind::Directory;
                 !exclude_entry(excludes, &entry.path, is_directory)
