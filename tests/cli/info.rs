@@ -282,6 +282,35 @@ fn info_of_other_formats_names_them() {
     dir.fails(&["info", "disk.img@2"], 3, "no partition 2");
 }
 
+#[test]
+fn info_names_the_width_of_a_fat() {
+    requires!(tool("mkfs.fat"));
+    let dir = TestDir::new();
+    for (width, len_mib) in [("12", 2), ("16", 20), ("32", 40)] {
+        let name = format!("fat{width}.img");
+        let file = std::fs::File::create(dir.path(&name)).unwrap();
+        file.set_len(len_mib << 20).unwrap();
+        judged("mkfs.fat", &["-F", width, "-n", "FAT99"], &dir.path(&name));
+        let contents = &dir.json(&["info", "--json", &name])["contents"];
+        assert_eq!(*contents, format!("fat{width}"));
+        let spec = format!("[[partition]]\ntype = 'esp'\nformat = 'raw'\nsource = '{name}'\n");
+        std::fs::write(dir.path("spec.toml"), spec).unwrap();
+        let disk = format!("disk{width}.img");
+        dir.ok(&["disk", "create", &disk, "spec.toml"]);
+        let json = dir.json(&["info", "--json", &disk]);
+        let partition = &json["partition_table"]["partitions"][0];
+        assert_eq!(partition["contents"], format!("fat{width}"));
+        let listed = dir.json(&["disk", "list", "--json", &disk]);
+        assert_eq!(listed["partitions"][0]["content"], format!("fat{width}"));
+    }
+    // A damaged one is still a FAT.
+    let mut bytes = std::fs::read(dir.path("fat16.img")).unwrap();
+    bytes[11..19].fill(0);
+    std::fs::write(dir.path("fat16.img"), bytes).unwrap();
+    let contents = &dir.json(&["info", "--json", "fat16.img"])["contents"];
+    assert_eq!(*contents, "fat");
+}
+
 /// A tree with files of several kinds, in `tree`.
 fn fill_tree(dir: &TestDir) {
     let tree = dir.path("tree");

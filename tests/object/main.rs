@@ -357,6 +357,47 @@ fn push_writes_a_new_version() {
 }
 
 #[test]
+fn overlay_of_a_replaced_object_is_stale() {
+    requires!(tool("qemu-img"), tool("e2fsck"));
+    let Some(bucket) = Bucket::start() else {
+        return;
+    };
+    bucket.with_image("disk.qcow2", "64M");
+    let (url, allow) = ("s3://bucket/disk.qcow2", "--backing-url s3://bucket/");
+    std::fs::write(bucket.path("file"), "new").unwrap();
+    for overlay in ["first", "second"] {
+        let name = format!("-b {url} -F qcow2 --backing allow {overlay}.qcow2");
+        bucket.folio(&format!("image create -f qcow2 {name}"));
+        bucket.folio(&format!("cp {allow} file {overlay}.qcow2:/{overlay}"));
+        // QEMU has no s3://, and keeps what it does not know.
+        let path = bucket.path(&format!("{overlay}.qcow2"));
+        let file = format!(r#"{{"driver":"file","filename":"{}"}}"#, path.display());
+        let image = format!(r#"json:{{"driver":"qcow2","backing":null,"file":{file}}}"#);
+        run("qemu-img", ["check", image.as_str()]);
+    }
+    bucket.folio(&format!("push first.qcow2 {url}"));
+    let reason = "has changed since this image was written";
+    for words in [
+        format!("push second.qcow2 {url}"),
+        format!("cat {allow} second.qcow2:/second"),
+        format!("cp {allow} file second.qcow2:/more"),
+    ] {
+        let output = bucket.command(&words).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{words}");
+        assert!(printed.contains(reason), "{words}: {printed}");
+    }
+    // The pushed overlay goes on.
+    bucket.folio(&format!("cp {allow} file first.qcow2:/again"));
+    bucket.folio(&format!("push first.qcow2 {url}"));
+    assert_eq!(bucket.folio(&format!("cat {url}:/again")), "new");
+    // The user may say that the content is the same.
+    let rebase = format!("image rebase -u -b {url} -F qcow2 second.qcow2");
+    bucket.folio(&rebase);
+    bucket.folio(&format!("stat {allow} second.qcow2:/second"));
+}
+
+#[test]
 fn push_copies_unchanged_parts_in_the_store() {
     requires!(tool("e2fsck"));
     let Some(bucket) = Bucket::start_versitygw() else {

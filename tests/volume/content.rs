@@ -6,6 +6,7 @@ use folio::block::{Allocation, Device, MemoryDevice};
 use folio_volume::{RetryPolicy, Takeover, Volume, VolumeReader, check, info};
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,45 @@ fn small_flush_is_one_request_and_idle_is_none() {
         volume.flush().unwrap();
     }
     assert_eq!(store.requests(), before);
+}
+
+#[test]
+fn block_written_in_parts_is_never_fetched() {
+    let store = ModelStore::new(&Arc::new(InMemory::new()), None);
+    let volume = Volume::create(&place(store.clone(), "vol"), 1 << 30).unwrap();
+    volume.write_at(&[1; 1024], 1024).unwrap();
+    volume.write_at(&vec![2; 4 << 20], 1 << 20).unwrap();
+    // The block goes into a segment.
+    volume.flush().unwrap();
+    volume.snapshot("s").unwrap();
+    let before = store.requests();
+    volume.write_at(&[3; 512], 2048).unwrap();
+    let mut block = [9; 4096];
+    volume.read_at(&mut block, 0).unwrap();
+    assert_eq!(store.requests(), before);
+    let lengths = [(0, 1024), (1, 1024), (3, 512), (0, 1536)];
+    let expected = lengths.map(|(byte, count)| vec![byte; count]).concat();
+    assert_eq!(block[..], expected);
+}
+
+#[test]
+fn writes_of_many_buffers_read_back() {
+    let volume = Volume::create(&memory_place(), 1 << 30).unwrap();
+    let bytes: Vec<u8> = (0..300_000).map(|n| (n % 251) as u8 + 1).collect();
+    let mut rest = &bytes[..];
+    let mut bufs = Vec::new();
+    for len in [0, 1, 4095, 4096, 0, 5000, 70_000, 3, 200_000] {
+        let (buf, later) = rest.split_at(len);
+        bufs.push(IoSlice::new(buf));
+        rest = later;
+    }
+    bufs.push(IoSlice::new(rest));
+    for offset in [0, 4096, 1 << 20, (2 << 20) + 17] {
+        volume.write_vectored_at(&bufs, offset).unwrap();
+        let mut found = vec![0; bytes.len()];
+        volume.read_at(&mut found, offset).unwrap();
+        assert!(found == bytes, "at {offset}");
+    }
 }
 
 #[test]

@@ -99,6 +99,18 @@ fn crash_at_any_request_keeps_synced_files() {
 }
 
 #[test]
+fn unmount_of_new_files_is_one_put() {
+    let store = ModelStore::new(&Arc::new(InMemory::new()), None);
+    let volume = Arc::new(Volume::create(&place(store.clone(), "vol"), SIZE).unwrap());
+    let fs = Image::create_on(volume.clone()).mount().unwrap();
+    fs.write("/a", vec![1; 100_000]).unwrap();
+    let before = store.writes();
+    fs.close().unwrap();
+    assert_eq!(store.writes() - before, 1);
+    drop(volume);
+}
+
+#[test]
 fn reader_mounts_while_writer_continues() {
     let content: Arc<InMemory> = Arc::new(InMemory::new());
     let place = place(content, "vol");

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   folio volume, cp, ls, mount --> versitygw (files), gofakes3 (memory), file://
+//!     image_commands.rs   commands for images and files
 //!     server.rs   a server on a free port of the loopback
 //! ```
 
 mod database;
+mod image_commands;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,7 +1,7 @@
 //! An opened image: the device, and a kernel of its own in which its file system is `/`.
 
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::image_path::{ImagePath, OtherFileSystem, refuse_protocol};
+use crate::image_path::{ImagePath, OtherFileSystem, has_pattern, refuse_protocol};
 use crate::interruptible::InterruptibleDevice;
 use crate::nearest::{nearest_file, nearest_path};
 use crate::objects::{check_built, is_url};
@@ -45,8 +45,6 @@ pub(crate) struct Image {
     pub(crate) name: String,
     /// Created by this command.
     is_new: bool,
-    /// The file system has extended attributes, and they are not read.
-    lacks_xattrs: bool,
     process: Process,
     kernel: Arc<Kernel>,
     /// The counters of the page cache are added here at close.
@@ -71,27 +69,7 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
         read_only: access == Access::Read,
         ..OpenOptions::default()
     };
-    open_image(path, &options)
-}
-
-/// Opens a volume, or else an image. To read, the image is tried first: it takes fewer requests.
-///
-/// # Errors
-///
-/// Those of [`block::open`], and those of the volume.
-pub(crate) fn open_image(path: &Path, options: &OpenOptions) -> Outcome<Arc<dyn Device>> {
-    let failed = |error| image_failure(error, path);
-    if !options.read_only
-        && let Some(volume) = volumes::open(path, false)?
-    {
-        return Ok(volume);
-    }
-    match block::open(path, options) {
-        Err(error) if options.read_only && error.errno() == Errno::NOENT => {
-            volumes::open(path, true)?.ok_or_else(|| failed(error))
-        }
-        opened => opened.map_err(failed),
-    }
+    block::open(path, &options).map_err(|error| image_failure(error, path))
 }
 
 /// Opens the device of an image that another program may write, for reading.
@@ -271,7 +249,6 @@ impl Image {
         let name = place.image_name();
         let _span = tracing::info_span!("image", "{name}").entered();
         let disk_bytes = device.len_bytes();
-        let mut lacks_xattrs = false;
         let mounted = place
             .select(device)
             .and_then(|device| {
@@ -286,7 +263,6 @@ impl Image {
                         kernel.mount(fat, "/", options)
                     }
                     Some(OtherFileSystem::ReadOnly(kind)) => {
-                        lacks_xattrs = folio_rofs::lacks_xattrs(&*device, kind)?;
                         let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
                         kernel.mount(mounted, "/", options)
                     }
@@ -299,7 +275,6 @@ impl Image {
         Ok(Self {
             name,
             is_new: false,
-            lacks_xattrs,
             process,
             kernel,
             counters: session.counters.clone(),
@@ -338,16 +313,6 @@ impl Image {
         )
     }
 
-    /// Notes that a copy of this image has fewer extended attributes than the image.
-    pub(crate) fn note_missing_xattrs(&self, session: &Session) {
-        if self.lacks_xattrs {
-            let name = &self.name;
-            session.note(format_args!(
-                "{name}: the extended attributes of a squashfs are not read"
-            ));
-        }
-    }
-
     /// Turns an error that names a path into a failure that names the image too, with the nearest
     /// existing path if the path is missing.
     pub(crate) fn name(&self, error: Error) -> Failure {
@@ -383,7 +348,6 @@ impl Image {
     /// is written, or that matches nothing, is returned unchanged. As in a shell, names that start
     /// with a dot match only patterns that do.
     pub(crate) fn expand(&self, path: &Path) -> Vec<PathBuf> {
-        let has_pattern = |name: &[u8]| name.iter().any(|byte| b"*?[".contains(byte));
         let whole = path.as_os_str().as_bytes();
         if !has_pattern(whole) || self.stat(path, false).is_ok() {
             return vec![path.to_owned()];
@@ -477,7 +441,8 @@ impl Image {
     /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a
     /// command that goes on.
     pub(crate) fn release(self) -> Outcome {
-        self.end(|kernel| kernel.unmount("/"))
+        self.end(|kernel| kernel.unmount("/"))?;
+        volumes::close_unused()
     }
 
     /// Syncs and unmounts, so that all data is in the image.

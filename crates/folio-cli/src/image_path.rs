@@ -3,6 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use crate::objects::{check_built, has_inner_path, is_url, split_url};
 use folio::block::{self, Device, PartitionName, split_partition};
+use folio_fat::FatWidth;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -52,6 +53,24 @@ impl OtherFileSystem {
             None => None,
         })
     }
+}
+
+/// Returns the name of what `device`, without an ext4, holds; of a FAT with its width.
+///
+/// # Errors
+///
+/// The device's errors.
+pub(crate) fn contents_name(device: &Arc<dyn Device>) -> folio::Result<Option<&'static str>> {
+    let name = block::contents(&**device)?;
+    let width = name
+        .filter(|name| *name == "fat")
+        .and_then(|_| FatWidth::of(device).ok());
+    Ok(width.map(FatWidth::name).or(name))
+}
+
+/// Whether a name or path has a character of a pattern.
+pub(crate) fn has_pattern(name: &[u8]) -> bool {
+    name.iter().any(|byte| b"*?[".contains(byte))
 }
 
 /// The directory that paths without an image start in, of the option `--inside`.

@@ -81,9 +81,9 @@ mod with_feature {
 
     static IMAGES: OnceLock<ObjectImages> = OnceLock::new();
 
-    /// Makes images with URLs readable.
-    pub(crate) fn provide(options: ImageOptions) {
-        let _ = IMAGES.set(ObjectImages::provide(options));
+    /// Sets the options of object storage; returns the images of this process.
+    pub(crate) fn set_options(options: ImageOptions) -> &'static ObjectImages {
+        IMAGES.get_or_init(|| ObjectImages::new(options))
     }
 
     /// Returns the images of this process.

@@ -14,9 +14,12 @@ mod with_feature {
     use crate::exit::explain;
     use crate::objects::{images, is_url};
     use clap::Args;
-    use folio::{Errno, Error};
-    use folio_object_store::{ObjectUrl, Scheme, handle};
-    use folio_volume::{RetryPolicy, StorePlace, Takeover, Volume, VolumeReader, info};
+    use folio::block::{RemoteImage, RemoteImages, provide_remote_images};
+    use folio::{Errno, Error, Result};
+    use folio_object_store::{ObjectImages, ObjectUrl, Scheme, handle};
+    use folio_volume::{
+        RetryPolicy, StorePlace, Takeover, Volume, VolumeReader, check_vacant, info, volume_around,
+    };
     use std::sync::{Mutex, OnceLock, PoisonError};
 
     static TAKEOVER: OnceLock<Takeover> = OnceLock::new();
@@ -33,8 +36,9 @@ mod with_feature {
     }
 
     impl VolumeOptions {
-        /// Makes the options those of this process.
-        pub(crate) fn provide(&self) {
+        /// Makes the options those of this process, and what has a URL usable as an image.
+        pub(crate) fn provide(&self, images: &ObjectImages) {
+            provide_remote_images(Box::new(StoredImages(images.clone())));
             let takeover = if self.takeover {
                 Takeover::Fence
             } else {
@@ -49,6 +53,85 @@ mod with_feature {
         TAKEOVER.get().copied().unwrap_or(Takeover::Refuse)
     }
 
+    /// Objects and volumes as images with URLs. What is opened for writing is a volume.
+    pub(crate) struct StoredImages(pub(crate) ObjectImages);
+
+    impl RemoteImages for StoredImages {
+        fn has_name(&self, name: &str) -> bool {
+            self.0.has_name(name)
+        }
+
+        /// To read, the object is tried first: it takes fewer requests.
+        fn open(&self, name: &str, read_only: bool) -> Result<RemoteImage> {
+            let object = || self.0.open(name, read_only);
+            if read_only {
+                return match object() {
+                    Err(error) if error.errno() == Errno::NOENT => {
+                        self.volume(name, true)?.ok_or(error)
+                    }
+                    opened => opened,
+                };
+            }
+            self.volume(name, false)?.map_or_else(object, Ok)
+        }
+
+        fn not_writable(&self, name: &str) -> Error {
+            self.0.not_writable(name)
+        }
+
+        fn resolve(&self, image: &str, name: &str) -> Result<String> {
+            self.0.resolve(image, name)
+        }
+
+        fn is_allowed(&self, image: &str, url: &str) -> bool {
+            self.0.is_allowed(image, url)
+        }
+    }
+
+    impl StoredImages {
+        /// Opens the volume at a URL; none if there is no volume.
+        fn volume(&self, name: &str, read_only: bool) -> Result<Option<RemoteImage>> {
+            let url: ObjectUrl = name.parse()?;
+            if is_web(&url) {
+                return Ok(None);
+            }
+            let place = store_place(&self.0, &url)?;
+            let opened = if read_only {
+                VolumeReader::open(&place, None).map(|volume| Arc::new(volume) as _)
+            } else {
+                Volume::open(&place, takeover()).map(keep)
+            };
+            match opened {
+                Ok(device) => Ok(Some(RemoteImage {
+                    device,
+                    is_disk: true,
+                })),
+                Err(error) if error.errno() == Errno::NOENT => Ok(None),
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// A web server holds objects only.
+    fn is_web(url: &ObjectUrl) -> bool {
+        matches!(url.scheme(), Scheme::Http | Scheme::Https)
+    }
+
+    fn store_place(images: &ObjectImages, url: &ObjectUrl) -> Result<StorePlace> {
+        let store = images.connect(url)?;
+        let root = store.path().clone();
+        let policy = RetryPolicy {
+            timeout: store.options().io_timeout,
+            ..RetryPolicy::default()
+        };
+        let name = url.to_string();
+        let place = StorePlace::new(store.explained(), root, handle()?, &name).with_retries(policy);
+        Ok(match url.scheme() {
+            Scheme::File => place.without_updates(),
+            _ => place,
+        })
+    }
+
     /// Returns the place of a volume's URL.
     ///
     /// # Errors
@@ -59,43 +142,31 @@ mod with_feature {
         let url: ObjectUrl = text
             .parse()
             .map_err(|e| Failure::usage(format!("{text}: {e}")))?;
-        if matches!(url.scheme(), Scheme::Http | Scheme::Https) {
+        if is_web(&url) {
             return Err(Failure::usage(format!(
                 "{text}: a web server holds no volume: give s3, gs, az or file"
             )));
         }
-        let failed = |error: Error| Failure::image(&error);
         let images = images().ok_or_else(|| Failure::new("object storage is not set up"))?;
-        let store = images.connect(&url).map_err(failed)?;
-        let runtime = handle().map_err(failed)?;
-        let root = store.path().clone();
-        let policy = RetryPolicy {
-            timeout: store.options().io_timeout,
-            ..RetryPolicy::default()
-        };
-        let place = StorePlace::new(store.explained(), root, runtime, &text).with_retries(policy);
-        Ok(match url.scheme() {
-            Scheme::File => place.without_updates(),
-            _ => place,
-        })
+        store_place(images, &url).map_err(|error| Failure::image(&error))
     }
 
-    /// Opens the volume at a URL; none if there is no volume.
-    pub(crate) fn open(name: &Path, is_read_only: bool) -> Outcome<Option<Arc<dyn Device>>> {
-        let text = name.to_string_lossy();
-        let is_web = text.starts_with("http://") || text.starts_with("https://");
-        if !is_url(name.as_os_str()) || is_web {
-            return Ok(None);
+    /// Refuses the URL of a volume, and one inside of it, as the place of an object.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if there is a volume, and the store's errors.
+    pub(crate) fn refuse_object(url: &ObjectUrl) -> Outcome {
+        if is_web(url) {
+            return Ok(());
         }
-        let place = place(name)?;
-        let opened = if is_read_only {
-            VolumeReader::open(&place, None).map(|volume| Arc::new(volume) as _)
-        } else {
-            Volume::open(&place, takeover()).map(keep)
-        };
-        match opened {
-            Ok(device) => Ok(Some(device)),
-            Err(error) if error.errno() == Errno::NOENT => Ok(None),
+        let name = url.to_string();
+        match volume_around(&place(Path::new(&name))?) {
+            Ok(None) => Ok(()),
+            Ok(Some(root)) => Err(Failure::new(format!(
+                "{name}: a volume is there ({root}): give another URL, or copy into the volume's \
+                 disk with folio image convert -n"
+            ))),
             Err(error) => Err(Failure::image(&error)),
         }
     }
@@ -148,6 +219,19 @@ mod with_feature {
         exit
     }
 
+    /// Closes the volumes that this process wrote and no device uses any more.
+    pub(crate) fn close_unused() -> Outcome {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused: Vec<_> = open
+            .extract_if(.., |volume| Arc::strong_count(volume) == 1)
+            .collect();
+        drop(open);
+        let closed = unused.iter().map(|volume| volume.close());
+        closed
+            .fold(Ok(()), Result::and)
+            .map_err(|error| Failure::image(&error))
+    }
+
     /// Returns the size of the volume at a URL; none if there is no volume.
     pub(crate) fn len_bytes(name: &Path) -> Outcome<Option<u64>> {
         if !is_url(name.as_os_str()) {
@@ -163,6 +247,8 @@ mod with_feature {
     /// Creates a volume after the races of the store's check.
     pub(crate) fn create_checked(place: &StorePlace, len_bytes: u64) -> Outcome<Volume> {
         let failed = |error: Error| Failure::image(&error);
+        // The races leave objects in the store for a moment.
+        check_vacant(place).map_err(failed)?;
         let tests = folio_volume::check_store(place, folio_volume::StoreTests::Racing);
         if let Some(reason) = folio_volume::refusal(&tests.map_err(failed)?) {
             return Err(Failure::new(format!(
@@ -177,8 +263,8 @@ mod with_feature {
 mod without_feature {
     use super::{Arc, Device, Exit, Failure, Outcome, Path};
 
-    pub(crate) fn open(_: &Path, _: bool) -> Outcome<Option<Arc<dyn Device>>> {
-        Ok(None)
+    pub(crate) fn close_unused() -> Outcome {
+        Ok(())
     }
 
     pub(crate) fn close_all(exit: Exit) -> Exit {

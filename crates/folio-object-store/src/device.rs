@@ -423,6 +423,10 @@ impl Device for ObjectDevice {
         true
     }
 
+    fn version(&self) -> Option<String> {
+        self.e_tag().map(ToOwned::to_owned)
+    }
+
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = offset

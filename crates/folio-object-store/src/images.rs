@@ -6,8 +6,8 @@ use crate::options::StoreOptions;
 use crate::part_cache::{PartCache, PartCacheOptions};
 use crate::store::Store;
 use crate::url::ObjectUrl;
-use folio::Result;
-use folio::block::{Device, RemoteImages, provide_remote_images};
+use folio::block::{RemoteImage, RemoteImages, provide_remote_images};
+use folio::{Errno, Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -30,12 +30,17 @@ pub struct ObjectImages {
 }
 
 impl ObjectImages {
-    /// Makes images with URLs readable in this process; a second call changes nothing.
-    pub fn provide(options: ImageOptions) -> Self {
-        let this = Self {
+    /// Returns images that nothing opens by their names yet.
+    pub fn new(options: ImageOptions) -> Self {
+        Self {
             options: Arc::new(options),
             connections: Arc::default(),
-        };
+        }
+    }
+
+    /// Makes images with URLs readable in this process; a second call changes nothing.
+    pub fn provide(options: ImageOptions) -> Self {
+        let this = Self::new(options);
         provide_remote_images(Box::new(this.clone()));
         this
     }
@@ -84,8 +89,22 @@ impl RemoteImages for ObjectImages {
         ObjectUrl::is_url(name)
     }
 
-    fn open(&self, name: &str) -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(self.open_object(&name.parse()?)?))
+    fn open(&self, name: &str, read_only: bool) -> Result<RemoteImage> {
+        if !read_only {
+            return Err(self.not_writable(name));
+        }
+        Ok(RemoteImage {
+            device: Arc::new(self.open_object(&name.parse()?)?),
+            is_disk: false,
+        })
+    }
+
+    fn not_writable(&self, name: &str) -> Error {
+        let why = "an object cannot be written in place: write into a local overlay (folio image \
+                   create -f qcow2 -b URL -F qcow2 --backing allow overlay.qcow2) with \
+                   --backing-url URL, then folio push overlay.qcow2 URL; or make a local image, \
+                   then folio cp IMAGE URL";
+        Error::new(Errno::ROFS, why).at(name.to_owned())
     }
 
     fn resolve(&self, image: &str, name: &str) -> Result<String> {
@@ -120,13 +139,10 @@ mod tests {
 
     #[test]
     fn only_neighbors_and_allowed_urls_are_backing_files() {
-        let images = ObjectImages {
-            options: Arc::new(ImageOptions {
-                allowed_urls: vec!["s3://shared/base".to_owned()],
-                ..ImageOptions::default()
-            }),
-            connections: Arc::default(),
-        };
+        let images = ObjectImages::new(ImageOptions {
+            allowed_urls: vec!["s3://shared/base".to_owned()],
+            ..ImageOptions::default()
+        });
         assert!(images.is_allowed("s3://b/a/disk", "s3://b/a/base"));
         assert!(!images.is_allowed("s3://b/a/disk", "s3://b/base"));
         assert!(!images.is_allowed("/tmp/disk", "s3://b/a/base"));

@@ -7,11 +7,12 @@
 //!
 //! NAME is the hash of URL, ETag and length, so a file holds one version only, and all processes
 //! write the same bytes. The checksum is written after the part. Neither is synced: after a crash,
-//! or while another process writes, a part whose checksum does not match is absent.
+//! or while another process writes, a part whose checksum does not match is absent. Checksums are
+//! read once, when the cache is opened: a part that another process has evicted since then reads as
+//! zeros, which do not match.
 
 use crate::parts::PART_BYTES;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, FileTimes};
 use std::io::{self, IoSliceMut};
@@ -43,8 +44,8 @@ pub struct PartCache {
     parts_path: PathBuf,
     sums: File,
     len_bytes: u64,
-    /// Bits of the parts that this process knows to be present.
-    known: Mutex<Vec<u64>>,
+    /// The stored checksums of the parts that this process knows to be present; of others zero.
+    known: Box<[AtomicU64]>,
     written_bytes: AtomicU64,
     /// Where eviction continues.
     hand: AtomicU64,
@@ -90,54 +91,32 @@ impl PartCache {
         // The time of the last use, for eviction.
         let _ = sums.set_times(FileTimes::new().set_modified(SystemTime::now()));
         let count = len_bytes.div_ceil(PART_BYTES);
-        let this = Self {
+        Ok(Self {
             options: options.clone(),
             parts,
             parts_path,
-            sums,
             len_bytes,
-            known: Mutex::new(vec![0; count.div_ceil(64) as usize]),
+            known: read_sums(&sums, count)?,
+            sums,
             written_bytes: AtomicU64::new(0),
             hand: AtomicU64::new(0),
             is_failure_logged: AtomicBool::new(false),
-        };
-        this.read_known(count)?;
-        Ok(this)
-    }
-
-    fn read_known(&self, count: u64) -> io::Result<()> {
-        let mut sums = vec![0; (count * 8) as usize];
-        let mut filled = 0;
-        while filled < sums.len() {
-            match self
-                .sums
-                .read_at(&mut sums[filled..], HEADER_BYTES + filled as u64)?
-            {
-                0 => break,
-                more => filled += more,
-            }
-        }
-        let mut known = self.known.lock();
-        for (part, sum) in sums.chunks_exact(8).enumerate() {
-            if sum != [0; 8] {
-                known[part / 64] |= 1 << (part % 64);
-            }
-        }
-        Ok(())
+        })
     }
 
     /// Whether a part is likely present.
     pub(crate) fn has(&self, part: u64) -> bool {
-        let known = self.known.lock();
-        let word = known.get((part / 64) as usize);
-        word.is_some_and(|word| word & (1 << (part % 64)) != 0)
+        self.known_sum(part) != 0
     }
 
-    fn set_known(&self, part: u64, is_known: bool) {
-        let mut known = self.known.lock();
-        if let Some(word) = known.get_mut((part / 64) as usize) {
-            let bit = 1 << (part % 64);
-            *word = if is_known { *word | bit } else { *word & !bit };
+    fn known_sum(&self, part: u64) -> u64 {
+        let sum = self.known.get(part as usize);
+        sum.map_or(0, |sum| sum.load(Ordering::Relaxed))
+    }
+
+    fn set_known(&self, part: u64, new: u64) {
+        if let Some(sum) = self.known.get(part as usize) {
+            sum.store(new, Ordering::Relaxed);
         }
     }
 
@@ -151,32 +130,30 @@ impl PartCache {
 
     /// Reads a part into buffers of its length; returns whether its checksum matches.
     pub(crate) fn read_into(&self, part: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
-        let mut sum = [0; 8];
+        let sum = self.known_sum(part);
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let is_found = self
-            .sums
-            .read_exact_at(&mut sum, HEADER_BYTES + part * 8)
-            .is_ok()
-            && rustix::io::preadv(&self.parts, bufs, part * PART_BYTES) == Ok(len);
+        let is_found =
+            sum != 0 && rustix::io::preadv(&self.parts, bufs, part * PART_BYTES) == Ok(len);
         let bytes = bufs.iter().map(|buf| &**buf);
         let is_valid = is_found && sum == sum_of(part, bytes);
         if !is_valid {
-            self.set_known(part, false);
+            self.set_known(part, 0);
         }
         is_valid
     }
 
     /// Stores a part. A failure is logged: the part is then fetched again.
     pub(crate) fn write(&self, part: u64, bytes: &[u8]) {
+        let sum = sum_of(part, [bytes]);
         let written = self
             .parts
             .write_all_at(bytes, part * PART_BYTES)
             .and_then(|()| {
                 self.sums
-                    .write_all_at(&sum_of(part, [bytes]), HEADER_BYTES + part * 8)
+                    .write_all_at(&sum.to_le_bytes(), HEADER_BYTES + part * 8)
             });
         match written {
-            Ok(()) => self.set_known(part, true),
+            Ok(()) => self.set_known(part, sum),
             Err(error) => self.log_failure(&error),
         }
         let step = (self.options.size_bytes / CHECKS_PER_SIZE).max(PART_BYTES);
@@ -233,7 +210,7 @@ impl PartCache {
                 continue;
             }
             self.sums.write_all_at(&[0; 8], HEADER_BYTES + part * 8)?;
-            self.set_known(part, false);
+            self.set_known(part, 0);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(&self.parts, flags, part * PART_BYTES, PART_BYTES)?;
             evicted_bytes += PART_BYTES;
@@ -242,14 +219,26 @@ impl PartCache {
     }
 }
 
+/// Reads the checksums of `count` parts.
+fn read_sums(file: &File, count: u64) -> io::Result<Box<[AtomicU64]>> {
+    let mut sums = vec![0; (count * 8) as usize];
+    let mut filled = 0;
+    while filled < sums.len() {
+        match file.read_at(&mut sums[filled..], HEADER_BYTES + filled as u64)? {
+            0 => break,
+            more => filled += more,
+        }
+    }
+    let (sums, _) = sums.as_chunks();
+    let sums = sums.iter().map(|sum| u64::from_le_bytes(*sum));
+    Ok(sums.map(AtomicU64::new).collect())
+}
+
 /// Returns the checksum of a part as it is stored.
-fn sum_of<'a>(part: u64, bytes: impl IntoIterator<Item = &'a [u8]>) -> [u8; 8] {
-    let mut sum = [0; 8];
+fn sum_of<'a>(part: u64, bytes: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mark = PRESENT.wrapping_add(part as u32);
     let crc = bytes.into_iter().fold(0, crc32c::crc32c_append);
-    sum[..4].copy_from_slice(&crc.to_le_bytes());
-    sum[4..].copy_from_slice(&mark.to_le_bytes());
-    sum
+    u64::from(mark) << 32 | u64::from(crc)
 }
 
 struct CacheFile {

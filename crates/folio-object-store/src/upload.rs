@@ -32,12 +32,14 @@ pub struct UploadProgress<'a> {
 }
 
 /// The result of [`replace`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replaced {
     /// Bytes sent to the store.
     pub sent_bytes: u64,
     /// Bytes copied inside of the store.
     pub copied_bytes: u64,
+    /// The entity tag of the new version, if the store returns it.
+    pub e_tag: Option<String>,
 }
 
 /// Uploads the bytes of a device as the object of the store's URL, which is complete or absent at
@@ -153,7 +155,10 @@ pub fn replace(
     let upload = PartUpload::start(store, e_tag)?;
     let replaced = upload
         .send(e_tag, (source, len_bytes), is_same, progress)
-        .and_then(|(replaced, parts)| upload.complete(e_tag, parts).map(|()| replaced));
+        .and_then(|(replaced, parts)| {
+            let e_tag = upload.complete(e_tag, parts)?;
+            Ok(Replaced { e_tag, ..replaced })
+        });
     if replaced.is_err() {
         upload.cancel();
     }
@@ -181,11 +186,12 @@ fn replace_whole(
     let put = store
         .objects()
         .put_opts(store.path(), PutPayload::from(bytes), mode.into());
-    store.run("replace", put)?;
+    let done = store.run("replace", put)?;
     (progress.advance)(len_bytes);
     Ok(Replaced {
         sent_bytes: len_bytes,
         copied_bytes: 0,
+        e_tag: done.e_tag,
     })
 }
 
@@ -216,10 +222,7 @@ impl<'a> PartUpload<'a> {
     ) -> Result<(Replaced, Vec<PartId>)> {
         let handle = runtime::handle()?;
         let (mut sending, mut parts) = (Sending::new(), Vec::new());
-        let mut replaced = Replaced {
-            sent_bytes: 0,
-            copied_bytes: 0,
-        };
+        let mut replaced = Replaced::default();
         let mut can_copy = self.copier.is_some();
         for (index, range) in parts_of(len_bytes).enumerate() {
             if (progress.is_canceled)() {
@@ -274,7 +277,8 @@ impl<'a> PartUpload<'a> {
         self.store.run(&operation, copier.copy(index, range))
     }
 
-    fn complete(&self, e_tag: &str, parts: Vec<PartId>) -> Result<()> {
+    /// Completes the upload; returns the new entity tag.
+    fn complete(&self, e_tag: &str, parts: Vec<PartId>) -> Result<Option<String>> {
         let Some(s3) = self.store.s3() else {
             return Err(Errno::OPNOTSUPP.into());
         };
@@ -288,7 +292,8 @@ impl<'a> PartUpload<'a> {
         }
         let done = s3.complete_multipart(self.store.path(), &self.id, parts);
         let done = with_match_on_complete(e_tag.to_owned(), done);
-        self.store.run("complete the upload", done).map(drop)
+        let done = self.store.run("complete the upload", done)?;
+        Ok(done.e_tag)
     }
 
     fn cancel(&self) {

@@ -93,6 +93,10 @@ impl Database {
             .build()
             .await
             .map_err(|e| map_error(place, "open the map", e))?;
+        for view in db.manifest().all_sst_views() {
+            let time_ms = view.sst.id.value().timestamp_ms();
+            place.clock.pass(i64::try_from(time_ms).unwrap_or(0));
+        }
         Ok(Self {
             db,
             place: place.clone(),
@@ -367,6 +371,7 @@ async fn load(
     let read = async {
         let mut entries = entries.map_err(failed)?;
         while let Some(entry) = entries.next().await.map_err(failed)? {
+            place.clock.pass(entry.create_ts);
             let added = loader.add(&entry.key, &entry.value);
             added.map_err(|e| e.at(place.name()))?;
         }

@@ -12,7 +12,10 @@ use crate::format::{BLOCK_BYTES, BlockRef, GROUP_BLOCKS, Place};
 use crate::map::VolumeMap;
 use bytes::Bytes;
 use folio::{Errno, Error, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Blocks of which the state knows that a write changed them in part.
+const PARTIAL_BLOCKS_MAX: usize = 64;
 
 /// A changed block.
 #[derive(Clone)]
@@ -50,6 +53,8 @@ pub(crate) struct State {
     /// Blocks of `pending` that no upload has.
     fresh: BTreeSet<u64>,
     versions: u64,
+    /// Blocks that a write changed in part, the last ones.
+    partial: VecDeque<u64>,
     /// The number of flushes that began.
     pub(crate) generation: u64,
     /// Uploads under way, by the generation they began in.
@@ -69,6 +74,7 @@ impl State {
             flushing: Layer::new(),
             fresh: BTreeSet::new(),
             versions: 0,
+            partial: VecDeque::new(),
             generation: 0,
             uploads: BTreeMap::new(),
             failure: None,
@@ -119,6 +125,22 @@ impl State {
         let version = self.versions;
         self.pending.insert(block, Slot::Data { bytes, version });
         self.fresh.insert(block);
+    }
+
+    /// Notes that a write changed a part of a block: more such writes are likely.
+    pub(crate) fn note_partial(&mut self, block: u64) {
+        if self.is_partial(block) {
+            return;
+        }
+        self.partial.push_back(block);
+        if self.partial.len() > PARTIAL_BLOCKS_MAX {
+            self.partial.pop_front();
+        }
+    }
+
+    /// Returns whether a write changed a part of the block lately.
+    pub(crate) fn is_partial(&self, block: u64) -> bool {
+        self.partial.contains(&block)
     }
 
     /// Removes a block's bytes.

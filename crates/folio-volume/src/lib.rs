@@ -29,6 +29,7 @@
 #![deny(unsafe_code)]
 
 mod check;
+mod clock;
 mod database;
 mod format;
 mod gc;
@@ -44,6 +45,7 @@ mod resize;
 mod segment;
 mod snapshot;
 mod store_check;
+mod vacancy;
 mod volume;
 
 pub use check::{CheckReport, VolumeInfo, check, info};
@@ -56,4 +58,5 @@ pub use requests::RetryPolicy;
 pub use resize::grow_volume;
 pub use snapshot::{Snapshot, clone_snapshot, delete_snapshot, snapshots};
 pub use store_check::{StoreTest, StoreTests, StoreVerdict, check_store, refusal};
+pub use vacancy::{check_vacant, volume_around};
 pub use volume::{Takeover, Volume};

@@ -1,10 +1,10 @@
 //! The place of a volume: a store, a path in it, and the runtime for its requests.
 
+use crate::clock::MapClock;
 use crate::requests::{Requests, RetryPolicy};
 use folio::{Errno, Error};
 use object_store::ObjectStore;
 use object_store::path::Path;
-use slatedb_common::clock::DefaultSystemClock;
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::future::Future;
@@ -22,7 +22,7 @@ pub struct StorePlace {
     /// The store whose failures are final.
     pub(crate) store: Arc<Requests>,
     /// One clock for all that this process does to a map: its times must not go back.
-    pub(crate) clock: Arc<DefaultSystemClock>,
+    pub(crate) clock: Arc<MapClock>,
     pub(crate) root: Path,
     pub(crate) runtime: Handle,
     /// The store replaces an object only if its entity tag matches.
@@ -38,7 +38,7 @@ impl StorePlace {
         Self {
             direct: store.clone(),
             store: Arc::new(Requests::new(store, RetryPolicy::default())),
-            clock: Arc::new(DefaultSystemClock::new()),
+            clock: Arc::default(),
             root,
             runtime,
             has_updates: true,

@@ -64,12 +64,22 @@ pub(crate) fn read_sources(
             })
             .buffer_unordered(READS_IN_FLIGHT);
         while let Some(read) = reads.next().await {
-            let (at, bytes) = read?;
+            let (at, bytes) = read.map_err(|error| lost(place, error))?;
             let start = at * BLOCK_BYTES;
             out[start..start + bytes.len()].copy_from_slice(&bytes);
         }
         Ok(())
     })
+}
+
+/// Returns the error of a read: what is in the map and not in the store is lost.
+fn lost(place: &StorePlace, error: Error) -> Error {
+    if error.errno() != Errno::NOENT {
+        return error;
+    }
+    let why = "data of the volume is missing (a reader that stays at one flush point for longer \
+               than folio volume gc --min-age loses it: open the volume again)";
+    Error::new(Errno::IO, why).at(place.name()).caused_by(error)
 }
 
 /// Reads a run, a short one through the cache.

@@ -1,7 +1,7 @@
 //! The read cache: parts of segments in memory. A read of one block brings its neighbors, so that
 //! the metadata of a file system takes few requests.
 
-use crate::format::{BLOCK_BYTES, SegmentId};
+use crate::format::{BLOCK_BYTES, BlockRef, Place, SegmentId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -43,6 +43,26 @@ impl ReadCache {
         let first = index / PART_BLOCKS;
         let end = (index + count).div_ceil(PART_BLOCKS);
         u64::from(first) * PART_BYTES as u64..u64::from(end) * PART_BYTES as u64
+    }
+
+    /// Keeps the parts of an uploaded segment that hold a block for which `is_kept` is true.
+    pub(crate) fn keep(
+        &self,
+        stored: &[BlockRef],
+        bytes: &[Bytes],
+        is_kept: impl Iterator<Item = bool>,
+    ) {
+        let is_kept: Vec<bool> = is_kept.collect();
+        let parts = (0..).step_by(PART_BLOCKS as usize);
+        let chunks = is_kept.chunks(PART_BLOCKS as usize);
+        for (start, _) in parts.zip(chunks).filter(|(_, kept)| kept.contains(&true)) {
+            let Place::Segment { segment, index } = stored[start].place else {
+                continue;
+            };
+            let end = bytes.len().min(start + PART_BLOCKS as usize);
+            let part: Vec<u8> = bytes[start..end].concat();
+            self.insert(segment, index, &part.into());
+        }
     }
 
     /// Keeps the bytes of parts, of which the first is that of block `index`.

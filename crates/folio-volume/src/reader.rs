@@ -164,6 +164,11 @@ impl Device for VolumeReader {
         true
     }
 
+    fn version(&self) -> Option<String> {
+        let view = self.view.read();
+        Some(format!("{} flush {}", view.meta.id, view.flush))
+    }
+
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         self.check(offset, bufs.iter().map(|buf| buf.len() as u64).sum())?;
         let view = self.current()?;

@@ -17,17 +17,16 @@ use crate::format::{
     BLOCK_BYTES, BlockRef, FLUSH_KEY, FORMAT_VERSION, GROUP_BLOCKS, Group, META_KEY, Place,
     SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY, WriterRecord, encode_group, group_key, inline_key,
 };
-use crate::layer::{Layer, Outgoing, Slot, Source, State};
+use crate::layer::{Layer, Outgoing, Slot, Source, State, block_range};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
 use crate::read::{check_range, origin_paths, read_bytes, read_sources};
 use crate::read_cache::ReadCache;
 use crate::segment::{SegmentNames, upload};
+use crate::vacancy::{occupied, refuse_occupied};
 use bytes::Bytes;
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
-use futures_util::StreamExt;
-use object_store::ObjectStore;
 use object_store::path::Path;
 use parking_lot::{Condvar, Mutex, RwLock};
 use slatedb::WriteBatch;
@@ -41,6 +40,8 @@ use tokio::sync::Semaphore;
 const UPLOADS_IN_FLIGHT: usize = 8;
 /// Blocks of the largest flush that goes into the map's log: 1 MiB.
 const INLINE_FLUSH_BLOCKS: usize = 256;
+/// Blocks of a write in one piece of memory, which is released after the last of them.
+const PIECE_BLOCKS: usize = 16;
 /// Blocks in the map after which a flush moves them into a segment: 4 MiB.
 const INLINE_BLOCKS_MAX: usize = 1024;
 
@@ -103,7 +104,7 @@ impl Volume {
             refuse_occupied(place).await?;
             let database = Database::open(place).await?;
             if database.load().await?.is_some() {
-                return Err(volume_exists(place));
+                return Err(occupied(place));
             }
             let mut batch = WriteBatch::new();
             batch.put(META_KEY, map.meta.to_json()?);
@@ -116,7 +117,7 @@ impl Volume {
             database.commit(batch).await?;
             Ok(database)
         })?;
-        Ok(Self::new(place, database, map))
+        Self::announced(place, database, map)
     }
 
     /// Opens a volume for writing and fences its last writer.
@@ -145,7 +146,17 @@ impl Volume {
             let map = database.load().await?.ok_or_else(missing)?;
             Ok::<_, Error>((database, map))
         })?;
-        Ok(Self::new(place, database, map))
+        Self::announced(place, database, map)
+    }
+
+    /// Returns an open volume, and records its writer: another one is refused from now on.
+    fn announced(place: &StorePlace, database: Database, map: VolumeMap) -> Result<Self> {
+        let this = Self::new(place, database, map);
+        let mut batch = WriteBatch::new();
+        batch.put(WRITER_KEY, this.core.record(true)?);
+        place.wait(this.core.database.commit(batch))?;
+        this.core.state.lock().is_recorded = true;
+        Ok(this)
     }
 
     fn new(place: &StorePlace, database: Database, map: VolumeMap) -> Self {
@@ -205,43 +216,6 @@ pub(crate) fn check_size(place: &StorePlace, size_bytes: u64) -> Result<()> {
     }
     let reason = format!("invalid size of {size_bytes} bytes: expected 1 byte to 1 EiB");
     Err(Error::new(Errno::INVAL, reason).at(place.name()))
-}
-
-fn volume_exists(place: &StorePlace) -> Error {
-    Error::new(Errno::EXIST, "a volume exists there").at(place.name())
-}
-
-/// Fails if a new volume would share its place: with a volume, with the whole bucket, with other
-/// objects, or with a volume above.
-pub(crate) async fn refuse_occupied(place: &StorePlace) -> Result<()> {
-    let refused = |reason: String| Err(Error::new(Errno::INVAL, reason).at(place.name()));
-    if place.root.as_ref().is_empty() {
-        return refused("a volume needs a name below the bucket".to_owned());
-    }
-    // A creation that crashed leaves a map without a volume.
-    if database::exists(place).await? && database::load_read_only(place, None).await?.is_some() {
-        return Err(volume_exists(place));
-    }
-    let own = place.map_path();
-    let mut objects = place.store.list(Some(&place.root));
-    while let Some(found) = objects.next().await {
-        let found = found.map_err(|e| place.error("look for other objects", e))?;
-        // A creation that crashed leaves a map.
-        if !found.location.prefix_matches(&own) {
-            return refused(format!(
-                "other objects are there, such as {}: give a URL with nothing below it",
-                found.location
-            ));
-        }
-    }
-    let mut above: Vec<_> = place.root.parts().collect();
-    while above.pop().is_some() && !above.is_empty() {
-        let root: Path = above.iter().cloned().collect();
-        if database::exists(&place.sibling(root.as_ref())).await? {
-            return refused(format!("it is inside the volume {root}"));
-        }
-    }
-    Ok(())
 }
 
 fn refuse_open(place: &StorePlace, writer: Option<WriterRecord>) -> Result<()> {
@@ -308,15 +282,12 @@ impl Core {
         let mut state = self.state.lock();
         state.check()?;
         state.set(block, whole.into());
+        state.note_partial(block);
         Ok(())
     }
 
     /// Writes whole blocks.
-    fn write_blocks(self: &Arc<Self>, first: u64, bytes: &[u8]) -> Result<()> {
-        let blocks: Vec<Bytes> = bytes
-            .chunks_exact(BLOCK_BYTES)
-            .map(Bytes::copy_from_slice)
-            .collect();
+    fn write_blocks(self: &Arc<Self>, first: u64, blocks: Vec<Bytes>) -> Result<()> {
         let shared = self.gate.read();
         let outgoing = {
             let mut state = self.state.lock();
@@ -358,6 +329,11 @@ impl Core {
                 Err(error) => Err(error),
             };
             let mut state = core.state.lock();
+            if let Ok(stored) = &result {
+                // The next write to a part of such a block reads the block.
+                let is_kept = versions.iter().map(|(block, _)| state.is_partial(*block));
+                core.cache.keep(stored, &bytes, is_kept);
+            }
             state.end_upload(generation, &versions, result);
             core.uploaded.notify_all();
             drop(permit);
@@ -547,7 +523,8 @@ impl Changes {
                         place: Place::Inline,
                         crc: crc32c::crc32c(bytes),
                     };
-                    (Some(stored), Some(bytes.clone()))
+                    // A copy: a slice would keep the rest of its piece in memory.
+                    (Some(stored), Some(Bytes::copy_from_slice(bytes)))
                 }
                 Slot::Stored(stored) => (Some(*stored), None),
                 Slot::Zero => (None, None),
@@ -621,35 +598,74 @@ fn difference(map: &VolumeMap, old: &VolumeMap, batch: &mut WriteBatch) {
     batch.put(FLUSH_KEY, (map.flush + 1).to_le_bytes());
 }
 
+/// The bytes of a write that are not taken yet.
+struct Rest<'a> {
+    bufs: &'a [IoSlice<'a>],
+    /// Bytes of the first buffer that are taken.
+    taken: usize,
+}
+
+impl Rest<'_> {
+    /// Takes a copy of the next `len` bytes, or of all that are left.
+    fn take(&mut self, len: usize) -> Bytes {
+        let mut piece = Vec::with_capacity(len);
+        while let Some((first, later)) = self.bufs.split_first() {
+            let count = (len - piece.len()).min(first.len() - self.taken);
+            piece.extend_from_slice(&first[self.taken..self.taken + count]);
+            self.taken += count;
+            if self.taken < first.len() {
+                break;
+            }
+            (self.bufs, self.taken) = (later, 0);
+        }
+        piece.into()
+    }
+
+    /// Takes copies of the next `count` blocks.
+    fn blocks(&mut self, count: usize) -> Vec<Bytes> {
+        let mut blocks = Vec::with_capacity(count);
+        while blocks.len() < count {
+            let now = (count - blocks.len()).min(PIECE_BLOCKS);
+            let piece = self.take(now * BLOCK_BYTES);
+            blocks.extend((0..now).map(|n| piece.slice(block_range(n))));
+        }
+        blocks
+    }
+}
+
 impl Volume {
     fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
         check_range(self.core.meta.size_bytes, offset, len_bytes)
             .map_err(|e| e.at(self.core.place.name()))
     }
 
-    fn write_bytes(&self, bytes: &[u8], offset: u64) -> Result<()> {
+    fn write_bytes(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         let block = BLOCK_BYTES as u64;
-        let mut rest = bytes;
+        let mut rest = Rest { bufs, taken: 0 };
+        let mut len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut at = offset;
-        while !rest.is_empty() {
+        while len > 0 {
             let start = (at % block) as usize;
-            let whole = rest.len() / BLOCK_BYTES * BLOCK_BYTES;
+            let whole = len / BLOCK_BYTES;
             let now = if start == 0 && whole > 0 {
                 // One segment at a time, so that memory is bounded.
-                whole.min(SEGMENT_BLOCKS * BLOCK_BYTES)
+                let blocks = rest.blocks(whole.min(SEGMENT_BLOCKS));
+                let now = blocks.len() * BLOCK_BYTES;
+                self.core.write_blocks(at / block, blocks)?;
+                now
             } else {
-                rest.len().min(BLOCK_BYTES - start)
+                let piece = rest.take(len.min(BLOCK_BYTES - start));
+                self.core.write_part(at / block, start, &piece)?;
+                piece.len()
             };
-            let (piece, later) = rest.split_at(now);
-            if start == 0 && now >= BLOCK_BYTES {
-                self.core.write_blocks(at / block, piece)?;
-            } else {
-                self.core.write_part(at / block, start, piece)?;
-            }
-            rest = later;
+            len -= now;
             at += now as u64;
         }
         Ok(())
+    }
+
+    fn write_zero_bytes(&self, count: u64, offset: u64) -> Result<()> {
+        self.write_bytes(&[IoSlice::new(&vec![0; count as usize])], offset)
     }
 }
 
@@ -671,13 +687,7 @@ impl Device for Volume {
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.check(offset, bufs.iter().map(|buf| buf.len() as u64).sum())?;
-        match bufs {
-            [one] => self.write_bytes(one, offset),
-            many => {
-                let whole: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
-                self.write_bytes(&whole, offset)
-            }
-        }
+        self.write_bytes(bufs, offset)
     }
 
     fn flush(&self) -> Result<()> {
@@ -704,12 +714,11 @@ impl Device for Volume {
             end / block
         };
         if first > last {
-            return self.write_bytes(&vec![0; len_bytes as usize], offset);
+            return self.write_zero_bytes(len_bytes, offset);
         }
-        let head = first * block - offset;
-        self.write_bytes(&vec![0; head as usize], offset)?;
+        self.write_zero_bytes(first * block - offset, offset)?;
         if !is_last {
-            self.write_bytes(&vec![0; (end % block) as usize], last * block)?;
+            self.write_zero_bytes(end % block, last * block)?;
         }
         let _shared = self.core.gate.read();
         let mut state = self.core.state.lock();

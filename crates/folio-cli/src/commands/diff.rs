@@ -101,7 +101,6 @@ impl Side {
         let Some(path) = host else {
             let place = ImagePath::parse(word)?;
             let image = Image::open(session, &place, Access::Read)?;
-            image.note_missing_xattrs(session);
             return Ok(Self {
                 process: image.kernel().process(Credentials::root()),
                 kernel: image.kernel().clone(),

@@ -2,7 +2,7 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
-use crate::image_path::ImagePath;
+use crate::image_path::{ImagePath, OtherFileSystem, contents_name};
 use crate::output::color::heading;
 use crate::output::{human, print_json, printable, stamp};
 use crate::session::Session;
@@ -92,8 +92,10 @@ fn examine(
     disk: Arc<dyn Device>,
     partition: Option<u32>,
 ) -> folio::Result<ImageReport> {
-    // A file system without a table may have bytes of a boot record before its superblock.
-    let has_table = partition.is_some() || !block::holds_ext4(&*disk)?;
+    // A file system without a table may have bytes of a boot record before its superblock, and a
+    // FAT begins with one.
+    let is_file_system = block::holds_ext4(&*disk)? || OtherFileSystem::on(&*disk)?.is_some();
+    let has_table = partition.is_some() || !is_file_system;
     let table = if has_table {
         block::partition_table(&*disk)?
     } else {
@@ -132,7 +134,7 @@ fn contents(device: &Arc<dyn Device>) -> folio::Result<Contents> {
     if block::holds_ext4(&**device)? {
         return summarize_ext4(device).map(Contents::FileSystem);
     }
-    Ok(block::contents(&**device)?.map_or(Contents::Unknown, Contents::Other))
+    Ok(contents_name(device)?.map_or(Contents::Unknown, Contents::Other))
 }
 
 impl ImageReport {

@@ -5,6 +5,7 @@ use crate::image::{Access, create, format_device, format_of, open_device};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
+use crate::volumes;
 use clap::Args;
 use folio::block::{ImageFormat, contents, select};
 use folio::kernel::FormatOptions;
@@ -81,7 +82,8 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     let name = place.image_name();
-    if !place.image.exists() {
+    let is_volume = volumes::len_bytes(&place.image)?.is_some();
+    if !place.image.exists() && !is_volume {
         let Some(size) = mkfs.size else {
             let text = format!("{name}: does not exist; give --size to create it");
             return Err(Failure::usage(text));
@@ -96,9 +98,9 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
             .and_then(|number| select(device, number));
         device = selected.map_err(|error| Failure::image(&error.at(name.clone())))?;
     }
-    // A partition of a new disk is there to be formatted.
-    let is_empty =
-        || place.partition.is_some() && matches!(contents(&*device), Ok(Some("only zeros")));
+    // A new volume, or a partition of a new disk, is there to be formatted.
+    let is_made_for_it = is_volume || place.partition.is_some();
+    let is_empty = || is_made_for_it && matches!(contents(&*device), Ok(Some("only zeros")));
     if !mkfs.force && !is_empty() {
         let text = format!("{name}: already exists; use --force to overwrite it");
         return Err(Failure::new(text));

@@ -133,8 +133,8 @@ pub(crate) enum Command {
 pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Command) -> Exit {
     #[cfg(feature = "object-store")]
     {
-        crate::objects::provide(global.objects.image_options());
-        global.volumes.provide();
+        let images = crate::objects::set_options(global.objects.image_options());
+        global.volumes.provide(images);
     }
     if let Some(Err(failure)) = global.inside.as_deref().map(start_inside) {
         return Session::without_signals("shell", global).exit(Err(failure));

@@ -30,7 +30,7 @@ object, and only parts of 8 MiB that change are uploaded where the store can cop
 object is replaced at the end in one step, and only if its ETag is still that of the start: else the command fails and
 the store keeps what it has. The changes of a qcow2 object need as much space in the folder for temporary files.
 
-Afterwards OVERLAY has no differences to the object: remove it, or create a new one.
+Afterwards OVERLAY has no differences to the object: remove it, or continue to write into it.
 
 Examples:
   folio image create -f qcow2 -b s3://bucket/disk.qcow2 -F qcow2 --backing allow overlay.qcow2
@@ -92,29 +92,38 @@ pub(crate) fn run(push: &Push, session: &Session) -> Outcome {
             Err(Failure::interrupted())
         }
         Err(error) => Err(failed(error)),
-        Ok(replaced) => report(push, session, &url, Some(replaced)),
+        Ok(replaced) => {
+            drop(changed);
+            // The overlay fits the new version too. Without its entity tag, the next open asks.
+            block::record_backing_version(&push.overlay, replaced.e_tag.as_deref())
+                .map_err(failed)?;
+            report(push, session, &url, Some(replaced))
+        }
     }
 }
 
 /// Reports what was sent; none if the overlay has no changes.
 fn report(push: &Push, session: &Session, url: &ObjectUrl, replaced: Option<Replaced>) -> Outcome {
+    let is_replaced = replaced.is_some();
     let Replaced {
         sent_bytes,
         copied_bytes,
+        ..
     } = replaced.unwrap_or_default();
     if push.json {
         return session.print_json(&json!({
             "url": url.to_string(),
-            "is_replaced": replaced.is_some(),
+            "is_replaced": is_replaced,
             "sent_bytes": sent_bytes,
             "copied_bytes": copied_bytes,
         }));
     }
-    match replaced {
-        None => session.note(format_args!("{url}: the overlay has no changes")),
-        Some(_) => session.note(format_args!(
+    if is_replaced {
+        session.note(format_args!(
             "{url}: replaced; {sent_bytes} bytes sent, {copied_bytes} bytes copied in the store"
-        )),
+        ));
+    } else {
+        session.note(format_args!("{url}: the overlay has no changes"));
     }
     Ok(())
 }

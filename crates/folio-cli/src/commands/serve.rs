@@ -1,8 +1,7 @@
 //! `folio serve`: serves an image as a disk. One subcommand for each protocol.
 
-use super::image::shared_options::BackingOptions;
+use super::image::shared_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome, explain};
-use crate::image::open_image;
 use crate::image_path::ImagePath;
 use crate::objects::is_url;
 use crate::serving;
@@ -157,7 +156,8 @@ fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
         ..OpenOptions::default()
     };
     let device = match &nbd.overlay {
-        None => open_image(&place.image, &options)?,
+        None => block::open(&place.image, &options)
+            .map_err(|error| image_failure(error, &place.image))?,
         Some(overlay) => {
             open_overlay(overlay, &place.image, &options).map_err(|error| Failure::image(&error))?
         }

@@ -8,11 +8,11 @@ use crate::output::human;
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
+use folio::block::{self, OpenOptions};
 use folio::syscall::OpenFlags;
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 
 /// Bytes that are trimmed between two checks for Ctrl-C.
 const STEP_BYTES: u64 = 1 << 30;
@@ -54,7 +54,15 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
         let text = format!("{place}: a whole file system is trimmed; omit the path");
         return Err(Failure::usage(text));
     }
-    let allocated = || std::fs::metadata(&place.image).map(|found| found.blocks() * 512);
+    let options = OpenOptions {
+        // Already open, so the lock of a second open would be refused.
+        is_shared: true,
+        ..OpenOptions::default()
+    };
+    let allocated = || match block::info(&place.image, &options) {
+        Ok(info) => Ok(info.allocated_bytes),
+        Err(error) => Err(Failure::image(&error)),
+    };
     let device = open_device(&place.image, Access::Write)?;
     let before = allocated()?;
     let image = Image::mount(session, &place, device.clone(), Access::Write)?;
@@ -79,7 +87,7 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
         let (discarded, before, after) = (human(discarded), human(before), human(after));
         writeln!(
             std::io::stdout(),
-            "{name}: {discarded} discarded; space on the host: {before} before, {after} now"
+            "{name}: {discarded} discarded; space of the image: {before} before, {after} now"
         )?;
     }
     Ok(())

@@ -124,6 +124,12 @@ pub trait Device: Send + Sync {
         ))
     }
 
+    /// Returns what identifies the bytes of a device that others may replace, such as the entity
+    /// tag of an object: with the same version, the bytes are the same. None if nothing does.
+    fn version(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the devices that this one uses; none if it stores its bytes itself. A mount refuses
     /// a device that another mount changes below it, so a wrapper that does not implement this is
     /// not protected.

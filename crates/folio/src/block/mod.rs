@@ -48,7 +48,7 @@ mod wrappers;
 pub(crate) use claim::DeviceClaim;
 pub use contents::contents;
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
-pub use file::{RemoteImages, provide_remote_images};
+pub use file::{RemoteImage, RemoteImages, provide_remote_images};
 pub(crate) use guarded::guard;
 pub use image::{
     BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ForeignFormat,
@@ -73,7 +73,7 @@ pub use tools::{
     AfterCommit, CommitOptions, OverlayOptions, amend, apply_snapshot, apply_snapshot_on,
     change_bitmap, check, check_on, check_shared, commit, copy_compressed, create_snapshot,
     create_snapshot_on, delete_snapshot, delete_snapshot_on, measure_bitmaps, read_bitmap, rebase,
-    rename_backing, snapshots,
+    record_backing_version, rename_backing, snapshots,
 };
 pub use tools::{
     CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, MeasuredContent, Measurement,

@@ -376,14 +376,15 @@ impl Fs {
     /// then, and unmounted when the last of them is dropped. Else what could not be written.
     pub fn close(self) -> io::Result<()> {
         let Self { process, kernel } = self;
-        let synced = process.sync();
         drop(process);
-        // The ramfs that every kernel begins with stays.
-        let unmounted = match kernel.unmount("/") {
-            Err(error) if error.errno() == Errno::BUSY && Arc::strong_count(&kernel) == 1 => Ok(()),
-            result => result,
+        // An unmount syncs what it unmounts.
+        let Err(error) = kernel.unmount("/") else {
+            return Ok(());
         };
-        Ok(synced.and(unmounted)?)
+        let synced = kernel.vfs().sync();
+        // The ramfs that every kernel begins with stays.
+        let is_root = error.errno() == Errno::BUSY && Arc::strong_count(&kernel) == 1;
+        Ok(synced.and(if is_root { Ok(()) } else { Err(error) })?)
     }
 
     fn is_directory(&self, path: &Path) -> io::Result<bool> {

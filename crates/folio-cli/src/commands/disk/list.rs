@@ -2,7 +2,7 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
-use crate::image_path::ImagePath;
+use crate::image_path::{ImagePath, contents_name};
 use crate::output::human;
 use crate::session::Session;
 use clap::Args;
@@ -74,11 +74,15 @@ fn contents_of(
     disk: &Arc<dyn Device>,
     partition: &Partition,
 ) -> folio::Result<Option<&'static str>> {
-    let window = PartitionDevice::new(disk.clone(), partition.start_bytes, partition.len_bytes)?;
-    if block::holds_ext4(&window)? {
+    let window: Arc<dyn Device> = Arc::new(PartitionDevice::new(
+        disk.clone(),
+        partition.start_bytes,
+        partition.len_bytes,
+    )?);
+    if block::holds_ext4(&*window)? {
         return Ok(Some("ext4"));
     }
-    Ok(block::contents(&window)?.filter(|name| *name != "only zeros"))
+    Ok(contents_name(&window)?.filter(|name| *name != "only zeros"))
 }
 
 fn to_json(

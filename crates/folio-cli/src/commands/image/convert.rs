@@ -11,8 +11,6 @@ use super::target::{Target, TargetOptions};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::image_name::{NameOptions, NamedImage};
-#[cfg(feature = "object-store")]
-use crate::objects::refuse_new;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
@@ -141,16 +139,14 @@ enum Sparse {
     Always,
 }
 
-/// Runs the command. A target in object storage is made on the host first: its tables are written
-/// last, and an object is written once.
+/// Runs the command. A new object is made on the host first: its tables are written last, and an
+/// object is written once. The target of `-n` is a volume.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     #[cfg(feature = "object-store")]
     if let Some(target) = convert.images.last()
         && crate::objects::is_url(target.as_os_str())
+        && !convert.no_create
     {
-        if convert.no_create {
-            refuse_new(target).map_err(Failure::usage)?;
-        }
         let folder = tempfile::tempdir()?;
         let name = target.file_name().unwrap_or_default();
         let local = convert

@@ -12,6 +12,7 @@ pub(crate) struct DeviceFile {
     device: Arc<dyn Device>,
     end: AtomicU64,
     name: String,
+    is_disk: bool,
 }
 
 impl DeviceFile {
@@ -22,13 +23,15 @@ impl DeviceFile {
             device,
             end,
             name: "device".to_owned(),
+            is_disk: false,
         }
     }
 
-    /// Returns a device that stores an image with a name of its own.
-    pub(crate) fn open_named(device: Arc<dyn Device>, name: String) -> Self {
+    /// Returns a device with a name of its own that stores an image or, with `is_disk`, is a disk.
+    pub(crate) fn open_named(device: Arc<dyn Device>, name: String, is_disk: bool) -> Self {
         Self {
             name,
+            is_disk,
             ..Self::open(device)
         }
     }
@@ -40,6 +43,7 @@ impl DeviceFile {
             device,
             end: AtomicU64::new(0),
             name: "device".to_owned(),
+            is_disk: false,
         })
     }
 }
@@ -47,6 +51,10 @@ impl DeviceFile {
 impl ImageFile for DeviceFile {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn is_disk(&self) -> bool {
+        self.is_disk
     }
 
     fn is_read_only(&self) -> bool {

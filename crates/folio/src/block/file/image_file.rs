@@ -17,6 +17,11 @@ pub(crate) trait ImageFile: Send + Sync {
     /// Whether it was opened read-only.
     fn is_read_only(&self) -> bool;
 
+    /// Whether its bytes are a disk, whatever format they look like.
+    fn is_disk(&self) -> bool {
+        false
+    }
+
     /// Returns the present end of the file.
     fn len_bytes(&self) -> Result<u64>;
 

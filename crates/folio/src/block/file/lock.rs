@@ -104,15 +104,16 @@ fn is_held(file: &File, byte: i64) -> Result<bool> {
 
 fn busy(file: &File, how: &str) -> Error {
     let holders = holders(file);
-    let by = if holders.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", holders.join(", "))
+    let user = match (holders.is_own, holders.others.is_empty()) {
+        (true, true) => "this process",
+        (true, false) => "this process or another one",
+        (false, _) => "another process",
     };
-    Error::new(
-        Errno::BUSY,
-        format!("the image is in use by another process (which {how}){by}"),
-    )
+    let mut text = format!("the image is in use by {user} (which {how})");
+    if !holders.others.is_empty() {
+        text = format!("{text}: {}", holders.others.join(", "));
+    }
+    Error::new(Errno::BUSY, text)
 }
 
 fn byte_lock(kind: i32, byte: i64) -> libc::flock {
@@ -147,7 +148,7 @@ mod tests {
         let error = acquire(&third, false).unwrap_err();
         assert_eq!(error.errno(), Errno::BUSY);
         assert!(
-            error.to_string().contains("in use by another process"),
+            error.to_string().contains("in use by this process"),
             "{error}"
         );
         drop((first, second, third));

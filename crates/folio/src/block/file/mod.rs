@@ -34,5 +34,5 @@ pub(crate) use device_file::DeviceFile;
 pub(crate) use facts::open_for_facts;
 pub(crate) use host_file::HostFile;
 pub(crate) use image_file::ImageFile;
-pub use remote::{RemoteImages, provide_remote_images};
+pub use remote::{RemoteImage, RemoteImages, provide_remote_images};
 pub(crate) use remote::{open_remote, refuse_remote, remote, resolve_remote};

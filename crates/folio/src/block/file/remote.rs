@@ -1,26 +1,38 @@
-//! The remote seam: image files with a URL for a name, which are not files of the host. They are
-//! read only.
+//! The remote seam: image files and disks with a URL for a name, which are not files of the host.
 
 use super::device_file::DeviceFile;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Error, Result};
 use crate::block::Device;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 static REMOTE_IMAGES: OnceLock<Box<dyn RemoteImages>> = OnceLock::new();
 
-/// A source of image files that have URLs for names, such as object storage. QEMU: `BlockDriver`
-/// with a `protocol_name`.
+/// What is at a URL.
+pub struct RemoteImage {
+    /// The bytes there.
+    pub device: Arc<dyn Device>,
+    /// They are those of a disk, whatever format they look like: a writer of the disk must
+    /// not choose how it is read. Else the first bytes decide the format.
+    pub is_disk: bool,
+}
+
+/// A source of images that have URLs for names, such as object storage. QEMU: `BlockDriver` with a
+/// `protocol_name`.
 pub trait RemoteImages: Send + Sync {
     /// Whether a name is one of theirs: `s3://bucket/disk.qcow2`.
     fn has_name(&self, name: &str) -> bool;
 
-    /// Opens the file for reading.
+    /// Opens the image.
     ///
     /// # Errors
     ///
-    /// Those of open(2).
-    fn open(&self, name: &str) -> Result<Arc<dyn Device>>;
+    /// Those of open(2); EROFS to write what can only be read.
+    fn open(&self, name: &str, read_only: bool) -> Result<RemoteImage>;
+
+    /// Returns the error for a change of the file itself, as a new size is one; it says what to do
+    /// instead.
+    fn not_writable(&self, name: &str) -> Error;
 
     /// Returns the URL of the file that the image `image` names `name`. Only one of both need be a
     /// URL.
@@ -59,15 +71,14 @@ pub(crate) fn resolve_remote(image: &Path, name: &str) -> Option<Result<PathBuf>
 ///
 /// # Errors
 ///
-/// EROFS to write, else those of [`RemoteImages::open`].
+/// Those of [`RemoteImages::open`].
 pub(crate) fn open_remote(
     (images, name): (&dyn RemoteImages, &str),
     read_only: bool,
 ) -> Result<DeviceFile> {
-    if !read_only {
-        return Err(not_writable(name));
-    }
-    Ok(DeviceFile::open_named(images.open(name)?, name.to_owned()))
+    let found = images.open(name, read_only)?;
+    let name = name.to_owned();
+    Ok(DeviceFile::open_named(found.device, name, found.is_disk))
 }
 
 /// Refuses a remote file where one of the host is written.
@@ -76,12 +87,5 @@ pub(crate) fn open_remote(
 ///
 /// EROFS for a remote file.
 pub(crate) fn refuse_remote(path: &Path) -> Result<()> {
-    remote(path).map_or(Ok(()), |(_, name)| Err(not_writable(name)))
-}
-
-fn not_writable(name: &str) -> Error {
-    let why = "an object cannot be written in place: write into a local overlay (folio image create \
-               -f qcow2 -b URL -F qcow2 --backing allow overlay.qcow2) with --backing-url URL, then \
-               folio push overlay.qcow2 URL; or make a local image, then folio cp IMAGE URL";
-    Error::new(Errno::ROFS, why).at(name.to_owned())
+    remote(path).map_or(Ok(()), |(images, name)| Err(images.not_writable(name)))
 }

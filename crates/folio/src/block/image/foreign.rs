@@ -118,7 +118,7 @@ pub(crate) fn read(
 ) -> Result<Option<ForeignImage>> {
     let header = HeaderBytes { file };
     let head = header.bytes(0, HEAD_BYTES as u64)?;
-    let detected = detect(&head);
+    let detected = detect(&head).filter(|_| !file.is_disk());
     let Some(format) = format.or(detected) else {
         return Ok(None);
     };

@@ -67,6 +67,9 @@ pub fn format_of(path: impl AsRef<Path>) -> Result<ImageFormat> {
 ///
 /// EOPNOTSUPP for a format that Folio recognizes but does not read.
 pub(crate) fn detect(file: &dyn ImageFile) -> Result<ImageFormat> {
+    if file.is_disk() {
+        return Ok(ImageFormat::Raw);
+    }
     let mut head = [0; 128];
     let count = file.read_some(&mut [IoSliceMut::new(&mut head)], 0)? as usize;
     let head = &head[..count];

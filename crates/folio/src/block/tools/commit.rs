@@ -1,7 +1,7 @@
 //! Writes the content of overlays into a backing file below them.
 
 use super::open::{self, open_file};
-use super::rebase::{OverlayOptions, reject_raw};
+use super::rebase::{OverlayOptions, record_backing_version, reject_raw};
 use super::resize::{ResizeImage, resize};
 use super::throttle::Throttle;
 use crate::base::{AlignedBuffer, Errno, Error, Result};
@@ -83,10 +83,15 @@ pub fn commit(
         at += count;
     }
     base.flush()?;
-    match (what.then, &what.base) {
-        (AfterCommit::Empty, None) => layers.overlays[0].make_empty(),
-        _ => Ok(()),
+    if matches!((what.then, &what.base), (AfterCommit::Empty, None)) {
+        layers.overlays[0].make_empty()?;
     }
+    if layers.base_version.is_some() && layers.overlays.len() == 1 {
+        // The overlay fits the base's new version too.
+        drop(layers);
+        record_backing_version(path, None)?;
+    }
+    Ok(())
 }
 
 /// The images from the top one down to the base.
@@ -96,6 +101,8 @@ struct Layers {
     overlays: Vec<Qcow2Device>,
     base: PathBuf,
     base_format: Option<ImageFormat>,
+    /// The version of the base for which the overlay above it was written, if it is recorded.
+    base_version: Option<String>,
 }
 
 /// The content of some bytes of all overlays together.
@@ -126,6 +133,7 @@ impl Layers {
                 return Err(at_image(why));
             };
             let below = qcow2::backing_path(&path, &name, &chain).map_err(at_image)?;
+            let base_version = qcow2::backing_version_of(&file).map_err(at_image)?;
             overlays.push(Qcow2Device::open_alone(Box::new(file), &path, &mut chain)?);
             let is_base = match wanted {
                 None => true,
@@ -137,6 +145,7 @@ impl Layers {
                     overlays,
                     base: below,
                     base_format: format,
+                    base_version,
                 });
             }
             let below_file = chain.open_file(&below, true)?;
@@ -158,7 +167,12 @@ impl Layers {
             backing: policy.clone(),
             ..OpenOptions::default()
         };
-        if open::open(&self.base, &small)?.len_bytes() >= len_bytes {
+        let base = open::open(&self.base, &small)?;
+        qcow2::check_version(self.base_version.as_deref(), &*base)?;
+        let base_bytes = base.len_bytes();
+        // Its lock excludes the writers below.
+        drop(base);
+        if base_bytes >= len_bytes {
             return Ok(());
         }
         let larger = ResizeImage {

@@ -1,6 +1,7 @@
 //! Facts of an image, read from its own file alone.
 
 use crate::base::{Error, ErrorKind, Result};
+use crate::block::Allocation;
 use crate::block::file::{ImageFile, open_for_facts, remote, resolve_remote};
 use crate::block::image::{
     ForeignFormat, ForeignImage, ImageFormat, OpenOptions, Qcow2Info, detect, read_foreign,
@@ -42,7 +43,7 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
     let path = path.as_ref();
     let file = open_for_facts(path, options.is_shared)?;
     let allocated_bytes = if remote(path).is_some() {
-        file.len_bytes()?
+        stored_bytes(&*file)?
     } else {
         let found = std::fs::metadata(path);
         let found =
@@ -71,6 +72,23 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
     return Err(crate::block::image::without_qcow2(path));
     #[cfg(feature = "qcow2")]
     qcow2_info(path, &*file, allocated_bytes)
+}
+
+/// Returns the space of a remote file, of which only a disk has known holes.
+fn stored_bytes(file: &dyn ImageFile) -> Result<u64> {
+    let len_bytes = file.len_bytes()?;
+    if !file.is_disk() {
+        return Ok(len_bytes);
+    }
+    let (mut at, mut stored) = (0, 0);
+    while at < len_bytes {
+        let (kind, count) = file.allocation(at, len_bytes - at)?;
+        if kind == Allocation::Data {
+            stored += count;
+        }
+        at += count;
+    }
+    Ok(stored)
 }
 
 #[cfg(feature = "qcow2")]

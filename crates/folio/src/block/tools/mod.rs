@@ -65,7 +65,7 @@ pub use measure::{MeasuredContent, Measurement, measure};
 pub use new_image::NewImage;
 pub use open::open;
 #[cfg(feature = "qcow2")]
-pub use rebase::{OverlayOptions, rebase, rename_backing};
+pub use rebase::{OverlayOptions, rebase, record_backing_version, rename_backing};
 pub use resize::{ResizeImage, resize};
 #[cfg(feature = "qcow2")]
 pub use snapshot::{

@@ -168,6 +168,17 @@ pub fn rename_backing(
     qcow2::rename_backing(&file, backing).map_err(|error| error.at(file.name().to_owned()))
 }
 
+/// Records the version of the backing file that the overlay at `path` is written for, or none; the
+/// next open for writing then records the version that it finds.
+///
+/// # Errors
+///
+/// Those of [`rebase`].
+pub fn record_backing_version(path: impl AsRef<Path>, version: Option<&str>) -> Result<()> {
+    let (file, _) = open_file(path.as_ref(), &OpenOptions::default())?;
+    qcow2::record_version(&file, version).map_err(|error| error.at(file.name().to_owned()))
+}
+
 /// Rejects a format without backing files.
 pub(super) fn reject_raw(file: &HostFile, options: &OverlayOptions<'_>) -> Result<()> {
     match options.format.map_or_else(|| detect(file), Ok)? {

@@ -2,6 +2,7 @@
 //! policy allows them.
 
 use crate::base::{Errno, Error, Result};
+use crate::block::Device;
 use crate::block::file::{remote, resolve_remote};
 use crate::block::image::{BackingPolicy, Chain};
 use std::path::{Path, PathBuf};
@@ -76,6 +77,26 @@ pub(crate) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Re
         return Err(at_name(Error::new(Errno::PERM, why)));
     }
     Ok(real_path)
+}
+
+/// Compares the version of a backing file with the recorded one.
+///
+/// # Errors
+///
+/// ESTALE for another version.
+pub(crate) fn check_version(recorded: Option<&str>, backing: &dyn Device) -> Result<()> {
+    let (Some(recorded), Some(found)) = (recorded, backing.version()) else {
+        return Ok(());
+    };
+    if recorded == found {
+        return Ok(());
+    }
+    let why = format!(
+        "the backing file has changed since this image was written: its version was {recorded}, \
+         and is {found}; both together would be a mixture (if the content is the same: folio image \
+         rebase -u -b BACKING -F FORMAT IMAGE)"
+    );
+    Err(Error::new(Errno::STALE, why).at("backing file"))
 }
 
 /// Checks the URL of a file that the image at `image` names.

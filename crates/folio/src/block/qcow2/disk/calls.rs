@@ -48,6 +48,10 @@ impl Device for Qcow2Device {
             .map_err(|error| self.at_image(error))
     }
 
+    fn version(&self) -> Option<String> {
+        self.file.device()?.version()
+    }
+
     fn lower_devices(&self) -> Vec<LowerDevice> {
         let whole = |device: Arc<dyn Device>, is_written| LowerDevice {
             range: 0..device.len_bytes(),

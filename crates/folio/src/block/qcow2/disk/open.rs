@@ -13,6 +13,7 @@ use crate::block::Device;
 use crate::block::file::{DeviceFile, ImageFile};
 use crate::block::image::{Chain, ImageFormat, SnapshotSelector};
 use crate::block::qcow2::check;
+use crate::block::qcow2::layout::backing_name;
 use crate::block::qcow2::layout::header::Header;
 use crate::block::qcow2::layout::roots::Roots;
 use crate::block::qcow2::layout::snapshot_table::SnapshotEntry;
@@ -41,6 +42,22 @@ fn find_snapshot(file: &dyn ImageFile, which: &SnapshotSelector) -> Result<Snaps
     found
         .cloned()
         .ok_or_else(|| Error::new(Errno::NOENT, "no such snapshot"))
+}
+
+/// Compares the version of the backing file with the one for which the image was written, and
+/// records it if nothing is recorded yet, before the image is written.
+///
+/// # Errors
+///
+/// ESTALE for another version.
+fn check_version(file: &dyn ImageFile, header: &Header, backing: &dyn Device) -> Result<()> {
+    backing::check_version(header.backing_version.as_deref(), backing)?;
+    match backing.version() {
+        Some(found) if header.backing_version.is_none() && !file.is_read_only() => {
+            backing_name::set_version(file, Some(&found))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Qcow2Device {
@@ -97,11 +114,11 @@ impl Qcow2Device {
                     at_image(Error::unsupported(format!("backing format {format:?}")))
                 })?;
                 let path = backing::resolve(path, "backing file", name, chain).map_err(at_image)?;
-                Some(
-                    chain
-                        .open_image(&path, true, format)
-                        .map_err(|error| error.at("backing file"))?,
-                )
+                let backing = chain
+                    .open_image(&path, true, format)
+                    .map_err(|error| error.at("backing file"))?;
+                check_version(&*file, &header, &*backing).map_err(at_image)?;
+                Some(backing)
             }
         };
         let data_file =

@@ -15,6 +15,9 @@ pub(crate) const DATA_FILE: u32 = 0x4441_5441;
 pub(crate) const FEATURE_NAMES: u32 = 0x6803_f857;
 /// The offset of the directory of persistent bitmaps.
 pub(crate) const BITMAPS: u32 = 0x2385_2875;
+/// The version of the backing file for which the image was written, as its device names it. Folio's
+/// own: other programs keep it and do not read it.
+pub(crate) const BACKING_VERSION: u32 = 0x464f_4c56;
 /// The offset of the LUKS header.
 pub(crate) const CRYPTO_HEADER: u32 = 0x0537_be77;
 const END: u32 = 0;

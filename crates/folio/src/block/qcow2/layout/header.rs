@@ -44,6 +44,7 @@ pub(crate) struct Header {
     pub(crate) data_file: Option<DataFileName>,
     pub(crate) backing_name: Option<String>,
     pub(crate) backing_format: Option<String>,
+    pub(crate) backing_version: Option<String>,
     /// The encryption method; 0 for none.
     pub(crate) encryption: u32,
     has_snapshots: bool,
@@ -123,6 +124,7 @@ impl Header {
             data_file,
             backing_name,
             backing_format: extensions.backing_format,
+            backing_version: extensions.backing_version,
             encryption: raw.crypt_method.get(),
             has_snapshots: raw.snapshots.get() != 0,
         })
@@ -334,6 +336,7 @@ fn data_file_name(name: Option<Vec<u8>>, is_raw: bool) -> Result<DataFileName> {
 #[derive(Default)]
 struct KnownExtensions {
     backing_format: Option<String>,
+    backing_version: Option<String>,
     data_file: Option<Vec<u8>>,
     /// Bit and name of incompatible features, as the image names them.
     incompatible_names: Vec<(u8, String)>,
@@ -357,6 +360,9 @@ impl KnownExtensions {
         match extension.kind {
             extensions::BACKING_FORMAT => {
                 self.backing_format = Some(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            extensions::BACKING_VERSION => {
+                self.backing_version = Some(String::from_utf8_lossy(&bytes).into_owned());
             }
             extensions::DATA_FILE => self.data_file = Some(bytes),
             extensions::FEATURE_NAMES => {

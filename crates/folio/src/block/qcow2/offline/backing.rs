@@ -29,6 +29,11 @@ pub(crate) fn backing_of(file: &dyn ImageFile) -> Result<Option<(String, Option<
     Ok(Some((name, format)))
 }
 
+/// Returns the version of the backing file that the header in `file` records.
+pub(crate) fn backing_version_of(file: &dyn ImageFile) -> Result<Option<String>> {
+    Ok(Header::read(file)?.backing_version)
+}
+
 /// Opens the future backing file of the image at `image`, for reading.
 pub(crate) fn open_backing(
     image: &Path,
@@ -39,6 +44,16 @@ pub(crate) fn open_backing(
     chain
         .open_image(&path, true, name.format)
         .map_err(|error| error.at("new backing file"))
+}
+
+/// Records the version of the backing file in the header in `file`, or none.
+///
+/// # Errors
+///
+/// EINVAL for a version that does not fit, EUCLEAN for a corrupt header.
+pub(crate) fn record_version(file: &dyn ImageFile, version: Option<&str>) -> Result<()> {
+    Header::read(file)?.check_writable()?;
+    backing_name::set_version(file, version)
 }
 
 /// Changes the name in the header in `file`, and nothing else.

@@ -25,7 +25,9 @@ mod snapshots;
 
 pub use amend::AmendOptions;
 pub(crate) use amend::{amend, check_amend, downgrade, expand_zeros};
-pub(crate) use backing::{backing_of, backing_path, open_backing, rename_backing};
+pub(crate) use backing::{
+    backing_of, backing_path, backing_version_of, open_backing, record_version, rename_backing,
+};
 pub use bitmap_bits::BitmapBits;
 pub use bitmaps::BitmapChange;
 pub(crate) use bitmaps::{change as change_bitmap, read_bits as read_bitmap};

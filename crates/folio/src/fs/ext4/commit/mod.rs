@@ -135,7 +135,9 @@ impl Ext4 {
             self.flush_inodes()?;
         }
         if self.transaction_len() > journal.transaction_max() {
-            self.commit(journal, journal.running())
+            // Room in memory is what is needed; what is durable does not matter.
+            self.log_changes(&mut journal.committer(), journal, journal.running())
+                .map(drop)
         } else {
             Ok(())
         }
@@ -166,15 +168,33 @@ impl Ext4 {
     /// Makes the transaction `sequence`, and all transactions before it, durable.
     pub(crate) fn commit(&self, journal: &Journal, sequence: u32) -> Result<()> {
         let mut committer = journal.committer();
+        let is_logged = self.log_changes(&mut committer, journal, sequence)?;
+        let flushed = if is_logged {
+            committer.flush()
+        } else {
+            self.volume.device_barrier()
+        };
+        flushed.map_err(|error| self.volume.fail_commit(error))
+    }
+
+    /// Writes the transaction `sequence`, and all transactions before it, into the log; returns
+    /// false if nothing has changed. They are durable then, or from the next flush of a device with
+    /// atomic flushes on.
+    fn log_changes(
+        &self,
+        committer: &mut Committer<'_>,
+        journal: &Journal,
+        sequence: u32,
+    ) -> Result<bool> {
         if journal.is_committed(sequence) {
             // Another thread committed it together with its own.
-            return Ok(());
+            return Ok(true);
         }
         journal.check()?;
         // The device may have been full when this one was closed.
-        self.write_closed(&mut committer)?;
+        self.write_closed(committer)?;
         if journal.is_committed(sequence) {
-            return Ok(());
+            return Ok(true);
         }
         self.write_ordered()?;
         let closed = committer.close(|| self.write_ordered(), || self.close_transaction(journal));
@@ -183,15 +203,10 @@ impl Ext4 {
             // Memory and log no longer agree.
             CloseError::Close(error) => self.volume.fail_journal(error),
         })?;
-        if self.write_closed(&mut committer)? {
-            return Ok(());
-        }
-        self.volume
-            .device_barrier()
-            .map_err(|error| self.volume.fail_commit(error))
+        self.write_closed(committer)
     }
 
-    /// Makes the closed transaction durable; returns whether there was one.
+    /// Writes the closed transaction into the log; returns whether there was one.
     fn write_closed(&self, committer: &mut Committer<'_>) -> Result<bool> {
         let written = committer
             .write()
@@ -299,17 +314,25 @@ impl Ext4 {
         self.evict_retired();
         match self.volume.journal.get() {
             Some(journal) => {
-                // A failed write does not keep the rest from becoming durable.
-                self.commit(journal, journal.running())?;
+                let commit = || {
+                    if !is_final {
+                        return self.commit(journal, journal.running());
+                    }
+                    // The flush at the end is enough.
+                    let mut committer = journal.committer();
+                    self.log_changes(&mut committer, journal, journal.running())
+                        .map(drop)
+                };
+                commit()?;
                 if self.evict_retired() {
-                    self.commit(journal, journal.running())?;
+                    commit()?;
                 }
-                written?;
-                self.volume.take_first_error()?;
-                if is_final {
-                    self.empty_journal(journal)
-                } else {
-                    Ok(())
+                let written = written.and_then(|()| self.volume.take_first_error());
+                match written {
+                    Ok(()) if is_final => self.empty_journal(journal),
+                    // A failed write does not keep the rest from becoming durable.
+                    Err(_) if is_final => self.commit(journal, journal.running()).and(written),
+                    _ => written,
                 }
             }
             None => {

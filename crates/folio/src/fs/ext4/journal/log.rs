@@ -29,11 +29,14 @@ pub(super) struct Log {
     used: u32,
     /// Sequence number of the next transaction.
     pub(super) next: u32,
-    has_barriers: bool,
     /// The device keeps writes in order only if it is flushed between them.
     needs_order: bool,
-    /// A closed transaction that is not durable yet. A device without space may keep it here.
+    /// The device keeps them in order by itself, and a flush makes them durable.
+    needs_flush: bool,
+    /// A closed transaction that is not in the log yet. A device without space may keep it here.
     pub(super) closed: Option<Transaction>,
+    /// Whether the log may hold a transaction that no flush has made durable.
+    is_unflushed: bool,
     /// Whether the superblock on the device may show an empty log, although this one is not.
     is_start_stale: bool,
 }
@@ -80,15 +83,16 @@ impl Log {
             (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
         let next = ring.superblock.sequence.get();
         let head = ring.superblock.first.get();
-        let needs_order = has_barriers && !ring.device.has_atomic_flushes();
+        let is_ordered = ring.device.has_atomic_flushes();
         Ok(Self {
             ring,
             head,
             used: 0,
             next,
-            has_barriers,
-            needs_order,
+            needs_order: has_barriers && !is_ordered,
+            needs_flush: has_barriers && is_ordered,
             closed: None,
+            is_unflushed: false,
             is_start_stale: false,
         })
     }
@@ -104,13 +108,13 @@ impl Log {
         self.used
     }
 
-    /// Makes all earlier writes durable, unless the mount has no barriers.
-    fn barrier(&self) -> Result<()> {
-        if self.has_barriers {
-            self.ring.device.flush()
-        } else {
-            Ok(())
+    /// Makes the transactions in the log durable, unless the mount has no barriers.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        if self.is_unflushed {
+            self.ring.device.flush()?;
+            self.is_unflushed = false;
         }
+        Ok(())
     }
 
     /// Keeps later writes behind all earlier ones.
@@ -171,8 +175,8 @@ impl Log {
         self.len_of(transaction) + u64::from(self.used) <= u64::from(self.capacity())
     }
 
-    /// Writes a transaction and makes it durable, with all earlier writes to the device. After an
-    /// error the same transaction can be written again.
+    /// Writes a transaction. Later writes to the device stay behind it; [`Log::flush`] makes it
+    /// durable, with all earlier writes. After an error the same transaction can be written again.
     pub(super) fn write(&mut self, transaction: &Transaction) -> Result<()> {
         if !self.has_room_for(transaction) {
             let (len, capacity) = (self.len_of(transaction), self.capacity());
@@ -213,7 +217,8 @@ impl Log {
             commit_at,
             &[Cow::Owned(self.commit_block(transaction.time))],
         )?;
-        self.barrier()?;
+        self.order()?;
+        self.is_unflushed = self.needs_flush;
         self.used += blocks.len() as u32;
         self.head = end;
         self.next = self.next.wrapping_add(1);

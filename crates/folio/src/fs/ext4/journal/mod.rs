@@ -34,6 +34,9 @@
 //! 4. A freed block is reused only after the transaction that freed it is durable. That transaction
 //!    revokes copies of the block in the log, and they are never checkpointed after it.
 //! 5. Data is on the device before the commit of the transaction that maps it.
+//!
+//! On a device with atomic flushes, a write is as good as durable for what is written after it: one
+//! flush makes both durable, or none. There only fsync(2), sync(2) and unmount flush.
 
 mod disk;
 mod dump;
@@ -81,12 +84,12 @@ pub(crate) struct Journal {
     log: Mutex<Log>,
     /// Sequence number of the running transaction.
     running: AtomicU32,
-    /// Sequence number of the newest durable transaction.
+    /// Sequence number of the newest transaction in the log.
     committed: AtomicU32,
     /// Number of blocks at which a transaction is closed.
     transaction_max: u64,
     is_aborted: AtomicBool,
-    /// Whether a closed transaction is not durable yet.
+    /// Whether a closed transaction is not in the log yet.
     has_closed: AtomicBool,
 }
 
@@ -147,7 +150,8 @@ impl Journal {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Returns whether transaction `sequence` is durable. Numbers wrap around.
+    /// Returns whether transaction `sequence` is in the log. It is durable then, or from the next
+    /// flush of a device with atomic flushes on. Numbers wrap around.
     pub(crate) fn is_committed(&self, sequence: u32) -> bool {
         self.committed
             .load(Ordering::Acquire)
@@ -168,7 +172,7 @@ impl Journal {
         }
     }
 
-    /// Returns whether a closed transaction is not durable yet.
+    /// Returns whether a closed transaction is not in the log yet.
     pub(crate) fn has_closed(&self) -> bool {
         self.has_closed.load(Ordering::Acquire)
     }
@@ -219,8 +223,9 @@ impl Committer<'_> {
         Ok(())
     }
 
-    /// Writes the closed transaction to the log and makes it durable; returns the blocks that it
-    /// frees, or `None` if there is none. After an error it can be written again.
+    /// Writes the closed transaction to the log; returns the blocks that it frees, or `None` if
+    /// there is none. After an error it can be written again. A [`Committer::flush`] makes it
+    /// durable.
     pub(crate) fn write(&mut self) -> Result<Option<Vec<Range<u64>>>> {
         let Some(transaction) = self.log.closed.take() else {
             return Ok(None);
@@ -243,6 +248,11 @@ impl Committer<'_> {
         self.journal.snapshots.forget(&transaction.revoked);
         self.journal.committed.store(sequence, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes all transactions in the log durable, if they are not.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.log.flush()
     }
 
     /// Returns whether the log is so full that a checkpoint is due.

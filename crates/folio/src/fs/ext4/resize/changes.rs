@@ -127,7 +127,8 @@ impl<'a> BlockChanges<'a> {
         )?;
         committer.write()?;
         // The next step reads from the device.
-        committer.checkpoint()
+        committer.checkpoint()?;
+        committer.flush()
     }
 
     /// Writes the superblock last: it makes the new groups valid. A power cut before that leaves a
