@@ -41,7 +41,7 @@ impl File {
         }
     }
 
-    fn call<T: Send>(
+    pub(crate) fn call<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&Process, Fd) -> Result<T> + Send,
@@ -83,9 +83,76 @@ impl File {
         len: ByteCount,
         read: impl FnOnce(&Process, Fd, &mut [u8]) -> Result<usize> + Send,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        self.read_full(py, Self::checked_len(len)?, read)
+    }
+
+    /// Returns the length of a read. One of more than 1 GiB raises ValueError.
+    pub(crate) fn checked_len(len: ByteCount) -> PyResult<usize> {
         let len = usize::try_from(len.0).ok().filter(|len| *len <= READ_MAX);
-        let len = len.ok_or_else(|| PyValueError::new_err("a read is limited to 1 GiB"))?;
-        self.read_full(py, len, read)
+        len.ok_or_else(|| PyValueError::new_err("a read is limited to 1 GiB"))
+    }
+
+    /// Raises ValueError if the file is closed.
+    pub(crate) fn check_open(&self) -> PyResult<()> {
+        if self.closed() {
+            return Err(PyValueError::new_err("I/O operation on closed file"));
+        }
+        Ok(())
+    }
+
+    /// Reads up to `len` bytes at `offset`.
+    pub(crate) fn pread_full<'py>(
+        &self,
+        py: Python<'py>,
+        len: usize,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.read_full(py, len, |process, fd, buf| process.pread(fd, buf, offset))
+    }
+
+    /// Reads all from `offset` to the end of the file.
+    pub(crate) fn readall_from<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let size = self.call(py, |process, fd| Ok(process.fstat(fd)?.size_bytes))?;
+        let len = usize::try_from(size.saturating_sub(offset));
+        let len = len.map_err(|_| PyMemoryError::new_err(()))?;
+        let first = self.read_full(py, len, |process, fd, buf| {
+            let mut count = 0;
+            while count < buf.len() {
+                match process.pread(fd, &mut buf[count..], offset + count as u64)? {
+                    0 => break,
+                    more => count += more,
+                }
+            }
+            Ok(count)
+        })?;
+        // The end is there only after a read of nothing: the file may grow meanwhile.
+        let rest = self.call(py, |process, fd| {
+            let start = offset + first.as_bytes().len() as u64;
+            let mut rest = Vec::new();
+            let mut len = 0;
+            loop {
+                if rest.try_reserve_exact(len + 1).is_err() {
+                    return Ok(None);
+                }
+                rest.resize(len * 2 + 1, 0);
+                match process.pread(fd, &mut rest[len..], start + len as u64)? {
+                    0 => break,
+                    count => len += count,
+                }
+                rest.truncate(len);
+            }
+            rest.truncate(len);
+            Ok(Some(rest))
+        })?;
+        let rest = rest.ok_or_else(|| PyMemoryError::new_err(()))?;
+        if rest.is_empty() {
+            return Ok(first);
+        }
+        joined(py, first.as_bytes(), &rest)
     }
 
     /// Reads with `read` into `len` bytes, which are allocated at once; raises MemoryError.
@@ -118,7 +185,7 @@ fn joined<'py>(py: Python<'py>, first: &[u8], rest: &[u8]) -> PyResult<Bound<'py
 
 /// Runs `work` on the bytes of a writable buffer, without the interpreter's lock.
 #[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
-fn with_buffer<T>(
+pub(crate) fn with_buffer<T>(
     py: Python<'_>,
     buffer: &Bound<'_, PyAny>,
     work: impl FnOnce(Python<'_>, &mut [u8]) -> PyResult<T>,
@@ -143,7 +210,7 @@ fn with_buffer<T>(
 
 /// As [`with_buffer`], for reading.
 #[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
-fn with_bytes<T>(
+pub(crate) fn with_bytes<T>(
     py: Python<'_>,
     buffer: &Bound<'_, PyAny>,
     work: impl FnOnce(Python<'_>, &[u8]) -> PyResult<T>,
@@ -186,44 +253,13 @@ impl File {
 
     /// Reads all from the position to the end of the file.
     pub(crate) fn readall<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let left = self.call(py, |process, fd| {
-            let position = process.lseek(fd, 0, Whence::Current)?;
-            Ok(process.fstat(fd)?.size_bytes.saturating_sub(position))
+        let position = self.call(py, |process, fd| process.lseek(fd, 0, Whence::Current))?;
+        let bytes = self.readall_from(py, position)?;
+        let len = bytes.as_bytes().len() as i64;
+        self.call(py, |process, fd| {
+            process.lseek(fd, position.cast_signed() + len, Whence::Set)
         })?;
-        let len = usize::try_from(left).map_err(|_| PyMemoryError::new_err(()))?;
-        let first = self.read_full(py, len, |process, fd, buf| {
-            let mut count = 0;
-            while count < buf.len() {
-                match process.read(fd, &mut buf[count..])? {
-                    0 => break,
-                    more => count += more,
-                }
-            }
-            Ok(count)
-        })?;
-        // The end is there only after a read of nothing: the file may grow meanwhile.
-        let rest = self.call(py, |process, fd| {
-            let mut rest = Vec::new();
-            let mut len = 0;
-            loop {
-                if rest.try_reserve_exact(len + 1).is_err() {
-                    return Ok(None);
-                }
-                rest.resize(len * 2 + 1, 0);
-                match process.read(fd, &mut rest[len..])? {
-                    0 => break,
-                    count => len += count,
-                }
-                rest.truncate(len);
-            }
-            rest.truncate(len);
-            Ok(Some(rest))
-        })?;
-        let rest = rest.ok_or_else(|| PyMemoryError::new_err(()))?;
-        if rest.is_empty() {
-            return Ok(first);
-        }
-        joined(py, first.as_bytes(), &rest)
+        Ok(bytes)
     }
 
     /// Reads up to `len_bytes` bytes at `offset`.
@@ -297,7 +333,7 @@ impl File {
 
     /// Moves the position: os.SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA, SEEK_HOLE.
     #[pyo3(signature = (offset, whence=0))]
-    fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
+    pub(crate) fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
         let whence = match whence {
             0 => Whence::Set,
             1 => Whence::Current,

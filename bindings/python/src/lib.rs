@@ -22,6 +22,7 @@ mod disk;
 mod error;
 mod file;
 mod file_system;
+mod positioned;
 mod stat;
 mod state;
 
@@ -155,6 +156,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("is_optimized", !cfg!(debug_assertions))?;
     module.add_class::<FileSystem>()?;
     module.add_class::<File>()?;
+    module.add_class::<positioned::Positioned>()?;
     module.add_class::<Disk>()?;
     module.add_class::<Cut>()?;
     module.add_class::<borrowed::Borrowed>()?;

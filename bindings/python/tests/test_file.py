@@ -322,3 +322,65 @@ def test_huge_read_raises_memory_error() -> None:
     """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stdout.split() == ["refused", "refused", "content"], ran.stderr
+
+
+def test_positioned_file_matches_a_file_of_python(tmp_path: Path) -> None:
+    """The same calls on both files give the same bytes and positions."""
+    data = b"".join(b"%d " % number * (number % 9) + b"\n" for number in range(3000)) + b"\n\nend"
+    (tmp_path / "file").write_bytes(data)
+    with foliofs.memory() as fs:
+        fs.write_bytes("/file", data)
+        for mode in ("rb", "r+b"):
+            with fs.open("/file", mode, sync=True) as ours, open(tmp_path / "file", mode) as theirs:
+
+                def both(name: str, *arguments: object) -> None:
+                    got = [getattr(file, name)(*arguments) for file in (ours, theirs)]
+                    assert got[0] == got[1], (name, arguments)
+                    assert ours.tell() == theirs.tell(), (name, arguments)
+
+                both("readline")
+                both("readline", 3)
+                both("readline", 0)
+                both("read", 10)
+                both("readline", None)
+                both("seek", 5, 1)
+                both("readlines", 4000)
+                both("seek", -3, 2)
+                both("read")
+                both("read", 1)
+                both("readline")
+                both("seek", len(data) + 5)
+                both("read", None)
+                both("seek", 0)
+                both("readlines")
+                both("seek", len(data) - 20_000)
+                both("read", -1)
+                for arguments in ((-1,), (-(10**9), 1), (-(10**9), 2)):
+                    for file in (ours, theirs):
+                        with pytest.raises(OSError) as raised:
+                            file.seek(*arguments)
+                        assert raised.value.errno == errno.EINVAL
+                if mode == "r+b":
+                    both("seek", 100)
+                    both("write", b"x" * 70_000)
+                    both("readline")
+                    both("seek", 0)
+                    both("read")
+            for file in (ours, theirs):
+                for name in ("read", "readline", "tell", "readlines"):
+                    with pytest.raises(ValueError):
+                        getattr(file, name)()
+
+
+def test_positioned_file_reads_lines_written_later() -> None:
+    with foliofs.memory() as fs:
+        fs.write_bytes("/file", b"one\ntwo")
+        with fs.open("/file", "rb", sync=True) as file, fs.open("/file", "ab", sync=True) as end:
+            assert end.tell() == 7
+            assert (file.readline(), file.readline(), file.readline()) == (b"one\n", b"two", b"")
+            end.write(b"more\nlast\n")
+            assert end.tell() == 17
+            assert list(file) == [b"more\n", b"last\n"]
+            file.seek(0)
+            end.truncate(4)
+            assert file.read() == b"one\n"

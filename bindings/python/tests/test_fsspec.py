@@ -193,6 +193,23 @@ def test_duckdb_attaches_read_write(image: Path) -> None:
     fs.close()
 
 
+def test_duckdb_threads_share_a_file(image: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    fs = FolioFileSystem(fo=str(image), mode="r+", update_creates=True)
+    rows = 1_000_000
+    table = f"CREATE TABLE s.t AS SELECT range AS n, hash(range) AS h FROM range({rows})"
+    for option, statement in (("", table), ("", "SELECT 1"), ("(READ_ONLY)", "SELECT 1")):
+        with duckdb.connect() as connection:
+            connection.register_filesystem(fs)
+            connection.execute("SET threads = 8")
+            connection.execute(f"ATTACH 'folio:///s.duckdb' AS s {option}")
+            connection.execute(statement)
+            connection.execute("SELECT count(*), sum(n) FROM s.t WHERE h = hash(n)")
+            assert connection.fetchall() == [(rows, rows * (rows - 1) // 2)]
+            connection.execute("DETACH s")
+    fs.close()
+
+
 def test_duckdb_commits_survive_power_cuts() -> None:
     """After a power cut at any moment, each state has all commits that were reported."""
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")

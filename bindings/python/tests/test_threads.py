@@ -1,9 +1,13 @@
 """Threads on one file system."""
 
+import operator
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import foliofs
+import pytest
 from conftest import check
 
 
@@ -58,3 +62,37 @@ def test_close_while_threads_call_is_an_error_of_theirs(image: Path) -> None:
         assert [str(error) for error in outcomes if not isinstance(error, ValueError)] == []
         assert len(outcomes) == 4 and shared.closed
     check(image)
+
+
+@pytest.fixture
+def switches_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("mode", ["rb", "r+b"])
+def test_threads_share_a_position(mode: str, switches_often: None) -> None:
+    """seek() and read() are one step for a caller in C, which duckdb is."""
+    with foliofs.memory() as fs:
+        blocks = [bytes([number]) * 4096 for number in range(64)]
+        fs.write_bytes("/file", b"".join(blocks))
+        file = fs.open("/file", mode, sync=True)
+        wrong: list[int] = []
+
+        def work(first: int) -> None:
+            for turn in range(3000):
+                number = (first + turn * 7) % 64
+                # map() runs no bytecode between the two calls.
+                calls = map(operator.call, (file.seek, file.read), (number * 4096, 4096))
+                if tuple(calls) != (number * 4096, blocks[number]):
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        file.close()

@@ -10,7 +10,7 @@ Errors are OSError, with errno, filename and a message that names the cause.
 """
 
 from foliofs._command import CommandError, build_image
-from foliofs._file import RawFile, SyncedFile
+from foliofs._file import PositionedFile, RawFile, SyncedFile
 from foliofs._file_system import (
     DirEntry,
     FileSystem,
@@ -28,6 +28,7 @@ __all__ = [
     "DirEntry",
     "FileSystem",
     "FolioPath",
+    "PositionedFile",
     "RawFile",
     "SyncedFile",
     "build_image",

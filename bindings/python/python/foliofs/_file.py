@@ -120,21 +120,29 @@ class RawFile(io.RawIOBase):
             self._fs = None
 
 
-class SyncedFile(RawFile):
+class PositionedFile(RawFile):
+    """A file without a buffer whose seek() and read() threads can share.
+
+    Its methods are native: a thread that holds the interpreter's lock from a seek() to the read()
+    reads there, as duckdb expects. The page cache is its buffer.
+    """
+
+    def __init__(self, fs: FileSystem, file: _native.File, path: str, mode: str) -> None:
+        super().__init__(fs, file, path, mode)
+        at = _native.Positioned(file, "a" in mode)
+        # Attributes of the object, not methods of the class: a call of one runs no bytecode, where
+        # the interpreter switches threads.
+        for name in ("seek", "read", "readall", "readinto", "readline", "write"):
+            setattr(self, name, getattr(at, name))
+
+
+class SyncedFile(PositionedFile):
     """A file whose flush() is fsync(2), and whose writes are in its size at once.
 
-    Databases over fsspec need both. The page cache is its buffer.
+    Databases over fsspec need both.
     """
 
     _is_closing = False
-
-    def write(self, data: Buffer, /) -> int:
-        """Writes all, or raises OSError."""
-        rest = memoryview(data).cast("B")
-        size = len(rest)
-        while rest:
-            rest = rest[self._file.write(rest) :]
-        return size
 
     def flush(self) -> None:
         """Makes all writes to the file durable."""
@@ -229,7 +237,7 @@ def wrap(
     if buffering == 0 and not is_binary:
         raise ValueError("can't have unbuffered text I/O")
     buffered: Any = raw
-    if buffering != 0 and not isinstance(raw, SyncedFile):
+    if buffering != 0 and not isinstance(raw, PositionedFile):
         size = buffering if buffering > 1 else BUFFER_BYTES
         if not raw.writable():
             buffered = BufferedReader(raw, size)

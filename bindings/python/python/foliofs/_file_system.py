@@ -24,6 +24,7 @@ from foliofs._file import (
     BufferedRandom,
     BufferedReader,
     BufferedWriter,
+    PositionedFile,
     RawFile,
     SyncedFile,
     open_flags,
@@ -252,11 +253,14 @@ class FileSystem:
     ) -> Any:
         """Opens a file, as built-in open() does; text is UTF-8 unless `encoding` names another.
 
-        A file for writing with `sync` is a SyncedFile: flush() makes its data durable.
+        A file for writing with `sync` is a SyncedFile: flush() makes its data durable. Any binary
+        file with `sync` is a PositionedFile: threads can share it.
         """
         flags = open_flags(mode)
         text = self._text(path)
-        kind = SyncedFile if sync and flags & os.O_ACCMODE != os.O_RDONLY else RawFile
+        kind = RawFile
+        if sync:
+            kind = PositionedFile if flags & os.O_ACCMODE == os.O_RDONLY else SyncedFile
         raw = kind(self, self._native.open(text, flags, 0o666), text, mode)
         try:
             if "a" in mode:
