@@ -130,8 +130,8 @@ impl File {
             Ok(count)
         })?;
         // The end is there only after a read of nothing: the file may grow meanwhile.
+        let start = offset + first.as_bytes().len() as u64;
         let rest = self.call(py, |process, fd| {
-            let start = offset + first.as_bytes().len() as u64;
             let mut rest = Vec::new();
             let mut len = 0;
             loop {

@@ -8,7 +8,6 @@
 use crate::argument::ByteCount;
 use crate::file::{File, with_buffer, with_bytes};
 use folio::Errno;
-use folio::syscall::Whence;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -121,7 +120,7 @@ impl Positioned {
     }
 
     /// Reads up to `len_bytes` bytes, all up to the end of the file without it.
-    #[pyo3(signature = (len_bytes=-1, /))]
+    #[pyo3(signature = (len_bytes=-1, /), text_signature = "($self, len_bytes=-1, /)")]
     fn read<'py>(&self, py: Python<'py>, len_bytes: Option<i64>) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.file.get();
         let Some(len) = len_bytes.filter(|len| *len >= 0) else {
@@ -154,7 +153,7 @@ impl Positioned {
     }
 
     /// Reads a line with its end, or up to `len_bytes` bytes of it; b"" at the end of the file.
-    #[pyo3(signature = (len_bytes=-1, /))]
+    #[pyo3(signature = (len_bytes=-1, /), text_signature = "($self, len_bytes=-1, /)")]
     fn readline<'py>(
         &self,
         py: Python<'py>,

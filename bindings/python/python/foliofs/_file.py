@@ -43,10 +43,13 @@ class RawFile(io.RawIOBase):
     def __del__(self) -> None:
         if not self.closed:
             self._dealloc_warn(self)
-        super().__del__()
+        self._finalize()
         if self._dropped is not None:
             text = f"unclosed file {self._dropped}"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+    def _finalize(self) -> None:
+        super().__del__()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -134,6 +137,11 @@ class PositionedFile(RawFile):
         # the interpreter switches threads.
         for name in ("seek", "read", "readall", "readinto", "readline", "write"):
             setattr(self, name, getattr(at, name))
+
+    def _finalize(self) -> None:
+        # No close(): in fs.open(path).read() the file is dropped before the method runs. The native
+        # file closes itself when that has returned.
+        pass
 
 
 class SyncedFile(PositionedFile):

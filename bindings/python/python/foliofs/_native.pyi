@@ -11,6 +11,7 @@ __all__ = [
     "Disk",
     "File",
     "FileSystem",
+    "Positioned",
     "after_fork",
     "create_image",
     "is_optimized",
