@@ -24,6 +24,9 @@ const IN_FLIGHT_MAX: usize = 32;
 const AHEAD_IN_FLIGHT_MAX: usize = 8;
 /// Parts that one call requests at a time: 8 MiB.
 const STEP_PARTS: u64 = 128;
+/// Parts that one call reads from the disk: their bytes stay in the processor's cache until they
+/// are verified.
+const DISK_PARTS: u64 = 4;
 /// Attempts to get a complete body from a store that truncates it.
 const BODY_ATTEMPTS: usize = 3;
 
@@ -168,15 +171,20 @@ impl ObjectDevice {
         let ahead = ahead.start.min(end)..ahead.end.min(end);
         // Parts on the disk are read from there; only what is far away is worth an early request.
         let fetches = object.request(&wanted, ahead)?;
-        for part in wanted {
-            let start = part * PART_BYTES;
-            let from = (range.start.max(start) - start) as usize;
-            let to = (range.end - start).min(object.len_of(part)) as usize;
-            if to - from == object.len_of(part) as usize && object.read_disk(part, target) {
-                target.advance(to - from);
+        let mut at = range.start;
+        while at < range.end {
+            let part = at / PART_BYTES;
+            let len = object.read_disk(at..range.end, target);
+            if len > 0 {
+                target.advance(len as usize);
+                at += len;
                 continue;
             }
-            target.put(&object.part(part, &fetches)?[from..to]);
+            let start = part * PART_BYTES;
+            let end = range.end.min(start + object.len_of(part));
+            let part = object.part(part, &fetches)?;
+            target.put(&part[(at - start) as usize..(end - start) as usize]);
+            at = end;
         }
         Ok(())
     }
@@ -227,13 +235,29 @@ impl Object {
         (self.version.len_bytes - part * PART_BYTES).min(PART_BYTES)
     }
 
-    /// Reads a whole part that is on the disk, and not in memory, into the buffers.
-    fn read_disk(&self, part: u64, target: &mut Target<'_, '_>) -> bool {
-        let cache = self.cache.as_ref().filter(|cache| cache.has(part));
-        cache.is_some_and(|cache| {
-            let mut bufs = target.next(self.len_of(part) as usize);
-            !self.parts.has(part) && cache.read_into(part, &mut bufs)
-        })
+    /// Reads whole parts at the start of `range` that are on the disk, and not in memory, into the
+    /// buffers. Returns the bytes read: 0 if there is no such part.
+    fn read_disk(&self, range: Range<u64>, target: &mut Target<'_, '_>) -> u64 {
+        let Some(cache) = self.cache.as_ref() else {
+            return 0;
+        };
+        let first = range.start / PART_BYTES;
+        let mut end = first * PART_BYTES;
+        if end < range.start {
+            return 0;
+        }
+        for part in first..first + DISK_PARTS {
+            let is_last = end >= range.end || range.end - end < self.len_of(part);
+            if is_last || !cache.has(part) || self.parts.has(part) {
+                break;
+            }
+            end += self.len_of(part);
+        }
+        let len = end - range.start;
+        if len == 0 || !cache.read_into(first, &mut target.next(len as usize)) {
+            return 0;
+        }
+        len
     }
 
     /// Returns a part, from memory, from the disk, or from the store. `fetches` are requests of the
@@ -265,9 +289,7 @@ impl Object {
         let len = (self.range_of(&fetch.parts).end - fetch.parts.start * PART_BYTES) as usize;
         let bytes = bytes.slice(..len.min(bytes.len()));
         if let Some(cache) = &self.cache {
-            for (part, chunk) in fetch.parts.clone().zip(bytes.chunks(PART_BYTES as usize)) {
-                cache.write(part, chunk);
-            }
+            cache.write(fetch.parts.start, &bytes);
         }
         self.parts.finish(fetch, &bytes);
     }

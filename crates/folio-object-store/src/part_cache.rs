@@ -13,6 +13,7 @@
 
 use crate::parts::PART_BYTES;
 use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest as Crc};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, FileTimes};
 use std::io::{self, IoSliceMut};
@@ -128,32 +129,61 @@ impl PartCache {
             .then(|| bytes.into())
     }
 
-    /// Reads a part into buffers of its length; returns whether its checksum matches.
-    pub(crate) fn read_into(&self, part: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
-        let sum = self.known_sum(part);
+    /// Reads whole parts from `first` on into buffers of their length; returns whether the checksum
+    /// of each matches.
+    pub(crate) fn read_into(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let is_found =
-            sum != 0 && rustix::io::preadv(&self.parts, bufs, part * PART_BYTES) == Ok(len);
-        let bytes = bufs.iter().map(|buf| &**buf);
-        let is_valid = is_found && sum == sum_of(part, bytes);
-        if !is_valid {
-            self.set_known(part, 0);
+        let found = rustix::io::preadv(&self.parts, bufs, first * PART_BYTES);
+        let is_found = found == Ok(len);
+        let mut is_valid = is_found;
+        let mut check = |part, crc: Crc| {
+            if !is_found || self.known_sum(part) != sum_of(part, &crc) {
+                self.set_known(part, 0);
+                is_valid = false;
+            }
+        };
+        let mut part = first;
+        let mut crc = new_crc();
+        let mut left = PART_BYTES as usize;
+        for buf in bufs {
+            let mut bytes = &**buf;
+            while !bytes.is_empty() {
+                let (now, later) = bytes.split_at(left.min(bytes.len()));
+                crc.update(now);
+                (bytes, left) = (later, left - now.len());
+                if left == 0 {
+                    check(part, std::mem::replace(&mut crc, new_crc()));
+                    (part, left) = (part + 1, PART_BYTES as usize);
+                }
+            }
+        }
+        // The last part of an object is shorter.
+        if left < PART_BYTES as usize {
+            check(part, crc);
         }
         is_valid
     }
 
-    /// Stores a part. A failure is logged: the part is then fetched again.
-    pub(crate) fn write(&self, part: u64, bytes: &[u8]) {
-        let sum = sum_of(part, [bytes]);
+    /// Stores neighboring parts, in one piece: the host's page cache then keeps them in one, too. A
+    /// failure is logged: the parts are then fetched again.
+    pub(crate) fn write(&self, first: u64, bytes: &[u8]) {
+        let parts = (first..).zip(bytes.chunks(PART_BYTES as usize));
+        let sums: Vec<u64> = parts
+            .map(|(part, bytes)| {
+                let mut crc = new_crc();
+                crc.update(bytes);
+                sum_of(part, &crc)
+            })
+            .collect();
+        let stored: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
         let written = self
             .parts
-            .write_all_at(bytes, part * PART_BYTES)
-            .and_then(|()| {
-                self.sums
-                    .write_all_at(&sum.to_le_bytes(), HEADER_BYTES + part * 8)
-            });
+            .write_all_at(bytes, first * PART_BYTES)
+            .and_then(|()| self.sums.write_all_at(&stored, HEADER_BYTES + first * 8));
         match written {
-            Ok(()) => self.set_known(part, sum),
+            Ok(()) => (first..)
+                .zip(sums)
+                .for_each(|(part, sum)| self.set_known(part, sum)),
             Err(error) => self.log_failure(&error),
         }
         let step = (self.options.size_bytes / CHECKS_PER_SIZE).max(PART_BYTES);
@@ -234,11 +264,14 @@ fn read_sums(file: &File, count: u64) -> io::Result<Box<[AtomicU64]>> {
     Ok(sums.map(AtomicU64::new).collect())
 }
 
+fn new_crc() -> Crc {
+    Crc::new(CrcAlgorithm::Crc32Iscsi)
+}
+
 /// Returns the checksum of a part as it is stored.
-fn sum_of<'a>(part: u64, bytes: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+fn sum_of(part: u64, crc: &Crc) -> u64 {
     let mark = PRESENT.wrapping_add(part as u32);
-    let crc = bytes.into_iter().fold(0, crc32c::crc32c_append);
-    u64::from(mark) << 32 | u64::from(crc)
+    u64::from(mark) << 32 | crc.finalize()
 }
 
 struct CacheFile {
@@ -294,6 +327,28 @@ mod tests {
         assert!(cache(folder.path(), "b", 1 << 30).read(3).is_none());
         one.parts.write_all_at(&[8], 3 * PART_BYTES + 5).unwrap();
         assert!(again.read(3).is_none() && !again.has(3));
+    }
+
+    #[test]
+    fn neighbors_are_read_together_unless_one_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = PART_BYTES as usize;
+        let bytes: Vec<u8> = (0..3 * part + 100).map(|n| (n / 1000) as u8).collect();
+        let one = cache(folder.path(), "a", 1 << 30);
+        one.write(61, &bytes);
+        let again = cache(folder.path(), "a", 1 << 30);
+        let read = |cache: &PartCache| {
+            let (mut head, mut rest) = (vec![0; part + 7], vec![0; 2 * part + 93]);
+            let mut bufs = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut rest)];
+            let is_valid = cache.read_into(61, &mut bufs);
+            (is_valid, [head, rest].concat())
+        };
+        assert_eq!(read(&again), (true, bytes.clone()));
+        one.parts.write_all_at(&[9], 64 * PART_BYTES + 5).unwrap();
+        assert!(!read(&again).0);
+        let has: Vec<bool> = (61..65).map(|part| again.has(part)).collect();
+        assert_eq!(has, [true, true, true, false]);
+        assert_eq!(again.read(62).unwrap(), bytes[part..2 * part]);
     }
 
     #[test]

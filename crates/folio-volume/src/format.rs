@@ -2,6 +2,7 @@
 //!
 //! Numbers are little-endian, except in keys, whose order is that of their bytes.
 
+use crc_fast::CrcAlgorithm;
 use folio::{Errno, Error, Result};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
@@ -160,10 +161,15 @@ impl RawTrailer {
             number: U32::new(id.number),
             crc: U32::new(0),
         };
-        let crc = crc32c::crc32c(&trailer.as_bytes()[..TRAILER_BYTES - 4]);
+        let crc = crc32c(&trailer.as_bytes()[..TRAILER_BYTES - 4]);
         trailer.crc = U32::new(crc);
         trailer
     }
+}
+
+/// Returns the checksum of a block or a trailer.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// Returns the key of a group.

@@ -1,6 +1,6 @@
 //! Segments: immutable objects of up to 8 MiB of blocks, created if absent.
 
-use crate::format::{BLOCK_BYTES, BlockRef, Place, RawTrailer, SegmentId, TRAILER_BYTES};
+use crate::format::{BLOCK_BYTES, BlockRef, Place, RawTrailer, SegmentId, TRAILER_BYTES, crc32c};
 use crate::place::StorePlace;
 use bytes::Bytes;
 use folio::{Errno, Error, Result};
@@ -60,7 +60,7 @@ pub(crate) async fn upload(
                     segment: id,
                     index: n as u32,
                 },
-                crc: crc32c::crc32c(bytes),
+                crc: crc32c(bytes),
             };
             return Ok(blocks.iter().enumerate().map(place_of).collect());
         }
@@ -150,5 +150,5 @@ fn first_damaged(bytes: &[u8], checksums: &[u32]) -> Option<usize> {
     bytes
         .chunks_exact(BLOCK_BYTES)
         .zip(checksums)
-        .position(|(block, &crc)| crc32c::crc32c(block) != crc)
+        .position(|(block, &crc)| crc32c(block) != crc)
 }

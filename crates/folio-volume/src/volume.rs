@@ -15,7 +15,8 @@ use crate::database;
 use crate::database::Database;
 use crate::format::{
     BLOCK_BYTES, BlockRef, FLUSH_KEY, FORMAT_VERSION, GROUP_BLOCKS, Group, META_KEY, Place,
-    SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY, WriterRecord, encode_group, group_key, inline_key,
+    SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY, WriterRecord, crc32c, encode_group, group_key,
+    inline_key,
 };
 use crate::layer::{Layer, Outgoing, Slot, Source, State, block_range};
 use crate::map::VolumeMap;
@@ -521,7 +522,7 @@ impl Changes {
                 Slot::Data { bytes, .. } => {
                     let stored = BlockRef {
                         place: Place::Inline,
-                        crc: crc32c::crc32c(bytes),
+                        crc: crc32c(bytes),
                     };
                     // A copy: a slice would keep the rest of its piece in memory.
                     (Some(stored), Some(Bytes::copy_from_slice(bytes)))
