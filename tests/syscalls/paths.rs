@@ -222,6 +222,23 @@ fn mounts_over_mounts() {
 }
 
 #[test]
+fn parent_of_a_mount_over_the_root_is_itself() {
+    let (kernel, p) = world();
+    touch(&p, "/below", 0o644);
+    kernel.mount_ramfs("/", &MountOptions::default()).unwrap();
+    p.mkdir("/d", 0o755).unwrap();
+    let root = p.stat("/").unwrap().number;
+    for path in ["/..", "/../..", "/d/..", "/d/../.."] {
+        assert_eq!(p.stat(path).unwrap().number, root, "{path}");
+        assert_eq!(list(&p, path), ["d"], "{path}");
+    }
+    fails! { p.stat("/../below") => NOENT }
+    p.stat("/../d").unwrap();
+    kernel.unmount("/").unwrap();
+    assert_eq!(list(&p, "/.."), ["below"]);
+}
+
+#[test]
 fn read_only_mounts() {
     let (kernel, p) = world();
     p.mkdir("/m", 0o755).unwrap();

@@ -131,14 +131,14 @@ impl Vfs {
     pub(crate) fn go_up(&self, location: &mut Location) {
         while location.dentry.parent().is_none() {
             let Some(covered) = &location.mount.covered else {
-                return;
+                break;
             };
             *location = covered.clone();
         }
         if let Some(parent) = location.dentry.parent() {
             location.dentry = parent;
-            self.enter_mounts(location);
         }
+        self.enter_mounts(location);
     }
 
     /// Returns the location that `mount` covers.
