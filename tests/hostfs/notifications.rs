@@ -1,10 +1,10 @@
 //! Change notifications: listeners receive external changes, and the fallback without inotify.
 
 use super::support;
-use super::{World, eventually, pause, write_host};
+use super::{World, errno, eventually, pause, write_host};
 use folio::syscall::{Caller, Credentials, OpenFlags};
 use folio::vfs::{Change, ChangeListener, MountOptions};
-use folio::{Kernel, KernelOptions};
+use folio::{Errno, Kernel, KernelOptions};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -367,4 +367,57 @@ fn missing_notifications_cause_a_warning() {
     }
     let deaf: Arc<dyn ChangeListener> = Arc::new(Deaf);
     assert!(!world.kernel.listen("/h", Arc::downgrade(&deaf)).unwrap());
+}
+
+/// Changes through Folio leave nothing behind that hides the same change by an external writer in
+/// a later directory.
+#[test]
+fn change_in_a_new_directory_is_not_taken_for_an_old_one() {
+    let world = World::new("push=inotify");
+    let there = world.host("d");
+    for round in 0..200 {
+        world.p.mkdir("/h/d", 0o755).unwrap();
+        world.p.mkdir("/h/d/c", 0o755).unwrap();
+        world.p.rmdir("/h/d/c").unwrap();
+        world.p.rmdir("/h/d").unwrap();
+        std::fs::create_dir(&there).unwrap();
+        eventually("the directory", Duration::from_secs(1), || {
+            world.p.stat("/h/d").is_ok()
+        });
+        assert_eq!(errno(world.p.stat("/h/d/c")), Some(Errno::NOENT));
+        std::fs::create_dir(there.join("c")).unwrap();
+        eventually(&format!("round {round}"), Duration::from_millis(500), || {
+            world.p.stat("/h/d/c").is_ok()
+        });
+        std::fs::remove_dir(there.join("c")).unwrap();
+        std::fs::remove_dir(&there).unwrap();
+        eventually("the removal", Duration::from_secs(1), || {
+            world.p.stat("/h/d").is_err()
+        });
+    }
+}
+
+/// rename(2) between two names of one file changes nothing, and inotify reports nothing.
+#[test]
+fn rename_onto_another_name_of_the_file_keeps_both() {
+    for words in ["push=inotify", "ttl=inf,push=off"] {
+        let world = World::new(words);
+        for round in 0..50 {
+            let (one, two) = (format!("/h/one{round}"), format!("/h/two{round}"));
+            world.write(&one, b"content").unwrap();
+            assert_eq!(errno(world.p.stat(&two)), Some(Errno::NOENT));
+            let on_host = |path: &str| world.host(path.trim_start_matches("/h/"));
+            std::fs::hard_link(on_host(&one), on_host(&two)).unwrap();
+            world.p.rename(&one, &two).unwrap();
+            assert_eq!(world.read(&one).unwrap(), b"content", "{words} {round}");
+            assert_eq!(world.read(&two).unwrap(), b"content", "{words} {round}");
+            // A later change by an external writer is not taken for that rename.
+            std::fs::rename(on_host(&one), on_host("old")).unwrap();
+            if words == "push=inotify" {
+                eventually(words, Duration::from_millis(500), || {
+                    world.p.stat(&one).is_err()
+                });
+            }
+        }
+    }
 }

@@ -351,15 +351,27 @@ impl DentryCache {
         if let Some(replaced) = replaced {
             replaced.set_deleted();
         }
-        // An external writer may have moved the new parent below it meanwhile.
-        if dentry.is_ancestor_of(new_parent) {
-            dentry.set_deleted();
-        } else {
+        // An external writer may have moved the new parent below it meanwhile, or out of it before,
+        // unknown to the cache. The next lookup of the name finds out.
+        let moved = (!dentry.is_ancestor_of(new_parent)).then(|| dentry.clone());
+        if moved.is_some() {
             dentry.move_to(new_parent, new_name);
+        } else {
+            dentry.set_deleted();
+            self.invalidate(new_parent, new_name);
         }
         // The new name first: a lookup of a replaced name always finds one inode or the other.
-        let removed = self.set(new_parent, new_name, Some(dentry.clone()));
+        let removed = self.set(new_parent, new_name, moved);
         removed.and(self.set(old_parent, old_name, left))
+    }
+
+    /// Makes the state of a name invalid.
+    fn invalidate(&self, parent: &Dentry, name: &[u8]) {
+        let name = &*parent.key(name);
+        let hash = self.hash(parent.id(), name);
+        if let Some(node) = self.shard(hash).find(hash, parent.id(), name, &rcu::pin()) {
+            node.validity.invalidate();
+        }
     }
 
     /// Exchanges the positions of two dentries.
@@ -371,10 +383,21 @@ impl DentryCache {
         second: &Arc<Dentry>,
     ) -> RemovedDentries {
         let _moving = self.moving.lock();
-        first.move_to(second_parent, second_name);
-        second.move_to(first_parent, first_name);
-        let removed = self.set(second_parent, second_name, Some(first.clone()));
-        removed.and(self.set(first_parent, first_name, Some(second.clone())))
+        let is_possible =
+            !first.is_ancestor_of(second_parent) && !second.is_ancestor_of(first_parent);
+        if is_possible {
+            first.move_to(second_parent, second_name);
+            second.move_to(first_parent, first_name);
+        } else {
+            // As in `rename`.
+            first.set_deleted();
+            second.set_deleted();
+            self.invalidate(second_parent, second_name);
+            self.invalidate(first_parent, first_name);
+        }
+        let moved = |dentry: &Arc<Dentry>| is_possible.then(|| dentry.clone());
+        let removed = self.set(second_parent, second_name, moved(first));
+        removed.and(self.set(first_parent, first_name, moved(second)))
     }
 
     /// Removes every name of the file system whose root is `root`; none is in use any more. Removes

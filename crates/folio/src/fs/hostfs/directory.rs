@@ -230,7 +230,13 @@ impl HostInode {
         for touched in [self, new_parent, source].into_iter().chain(replaced) {
             touched.invalidate();
         }
-        if moved.is_err() {
+        // Both may be names of one file, unknown to the caller: then the host changed nothing, and
+        // reports nothing. Linux: `vfs_rename`.
+        let is_nothing = !source.is_directory()
+            && moved.is_ok()
+            && host_calls::status_of(&*from, name)
+                .is_ok_and(|found| found.is_some_and(|found| found.identity == source.identity));
+        if moved.is_err() || is_nothing {
             expected
                 .iter()
                 .for_each(|(directory, name, change)| directory.note_failure(name, *change));
@@ -246,12 +252,6 @@ impl HostInode {
         }
         source.note_location(&new_parent.this()?, new_name);
         Ok(())
-    }
-
-    /// Notes that a change to a name failed, perhaps because an external writer was first.
-    fn note_failure(&self, name: &[u8], change: NameChange) {
-        self.take_expected(name, change);
-        self.validity().invalidate_names();
     }
 
     /// Fails with ESTALE unless the name refers to this inode.

@@ -43,7 +43,12 @@ pub(super) struct Watch(AtomicI32);
 
 impl Watch {
     pub(super) fn is_active(&self) -> bool {
-        self.0.load(Ordering::Acquire) > 0
+        self.descriptor().is_some()
+    }
+
+    /// Returns the watch descriptor. The kernel does not use one again for another watch.
+    pub(super) fn descriptor(&self) -> Option<i32> {
+        Some(self.0.load(Ordering::Acquire)).filter(|wd| *wd > 0)
     }
 
     pub(super) fn clear(&self) {
@@ -66,7 +71,7 @@ pub(super) enum NameChange {
 
 /// An event that a change through Folio will cause.
 struct ExpectedEvent {
-    directory_address: usize,
+    wd: i32,
     name: Box<[u8]>,
     change: NameChange,
     until_ns: u64,
@@ -226,10 +231,10 @@ impl<I> Inotify<I> {
         }
     }
 
-    /// Notes a change to a name that is about to be made through Folio.
+    /// Notes a change, about to be made through Folio, to a name in the directory that `wd` watches.
     pub(super) fn expect(
         &self,
-        directory_address: usize,
+        wd: i32,
         name: &[u8],
         change: NameChange,
         now_ns: u64,
@@ -239,7 +244,7 @@ impl<I> Inotify<I> {
             expected.pop_front();
         }
         expected.push_back(ExpectedEvent {
-            directory_address,
+            wd,
             name: name.into(),
             change,
             until_ns: now_ns.saturating_add(EXPECTED_NS),
@@ -249,7 +254,7 @@ impl<I> Inotify<I> {
     /// Removes an event from the expected ones; returns whether it was expected.
     pub(super) fn take_expected(
         &self,
-        directory_address: usize,
+        wd: i32,
         name: &[u8],
         change: NameChange,
         now_ns: u64,
@@ -262,9 +267,7 @@ impl<I> Inotify<I> {
             expected.pop_front();
         }
         let is_event = |event: &ExpectedEvent| {
-            event.directory_address == directory_address
-                && event.change == change
-                && *event.name == *name
+            event.wd == wd && event.change == change && *event.name == *name
         };
         let index = expected.iter().position(is_event);
         index.and_then(|index| expected.remove(index)).is_some()

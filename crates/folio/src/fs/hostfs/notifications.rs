@@ -46,17 +46,23 @@ impl HostInode {
     /// Notes a change to a name in this directory that is about to be made through Folio.
     pub(super) fn expect(&self, name: &[u8], change: NameChange) {
         if let Some(inotify) = &self.shared.inotify
-            && self.watch.is_active()
+            && let Some(wd) = self.watch.descriptor()
         {
-            inotify.expect(self.address(), name, change, monotonic_ns());
+            inotify.expect(wd, name, change, monotonic_ns());
         }
     }
 
-    /// Cancels [`HostInode::expect`] after a failure; returns whether the change was expected.
-    pub(super) fn take_expected(&self, name: &[u8], change: NameChange) -> bool {
-        self.shared.inotify.as_ref().is_some_and(|inotify| {
-            inotify.take_expected(self.address(), name, change, monotonic_ns())
-        })
+    /// Cancels [`HostInode::expect`]: the change failed, perhaps because an external writer was
+    /// first, or it was none.
+    pub(super) fn note_failure(&self, name: &[u8], change: NameChange) {
+        if let Some(inotify) = &self.shared.inotify
+            && let Some(wd) = self.watch.descriptor()
+            && !inotify.take_expected(wd, name, change, monotonic_ns())
+        {
+            // The event of an external writer was taken for that of this change.
+            self.handle_external_name_event(name);
+        }
+        self.validity().invalidate_names();
     }
 
     /// Adds a watch for this inode, if possible.
@@ -151,20 +157,23 @@ impl HostInode {
         self.shared.notify(Change::Inode(self.common.number));
     }
 
-    /// Handles an event about a name in this directory.
-    fn handle_name_event(&self, name: &[u8], change: NameChange) {
-        let child = self.child(name);
-        if let Some(child) = &child {
+    /// Handles the event of a change to a name in this directory.
+    fn handle_name_event(&self, name: &[u8], is_expected: bool) {
+        if let Some(child) = self.child(name) {
             // The name may refer to another inode now.
             child.is_in_place.store(false, Ordering::SeqCst);
             child.slot.invalidate_position();
         }
-        if self.take_expected(name, change) {
-            return;
+        if !is_expected {
+            self.handle_external_name_event(name);
         }
+    }
+
+    /// Handles the event of an external writer's change to a name in this directory.
+    fn handle_external_name_event(&self, name: &[u8]) {
         self.invalidate_names();
         self.invalidate();
-        if let Some(child) = child {
+        if let Some(child) = self.child(name) {
             // Its number of names has changed.
             child.invalidate();
             self.shared.notify(Change::Inode(child.common.number));
@@ -297,7 +306,8 @@ impl MountState {
             (ReadFlags::MOVED_TO, NameChange::MovedTo),
         ] {
             if events.contains(event) {
-                inode.handle_name_event(name, change);
+                let is_expected = inotify.take_expected(wd, name, change, monotonic_ns());
+                inode.handle_name_event(name, is_expected);
             }
         }
         if events.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB)
