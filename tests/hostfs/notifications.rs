@@ -386,9 +386,11 @@ fn change_in_a_new_directory_is_not_taken_for_an_old_one() {
         });
         assert_eq!(errno(world.p.stat("/h/d/c")), Some(Errno::NOENT));
         std::fs::create_dir(there.join("c")).unwrap();
-        eventually(&format!("round {round}"), Duration::from_millis(500), || {
-            world.p.stat("/h/d/c").is_ok()
-        });
+        eventually(
+            &format!("round {round}"),
+            Duration::from_millis(500),
+            || world.p.stat("/h/d/c").is_ok(),
+        );
         std::fs::remove_dir(there.join("c")).unwrap();
         std::fs::remove_dir(&there).unwrap();
         eventually("the removal", Duration::from_secs(1), || {

@@ -49,14 +49,18 @@ impl HostInode {
     pub(super) fn create_named(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Self>> {
         check_name(name)?;
         let directory = self.reach()?;
-        self.expect(name, NameChange::Created);
+        self.expect(name, NameChange::Created, None);
         let now = Clock::System.now();
         let before = Timespec::new(now.secs - CREATION_SLACK_SECS, now.nanos);
         let created = create_on_host(&directory, name, new).and_then(|fd| {
             let initialized = self
                 .set_owner_and_mode(&fd, new, Some(before))
                 .map(|status| (fd, status));
-            initialized.inspect_err(|_| {
+            initialized.inspect_err(|error| {
+                if error.errno() == Errno::STALE {
+                    // The name is an external writer's.
+                    return;
+                }
                 let flags = if new.file_type == FileType::Directory {
                     AtFlags::REMOVEDIR
                 } else {
@@ -160,7 +164,7 @@ impl HostInode {
             }
             linked => linked,
         };
-        self.expect(name, NameChange::Created);
+        self.expect(name, NameChange::Created, None);
         let linked = match target.location() {
             Some(_) => by_fd(&*target.open_by_name()?),
             None => by_fd(&*target.descriptor()?),
@@ -183,7 +187,7 @@ impl HostInode {
         } else {
             AtFlags::empty()
         };
-        self.expect(name, NameChange::Removed);
+        self.expect(name, NameChange::Removed, None);
         let removed = retry(|| rustix::fs::unlinkat(&*directory, name, flags));
         self.invalidate();
         target.invalidate();
@@ -214,18 +218,18 @@ impl HostInode {
         let host_flags = rustix::fs::RenameFlags::from_bits_truncate(flags.bits());
         let mut expected = SmallVec::<[_; 4]>::new();
         expected.extend([
-            (self, name, NameChange::MovedFrom),
-            (new_parent, new_name, NameChange::MovedTo),
+            (self, name, NameChange::MovedFrom, None),
+            (new_parent, new_name, NameChange::MovedTo, Some(source)),
         ]);
         if exchanges {
             expected.extend([
-                (new_parent, new_name, NameChange::MovedFrom),
-                (self, name, NameChange::MovedTo),
+                (new_parent, new_name, NameChange::MovedFrom, None),
+                (self, name, NameChange::MovedTo, replaced),
             ]);
         }
-        expected
-            .iter()
-            .for_each(|(directory, name, change)| directory.expect(name, *change));
+        for (directory, name, change, moved) in &expected {
+            directory.expect(name, *change, *moved);
+        }
         let moved = retry(|| rustix::fs::renameat_with(&*from, name, &*to, new_name, host_flags));
         for touched in [self, new_parent, source].into_iter().chain(replaced) {
             touched.invalidate();
@@ -239,7 +243,7 @@ impl HostInode {
         if moved.is_err() || is_nothing {
             expected
                 .iter()
-                .for_each(|(directory, name, change)| directory.note_failure(name, *change));
+                .for_each(|(directory, name, change, _)| directory.note_failure(name, *change));
             replaced.into_iter().for_each(Self::release_unlinked);
             return moved;
         }

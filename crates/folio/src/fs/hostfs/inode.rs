@@ -257,6 +257,13 @@ impl MountState {
         inode
     }
 
+    /// Returns the object of an inode, if it is in memory.
+    pub(super) fn known_inode(&self, status: &Status) -> Option<Arc<HostInode>> {
+        let key = (status.identity.device, status.identity.number);
+        let known = self.inodes.lock().get(&key).and_then(Weak::upgrade);
+        known.filter(|known| known.identity == status.identity)
+    }
+
     /// Returns all inodes in memory.
     pub(super) fn inodes(&self) -> Vec<Arc<HostInode>> {
         self.inodes

@@ -1,6 +1,6 @@
 //! The inotify instance of a mount: watches, expected events, warnings. Linux: inotify(7).
 
-use super::host_calls;
+use super::host_calls::{self, Identity};
 use super::options::PushMode;
 use crate::base::{Errno, Error, Result};
 use parking_lot::Mutex;
@@ -74,7 +74,15 @@ struct ExpectedEvent {
     wd: i32,
     name: Box<[u8]>,
     change: NameChange,
+    /// The inode that is moved to the name.
+    moved: Option<Identity>,
     until_ns: u64,
+}
+
+/// An event that was expected.
+pub(super) struct Expected {
+    /// The inode that was moved to the name.
+    pub(super) moved: Option<Identity>,
 }
 
 /// An inotify instance that watches inodes of type `I`.
@@ -235,8 +243,8 @@ impl<I> Inotify<I> {
     pub(super) fn expect(
         &self,
         wd: i32,
-        name: &[u8],
-        change: NameChange,
+        (name, change): (&[u8], NameChange),
+        moved: Option<Identity>,
         now_ns: u64,
     ) {
         let mut expected = self.expected.lock();
@@ -247,18 +255,19 @@ impl<I> Inotify<I> {
             wd,
             name: name.into(),
             change,
+            moved,
             until_ns: now_ns.saturating_add(EXPECTED_NS),
         });
     }
 
-    /// Removes an event from the expected ones; returns whether it was expected.
+    /// Removes an event from the expected ones, if it is one.
     pub(super) fn take_expected(
         &self,
         wd: i32,
         name: &[u8],
         change: NameChange,
         now_ns: u64,
-    ) -> bool {
+    ) -> Option<Expected> {
         let mut expected = self.expected.lock();
         while expected
             .front()
@@ -270,7 +279,13 @@ impl<I> Inotify<I> {
             event.wd == wd && event.change == change && *event.name == *name
         };
         let index = expected.iter().position(is_event);
-        index.and_then(|index| expected.remove(index)).is_some()
+        let event = expected.remove(index?)?;
+        Some(Expected { moved: event.moved })
+    }
+
+    /// Expects no event any more: some were lost.
+    pub(super) fn clear_expected(&self) {
+        self.expected.lock().clear();
     }
 }
 

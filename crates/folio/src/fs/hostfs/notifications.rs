@@ -23,8 +23,9 @@
 //!
 //! inotify does not report stores by mmap(2).
 
+use super::host_calls;
 use super::inode::{HostInode, MountState, monotonic_ns};
-use super::inotify::NameChange;
+use super::inotify::{Expected, NameChange};
 use crate::base::unwind::catch_panic;
 use crate::base::{Errno, Error, Result};
 use crate::vfs::{Change, ChangeListener, FileType};
@@ -43,12 +44,14 @@ const NO_WATCHES: &str = "no more inotify watches (fs.inotify.max_user_watches):
 const NO_EVENTS: &str = "external changes are seen only after the time to live: inotify fails";
 
 impl HostInode {
-    /// Notes a change to a name in this directory that is about to be made through Folio.
-    pub(super) fn expect(&self, name: &[u8], change: NameChange) {
+    /// Notes a change to a name in this directory that is about to be made through Folio. `moved` is
+    /// the inode that is moved to the name.
+    pub(super) fn expect(&self, name: &[u8], change: NameChange, moved: Option<&Self>) {
         if let Some(inotify) = &self.shared.inotify
             && let Some(wd) = self.watch.descriptor()
         {
-            inotify.expect(wd, name, change, monotonic_ns());
+            let moved = moved.map(|moved| moved.identity);
+            inotify.expect(wd, (name, change), moved, monotonic_ns());
         }
     }
 
@@ -57,7 +60,9 @@ impl HostInode {
     pub(super) fn note_failure(&self, name: &[u8], change: NameChange) {
         if let Some(inotify) = &self.shared.inotify
             && let Some(wd) = self.watch.descriptor()
-            && !inotify.take_expected(wd, name, change, monotonic_ns())
+            && inotify
+                .take_expected(wd, name, change, monotonic_ns())
+                .is_none()
         {
             // The event of an external writer was taken for that of this change.
             self.handle_external_name_event(name);
@@ -158,14 +163,35 @@ impl HostInode {
     }
 
     /// Handles the event of a change to a name in this directory.
-    fn handle_name_event(&self, name: &[u8], is_expected: bool) {
+    fn handle_name_event(&self, name: &[u8], change: NameChange, expected: Option<&Expected>) {
         if let Some(child) = self.child(name) {
             // The name may refer to another inode now.
             child.is_in_place.store(false, Ordering::SeqCst);
             child.slot.invalidate_position();
         }
-        if !is_expected {
-            self.handle_external_name_event(name);
+        let status = || host_calls::status_of(&*self.reach()?, name);
+        match expected.map(|expected| expected.moved) {
+            // The kernel joins the events of two moves to one name. Linux: `inotify_merge`.
+            Some(Some(moved))
+                if !status().is_ok_and(|found| found.is_some_and(|f| f.identity == moved)) =>
+            {
+                self.handle_external_name_event(name);
+            }
+            Some(_) => {}
+            None => {
+                self.handle_external_name_event(name);
+                if change == NameChange::Created
+                    && let Ok(Some(status)) = status()
+                    && status.identity.file_type != FileType::Directory
+                    && status.link_count > 1
+                    && let Some(linked) = self.shared.known_inode(&status)
+                {
+                    // One more name of a known file: no event is about the file itself, and its
+                    // directory's events do not report writes by the new name.
+                    linked.invalidate();
+                    self.shared.notify(Change::Inode(linked.common.number));
+                }
+            }
         }
     }
 
@@ -278,10 +304,11 @@ impl MountState {
     /// Handles one event.
     fn handle_event(&self, wd: i32, events: ReadFlags, name: Option<&[u8]>) {
         self.invalidations.fetch_add(1, Ordering::SeqCst);
+        let Some(inotify) = &self.inotify else { return };
         if events.contains(ReadFlags::QUEUE_OVERFLOW) {
+            inotify.clear_expected();
             return self.invalidate_everything();
         }
-        let Some(inotify) = &self.inotify else { return };
         let inode = inotify.watched(wd);
         if events.contains(ReadFlags::IGNORED) {
             inotify.forget_watch(wd);
@@ -306,8 +333,8 @@ impl MountState {
             (ReadFlags::MOVED_TO, NameChange::MovedTo),
         ] {
             if events.contains(event) {
-                let is_expected = inotify.take_expected(wd, name, change, monotonic_ns());
-                inode.handle_name_event(name, is_expected);
+                let expected = inotify.take_expected(wd, name, change, monotonic_ns());
+                inode.handle_name_event(name, change, expected.as_ref());
             }
         }
         if events.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB)
