@@ -1,7 +1,8 @@
 //! Coherence: a writer on the host and readers in Folio see whole pages, never older than the TTL.
 
 use super::{MARGIN, Over, World, errno, eventually, mounts_and_ttls, pause, read_all, write_host};
-use folio::syscall::{Fd, OpenFlags, Whence};
+use folio::syscall::{AT_FDCWD, Fd, OpenFlags, Whence};
+use folio::vfs::FileType;
 use folio::{Errno, Process};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -434,5 +435,27 @@ fn externally_removed_open_file_stays_readable() {
         assert_eq!(read_all(p, fd).unwrap(), b"after!");
         eventually("no name", ttl, || p.fstat(fd).unwrap().link_count == 0);
         p.close(fd).unwrap();
+    }
+}
+
+/// The descriptor of a file that was created and not opened is not that of a later file.
+#[test]
+fn descriptor_of_a_creation_is_of_that_file_only() {
+    let world = World::new("push=off");
+    for round in 0..200 {
+        let file = FileType::Regular;
+        world
+            .p
+            .mknodat(AT_FDCWD, "/h/created", file, 0o644, (0, 0))
+            .unwrap();
+        world.p.unlink("/h/created").unwrap();
+        let name = format!("f{round}");
+        std::fs::write(world.host(&name), b"theirs").unwrap();
+        let path = format!("/h/{name}");
+        eventually("the file", Duration::from_secs(1), || {
+            world.read(&path).is_ok_and(|bytes| bytes == b"theirs")
+        });
+        world.write(&path, b"ours").unwrap();
+        assert_eq!(std::fs::read(world.host(&name)).unwrap(), b"ours");
     }
 }

@@ -423,3 +423,31 @@ fn rename_onto_another_name_of_the_file_keeps_both() {
         }
     }
 }
+
+/// A link of which the share has forgotten a name that is still valid.
+#[test]
+fn link_with_many_names_is_found_again() {
+    let world = World::new("push=inotify");
+    for index in 0..8 {
+        std::fs::create_dir(world.host(&format!("d{index}"))).unwrap();
+        let name = world.host(&format!("d{index}/f"));
+        if index == 0 {
+            std::os::unix::fs::symlink("target", name).unwrap();
+        } else {
+            std::fs::hard_link(world.host("d0/f"), name).unwrap();
+        }
+    }
+    // The first lookup in a directory begins to watch it, and is not valid.
+    for index in (0..8).chain(0..8) {
+        world.p.lstat(format!("/h/d{index}/f")).unwrap();
+    }
+    for index in 2..8 {
+        std::fs::remove_file(world.host(&format!("d{index}/f"))).unwrap();
+    }
+    eventually("two names", Duration::from_secs(5), || {
+        let stats = ["/h/d0/f", "/h/d1/f"].map(|path| world.p.lstat(path));
+        stats
+            .iter()
+            .all(|stat| stat.as_ref().is_ok_and(|stat| stat.link_count == 2))
+    });
+}

@@ -531,11 +531,14 @@ impl Node {
         let Some(directory) = parent.validity() else {
             return true;
         };
-        self.validity.is_valid(directory)
-            || self
-                .dentry
-                .borrow(pin)
-                .is_some_and(|dentry| dentry.value().is_mountpoint())
+        let dentry = self.dentry.borrow(pin);
+        let is_lost = |dentry: &Dentry| dentry.validity().is_some_and(AttrValidity::is_lost);
+        let is_valid = self.validity.is_valid(directory);
+        match dentry.map(Ref::value) {
+            Some(dentry) if is_valid => !is_lost(dentry) || dentry.is_mountpoint(),
+            Some(dentry) => dentry.is_mountpoint(),
+            None => is_valid,
+        }
     }
 
     /// Makes the node valid as of `ticket`.

@@ -38,6 +38,8 @@ pub struct AttrValidity {
     name_invalidations: AtomicU64,
     /// Time to live of the names in a directory, in nanoseconds.
     name_ttl_ns: AtomicU64,
+    /// Whether names that refer to the inode must be looked up again.
+    is_lost: AtomicBool,
     /// The dentry of a directory, found again after an external writer moved the directory. Its
     /// type is known only to the dentry cache, one layer above. Linux: `i_dentry`.
     alias: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
@@ -165,6 +167,22 @@ impl AttrValidity {
     /// Invalidates the names in the directory: they have changed, or may have.
     pub fn invalidate_names(&self) {
         self.name_invalidations.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Notes that the file system did not find the inode at any name known to it, so that the name
+    /// by which a caller found it is wrong, or new to the file system.
+    pub fn set_lost(&self) {
+        self.is_lost.store(true, Ordering::SeqCst);
+    }
+
+    /// Notes that a lookup found the inode; returns whether it was lost.
+    pub fn set_found(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed) && self.is_lost.swap(false, Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Sets the time to live of names that are found in the directory from now on.

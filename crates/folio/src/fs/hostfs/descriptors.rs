@@ -53,21 +53,27 @@ impl Descriptors {
     }
 }
 
-/// Descriptors of recently created files, by the address of their inode. The creator may write such
-/// a file whatever its mode is, but only through the descriptor of its creation.
-#[derive(Default)]
-pub(super) struct RecentlyCreated(VecDeque<(usize, OwnedFd)>);
+/// Descriptors of recently created files. The creator may write such a file whatever its mode is,
+/// but only through the descriptor of its creation.
+pub(super) struct RecentlyCreated<I>(VecDeque<(Weak<I>, OwnedFd)>);
 
-impl RecentlyCreated {
-    pub(super) fn add(&mut self, inode_address: usize, fd: OwnedFd) {
+impl<I> Default for RecentlyCreated<I> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<I> RecentlyCreated<I> {
+    pub(super) fn add(&mut self, inode: Weak<I>, fd: OwnedFd) {
+        self.0.retain(|(inode, _)| inode.strong_count() > 0);
         if self.0.len() == RECENTLY_CREATED_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((inode_address, fd));
+        self.0.push_back((inode, fd));
     }
 
-    pub(super) fn take(&mut self, inode_address: usize) -> Option<OwnedFd> {
-        let is_inode = |(address, _): &(usize, OwnedFd)| *address == inode_address;
+    pub(super) fn take(&mut self, inode: &Weak<I>) -> Option<OwnedFd> {
+        let is_inode = |(created, _): &(Weak<I>, OwnedFd)| created.ptr_eq(inode);
         let index = self.0.iter().position(is_inode)?;
         self.0.remove(index).map(|(_, fd)| fd)
     }

@@ -76,7 +76,11 @@ impl HostInode {
         inode.note_location(&self.this()?, name);
         inode.note_own();
         match new.file_type {
-            FileType::Regular => self.shared.recently_created.lock().add(inode.address(), fd),
+            FileType::Regular => self
+                .shared
+                .recently_created
+                .lock()
+                .add(inode.me.clone(), fd),
             FileType::Directory => {
                 inode.keep_fd(&Arc::new(fd));
                 inode.validate_position(monotonic_ns());
@@ -97,7 +101,7 @@ impl HostInode {
         self.shared
             .recently_created
             .lock()
-            .add(inode.address(), again);
+            .add(inode.me.clone(), again);
         inode.keep_unlinked(Arc::new(fd));
         Ok(inode)
     }

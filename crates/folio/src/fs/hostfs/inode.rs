@@ -88,7 +88,7 @@ pub(super) struct MountState {
     /// Inodes in memory, by device and inode number on the host.
     pub(super) inodes: Mutex<HashMap<((u32, u32), u64), Weak<HostInode>>>,
     pub(super) directories: DirectoryRing<HostInode>,
-    pub(super) recently_created: Mutex<RecentlyCreated>,
+    pub(super) recently_created: Mutex<RecentlyCreated<HostInode>>,
     pub(super) idle_files: Mutex<IdleFiles<HostInode>>,
     /// Number of inodes that hold a descriptor, and the maximum.
     pub(super) held_count: AtomicUsize,
@@ -167,11 +167,6 @@ impl HostInode {
             .validity
             .as_ref()
             .unwrap_or_else(|| unreachable!("created with a validity"))
-    }
-
-    /// Returns the address of the object, as a key.
-    pub(super) fn address(&self) -> usize {
-        std::ptr::from_ref(self) as usize
     }
 
     pub(super) fn is_root(&self) -> bool {

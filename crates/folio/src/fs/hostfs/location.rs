@@ -21,7 +21,9 @@ const LOCATIONS_MAX: usize = 4;
 const DEPTH_MAX: usize = 4096;
 
 impl HostInode {
+    /// Returns ESTALE, and makes names that refer to the inode invalid.
     fn stale(&self) -> Error {
+        self.validity().set_lost();
         Error::new(
             Errno::STALE,
             "not found at its last known name: an external writer moved or removed it",
@@ -36,6 +38,9 @@ impl HostInode {
 
     /// Notes that the inode was found under a name.
     pub(super) fn note_location(&self, parent: &Arc<Self>, name: &[u8]) {
+        if self.validity().set_found() {
+            self.break_loop(parent);
+        }
         let mut locations = self.locations.0.lock();
         self.is_in_place.store(true, Ordering::SeqCst);
         let is_same = |location: &KnownLocation| {
@@ -81,6 +86,22 @@ impl HostInode {
             at = inode.location().map(|location| location.parent);
         }
         true
+    }
+
+    /// Forgets the names of `directory` and its ancestors, if they lead to this inode: it was found
+    /// in `directory`, and at no name above.
+    fn break_loop(&self, directory: &Arc<Self>) {
+        if self.is_root() || !self.is_above(directory) {
+            return;
+        }
+        let mut at = directory.clone();
+        while !std::ptr::eq(&*at, self)
+            && let Some(location) = at.location()
+        {
+            at.forget_location(&location.parent, &location.name);
+            at.validity().set_lost();
+            at = location.parent;
+        }
     }
 
     fn add_to_children(&self, parent: &Self, name: &[u8]) {
@@ -181,24 +202,28 @@ impl HostInode {
         let now_ns = monotonic_ns();
         let mut path: SmallVec<[Arc<Self>; 8]> = SmallVec::new();
         let mut at = self.me.upgrade().ok_or(Errno::IO)?;
-        let mut fd = loop {
+        let reached = loop {
             if let Some(fd) = at.descriptor_in_place(now_ns) {
-                break fd;
+                break Ok(fd);
             }
-            let Some(location) = at.location() else {
-                return Err(at.stale());
+            let Some(location) = at.location().filter(|_| path.len() < DEPTH_MAX) else {
+                break Err(at.stale());
             };
-            if path.len() == DEPTH_MAX {
-                return Err(at.stale());
-            }
             path.push(at);
             at = location.parent;
         };
-        while let Some(inode) = path.pop() {
-            fd = inode.enter(&at, &fd, now_ns)?;
-            at = inode;
+        let reached = reached.and_then(|mut fd| {
+            while let Some(inode) = path.pop() {
+                fd = inode.enter(&at, &fd, now_ns)?;
+                at = inode;
+            }
+            Ok(fd)
+        });
+        if reached.is_err() {
+            // What is below was found by way of an ancestor that is elsewhere now.
+            path.iter().for_each(|inode| inode.validity().set_lost());
         }
-        Ok(fd)
+        reached
     }
 
     /// Returns the directory's descriptor, if its position is valid.

@@ -171,9 +171,10 @@ impl HostInode {
         }
         let status = || host_calls::status_of(&*self.reach()?, name);
         match expected.map(|expected| expected.moved) {
-            // The kernel joins the events of two moves to one name. Linux: `inotify_merge`.
+            // The kernel joins the events of two moves to one name. Linux: `inotify_merge`. If the
+            // name does not exist any more, another event follows.
             Some(Some(moved))
-                if !status().is_ok_and(|found| found.is_some_and(|f| f.identity == moved)) =>
+                if !status().is_ok_and(|found| found.is_none_or(|f| f.identity == moved)) =>
             {
                 self.handle_external_name_event(name);
             }

@@ -84,7 +84,7 @@ impl HostInode {
                 descriptors.readable().is_some()
             }
         };
-        let created = self.shared.recently_created.lock().take(self.address());
+        let created = self.shared.recently_created.lock().take(&self.me);
         let was_open = created.is_none() && is_open(&self.descriptors.lock());
         let opened = match (was_open, created) {
             (true, _) => None,
