@@ -2,16 +2,17 @@
 //! locks, but not the threads that hold them or wait for them.
 
 use super::{_exit, fork, run_alone};
-use folio::block::{Device, MemoryDevice};
-use folio::{Fs, Image};
+use folio::block::{self, Device, MemoryDevice, OpenOptions};
+use folio::vfs::MountOptions;
+use folio::{Fs, Image, Kernel, KernelOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 const CHILDREN: u32 = 500;
@@ -46,25 +47,29 @@ fn fork_beside_busy_threads() {
         .close()
         .unwrap();
 
+    // Threads of std start and end under a lock of std, which a child would find locked, too: only
+    // the children start any.
     let works: [&(dyn Fn() -> io::Result<()> + Sync); 5] = [
-        &|| use_memory(2),
-        &|| Image::device(device.clone()).mount()?.close(),
-        &|| read_image(&own),
+        &|| rewrite(&without_threads(), "/f"),
+        &|| mount_and_unmount(&device),
+        &|| read_device(&own),
         &|| rewrite(&shared, "/shared"),
         &|| rewrite(&shared, "/shared"),
     ];
-    let is_done = AtomicBool::new(false);
+    let (have_started, is_done) = (Barrier::new(works.len() + 1), AtomicBool::new(false));
     let rounds = [const { AtomicU64::new(0) }; 5];
     thread::scope(|scope| {
         for (work, rounds) in works.into_iter().zip(&rounds) {
-            let is_done = &is_done;
+            let (have_started, is_done) = (&have_started, &is_done);
             scope.spawn(move || {
+                have_started.wait();
                 while !is_done.load(Ordering::Relaxed) {
                     work().unwrap();
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
+        have_started.wait();
         let failed = (0..CHILDREN).find_map(|child| run_child(&childs).err().map(|e| (child, e)));
         is_done.store(true, Ordering::Relaxed);
         if let Some((child, error)) = failed {
@@ -84,7 +89,7 @@ fn run_child(image: &Path) -> Result<(), String> {
     // SAFETY: the child calls only this library and the allocator, and ends by _exit(2).
     let child = unsafe { fork() };
     if child == 0 {
-        let result = use_memory(2).and_then(|()| read_image(image));
+        let result = use_memory().and_then(|()| use_image(image));
         // SAFETY: ends the child, whose other threads do not exist.
         unsafe { _exit(i32::from(result.is_err())) };
     }
@@ -120,18 +125,44 @@ fn stacks_of(pid: Pid) -> String {
     format!("in {waits}\n{}", String::from_utf8_lossy(&stacks))
 }
 
-/// Creates a kernel, and has `threads` threads change its files at once.
-fn use_memory(threads: u32) -> io::Result<()> {
+/// Has two threads change the files of a new kernel at once.
+fn use_memory() -> io::Result<()> {
     let fs = Fs::memory();
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| thread::Builder::new().spawn_scoped(scope, || rewrite(&fs, "/f")))
-            .collect::<io::Result<_>>()?;
-        workers
-            .into_iter()
-            .try_for_each(|worker| worker.join().unwrap())
+        let other = thread::Builder::new().spawn_scoped(scope, || rewrite(&fs, "/f"))?;
+        rewrite(&fs, "/f")?;
+        other.join().unwrap()
     })?;
     fs.close()
+}
+
+fn use_image(path: &Path) -> io::Result<()> {
+    let fs = Image::open(path).read_only().mount()?;
+    fs.read("/f")?;
+    fs.close()
+}
+
+fn without_threads() -> Fs {
+    Fs::new(Kernel::new(KernelOptions {
+        background_writeback: false,
+        ..KernelOptions::default()
+    }))
+}
+
+fn mount_and_unmount(device: &Arc<dyn Device>) -> io::Result<()> {
+    let fs = without_threads();
+    fs.create_dir("/disk")?;
+    let options = MountOptions::parse("ro")?;
+    fs.kernel().mount_ext4(device.clone(), "/disk", &options)?;
+    fs.metadata("/disk/lost+found")?;
+    fs.kernel().unmount("/disk")?;
+    Ok(())
+}
+
+fn read_device(image: &Path) -> io::Result<()> {
+    let device = block::open(image, &OpenOptions::default())?;
+    device.read_at(&mut [0; 4096], 0)?;
+    Ok(())
 }
 
 /// Has pages replaced, which readers may still use, and names looked up.
@@ -141,11 +172,4 @@ fn rewrite(fs: &Fs, path: &str) -> io::Result<()> {
         fs.read(path)?;
     }
     Ok(())
-}
-
-fn read_image(path: &Path) -> io::Result<()> {
-    let fs = Image::open(path).mount()?;
-    fs.write("/f", [2; 9000])?;
-    fs.read("/f")?;
-    fs.close()
 }
