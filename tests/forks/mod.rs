@@ -1,7 +1,10 @@
-//! A kernel in a child of fork(2): each call fails, and drops neither panic nor wait.
+//! Kernels and fork(2). In a child, each call on a kernel of the parent fails, and drops neither
+//! panic nor wait. Kernels of the child's own work (own_kernels.rs).
 //!
 //! The tests run on many threads, so the program that forks is a process of its own: this
 //! executable, with one test selected.
+
+mod own_kernels;
 
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{FormatOptions, format_ext4};
@@ -22,15 +25,19 @@ unsafe extern "C" {
 
 #[test]
 fn kernel_in_a_forked_child_fails_and_drops_silently() {
+    run_alone(
+        "forks::kernel_in_a_forked_child_fails_and_drops_silently",
+        program,
+    );
+}
+
+/// Runs `program` in a process that runs no other test: this executable, with `test` selected.
+fn run_alone(test: &str, program: fn()) {
     if std::env::var_os(PROGRAM).is_some() {
         return program();
     }
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "forks::kernel_in_a_forked_child_fails_and_drops_silently",
-            "--nocapture",
-        ])
+        .args(["--exact", test, "--nocapture"])
         .env(PROGRAM, "1")
         .output()
         .unwrap();

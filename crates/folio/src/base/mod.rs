@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Neighbors: all layers above, no layer below. No I/O. The only state is that of RCU (`rcu`),
-//! the slots of threads (`thread_slots`) and the number of the process (`owner_process`).
+//! the slots of threads (`thread_slots`) and the number of the process (`owner_process`), one for
+//! each process (`fork`).
 //!
 //! Lock order: a registry of thread slots, or RCU's deferred drops; never both, and no other lock
 //! under either.
@@ -15,6 +16,7 @@
 mod aligned_buffer;
 pub(crate) mod condvar;
 mod error;
+pub(crate) mod fork;
 mod ids;
 mod limit;
 pub(crate) mod owner_process;

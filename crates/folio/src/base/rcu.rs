@@ -15,6 +15,7 @@
 //! - R3: no thread waits for a grace period while pinned.
 //! - R4: a value dropped by [`defer`] is plain memory: its drop takes no lock and does no I/O.
 
+use super::fork::PerProcess;
 use super::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };
@@ -36,9 +37,8 @@ process_wide! {
     /// Whether writers use membarrier(2); set before the first pin and constant from then on.
     static IS_ASYMMETRIC: AtomicBool = AtomicBool::new(false);
     /// The pins of all threads.
-    static SLOTS: ThreadSlots<PinState> = ThreadSlots::new();
-    static DEFERRED: Mutex<Deferred> =
-        Mutex::new(Deferred { fresh: Vec::new(), waiting: Vec::new(), grace: None });
+    static SLOTS: ThreadSlots<PinState> = ThreadSlots::new(forget_slot);
+    static DEFERRED: PerProcess<Mutex<Deferred>> = PerProcess::new(Mutex::default);
 }
 
 /// One thread's pins.
@@ -54,9 +54,13 @@ thread_local! {
     static RELEASE: SlotRelease<PinState> = const { SlotRelease(&SLOT) };
 }
 
+extern "C" fn forget_slot() {
+    let _ = SLOT.try_with(Cell::take);
+}
+
 #[cold]
 fn register() -> &'static ThreadSlot<PinState> {
-    let mut slots = SLOTS.lock();
+    let mut slots = SLOTS.lock_to_claim();
     if slots.is_empty() {
         let is_there = !sync::IS_MODEL_CHECKED
             && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
@@ -179,6 +183,7 @@ pub(crate) fn is_pinned() -> bool {
 /// A replaced value, plain memory that may have readers.
 type Garbage = Arc<dyn Send + Sync>;
 
+#[derive(Default)]
 struct Deferred {
     fresh: Vec<Garbage>,
     /// Dropped when `grace` is over.
@@ -188,7 +193,7 @@ struct Deferred {
 
 /// Drops plain memory (R4) after every current reader has ended. Linux: `kfree_rcu`.
 pub(crate) fn defer(garbage: Garbage) {
-    let mut deferred = DEFERRED.lock();
+    let mut deferred = DEFERRED.get().lock();
     deferred.fresh.push(garbage);
     if deferred.fresh.len() < DEFERRED_MAX || deferred.grace.is_some_and(|grace| !grace.is_over()) {
         return;
@@ -203,7 +208,7 @@ pub(crate) fn defer(garbage: Garbage) {
 /// Waits until all values deferred so far are dropped (R3). Linux: `rcu_barrier`.
 pub(crate) fn barrier() {
     let unread = {
-        let mut deferred = DEFERRED.lock();
+        let mut deferred = DEFERRED.get().lock();
         let mut unread = std::mem::take(&mut deferred.waiting);
         unread.append(&mut deferred.fresh);
         deferred.grace = None;

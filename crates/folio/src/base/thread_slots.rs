@@ -1,16 +1,22 @@
 //! Memory of each thread's own that other threads read: a registry of slots.
 //!
 //! A slot is never freed. When its thread ends, another thread takes the slot over, with its
-//! contents.
+//! contents. A child of fork(2) has a registry of its own, where its first thread claims a new slot.
 
+use super::fork::{self, PerProcess};
 use super::sync::atomic::{AtomicBool, Ordering};
 use super::sync::thread::LocalKey;
 use super::sync::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::ops::Deref;
 
-/// The slots of all threads that ever claimed one.
-pub(crate) struct ThreadSlots<T: 'static>(Mutex<Vec<&'static ThreadSlot<T>>>);
+/// The slots of all threads of the process that ever claimed one.
+pub(crate) struct ThreadSlots<T: Send + Sync + 'static> {
+    slots: PerProcess<Mutex<Vec<&'static ThreadSlot<T>>>>,
+    /// Runs in a child of fork(2): the calling thread has no slot.
+    forget: extern "C" fn(),
+    is_forgotten: AtomicBool,
+}
 
 /// One thread's slot. It has cache lines of its own, in pairs, which the processor fetches
 /// together.
@@ -23,14 +29,29 @@ pub(crate) struct ThreadSlot<T> {
 /// The calling thread's slot. It has no destructor, which makes access cheap; [`SlotRelease`] has.
 pub(crate) type CurrentSlot<T> = LocalKey<Cell<Option<&'static ThreadSlot<T>>>>;
 
-impl<T: Sync> ThreadSlots<T> {
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+impl<T: Send + Sync> ThreadSlots<T> {
+    /// Creates an empty registry. `forget` sets the calling thread's [`CurrentSlot`] to none.
+    pub(crate) const fn new(forget: extern "C" fn()) -> Self {
+        Self {
+            slots: PerProcess::new(|| Mutex::new(Vec::new())),
+            forget,
+            is_forgotten: AtomicBool::new(false),
+        }
     }
 
-    /// Locks the registry, to read all slots or to claim one.
+    /// Locks the registry, to read all slots.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<&'static ThreadSlot<T>>> {
-        self.0.lock()
+        self.slots.get().lock()
+    }
+
+    /// Locks the registry, to claim a slot.
+    pub(crate) fn lock_to_claim(&self) -> MutexGuard<'_, Vec<&'static ThreadSlot<T>>> {
+        // The handler first: a thread that finds it registered may fork.
+        if !self.is_forgotten.load(Ordering::Acquire) {
+            fork::run_in_children(self.forget);
+            self.is_forgotten.store(true, Ordering::Release);
+        }
+        self.lock()
     }
 }
 

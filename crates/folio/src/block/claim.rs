@@ -8,6 +8,7 @@
 //! Linux: `bd_prepare_to_claim`.
 
 use super::device::Device;
+use crate::base::fork::PerProcess;
 use crate::base::{Errno, Error, Result};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The claims of all mounts.
-static CLAIMS: Mutex<Vec<Claim>> = Mutex::new(Vec::new());
+static CLAIMS: PerProcess<Mutex<Vec<Claim>>> = PerProcess::new(Mutex::default);
 static NEXT_HOLDER: AtomicU64 = AtomicU64::new(0);
 
 /// A claim on a part of one device.
@@ -53,7 +54,7 @@ impl DeviceClaim {
         let mut wanted = Vec::new();
         let whole = 0..device.len_bytes();
         collect(holder, device, whole, !read_only, &mut wanted);
-        let mut claims = CLAIMS.lock();
+        let mut claims = CLAIMS.get().lock();
         if let Some(other) = claims
             .iter()
             .find(|claim| wanted.iter().any(|new| new.conflicts_with(claim)))
@@ -74,7 +75,7 @@ impl DeviceClaim {
 impl Drop for DeviceClaim {
     fn drop(&mut self) {
         let mut released = Vec::new();
-        CLAIMS.lock().retain_mut(|claim| {
+        CLAIMS.get().lock().retain_mut(|claim| {
             let is_kept = claim.holder != self.holder;
             if !is_kept {
                 released.push(claim.device.clone());

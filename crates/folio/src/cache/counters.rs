@@ -135,7 +135,7 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
 process_wide! {
     /// The hits that threads have counted. The table of an ended thread keeps its counts for the
     /// next one.
-    static TABLES: ThreadSlots<HitTable> = ThreadSlots::new();
+    static TABLES: ThreadSlots<HitTable> = ThreadSlots::new(forget_table);
 }
 
 /// Mappings whose hits a thread counts at a time.
@@ -153,9 +153,13 @@ thread_local! {
     static RELEASE: SlotRelease<HitTable> = const { SlotRelease(&TABLE) };
 }
 
+extern "C" fn forget_table() {
+    let _ = TABLE.try_with(Cell::take);
+}
+
 #[cold]
 fn register() -> &'static ThreadSlot<HitTable> {
-    let table = thread_slots::claim(&mut TABLES.lock(), &TABLE, || HitTable {
+    let table = thread_slots::claim(&mut TABLES.lock_to_claim(), &TABLE, || HitTable {
         entries: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; ENTRIES],
         last: (AtomicU64::new(0), AtomicU64::new(0)),
     });

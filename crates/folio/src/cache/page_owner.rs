@@ -7,6 +7,7 @@
 use super::folio::Frame;
 use super::readahead::ReadaheadPlan;
 use crate::base::Result;
+use crate::base::fork::PerProcess;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Mutex, process_wide};
 use std::collections::HashMap;
@@ -59,9 +60,11 @@ pub(super) trait PageOwner: Send + Sync {
     fn stays_listed(&self) -> bool;
 }
 
+type Owners = HashMap<u64, Weak<dyn PageOwner>>;
+
 process_wide! {
     /// The owners of all caches by their numbers.
-    static OWNERS: Mutex<Option<HashMap<u64, Weak<dyn PageOwner>>>> = Mutex::new(None);
+    static OWNERS: PerProcess<Mutex<Owners>> = PerProcess::new(Mutex::default);
     static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 }
 
@@ -75,17 +78,15 @@ pub(super) fn new_number() -> u64 {
 
 /// Adds an owner to the registry.
 pub(super) fn register(number: u64, owner: Weak<dyn PageOwner>) {
-    OWNERS.lock().get_or_insert_default().insert(number, owner);
+    OWNERS.get().lock().insert(number, owner);
 }
 
 /// Removes an owner from the registry.
 pub(super) fn unregister(number: u64) {
-    if let Some(owners) = &mut *OWNERS.lock() {
-        owners.remove(&number);
-    }
+    OWNERS.get().lock().remove(&number);
 }
 
 /// Returns the owner with this number, if it still exists.
 pub(super) fn find(number: u64) -> Option<Arc<dyn PageOwner>> {
-    OWNERS.lock().as_ref()?.get(&number)?.upgrade()
+    OWNERS.get().lock().get(&number)?.upgrade()
 }
