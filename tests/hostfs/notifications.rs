@@ -372,7 +372,7 @@ fn missing_notifications_cause_a_warning() {
 /// Changes through Folio leave nothing behind that hides the same change by an external writer in
 /// a later directory.
 #[test]
-fn change_in_a_new_directory_is_not_taken_for_an_old_one() {
+fn change_in_a_new_directory_is_not_an_old_one() {
     let world = World::new("push=inotify");
     let there = world.host("d");
     for round in 0..200 {

@@ -1,6 +1,6 @@
 //! Reads and writes at a position that threads can share.
 //!
-//! Libraries on fsspec, for example duckdb, call `seek()` and `read()` of one file object in several
+//! Libraries on fsspec, for example duckdb, call `seek()` and `read()` of one file object in many
 //! threads, and hold the interpreter's lock from the one to the other. The pair is one step only if
 //! no call in it releases that lock before the read has taken its position. So these methods are
 //! native, and the position is here, not in the descriptor.

@@ -1,7 +1,7 @@
 //! Memory of each thread's own that other threads read: a registry of slots.
 //!
 //! A slot is never freed. When its thread ends, another thread takes the slot over, with its
-//! contents. A child of fork(2) has a registry of its own, where its first thread claims a new slot.
+//! contents. A child of fork(2) has a registry of its own, in which it claims new slots.
 
 use super::fork::{self, PerProcess};
 use super::sync::atomic::{AtomicBool, Ordering};

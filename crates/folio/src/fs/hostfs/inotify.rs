@@ -239,7 +239,7 @@ impl<I> Inotify<I> {
         }
     }
 
-    /// Notes a change, about to be made through Folio, to a name in the directory that `wd` watches.
+    /// Notes a change, about to be made through Folio, to a name in the directory of `wd`.
     pub(super) fn expect(
         &self,
         wd: i32,

@@ -44,8 +44,8 @@ const NO_WATCHES: &str = "no more inotify watches (fs.inotify.max_user_watches):
 const NO_EVENTS: &str = "external changes are seen only after the time to live: inotify fails";
 
 impl HostInode {
-    /// Notes a change to a name in this directory that is about to be made through Folio. `moved` is
-    /// the inode that is moved to the name.
+    /// Notes a change that is about to be made through Folio to a name in this directory. `moved`
+    /// is the inode that is moved to the name.
     pub(super) fn expect(&self, name: &[u8], change: NameChange, moved: Option<&Self>) {
         if let Some(inotify) = &self.shared.inotify
             && let Some(wd) = self.watch.descriptor()
