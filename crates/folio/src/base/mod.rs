@@ -8,7 +8,7 @@
 //!
 //! Neighbors: all layers above, no layer below. No I/O. The only state is that of RCU (`rcu`),
 //! the slots of threads (`thread_slots`) and the number of the process (`owner_process`), one for
-//! each process (`fork`).
+//! each process (`per_process`).
 //!
 //! Lock order: a registry of thread slots, or RCU's deferred drops; never both, and no other lock
 //! under either.
@@ -20,6 +20,7 @@ pub(crate) mod fork;
 mod ids;
 mod limit;
 pub(crate) mod owner_process;
+pub(crate) mod per_process;
 pub(crate) mod rcu;
 pub(crate) mod seq;
 pub(crate) mod sync;

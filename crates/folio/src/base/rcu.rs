@@ -15,7 +15,7 @@
 //! - R3: no thread waits for a grace period while pinned.
 //! - R4: a value dropped by [`defer`] is plain memory: its drop takes no lock and does no I/O.
 
-use super::fork::PerProcess;
+use super::per_process::PerProcess;
 use super::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };

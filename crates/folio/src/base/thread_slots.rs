@@ -3,7 +3,8 @@
 //! A slot is never freed. When its thread ends, another thread takes the slot over, with its
 //! contents. A child of fork(2) has a registry of its own, in which it claims new slots.
 
-use super::fork::{self, PerProcess};
+use super::fork;
+use super::per_process::PerProcess;
 use super::sync::atomic::{AtomicBool, Ordering};
 use super::sync::thread::LocalKey;
 use super::sync::{Mutex, MutexGuard};

@@ -8,7 +8,7 @@
 //! Linux: `bd_prepare_to_claim`.
 
 use super::device::Device;
-use crate::base::fork::PerProcess;
+use crate::base::per_process::PerProcess;
 use crate::base::{Errno, Error, Result};
 use parking_lot::Mutex;
 use std::ops::Range;

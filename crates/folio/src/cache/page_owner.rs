@@ -7,7 +7,7 @@
 use super::folio::Frame;
 use super::readahead::ReadaheadPlan;
 use crate::base::Result;
-use crate::base::fork::PerProcess;
+use crate::base::per_process::PerProcess;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Mutex, process_wide};
 use std::collections::HashMap;
