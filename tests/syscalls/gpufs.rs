@@ -114,6 +114,17 @@ fn gpufs_holes_are_whole_pages() {
 }
 
 #[test]
+fn gpufs_fiemap_fails_with_eopnotsupp() {
+    let (_kernel, p) = at_g(host_frames(), "");
+    let fd = p.open("/g/f", CREATE, 0o644).unwrap();
+    p.pwrite(fd, &[1; 10], 0).unwrap();
+    fails! {
+        p.fiemap(fd, 0..u64::MAX, false) => OPNOTSUPP,
+        p.fiemap(fd, 0..u64::MAX, true) => OPNOTSUPP,
+    }
+}
+
+#[test]
 fn gpufs_copies_keep_every_byte() {
     let (_kernel, p) = at_g(host_frames(), "page=4k");
     let bytes: Vec<u8> = (0..3_000_001_u32).map(|at| (at / 3) as u8).collect();

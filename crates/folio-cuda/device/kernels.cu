@@ -27,7 +27,7 @@ FOLIO_KERNEL folio_copy_parts(const folio_part *parts, folio_u64 count) {
                    folio_lane() % lanes, lanes);
 }
 
-// One call of the API, by a thread (0), a warp (1) or a block (2).
+// One call of the API, by a thread (0), the last warp of a block (1) or a block (2).
 struct folio_operation {
     folio_u64 is_write, scope, file, offset, buf, len;
     long long result;
@@ -37,7 +37,9 @@ struct folio_operation {
 FOLIO_KERNEL folio_operations(folio_dev *dev, folio_operation *operations, folio_u64 count) {
     for (folio_u64 at = folio_block(); at < count; at += folio_blocks()) {
         folio_operation *op = &operations[at];
-        if (op->scope < 2 && folio_lane() >= (op->scope == 0 ? 1 : 32))
+        if (op->scope == 0 && folio_lane() > 0)
+            continue;
+        if (op->scope == 1 && folio_lane() / 32 != (folio_lanes() - 1) / 32)
             continue;
         const folio_u32 file = (folio_u32)op->file;
         void *buf = (void *)op->buf;

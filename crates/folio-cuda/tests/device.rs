@@ -3,10 +3,12 @@
 
 mod world;
 
-use folio::syscall::Fd;
+use folio::syscall::{Credentials, Fd, OpenFlags};
+use folio::vfs::FallocateMode;
 use folio::{Errno, Process};
-use folio_cuda::{Absent, HostDevice, fill};
+use folio_cuda::{Absent, HostDevice, Launch, fill};
 use std::sync::Arc;
+use world::adjacent::AdjacentDevice;
 use world::{World, matches_model, read, write};
 
 fn device() -> Arc<HostDevice> {
@@ -40,6 +42,54 @@ fn calls_outside_of_files_return_errnos() {
     let mut calls = [read(1, 0, 5), read(0, 1 << 62, 5), read(0, 7, 5)];
     world.operations(&mut launch, &mut calls).unwrap();
     assert_eq!(calls.map(|call| call.result), [-9, -27, 0]);
+}
+
+/// The bits above the index of a page are the number of the file.
+#[test]
+fn write_past_the_last_index_fails_with_efbig() {
+    let world = world("page=4k");
+    let fds = ["/gpu/a", "/gpu/b", "/gpu/c"].map(|path| world.open(path));
+    for fd in fds {
+        world.process.pwrite(fd, &[7; 4096], 0).unwrap();
+    }
+    let mut launch = fds
+        .iter()
+        .fold(world.launch(), |launch, fd| launch.file(*fd, Absent::Zeros));
+    let last = (1 << 52) - 5;
+    let mut calls = [
+        write(0, 1 << 53, b"wrong"),
+        write(0, last, b"crossing"),
+        read(0, 4095, 100),
+    ];
+    world.operations(&mut launch, &mut calls).unwrap();
+    assert_eq!(calls.map(|call| call.result), [-27, -27, 1]);
+    for fd in fds {
+        assert_eq!(world.content(fd), [7; 4096]);
+    }
+}
+
+/// The last warp of a block of 48 lanes has 16.
+#[test]
+fn partial_warp_copies_every_byte() {
+    let world = World {
+        lanes: 48,
+        ..world("page=4k")
+    };
+    let fd = world.open("/gpu/f");
+    let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at / 3) as u8).collect();
+    world.process.pwrite(fd, &bytes, 0).unwrap();
+    let mut launch = world.launch().file(fd, Absent::Zeros);
+    let mut calls = [read(0, 0, 4096), read(0, 5, 15_000)];
+    calls.iter_mut().for_each(|call| call.scope = 1);
+    world.operations(&mut launch, &mut calls).unwrap();
+    for (call, start) in calls.iter().zip([0, 5]) {
+        assert_eq!(call.result, call.bytes.len() as i64);
+        assert!(call.bytes == bytes[start..start + call.bytes.len()]);
+    }
+    let mut calls = [write(0, 100, &[9; 9000])];
+    calls[0].scope = 1;
+    world.operations(&mut launch, &mut calls).unwrap();
+    assert!(world.content(fd)[100..9100].iter().all(|byte| *byte == 9));
 }
 
 #[test]
@@ -100,6 +150,151 @@ fn holes_in_a_small_table_read_as_zeros() {
     assert_eq!(calls[1].bytes, [0; 920]);
 }
 
+/// The first launch misses the hole to read it, the second to write it.
+#[test]
+fn hole_that_was_read_is_written_after_a_relaunch() {
+    let world = world("page=4k");
+    let fd = world.open("/gpu/f");
+    world.process.pwrite(fd, &[7; 40_960], 0).unwrap();
+    world.process.ftruncate(fd, 81_920).unwrap();
+    let mut launch = world.launch().file(fd, Absent::Zeros).limits(5, 100);
+    let mut calls = [read(0, 45_056, 4), write(0, 45_056, b"new")];
+    let report = world
+        .operations_by_launch(&mut launch, &mut calls, &mut |number, make| {
+            make(number.min(2) as usize)
+        })
+        .unwrap();
+    assert_eq!(report.launches, 3);
+    assert_eq!(&world.content(fd)[45_055..45_059], b"\0new");
+}
+
+#[test]
+fn page_that_the_host_frees_is_missed_again() {
+    let world = world("page=4k");
+    let fd = world.open("/gpu/f");
+    world.process.pwrite(fd, &[7; 40_960], 0).unwrap();
+    let mut launch = world.launch().file(fd, Absent::Zeros).limits(2, 100);
+    let mut calls = [write(0, 36_864, b"new"), write(0, 32_768, b"new")];
+    let punch = FallocateMode::PunchHole;
+    let report = world
+        .operations_by_launch(&mut launch, &mut calls, &mut |number, make| {
+            if number == 2 {
+                world.process.fallocate(fd, punch, 36_864, 4096).unwrap();
+            }
+            // The first launch misses one page, the second the other: then the first is free.
+            make(number.min(2) as usize)
+        })
+        .unwrap();
+    assert_eq!(report.launches, 4);
+    let content = world.content(fd);
+    assert_eq!(&content[36_863..36_868], b"\x07new\0");
+    assert_eq!(&content[32_768..32_772], b"new\x07");
+}
+
+#[test]
+fn size_set_by_the_host_stays_after_a_launch() {
+    let world = world("page=4k");
+    let fd = world.open("/gpu/f");
+    world.process.pwrite(fd, &[7; 8192], 0).unwrap();
+    let mut launch = world.launch().file(fd, Absent::Zeros);
+    let mut calls = [write(0, 200, &[9; 5000])];
+    world
+        .operations_by_launch(&mut launch, &mut calls, &mut |_, make| {
+            world.process.ftruncate(fd, 300).unwrap();
+            make(1)
+        })
+        .unwrap();
+    assert_eq!(world.content(fd), [[7; 200].as_slice(), &[9; 100]].concat());
+    world.process.ftruncate(fd, 1000).unwrap();
+    assert_eq!(world.content(fd)[300..], [0; 700]);
+}
+
+#[test]
+fn failed_launch_leaves_no_bytes_past_the_end() {
+    let world = world("page=4k");
+    let fd = world.open("/gpu/f");
+    world.process.pwrite(fd, &[7; 100], 0).unwrap();
+    let keep = FallocateMode::AllocateKeepSize;
+    world.process.fallocate(fd, keep, 0, 8192).unwrap();
+    let mut launch = world.launch().file(fd, Absent::Zeros);
+    let mut calls = [write(0, 50, &[9; 5000])];
+    let error = world
+        .operations_by_launch(&mut launch, &mut calls, &mut |_, make| {
+            make(1)?;
+            Err(Errno::TIMEDOUT.into())
+        })
+        .unwrap_err();
+    assert_eq!(calls[0].result, 5000);
+    assert_eq!(error.errno(), Errno::TIMEDOUT);
+    world.process.ftruncate(fd, 8192).unwrap();
+    assert_eq!(world.content(fd)[100..], [0; 8092]);
+}
+
+#[test]
+fn kernel_write_needs_a_writable_descriptor() {
+    let world = world("page=4k");
+    let fd = world.open("/gpu/f");
+    world.process.pwrite(fd, &[7; 100], 0).unwrap();
+    let open = |flags| world.process.open("/gpu/f", flags, 0).unwrap();
+    let fds = [open(OpenFlags::empty()), open(OpenFlags::WRONLY)];
+    let mut launch = fds
+        .iter()
+        .fold(world.launch(), |launch, fd| launch.file(*fd, Absent::Zeros));
+    let mut calls = [
+        write(0, 0, b"no"),
+        read(0, 0, 5),
+        write(1, 1, b"yes"),
+        read(1, 0, 5),
+    ];
+    world.operations(&mut launch, &mut calls).unwrap();
+    assert_eq!(calls.map(|call| call.result), [-9, 5, 3, -9]);
+    assert_eq!(&world.content(fd)[..5], b"\x07yes\x07");
+}
+
+/// A user that has the file open for writing, but is not its owner.
+#[test]
+fn kernel_write_of_a_user_clears_setuid() {
+    let world = world("page=4k");
+    let fd = world.open("/gpu/f");
+    world.process.pwrite(fd, &[7; 100], 0).unwrap();
+    world.process.fchmod(fd, 0o4777).unwrap();
+    let before = world.process.fstat(fd).unwrap().modified;
+    let user = world.kernel.process(Credentials::user(5, 5, Vec::new()));
+    let opened = user.open("/gpu/f", OpenFlags::RDWR, 0).unwrap();
+    let mut launch = Launch::new(&user, &*world.device, &world.files).file(opened, Absent::Zeros);
+    let mut calls = [write(0, 0, b"new")];
+    world.operations(&mut launch, &mut calls).unwrap();
+    let stat = world.process.fstat(fd).unwrap();
+    assert_eq!((stat.mode, stat.size_bytes), (0o777, 100));
+    assert!(stat.modified >= before);
+}
+
+#[test]
+fn copies_stay_within_allocations() {
+    let device = Arc::new(AdjacentDevice::new(64 << 20));
+    let world = World::new(device.clone(), "size=32m");
+    let bytes: Vec<u8> = (0..9_000_001_u32).map(|at| (at / 5) as u8).collect();
+    let fd = world.open("/gpu/f");
+    let write_all = |fd| {
+        let mut done = 0;
+        while done < bytes.len() {
+            let count = world.process.pwrite(fd, &bytes[done..], done as u64);
+            done += count.unwrap();
+        }
+    };
+    write_all(fd);
+    assert!(device.allocation_count() > 4);
+    assert!(world.content(fd) == bytes);
+    let zero = FallocateMode::ZeroRange;
+    world.process.fallocate(fd, zero, 0, 9_000_001).unwrap();
+    assert!(world.content(fd).iter().all(|byte| *byte == 0));
+    let source = world.open("/source");
+    write_all(source);
+    let fds = (source, fd);
+    fill(&world.process, &*device, &world.files, fds, 2).unwrap();
+    assert!(world.content(fd) == bytes);
+}
+
 #[test]
 fn write_beyond_the_limit_fails_with_enospc() {
     let world = world("size=64k,page=4k");
@@ -118,15 +313,46 @@ fn unlinked_frames_stay_during_a_launch() {
     let world = world("size=1m,page=4k");
     let fd = world.open("/gpu/f");
     world.process.pwrite(fd, &[3; 8192], 0).unwrap();
-    let number = world.process.fstat(fd).unwrap().number;
-    let held = world.files.pages(number).unwrap();
+    let file = world.process.hold(fd).unwrap();
+    let pages = world.files.pages(&file).unwrap();
     world.process.unlink("/gpu/f").unwrap();
     world.process.close(fd).unwrap();
-    assert!(world.files.pages(number).is_none());
+    drop(file);
     let free = || world.process.statfs("/gpu").unwrap().blocks_free;
     assert_eq!(free(), 254);
-    drop(held);
+    drop(pages);
     assert_eq!(free(), 256);
+}
+
+/// Inodes of different mounts have the same numbers.
+#[test]
+fn file_of_another_mount_fails_with_exdev() {
+    let world = world("page=4k");
+    world.process.mkdir("/other", 0o755).unwrap();
+    let options = folio::vfs::MountOptions::default();
+    let other = world
+        .kernel
+        .mount_gpufs("/other", world.device.clone(), &options)
+        .unwrap();
+    let (fd, foreign) = (world.open("/gpu/f"), world.open("/other/f"));
+    let number = |fd| world.process.fstat(fd).unwrap().number;
+    assert_eq!(number(fd), number(foreign));
+    world.process.pwrite(fd, b"own", 0).unwrap();
+    world.process.pwrite(foreign, b"foreign", 0).unwrap();
+    let mut launch = world.launch().file(foreign, Absent::Zeros);
+    let mut calls = [write(0, 0, b"kernel")];
+    let error = world.operations(&mut launch, &mut calls).unwrap_err();
+    assert_eq!(error.errno(), Errno::XDEV);
+    let source = world.open("/source");
+    world.process.pwrite(source, &[1; 9000], 0).unwrap();
+    let fill = |files, target| fill(&world.process, &*world.device, files, (source, target), 1);
+    assert_eq!(
+        fill(&world.files, foreign).unwrap_err().errno(),
+        Errno::XDEV
+    );
+    assert_eq!(fill(&other, fd).unwrap_err().errno(), Errno::XDEV);
+    assert_eq!(world.content(fd), b"own");
+    assert_eq!(world.content(foreign), b"foreign");
 }
 
 #[test]

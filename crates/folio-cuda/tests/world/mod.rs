@@ -1,6 +1,8 @@
 //! A gpufs on a device, calls of the device's API, and the model that both must match.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod adjacent;
+
 use folio::fs::ramfs::{FrameFiles, FrameRead, FrameWrite};
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::MountOptions;
@@ -10,12 +12,18 @@ use std::sync::Arc;
 
 const CREATE: OpenFlags = OpenFlags::CREAT.union(OpenFlags::RDWR);
 
+/// The work of one launch: its number, and the function that makes calls.
+pub(crate) type Turn<'a> =
+    dyn FnMut(u64, &dyn Fn(usize) -> folio::Result<()>) -> folio::Result<()> + 'a;
+
 /// A gpufs at `/gpu`.
 pub(crate) struct World {
     pub(crate) process: Process,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) files: FrameFiles,
+    /// Lanes of a block.
+    pub(crate) lanes: u32,
 }
 
 impl World {
@@ -32,6 +40,7 @@ impl World {
             kernel,
             device,
             files,
+            lanes: 64,
         }
     }
 
@@ -48,6 +57,18 @@ impl World {
         &self,
         launch: &mut Launch<'_>,
         calls: &mut [Call],
+    ) -> folio::Result<LaunchReport> {
+        let count = calls.len();
+        self.operations_by_launch(launch, calls, &mut |_, make| make(count))
+    }
+
+    /// Makes calls of the device's API in one launch after the other. Each calls `turn` with its
+    /// number, and a function that makes the first calls, of this number.
+    pub(crate) fn operations_by_launch(
+        &self,
+        launch: &mut Launch<'_>,
+        calls: &mut [Call],
+        turn: &mut Turn<'_>,
     ) -> folio::Result<LaunchReport> {
         let data_bytes: usize = calls.iter().map(|call| call.bytes.len() + 64).sum();
         let data = self.device.allocate(data_bytes as u64)?;
@@ -71,14 +92,19 @@ impl World {
             at += (len + call.shift).next_multiple_of(16) + 16;
         }
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut number = 0;
         let report = launch.run(&mut |table| {
-            let bytes = &bytes[..];
-            self.device.write(&[FrameWrite {
-                address: list,
-                bytes,
-            }])?;
-            let arguments = [table, list, calls.len() as u64];
-            self.device.launch("folio_operations", 3, 64, &arguments)
+            number += 1;
+            turn(number, &|count| {
+                let bytes = &bytes[..];
+                self.device.write(&[FrameWrite {
+                    address: list,
+                    bytes,
+                }])?;
+                let arguments = [table, list, count as u64];
+                self.device
+                    .launch("folio_operations", 3, self.lanes, &arguments)
+            })
         });
         for (call, at) in calls.iter_mut().zip(0..) {
             let mut result = [0; 8];
@@ -113,10 +139,10 @@ impl World {
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     is_write: bool,
-    /// 0: thread, 1: warp, 2: block.
-    scope: u64,
+    /// 0: thread, 1: the last warp, 2: block.
+    pub(crate) scope: u64,
     file: u64,
-    offset: u64,
+    pub(crate) offset: u64,
     /// Shift of the buffer from a multiple of 16.
     shift: u64,
     pub(crate) bytes: Vec<u8>,
@@ -221,7 +247,7 @@ pub(crate) fn matches_model<D: Device + 'static>(
                 Call {
                     is_write,
                     scope: random.below(3),
-                    shift: [0, 0, 4, 7][random.below(4) as usize],
+                    shift: [0, 4, 7, 8][random.below(4) as usize],
                     bytes: if is_write {
                         bytes
                     } else {

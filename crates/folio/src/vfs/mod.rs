@@ -71,6 +71,7 @@ mod file;
 mod file_table;
 mod filesystem;
 mod flock;
+mod held_file;
 mod inode;
 mod inode_init;
 mod inode_ref;
@@ -112,6 +113,7 @@ pub(crate) use file_table::FileTable;
 pub use filesystem::{FileSystem, FileSystemStatistics};
 pub use flock::FlockOperation;
 pub(crate) use flock::FlockTable;
+pub use held_file::HeldFile;
 pub use inode::{
     DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon,
     NameFolding, Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags,

@@ -24,7 +24,7 @@ pub struct FrameWrite<'a> {
 }
 
 /// Memory of a device. Calls take effect in the order in which one thread makes them; each part of
-/// a call is inside memory that is allocated.
+/// a call is inside one allocation.
 ///
 /// A byte that is written while it is read has its old or its new value, as in the page cache.
 pub trait FrameMemory: Send + Sync {

@@ -11,7 +11,8 @@
 //!        v
 //!   cache/          a mapping without a store per file
 //!
-//!   frame_file.rs   in its place: pages in device memory   frame_files.rs   files by inode number
+//!   frame_file.rs   in its place: pages in device memory   frame_files.rs   those of one mount
+//!                                                          launch.rs   open files for launches
 //!        v
 //!   frame_slab.rs   frames of one page, in chunks
 //!        v
@@ -35,6 +36,7 @@ mod frame_files;
 mod frame_memory;
 mod frame_slab;
 mod inode;
+mod launch;
 mod mount_state;
 mod operations;
 mod options;
