@@ -165,7 +165,8 @@ impl FailingFrames {
 }
 
 impl FrameMemory for FailingFrames {
-    fn len_bytes(&self) -> u64 {
+    fn len_bytes(&self) -> Result<u64> {
+        self.check()?;
         self.0.len_bytes()
     }
 

@@ -6,7 +6,7 @@ mod world;
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::FallocateMode;
 use folio::{Errno, Process};
-use folio_cuda::{Absent, HostDevice, Launch, fill};
+use folio_cuda::{Absent, Device, HostDevice, Launch, fill};
 use std::sync::Arc;
 use world::adjacent::AdjacentDevice;
 use world::{World, matches_model, read, write};
@@ -401,6 +401,17 @@ fn fill_copies_a_file_of_another_mount() {
         0
     );
     assert_eq!(world.process.fstat(fd).unwrap().blocks_512, 0);
+}
+
+#[test]
+fn kernel_with_too_few_arguments_fails_with_einval() {
+    let device = device();
+    let start = |name, arguments: &[u64]| device.start(name, 1, 32, arguments);
+    let errno = |result: folio::Result<()>| result.unwrap_err().errno();
+    assert_eq!(errno(start("folio_copy_parts", &[0])), Errno::INVAL);
+    assert_eq!(errno(start("folio_copy_parts", &[0; 3])), Errno::INVAL);
+    assert_eq!(errno(start("folio_copy", &[0])), Errno::NOENT);
+    start("folio_copy_parts", &[0; 2]).unwrap();
 }
 
 #[test]

@@ -3,8 +3,10 @@
 #![cfg(feature = "cuda")]
 
 mod skip;
+mod stub;
 mod world;
 
+use folio::Errno;
 use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
 use folio::vfs::FileType;
 use folio_cuda::{Absent, CudaDevice, Device, fill};
@@ -180,4 +182,100 @@ fn gpu_fill_copies_every_byte() {
     let fds = (source, fd);
     fill(&world.process, &*world.device, &world.files, fds, 8).unwrap();
     assert!(world.content(fd) == bytes);
+}
+
+#[test]
+fn gpu_copy_in_is_seen_by_later_calls() {
+    let Some(device) = device() else { return };
+    let address = device.allocate(70_000).unwrap();
+    for byte in [3, 4] {
+        device.copy_in(address, &[byte; 70_000]).unwrap();
+        let mut buf = [0; 70_000];
+        device
+            .read(&mut [FrameRead {
+                address,
+                buf: &mut buf,
+            }])
+            .unwrap();
+        assert!(buf == [byte; 70_000]);
+    }
+    device.release(address);
+}
+
+#[test]
+fn gpu_kernel_with_too_few_arguments_fails() {
+    let Some(device) = device() else { return };
+    let error = device.start("folio_copy_parts", 1, 32, &[0]).unwrap_err();
+    assert_eq!(error.errno(), Errno::INVAL);
+}
+
+/// The host's side of the driver, without a GPU: all tests of this file on a driver that delays
+/// what it may delay.
+#[test]
+fn stub_driver_passes_every_test() {
+    let every = ["--test-threads", "1", "--skip", "stub_driver"];
+    let Some((output, skipped)) = stub::run(&every, &[], &[]) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    // Without NVRTC there are no kernels.
+    if !skipped.is_empty() {
+        skip::report("gpu", &skipped);
+    }
+}
+
+#[test]
+fn stub_driver_that_is_old_is_refused() {
+    if stub::is_here() {
+        let error = CudaDevice::open(0).err().unwrap();
+        assert_eq!(error.errno(), Errno::NODEV);
+        assert!(error.to_string().contains("it has CUDA 12.2, install 12.8"));
+        return;
+    }
+    passes_with_stub(
+        "stub_driver_that_is_old_is_refused",
+        &[("STUB_VERSION", "12020")],
+        &["-DSTUB_OLD"],
+    );
+}
+
+#[test]
+fn stub_driver_without_memory_leaks_nothing() {
+    const NAME: &str = "stub_driver_without_memory_leaks_nothing";
+    if let Ok(function) = std::env::var("STUB_FAIL") {
+        let device = match CudaDevice::open(0) {
+            Ok(device) => device,
+            Err(error) => return assert_eq!(error.errno(), Errno::NOSPC),
+        };
+        let staged = device.staging(4096).map(drop);
+        match function.as_str() {
+            "cuMemHostAlloc" => assert_eq!(staged.unwrap_err().errno(), Errno::NOMEM),
+            "cuEventCreate" => assert!(staged.is_err()),
+            _ => staged.unwrap(),
+        }
+        assert_eq!(device.len_bytes().is_err(), function == "cuMemGetInfo_v2");
+        return;
+    }
+    for function in [
+        "none",
+        "cuCtxSetCurrent",
+        "cuStreamCreate",
+        "cuMemHostAlloc",
+        "cuEventCreate",
+        "cuMemGetInfo_v2",
+    ] {
+        passes_with_stub(NAME, &[("STUB_FAIL", function), ("STUB_CHECK", "1")], &[]);
+    }
+}
+
+/// Runs one test of this file with the stub.
+fn passes_with_stub(name: &str, variables: &[(&str, &str)], options: &[&str]) {
+    let Some((output, _)) = stub::run(&["--exact", name], variables, options) else {
+        return;
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success(), "{variables:?}: {text}");
+    assert!(text.contains("1 passed"), "{text}");
 }

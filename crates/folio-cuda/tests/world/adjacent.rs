@@ -42,8 +42,8 @@ impl AdjacentDevice {
 }
 
 impl FrameMemory for AdjacentDevice {
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
+    fn len_bytes(&self) -> Result<u64> {
+        Ok(self.len_bytes)
     }
 
     fn allocate(&self, len_bytes: u64) -> Result<u64> {

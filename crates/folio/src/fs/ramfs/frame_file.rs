@@ -224,8 +224,8 @@ impl FrameFile {
         Ok(())
     }
 
-    /// Takes over what a launch wrote that extended the file from `sizes_bytes.start` to its end. If
-    /// the host shortened the file meanwhile, the bytes past its end become zeros.
+    /// Takes over what a launch wrote that extended the file from `sizes_bytes.start` to its end.
+    /// If the host shortened the file meanwhile, the bytes past its end become zeros.
     pub(super) fn end_launch(&self, sizes_bytes: Range<u64>) -> Result<()> {
         self.zero_present(self.size_bytes()..sizes_bytes.start)?;
         if !sizes_bytes.is_empty() {

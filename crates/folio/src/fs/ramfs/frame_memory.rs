@@ -29,7 +29,10 @@ pub struct FrameWrite<'a> {
 /// A byte that is written while it is read has its old or its new value, as in the page cache.
 pub trait FrameMemory: Send + Sync {
     /// Returns how many bytes can be allocated at most.
-    fn len_bytes(&self) -> u64;
+    ///
+    /// # Errors
+    /// EIO if the device fails.
+    fn len_bytes(&self) -> Result<u64>;
 
     /// Allocates `len_bytes` and returns the address, a multiple of 256. The content is undefined.
     ///
@@ -135,8 +138,8 @@ impl HostFrames {
 }
 
 impl FrameMemory for HostFrames {
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
+    fn len_bytes(&self) -> Result<u64> {
+        Ok(self.len_bytes)
     }
 
     fn allocate(&self, len_bytes: u64) -> Result<u64> {

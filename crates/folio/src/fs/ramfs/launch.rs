@@ -40,10 +40,10 @@ impl FrameFiles {
         Ok(self.find(held)?.1.has_page(index))
     }
 
-    /// Takes over what a launch wrote to a file: its size was `sizes_bytes.start` before the launch,
-    /// and the kernel extended it to `sizes_bytes.end`. Sets the times, and clears setuid and setgid
-    /// as write(2) does. A size that the host set during the launch stays, unless the kernel
-    /// extended the file.
+    /// Takes over what a launch wrote to a file: its size was `sizes_bytes.start` before the
+    /// launch, and the kernel extended it to `sizes_bytes.end`. Sets the times, and clears setuid
+    /// and setgid as write(2) does. A size that the host set during the launch stays, unless the
+    /// kernel extended the file.
     ///
     /// # Errors
     /// EBADF unless open for writing, EFBIG beyond the largest offset, EXDEV if the file is not on

@@ -137,7 +137,7 @@ impl Ramfs {
     ///
     /// # Errors
     ///
-    /// EINVAL for invalid options.
+    /// EINVAL for invalid options, EIO if the device fails.
     pub fn mount_gpufs(
         cache: &Arc<PageCache>,
         memory: Arc<dyn FrameMemory>,
@@ -147,7 +147,7 @@ impl Ramfs {
             .file_system
             .parse()
             .map_err(|e: Error| e.at("gpufs"))?;
-        let len_bytes = gpufs.len_bytes(memory.len_bytes());
+        let len_bytes = gpufs.len_bytes(memory.len_bytes()?);
         let files = FrameFiles::new(FrameSlab::new(memory, gpufs.page_bytes, len_bytes));
         let file_system = Self::build(
             Kind::Gpufs,
