@@ -2,8 +2,9 @@
 //!
 //! Builds a safetensors file in an ext4 image, and loads it into device memory in three ways: the
 //! file in the image by `folio_cuda::fill`, and the same bytes in a host file by read(2) and one
-//! copy, as cudaMemcpy does it, and by kvikio where it is installed. Then a kernel reads each tensor from the device file, and every
-//! byte is compared. Without a GPU the device is this processor, whose times have no meaning.
+//! copy, as cudaMemcpy does it, and by kvikio where it is installed. Then a kernel reads each
+//! tensor from the device file, and every byte is compared. Without a GPU the device is this
+//! processor, whose times have no meaning.
 
 use folio::Image;
 use folio::fs::ramfs::FrameRead;
@@ -34,10 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let folder = tempfile::tempdir()?;
-    let (image, file) = (
-        folder.path().join("weights.img"),
-        folder.path().join("weights"),
-    );
+    let image = folder.path().join("weights.img");
+    let file = folder.path().join("weights");
     let bytes = weights(size_mib)?;
     std::fs::write(&file, &bytes)?;
     let len_bytes = (bytes.len() as u64 * 5 / 4).next_multiple_of(1 << 20) + (64 << 20);

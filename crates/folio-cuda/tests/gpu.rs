@@ -8,10 +8,9 @@ mod world;
 
 use folio::Errno;
 use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
-use folio::vfs::FileType;
-use folio_cuda::{Absent, CudaDevice, Device, fill};
+use folio_cuda::{CudaDevice, Device, fill};
 use std::sync::{Arc, OnceLock};
-use world::{Random, World, matches_model, read, write};
+use world::{Random, World, keeps_every_byte, matches_model};
 
 /// The GPU; `None` after a report of the skip.
 fn device() -> Option<Arc<CudaDevice>> {
@@ -116,59 +115,10 @@ fn gpu_gathers_and_scatters_every_byte() {
     device.release(address);
 }
 
-/// The host writes the even pages of a file, and other files come and go, while launches write the
-/// odd pages and read back what they wrote before.
 #[test]
 fn concurrent_writes_and_launches_keep_every_byte() {
     let Some(device) = device() else { return };
-    const PAGES: u64 = 64;
-    const ROUNDS: u8 = 40;
-    let world = World::new(device, "size=256m,page=4k");
-    let fd = world.open("/gpu/f");
-    world
-        .process
-        .pwrite(fd, &vec![0; PAGES as usize * 4096], 0)
-        .unwrap();
-    let kernel = &world.kernel;
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let process = kernel.process(folio::syscall::Credentials::root());
-            let flags = folio::syscall::OpenFlags::CREAT | folio::syscall::OpenFlags::RDWR;
-            let fd = process.open("/gpu/f", flags, 0o644).unwrap();
-            for round in 1..=ROUNDS {
-                for page in (0..PAGES).step_by(2) {
-                    process.pwrite(fd, &[round; 4096], page * 4096).unwrap();
-                    let mut back = [0; 4096];
-                    process.pread(fd, &mut back, page * 4096).unwrap();
-                    assert_eq!(back, [round; 4096]);
-                }
-                let other = process.open("/gpu/other", flags, 0o644).unwrap();
-                process.pwrite(other, &[0xee; 300_000], 0).unwrap();
-                process.unlink("/gpu/other").unwrap();
-                process.close(other).unwrap();
-            }
-        });
-        for round in 1..=ROUNDS {
-            let odd = (0..PAGES).skip(1).step_by(2);
-            let mut calls: Vec<_> = odd
-                .clone()
-                .map(|page| write(0, page * 4096, &[round | 0x80; 4096]))
-                .collect();
-            let mut launch = world.launch().file(fd, Absent::Zeros);
-            world.operations(&mut launch, &mut calls).unwrap();
-            let mut calls: Vec<_> = odd.map(|page| read(0, page * 4096, 4096)).collect();
-            world.operations(&mut launch, &mut calls).unwrap();
-            assert!(calls.iter().all(|call| call.bytes == [round | 0x80; 4096]));
-        }
-    });
-    for (page, bytes) in world.content(fd).chunks(4096).enumerate() {
-        let expected = if page % 2 == 0 { ROUNDS } else { ROUNDS | 0x80 };
-        assert!(bytes.iter().all(|byte| *byte == expected), "page {page}");
-    }
-    assert_eq!(
-        world.process.fstat(fd).unwrap().file_type,
-        FileType::Regular
-    );
+    keeps_every_byte(device);
 }
 
 #[test]

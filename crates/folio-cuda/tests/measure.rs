@@ -1,4 +1,4 @@
-//! The script that measures on a GPU, with programs that stand in for those that it runs.
+//! The script that measures on a GPU, with substitutes of the programs that it runs.
 
 mod skip;
 
