@@ -6,7 +6,7 @@
 //!   rcu_walk.rs  path -> LocationRef under a pin    open.rs directory_ops.rs rename.rs  change names
 //!      | fallback                                   setattr.rs xattr.rs inode_init.rs   change inodes
 //!   walk.rs      path -> Location                   permission.rs acl.rs credentials.rs access
-//!      v                                            file.rs vectored.rs read_batch.rs copy.rs advice.rs flock.rs  open files
+//!      v                                            file.rs held_file.rs vectored.rs read_batch.rs copy.rs advice.rs flock.rs  open files
 //!   vfs.rs          mount table                     file_table.rs  descriptor -> open file
 //!   dentry_cache.rs names in memory                   |
 //!   dentry.rs       dentry, mount, location           |
