@@ -3,7 +3,7 @@
 pub(crate) use super::{CREATE, READ, fails, list, mode, read, read_fd, tick, touch, user, write};
 use folio::base::{Clock, Timespec};
 use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
-use folio::syscall::{Credentials, Whence};
+use folio::syscall::{Credentials, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, MountOptions};
 use folio::{Errno, Kernel, Process, Result};
 use std::sync::Arc;
@@ -114,6 +114,17 @@ fn gpufs_holes_are_whole_pages() {
 }
 
 #[test]
+fn gpufs_fiemap_fails_with_eopnotsupp() {
+    let (_kernel, p) = at_g(host_frames(), "");
+    let fd = p.open("/g/f", CREATE, 0o644).unwrap();
+    p.pwrite(fd, &[1; 10], 0).unwrap();
+    fails! {
+        p.fiemap(fd, 0..u64::MAX, false) => OPNOTSUPP,
+        p.fiemap(fd, 0..u64::MAX, true) => OPNOTSUPP,
+    }
+}
+
+#[test]
 fn gpufs_copies_keep_every_byte() {
     let (_kernel, p) = at_g(host_frames(), "page=4k");
     let bytes: Vec<u8> = (0..3_000_001_u32).map(|at| (at / 3) as u8).collect();
@@ -154,7 +165,8 @@ impl FailingFrames {
 }
 
 impl FrameMemory for FailingFrames {
-    fn len_bytes(&self) -> u64 {
+    fn len_bytes(&self) -> Result<u64> {
+        self.check()?;
         self.0.len_bytes()
     }
 
@@ -180,6 +192,37 @@ impl FrameMemory for FailingFrames {
         self.check()?;
         self.0.zero(runs)
     }
+}
+
+#[test]
+fn gpufs_mount_of_a_failing_device_fails_with_eio() {
+    let memory = Arc::new(FailingFrames(
+        HostFrames::new(64 << 20),
+        AtomicBool::new(true),
+    ));
+    let (kernel, p) = super::world();
+    p.mkdir("/g", 0o755).unwrap();
+    fails! { kernel.mount_gpufs("/g", memory, &MountOptions::default()) => IO }
+}
+
+#[test]
+fn hold_needs_an_open_regular_file() {
+    let (kernel, p) = at_g(host_frames(), "");
+    let folder = p.open("/g", READ, 0).unwrap();
+    let file = p.open("/g/f", CREATE, 0o644).unwrap();
+    let path = p.open("/g/f", OpenFlags::PATH, 0).unwrap();
+    fails! {
+        p.hold(folder) => ISDIR,
+        p.hold(path) => BADF,
+        p.hold(folio::syscall::Fd(99)) => BADF,
+    }
+    let held = p.hold(file).unwrap();
+    p.close(file).unwrap();
+    p.close(folder).unwrap();
+    p.close(path).unwrap();
+    fails! { kernel.unmount("/g") => BUSY }
+    drop(held);
+    kernel.unmount("/g").unwrap();
 }
 
 #[test]

@@ -27,7 +27,7 @@ FOLIO_KERNEL folio_copy_parts(const folio_part *parts, folio_u64 count) {
                    folio_lane() % lanes, lanes);
 }
 
-// One call of the API, by a thread (0), a warp (1) or a block (2).
+// One call of the API, by a thread (0), the last warp of a block (1) or a block (2).
 struct folio_operation {
     folio_u64 is_write, scope, file, offset, buf, len;
     long long result;
@@ -37,7 +37,9 @@ struct folio_operation {
 FOLIO_KERNEL folio_operations(folio_dev *dev, folio_operation *operations, folio_u64 count) {
     for (folio_u64 at = folio_block(); at < count; at += folio_blocks()) {
         folio_operation *op = &operations[at];
-        if (op->scope < 2 && folio_lane() >= (op->scope == 0 ? 1 : 32))
+        if (op->scope == 0 && folio_lane() > 0)
+            continue;
+        if (op->scope == 1 && folio_lane() / 32 != (folio_lanes() - 1) / 32)
             continue;
         const folio_u32 file = (folio_u32)op->file;
         void *buf = (void *)op->buf;
@@ -92,27 +94,44 @@ static bool folio_host_equal(const char *left, const char *right) {
     return *left == *right;
 }
 
-// Runs a kernel on the host: blocks and lanes one after the other. Returns whether it exists.
-extern "C" bool folio_host_launch(const char *kernel, folio_u32 blocks, folio_u32 lanes,
-                                  const folio_u64 *arguments) {
-    const folio_u64 *a = arguments;
-    folio_host_blocks = blocks;
-    folio_host_lanes = lanes;
-    for (folio_host_block = 0; folio_host_block < blocks; folio_host_block++)
-        for (folio_host_lane = 0; folio_host_lane < lanes; folio_host_lane++) {
-            if (folio_host_equal(kernel, "folio_copy_parts"))
-                folio_copy_parts((const folio_part *)a[0], a[1]);
-            else if (folio_host_equal(kernel, "folio_operations"))
-                folio_operations((folio_dev *)a[0], (folio_operation *)a[1], a[2]);
-            else if (folio_host_equal(kernel, "folio_read_block"))
-                folio_read_block((folio_dev *)a[0], a[1], (void *)a[2], a[3]);
-            else if (folio_host_equal(kernel, "folio_gather"))
-                folio_gather((folio_dev *)a[0], (char *)a[1], a[2], a[3]);
-            else if (folio_host_equal(kernel, "folio_copy_in_order"))
-                folio_copy_in_order((char *)a[0], (const char *)a[1], a[2]);
-            else
-                return false;
-        }
-    return true;
+// A kernel with the number of its parameters, one word each.
+struct folio_host_kernel {
+    const char *name;
+    folio_u64 count;
+    void (*run)(const folio_u64 *a);
+};
+
+static const folio_host_kernel folio_host_kernels[] = {
+    {"folio_copy_parts", 2,
+     [](const folio_u64 *a) { folio_copy_parts((const folio_part *)a[0], a[1]); }},
+    {"folio_operations", 3,
+     [](const folio_u64 *a) {
+         folio_operations((folio_dev *)a[0], (folio_operation *)a[1], a[2]);
+     }},
+    {"folio_read_block", 4,
+     [](const folio_u64 *a) { folio_read_block((folio_dev *)a[0], a[1], (void *)a[2], a[3]); }},
+    {"folio_gather", 4,
+     [](const folio_u64 *a) { folio_gather((folio_dev *)a[0], (char *)a[1], a[2], a[3]); }},
+    {"folio_copy_in_order", 3,
+     [](const folio_u64 *a) { folio_copy_in_order((char *)a[0], (const char *)a[1], a[2]); }},
+};
+
+// Runs a kernel on the host: blocks and lanes one after the other. Returns 0, or the errno ENOENT
+// for an unknown kernel, or EINVAL for another number of arguments than it has parameters.
+extern "C" int folio_host_launch(const char *name, folio_u32 blocks, folio_u32 lanes,
+                                 const folio_u64 *arguments, folio_u64 count) {
+    for (const folio_host_kernel &kernel : folio_host_kernels) {
+        if (!folio_host_equal(name, kernel.name))
+            continue;
+        if (count != kernel.count)
+            return 22;
+        folio_host_blocks = blocks;
+        folio_host_lanes = lanes;
+        for (folio_host_block = 0; folio_host_block < blocks; folio_host_block++)
+            for (folio_host_lane = 0; folio_host_lane < lanes; folio_host_lane++)
+                kernel.run(arguments);
+        return 0;
+    }
+    return 2;
 }
 #endif

@@ -1,9 +1,10 @@
 //! Load weights from an image into a GPU: `cargo run --release --example weights --features cuda`.
 //!
-//! Builds a safetensors file in an ext4 image, and loads it into device memory in two ways: the
+//! Builds a safetensors file in an ext4 image, and loads it into device memory in three ways: the
 //! file in the image by `folio_cuda::fill`, and the same bytes in a host file by read(2) and one
-//! copy, as cudaMemcpy does it. Then a kernel reads each tensor from the device file, and every
-//! byte is compared. Without a GPU the device is this processor, whose times have no meaning.
+//! copy, as cudaMemcpy does it, and by kvikio where it is installed. Then a kernel reads each
+//! tensor from the device file, and every byte is compared. Without a GPU the device is this
+//! processor, whose times have no meaning.
 
 use folio::Image;
 use folio::fs::ramfs::FrameRead;
@@ -13,6 +14,7 @@ use folio_cuda::{Absent, Device, HostDevice, Launch, fill};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::error::Error;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,10 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let folder = tempfile::tempdir()?;
-    let (image, file) = (
-        folder.path().join("weights.img"),
-        folder.path().join("weights"),
-    );
+    let image = folder.path().join("weights.img");
+    let file = folder.path().join("weights");
     let bytes = weights(size_mib)?;
     std::fs::write(&file, &bytes)?;
     let len_bytes = (bytes.len() as u64 * 5 / 4).next_multiple_of(1 << 20) + (64 << 20);
@@ -66,6 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     by_read_and_copy(&*device, &file, &rate)?;
+    by_kvikio(&file)?;
 
     // The header says where each tensor is; a kernel reads it from there.
     let (header, metadata) = SafeTensors::read_metadata(&bytes)?;
@@ -109,6 +110,23 @@ fn by_read_and_copy(
         device.release(address);
     }
     Ok(())
+}
+
+/// Loads a host file by kvikio, a Python package, if that is installed.
+fn by_kvikio(file: &Path) -> Result<(), Box<dyn Error>> {
+    let script = include_str!("kvikio.py");
+    let run = Command::new("python3")
+        .args(["-c", script])
+        .arg(file)
+        .status();
+    match run {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("kvikio: {status}").into()),
+        Err(error) => {
+            println!("kvikio: not measured: python3: {error}");
+            Ok(())
+        }
+    }
 }
 
 /// Returns a safetensors file of about this size: three tensors.

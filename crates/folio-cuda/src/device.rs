@@ -14,7 +14,8 @@ pub trait Device: FrameMemory {
     /// argument is one word: an address or a number.
     ///
     /// # Errors
-    /// ENOENT for an unknown kernel, EIO if it cannot be started.
+    /// ENOENT for an unknown kernel, EINVAL if it has another number of parameters, EIO if it
+    /// cannot be started.
     fn start(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()>;
 
     /// Waits for the end of all calls before.

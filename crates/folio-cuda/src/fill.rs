@@ -1,7 +1,7 @@
 //! Direct fills: a file of any mount into frames, by several threads with two staging buffers each.
 
 use crate::device::Device;
-use folio::fs::ramfs::{FrameFiles, FramePages};
+use folio::fs::ramfs::{Frame, FrameFiles, FramePages};
 use folio::syscall::Fd;
 use folio::vfs::FallocateMode;
 use folio::{Errno, Error, Process, Result};
@@ -16,8 +16,8 @@ const STAGING_BYTES: u64 = 4 << 20;
 /// the device copies. Other calls must not change either file meanwhile.
 ///
 /// # Errors
-/// ENOSPC if the file does not fit, and those of reading; the content of `target` is undefined
-/// then.
+/// EXDEV if `target` is not on this gpufs, and then it keeps its content. ENOSPC if the file does
+/// not fit, and those of reading; the content of `target` is undefined then.
 pub fn fill(
     process: &Process,
     device: &dyn Device,
@@ -25,16 +25,15 @@ pub fn fill(
     (source, target): (Fd, Fd),
     threads: usize,
 ) -> Result<u64> {
+    let held = process.hold(target)?;
+    files.check(&held)?;
     let size_bytes = process.fstat(source)?.size_bytes;
     process.ftruncate(target, size_bytes)?;
     if size_bytes == 0 {
         return Ok(0);
     }
     process.fallocate(target, FallocateMode::Allocate, 0, size_bytes)?;
-    let number = process.fstat(target)?.number;
-    let pages = files
-        .pages(number)
-        .ok_or_else(|| Error::new(Errno::XDEV, "the target is not on this gpufs"))?;
+    let pages = files.pages(&held)?;
     let next = AtomicU64::new(0);
     let is_failed = AtomicBool::new(false);
     let work = || {
@@ -101,16 +100,20 @@ fn parts(
     range: Range<u64>,
 ) -> Result<Vec<(u64, Range<usize>)>> {
     let mut parts: Vec<(u64, Range<usize>)> = Vec::new();
+    let mut before: Option<&Frame> = None;
     for index in range.start / page_bytes..range.end.div_ceil(page_bytes) {
-        let place = pages.pages.binary_search_by_key(&index, |(at, _)| *at);
-        let (_, frame) = &pages.pages[place.map_err(|_| Errno::IO)?];
+        let frame = pages.frame(index).ok_or(Errno::IO)?;
         let start = range.start.max(index * page_bytes);
         let end = range.end.min((index + 1) * page_bytes);
         let address = frame.address() + start % page_bytes;
         let bytes = (start - range.start) as usize..(end - range.start) as usize;
+        let is_adjacent = before.is_some_and(|before| before.shares_allocation(frame));
+        before = Some(frame);
         match parts.last_mut() {
-            // Adjacent frames are one part.
-            Some((first, last)) if *first + last.len() as u64 == address => last.end = bytes.end,
+            // One copy takes adjacent frames of one allocation.
+            Some((first, last)) if is_adjacent && *first + last.len() as u64 == address => {
+                last.end = bytes.end;
+            }
             _ => parts.push((address, bytes)),
         }
     }

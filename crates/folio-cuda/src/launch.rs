@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::table::{HOLE, INDEX_MAX, Outcome, PageKey, Table, TableFile};
 use folio::fs::ramfs::{FrameFiles, FramePages, FrameRead, FrameWrite};
 use folio::syscall::Fd;
-use folio::vfs::{FallocateMode, SetTime};
+use folio::vfs::{FallocateMode, HeldFile};
 use folio::{Errno, Error, Process, Result};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -78,27 +78,39 @@ impl<'a> Launch<'a> {
     /// of the files are those that the kernel made.
     ///
     /// # Errors
-    /// ENOSPC if a page that a kernel writes does not fit, ENOMEM if one launch needs more pages
-    /// than the table may have, EIO if a page stays absent, and those of `kernel`.
+    /// EXDEV if a file is not on this gpufs, ENOSPC if a page that a kernel writes does not fit,
+    /// ENOMEM if one launch needs more pages than the table may have, EIO if a page stays absent,
+    /// and those of `kernel`.
     pub fn run(&mut self, kernel: &mut dyn FnMut(u64) -> Result<()>) -> Result<LaunchReport> {
         let mut report = LaunchReport::default();
         let mut wanted = BTreeSet::new();
+        let held = self.opened.iter().map(|(fd, _)| self.process.hold(*fd));
+        let held = held.collect::<Result<Vec<_>>>()?;
         loop {
             report.launches += 1;
-            let held = self.pages()?;
-            let table = self.table(report.launches, &held, &wanted)?;
+            let pages = held.iter().map(|file| self.files.pages(file));
+            let pages = pages.collect::<Result<Vec<_>>>()?;
+            let table = self.table(report.launches, &held, &pages, &wanted)?;
             let address = self.buffer(table.len_bytes())?;
-            let outcome = launch(self.device, address, &table, kernel)?;
-            // The frames were in use until here.
-            drop(held);
-            self.publish(&outcome)?;
+            let outcome = launch(self.device, address, &table, kernel)
+                .and_then(|outcome| self.publish(&held, &table, outcome))
+                .inspect_err(|_| self.discard(&held))?;
             report.misses += outcome.missed;
             if outcome.missed == 0 {
                 return Ok(report);
             }
-            let before = wanted.len();
-            for (page, is_write) in misses(self.device, address, &table, outcome.missed)? {
-                self.provide(page, is_write)?;
+            let misses = misses(self.device, address, &table, outcome.missed)?;
+            if misses.iter().all(|miss| self.has(*miss, &pages, &wanted)) {
+                return Err(Error::new(
+                    Errno::IO,
+                    "the kernel misses pages that its table has",
+                ));
+            }
+            // The frames were in use until here.
+            drop(pages);
+            for (page, is_write) in misses {
+                let file = held.get(page.0 as usize).ok_or(Errno::IO)?;
+                self.provide(file, page, is_write)?;
                 wanted.insert(page);
             }
             if wanted.len() > self.pages_max {
@@ -111,13 +123,26 @@ impl<'a> Launch<'a> {
                     ),
                 ));
             }
-            if wanted.len() == before {
-                return Err(Error::new(
-                    Errno::IO,
-                    "the kernel misses pages that its table has",
-                ));
-            }
         }
+    }
+
+    /// Returns whether the table of a launch had what this miss needs: a frame, or a hole that was
+    /// read. The table has every wanted page.
+    fn has(
+        &self,
+        ((place, index), is_write): (PageKey, bool),
+        pages: &[FramePages],
+        wanted: &BTreeSet<PageKey>,
+    ) -> bool {
+        let place_at = place as usize;
+        let is_hole_enough = !is_write && !self.is_filled(place_at);
+        let has_frame = || pages.get(place_at).is_some_and(|file| file.has(index));
+        wanted.contains(&(place, index)) && (is_hole_enough || has_frame())
+    }
+
+    /// Returns whether absent pages of a file are filled.
+    fn is_filled(&self, place: usize) -> bool {
+        matches!(self.opened.get(place), Some((_, Absent::Fill(_))))
     }
 
     /// Returns the address of device memory of at least `len_bytes` bytes.
@@ -138,76 +163,77 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Returns the pages of all files.
-    fn pages(&self) -> Result<Vec<FramePages>> {
-        let found = self.opened.iter().map(|(fd, _)| {
-            let number = self.process.fstat(*fd)?.number;
-            self.files.pages(number).ok_or_else(|| {
-                Error::new(Errno::XDEV, format!("inode {number} is not on this gpufs"))
-            })
-        });
-        found.collect()
-    }
-
     /// Makes the table of one launch: the `wanted` pages, then the rest as far as there is room.
-    fn table(&self, epoch: u64, held: &[FramePages], wanted: &BTreeSet<PageKey>) -> Result<Table> {
-        let all = held.iter().zip(0_u32..).flat_map(|(file, place)| {
+    fn table(
+        &self,
+        epoch: u64,
+        held: &[HeldFile],
+        pages: &[FramePages],
+        wanted: &BTreeSet<PageKey>,
+    ) -> Result<Table> {
+        let all = pages.iter().zip(0_u32..).flat_map(|(file, place)| {
             let pages = file.pages.iter();
             pages.map(move |(index, frame)| ((place, *index), frame.address()))
         });
-        let (mut pages, rest): (Vec<_>, Vec<_>) = all.partition(|(page, _)| wanted.contains(page));
-        let found: BTreeSet<_> = pages.iter().map(|(page, _)| *page).collect();
-        let holes = wanted.difference(&found);
-        pages.extend(holes.map(|page| (*page, HOLE)));
-        pages.extend(rest);
-        if pages.iter().any(|((_, index), _)| *index > INDEX_MAX) {
+        let (mut entries, rest): (Vec<_>, Vec<_>) =
+            all.partition(|(page, _)| wanted.contains(page));
+        let found: BTreeSet<_> = entries.iter().map(|(page, _)| *page).collect();
+        // A page that is to be filled is missed again if the host freed it meanwhile.
+        let holes = wanted
+            .difference(&found)
+            .filter(|(place, _)| !self.is_filled(*place as usize));
+        entries.extend(holes.map(|page| (*page, HOLE)));
+        entries.extend(rest);
+        if entries.iter().any(|((_, index), _)| *index > INDEX_MAX) {
             return Err(Error::new(Errno::FBIG, "a file is too large for a kernel"));
         }
-        let is_complete = pages.len() <= self.pages_max;
-        pages.truncate(self.pages_max);
-        let files = held.iter().zip(&self.opened);
+        let is_complete = entries.len() <= self.pages_max;
+        entries.truncate(self.pages_max);
+        let files = held.iter().zip(pages).enumerate();
         Ok(Table {
             epoch,
             page_shift: self.files.page_bytes().trailing_zeros(),
             files: files
-                .map(|(file, (_, absent))| TableFile {
-                    size_bytes: file.size_bytes,
+                .map(|(place, (held, pages))| TableFile {
+                    size_bytes: pages.size_bytes,
                     is_written: false,
-                    is_absent_missed: !is_complete || matches!(absent, Absent::Fill(_)),
+                    is_absent_missed: !is_complete || self.is_filled(place),
+                    is_readable: held.is_readable(),
+                    is_writable: held.is_writable(),
                 })
                 .collect(),
-            pages,
+            pages: entries,
             ring_capacity: self.ring_capacity,
         })
     }
 
     /// Sets sizes and times of the files that the kernel wrote.
-    fn publish(&self, outcome: &Outcome) -> Result<()> {
-        for (file, (fd, _)) in outcome.files.iter().zip(&self.opened) {
-            if !file.is_written {
-                continue;
-            }
-            if file.size_bytes > self.process.fstat(*fd)?.size_bytes {
-                self.process.ftruncate(*fd, file.size_bytes)?;
-            } else {
-                let now = Some(SetTime::Now);
-                self.process.futimens(*fd, None, now)?;
+    fn publish(&self, held: &[HeldFile], table: &Table, outcome: Outcome) -> Result<Outcome> {
+        for ((after, before), file) in outcome.files.iter().zip(&table.files).zip(held) {
+            if after.is_written {
+                let sizes_bytes = before.size_bytes..after.size_bytes;
+                self.files.end_launch(file, sizes_bytes)?;
             }
         }
-        Ok(())
+        Ok(outcome)
+    }
+
+    /// Waits for the end of a launch that failed, and clears what it wrote past the ends of files.
+    /// The launch's error is the one to report; a device that fails here fails later calls, too.
+    fn discard(&self, held: &[HeldFile]) {
+        let _ = self.device.wait();
+        for file in held {
+            let _ = self.files.clear_past_end(file);
+        }
     }
 
     /// Makes a page that a kernel missed exist, if it must.
-    fn provide(&mut self, (place, index): PageKey, is_write: bool) -> Result<()> {
+    fn provide(&mut self, file: &HeldFile, page: PageKey, is_write: bool) -> Result<()> {
+        let (place, index) = page;
         let Some((fd, absent)) = self.opened.get_mut(place as usize) else {
             return Err(Errno::IO.into());
         };
-        let number = self.process.fstat(*fd)?.number;
-        let is_present = |files: &FrameFiles| {
-            let pages = files.pages(number).map(|file| file.pages);
-            pages.is_some_and(|pages| pages.binary_search_by_key(&index, |(at, _)| *at).is_ok())
-        };
-        if is_present(self.files) {
+        if self.files.has_page(file, index)? {
             return Ok(());
         }
         let page_bytes = self.files.page_bytes();

@@ -11,12 +11,15 @@ pub(crate) type PageKey = (u32, u64);
 pub(crate) const INDEX_MAX: u64 = (1 << 40) - 1;
 /// The address of a page that is a hole.
 pub(crate) const HOLE: u64 = 1;
+/// `FOLIO_READ` and `FOLIO_WRITE`.
+const READ: u64 = 1;
+const WRITE: u64 = 2;
 /// Words of `struct folio_dev`.
 const HEADER_WORDS: usize = 9;
 /// The word of `struct folio_dev` that counts misses.
 const MISSED: usize = 5;
 /// Words of `struct folio_dev_file`, `folio_dev_entry` and `folio_dev_miss`.
-const FILE_WORDS: usize = 3;
+const FILE_WORDS: usize = 4;
 const ENTRY_WORDS: usize = 2;
 const MISS_WORDS: usize = 2;
 /// The multiplier of the hash.
@@ -30,6 +33,8 @@ pub(crate) struct TableFile {
     pub(crate) is_written: bool,
     /// Whether a page that is absent is missed when it is read; else it is a hole.
     pub(crate) is_absent_missed: bool,
+    pub(crate) is_readable: bool,
+    pub(crate) is_writable: bool,
 }
 
 /// The contents of a table.
@@ -91,6 +96,7 @@ impl Table {
                 file.size_bytes,
                 file.is_written.into(),
                 file.is_absent_missed.into(),
+                u64::from(file.is_readable) * READ + u64::from(file.is_writable) * WRITE,
             ]);
         }
         let first = words.len();
@@ -121,6 +127,8 @@ impl Table {
                 size_bytes: words[0],
                 is_written: words[1] != 0,
                 is_absent_missed: words[2] != 0,
+                is_readable: words[3] & READ != 0,
+                is_writable: words[3] & WRITE != 0,
             })
             .collect();
         let is_intact = head.first() == Some(&self.epoch) && files.len() == self.files.len();

@@ -3,13 +3,14 @@
 #![cfg(feature = "cuda")]
 
 mod skip;
+mod stub;
 mod world;
 
+use folio::Errno;
 use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
-use folio::vfs::FileType;
-use folio_cuda::{Absent, CudaDevice, Device, fill};
+use folio_cuda::{CudaDevice, Device, fill};
 use std::sync::{Arc, OnceLock};
-use world::{Random, World, matches_model, read, write};
+use world::{Random, World, keeps_every_byte, matches_model};
 
 /// The GPU; `None` after a report of the skip.
 fn device() -> Option<Arc<CudaDevice>> {
@@ -114,59 +115,10 @@ fn gpu_gathers_and_scatters_every_byte() {
     device.release(address);
 }
 
-/// The host writes the even pages of a file, and other files come and go, while launches write the
-/// odd pages and read back what they wrote before.
 #[test]
 fn concurrent_writes_and_launches_keep_every_byte() {
     let Some(device) = device() else { return };
-    const PAGES: u64 = 64;
-    const ROUNDS: u8 = 40;
-    let world = World::new(device, "size=256m,page=4k");
-    let fd = world.open("/gpu/f");
-    world
-        .process
-        .pwrite(fd, &vec![0; PAGES as usize * 4096], 0)
-        .unwrap();
-    let kernel = &world.kernel;
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let process = kernel.process(folio::syscall::Credentials::root());
-            let flags = folio::syscall::OpenFlags::CREAT | folio::syscall::OpenFlags::RDWR;
-            let fd = process.open("/gpu/f", flags, 0o644).unwrap();
-            for round in 1..=ROUNDS {
-                for page in (0..PAGES).step_by(2) {
-                    process.pwrite(fd, &[round; 4096], page * 4096).unwrap();
-                    let mut back = [0; 4096];
-                    process.pread(fd, &mut back, page * 4096).unwrap();
-                    assert_eq!(back, [round; 4096]);
-                }
-                let other = process.open("/gpu/other", flags, 0o644).unwrap();
-                process.pwrite(other, &[0xee; 300_000], 0).unwrap();
-                process.unlink("/gpu/other").unwrap();
-                process.close(other).unwrap();
-            }
-        });
-        for round in 1..=ROUNDS {
-            let odd = (0..PAGES).skip(1).step_by(2);
-            let mut calls: Vec<_> = odd
-                .clone()
-                .map(|page| write(0, page * 4096, &[round | 0x80; 4096]))
-                .collect();
-            let mut launch = world.launch().file(fd, Absent::Zeros);
-            world.operations(&mut launch, &mut calls).unwrap();
-            let mut calls: Vec<_> = odd.map(|page| read(0, page * 4096, 4096)).collect();
-            world.operations(&mut launch, &mut calls).unwrap();
-            assert!(calls.iter().all(|call| call.bytes == [round | 0x80; 4096]));
-        }
-    });
-    for (page, bytes) in world.content(fd).chunks(4096).enumerate() {
-        let expected = if page % 2 == 0 { ROUNDS } else { ROUNDS | 0x80 };
-        assert!(bytes.iter().all(|byte| *byte == expected), "page {page}");
-    }
-    assert_eq!(
-        world.process.fstat(fd).unwrap().file_type,
-        FileType::Regular
-    );
+    keeps_every_byte(device);
 }
 
 #[test]
@@ -180,4 +132,100 @@ fn gpu_fill_copies_every_byte() {
     let fds = (source, fd);
     fill(&world.process, &*world.device, &world.files, fds, 8).unwrap();
     assert!(world.content(fd) == bytes);
+}
+
+#[test]
+fn gpu_copy_in_is_seen_by_later_calls() {
+    let Some(device) = device() else { return };
+    let address = device.allocate(70_000).unwrap();
+    for byte in [3, 4] {
+        device.copy_in(address, &[byte; 70_000]).unwrap();
+        let mut buf = [0; 70_000];
+        device
+            .read(&mut [FrameRead {
+                address,
+                buf: &mut buf,
+            }])
+            .unwrap();
+        assert!(buf == [byte; 70_000]);
+    }
+    device.release(address);
+}
+
+#[test]
+fn gpu_kernel_with_too_few_arguments_fails() {
+    let Some(device) = device() else { return };
+    let error = device.start("folio_copy_parts", 1, 32, &[0]).unwrap_err();
+    assert_eq!(error.errno(), Errno::INVAL);
+}
+
+/// The host's side of the driver, without a GPU: all tests of this file on a driver that delays
+/// what it may delay.
+#[test]
+fn stub_driver_passes_every_test() {
+    let every = ["--test-threads", "1", "--skip", "stub_driver"];
+    let Some((output, skipped)) = stub::run(&every, &[], &[]) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    // Without NVRTC there are no kernels.
+    if !skipped.is_empty() {
+        skip::report("gpu", &skipped);
+    }
+}
+
+#[test]
+fn stub_driver_that_is_old_is_refused() {
+    if stub::is_here() {
+        let error = CudaDevice::open(0).err().unwrap();
+        assert_eq!(error.errno(), Errno::NODEV);
+        assert!(error.to_string().contains("it has CUDA 12.2, install 12.8"));
+        return;
+    }
+    passes_with_stub(
+        "stub_driver_that_is_old_is_refused",
+        &[("STUB_VERSION", "12020")],
+        &["-DSTUB_OLD"],
+    );
+}
+
+#[test]
+fn stub_driver_without_memory_leaks_nothing() {
+    const NAME: &str = "stub_driver_without_memory_leaks_nothing";
+    if let Ok(function) = std::env::var("STUB_FAIL") {
+        let device = match CudaDevice::open(0) {
+            Ok(device) => device,
+            Err(error) => return assert_eq!(error.errno(), Errno::NOSPC),
+        };
+        let staged = device.staging(4096).map(drop);
+        match function.as_str() {
+            "cuMemHostAlloc" => assert_eq!(staged.unwrap_err().errno(), Errno::NOMEM),
+            "cuEventCreate" => assert!(staged.is_err()),
+            _ => staged.unwrap(),
+        }
+        assert_eq!(device.len_bytes().is_err(), function == "cuMemGetInfo_v2");
+        return;
+    }
+    for function in [
+        "none",
+        "cuCtxSetCurrent",
+        "cuStreamCreate",
+        "cuMemHostAlloc",
+        "cuEventCreate",
+        "cuMemGetInfo_v2",
+    ] {
+        passes_with_stub(NAME, &[("STUB_FAIL", function), ("STUB_CHECK", "1")], &[]);
+    }
+}
+
+/// Runs one test of this file with the stub.
+fn passes_with_stub(name: &str, variables: &[(&str, &str)], options: &[&str]) {
+    let Some((output, _)) = stub::run(&["--exact", name], variables, options) else {
+        return;
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success(), "{variables:?}: {text}");
+    assert!(text.contains("1 passed"), "{text}");
 }

@@ -32,11 +32,16 @@ fn kernels_compile_to_ptx() {
     ] {
         assert!(ptx.contains(&format!(".entry {kernel}(")), "{kernel}");
     }
-    // Copies of pages are vectors of 16 bytes.
-    assert!(
-        ptx.contains("ld.v4.u32") || ptx.contains("ld.global.v4.u32"),
-        "{ptx}"
-    );
+    // Copies of pages are vectors of 16 bytes; of 8, 4 or 1 where the sides are aligned apart.
+    let copy = &ptx[ptx.find(".entry folio_copy_parts(").unwrap()..];
+    let copy = &copy[..copy.find("\n}").unwrap()];
+    for store in ["st.v4.u32", "st.u64", "st.u32", "st.u8"] {
+        let global = store.replacen("st.", "st.global.", 1);
+        assert!(
+            copy.contains(store) || copy.contains(&global),
+            "{store}: {copy}"
+        );
+    }
 }
 
 #[test]

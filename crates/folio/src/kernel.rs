@@ -215,7 +215,7 @@ impl Kernel {
     ///
     /// # Errors
     ///
-    /// EINVAL for an invalid option; else those of [`Kernel::mount`].
+    /// EINVAL for an invalid option, EIO if the device fails; else those of [`Kernel::mount`].
     pub fn mount_gpufs(
         self: &Arc<Self>,
         target: impl AsRef<Path>,

@@ -17,6 +17,9 @@ use std::ptr::NonNull;
 
 /// The names that cudarc tries; it panics if none of them can be opened.
 const LIBRARIES: [&std::ffi::CStr; 2] = [c"libcuda.so", c"libcuda.so.1"];
+/// The first version of CUDA whose driver has every function that is called, 12.8; cudarc panics at
+/// the call of a function that the driver lacks.
+const VERSION_MIN: i32 = 12_080;
 /// Size in bytes of the pinned buffers through which the host reads and writes.
 const BOUNCE_BYTES: usize = 1 << 20;
 /// Number of pinned buffers that are kept.
@@ -25,6 +28,8 @@ const BOUNCES_MAX: usize = 8;
 const GATHER_PARTS_MIN: usize = 4;
 /// Most bytes that one warp gathers: `FOLIO_SEGMENT`.
 const SEGMENT_BYTES: usize = 4096;
+/// Number of staging buffers that are kept: two for each of eight threads of a fill.
+const STAGINGS_MAX: usize = 16;
 /// Threads of a block that gathers.
 const GATHER_LANES: u32 = 256;
 
@@ -34,9 +39,10 @@ pub struct CudaDevice {
     context: sys::CUcontext,
     /// Of everything but fills; so calls take effect in their order.
     stream: sys::CUstream,
-    /// Modules that are loaded, and functions by name.
-    functions: Mutex<HashMap<CString, usize>>,
+    /// Functions of the modules that are loaded, by name.
+    functions: Mutex<HashMap<CString, Function>>,
     bounces: Mutex<Vec<Pinned>>,
+    stagings: Mutex<Vec<StagingBuffer>>,
     /// Why there are no kernels, if so.
     no_kernels: Option<String>,
 }
@@ -46,6 +52,15 @@ pub struct CudaDevice {
 unsafe impl Send for CudaDevice {}
 // SAFETY: as above; the driver's API is thread-safe.
 unsafe impl Sync for CudaDevice {}
+
+/// A kernel of a loaded module.
+#[derive(Clone)]
+struct Function {
+    /// The driver's handle.
+    handle: usize,
+    /// Sizes of the parameters in bytes.
+    parameters_bytes: Vec<usize>,
+}
 
 /// Pinned memory of the host, and the event after the last copy from it.
 struct Pinned {
@@ -66,11 +81,62 @@ fn failed(error: result::DriverError) -> Error {
     Error::new(errno, error.to_string()).at("CUDA")
 }
 
+/// Returns the functions of a loaded module by name.
+fn functions_of(module: sys::CUmodule) -> Result<Vec<(CString, Function)>> {
+    let mut count = 0;
+    // SAFETY: the module is loaded, and never unloaded.
+    unsafe { sys::cuModuleGetFunctionCount(&raw mut count, module) }
+        .result()
+        .map_err(failed)?;
+    let mut functions = vec![std::ptr::null_mut(); count as usize];
+    // SAFETY: as above; the list has room for all functions.
+    unsafe { sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module) }
+        .result()
+        .map_err(failed)?;
+    let named = functions.into_iter().map(|handle| {
+        let mut name = std::ptr::null();
+        // SAFETY: the driver returned the function.
+        unsafe { sys::cuFuncGetName(&raw mut name, handle) }
+            .result()
+            .map_err(failed)?;
+        // SAFETY: the driver's string is valid as long as the module is loaded.
+        let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_owned();
+        let function = Function {
+            handle: handle as usize,
+            parameters_bytes: parameters_of(handle)?,
+        };
+        Ok((name, function))
+    });
+    named.collect()
+}
+
+/// Returns the sizes in bytes of a function's parameters.
+fn parameters_of(function: sys::CUfunction) -> Result<Vec<usize>> {
+    let mut sizes = Vec::new();
+    loop {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the driver returned the function, and writes to local variables.
+        let found = unsafe {
+            sys::cuFuncGetParamInfo(function, sizes.len(), &raw mut offset, &raw mut size)
+        };
+        match found {
+            sys::CUresult::CUDA_SUCCESS => sizes.push(size),
+            // There is no parameter of this number.
+            sys::CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(sizes),
+            error => return Err(failed(result::DriverError(error))),
+        }
+    }
+}
+
+fn new_stream() -> Result<sys::CUstream> {
+    result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed)
+}
+
 impl CudaDevice {
     /// Opens the GPU number `ordinal`, and compiles the kernels if NVRTC is installed.
     ///
     /// # Errors
-    /// ENODEV if there is no driver or no such GPU.
+    /// ENODEV if there is no driver, an old driver or no such GPU.
     pub fn open(ordinal: u32) -> Result<Self> {
         let mut reason = String::new();
         let has_driver = LIBRARIES.iter().any(|name| match Library::open(name) {
@@ -90,18 +156,33 @@ impl CudaDevice {
             Error::new(Errno::NODEV, format!("no CUDA device: {error}"))
         };
         result::init().map_err(absent)?;
+        let mut version = 0;
+        // SAFETY: the version is written to a local variable.
+        unsafe { sys::cuDriverGetVersion(&raw mut version) }
+            .result()
+            .map_err(absent)?;
+        if version < VERSION_MIN {
+            let text = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+            let (has, needs) = (text(version), text(VERSION_MIN));
+            let reason = format!("the CUDA driver is too old: it has CUDA {has}, install {needs}");
+            return Err(Error::new(Errno::NODEV, reason));
+        }
         let ordinal = result::device::get(ordinal as i32).map_err(absent)?;
         // SAFETY: the device exists; the context is released when the value is dropped.
         let context = unsafe { result::primary_ctx::retain(ordinal) }.map_err(failed)?;
         // SAFETY: the context was retained above.
-        unsafe { result::ctx::set_current(context) }.map_err(failed)?;
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let entered = unsafe { result::ctx::set_current(context) }.map_err(failed);
+        let stream = entered.and_then(|()| new_stream()).inspect_err(|_| {
+            // SAFETY: the context was retained above, and is not used after this.
+            let _ = unsafe { result::primary_ctx::release(ordinal) };
+        });
         let mut device = Self {
             ordinal,
             context,
-            stream: stream.map_err(failed)?,
+            stream: stream?,
             functions: Mutex::default(),
             bounces: Mutex::default(),
+            stagings: Mutex::default(),
             no_kernels: None,
         };
         let loaded = compile(KERNELS, Target::Cubin(device.capability()?))
@@ -139,33 +220,8 @@ impl CudaDevice {
         // SAFETY: the driver copies the image, which is complete.
         let module = unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) };
         let module = module.map_err(|error| Error::new(Errno::INVAL, error.to_string()))?;
-        self.functions.lock().extend(self.names(module)?);
+        self.functions.lock().extend(functions_of(module)?);
         Ok(())
-    }
-
-    /// Returns the functions of a module by name.
-    fn names(&self, module: sys::CUmodule) -> Result<Vec<(CString, usize)>> {
-        let mut count = 0;
-        // SAFETY: the module is loaded, and never unloaded.
-        unsafe { sys::cuModuleGetFunctionCount(&raw mut count, module) }
-            .result()
-            .map_err(failed)?;
-        let mut functions = vec![std::ptr::null_mut(); count as usize];
-        // SAFETY: as above; the list has room for all functions.
-        unsafe { sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module) }
-            .result()
-            .map_err(failed)?;
-        let named = functions.into_iter().map(|function| {
-            let mut name = std::ptr::null();
-            // SAFETY: the driver returned the function.
-            unsafe { sys::cuFuncGetName(&raw mut name, function) }
-                .result()
-                .map_err(failed)?;
-            // SAFETY: the driver's string is valid as long as the module is loaded.
-            let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_owned();
-            Ok((name, function as usize))
-        });
-        named.collect()
     }
 
     fn event(&self, has_time: bool) -> Result<sys::CUevent> {
@@ -185,13 +241,21 @@ impl CudaDevice {
     /// Allocates pinned memory, which the device sees at the same address.
     fn pin(&self, len_bytes: usize) -> Result<Pinned> {
         self.enter()?;
-        let copied = self.event(false)?;
         // SAFETY: no requirement; the memory is freed by `unpin`.
         let memory = unsafe { result::malloc_host(len_bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
-        let memory = memory.map_err(failed)?.cast::<u8>();
-        let memory = NonNull::new(memory).ok_or(Errno::NOMEM)?;
+        let memory = memory.map_err(|error| match error.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                Error::new(Errno::NOMEM, "no pinned memory").at("CUDA")
+            }
+            _ => failed(error),
+        })?;
+        let memory = NonNull::new(memory.cast::<u8>()).ok_or(Errno::NOMEM)?;
         // SAFETY: the driver allocated this many bytes; they get a value before they are read.
         unsafe { memory.write_bytes(0, len_bytes) };
+        let copied = self.event(false).inspect_err(|_| {
+            // SAFETY: allocated above, and not used after this.
+            let _ = unsafe { result::free_host(memory.as_ptr().cast::<c_void>()) };
+        })?;
         Ok(Pinned {
             memory,
             len_bytes,
@@ -209,6 +273,13 @@ impl CudaDevice {
         let _ = unsafe { result::free_host(pinned.memory.as_ptr().cast::<c_void>()) };
         // SAFETY: `pin` made the event.
         let _ = unsafe { result::event::destroy(pinned.copied) };
+    }
+
+    /// Frees a staging buffer whose copies have ended.
+    fn destroy(&self, StagingBuffer { pinned, stream }: StagingBuffer) {
+        self.unpin(pinned);
+        // SAFETY: the copies have ended, and the stream is not used after this.
+        let _ = unsafe { result::stream::destroy(stream) };
     }
 
     /// Calls `work` with a pinned buffer that no copy uses.
@@ -307,6 +378,10 @@ impl Drop for CudaDevice {
         let _ = self.enter().and_then(|()| self.wait());
         let bounces = std::mem::take(self.bounces.get_mut());
         bounces.into_iter().for_each(|pinned| self.unpin(pinned));
+        let stagings = std::mem::take(self.stagings.get_mut());
+        stagings
+            .into_iter()
+            .for_each(|staging| self.destroy(staging));
         // SAFETY: the stream is idle, and not used after this.
         let _ = unsafe { result::stream::destroy(self.stream) };
         // SAFETY: retained by `open`.
@@ -343,11 +418,10 @@ fn batches(
 }
 
 impl FrameMemory for CudaDevice {
-    fn len_bytes(&self) -> u64 {
-        let free = self
-            .enter()
-            .and_then(|()| result::mem_get_info().map_err(failed));
-        free.map_or(0, |(free, _)| free as u64)
+    fn len_bytes(&self) -> Result<u64> {
+        self.enter()?;
+        let (free, _) = result::mem_get_info().map_err(failed)?;
+        Ok(free as u64)
     }
 
     fn allocate(&self, len_bytes: u64) -> Result<u64> {
@@ -422,21 +496,26 @@ impl Device for CudaDevice {
     fn start(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()> {
         self.enter()?;
         let name = CString::new(kernel).map_err(|_| Errno::INVAL)?;
-        let function = self.functions.lock().get(&name).copied().ok_or_else(|| {
+        let function = self.functions.lock().get(&name).cloned().ok_or_else(|| {
             let reason = self.no_kernels.as_deref().unwrap_or("not loaded");
             Error::new(Errno::NOENT, format!("kernel {kernel}: {reason}"))
         })?;
+        let parameters = &function.parameters_bytes;
+        if parameters.len() != arguments.len() || parameters.iter().any(|size| *size > 8) {
+            let counts = format!("{} arguments for {parameters:?}", arguments.len());
+            let reason = format!("kernel {kernel}: {counts} bytes of parameters");
+            return Err(Error::new(Errno::INVAL, reason));
+        }
         let mut words = arguments.to_vec();
-        let words = words
-            .iter_mut()
-            .map(|word| (&raw mut *word).cast::<c_void>());
-        let mut pointers: Vec<_> = words.collect();
-        // SAFETY: the function is that of a loaded module, and the driver copies the arguments, one
-        // word each. What a kernel does with addresses is its author's matter, as in any call of
-        // foreign code: a wrong one fails the context, which later calls report.
+        let pointers = words.iter_mut().map(|word| (&raw mut *word).cast());
+        let mut pointers: Vec<*mut c_void> = pointers.collect();
+        // SAFETY: the function is that of a loaded module, and the driver copies the arguments: one
+        // for each parameter, none of which is longer than a word. What a kernel does with
+        // addresses is its author's matter, as in any call of foreign code: a wrong one fails the
+        // context, which later calls report.
         unsafe {
             result::launch_kernel(
-                function as sys::CUfunction,
+                function.handle as sys::CUfunction,
                 (blocks, 1, 1),
                 (lanes, 1, 1),
                 0,
@@ -478,63 +557,101 @@ impl Device for CudaDevice {
 
     fn copy_in(&self, to: u64, bytes: &[u8]) -> Result<()> {
         self.enter()?;
+        // SAFETY: the bytes are borrowed until the stream is idle; the caller has the memory at
+        // `to`.
+        let copied = unsafe { result::memcpy_htod_async(to, bytes, self.stream) };
         self.wait()?;
-        // SAFETY: the call returns once the bytes are copied; the caller has the memory at `to`.
-        unsafe { result::memcpy_htod_sync(to, bytes) }.map_err(failed)
+        copied.map_err(failed)
     }
 
     fn staging(&self, len_bytes: usize) -> Result<Box<dyn Staging + '_>> {
         // Frames that were zeroed before are written on another stream.
         self.enter()?;
         self.wait()?;
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        let stream = stream.map_err(failed)?;
-        let pinned = self.pin(len_bytes)?;
+        let kept = {
+            let mut stagings = self.stagings.lock();
+            let mut kept = stagings.iter();
+            let place = kept.position(|staging| staging.pinned.len_bytes == len_bytes);
+            place.map(|place| stagings.swap_remove(place))
+        };
+        let buffer = match kept {
+            Some(buffer) => buffer,
+            None => {
+                let pinned = self.pin(len_bytes)?;
+                match new_stream() {
+                    Ok(stream) => StagingBuffer { pinned, stream },
+                    Err(error) => {
+                        self.unpin(pinned);
+                        return Err(error);
+                    }
+                }
+            }
+        };
         Ok(Box::new(CudaStaging {
             device: self,
-            pinned: Some(pinned),
-            stream,
+            buffer: Some(buffer),
         }))
     }
 }
 
 /// A pinned buffer with a stream of its own.
+struct StagingBuffer {
+    pinned: Pinned,
+    stream: sys::CUstream,
+}
+
+// SAFETY: the driver's handle may be used by any thread that made the context current.
+unsafe impl Send for StagingBuffer {}
+
+/// A staging buffer in use; the device keeps some of them afterwards, as pinning is slow.
 struct CudaStaging<'a> {
     device: &'a CudaDevice,
     /// `None` only while the value is dropped.
-    pinned: Option<Pinned>,
-    stream: sys::CUstream,
+    buffer: Option<StagingBuffer>,
+}
+
+impl CudaStaging<'_> {
+    fn buffer(&mut self) -> Result<&mut StagingBuffer> {
+        self.device.enter()?;
+        Ok(self.buffer.as_mut().ok_or(Errno::IO)?)
+    }
 }
 
 impl Staging for CudaStaging<'_> {
     fn bytes(&mut self) -> Result<&mut [u8]> {
-        self.device.enter()?;
-        let pinned = self.pinned.as_mut().ok_or(Errno::IO)?;
+        let StagingBuffer { pinned, .. } = self.buffer()?;
         pinned.wait()?;
         Ok(pinned.bytes())
     }
 
     fn submit(&mut self, parts: &[(u64, Range<usize>)]) -> Result<()> {
-        self.device.enter()?;
-        let pinned = self.pinned.as_mut().ok_or(Errno::IO)?;
+        let StagingBuffer { pinned, stream } = self.buffer()?;
         for (address, range) in parts {
             let bytes = &pinned.bytes()[range.clone()];
             // SAFETY: the buffer is pinned, and not used before the event below has happened.
-            unsafe { result::memcpy_htod_async(*address, bytes, self.stream) }.map_err(failed)?;
+            unsafe { result::memcpy_htod_async(*address, bytes, *stream) }.map_err(failed)?;
         }
         // SAFETY: event and stream exist.
-        unsafe { result::event::record(pinned.copied, self.stream) }.map_err(failed)
+        unsafe { result::event::record(pinned.copied, *stream) }.map_err(failed)
     }
 }
 
 impl Drop for CudaStaging<'_> {
     fn drop(&mut self) {
-        // SAFETY: the stream exists; a submit that failed may have left copies without an event.
-        let _ = unsafe { result::stream::synchronize(self.stream) };
-        if let Some(pinned) = self.pinned.take() {
-            self.device.unpin(pinned);
+        let Some(buffer) = self.buffer.take() else {
+            return;
+        };
+        // A submit that failed may have left copies without an event.
+        let is_idle = self.device.enter().is_ok() && {
+            // SAFETY: the stream exists.
+            unsafe { result::stream::synchronize(buffer.stream) }.is_ok()
+        };
+        let mut stagings = self.device.stagings.lock();
+        if is_idle && stagings.len() < STAGINGS_MAX {
+            stagings.push(buffer);
+        } else {
+            drop(stagings);
+            self.device.destroy(buffer);
         }
-        // SAFETY: the copies have ended, and the stream is not used after this.
-        let _ = unsafe { result::stream::destroy(self.stream) };
     }
 }

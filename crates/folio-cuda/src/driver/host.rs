@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `folio_host_launch` of device/kernels.cu.
-type LaunchFunction = unsafe extern "C" fn(*const c_char, u32, u32, *const u64) -> bool;
+type LaunchFunction = unsafe extern "C" fn(*const c_char, u32, u32, *const u64, u64) -> i32;
 
 /// A device in the host's memory, which runs lanes one after the other: for tests of the device
 /// code and of programs on machines without a GPU. It is slow.
@@ -100,7 +100,7 @@ fn compile_to(path: &Path) -> std::result::Result<(), String> {
 }
 
 impl FrameMemory for HostDevice {
-    fn len_bytes(&self) -> u64 {
+    fn len_bytes(&self) -> Result<u64> {
         self.frames.len_bytes()
     }
 
@@ -132,20 +132,20 @@ impl Device for HostDevice {
 
     fn start(&self, kernel: &str, blocks: u32, lanes: u32, arguments: &[u64]) -> Result<()> {
         let name = CString::new(kernel).map_err(|_| Errno::INVAL)?;
-        let mut words = [0; 8];
-        words
-            .get_mut(..arguments.len())
-            .ok_or(Errno::INVAL)?
-            .copy_from_slice(arguments);
+        let (words, count) = (arguments.as_ptr(), arguments.len());
         let _running = self.running.lock();
-        // SAFETY: the kernels read at most eight words. They follow the addresses among these and
-        // in tables, which the caller has from this device's allocations; frames are cells that
-        // may change while other threads read them.
-        let is_known = unsafe { (self.launch)(name.as_ptr(), blocks, lanes, words.as_ptr()) };
-        if is_known {
-            return Ok(());
+        // SAFETY: the function compares the number of words with that of the kernel. The kernels
+        // follow the addresses among these and in tables, which the caller has from this device's
+        // allocations; frames are cells that may change while other threads read them.
+        let errno = unsafe { (self.launch)(name.as_ptr(), blocks, lanes, words, count as u64) };
+        match errno {
+            0 => Ok(()),
+            libc::ENOENT => Err(Error::new(Errno::NOENT, format!("no kernel {kernel}"))),
+            _ => {
+                let reason = format!("kernel {kernel} does not have {count} parameters");
+                Err(Error::new(Errno::INVAL, reason))
+            }
         }
-        Err(Error::new(Errno::NOENT, format!("no kernel {kernel}")))
     }
 
     fn wait(&self) -> Result<()> {

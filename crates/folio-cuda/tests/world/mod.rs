@@ -1,6 +1,8 @@
 //! A gpufs on a device, calls of the device's API, and the model that both must match.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod adjacent;
+
 use folio::fs::ramfs::{FrameFiles, FrameRead, FrameWrite};
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::MountOptions;
@@ -10,12 +12,18 @@ use std::sync::Arc;
 
 const CREATE: OpenFlags = OpenFlags::CREAT.union(OpenFlags::RDWR);
 
+/// The work of one launch: its number, and the function that makes calls.
+pub(crate) type Turn<'a> =
+    dyn FnMut(u64, &dyn Fn(usize) -> folio::Result<()>) -> folio::Result<()> + 'a;
+
 /// A gpufs at `/gpu`.
 pub(crate) struct World {
     pub(crate) process: Process,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) files: FrameFiles,
+    /// Lanes of a block.
+    pub(crate) lanes: u32,
 }
 
 impl World {
@@ -32,6 +40,7 @@ impl World {
             kernel,
             device,
             files,
+            lanes: 64,
         }
     }
 
@@ -48,6 +57,18 @@ impl World {
         &self,
         launch: &mut Launch<'_>,
         calls: &mut [Call],
+    ) -> folio::Result<LaunchReport> {
+        let count = calls.len();
+        self.operations_by_launch(launch, calls, &mut |_, make| make(count))
+    }
+
+    /// Makes calls of the device's API in one launch after the other. Each calls `turn` with its
+    /// number, and a function that makes the first calls, of this number.
+    pub(crate) fn operations_by_launch(
+        &self,
+        launch: &mut Launch<'_>,
+        calls: &mut [Call],
+        turn: &mut Turn<'_>,
     ) -> folio::Result<LaunchReport> {
         let data_bytes: usize = calls.iter().map(|call| call.bytes.len() + 64).sum();
         let data = self.device.allocate(data_bytes as u64)?;
@@ -71,14 +92,19 @@ impl World {
             at += (len + call.shift).next_multiple_of(16) + 16;
         }
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut number = 0;
         let report = launch.run(&mut |table| {
-            let bytes = &bytes[..];
-            self.device.write(&[FrameWrite {
-                address: list,
-                bytes,
-            }])?;
-            let arguments = [table, list, calls.len() as u64];
-            self.device.launch("folio_operations", 3, 64, &arguments)
+            number += 1;
+            turn(number, &|count| {
+                let bytes = &bytes[..];
+                self.device.write(&[FrameWrite {
+                    address: list,
+                    bytes,
+                }])?;
+                let arguments = [table, list, count as u64];
+                self.device
+                    .launch("folio_operations", 3, self.lanes, &arguments)
+            })
         });
         for (call, at) in calls.iter_mut().zip(0..) {
             let mut result = [0; 8];
@@ -113,10 +139,10 @@ impl World {
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     is_write: bool,
-    /// 0: thread, 1: warp, 2: block.
-    scope: u64,
+    /// 0: thread, 1: the last warp, 2: block.
+    pub(crate) scope: u64,
     file: u64,
-    offset: u64,
+    pub(crate) offset: u64,
     /// Shift of the buffer from a multiple of 16.
     shift: u64,
     pub(crate) bytes: Vec<u8>,
@@ -221,7 +247,7 @@ pub(crate) fn matches_model<D: Device + 'static>(
                 Call {
                     is_write,
                     scope: random.below(3),
-                    shift: [0, 0, 4, 7][random.below(4) as usize],
+                    shift: [0, 4, 7, 8][random.below(4) as usize],
                     bytes: if is_write {
                         bytes
                     } else {
@@ -255,5 +281,53 @@ pub(crate) fn matches_model<D: Device + 'static>(
         for (fd, model) in fds.iter().zip(&models) {
             assert!(world.content(*fd) == *model);
         }
+    }
+}
+
+/// The host writes the even pages of a file, and other files come and go, while launches write the
+/// odd pages and read back what they wrote before.
+pub(crate) fn keeps_every_byte<D: Device + 'static>(device: Arc<D>) {
+    const PAGES: u64 = 64;
+    const ROUNDS: u8 = 40;
+    let world = World::new(device, "size=256m,page=4k");
+    let fd = world.open("/gpu/f");
+    world
+        .process
+        .pwrite(fd, &vec![0; PAGES as usize * 4096], 0)
+        .unwrap();
+    let kernel = &world.kernel;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let process = kernel.process(Credentials::root());
+            let fd = process.open("/gpu/f", CREATE, 0o644).unwrap();
+            for round in 1..=ROUNDS {
+                for page in (0..PAGES).step_by(2) {
+                    process.pwrite(fd, &[round; 4096], page * 4096).unwrap();
+                    let mut back = [0; 4096];
+                    process.pread(fd, &mut back, page * 4096).unwrap();
+                    assert_eq!(back, [round; 4096]);
+                }
+                let other = process.open("/gpu/other", CREATE, 0o644).unwrap();
+                process.pwrite(other, &[0xee; 300_000], 0).unwrap();
+                process.unlink("/gpu/other").unwrap();
+                process.close(other).unwrap();
+            }
+        });
+        for round in 1..=ROUNDS {
+            let odd = (0..PAGES).skip(1).step_by(2);
+            let mut calls: Vec<_> = odd
+                .clone()
+                .map(|page| write(0, page * 4096, &[round | 0x80; 4096]))
+                .collect();
+            let mut launch = world.launch().file(fd, Absent::Zeros);
+            world.operations(&mut launch, &mut calls).unwrap();
+            let mut calls: Vec<_> = odd.map(|page| read(0, page * 4096, 4096)).collect();
+            world.operations(&mut launch, &mut calls).unwrap();
+            assert!(calls.iter().all(|call| call.bytes == [round | 0x80; 4096]));
+        }
+    });
+    for (page, bytes) in world.content(fd).chunks(4096).enumerate() {
+        let expected = if page % 2 == 0 { ROUNDS } else { ROUNDS | 0x80 };
+        assert!(bytes.iter().all(|byte| *byte == expected), "page {page}");
     }
 }

@@ -4,7 +4,7 @@ use super::process::{AT_FDCWD, Fd, Process};
 use super::{Borrowed, FlockOperation, OpenFlags, ReadAt, Whence};
 use crate::base::{Errno, Result, rcu};
 use crate::vfs::{
-    self, DirectoryEntry, FallocateMode, FileExtent, FileType, Seek, SeekKind, Start,
+    self, DirectoryEntry, FallocateMode, FileExtent, FileType, HeldFile, Seek, SeekKind, Start,
 };
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -302,6 +302,16 @@ impl Process {
     ) -> Result<()> {
         self.file(fd)?
             .fallocate(self.credentials(), mode, offset, len_bytes)
+    }
+
+    /// Returns the open regular file of a descriptor, for code that changes its data in place:
+    /// kernels of a device that has the pages of a gpufs.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if `fd` is not open, or is open with `O_PATH`; EISDIR, EINVAL unless a regular file.
+    pub fn hold(&self, fd: Fd) -> Result<HeldFile> {
+        HeldFile::new(self.file(fd)?, self.credentials().clone())
     }
 
     /// Returns the extents of the file that overlap the byte range `range`. With `is_synced`

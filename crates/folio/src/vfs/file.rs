@@ -355,6 +355,19 @@ impl OpenFile {
         file.write(caller, at, chunk)
     }
 
+    /// Calls `change`, which changes the data in place, as `caller` with the inode lock held.
+    pub(super) fn change(
+        &self,
+        caller: &Credentials,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.check_writable()?;
+        self.mount().check_writable()?;
+        let _lock = self.common().lock.write();
+        clear_set_id(&**self.inode(), caller)?;
+        change()
+    }
+
     /// Moves the position: lseek(2) with SEEK_SET, SEEK_CUR or SEEK_END.
     pub(crate) fn seek(&self, seek: Seek) -> Result<u64> {
         self.check_not_path()?;
@@ -479,8 +492,8 @@ impl OpenFile {
     pub(crate) fn extents(&self, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
         self.check_not_path()?;
         revalidate(&**self.inode())?;
-        if is_synced {
-            self.mapping()?.write_back(range.clone())?;
+        if let Some(mapping) = self.common().mapping.as_ref().filter(|_| is_synced) {
+            mapping.write_back(range.clone())?;
         }
         self.inode().extents(range)
     }

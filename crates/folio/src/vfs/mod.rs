@@ -6,7 +6,7 @@
 //!   rcu_walk.rs  path -> LocationRef under a pin    open.rs directory_ops.rs rename.rs  change names
 //!      | fallback                                   setattr.rs xattr.rs inode_init.rs   change inodes
 //!   walk.rs      path -> Location                   permission.rs acl.rs credentials.rs access
-//!      v                                            file.rs vectored.rs read_batch.rs copy.rs advice.rs flock.rs  open files
+//!      v                                            file.rs held_file.rs vectored.rs read_batch.rs copy.rs advice.rs flock.rs  open files
 //!   vfs.rs          mount table                     file_table.rs  descriptor -> open file
 //!   dentry_cache.rs names in memory                   |
 //!   dentry.rs       dentry, mount, location           |
@@ -71,6 +71,7 @@ mod file;
 mod file_table;
 mod filesystem;
 mod flock;
+mod held_file;
 mod inode;
 mod inode_init;
 mod inode_ref;
@@ -112,6 +113,7 @@ pub(crate) use file_table::FileTable;
 pub use filesystem::{FileSystem, FileSystemStatistics};
 pub use flock::FlockOperation;
 pub(crate) use flock::FlockTable;
+pub use held_file::HeldFile;
 pub use inode::{
     DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon,
     NameFolding, Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags,

@@ -26,6 +26,19 @@ pub struct FramePages {
     pub pages: Vec<(u64, Arc<Frame>)>,
 }
 
+impl FramePages {
+    /// Returns whether the file has the page `index`.
+    pub fn has(&self, index: u64) -> bool {
+        self.frame(index).is_some()
+    }
+
+    /// Returns the frame of the page `index`.
+    pub fn frame(&self, index: u64) -> Option<&Arc<Frame>> {
+        let place = self.pages.binary_search_by_key(&index, |(at, _)| *at);
+        Some(&self.pages[place.ok()?].1)
+    }
+}
+
 /// Bytes of pages past the end of the file are zeros.
 #[derive(Default)]
 struct FileState {
@@ -39,6 +52,11 @@ impl FrameFile {
             slab,
             state: RwLock::default(),
         }
+    }
+
+    /// Returns whether the pages are frames of `slab`.
+    pub(super) fn is_in(&self, slab: &Arc<FrameSlab>) -> bool {
+        Arc::ptr_eq(&self.slab, slab)
     }
 
     fn page_bytes(&self) -> u64 {
@@ -63,6 +81,10 @@ impl FrameFile {
                 .map(|(index, frame)| (*index, frame.clone()))
                 .collect(),
         }
+    }
+
+    pub(super) fn has_page(&self, index: u64) -> bool {
+        self.state.read().pages.contains_key(&index)
     }
 
     /// Returns the pages that `range` touches: index, and the bytes of the range in the page.
@@ -90,33 +112,21 @@ impl FrameFile {
             .map(|(index, _)| state.pages.get(index).cloned())
             .collect();
         drop(state);
+        let mut runs = Vec::new();
+        for ((_, part), frame) in parts.iter().zip(&frames) {
+            add(&mut runs, frame.as_deref(), part.clone());
+        }
         let mut gather: Vec<FrameRead<'_>> = Vec::new();
         let mut rest = &mut buf[..len];
-        let mut last_end = None;
-        let mut at = 0;
-        while at < parts.len() {
-            let Some(frame) = &frames[at] else {
-                let (zeros, later) = rest.split_at_mut(count_of(&parts[at].1));
-                zeros.fill(0);
-                rest = later;
-                at += 1;
-                continue;
-            };
-            // Adjacent frames are one part.
-            let address = frame.address() + parts[at].1.start;
-            let mut run = 0;
-            while let Some(Some(frame)) = frames.get(at) {
-                let start = frame.address() + parts[at].1.start;
-                if run > 0 && Some(start) != last_end {
-                    break;
-                }
-                run += count_of(&parts[at].1);
-                last_end = Some(frame.address() + parts[at].1.end);
-                at += 1;
-            }
-            let (buf, later) = rest.split_at_mut(run);
-            gather.push(FrameRead { address, buf });
+        for run in runs {
+            let (buf, later) = rest.split_at_mut(run.len as usize);
             rest = later;
+            if run.chunk.is_none() {
+                buf.fill(0);
+            } else {
+                let address = run.address;
+                gather.push(FrameRead { address, buf });
+            }
         }
         if !gather.is_empty() {
             self.slab.memory.read(&mut gather)?;
@@ -137,7 +147,7 @@ impl FrameFile {
         for (index, part) in self.split(offset..end) {
             let present = self.state.read().pages.get(&index).cloned();
             if let Some(frame) = present {
-                targets.push((frame.address() + part.start, count_of(&part)));
+                add(&mut targets, Some(&frame), part);
                 continue;
             }
             let frame = match self.slab.allocate() {
@@ -147,19 +157,16 @@ impl FrameFile {
                     break;
                 }
             };
-            targets.push((frame.address() + part.start, count_of(&part)));
-            zeros.push((frame.address(), part.start));
-            zeros.push((frame.address() + part.end, self.page_bytes() - part.end));
+            add(&mut zeros, Some(&frame), 0..part.start);
+            add(&mut zeros, Some(&frame), part.end..self.page_bytes());
+            add(&mut targets, Some(&frame), part);
             added.insert(index, frame);
         }
-        let count = targets.iter().map(|(_, count)| count).sum();
+        let count = targets.iter().map(|run| run.len).sum::<u64>() as usize;
         if let (0, Some(error)) = (count, failure) {
             return Err(error);
         }
-        zeros.retain(|(_, len)| *len > 0);
-        if !zeros.is_empty() {
-            self.slab.memory.zero(&zeros)?;
-        }
+        self.zero(&zeros)?;
         bytes
             .part(0, count)
             .with_slices(|slices| self.scatter(&targets, slices))?;
@@ -169,17 +176,21 @@ impl FrameFile {
         Ok(count)
     }
 
-    /// Writes `slices` one after the other to `targets`, each an address and a length.
-    fn scatter(&self, targets: &[(u64, usize)], slices: &[std::io::IoSlice<'_>]) -> Result<()> {
+    fn zero(&self, runs: &[Run]) -> Result<()> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let runs = runs.iter().map(|run| (run.address, run.len));
+        self.slab.memory.zero(&runs.collect::<Vec<_>>())
+    }
+
+    /// Writes `slices` one after the other to `targets`.
+    fn scatter(&self, targets: &[Run], slices: &[std::io::IoSlice<'_>]) -> Result<()> {
         let mut parts: Vec<FrameWrite<'_>> = Vec::new();
         let mut slices = slices.iter().map(|slice| &**slice);
         let mut slice: &[u8] = &[];
-        let mut targets = targets.iter().copied().peekable();
-        while let Some((address, mut len)) = targets.next() {
-            // Adjacent frames are one part.
-            while let Some((_, more)) = targets.next_if(|(next, _)| *next == address + len as u64) {
-                len += more;
-            }
+        for Run { address, len, .. } in targets {
+            let len = *len as usize;
             let mut done = 0;
             while done < len {
                 if slice.is_empty() {
@@ -213,6 +224,21 @@ impl FrameFile {
         Ok(())
     }
 
+    /// Takes over what a launch wrote that extended the file from `sizes_bytes.start` to its end.
+    /// If the host shortened the file meanwhile, the bytes past its end become zeros.
+    pub(super) fn end_launch(&self, sizes_bytes: Range<u64>) -> Result<()> {
+        self.zero_present(self.size_bytes()..sizes_bytes.start)?;
+        if !sizes_bytes.is_empty() {
+            self.grow(sizes_bytes.end);
+        }
+        Ok(())
+    }
+
+    /// Sets the bytes past the end of the file to zero on pages that exist.
+    pub(super) fn clear_past_end(&self) -> Result<()> {
+        self.zero_present(self.size_bytes()..u64::MAX)
+    }
+
     /// Extends the file to `size_bytes` if it is shorter.
     pub(super) fn grow(&self, size_bytes: u64) {
         let mut state = self.state.write();
@@ -233,15 +259,12 @@ impl FrameFile {
             let start = range.start.saturating_sub(page);
             let end = (range.end - page).min(self.page_bytes());
             if start < end {
-                runs.push((frame.address() + start, end - start));
+                add(&mut runs, Some(frame), start..end);
                 frames.push(frame.clone());
             }
         }
         drop(state);
-        if runs.is_empty() {
-            return Ok(());
-        }
-        self.slab.memory.zero(&runs)
+        self.zero(&runs)
     }
 
     /// Makes `range` read as zeros, and frees the pages wholly inside.
@@ -278,13 +301,11 @@ impl FrameFile {
             .map(|index| Ok((index, self.slab.allocate()?)))
             .collect();
         let mut added = added?;
-        let runs: Vec<_> = added
-            .values()
-            .map(|frame| (frame.address(), self.page_bytes()))
-            .collect();
-        if !runs.is_empty() {
-            self.slab.memory.zero(&runs)?;
+        let mut runs = Vec::new();
+        for frame in added.values() {
+            add(&mut runs, Some(frame), 0..self.page_bytes());
         }
+        self.zero(&runs)?;
         self.state.write().pages.append(&mut added);
         Ok(())
     }
@@ -317,6 +338,27 @@ impl FrameFile {
     }
 }
 
-fn count_of(range: &Range<u64>) -> usize {
-    (range.end - range.start) as usize
+/// Adjacent bytes of one allocation, for one copy; or a hole.
+struct Run {
+    /// The chunk that is the allocation; `None` for a hole.
+    chunk: Option<u64>,
+    address: u64,
+    len: u64,
+}
+
+/// Adds the bytes `part` of a page to the last run if they follow it, or else as a run of their
+/// own. A page without a frame is a hole.
+fn add(runs: &mut Vec<Run>, frame: Option<&Frame>, part: Range<u64>) {
+    let len = part.end - part.start;
+    let chunk = frame.map(|frame| frame.chunk);
+    let address = frame.map_or(0, |frame| frame.address() + part.start);
+    match runs.last_mut() {
+        _ if len == 0 => {}
+        Some(last) if last.chunk == chunk && last.address + last.len == address => last.len += len,
+        _ => runs.push(Run {
+            chunk,
+            address,
+            len,
+        }),
+    }
 }

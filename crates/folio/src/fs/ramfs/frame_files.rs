@@ -1,36 +1,30 @@
-//! The files of one mount whose pages are in device memory, by inode number.
+//! The files of one mount whose pages are in device memory.
 
-use super::frame_file::{FrameFile, FramePages};
+use super::frame_file::FrameFile;
 use super::frame_memory::FrameMemory;
 use super::frame_slab::FrameSlab;
-use crate::base::{InodeNumber, Limit};
-use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use crate::base::Limit;
+use std::sync::Arc;
 
 /// The files of a mount whose pages are in device memory, for code that runs on the device.
 #[derive(Clone)]
 pub struct FrameFiles {
     slab: Arc<FrameSlab>,
-    files: Arc<Mutex<HashMap<InodeNumber, Weak<FrameFile>>>>,
 }
 
 impl FrameFiles {
     pub(super) fn new(slab: Arc<FrameSlab>) -> Self {
-        let files = Arc::default();
-        Self { slab, files }
+        Self { slab }
     }
 
-    /// Creates the data of the regular file `number`.
-    pub(super) fn new_file(&self, number: InodeNumber) -> Arc<FrameFile> {
-        let file = Arc::new(FrameFile::new(self.slab.clone()));
-        self.files.lock().insert(number, Arc::downgrade(&file));
-        file
+    /// Creates the data of a regular file.
+    pub(super) fn new_file(&self) -> Arc<FrameFile> {
+        Arc::new(FrameFile::new(self.slab.clone()))
     }
 
-    /// Removes the regular file `number`, whose inode is dropped.
-    pub(super) fn forget(&self, number: InodeNumber) {
-        self.files.lock().remove(&number);
+    /// Returns whether the data is of a file of this mount.
+    pub(super) fn has(&self, file: &FrameFile) -> bool {
+        file.is_in(&self.slab)
     }
 
     /// Returns the limit of the mount, in pages.
@@ -46,12 +40,5 @@ impl FrameFiles {
     /// Returns the size of a page in bytes.
     pub fn page_bytes(&self) -> u64 {
         self.slab.page_bytes()
-    }
-
-    /// Returns the pages of the regular file with this inode number; `None` if the mount has no
-    /// such file.
-    pub fn pages(&self, number: InodeNumber) -> Option<FramePages> {
-        let file = self.files.lock().get(&number)?.upgrade()?;
-        Some(file.pages())
     }
 }

@@ -24,12 +24,15 @@ pub struct FrameWrite<'a> {
 }
 
 /// Memory of a device. Calls take effect in the order in which one thread makes them; each part of
-/// a call is inside memory that is allocated.
+/// a call is inside one allocation.
 ///
 /// A byte that is written while it is read has its old or its new value, as in the page cache.
 pub trait FrameMemory: Send + Sync {
     /// Returns how many bytes can be allocated at most.
-    fn len_bytes(&self) -> u64;
+    ///
+    /// # Errors
+    /// EIO if the device fails.
+    fn len_bytes(&self) -> Result<u64>;
 
     /// Allocates `len_bytes` and returns the address, a multiple of 256. The content is undefined.
     ///
@@ -135,8 +138,8 @@ impl HostFrames {
 }
 
 impl FrameMemory for HostFrames {
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
+    fn len_bytes(&self) -> Result<u64> {
+        Ok(self.len_bytes)
     }
 
     fn allocate(&self, len_bytes: u64) -> Result<u64> {

@@ -12,6 +12,8 @@ const CHUNK_BYTES: u64 = 2 << 20;
 /// One page of device memory. The memory is reused once the last reference is dropped.
 pub struct Frame {
     address: u64,
+    /// The address of its chunk.
+    pub(super) chunk: u64,
     slab: Arc<FrameSlab>,
 }
 
@@ -20,11 +22,17 @@ impl Frame {
     pub fn address(&self) -> u64 {
         self.address
     }
+
+    /// Returns whether both frames are in one allocation of the device. A copy or a fill that
+    /// crosses allocations is an error of some devices, even where their addresses adjoin.
+    pub fn shares_allocation(&self, other: &Self) -> bool {
+        self.chunk == other.chunk
+    }
 }
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        self.slab.release(self.address);
+        self.slab.release(self.address, self.chunk);
     }
 }
 
@@ -43,6 +51,8 @@ struct FreeFrames {
     addresses: BTreeSet<u64>,
     /// Number of frames in use of each chunk, by address.
     chunks: BTreeMap<u64, u64>,
+    /// Number of chunks without frames in use.
+    empty_count: u64,
 }
 
 impl FrameSlab {
@@ -72,37 +82,48 @@ impl FrameSlab {
             let frames = (chunk..chunk + CHUNK_BYTES).step_by(self.page_bytes as usize);
             free.addresses.extend(frames);
             free.chunks.insert(chunk, 0);
+            free.empty_count += 1;
         }
         let address = free.addresses.pop_first();
         let address = address.unwrap_or_else(|| unreachable!("a chunk has frames"));
-        if let Some((_, used)) = free.chunks.range_mut(..=address).next_back() {
-            *used += 1;
+        let FreeFrames {
+            chunks,
+            empty_count,
+            ..
+        } = &mut *free;
+        let chunk = chunks.range_mut(..=address).next_back();
+        let (chunk, used) = chunk.unwrap_or_else(|| unreachable!("a frame is in a chunk"));
+        if *used == 0 {
+            *empty_count -= 1;
         }
+        *used += 1;
         Ok(Arc::new(Frame {
             address,
+            chunk: *chunk,
             slab: self.clone(),
         }))
     }
 
     /// Returns a frame to its chunk, and a chunk without used frames to the device, except for one.
-    fn release(&self, address: u64) {
+    fn release(&self, address: u64, chunk: u64) {
         let mut free = self.free.lock();
         free.addresses.insert(address);
-        let chunk = free.chunks.range_mut(..=address).next_back();
-        let empty = chunk.and_then(|(chunk, used)| {
+        let used = free.chunks.get_mut(&chunk);
+        let is_empty = used.is_some_and(|used| {
             *used -= 1;
-            (*used == 0).then_some(*chunk)
+            *used == 0
         });
-        let empty_count = || free.chunks.values().filter(|used| **used == 0).count();
-        let released = empty.filter(|_| empty_count() > 1);
-        if let Some(chunk) = released {
+        let is_released = is_empty && free.empty_count > 0;
+        if is_released {
             free.chunks.remove(&chunk);
             for address in (chunk..chunk + CHUNK_BYTES).step_by(self.page_bytes as usize) {
                 free.addresses.remove(&address);
             }
+        } else if is_empty {
+            free.empty_count += 1;
         }
         drop(free);
-        if let Some(chunk) = released {
+        if is_released {
             self.memory.release(chunk);
         }
         self.limit.give_back(1);

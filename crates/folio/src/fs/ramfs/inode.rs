@@ -179,7 +179,7 @@ impl RamInode {
         let number = InodeNumber(shared.take_number());
         let body = match new.file_type {
             FileType::Regular => shared.frames.as_ref().map_or(InodeBody::Regular, |files| {
-                InodeBody::Frames(files.new_file(number))
+                InodeBody::Frames(files.new_file())
             }),
             FileType::Directory => InodeBody::Directory(Mutex::new(Directory::new())),
             FileType::Symlink => InodeBody::Symlink(new.target.into()),
@@ -410,9 +410,6 @@ impl Drop for RamInode {
     fn drop(&mut self) {
         self.shared.limits.release_pages(self.body.page_count());
         self.shared.limits.release_inode();
-        if let Some(files) = &self.shared.frames {
-            files.forget(self.common.number);
-        }
         let InodeBody::Directory(directory) = &mut self.body else {
             return;
         };

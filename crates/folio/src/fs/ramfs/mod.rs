@@ -11,7 +11,8 @@
 //!        v
 //!   cache/          a mapping without a store per file
 //!
-//!   frame_file.rs   in its place: pages in device memory   frame_files.rs   files by inode number
+//!   frame_file.rs   in its place: pages in device memory   frame_files.rs   those of one mount
+//!                                                          launch.rs   open files for launches
 //!        v
 //!   frame_slab.rs   frames of one page, in chunks
 //!        v
@@ -35,6 +36,7 @@ mod frame_files;
 mod frame_memory;
 mod frame_slab;
 mod inode;
+mod launch;
 mod mount_state;
 mod operations;
 mod options;
@@ -135,7 +137,7 @@ impl Ramfs {
     ///
     /// # Errors
     ///
-    /// EINVAL for invalid options.
+    /// EINVAL for invalid options, EIO if the device fails.
     pub fn mount_gpufs(
         cache: &Arc<PageCache>,
         memory: Arc<dyn FrameMemory>,
@@ -145,7 +147,7 @@ impl Ramfs {
             .file_system
             .parse()
             .map_err(|e: Error| e.at("gpufs"))?;
-        let len_bytes = gpufs.len_bytes(memory.len_bytes());
+        let len_bytes = gpufs.len_bytes(memory.len_bytes()?);
         let files = FrameFiles::new(FrameSlab::new(memory, gpufs.page_bytes, len_bytes));
         let file_system = Self::build(
             Kind::Gpufs,
