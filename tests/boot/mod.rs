@@ -37,6 +37,7 @@ if [ -e /dev/fuse ]; then mount --bind /dev/null /dev/fuse; fi
 exec setpriv --inh-caps=-all --ambient-caps=-all --bounding-set=-all "$@""#;
 
 const INITTAB: &str = "\
+::sysinit:/bin/busybox dmesg -n 1
 ::sysinit:/bin/busybox mount -t proc proc /proc
 ::sysinit:/bin/busybox mount -t devtmpfs dev /dev
 ::sysinit:/bin/busybox hostname -F /etc/hostname

@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 /// Tolerance beyond the time to live: tests run on busy machines.
 const MARGIN: Duration = Duration::from_millis(250);
 
+/// A notification that has not arrived by then is lost: the thread that receives them may have to
+/// wait for a processor.
+const LOST: Duration = Duration::from_secs(120);
+
 /// A folder of the host, and a kernel that has it mounted at `/h`.
 struct World {
     // Dropped in this order.

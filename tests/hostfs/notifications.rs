@@ -1,7 +1,7 @@
 //! Change notifications: listeners receive external changes, and the fallback without inotify.
 
 use super::support;
-use super::{World, errno, eventually, pause, write_host};
+use super::{LOST, World, errno, eventually, pause, write_host};
 use folio::syscall::{Caller, Credentials, OpenFlags};
 use folio::vfs::{Change, ChangeListener, MountOptions};
 use folio::{Errno, Kernel, KernelOptions};
@@ -61,8 +61,6 @@ fn listening(words: &str) -> (World, Arc<Notes>) {
     (world, notes)
 }
 
-const SOON: Duration = Duration::from_millis(5);
-
 #[test]
 fn listeners_receive_external_changes() {
     let (world, notes) = listening("push=inotify");
@@ -72,16 +70,16 @@ fn listeners_receive_external_changes() {
     let file = p.stat("/h/f").unwrap().number;
     notes.settle();
     write_host(&world.host("f"), b"22");
-    eventually("a write", SOON, || notes.has(&format!("inode {file}")));
+    eventually("a write", LOST, || notes.has(&format!("inode {file}")));
     assert_eq!(p.stat("/h/f").unwrap().size_bytes, 2);
     notes.settle();
     write_host(&world.host("g"), b"");
-    eventually("a new name", SOON, || notes.has(&format!("name {root} g")));
+    eventually("a new name", LOST, || notes.has(&format!("name {root} g")));
     std::fs::rename(world.host("f"), world.host("h")).unwrap();
-    eventually("a name that went", SOON, || {
+    eventually("a name that went", LOST, || {
         notes.has(&format!("name {root} f"))
     });
-    eventually("a name that came", SOON, || {
+    eventually("a name that came", LOST, || {
         notes.has(&format!("name {root} h"))
     });
     assert_eq!(p.stat("/h/h").unwrap().number, file);
@@ -94,7 +92,7 @@ fn listeners_receive_external_changes() {
         .unwrap()
         .write_all_at(b"3", 0)
         .unwrap();
-    eventually("a write elsewhere", SOON, || {
+    eventually("a write elsewhere", LOST, || {
         notes.has(&format!("inode {file}"))
     });
     assert_eq!(world.read("/h/h").unwrap(), b"32");
@@ -148,7 +146,7 @@ fn unchanged_file_is_not_revalidated() {
     let root = caller.root();
     let file = caller.lookup(&root, b"f").unwrap().unwrap();
     // The change is recent: the file is revalidated once more.
-    eventually("an end of questions", Duration::from_millis(200), || {
+    eventually("an end of questions", LOST, || {
         file.stat().unwrap();
         root.stat().unwrap();
         caller.lookup(&root, b"nothing").unwrap();
@@ -162,7 +160,7 @@ fn unchanged_file_is_not_revalidated() {
         ttls == [Duration::MAX; 4]
     });
     write_host(&folder.path().join("f"), b"22");
-    eventually("a change", SOON, || {
+    eventually("a change", LOST, || {
         file.ttl() < Duration::MAX || file.attributes().size_bytes == 2
     });
     assert_eq!(file.stat().unwrap().size_bytes, 2);
@@ -185,7 +183,7 @@ fn file_with_several_names_is_watched_itself() {
             &world.host("unseen/g"),
             &vec![round; 10 + usize::from(round)],
         );
-        eventually("a write by another name", SOON, || {
+        eventually("a write by another name", LOST, || {
             p.stat("/h/f").unwrap().size_bytes == 10 + u64::from(round)
         });
     }
@@ -241,9 +239,7 @@ fn queue_overflow_invalidates_everything() {
         write_host(&world.host(&format!("f{number}")), b"22");
     }
     drop(slow);
-    eventually("everything", Duration::from_secs(20), || {
-        notes.has("everything")
-    });
+    eventually("everything", LOST, || notes.has("everything"));
     for number in 0..50 {
         assert_eq!(p.stat(format!("/h/f{number}")).unwrap().size_bytes, 2);
     }
@@ -308,9 +304,7 @@ fn exhausted_watches_fall_back_to_ttl_with_warning() {
         files[number].ttl() == Duration::MAX
     };
     for number in [0, 1] {
-        eventually("an end of questions", Duration::from_secs(5), || {
-            is_valid_forever(number)
-        });
+        eventually("an end of questions", LOST, || is_valid_forever(number));
     }
     for file in &files[2..] {
         file.stat().unwrap();
@@ -330,16 +324,16 @@ fn exhausted_watches_fall_back_to_ttl_with_warning() {
     );
     for (number, file) in files.iter().enumerate() {
         write_host(&host(format!("d{number}/f")), b"22");
-        eventually("a change", SOON, || file.stat().unwrap().size_bytes == 2);
+        eventually("a change", LOST, || file.stat().unwrap().size_bytes == 2);
         write_host(&host(format!("d{number}/g")), b"");
-        eventually("a name", SOON, || {
+        eventually("a name", LOST, || {
             caller.lookup(&directory(number), b"g").unwrap().is_some()
         });
     }
     // Additional watches are used as soon as there are some.
     std::fs::write(support::require::WATCHES_MAX, "100").unwrap();
     for number in 2..6 {
-        eventually("an end of questions", Duration::from_secs(5), || {
+        eventually("an end of questions", LOST, || {
             caller.lookup(&directory(number), b"f").unwrap();
             is_valid_forever(number)
         });
@@ -381,21 +375,15 @@ fn change_in_a_new_directory_is_not_an_old_one() {
         world.p.rmdir("/h/d/c").unwrap();
         world.p.rmdir("/h/d").unwrap();
         std::fs::create_dir(&there).unwrap();
-        eventually("the directory", Duration::from_secs(1), || {
-            world.p.stat("/h/d").is_ok()
-        });
+        eventually("the directory", LOST, || world.p.stat("/h/d").is_ok());
         assert_eq!(errno(world.p.stat("/h/d/c")), Some(Errno::NOENT));
         std::fs::create_dir(there.join("c")).unwrap();
-        eventually(
-            &format!("round {round}"),
-            Duration::from_millis(500),
-            || world.p.stat("/h/d/c").is_ok(),
-        );
+        eventually(&format!("round {round}"), LOST, || {
+            world.p.stat("/h/d/c").is_ok()
+        });
         std::fs::remove_dir(there.join("c")).unwrap();
         std::fs::remove_dir(&there).unwrap();
-        eventually("the removal", Duration::from_secs(1), || {
-            world.p.stat("/h/d").is_err()
-        });
+        eventually("the removal", LOST, || world.p.stat("/h/d").is_err());
     }
 }
 
@@ -416,9 +404,7 @@ fn rename_onto_another_name_of_the_file_keeps_both() {
             // A later change by an external writer is not taken for that rename.
             std::fs::rename(on_host(&one), on_host("old")).unwrap();
             if words == "push=inotify" {
-                eventually(words, Duration::from_millis(500), || {
-                    world.p.stat(&one).is_err()
-                });
+                eventually(words, LOST, || world.p.stat(&one).is_err());
             }
         }
     }
@@ -444,7 +430,7 @@ fn link_with_many_names_is_found_again() {
     for index in 2..8 {
         std::fs::remove_file(world.host(&format!("d{index}/f"))).unwrap();
     }
-    eventually("two names", Duration::from_secs(5), || {
+    eventually("two names", LOST, || {
         let stats = ["/h/d0/f", "/h/d1/f"].map(|path| world.p.lstat(path));
         stats
             .iter()

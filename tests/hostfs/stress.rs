@@ -1,7 +1,7 @@
 //! Stress: concurrent changes through Folio and on the host do not hang, and both see one final
 //! tree.
 
-use super::{Over, World, eventually, pause};
+use super::{LOST, Over, World, eventually, pause};
 use crate::support::random::Random;
 use folio::syscall::{AT_FDCWD, Caller, Credentials, OpenFlags};
 use folio::vfs::{FileType, MountOptions, RenameFlags};
@@ -126,25 +126,21 @@ fn stress(words: &str) {
     let mut expected = Tree::new();
     tree_of_host(&share, "", &mut expected);
     // Other tests check when the change is seen. The directories may be some hundred deep.
-    eventually(
-        &format!("{words}: the same tree"),
-        Duration::from_secs(20),
-        || {
-            let mut found = Tree::new();
-            let listed = tree_here(&world, "/h", "", &mut found);
-            if let Err(error) = &listed {
-                eprintln!("{words}: {error}");
-            }
-            for name in expected
-                .keys()
-                .chain(found.keys())
-                .filter(|name| found.get(*name) != expected.get(*name))
-            {
-                eprintln!("{words}: {name} is not the same");
-            }
-            listed.is_ok() && found == expected
-        },
-    );
+    eventually(&format!("{words}: the same tree"), LOST, || {
+        let mut found = Tree::new();
+        let listed = tree_here(&world, "/h", "", &mut found);
+        if let Err(error) = &listed {
+            eprintln!("{words}: {error}");
+        }
+        for name in expected
+            .keys()
+            .chain(found.keys())
+            .filter(|name| found.get(*name) != expected.get(*name))
+        {
+            eprintln!("{words}: {name} is not the same");
+        }
+        listed.is_ok() && found == expected
+    });
     world.kernel.unmount("/h").unwrap();
 }
 

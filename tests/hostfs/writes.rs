@@ -1,6 +1,6 @@
 //! Writes: write-through reaches the host at once, write-back later.
 
-use super::{World, eventually, read_all, write_host};
+use super::{LOST, World, eventually, read_all, write_host};
 use folio::base::Timespec;
 use folio::syscall::{Fd, OpenFlags};
 use folio::vfs::SetTime;
@@ -120,11 +120,7 @@ fn external_change_between_own_writes_is_seen() {
                 let bytes = read_all(p, fd).unwrap();
                 bytes[..2 * PAGE].iter().all(|byte| *byte == round)
             };
-            eventually(
-                &format!("{words}: the other's page"),
-                Duration::from_millis(60),
-                is_seen,
-            );
+            eventually(&format!("{words}: the other's page"), LOST, is_seen);
         }
         p.close(fd).unwrap();
     }

@@ -18,7 +18,7 @@ fn with_folio(extend: impl FnOnce(Guest) -> Result<Guest, String>) -> Result<Gue
 /// Unmounts, and checks that the command ends.
 const UNMOUNT: &str = r#"
 cd /; exec 3<&-; umount /mnt || fail umount
-for try in $(seq 2000); do pidof folio > /dev/null || break; done
+for try in $(seq 100000); do pidof folio > /dev/null || break; done
 if pidof folio > /dev/null; then fail 'folio mount goes on'; fi
 "#;
 
@@ -54,11 +54,11 @@ const VSOCK: &str = r#"
 mkdir /tmp/shared; echo one > /tmp/shared/file
 folio share /tmp/shared --listen vsock:5000 --allow-cid 7 2> /dev/null & refusing=$!
 folio share /tmp/shared --listen vsock:5001 --allow-cid 1 2> /tmp/said & serving=$!
-for try in $(seq 2000); do grep -q 'until Ctrl-C' /tmp/said && break; done
+for try in $(seq 100000); do grep -q 'until Ctrl-C' /tmp/said && break; done
 folio mount --background vsock:1:5001 /mnt || fail mount
 same 'contents' "$(cat /mnt/file)" one
 echo two > /tmp/shared/file
-for try in $(seq 2000); do [ "$(cat /mnt/file)" = two ] && break; done
+for try in $(seq 100000); do [ "$(cat /mnt/file)" = two ] && break; done
 same 'what the host has changed' "$(cat /mnt/file)" two
 dd if=/dev/urandom of=/mnt/bytes bs=65536 count=32 2> /dev/null; mkdir /mnt/dir; mv /mnt/bytes /mnt/dir/bytes
 same 'what was written' "$(sha256sum < /mnt/dir/bytes)" "$(sha256sum < /tmp/shared/dir/bytes)"

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Longest time to wait for any event; no test depends on speed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The lines of a command's standard error so far.
 #[derive(Clone, Default)]

@@ -145,8 +145,9 @@ fn reads_fail_after_flush_without_answer() {
         InMemory::new(),
         ThrottleConfig::default(),
     ));
+    // Long enough for the requests of the opening, which are answered.
     let policy = RetryPolicy {
-        timeout: Duration::from_millis(200),
+        timeout: Duration::from_secs(3),
         ..RetryPolicy::default()
     };
     let patient = place(store.clone(), "vol");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 43] = [
+const PROGRAMS: [(&str, &str); 46] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -50,6 +50,9 @@ const PROGRAMS: [(&str, &str); 43] = [
     ("go", "golang-go"),
     ("zsh", "zsh"),
     ("fish", "fish"),
+    ("fio", "fio"),
+    ("fusermount3", "fuse3"),
+    ("newuidmap", "uidmap"),
 ];
 
 /// Test suites that are crates, and their versions.

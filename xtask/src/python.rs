@@ -58,8 +58,7 @@ pub(crate) fn test(root: &Path) -> Result<Results, String> {
     let folder = root.join("bindings/python");
     let target = std::path::absolute(repository::target_folder());
     let target = target.map_err(|error| error.to_string())?;
-    let environment = target.join("python");
-    provide(&environment)?;
+    let environment = provide()?;
     let compiles = compiles_free_threaded(root, &target);
     let wheels = target.join("python-wheels");
     let _ = std::fs::remove_dir_all(&wheels);
@@ -111,8 +110,18 @@ fn compiles_free_threaded(root: &Path, target: &Path) -> bool {
         && run(root, "cargo", &check, &[variable]).succeeded
 }
 
-/// Makes the virtual environment, unless it is ready.
-fn provide(environment: &Path) -> Result<(), String> {
+/// Makes the virtual environment, unless it is ready, and returns its path.
+///
+/// # Errors
+///
+/// The reason why it cannot be made.
+pub(crate) fn provide() -> Result<PathBuf, String> {
+    let environment = std::path::absolute(repository::target_folder().join("python"))
+        .map_err(|error| error.to_string())?;
+    make(&environment).map(|()| environment)
+}
+
+fn make(environment: &Path) -> Result<(), String> {
     let has_python = Command::new("python3").args(["-c", HAS_VERSION]).status();
     match has_python {
         Err(_) => return Err("python3 is not installed".to_owned()),

@@ -19,6 +19,9 @@ pub(crate) struct Counts {
     pub(crate) messages: Vec<String>,
     /// Lines of the message being read that are still wanted.
     pub(crate) message_lines_left: usize,
+    /// Harnesses that started, and those that printed their result: an aborted one did not.
+    pub(crate) harnesses: usize,
+    pub(crate) results: usize,
 }
 
 /// Most lines of one test's message: a failed comparison may print megabytes.
@@ -35,7 +38,12 @@ impl Counts {
         if self.message_lines_left > 0 {
             self.message_lines_left -= 1;
             self.messages.push(line.to_owned());
+        } else if let Some(rest) = line.strip_prefix("running ")
+            && (rest.ends_with(" tests") || rest.ends_with(" test"))
+        {
+            self.harnesses += 1;
         } else if let Some(rest) = line.strip_prefix("test result: ") {
+            self.results += 1;
             for part in rest.split([';', '.']) {
                 let mut words = part.split_whitespace();
                 let (Some(number), Some(word)) = (words.next(), words.next()) else {
@@ -130,6 +138,7 @@ mod tests {
             "failures:",
             "    wrong",
             "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "running 5 tests",
             "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
         ] {
             counts.read_line(line);
@@ -147,6 +156,8 @@ mod tests {
                     "thread 'wrong' panicked".into()
                 ],
                 message_lines_left: 0,
+                harnesses: 2,
+                results: 2,
             }
         );
     }

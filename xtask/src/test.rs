@@ -9,6 +9,7 @@ use crate::tidy;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Free space that a build from scratch needs, with the tests' images.
@@ -16,8 +17,9 @@ const BUILD_BYTES: u64 = 8 << 30;
 /// Free space that the tests need once everything is built.
 const REBUILD_BYTES: u64 = 2 << 30;
 
-/// The crates of object storage. Nothing else is built with their dependencies.
-const OBJECT_CRATES: [&str; 2] = ["folio-object-store", "folio-volume"];
+/// Features that the default build leaves out. Checks and tests have them, in one build of the
+/// workspace: another selection of packages or features would compile most crates again.
+const FEATURES: [&str; 2] = ["--features", "folio-cli/object-store,folio-cuda/cuda"];
 
 /// A check that did not run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +72,8 @@ impl Tally {
             .extend((0..unnamed).map(|_| "a test".to_owned()));
         if !outcome.succeeded && counts.failed == 0 {
             self.failed.push("cargo test".to_owned());
+        } else if counts.harnesses > counts.results {
+            self.failed.push("a harness that did not end".to_owned());
         }
         let ignored = counts.ignored.iter().map(|(name, reason)| {
             let reason = if reason.is_empty() {
@@ -112,37 +116,31 @@ pub(crate) fn main(root: &Path, no_install: bool) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let mut tally = Tally::default();
-    heading("packages", start);
-    packages::provide(!no_install);
     component(&mut tally, root, start, "fmt", &["fmt", "--all", "--check"]);
-    let clippy = [
-        "clippy",
-        "--quiet",
-        "--workspace",
-        "--exclude",
-        OBJECT_CRATES[0],
-        "--exclude",
-        OBJECT_CRATES[1],
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    component(&mut tally, root, start, "clippy", &clippy);
     heading("tidy", start);
     tally.step("tidy", tidy::main(root, false) == ExitCode::SUCCESS);
+    if !tally.failed.is_empty() {
+        println!("{}", tally.closing());
+        return ExitCode::FAILURE;
+    }
+    heading("packages", start);
+    packages::provide(!no_install);
+    // Downloads wait for the network while crates compile.
+    let downloads = std::thread::spawn(download);
+    let lint = [
+        &["clippy", "--quiet", "--workspace", "--all-targets"],
+        &FEATURES[..],
+        &["--", "-D", "warnings"],
+    ];
+    component(&mut tally, root, start, "clippy", &lint.concat());
     heading("deny", start);
     deny(&mut tally, root);
     heading("test", start);
-    workspace_tests(&mut tally, root);
-    heading("object storage", start);
-    object_storage(&mut tally, root);
-    heading("gpu", start);
-    gpu_tests(&mut tally, root);
-    heading("python", start);
-    python_tests(&mut tally, root);
+    workspace_tests(&mut tally, root, downloads);
     heading("examples", start);
     examples(&mut tally, root);
+    heading("python", start);
+    python_tests(&mut tally, root);
     heading("features", start);
     features(&mut tally, root);
     heading("model check", start);
@@ -200,85 +198,38 @@ fn deny(tally: &mut Tally, root: &Path) {
     }
 }
 
-fn workspace_tests(tally: &mut Tally, root: &Path) {
-    let path = std::env::temp_dir().join(format!("folio-skipped-{}", std::process::id()));
-    let variables = [("FOLIO_SKIPPED", OsString::from(&path))];
-    let outcome = run(
-        root,
-        "cargo",
-        &[
-            "test",
-            "--workspace",
-            "--exclude",
-            OBJECT_CRATES[0],
-            "--exclude",
-            OBJECT_CRATES[1],
-            "--no-fail-fast",
-        ],
-        &variables,
-    );
-    let reports = std::fs::read_to_string(&path).unwrap_or_default();
-    let _ = std::fs::remove_file(&path);
-    tally.tests(&outcome, &reports);
-}
-
-/// Tests the feature `object-store`, which the default build leaves out, against stores that start
-/// on loopback.
-fn object_storage(tally: &mut Tally, root: &Path) {
+/// What tests need beside packages and crates: stores of objects, and NVRTC, whose variable is
+/// returned.
+fn download() -> Result<(&'static str, OsString), String> {
     install_stores();
-    let path = std::env::temp_dir().join(format!("folio-skipped-object-{}", std::process::id()));
-    let variables = [("FOLIO_SKIPPED", OsString::from(&path))];
-    let arguments = [
-        "test",
-        "--no-fail-fast",
-        "--package",
-        OBJECT_CRATES[0],
-        "--package",
-        OBJECT_CRATES[1],
-        "--package",
-        "folio-cli",
-        "--features",
-        "folio-cli/object-store",
-        "--lib",
-        "--test",
-        "device",
-        "--test",
-        "volume",
-        "--test",
-        "object",
-        "--test",
-        "volume_command",
-    ];
-    let outcome = run(root, "cargo", &arguments, &variables);
-    let reports = std::fs::read_to_string(&path).unwrap_or_default();
-    let _ = std::fs::remove_file(&path);
-    tally.tests(&outcome, &reports);
+    let nvrtc = gpu::nvrtc();
+    if let Err(reason) = python::provide() {
+        println!("{reason}");
+    }
+    nvrtc
 }
 
-/// Tests the feature `cuda` of folio-cuda, which the default build leaves out: kernels compile by
-/// NVRTC, and tests on a GPU run where there is one.
-fn gpu_tests(tally: &mut Tally, root: &Path) {
-    let nvrtc = gpu::nvrtc();
+/// Builds all tests, waits for the downloads, and runs the tests. Those on a GPU run where there is
+/// one.
+fn workspace_tests(
+    tally: &mut Tally,
+    root: &Path,
+    downloads: JoinHandle<Result<(&'static str, OsString), String>>,
+) {
+    let tests = [&["test", "--workspace", "--no-fail-fast"], &FEATURES[..]].concat();
+    let build = [&tests[..], &["--no-run"]].concat();
+    // A failure is that of the next command, too.
+    run(root, "cargo", &build, &[]);
+    let nvrtc = downloads
+        .join()
+        .unwrap_or_else(|_| Err("the installation panicked".to_owned()));
     if let Err(reason) = &nvrtc {
         tally.skip("nvrtc", reason);
     }
-    let path = std::env::temp_dir().join(format!("folio-skipped-gpu-{}", std::process::id()));
+    let path = std::env::temp_dir().join(format!("folio-skipped-{}", std::process::id()));
     let skipped = ("FOLIO_SKIPPED", OsString::from(&path));
     let variables: Vec<_> = nvrtc.into_iter().chain([skipped]).collect();
-    let package = ["--package", "folio-cuda", "--features", "cuda"];
-    let clippy = [
-        &["clippy", "--quiet"],
-        &package[..],
-        &["--all-targets", "--", "-D", "warnings"],
-    ];
-    let clippy = run(root, "cargo", &clippy.concat(), &[]);
-    tally.step("clippy of folio-cuda", clippy.succeeded);
-    let tests = [
-        &["test", "--no-fail-fast"],
-        &package[..],
-        &["--test", "nvrtc", "--test", "gpu"],
-    ];
-    let outcome = run(root, "cargo", &tests.concat(), &variables);
+    let outcome = run(root, "cargo", &tests, &variables);
     let reports = std::fs::read_to_string(&path).unwrap_or_default();
     let _ = std::fs::remove_file(&path);
     tally.tests(&outcome, &reports);
@@ -328,34 +279,35 @@ fn install_stores() {
     }
 }
 
-/// Runs each example of each crate, in an empty folder.
+/// Runs each example of each crate, in an empty folder. The tests' build has made them.
 fn examples(tally: &mut Tally, root: &Path) {
-    let manifest = root.join("Cargo.toml");
-    for (package, example) in example_names(root) {
+    let programs = repository::target_folder().join("debug/examples");
+    let programs = std::path::absolute(&programs).unwrap_or(programs);
+    for example in example_names(root) {
         let name = format!("example {example}");
         let Ok(folder) = scratch_folder(&example) else {
             tally.step(&name, false);
             continue;
         };
-        let arguments = [
-            "run",
-            "--quiet",
-            "--manifest-path",
-            &manifest.to_string_lossy(),
-            "--package",
-            &package,
-            "--example",
-            &example,
-        ];
+        let program = programs.join(&example);
         println!("{name}");
-        tally.step(&name, run(&folder, "cargo", &arguments, &[]).succeeded);
+        tally.step(
+            &name,
+            run(&folder, &program.to_string_lossy(), &[], &[]).succeeded,
+        );
         let _ = std::fs::remove_dir_all(&folder);
     }
 }
 
-/// Checks that the library compiles with every combination of its features; the default, all of
-/// them, is compiled by the tests. The feature `compress` includes `qcow2`.
+/// Checks that the command compiles with its default features, and the library with every
+/// combination of its own; the default, all of them, is compiled by the tests. The feature
+/// `compress` includes `qcow2`.
 fn features(tally: &mut Tally, root: &Path) {
+    let check = ["check", "--quiet", "--package"];
+    for package in ["folio-cli", "folio-cuda"] {
+        let succeeded = run(root, "cargo", &[&check[..], &[package]].concat(), &[]).succeeded;
+        tally.step(&format!("default features of {package}"), succeeded);
+    }
     for format in ["", "qcow2", "compress"] {
         for partitions in ["", "partitions"] {
             for hostfs in ["", "hostfs"] {
@@ -385,8 +337,8 @@ fn scratch_folder(name: &str) -> std::io::Result<PathBuf> {
     std::fs::create_dir(&path).map(|()| path)
 }
 
-/// Package and name of each file `crates/*/examples/*.rs`, sorted.
-fn example_names(root: &Path) -> Vec<(String, String)> {
+/// Names of the files `crates/*/examples/*.rs`, sorted.
+fn example_names(root: &Path) -> Vec<String> {
     let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut out = Vec::new();
     for package in entries(root.join("crates")) {
@@ -395,8 +347,7 @@ fn example_names(root: &Path) -> Vec<(String, String)> {
             if path.extension().is_some_and(|extension| extension == "rs")
                 && let Some(stem) = path.file_stem()
             {
-                let package = package.file_name().to_string_lossy().into_owned();
-                out.push((package, stem.to_string_lossy().into_owned()));
+                out.push(stem.to_string_lossy().into_owned());
             }
         }
     }
@@ -474,11 +425,8 @@ mod tests {
         tally.step("fmt", true);
         let counts = Counts {
             passed: 5,
-            failed: 0,
             ignored: vec![("slow".into(), String::new())],
-            failures: vec![],
-            messages: vec![],
-            message_lines_left: 0,
+            ..Counts::default()
         };
         tally.tests(
             &Outcome {
@@ -509,6 +457,25 @@ mod tests {
             "{\"reason\":\"a\"}\nnoise\n{\"executable\":null}\n{\"executable\":\"/x\"}\n";
         assert_eq!(executable(messages), Some("/x".to_owned()));
         assert_eq!(executable(""), None);
+    }
+
+    #[test]
+    fn harness_without_a_result_is_a_failure() {
+        let mut tally = Tally::default();
+        let counts = Counts {
+            passed: 3,
+            failed: 1,
+            failures: vec!["wrong".into()],
+            harnesses: 2,
+            results: 1,
+            ..Counts::default()
+        };
+        let outcome = Outcome {
+            succeeded: false,
+            counts,
+        };
+        tally.tests(&outcome, "");
+        assert!(tally.closing().ends_with("3 passed, 2 failed, 0 skipped"));
     }
 
     #[test]

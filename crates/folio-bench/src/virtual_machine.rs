@@ -271,7 +271,7 @@ impl Guest {
             .arg(initramfs);
         command.args([
             "-append",
-            "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off",
+            "console=ttyS0 quiet loglevel=0 panic=-1 mitigations=off",
         ]);
         command.args(&self.devices);
         command
