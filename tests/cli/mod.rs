@@ -13,6 +13,7 @@ mod image_changes;
 mod image_targets;
 mod info;
 mod iotests;
+mod layouts;
 mod messages;
 mod owners;
 mod qemu_img;
