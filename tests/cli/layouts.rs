@@ -1,7 +1,9 @@
 //! Which image of an OCI layout is copied: tags, platforms, names that are left out.
 
 use super::TestDir;
-use super::container::{file, layer, put_image, put_index};
+use super::container::{PLATFORM, file, layer, put_image, put_index};
+use crate::support::requires;
+use crate::support::tools::fsck;
 use folio_archive::Compression;
 use serde_json::{Value, json};
 
@@ -109,4 +111,73 @@ fn untagged_images_select_by_platform() {
     put_index(&dir.path("lay"), &[plain]);
     holds(&dir, "oci:lay", "linux/arm64/v8", "linux-arm64-v8");
     refuses(&dir, "oci:lay", "linux/arm", "the image is for linux/arm64");
+}
+
+#[test]
+fn excluded_names_stay_out_of_images() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    let large = "x".repeat(4 << 20);
+    let layers = [
+        layer(&[
+            file("etc/keep.conf", "k"),
+            file("etc/low", "l"),
+            file("var/cache/large", &large),
+            file("var/log/a.log", &large),
+        ]),
+        // A whiteout has the name of the file that it removes.
+        layer(&[file("etc/.wh.low", ""), file("var/cache/.wh.large", "")]),
+    ];
+    let amd64 = json!({ "os": "linux", "architecture": "amd64" });
+    let image = put_image(&dir.path("lay"), &layers, &FORMATS, &amd64);
+    put_index(&dir.path("lay"), &[image]);
+    std::fs::write(dir.path("patterns"), "*.log\n").unwrap();
+    let excludes = [
+        "--exclude",
+        "/var/cache",
+        "--exclude",
+        ".*",
+        "--exclude-from",
+        "patterns",
+    ];
+    let copy = ["cp", "-a", "oci:lay", "out.img:/", "--create", "auto"];
+    dir.ok(&[&copy[..], &excludes[..], &PLATFORM[..]].concat());
+    fsck(&dir.path("out.img"));
+    let found = dir.ok(&["find", "out.img", "--type", "f"]);
+    assert_eq!(found, "out.img:/etc/keep.conf\n");
+    // Neither do excluded files count for the size.
+    assert!(std::fs::metadata(dir.path("out.img")).unwrap().len() < 2 << 20);
+    for (name, content) in [("keep", "k"), ("a.log", "l"), (".hidden", "h")] {
+        dir.write(&format!("out.img:/{name}"), content);
+    }
+    dir.ok(&[
+        &["cp", "-a", "out.img:/", "oci:back:app"][..],
+        &excludes[..],
+    ]
+    .concat());
+    let copy = ["cp", "-a", "oci:back:app", "back.img:/", "--create", "auto"];
+    dir.ok(&copy);
+    let found = dir.ok(&["find", "back.img", "--type", "f"]);
+    assert_eq!(found, "back.img:/etc/keep.conf\nback.img:/keep\n");
+}
+
+#[test]
+fn image_in_use_is_stored_with_force_share() {
+    let dir = TestDir::new();
+    let options = folio::block::OpenOptions::default();
+    let open = folio::block::open(dir.path("disk.img"), &options).unwrap();
+    let copy = ["cp", "-a", "disk.img:/", "oci:out:app"];
+    dir.fails(&copy, 3, "in use");
+    dir.ok(&[&copy[..], &["-U"]].concat());
+    drop(open);
+}
+
+#[test]
+fn whiteout_name_in_a_tree_is_refused() {
+    let dir = TestDir::new();
+    dir.ok(&["mkdir", "disk.img:/d"]);
+    dir.write("disk.img:/d/.wh.evil", "x");
+    let copy = ["cp", "-a", "disk.img:/", "oci:out:app"];
+    dir.fails(&copy, 1, "disk.img:/d/.wh.evil: not stored: ");
+    dir.ok(&[&copy[..], &["--exclude", ".wh.*"]].concat());
 }
