@@ -568,7 +568,7 @@ fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Decodes base64; libarchive omits the padding.
-fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut bits, mut count) = (0_u32, 0);
     for letter in text.iter().filter(|letter| !matches!(letter, b'=' | b'\n')) {
@@ -587,7 +587,8 @@ fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
             bytes.push((bits >> count) as u8);
         }
     }
-    Some(bytes)
+    // One letter alone has less than a byte.
+    (count < 6).then_some(bytes)
 }
 
 fn truncated() -> Error {
