@@ -1,6 +1,6 @@
 //! A container image: its configuration, and layers to unpack one onto the other.
 
-use super::blobs::{ArchiveFile, Blobs, Folder, blob_error, host_error};
+use super::blobs::{ArchiveFile, BlobReader, Blobs, Folder, blob_error, host_error};
 use super::digest::{Digest, Verify};
 use super::documents::{Config, Descriptor, DockerImage, Index, Manifest, PlatformDocument, parse};
 use super::reference::{Platform, Reference};
@@ -13,7 +13,7 @@ use folio::{Errno, Error, Result};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Buffers of 1 MiB that a layer is decompressed ahead of its turn.
@@ -27,7 +27,7 @@ const TAGS_LISTED_MAX: usize = 20;
 
 /// A container image, opened for unpacking.
 pub struct ContainerImage {
-    pub(super) blobs: Box<dyn Blobs>,
+    blobs: Arc<dyn Blobs>,
     name: String,
     config: Vec<u8>,
     pub(super) layers: Vec<Layer>,
@@ -37,6 +37,7 @@ pub struct ContainerImage {
     kept: Mutex<BTreeMap<usize, ReadAhead>>,
     /// Of [`ContainerImage::unpack`].
     progress: InputProgress,
+    stop: Arc<AtomicBool>,
 }
 
 /// A layer: a tar archive, mostly compressed.
@@ -147,13 +148,14 @@ impl ContainerImage {
             let len_bytes = sizes.fold(0, u64::saturating_add);
             let layers = manifest.layers.into_iter().enumerate().map(layer).collect();
             return Ok(Self {
-                blobs,
+                blobs: blobs.into(),
                 name: String::new(),
                 config,
                 layers,
                 budget: Arc::new(MemoryBudget::new(0)),
                 kept: Mutex::default(),
                 progress: InputProgress::new(len_bytes),
+                stop: Arc::default(),
             });
         }
         Err(Error::corrupt("too many lists of images within lists"))
@@ -208,13 +210,14 @@ impl ContainerImage {
         let sizes = image.layers.iter().map(|name| archive.len_bytes(name));
         let len_bytes = sizes.fold(0, u64::saturating_add);
         Ok(Self {
-            blobs: Box::new(archive),
+            blobs: Arc::new(archive),
             name: String::new(),
             config,
             layers,
             budget: Arc::new(MemoryBudget::new(0)),
             kept: Mutex::default(),
             progress: InputProgress::new(len_bytes),
+            stop: Arc::default(),
         })
     }
 
@@ -237,6 +240,13 @@ impl ContainerImage {
     pub fn with_memory(mut self, bytes: u64) -> Self {
         // The other half is for layers that are decompressed before their turn.
         self.budget = Arc::new(MemoryBudget::new(bytes / 2));
+        self
+    }
+
+    /// Ends work on the layers with EINTR once `stop` is set, also a wait for a registry.
+    #[must_use]
+    pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = stop;
         self
     }
 
@@ -327,34 +337,59 @@ impl ContainerImage {
             let kept = kept.reporting(&self.progress);
             return Ok((Reader::new(kept), Arc::new(AtomicBool::new(true))));
         }
-        let far = |input, count| -> Result<ReadAhead> {
-            if !is_read_again {
-                let ahead =
-                    ReadAhead::start_far(input, count, AHEAD_BUFFERS).map_err(blob_error)?;
-                return Ok(ahead.reporting(&self.progress));
-            }
-            let buffers = (self.budget.buffers() / AHEAD_LAYERS_MAX).max(AHEAD_BUFFERS);
-            let ahead = ReadAhead::start_far(input, count, buffers).map_err(blob_error)?;
-            Ok(ahead.keeping(self.budget.clone()))
+        let (count, is_verified) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let open = self.opener(&self.layers[at], count.clone(), is_verified.clone())?;
+        let buffers = if is_read_again {
+            (self.budget.buffers() / AHEAD_LAYERS_MAX).max(AHEAD_BUFFERS)
+        } else {
+            AHEAD_BUFFERS
         };
-        let layer = &self.layers[at];
-        match &layer.blob {
+        let ahead = ReadAhead::start_far(open, count, buffers).map_err(blob_error)?;
+        let ahead = ahead.with_stop(self.stop.clone());
+        let ahead = if is_read_again {
+            ahead.keeping(self.budget.clone())
+        } else {
+            ahead.reporting(&self.progress)
+        };
+        Ok((Reader::new(ahead).accepting_empty(), is_verified))
+    }
+
+    /// Returns the function that opens a layer, decompressed and verified, on the thread that reads
+    /// it: a registry may let it wait. `count` counts the bytes of the blob.
+    fn opener(
+        &self,
+        layer: &Layer,
+        count: Arc<AtomicU64>,
+        is_verified: Arc<AtomicBool>,
+    ) -> Result<Box<dyn FnOnce() -> io::Result<BlobReader> + Send>> {
+        let blobs = self.blobs.clone();
+        Ok(match &layer.blob {
             LayerBlob::Blob(descriptor) => {
-                let (blob, count) = Counted::new(self.blobs.open_blob(descriptor)?);
-                let (verify, flag) = Verify::new(blob, descriptor.digest()?);
-                let ahead = far(decoder(verify).map_err(blob_error)?, &count)?;
-                Ok((Reader::new(ahead), flag))
+                let (descriptor, digest) = (descriptor.clone(), descriptor.digest()?);
+                Box::new(move || {
+                    let blob = Counted::new(blobs.open_blob(&descriptor)?, count);
+                    decoder(Verify::new(blob, digest, is_verified))
+                })
             }
             LayerBlob::Named(name) => {
-                let (blob, count) = Counted::new(self.blobs.open(name)?);
-                let blob = decoder(blob).map_err(blob_error)?;
-                let want = layer
+                let name = name.clone();
+                let digest = layer
                     .diff_id
                     .ok_or_else(|| Error::corrupt("a layer without digest"))?;
-                let (verify, flag) = Verify::new(blob, want);
-                Ok((Reader::new(far(Box::new(verify), &count)?), flag))
+                Box::new(move || {
+                    let blob = decoder(Counted::new(blobs.open(&name)?, count))?;
+                    Ok(Box::new(Verify::new(blob, digest, is_verified)))
+                })
             }
-        }
+        })
+    }
+
+    /// Opens a blob as it is stored, unverified.
+    pub(super) fn open_blob(&self, descriptor: &Descriptor) -> Result<ReadAhead> {
+        let (blobs, descriptor) = (self.blobs.clone(), descriptor.clone());
+        let open = move || Ok(blobs.open_blob(&descriptor)?);
+        let ahead = ReadAhead::start_far(open, Arc::default(), AHEAD_BUFFERS);
+        Ok(ahead.map_err(blob_error)?.with_stop(self.stop.clone()))
     }
 
     /// Returns the digests of the uncompressed layers.

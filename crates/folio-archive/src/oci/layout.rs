@@ -178,7 +178,7 @@ impl NewContainerImage<'_> {
             if !path.exists() {
                 let folder = self.folder.join("blobs/sha256");
                 let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed(&path))?;
-                let mut blob = base.blobs.open_blob(descriptor)?;
+                let mut blob = base.open_blob(descriptor)?;
                 io::copy(&mut blob, &mut file).map_err(failed(&path))?;
                 persist(file, &path)?;
             }
@@ -264,7 +264,11 @@ fn whiteout(path: Vec<u8>) -> Entry {
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error {
     let place = path.display().to_string();
-    move |error| Error::io("write", error).at(place.clone())
+    move |error| match error.downcast::<Error>() {
+        // A blob of the base could not be read.
+        Ok(error) => error,
+        Err(error) => Error::io("write", error).at(place.clone()),
+    }
 }
 
 fn json_error(error: &serde_json::Error) -> Error {

@@ -596,6 +596,10 @@ fn truncated() -> Error {
 }
 
 fn input_error(error: std::io::Error) -> Error {
+    let error = match error.downcast::<Error>() {
+        Ok(error) => return error,
+        Err(error) => error,
+    };
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof if error.get_ref().is_none() => truncated(),
         // A decoder's failure, which says everything.

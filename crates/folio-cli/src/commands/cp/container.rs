@@ -4,7 +4,7 @@ use crate::commands::excludes::{Excludes, exclude_entry};
 use crate::commands::new_image::NewImage;
 use crate::commands::ownership::Ownership;
 use crate::commands::unpack::{open_container, unpack_into};
-use crate::exit::{Failure, Outcome, explain};
+use crate::exit::{Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::observer::SessionObserver;
@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use clap::Args;
 use folio::{Errno, Error};
-use folio_archive::oci::{ContainerImage, NewContainerImage, Platform, Reference};
+use folio_archive::oci::{NewContainerImage, Platform, Reference};
 use folio_archive::{Entry, EntryKind, Unpacker, is_whiteout};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -107,13 +107,13 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
         ));
     }
     let rules = copy.ownership.read()?;
-    let image = open_container(source, copy.options.platform.as_ref())?;
+    let image = open_container(session, source, copy.options.platform.as_ref())?;
     // A whiteout is no file of the image, so no pattern means it.
     let is_kept = |path: &[u8], kind: &EntryKind| {
         is_whiteout(path) || !exclude_entry(copy.excludes, path, *kind == EntryKind::Directory)
     };
     let contents = || {
-        let mut contents = image.contents().map_err(|error| failure(&error))?;
+        let mut contents = image.contents()?;
         contents.retain(|path, file| is_kept(path, &file.kind));
         Ok(contents)
     };
@@ -153,7 +153,7 @@ fn pack(
                 "--base {base}: expected a container image, e.g. oci:DIR:TAG"
             ))
         })?;
-        ContainerImage::open(&reference, options.platform.as_ref()).map_err(|error| failure(&error))
+        open_container(session, &reference, options.platform.as_ref())
     });
     let base = base.transpose()?;
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| host_failure(path, &error));
@@ -181,12 +181,8 @@ fn pack(
         let stored = new.store(image.process(), &place.path, &observer);
         progress.finish();
         session.check_interrupt()?;
-        stored.map(drop).map_err(|error| failure(&error))
+        Ok(stored.map(drop)?)
     })
-}
-
-fn failure(error: &Error) -> Failure {
-    Failure::new(explain(error))
 }
 
 fn host_failure(path: &Path, error: &std::io::Error) -> Failure {
