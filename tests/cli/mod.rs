@@ -25,6 +25,7 @@ mod qemu_img_info;
 mod qemu_img_measure;
 mod random_layers;
 mod read_only;
+mod registries;
 mod reproducible;
 mod schema;
 mod select;
