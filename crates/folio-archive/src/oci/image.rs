@@ -335,7 +335,8 @@ impl ContainerImage {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = kept.remove(&at) {
             let kept = kept.reporting(&self.progress);
-            return Ok((Reader::new(kept), Arc::new(AtomicBool::new(true))));
+            let reader = Reader::new(kept).accepting_empty();
+            return Ok((reader, Arc::new(AtomicBool::new(true))));
         }
         let (count, is_verified) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let open = self.opener(&self.layers[at], count.clone(), is_verified.clone())?;
