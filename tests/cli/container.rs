@@ -15,7 +15,7 @@ use std::process::Stdio;
 /// A file of a layer: name, kind, and content of a regular file.
 pub(super) type Member<'a> = (&'a str, EntryKind, &'a str);
 
-fn file<'a>(path: &'a str, content: &'a str) -> Member<'a> {
+pub(super) fn file<'a>(path: &'a str, content: &'a str) -> Member<'a> {
     let size_bytes = content.len() as u64;
     (path, EntryKind::File { size_bytes }, content)
 }
@@ -93,15 +93,25 @@ fn odd_layers() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Writes an OCI layout with the tag `app`.
-pub(super) fn layout(folder: &Path, layers: &[Vec<u8>], formats: &[Compression]) {
+/// Stores a blob in a layout; returns its descriptor.
+fn put_blob(folder: &Path, media_type: &str, bytes: &[u8]) -> Value {
     let blobs = folder.join("blobs/sha256");
     std::fs::create_dir_all(&blobs).unwrap();
-    let put = |media_type: &str, bytes: &[u8]| {
-        let digest = Digest::of(bytes);
-        std::fs::write(blobs.join(digest.hex()), bytes).unwrap();
-        json!({ "mediaType": media_type, "digest": digest.to_string(), "size": bytes.len() })
-    };
+    let digest = Digest::of(bytes);
+    std::fs::write(blobs.join(digest.hex()), bytes).unwrap();
+    json!({ "mediaType": media_type, "digest": digest.to_string(), "size": bytes.len() })
+}
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// Stores an image in a layout; returns the descriptor of its manifest. The configuration has the
+/// keys of `platform`.
+pub(super) fn put_image(
+    folder: &Path,
+    layers: &[Vec<u8>],
+    formats: &[Compression],
+    platform: &Value,
+) -> Value {
     let layer = |(at, bytes): (usize, &Vec<u8>)| {
         let format = formats[at % formats.len()];
         let mut encoder = Encoder::new(Vec::new(), format).unwrap();
@@ -112,43 +122,53 @@ pub(super) fn layout(folder: &Path, layers: &[Vec<u8>], formats: &[Compression])
             _ => "+zstd",
         };
         let media_type = format!("application/vnd.oci.image.layer.v1.tar{suffix}");
-        put(&media_type, &encoder.finish().unwrap())
+        put_blob(folder, &media_type, &encoder.finish().unwrap())
     };
     let descriptors: Vec<_> = layers.iter().enumerate().map(layer).collect();
     let diff_ids: Vec<_> = layers
         .iter()
         .map(|bytes| Digest::of(bytes).to_string())
         .collect();
-    let config = json!({
-        "architecture": "amd64", "os": "linux",
-        "config": { "Entrypoint": ["/app"] },
-        "rootfs": { "type": "layers", "diff_ids": diff_ids },
-    });
-    let config = put(
+    let mut config = platform.clone();
+    config["config"] = json!({ "Entrypoint": ["/app"] });
+    config["rootfs"] = json!({ "type": "layers", "diff_ids": diff_ids });
+    let config = put_blob(
+        folder,
         "application/vnd.oci.image.config.v1+json",
         config.to_string().as_bytes(),
     );
     let manifest = json!({ "schemaVersion": 2, "config": config, "layers": descriptors });
-    let media_type = "application/vnd.oci.image.manifest.v1+json";
-    let mut manifest = put(media_type, manifest.to_string().as_bytes());
-    manifest["platform"] = json!({ "architecture": "amd64", "os": "linux" });
-    let list = json!({ "schemaVersion": 2, "manifests": [
-        { "mediaType": media_type, "digest": Digest::of(b"").to_string(), "size": 0,
-          "platform": { "architecture": "s390x", "os": "linux" } },
-        manifest,
-    ] });
-    let mut list = put(
-        "application/vnd.oci.image.index.v1+json",
-        list.to_string().as_bytes(),
-    );
-    list["annotations"] = json!({ "org.opencontainers.image.ref.name": "app" });
-    let index = json!({ "schemaVersion": 2, "manifests": [list] });
+    put_blob(folder, MANIFEST, manifest.to_string().as_bytes())
+}
+
+/// Writes the list of images of a layout.
+pub(super) fn put_index(folder: &Path, manifests: &[Value]) {
+    let index = json!({ "schemaVersion": 2, "manifests": manifests });
     std::fs::write(folder.join("index.json"), index.to_string()).unwrap();
     std::fs::write(
         folder.join("oci-layout"),
         r#"{"imageLayoutVersion":"1.0.0"}"#,
     )
     .unwrap();
+}
+
+/// Writes an OCI layout with the tag `app`.
+pub(super) fn layout(folder: &Path, layers: &[Vec<u8>], formats: &[Compression]) {
+    let platform = json!({ "architecture": "amd64", "os": "linux" });
+    let mut manifest = put_image(folder, layers, formats, &platform);
+    manifest["platform"] = platform;
+    let list = json!({ "schemaVersion": 2, "manifests": [
+        { "mediaType": MANIFEST, "digest": Digest::of(b"").to_string(), "size": 0,
+          "platform": { "architecture": "s390x", "os": "linux" } },
+        manifest,
+    ] });
+    let mut list = put_blob(
+        folder,
+        "application/vnd.oci.image.index.v1+json",
+        list.to_string().as_bytes(),
+    );
+    list["annotations"] = json!({ "org.opencontainers.image.ref.name": "app" });
+    put_index(folder, &[list]);
 }
 
 const FORMATS: [Compression; 3] = [Compression::Gzip, Compression::Zstd, Compression::None];

@@ -4,12 +4,13 @@ use super::TestDir;
 use crate::support::mounted::Mounted;
 use crate::support::requires;
 use crate::support::terminal::converse;
-use crate::support::tools::{command, fsck, run, succeed};
-use folio_archive::{Entry, EntryKind, tar};
+use crate::support::tools::{command, fsck, run, succeed, text};
+use folio_archive::{Compression, Encoder, Entry, EntryKind, tar};
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 /// The options of GNU tar with which an archive has everything.
 const ALL: [&str; 3] = ["--acls", "--xattrs", "--xattrs-include=*"];
@@ -514,4 +515,104 @@ fn unpacking_shows_percent_of_the_archive() {
     }
     let unpacked = dir.ok(&["stat", "disk.img:/file"]);
     assert!(unpacked.contains("3145728"), "{unpacked}");
+}
+
+/// Compresses bytes with gzip.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = Encoder::new(Vec::new(), Compression::Gzip).unwrap();
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn empty_input_is_refused() {
+    let dir = TestDir::new();
+    for (name, bytes) in [("e.tar", Vec::new()), ("e.tar.gz", gzip(b""))] {
+        std::fs::write(dir.path(name), bytes).unwrap();
+        for words in [
+            &["tar", "-tf", name][..],
+            &["tar", "-xf", name, "disk.img:"],
+            &["tar", "-xf", name, "e.img:", "--create", "16M"],
+            &["tar", "-xf", name, "e.img:", "--create", "auto"],
+        ] {
+            dir.fails(words, 1, "empty input: not a tar archive");
+        }
+    }
+    for size in ["16M", "auto"] {
+        let words = ["tar", "-x", "e.img:", "--create", size];
+        dir.fails(&words, 1, "empty input: not a tar archive");
+        assert!(!dir.path("e.img").exists());
+    }
+    // The end of an archive is one without files; zeros behind gzip are the end of a tape.
+    let tape = [gzip(&[0; 1024]), vec![0; 9000]].concat();
+    for (name, bytes) in [("z.tar", vec![0; 1024]), ("z.tar.gz", tape)] {
+        std::fs::write(dir.path(name), bytes).unwrap();
+        dir.ok(&["tar", "-xf", name, "z.img:", "--create", "16M"]);
+        std::fs::remove_file(dir.path("z.img")).unwrap();
+    }
+}
+
+#[test]
+fn auto_size_holds_many_data_ranges() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    let ranges: Vec<_> = (0..5).map(|at| at << 16..(at << 16) + 4096).collect();
+    let mut writer = tar::Writer::new(File::create(dir.path("holes.tar")).unwrap());
+    for number in 0..40 {
+        let entry = Entry {
+            path: format!("file {number}").into_bytes(),
+            kind: EntryKind::File {
+                size_bytes: 5 << 16,
+            },
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            modified: folio::Timespec::new(1, 0),
+            accessed: None,
+            xattrs: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        writer.append(&entry, Some(&ranges)).unwrap();
+        writer.write_data(&[7; 5 * 4096]).unwrap();
+    }
+    writer.finish().unwrap();
+    dir.ok(&["tar", "-xf", "holes.tar", "holes.img:", "--create", "auto"]);
+    fsck(&dir.path("holes.img"));
+}
+
+/// Sends a command the signal TERM once `is_ready`, and asserts that it ends.
+fn assert_terminated(mut child: Child, is_ready: impl Fn() -> bool) {
+    while !is_ready() {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    // The pipe stays open.
+    let pipe = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    drop(pipe);
+}
+
+#[test]
+fn idle_pipe_ends_at_the_first_signal() {
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path("tmp")).unwrap();
+    let start = |size: &str, written: &[u8]| {
+        let mut command = dir.command(&["tar", "-x", "new.img:", "--create", size]);
+        command.env("TMPDIR", dir.path("tmp"));
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let pipe = child.stdin.as_mut().unwrap();
+        pipe.write_all(written).unwrap();
+        child
+    };
+    for written in [&b""[..], &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0]] {
+        assert_terminated(start("16M", written), || dir.path("new.img").exists());
+        assert!(!dir.path("new.img").exists());
+    }
+    // For an automatic size the input is stored first.
+    let stored = || std::fs::read_dir(dir.path("tmp")).unwrap().count();
+    assert_terminated(start("auto", b""), || stored() == 1);
+    assert_eq!(stored(), 0);
 }

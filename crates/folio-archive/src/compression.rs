@@ -1,6 +1,8 @@
 //! Compression: recognized by its first bytes on input, chosen by name on output.
 
-use std::io::{self, BufReader, Read, Write};
+use flate2::bufread::GzDecoder;
+use folio::Error;
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 /// Bytes that decide the compression.
 const MAGIC_BYTES: usize = 6;
@@ -80,7 +82,7 @@ pub fn decoder(mut input: impl Read + Send + 'static) -> io::Result<Box<dyn Read
     let buffered = |input| BufReader::with_capacity(256 << 10, input);
     let decoder: Box<dyn Read + Send> = match format {
         Compression::None => return Ok(Box::new(input)),
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(buffered(input))),
+        Compression::Gzip => Box::new(GzipMembers(Some(GzDecoder::new(buffered(input))))),
         Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(buffered(input))?),
         Compression::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(
             buffered(input),
@@ -106,10 +108,54 @@ impl<R: Read> Read for Named<R> {
                 error.kind(),
                 format!("truncated: the {} stream ends early", self.name),
             ),
-            // The system's own error: the input failed.
-            _ if error.raw_os_error().is_some() => error,
+            // The input failed, not its content.
+            _ if error.raw_os_error().is_some() || is_error(&error) => error,
             kind => io::Error::new(kind, format!("damaged {} stream: {error}", self.name)),
         })
+    }
+}
+
+fn is_error(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Error>())
+}
+
+/// A decoder of gzip members, one after another, with zeros behind the last one as on tapes.
+struct GzipMembers<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while let Some(decoder) = &mut self.0 {
+            let count = decoder.read(buf)?;
+            if count > 0 || buf.is_empty() {
+                return Ok(count);
+            }
+            let Some(mut input) = self.0.take().map(GzDecoder::into_inner) else {
+                break;
+            };
+            let zeros = skip_zeros(&mut input)?;
+            if !input.fill_buf()?.is_empty() {
+                if zeros > 0 {
+                    let kind = io::ErrorKind::InvalidData;
+                    return Err(io::Error::new(kind, "bytes after the zeros behind its end"));
+                }
+                self.0 = Some(GzDecoder::new(input));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Consumes zeros; returns their number.
+fn skip_zeros(input: &mut impl BufRead) -> io::Result<u64> {
+    let mut all = 0;
+    loop {
+        let bytes = input.fill_buf()?;
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        input.consume(zeros);
+        all += zeros as u64;
+        if zeros == 0 {
+            return Ok(all);
+        }
     }
 }
 
@@ -231,6 +277,26 @@ mod tests {
                 "{format:?}"
             );
         }
+    }
+
+    #[test]
+    fn zeros_behind_gzip_are_ignored() {
+        let decode = |bytes: Vec<u8>| {
+            let mut read = Vec::new();
+            let mut decoder = decoder(io::Cursor::new(bytes))?;
+            decoder.read_to_end(&mut read)?;
+            Ok::<_, io::Error>(read)
+        };
+        let member = packed(b"text", Compression::Gzip);
+        let zeros = vec![0; 600_000];
+        let tape = [member.clone(), member.clone(), zeros.clone()].concat();
+        assert_eq!(decode(tape).unwrap(), b"texttext");
+        for end in [&b"x"[..], &member] {
+            let error = decode([&member, &zeros, end].concat()).unwrap_err();
+            assert!(error.to_string().contains("damaged gzip"), "{error}");
+        }
+        let error = decode([&member[..], b"x"].concat()).unwrap_err();
+        assert!(error.to_string().contains("gzip"), "{error}");
     }
 
     #[test]

@@ -6,14 +6,15 @@ use crate::tar::Reader;
 use folio::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
+use std::ops::Range;
 
 /// A file that will be created.
 #[derive(Debug, Clone)]
 pub struct ListedFile {
     /// The kind, with the size of a file's content or the target of a link.
     pub kind: EntryKind,
-    /// Bytes of content that are not holes.
-    pub data_bytes: u64,
+    /// The ranges of the content that are not holes, ascending.
+    pub data: Vec<Range<u64>>,
     /// Bytes of the names and values of extended attributes.
     pub xattr_bytes: u64,
     /// The layer that has the file.
@@ -38,8 +39,8 @@ impl Contents {
     pub fn add_layer<R: BufRead>(&mut self, reader: &mut Reader<R>) -> Result<()> {
         self.layers += 1;
         while let Some(entry) = reader.next_entry()? {
-            let data_bytes = reader.data_bytes();
-            self.add(&entry, data_bytes);
+            let data = reader.data_ranges();
+            self.add(&entry, data);
         }
         Ok(())
     }
@@ -71,7 +72,7 @@ impl Contents {
         directories
     }
 
-    fn add(&mut self, entry: &Entry, data_bytes: u64) {
+    fn add(&mut self, entry: &Entry, data: Vec<Range<u64>>) {
         let parts = entry.path.split(|byte| *byte == b'/');
         let parts: Vec<_> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
         let path = parts.join(&b'/');
@@ -101,7 +102,7 @@ impl Contents {
             .map(|(name, value)| name.len() + value.len());
         let file = ListedFile {
             kind: entry.kind.clone(),
-            data_bytes,
+            data,
             xattr_bytes: xattrs.sum::<usize>() as u64,
             layer: self.layers,
         };

@@ -71,6 +71,13 @@ impl Entry {
     }
 }
 
+/// Whether a layer of a container image would take a file of this name for a whiteout.
+pub fn is_whiteout(path: &[u8]) -> bool {
+    let mut parts = path.rsplit(|byte| *byte == b'/');
+    let name = parts.find(|part| !part.is_empty()).unwrap_or(b"");
+    name.starts_with(b".wh.")
+}
+
 /// Returns a name as a path.
 pub(crate) fn as_path(name: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(name))

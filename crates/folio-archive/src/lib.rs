@@ -35,7 +35,7 @@ mod write_behind;
 
 pub use compression::{Compression, Encoder, decoder};
 pub use contents::{Contents, ListedFile};
-pub use entry::{Entry, EntryKind, Xattrs};
+pub use entry::{Entry, EntryKind, Xattrs, is_whiteout};
 pub use observer::Observer;
 pub use pack::{ContentReader, PackChoice, PackSelect, Packer};
 pub use read_ahead::{InputProgress, MemoryBudget, ReadAhead};

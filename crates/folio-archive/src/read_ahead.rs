@@ -1,17 +1,20 @@
 //! Reading and decompressing on a thread of its own, ahead of the reader of an archive.
 
 use crate::compression::decoder;
-use folio::AlignedBuffer;
+use folio::{AlignedBuffer, Errno, Error};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
 /// Bytes of a buffer: a multiple of a tar block, so that blocks do not span buffers.
 const BUFFER_BYTES: usize = 1 << 20;
 /// Buffers in flight.
 const BUFFERS: usize = 6;
+/// How often a reader that waits for its thread looks at its stop flag.
+const STOP_POLL: Duration = Duration::from_millis(50);
 
 struct Filled {
     bytes: AlignedBuffer,
@@ -30,6 +33,7 @@ pub struct ReadAhead {
     /// What was read so far, for [`ReadAhead::rewind`].
     kept: Option<Kept>,
     progress: Option<InputProgress>,
+    stop: Arc<AtomicBool>,
 }
 
 enum Source {
@@ -80,14 +84,9 @@ impl InputProgress {
 }
 
 impl<R> Counted<R> {
-    /// Returns the input, and the number of bytes read from it.
-    pub(crate) fn new(input: R) -> (Self, Arc<AtomicU64>) {
-        let count = Arc::<AtomicU64>::default();
-        let counted = Self {
-            input,
-            count: count.clone(),
-        };
-        (counted, count)
+    /// Creates an input that adds the bytes read from it to `count`.
+    pub(crate) fn new(input: R, count: Arc<AtomicU64>) -> Self {
+        Self { input, count }
     }
 }
 
@@ -136,33 +135,38 @@ impl ReadAhead {
     ///
     /// The system cannot start a thread.
     pub fn start(input: impl Read + Send + 'static) -> io::Result<Self> {
-        let (input, count) = Counted::new(input);
-        Self::start_far(input, &count, BUFFERS)
+        let count = Arc::<AtomicU64>::default();
+        let input = Counted::new(input, count.clone());
+        Self::start_far(move || Ok(Box::new(input)), count, BUFFERS)
     }
 
     /// Starts a thread that reads and decompresses `input`.
     ///
     /// # Errors
     ///
-    /// The input fails before its first bytes are read, and the system cannot start a thread.
+    /// The system cannot start a thread.
     pub fn decompress(input: impl Read + Send + 'static) -> io::Result<Self> {
-        let (input, count) = Counted::new(input);
-        Self::start_far(decoder(input)?, &count, BUFFERS)
+        let count = Arc::<AtomicU64>::default();
+        let input = Counted::new(input, count.clone());
+        Self::start_far(move || decoder(input), count, BUFFERS)
     }
 
-    /// Starts a thread that fills up to `buffers` buffers ahead: for an input that waits for its
-    /// turn. `count` is the number of bytes that `input` has read from its own input.
+    /// Starts a thread that opens an input and fills up to `buffers` buffers ahead: for an input
+    /// that waits for its turn. `count` is the number of bytes that it has read from its own input.
     pub(crate) fn start_far(
-        input: impl Read + Send + 'static,
-        count: &Arc<AtomicU64>,
+        open: impl FnOnce() -> io::Result<Box<dyn Read + Send>> + Send + 'static,
+        count: Arc<AtomicU64>,
         buffers: usize,
     ) -> io::Result<Self> {
-        let count = count.clone();
         let (send_filled, filled) = sync_channel(buffers);
         let (empty, receive_empty) = sync_channel(buffers + 2);
         std::thread::Builder::new()
             .name("archive-read".to_owned())
-            .spawn(move || fill(input, &count, &send_filled, &receive_empty))?;
+            .spawn(move || match open() {
+                Ok(input) => fill(input, &count, &send_filled, &receive_empty),
+                // Without a reader there is none to report to.
+                Err(error) => drop(send_filled.send(Err(error))),
+            })?;
         Ok(Self::new(Source::Thread { filled, empty }))
     }
 
@@ -174,7 +178,15 @@ impl ReadAhead {
             is_finished: false,
             kept: None,
             progress: None,
+            stop: Arc::default(),
         }
+    }
+
+    /// Ends reads with EINTR once `stop` is set, also one that waits for the input.
+    #[must_use]
+    pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = stop;
+        self
     }
 
     /// Counts the bytes that are used from here on.
@@ -198,7 +210,7 @@ impl ReadAhead {
     pub fn rewind(mut self) -> Option<Self> {
         self.release_current();
         let kept = self.kept.take().filter(|_| self.is_finished)?;
-        Some(Self::new(Source::Memory(kept.buffers)))
+        Some(Self::new(Source::Memory(kept.buffers)).with_stop(self.stop))
     }
 
     /// Keeps the current buffer, or returns it to the thread.
@@ -228,7 +240,7 @@ impl ReadAhead {
             return Ok(());
         }
         let next = match &mut self.source {
-            Source::Thread { filled, .. } => filled.recv().ok().transpose(),
+            Source::Thread { filled, .. } => receive(filled, &self.stop),
             Source::Memory(buffers) => Ok(buffers.pop_front()),
         };
         match next {
@@ -248,6 +260,19 @@ impl ReadAhead {
         }
         Ok(())
     }
+}
+
+/// Waits for the next buffer; `None` at the end.
+fn receive(filled: &Receiver<io::Result<Filled>>, stop: &AtomicBool) -> io::Result<Option<Filled>> {
+    while !stop.load(Ordering::Relaxed) {
+        match filled.recv_timeout(STOP_POLL) {
+            Ok(next) => return next.map(Some),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    // Readers repeat a call that fails with the kind Interrupted.
+    Err(io::Error::other(Error::from(Errno::INTR)))
 }
 
 fn fill(
@@ -272,7 +297,7 @@ fn fill(
             return;
         }
         if let Some(error) = failure {
-            // Without a reader there is no one left to report to.
+            // As above.
             let _ = filled.send(Err(error));
             return;
         }
@@ -393,6 +418,20 @@ mod tests {
             }
             assert_eq!(progress.done_bytes(), progress.total_bytes());
         }
+    }
+
+    #[test]
+    fn stop_ends_a_wait_for_the_input() {
+        let (input, _held_open) = io::pipe().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut ahead = ReadAhead::decompress(input)
+            .unwrap()
+            .with_stop(stop.clone());
+        let reader = std::thread::spawn(move || ahead.read_to_end(&mut Vec::new()));
+        stop.store(true, Ordering::Relaxed);
+        let error = reader.join().unwrap().unwrap_err();
+        let error = error.downcast::<Error>().unwrap();
+        assert_eq!(error.errno(), Errno::INTR);
     }
 
     #[test]

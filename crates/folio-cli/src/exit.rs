@@ -153,7 +153,11 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(explain(&error))
+        match error.errno() {
+            // Ctrl-C ended a wait.
+            Errno::INTR => Self::interrupted(),
+            _ => Self::new(explain(&error)),
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! commands and are refused; in a table `f` is an existing file.
 
 use super::entry::{ManifestEntry, ManifestKind, Owner, line_error, plain_path};
+use crate::tar::base64_decoded;
 use folio::{Result, Timespec};
 
 /// Most device nodes of one line.
@@ -20,7 +21,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
     for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line_number = at + 1;
         let text = String::from_utf8_lossy(line);
-        let text = text.trim();
+        let text = text.trim_start().trim_end_matches('\r');
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
@@ -28,19 +29,39 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
             let last: Option<&mut ManifestEntry> = entries.last_mut();
             let last = last.ok_or_else(|| line_error(line_number, "|xattr without a file"))?;
             let (name, value) = split_xattr(xattr.trim(), line_number)?;
-            last.xattrs.push((name, value));
+            last.xattrs.push((name.to_vec(), value.to_vec()));
             continue;
         }
-        parse_line(&columns(text), line_number, &mut entries)?;
+        if let (head, Some(xattr)) = columns(text, 2)
+            && head[1] == "x"
+        {
+            let mut entry = ManifestEntry::new(path(&head[0], line_number)?, line_number);
+            let (name, value) = split_xattr(xattr, line_number)?;
+            let value = decode(value).map_err(|form| {
+                line_error(
+                    line_number,
+                    format!("invalid value of an extended attribute: expected {form}"),
+                )
+            })?;
+            entry.xattrs.push((name.to_vec(), value));
+            entries.push(entry);
+            continue;
+        }
+        parse_line(&columns(text, usize::MAX).0, line_number, &mut entries)?;
     }
     Ok(entries)
 }
 
-/// Splits at blanks; double quotes and backslashes keep them, as mksquashfs reads names.
-fn columns(text: &str) -> Vec<String> {
+/// Splits at blanks; double quotes and backslashes keep them, as mksquashfs reads names. After
+/// `count` columns it returns the rest of the line as it is.
+fn columns(text: &str, count: usize) -> (Vec<String>, Option<&str>) {
     let (mut columns, mut word, mut is_quoted) = (Vec::new(), None, false);
     let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
+    loop {
+        if columns.len() == count {
+            return (columns, Some(letters.as_str().trim_start()));
+        }
+        let Some(letter) = letters.next() else { break };
         match letter {
             '"' => {
                 is_quoted = !is_quoted;
@@ -52,14 +73,65 @@ fn columns(text: &str) -> Vec<String> {
         }
     }
     columns.extend(word);
-    columns
+    (columns, None)
 }
 
-fn split_xattr(text: &str, line: usize) -> Result<(Vec<u8>, Vec<u8>)> {
+fn split_xattr(text: &str, line: usize) -> Result<(&[u8], &[u8])> {
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| line_error(line, "invalid extended attribute: expected NAME=VALUE"))?;
-    Ok((name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+    Ok((name.as_bytes(), value.as_bytes()))
+}
+
+/// Decodes the value of an extended attribute, whose prefix is its form, as mksquashfs 4.6 does:
+/// `0s` base64, `0x` hexadecimal, `0t` text with backslashes and three octal digits, `0b` bytes.
+///
+/// # Errors
+///
+/// The name of the form that the value contradicts.
+fn decode(value: &[u8]) -> std::result::Result<Vec<u8>, &'static str> {
+    let [b'0', form, rest @ ..] = value else {
+        return Ok(value.to_vec());
+    };
+    let (name, decoded) = match form.to_ascii_lowercase() {
+        b's' => ("base64 after 0s", base64_decoded(rest)),
+        b'x' => ("pairs of hexadecimal digits after 0x", hex_decoded(rest)),
+        b't' => ("text with \\ooo for a byte after 0t", octal_decoded(rest)),
+        b'b' => ("bytes after 0b", Some(rest.to_vec())),
+        _ => return Ok(value.to_vec()),
+    };
+    decoded.filter(|_| !rest.is_empty()).ok_or(name)
+}
+
+fn hex_decoded(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |letter: u8| (letter as char).to_digit(16);
+    let (pairs, rest) = text.as_chunks::<2>();
+    let byte = |[high, low]: &[u8; 2]| Some((digit(*high)? << 4 | digit(*low)?) as u8);
+    pairs
+        .iter()
+        .map(byte)
+        .collect::<Option<_>>()
+        .filter(|_| rest.is_empty())
+}
+
+fn octal_decoded(mut text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    while let Some((first, mut rest)) = text.split_first() {
+        let mut byte = *first;
+        if byte == b'\\' {
+            let (digits, after) = rest.split_first_chunk::<3>()?;
+            let digit = |sum: u32, letter: &u8| Some(sum << 3 | (*letter as char).to_digit(8)?);
+            byte = u8::try_from(digits.iter().try_fold(0, digit)?).ok()?;
+            rest = after;
+        }
+        bytes.push(byte);
+        text = rest;
+    }
+    Some(bytes)
+}
+
+fn path(name: &str, line: usize) -> Result<Vec<u8>> {
+    plain_path(name.as_bytes()).ok_or_else(|| line_error(line, "the name has '..'"))
 }
 
 fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>) -> Result<()> {
@@ -71,16 +143,9 @@ fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>)
     };
     let missing = || line_error(line, "invalid line: expected NAME TYPE MODE UID GID ...");
     let name = columns.first().ok_or_else(missing)?;
-    let path = plain_path(name.as_bytes()).ok_or_else(|| line_error(line, "the name has '..'"))?;
-    let mut entry = ManifestEntry::new(path, line);
+    let mut entry = ManifestEntry::new(path(name, line)?, line);
     let letter = column(1).ok_or_else(missing)?;
     let is_timed = matches!(letter, "D" | "B" | "C" | "M" | "S" | "I");
-    if letter == "x" {
-        let (name, value) = split_xattr(&columns.get(2..).unwrap_or(&[]).join(" "), line)?;
-        entry.xattrs.push((name, value));
-        entries.push(entry);
-        return Ok(());
-    }
     if letter == "l" {
         let target = column(2).and_then(|target| plain_path(target.as_bytes()));
         entry.kind = Some(ManifestKind::HardLink(target.ok_or_else(missing)?));
@@ -138,6 +203,7 @@ fn kind(
         "s" | "S" => ManifestKind::Symlink(rest.first().ok_or_else(missing)?.clone().into_bytes()),
         "c" | "C" => device().map(|(major, minor)| ManifestKind::CharacterDevice(major, minor))?,
         "b" | "B" => device().map(|(major, minor)| ManifestKind::BlockDevice(major, minor))?,
+        "x" => return Err(missing()),
         "f" | "F" => {
             return Err(line_error(line, "files made by commands are not supported"));
         }
@@ -218,9 +284,40 @@ mod tests {
             "/../x m 644 0 0",
             "/x",
             "/x c 644 0 0 1",
+            "/x x",
+            "/x x user.a",
         ] {
             let error = parse(bad.as_bytes()).unwrap_err().to_string();
             assert!(error.starts_with("line 1: "), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn pseudo_xattr_value_is_decoded_by_prefix() {
+        let value = |text: &str| {
+            let mut entries = parse(format!("\"a b\"  x  user.a={text}\n").as_bytes())?;
+            assert_eq!(entries[0].path, b"a b");
+            Ok::<_, folio::Error>(entries.pop().unwrap().xattrs.pop().unwrap().1)
+        };
+        for (text, want) in [
+            ("0saGk=", &b"hi"[..]),
+            ("0SaGk", b"hi"),
+            ("0x00fF", b"\0\xff"),
+            ("0X6869", b"hi"),
+            (r"0ta\000\134b \377", b"a\0\\b \xff"),
+            ("0b0x00", b"0x00"),
+            // Nothing else changes a value: neither quotes nor backslashes nor blanks.
+            (r#"a  "b\n" "#, br#"a  "b\n" "#),
+            ("0", b"0"),
+            ("0q", b"0q"),
+        ] {
+            assert_eq!(value(text).unwrap(), want, "{text}");
+        }
+        for bad in [
+            "0s", "0sa", "0s!", "0x", "0x1", "0xzz", "0t", r"0t\n", r"0t\400", "0b",
+        ] {
+            let error = value(bad).unwrap_err().to_string();
+            assert!(error.contains("line 1: invalid value"), "{bad}: {error}");
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) trait Blobs: Send + Sync {
     /// Reads and verifies a document.
     fn read_blob(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
         let digest = descriptor.digest()?;
-        let (verify, _) = Verify::new(self.open_blob(descriptor)?, digest);
+        let verify = Verify::new(self.open_blob(descriptor)?, digest, Arc::default());
         read_document(Box::new(verify), &digest.to_string())
     }
 }
@@ -59,6 +59,10 @@ pub(super) fn read_document(reader: BlobReader, name: &str) -> Result<Vec<u8>> {
 
 /// Converts a failure of a blob; one without an errno of the system is damage.
 pub(super) fn blob_error(error: io::Error) -> Error {
+    let error = match error.downcast::<Error>() {
+        Ok(error) => return error,
+        Err(error) => error,
+    };
     if error.raw_os_error().is_none() {
         Error::corrupt(error.to_string())
     } else {

@@ -72,19 +72,14 @@ pub(super) struct Verify<R> {
 }
 
 impl<R: Read> Verify<R> {
-    /// Creates the reader, and a flag that it sets at a verified end.
-    pub(super) fn new(input: R, want: Digest) -> (Self, Arc<AtomicBool>) {
-        let is_verified = Arc::new(AtomicBool::new(false));
-        let flag = is_verified.clone();
-        (
-            Self {
-                input,
-                hash: Sha256::new(),
-                want,
-                is_verified,
-            },
-            flag,
-        )
+    /// Creates the reader, which sets `is_verified` at a verified end.
+    pub(super) fn new(input: R, want: Digest, is_verified: Arc<AtomicBool>) -> Self {
+        Self {
+            input,
+            hash: Sha256::new(),
+            want,
+            is_verified,
+        }
     }
 }
 
@@ -209,10 +204,11 @@ mod tests {
 
     #[test]
     fn other_bytes_fail_at_the_end() {
-        let (mut verify, flag) = Verify::new(&b"abc"[..], Digest::of(b"abd"));
+        let flag = Arc::new(AtomicBool::new(false));
+        let mut verify = Verify::new(&b"abc"[..], Digest::of(b"abd"), flag.clone());
         let error = verify.read_to_end(&mut Vec::new()).unwrap_err();
         assert!(error.to_string().starts_with("digest mismatch") && !flag.load(Ordering::Relaxed));
-        let (mut verify, flag) = Verify::new(&b"abc"[..], Digest::of(b"abc"));
+        let mut verify = Verify::new(&b"abc"[..], Digest::of(b"abc"), flag.clone());
         verify.read_to_end(&mut Vec::new()).unwrap();
         assert!(flag.load(Ordering::Relaxed));
     }

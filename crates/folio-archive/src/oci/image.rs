@@ -1,6 +1,6 @@
 //! A container image: its configuration, and layers to unpack one onto the other.
 
-use super::blobs::{ArchiveFile, Blobs, Folder, blob_error, host_error};
+use super::blobs::{ArchiveFile, BlobReader, Blobs, Folder, blob_error, host_error};
 use super::digest::{Digest, Verify};
 use super::documents::{Config, Descriptor, DockerImage, Index, Manifest, PlatformDocument, parse};
 use super::reference::{Platform, Reference};
@@ -10,9 +10,10 @@ use crate::read_ahead::{Counted, InputProgress, MemoryBudget, ReadAhead};
 use crate::tar::Reader;
 use crate::unpack::Unpacker;
 use folio::{Errno, Error, Result};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Buffers of 1 MiB that a layer is decompressed ahead of its turn.
@@ -21,10 +22,12 @@ const AHEAD_BUFFERS: usize = 64;
 const AHEAD_LAYERS_MAX: usize = 4;
 /// Lists of images within lists.
 const INDEX_DEPTH_MAX: usize = 4;
+/// Tags that a message lists.
+const TAGS_LISTED_MAX: usize = 20;
 
 /// A container image, opened for unpacking.
 pub struct ContainerImage {
-    pub(super) blobs: Box<dyn Blobs>,
+    blobs: Arc<dyn Blobs>,
     name: String,
     config: Vec<u8>,
     pub(super) layers: Vec<Layer>,
@@ -34,6 +37,7 @@ pub struct ContainerImage {
     kept: Mutex<BTreeMap<usize, ReadAhead>>,
     /// Of [`ContainerImage::unpack`].
     progress: InputProgress,
+    stop: Arc<AtomicBool>,
 }
 
 /// A layer: a tar archive, mostly compressed.
@@ -75,14 +79,6 @@ impl ContainerImage {
         };
         let mut image = opened.map_err(|error| error.at(reference.to_string()))?;
         image.name = reference.to_string();
-        if let Some(wanted) = platform {
-            let config: Config = parse(&image.config, "config")?;
-            if !wanted.matches(&config.platform) {
-                let found = Platform::from(&config.platform);
-                let reason = format!("the image is for {found}, not for {wanted}");
-                return Err(Error::new(Errno::NOENT, reason).at(image.name));
-            }
-        }
         Ok(image)
     }
 
@@ -93,25 +89,28 @@ impl ContainerImage {
     ) -> Result<Self> {
         let bytes = blobs.read("index.json")?;
         let index: Index = parse(&bytes, "index.json")?;
-        let all = index.manifests.iter();
-        let tagged: Vec<_> = all
-            .filter(|one| tag.is_none_or(|tag| one.tag() == Some(tag)))
-            .collect();
-        let descriptor = match tagged[..] {
-            [] => {
-                return Err(missing_tag(
-                    tag,
-                    index.manifests.iter().filter_map(Descriptor::tag),
-                ));
+        let all = &index.manifests;
+        let tags = || all.iter().filter_map(Descriptor::tag);
+        let is_tagged = |one: &&Descriptor| tag.is_none_or(|tag| one.tag() == Some(tag));
+        // An image may have several tags.
+        let mut tagged: Vec<&Descriptor> = Vec::new();
+        for one in all.iter().filter(is_tagged) {
+            if tagged.iter().all(|known| known.digest != one.digest) {
+                tagged.push(one);
             }
-            [one] => one.clone(),
-            _ => select(&index.manifests, platform)
-                .ok()
-                .filter(|_| index.manifests.iter().all(|one| one.platform.is_some()))
-                .ok_or_else(|| {
-                    missing_tag(tag, index.manifests.iter().filter_map(Descriptor::tag))
-                })?,
+        }
+        let descriptor = match tagged[..] {
+            [] => return Err(missing_tag(tag, tags())),
+            [one] => one,
+            [first, ..] if tagged.iter().any(|one| one.tag() != first.tag()) => {
+                return Err(missing_tag(None, tags()));
+            }
+            _ => match select(&tagged, platform)?[..] {
+                [one] => one,
+                ref several => return Err(ambiguous(several)),
+            },
         };
+        let descriptor = descriptor.clone();
         Self::from_descriptor(blobs, descriptor, platform)
     }
 
@@ -125,11 +124,18 @@ impl ContainerImage {
             let bytes = blobs.read_blob(&descriptor)?;
             if descriptor.is_index() {
                 let index: Index = parse(&bytes, &descriptor.digest)?;
-                descriptor = select(&index.manifests, platform)?;
+                let all: Vec<_> = index.manifests.iter().collect();
+                descriptor = match select(&all, platform)?[..] {
+                    // The first one counts where a list has a platform twice.
+                    [one, ..] if one.platform.is_some() => one.clone(),
+                    [one] => one.clone(),
+                    ref several => return Err(ambiguous(several)),
+                };
                 continue;
             }
             let manifest: Manifest = parse(&bytes, &descriptor.digest)?;
             let config = blobs.read_blob(&manifest.config)?;
+            check_platform(&config, descriptor.platform.as_ref(), platform)?;
             let diff_ids = diff_ids(&config)?;
             if !diff_ids.is_empty() && diff_ids.len() != manifest.layers.len() {
                 return Err(Error::corrupt("manifest and config have different layers"));
@@ -142,13 +148,14 @@ impl ContainerImage {
             let len_bytes = sizes.fold(0, u64::saturating_add);
             let layers = manifest.layers.into_iter().enumerate().map(layer).collect();
             return Ok(Self {
-                blobs,
+                blobs: blobs.into(),
                 name: String::new(),
                 config,
                 layers,
                 budget: Arc::new(MemoryBudget::new(0)),
                 kept: Mutex::default(),
                 progress: InputProgress::new(len_bytes),
+                stop: Arc::default(),
             });
         }
         Err(Error::corrupt("too many lists of images within lists"))
@@ -168,6 +175,7 @@ impl ContainerImage {
         let tagged: Vec<_> = images.iter().filter(is_tagged).collect();
         let [image] = tagged[..] else {
             let known: Vec<_> = images.iter().flat_map(tags).collect();
+            let tag = tag.filter(|_| tagged.is_empty());
             return Err(missing_tag(tag, known.iter().map(String::as_str)));
         };
         let config = archive.read(&image.config)?;
@@ -183,6 +191,7 @@ impl ContainerImage {
         {
             return Err(Error::corrupt("digest mismatch").at(image.config.clone()));
         }
+        check_platform(&config, None, platform)?;
         let diff_ids = diff_ids(&config)?;
         if diff_ids.len() != image.layers.len() {
             return Err(Error::corrupt(
@@ -201,13 +210,14 @@ impl ContainerImage {
         let sizes = image.layers.iter().map(|name| archive.len_bytes(name));
         let len_bytes = sizes.fold(0, u64::saturating_add);
         Ok(Self {
-            blobs: Box::new(archive),
+            blobs: Arc::new(archive),
             name: String::new(),
             config,
             layers,
             budget: Arc::new(MemoryBudget::new(0)),
             kept: Mutex::default(),
             progress: InputProgress::new(len_bytes),
+            stop: Arc::default(),
         })
     }
 
@@ -230,6 +240,13 @@ impl ContainerImage {
     pub fn with_memory(mut self, bytes: u64) -> Self {
         // The other half is for layers that are decompressed before their turn.
         self.budget = Arc::new(MemoryBudget::new(bytes / 2));
+        self
+    }
+
+    /// Ends work on the layers with EINTR once `stop` is set, also a wait for a registry.
+    #[must_use]
+    pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = stop;
         self
     }
 
@@ -318,36 +335,62 @@ impl ContainerImage {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = kept.remove(&at) {
             let kept = kept.reporting(&self.progress);
-            return Ok((Reader::new(kept), Arc::new(AtomicBool::new(true))));
+            let reader = Reader::new(kept).accepting_empty();
+            return Ok((reader, Arc::new(AtomicBool::new(true))));
         }
-        let far = |input, count| -> Result<ReadAhead> {
-            if !is_read_again {
-                let ahead =
-                    ReadAhead::start_far(input, count, AHEAD_BUFFERS).map_err(blob_error)?;
-                return Ok(ahead.reporting(&self.progress));
-            }
-            let buffers = (self.budget.buffers() / AHEAD_LAYERS_MAX).max(AHEAD_BUFFERS);
-            let ahead = ReadAhead::start_far(input, count, buffers).map_err(blob_error)?;
-            Ok(ahead.keeping(self.budget.clone()))
+        let (count, is_verified) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let open = self.opener(&self.layers[at], count.clone(), is_verified.clone())?;
+        let buffers = if is_read_again {
+            (self.budget.buffers() / AHEAD_LAYERS_MAX).max(AHEAD_BUFFERS)
+        } else {
+            AHEAD_BUFFERS
         };
-        let layer = &self.layers[at];
-        match &layer.blob {
+        let ahead = ReadAhead::start_far(open, count, buffers).map_err(blob_error)?;
+        let ahead = ahead.with_stop(self.stop.clone());
+        let ahead = if is_read_again {
+            ahead.keeping(self.budget.clone())
+        } else {
+            ahead.reporting(&self.progress)
+        };
+        Ok((Reader::new(ahead).accepting_empty(), is_verified))
+    }
+
+    /// Returns the function that opens a layer, decompressed and verified, on the thread that reads
+    /// it: a registry may let it wait. `count` counts the bytes of the blob.
+    fn opener(
+        &self,
+        layer: &Layer,
+        count: Arc<AtomicU64>,
+        is_verified: Arc<AtomicBool>,
+    ) -> Result<Box<dyn FnOnce() -> io::Result<BlobReader> + Send>> {
+        let blobs = self.blobs.clone();
+        Ok(match &layer.blob {
             LayerBlob::Blob(descriptor) => {
-                let (blob, count) = Counted::new(self.blobs.open_blob(descriptor)?);
-                let (verify, flag) = Verify::new(blob, descriptor.digest()?);
-                let ahead = far(decoder(verify).map_err(blob_error)?, &count)?;
-                Ok((Reader::new(ahead), flag))
+                let (descriptor, digest) = (descriptor.clone(), descriptor.digest()?);
+                Box::new(move || {
+                    let blob = Counted::new(blobs.open_blob(&descriptor)?, count);
+                    decoder(Verify::new(blob, digest, is_verified))
+                })
             }
             LayerBlob::Named(name) => {
-                let (blob, count) = Counted::new(self.blobs.open(name)?);
-                let blob = decoder(blob).map_err(blob_error)?;
-                let want = layer
+                let name = name.clone();
+                let digest = layer
                     .diff_id
                     .ok_or_else(|| Error::corrupt("a layer without digest"))?;
-                let (verify, flag) = Verify::new(blob, want);
-                Ok((Reader::new(far(Box::new(verify), &count)?), flag))
+                Box::new(move || {
+                    let blob = decoder(Counted::new(blobs.open(&name)?, count))?;
+                    Ok(Box::new(Verify::new(blob, digest, is_verified)))
+                })
             }
-        }
+        })
+    }
+
+    /// Opens a blob as it is stored, unverified.
+    pub(super) fn open_blob(&self, descriptor: &Descriptor) -> Result<ReadAhead> {
+        let (blobs, descriptor) = (self.blobs.clone(), descriptor.clone());
+        let open = move || Ok(blobs.open_blob(&descriptor)?);
+        let ahead = ReadAhead::start_far(open, Arc::default(), AHEAD_BUFFERS);
+        Ok(ahead.map_err(blob_error)?.with_stop(self.stop.clone()))
     }
 
     /// Returns the digests of the uncompressed layers.
@@ -386,8 +429,8 @@ fn is_same_name(a: &str, b: &str) -> bool {
 }
 
 fn missing_tag<'a>(tag: Option<&str>, known: impl Iterator<Item = &'a str>) -> Error {
-    let known: Vec<_> = known.take(20).collect();
-    let known = known.join(", ");
+    let known: BTreeSet<_> = known.take(TAGS_LISTED_MAX).collect();
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
     let reason = match tag {
         Some(tag) => format!("no image with the tag {tag}; there are: {known}"),
         None => format!("several images or none: name one by its tag; there are: {known}"),
@@ -395,35 +438,64 @@ fn missing_tag<'a>(tag: Option<&str>, known: impl Iterator<Item = &'a str>) -> E
     Error::new(Errno::NOENT, reason)
 }
 
-/// Returns the image of a platform.
-fn select(all: &[Descriptor], platform: Option<&Platform>) -> Result<Descriptor> {
+fn ambiguous(several: &[&Descriptor]) -> Error {
+    let names = several.iter().map(|one| match &one.platform {
+        Some(platform) => format!("{} ({})", one.digest, Platform::from(platform)),
+        None => one.digest.clone(),
+    });
+    let names: Vec<_> = names.collect();
+    let reason = format!(
+        "several images fit: {}; copy one of them to a tag of its own with skopeo",
+        names.join(", ")
+    );
+    Error::new(Errno::INVAL, reason)
+}
+
+/// Fails if an image is for another platform than `wanted`. A list of images that gave the image
+/// the platform `listed` decides; many configurations lack the variant.
+fn check_platform(
+    config: &[u8],
+    listed: Option<&PlatformDocument>,
+    wanted: Option<&Platform>,
+) -> Result<()> {
+    let Some(wanted) = wanted else {
+        return Ok(());
+    };
+    let config: Config = parse(config, "config")?;
+    let found = listed.unwrap_or(&config.platform);
+    if wanted.matches(found) {
+        return Ok(());
+    }
+    let found = Platform::from(found);
+    let reason = format!("the image is for {found}, not for {wanted}");
+    Err(Error::new(Errno::NOENT, reason))
+}
+
+/// Returns the images of a list that fit a platform best: those of its variant, else those of its
+/// architecture, else those without a platform.
+fn select<'a>(all: &[&'a Descriptor], platform: Option<&Platform>) -> Result<Vec<&'a Descriptor>> {
     let host = Platform::host();
     let wanted = platform.unwrap_or(&host);
-    let platform_of = |one: &Descriptor| one.platform.clone();
-    let is_wanted =
-        |one: &&Descriptor| platform_of(one).is_some_and(|found| wanted.matches(&found));
     // Attestations have the platform unknown/unknown.
     let is_image = |found: &PlatformDocument| found.os != "unknown";
-    let mut images = all
+    let images = all
         .iter()
-        .filter(|one| platform_of(one).as_ref().is_none_or(is_image));
-    if let Some(found) = all.iter().find(is_wanted) {
-        return Ok(found.clone());
+        .filter(|one| one.platform.as_ref().is_none_or(is_image));
+    let images: Vec<_> = images.copied().collect();
+    let those = |fits: &dyn Fn(Option<&PlatformDocument>) -> bool| -> Vec<_> {
+        let fitting = images.iter().filter(|one| fits(one.platform.as_ref()));
+        fitting.copied().collect()
+    };
+    let best = [
+        those(&|found| found.is_some_and(|found| wanted.is_exactly(found))),
+        those(&|found| found.is_some_and(|found| wanted.matches(found))),
+        those(&|found| found.is_none()),
+    ];
+    if let Some(found) = best.into_iter().find(|found| !found.is_empty()) {
+        return Ok(found);
     }
-    if let (Some(only), None, None) = (images.next(), images.next(), platform)
-        && only.platform.is_none()
-    {
-        return Ok(only.clone());
-    }
-    let known: Vec<_> = all
-        .iter()
-        .filter_map(platform_of)
-        .filter(is_image)
-        .collect();
-    let known: Vec<_> = known
-        .iter()
-        .map(|one| Platform::from(one).to_string())
-        .collect();
+    let known = images.iter().filter_map(|one| one.platform.as_ref());
+    let known: Vec<_> = known.map(|one| Platform::from(one).to_string()).collect();
     let reason = format!("no image for {wanted}; there are: {}", known.join(", "));
     Err(Error::new(Errno::NOENT, reason))
 }

@@ -9,11 +9,11 @@ use super::documents::{
 use super::image::{ContainerImage, LayerBlob};
 use super::reference::Platform;
 use crate::compression::{Compression, Encoder};
-use crate::entry::{Entry, EntryKind};
+use crate::entry::{Entry, EntryKind, is_whiteout};
 use crate::observer::Observer;
 use crate::pack::{PackChoice, Packer};
 use crate::write_behind::WriteBehind;
-use folio::{Error, Process, Result, Timespec};
+use folio::{Errno, Error, Process, Result, Timespec};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::fs;
@@ -36,6 +36,8 @@ pub struct NewContainerImage<'a> {
     pub latest: Option<Timespec>,
     /// The time of creation, as RFC 3339.
     pub created: Option<String>,
+    /// Whether to leave out a path, relative to the root; the flag says if it is a directory.
+    pub is_excluded: Box<dyn Fn(&[u8], bool) -> bool + 'a>,
 }
 
 impl NewContainerImage<'_> {
@@ -176,7 +178,7 @@ impl NewContainerImage<'_> {
             if !path.exists() {
                 let folder = self.folder.join("blobs/sha256");
                 let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed(&path))?;
-                let mut blob = base.blobs.open_blob(descriptor)?;
+                let mut blob = base.open_blob(descriptor)?;
                 io::copy(&mut blob, &mut file).map_err(failed(&path))?;
                 persist(file, &path)?;
             }
@@ -206,8 +208,14 @@ impl NewContainerImage<'_> {
         let mut packer = Packer::new(process, observer, Hashing::new(behind));
         packer = packer.with_select(Box::new(|entry, content| {
             // mke2fs makes it, and no container has it.
-            if is_root && entry.path == b"lost+found/" {
+            let is_lost = is_root && entry.path == b"lost+found/";
+            let is_directory = entry.kind == EntryKind::Directory;
+            if is_lost || (self.is_excluded)(&entry.path, is_directory) {
                 return Ok(PackChoice::Prune);
+            }
+            if is_whiteout(&entry.path) {
+                let reason = "not stored: in a layer this name removes a file; --exclude it";
+                return Err(Error::new(Errno::INVAL, reason));
             }
             if let Some(latest) = latest {
                 entry.modified = entry.modified.min(latest);
@@ -256,7 +264,11 @@ fn whiteout(path: Vec<u8>) -> Entry {
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error {
     let place = path.display().to_string();
-    move |error| Error::io("write", error).at(place.clone())
+    move |error| match error.downcast::<Error>() {
+        // A blob of the base could not be read.
+        Ok(error) => error,
+        Err(error) => Error::io("write", error).at(place.clone()),
+    }
 }
 
 fn json_error(error: &serde_json::Error) -> Error {

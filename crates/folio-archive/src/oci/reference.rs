@@ -114,10 +114,27 @@ impl Platform {
         }
     }
 
+    /// Whether images of a platform run on this one. Without a variant any will do.
     pub(super) fn matches(&self, document: &PlatformDocument) -> bool {
         self.os == document.os
             && self.architecture == document.architecture
-            && (self.variant.is_none() || self.variant == document.variant)
+            && (self.variant.is_none() || self.is_exactly(document))
+    }
+
+    /// Whether a platform is the same. An omitted variant is the usual one, as in containerd.
+    pub(super) fn is_exactly(&self, document: &PlatformDocument) -> bool {
+        let variant = |variant: &Option<String>| -> String {
+            let usual = match self.architecture.as_str() {
+                "amd64" => "v1",
+                "arm" => "v7",
+                "arm64" => "v8",
+                _ => "",
+            };
+            variant.as_deref().unwrap_or(usual).to_owned()
+        };
+        self.os == document.os
+            && self.architecture == document.architecture
+            && variant(&self.variant) == variant(&document.variant)
     }
 }
 
@@ -214,5 +231,30 @@ mod tests {
             (Some("v7"), "linux/arm/v7")
         );
         assert!("linux".parse::<Platform>().is_err() && "/x".parse::<Platform>().is_err());
+    }
+
+    #[test]
+    fn omitted_variant_is_the_usual_one() {
+        let document = |text: &str| {
+            let platform: Platform = text.parse().unwrap();
+            PlatformDocument {
+                architecture: platform.architecture,
+                os: platform.os,
+                variant: platform.variant,
+            }
+        };
+        for (wanted, found, matches, is_exact) in [
+            ("linux/arm64/v8", "linux/arm64", true, true),
+            ("linux/arm64", "linux/arm64/v8", true, true),
+            ("linux/arm/v7", "linux/arm", true, true),
+            ("linux/arm/v6", "linux/arm", false, false),
+            ("linux/arm", "linux/arm/v6", true, false),
+            ("linux/amd64", "linux/amd64/v3", true, false),
+            ("linux/amd64", "linux/arm64", false, false),
+        ] {
+            let (wanted, document): (Platform, _) = (wanted.parse().unwrap(), document(found));
+            assert_eq!(wanted.matches(&document), matches, "{wanted} {found}");
+            assert_eq!(wanted.is_exactly(&document), is_exact, "{wanted} {found}");
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! Blobs of a registry: the distribution API over HTTP, without a temporary copy.
 //!
+//! A busy registry is asked again, and a lost connection continues where it ended, by a range. The
+//! digest of each blob is verified above, so that a continued one is never a mixture.
+//!
 //! Source: the OCI distribution specification 1.1; Docker's token authentication. The client is
 //! ureq with rustls: 20 crates. The crate oci-client needs tokio and reqwest, 100 more.
 
@@ -10,16 +13,32 @@ use super::login::{basic, credential};
 use docker_credential::DockerCredential;
 use folio::{Errno, Error, Result};
 use serde::Deserialize;
-use std::io::Read;
-use std::sync::Mutex;
+use std::io::{self, ErrorKind, Read};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Body, BodyReader, Timeout};
 
 /// Time for a connection and for the headers of a response.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time without a byte of a body after which its connection counts as lost.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pauses before the further tries of a request.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+/// The longest pause that a registry may ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// An image's repository in a registry.
-pub(super) struct Registry {
+pub(super) struct Registry(Arc<Client>);
+
+/// The connection to a repository.
+struct Client {
     agent: ureq::Agent,
     /// `https://registry-1.docker.io/v2/library/alpine`.
     base: String,
@@ -122,15 +141,24 @@ impl Registry {
             .tls_config(TlsConfig::builder().root_certs(certificates).build())
             .timeout_connect(Some(TIMEOUT))
             .timeout_recv_response(Some(TIMEOUT))
+            .timeout_per_read(Some(IDLE_TIMEOUT))
             .user_agent(concat!("folio/", env!("CARGO_PKG_VERSION")));
-        let registry = Self {
+        let client = Client {
             agent: config.build().into(),
             base: name.base(),
             host: name.host.clone(),
             authorization: Mutex::new(None),
         };
-        let path = format!("manifests/{}", name.reference);
-        let bytes = read_document(registry.get(&path)?, &name.reference)?;
+        let url = format!("{}/manifests/{}", client.base, name.reference);
+        let document = || {
+            let body = client.get(&url, 0)?.into_body().into_reader();
+            read_document(Box::new(body), &name.reference)
+        };
+        // It is small: once more, from its start.
+        let bytes = document().or_else(|error| match error.errno() {
+            Errno::IO => document(),
+            _ => Err(error),
+        })?;
         let digest = Digest::of(&bytes);
         if let Ok(want) = Digest::parse(&name.reference)
             && want != digest
@@ -145,50 +173,46 @@ impl Registry {
             Err(_) => MANIFEST,
         };
         Ok((
-            registry,
+            Self(Arc::new(client)),
             Descriptor::new(media_type, digest, bytes.len() as u64),
         ))
     }
+}
 
-    /// Reads a path of the repository. Logs in where the registry wants it.
-    fn get(&self, path: &str) -> Result<BlobReader> {
-        let url = format!("{}/{path}", self.base);
+impl Client {
+    /// Requests a URL from the byte `start` on. Logs in where the registry wants it.
+    fn get(&self, url: &str, start: u64) -> Result<Response<Body>> {
         for attempt in 0..2 {
-            let mut request = self.agent.get(&url);
-            for media_type in [MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_INDEX] {
-                request = request.header("Accept", media_type);
-            }
-            if let Some(value) = self
-                .authorization
-                .lock()
-                .ok()
-                .and_then(|known| known.clone())
-            {
-                request = request.header("Authorization", value);
-            }
-            let response = request
-                .call()
-                .map_err(|error| network_error(&url, &error))?;
-            let status = response.status().as_u16();
-            match status {
-                200 => return Ok(Box::new(response.into_body().into_reader())),
+            let response = repeat(url, || {
+                let mut request = self.agent.get(url);
+                for media_type in [MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_INDEX] {
+                    request = request.header("Accept", media_type);
+                }
+                let known = self.authorization.lock();
+                if let Some(value) = known.ok().and_then(|known| known.clone()) {
+                    request = request.header("Authorization", value);
+                }
+                if start > 0 {
+                    request = request.header("Range", format!("bytes={start}-"));
+                }
+                request.call()
+            })?;
+            match response.status().as_u16() {
+                200 | 206 => return Ok(response),
                 401 if attempt == 0 => {
-                    let challenge = response.headers().get("www-authenticate");
-                    let challenge = challenge.and_then(|value| value.to_str().ok());
-                    let value = self.log_in(challenge.unwrap_or(""))?;
+                    let value = self.log_in(header(&response, "www-authenticate"))?;
                     if let Ok(mut known) = self.authorization.lock() {
                         *known = Some(value);
                     }
                 }
-                401 | 403 => return Err(self.denied().at(url)),
-                404 => return Err(Error::new(Errno::NOENT, "not in the registry").at(url)),
-                _ => {
-                    let reason = format!("the registry answers with HTTP status {status}");
-                    return Err(Error::new(Errno::IO, reason).at(url));
+                401 | 403 => return Err(self.denied().at(url.to_owned())),
+                404 => {
+                    return Err(Error::new(Errno::NOENT, "not in the registry").at(url.to_owned()));
                 }
+                status => return Err(status_error(url, status, "")),
             }
         }
-        Err(Error::from(Errno::ACCESS).at(url))
+        Err(Error::from(Errno::ACCESS).at(url.to_owned()))
     }
 
     /// Returns the header Authorization that the challenge of a response asks for.
@@ -215,7 +239,7 @@ impl Registry {
         let realm = value("realm").unwrap_or("");
         let named = ["service", "scope"].map(|key| Some((key, value(key)?)));
         let named = named.into_iter().flatten();
-        let response = match &credential {
+        let response = repeat(realm, || match &credential {
             Some(DockerCredential::IdentityToken(token)) => {
                 let form = [
                     ("grant_type", "refresh_token"),
@@ -223,17 +247,16 @@ impl Registry {
                 ];
                 self.agent
                     .post(realm)
-                    .send_form(form.into_iter().chain(named))
+                    .send_form(form.into_iter().chain(named.clone()))
             }
             credential => {
                 let mut request = self.agent.get(realm);
                 if let Some(DockerCredential::UsernamePassword(user, password)) = credential {
                     request = request.header("Authorization", basic(user, password));
                 }
-                request.query_pairs(named).call()
+                request.query_pairs(named.clone()).call()
             }
-        };
-        let response = response.map_err(|error| network_error(realm, &error))?;
+        })?;
         match response.status().as_u16() {
             200 => {}
             401 | 403 => return Err(self.denied().at(realm.to_owned())),
@@ -259,7 +282,8 @@ impl Registry {
 
 impl Blobs for Registry {
     fn open(&self, name: &str) -> Result<BlobReader> {
-        self.get(name)
+        let url = format!("{}/{name}", self.0.base);
+        Ok(Box::new(BlobBody::open(self.0.clone(), url, 0)?))
     }
 
     fn open_blob(&self, descriptor: &Descriptor) -> Result<BlobReader> {
@@ -267,8 +291,144 @@ impl Blobs for Registry {
         let is_manifest = descriptor.is_index()
             || matches!(descriptor.media_type.as_str(), MANIFEST | DOCKER_MANIFEST);
         let folder = if is_manifest { "manifests" } else { "blobs" };
-        self.get(&format!("{folder}/{digest}"))
+        let url = format!("{}/{folder}/{digest}", self.0.base);
+        let blob = BlobBody::open(self.0.clone(), url, descriptor.size)?;
+        Ok(Box::new(blob))
     }
+}
+
+/// The bytes of a blob, over as many connections as they need.
+struct BlobBody {
+    client: Arc<Client>,
+    url: String,
+    body: BodyReader<'static>,
+    at: u64,
+    /// The size of the blob; 0 if the registry does not say it.
+    len_bytes: u64,
+    /// Connections that were lost since the last byte.
+    losses: usize,
+}
+
+impl BlobBody {
+    fn open(client: Arc<Client>, url: String, len_bytes: u64) -> Result<Self> {
+        let response = client.get(&url, 0)?;
+        let stated = header(&response, "content-length").parse().unwrap_or(0);
+        Ok(Self {
+            client,
+            url,
+            body: response.into_body().into_reader(),
+            at: 0,
+            len_bytes: if len_bytes == 0 { stated } else { len_bytes },
+            losses: 0,
+        })
+    }
+
+    /// Continues on a new connection.
+    fn resume(&mut self, mut cause: String) -> Result<()> {
+        let (at, len_bytes) = (self.at, self.len_bytes);
+        let lost = |cause: &str, why: &str| {
+            let reason = format!("connection lost after {at} of {len_bytes} bytes: {cause}{why}");
+            Error::new(Errno::IO, reason).at(self.url.clone())
+        };
+        while let Some(pause) = PAUSES.get(self.losses) {
+            self.losses += 1;
+            std::thread::sleep(*pause);
+            let response = match self.client.get(&self.url, at) {
+                Err(error) if error.errno() == Errno::IO => {
+                    cause = error.to_string();
+                    continue;
+                }
+                response => response?,
+            };
+            let range = header(&response, "content-range");
+            let is_rest = range.starts_with(&format!("bytes {at}-"));
+            if response.status() == 206 && is_rest || at == 0 {
+                self.body = response.into_body().into_reader();
+                return Ok(());
+            }
+            return Err(lost(&cause, "; the registry cannot continue it"));
+        }
+        Err(lost(&cause, "; repeated without success"))
+    }
+}
+
+impl Read for BlobBody {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let cause = match self.body.read(buf) {
+                Ok(0) if !buf.is_empty() && self.at < self.len_bytes => "it ended early".to_owned(),
+                Ok(count) => {
+                    self.at += count as u64;
+                    self.losses = if count > 0 { 0 } else { self.losses };
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                Err(error) => error.to_string(),
+            };
+            self.resume(cause)?;
+        }
+    }
+}
+
+/// Sends a request until it succeeds or fails for good, at most as often as there are pauses.
+fn repeat(
+    url: &str,
+    mut send: impl FnMut() -> std::result::Result<Response<Body>, ureq::Error>,
+) -> Result<Response<Body>> {
+    let mut pauses = PAUSES.iter();
+    loop {
+        let (failure, wanted) = match send() {
+            Ok(response) => {
+                let status = response.status().as_u16();
+                if !matches!(status, 408 | 429 | 500 | 502..=504) {
+                    return Ok(response);
+                }
+                let wanted = header(&response, "retry-after").parse().ok();
+                let wanted = wanted.map(Duration::from_secs);
+                if let Some(wanted) = wanted.filter(|wanted| *wanted > RETRY_AFTER_MAX) {
+                    let advice = format!("; try again in {} seconds", wanted.as_secs());
+                    return Err(status_error(url, status, &advice));
+                }
+                (
+                    status_error(url, status, "; repeated without success"),
+                    wanted,
+                )
+            }
+            Err(error) if is_passing(&error) => (network_error(url, &error), None),
+            Err(error) => return Err(network_error(url, &error)),
+        };
+        let Some(pause) = pauses.next() else {
+            return Err(failure);
+        };
+        std::thread::sleep(wanted.unwrap_or(*pause));
+    }
+}
+
+/// Whether a request may succeed if it is repeated.
+fn is_passing(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Timeout(phase) => !matches!(phase, Timeout::Resolve | Timeout::Connect),
+        ureq::Error::Io(error) => matches!(
+            error.kind(),
+            ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::BrokenPipe
+                | ErrorKind::UnexpectedEof
+                | ErrorKind::TimedOut
+        ),
+        _ => false,
+    }
+}
+
+/// Returns a header's value, empty if it is missing.
+fn header<'a>(response: &'a Response<Body>, name: &str) -> &'a str {
+    let value = response.headers().get(name);
+    value.and_then(|value| value.to_str().ok()).unwrap_or("")
+}
+
+fn status_error(url: &str, status: u16, advice: &str) -> Error {
+    let reason = format!("the registry answers with HTTP status {status}{advice}");
+    Error::new(Errno::IO, reason).at(url.to_owned())
 }
 
 fn network_error(url: &str, error: &ureq::Error) -> Error {

@@ -42,6 +42,8 @@ pub struct Reader<R> {
     /// Records of global extended headers.
     global: Records,
     is_finished: bool,
+    /// An input of zero bytes is an archive without files.
+    accepts_empty: bool,
     /// Content that is skipped is not read.
     seek: Option<SeekInput<R>>,
     find_owner: Box<dyn Fn(bool, &[u8]) -> Option<u32>>,
@@ -90,6 +92,7 @@ impl<R: BufRead> Reader<R> {
             segments: Vec::new(),
             global: Records::default(),
             is_finished: false,
+            accepts_empty: false,
             seek: None,
             find_owner: Box::new(|_, _| None),
         }
@@ -101,6 +104,16 @@ impl<R: BufRead> Reader<R> {
     pub fn with_owners(self, find: impl Fn(bool, &[u8]) -> Option<u32> + 'static) -> Self {
         Self {
             find_owner: Box::new(find),
+            ..self
+        }
+    }
+
+    /// Accepts an input of zero bytes as an archive without files. Otherwise it is an error: the
+    /// program before a pipe failed.
+    #[must_use]
+    pub fn accepting_empty(self) -> Self {
+        Self {
+            accepts_empty: true,
             ..self
         }
     }
@@ -151,10 +164,9 @@ impl<R: BufRead> Reader<R> {
         Ok(Some((offset, &chunk[..len])))
     }
 
-    /// Returns the bytes of the current file that are not holes and not read yet.
-    pub fn data_bytes(&self) -> u64 {
-        let left = self.segments.iter().map(|range| range.end - range.start);
-        left.sum()
+    /// Returns the ranges of the current file that are not holes and not read yet.
+    pub fn data_ranges(&self) -> Vec<Range<u64>> {
+        self.segments.iter().rev().cloned().collect()
     }
 
     /// Returns the offset of the current file's content in the archive, `None` for one with holes.
@@ -189,6 +201,9 @@ impl<R: BufRead> Reader<R> {
         while !self.is_finished {
             let Some(block) = self.header_block()? else {
                 self.is_finished = true;
+                if self.at == 0 && !self.accepts_empty {
+                    return Err(Error::corrupt("empty input: not a tar archive"));
+                }
                 let is_empty = !extensions.has_records
                     && extensions.name.is_none()
                     && extensions.link_name.is_none();
@@ -568,7 +583,7 @@ fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Decodes base64; libarchive omits the padding.
-fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut bits, mut count) = (0_u32, 0);
     for letter in text.iter().filter(|letter| !matches!(letter, b'=' | b'\n')) {
@@ -587,7 +602,8 @@ fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
             bytes.push((bits >> count) as u8);
         }
     }
-    Some(bytes)
+    // One letter alone has less than a byte.
+    (count < 6).then_some(bytes)
 }
 
 fn truncated() -> Error {
@@ -595,6 +611,10 @@ fn truncated() -> Error {
 }
 
 fn input_error(error: std::io::Error) -> Error {
+    let error = match error.downcast::<Error>() {
+        Ok(error) => return error,
+        Err(error) => error,
+    };
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof if error.get_ref().is_none() => truncated(),
         // A decoder's failure, which says everything.

@@ -13,7 +13,6 @@ use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_si
 use folio_archive::{Contents, EntryKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::slice;
 
 /// A new image for the files.
 #[derive(Args)]
@@ -137,7 +136,7 @@ pub(crate) fn fitting_size(
 pub(crate) fn add_contents(size: &mut FileTreeSize, contents: &Contents) {
     for (_, file) in contents.files() {
         match &file.kind {
-            EntryKind::File { .. } => size.add_file(slice::from_ref(&(0..file.data_bytes))),
+            EntryKind::File { .. } => size.add_file(&file.data),
             EntryKind::Symlink(target) => size.add_symlink(target.len() as u64),
             EntryKind::Directory | EntryKind::HardLink(_) => {}
             EntryKind::CharacterDevice(..) | EntryKind::BlockDevice(..) | EntryKind::Fifo => {

@@ -31,8 +31,8 @@ pub(crate) enum ArchiveSource {
 
 impl ArchiveSource {
     /// Opens a tar archive, plain or compressed.
-    pub(crate) fn open_tar(path: &Path) -> Outcome<Self> {
-        let first = tar::Reader::new(open_file(path)?).next_entry();
+    pub(crate) fn open_tar(session: &Session, path: &Path) -> Outcome<Self> {
+        let first = tar::Reader::new(open_file(session, path)?).next_entry();
         first.map_err(|error| archive_failure(path, error))?;
         Ok(Self::Tar {
             path: path.to_owned(),
@@ -42,14 +42,15 @@ impl ArchiveSource {
 
     /// Opens a container image.
     pub(crate) fn open_container(
+        session: &Session,
         reference: &Reference,
         platform: Option<&Platform>,
     ) -> Outcome<Self> {
-        open_container(reference, platform).map(Self::Container)
+        open_container(session, reference, platform).map(Self::Container)
     }
 
     /// Lists the files.
-    pub(crate) fn contents(&self) -> Outcome<Contents> {
+    pub(crate) fn contents(&self, session: &Session) -> Outcome<Contents> {
         match self {
             Self::Tar { path, kept } => {
                 let mut contents = Contents::default();
@@ -59,12 +60,12 @@ impl ArchiveSource {
                     return Ok(contents);
                 }
                 let budget = Arc::new(MemoryBudget::new(spare_bytes()));
-                let mut reader = tar::Reader::new(open_file(path)?.keeping(budget));
+                let mut reader = tar::Reader::new(open_file(session, path)?.keeping(budget));
                 contents.add_layer(&mut reader).map_err(failed)?;
                 kept.set(reader.into_input().rewind());
                 Ok(contents)
             }
-            Self::Container(image) => image.contents().map_err(|error| failure(&error)),
+            Self::Container(image) => Ok(image.contents()?),
         }
     }
 
@@ -79,7 +80,7 @@ impl ArchiveSource {
         match self {
             Self::Tar { path, kept } => {
                 let input = file_progress(path);
-                let mut ahead = kept.take().map_or_else(|| open_file(path), Ok)?;
+                let mut ahead = kept.take().map_or_else(|| open_file(session, path), Ok)?;
                 if let Some(input) = &input {
                     ahead = ahead.reporting(input);
                 }
@@ -109,10 +110,12 @@ impl ArchiveSource {
 
 /// Opens a container image. Layers that are listed stay in memory, as far as it is free.
 pub(crate) fn open_container(
+    session: &Session,
     reference: &Reference,
     platform: Option<&Platform>,
 ) -> Outcome<ContainerImage> {
-    let image = ContainerImage::open(reference, platform).map_err(|error| failure(&error))?;
+    let image = session.until_interrupt(|| (), || ContainerImage::open(reference, platform))?;
+    let image = image.with_stop(session.stop_flag());
     Ok(image.with_memory(spare_bytes()))
 }
 
@@ -160,9 +163,14 @@ pub(crate) fn open_plain(path: &Path) -> Option<tar::Reader<BufReader<File>>> {
 }
 
 /// Starts a thread that reads and decompresses an archive.
-pub(crate) fn decompress(input: impl Read + Send + 'static, name: &str) -> Outcome<ReadAhead> {
-    let failed = |error| failure(&Error::io("read the archive", error).at(name.to_owned()));
-    ReadAhead::decompress(input).map_err(failed)
+pub(crate) fn decompress(
+    session: &Session,
+    input: impl Read + Send + 'static,
+    name: &str,
+) -> Outcome<ReadAhead> {
+    let failed = |error| Error::io("read the archive", error).at(name.to_owned());
+    let ahead = ReadAhead::decompress(input).map_err(failed)?;
+    Ok(ahead.with_stop(session.stop_flag()))
 }
 
 /// Returns a counter for an archive, if it is a file, whose size is known.
@@ -171,20 +179,16 @@ pub(crate) fn file_progress(path: &Path) -> Option<InputProgress> {
     Some(InputProgress::new(found.len()))
 }
 
-fn open_file(path: &Path) -> Outcome<ReadAhead> {
+fn open_file(session: &Session, path: &Path) -> Outcome<ReadAhead> {
     let file = File::open(path).map_err(|error| {
         let error = Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
         archive_failure(path, error)
     })?;
-    decompress(file, &path.display().to_string())
+    decompress(session, file, &path.display().to_string())
 }
 
 fn archive_failure(path: &Path, error: Error) -> Failure {
-    failure(&error.at(path.display().to_string()))
-}
-
-fn failure(error: &Error) -> Failure {
-    Failure::new(explain(error))
+    error.at(path.display().to_string()).into()
 }
 
 /// Returns the function that finds users and groups by name: in the image, else on the host.

@@ -1,9 +1,10 @@
 //! Container images as sources and destinations of `folio cp`.
 
+use crate::commands::excludes::{Excludes, exclude_entry};
 use crate::commands::new_image::NewImage;
 use crate::commands::ownership::Ownership;
 use crate::commands::unpack::{open_container, unpack_into};
-use crate::exit::{Failure, Outcome, explain};
+use crate::exit::{Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::observer::SessionObserver;
@@ -11,8 +12,8 @@ use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use clap::Args;
 use folio::{Errno, Error};
-use folio_archive::Unpacker;
-use folio_archive::oci::{ContainerImage, NewContainerImage, Platform, Reference};
+use folio_archive::oci::{NewContainerImage, Platform, Reference};
+use folio_archive::{Entry, EntryKind, Unpacker, is_whiteout};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,8 @@ pub(super) struct ContainerCopy<'a> {
     pub(super) destination: &'a OsStr,
     pub(super) is_archive: bool,
     pub(super) new_image: &'a NewImage,
+    /// Names to leave out.
+    pub(super) excludes: Option<&'static Excludes>,
 }
 
 /// Runs the copy if a container image is its source or destination; returns `None` otherwise.
@@ -90,10 +93,6 @@ fn reference(word: &OsStr) -> Option<Reference> {
     }
 }
 
-fn failure(error: &Error) -> Failure {
-    Failure::new(explain(error))
-}
-
 fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Outcome {
     let creates = copy.new_image.create.is_some();
     let PathArgument::Image(place) = PathArgument::parse(copy.destination, creates) else {
@@ -108,12 +107,21 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
         ));
     }
     let rules = copy.ownership.read()?;
-    let image = open_container(source, copy.options.platform.as_ref())?;
-    let contents = || image.contents().map_err(|error| failure(&error));
+    let image = open_container(session, source, copy.options.platform.as_ref())?;
+    // A whiteout is no file of the image, so no pattern means it.
+    let is_kept = |path: &[u8], kind: &EntryKind| {
+        is_whiteout(path) || !exclude_entry(copy.excludes, path, *kind == EntryKind::Directory)
+    };
+    let contents = || {
+        let mut contents = image.contents()?;
+        contents.retain(|path, file| is_kept(path, &file.kind));
+        Ok(contents)
+    };
     copy.new_image.fill(session, &place, contents, |target| {
         let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
         let rules = (&rules, Some(image.progress().clone()));
-        unpack_into(session, (target, &place.path), rules, |_| true, unpack)
+        let select = |entry: &mut Entry| is_kept(&entry.path, &entry.kind);
+        unpack_into(session, (target, &place.path), rules, select, unpack)
     })?;
     if let Some(path) = &copy.options.config_out {
         std::fs::write(path, image.config()).map_err(|error| host_failure(path, &error))?;
@@ -145,11 +153,11 @@ fn pack(
                 "--base {base}: expected a container image, e.g. oci:DIR:TAG"
             ))
         })?;
-        ContainerImage::open(&reference, options.platform.as_ref()).map_err(|error| failure(&error))
+        open_container(session, &reference, options.platform.as_ref())
     });
     let base = base.transpose()?;
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| host_failure(path, &error));
-    let latest = fixed_time();
+    let (latest, excludes) = (fixed_time(), copy.excludes);
     let new = NewContainerImage {
         folder,
         tag,
@@ -160,6 +168,9 @@ fn pack(
         created: latest
             .and_then(|time| jiff::Timestamp::from_second(time.secs).ok())
             .map(|time| time.to_string()),
+        is_excluded: Box::new(move |path, is_directory| {
+            exclude_entry(excludes, path, is_directory)
+        }),
     };
     with_image(session, &place, Access::Read, |image| {
         image
@@ -170,7 +181,7 @@ fn pack(
         let stored = new.store(image.process(), &place.path, &observer);
         progress.finish();
         session.check_interrupt()?;
-        stored.map(drop).map_err(|error| failure(&error))
+        Ok(stored.map(drop)?)
     })
 }
 

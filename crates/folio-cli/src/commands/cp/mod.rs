@@ -129,15 +129,16 @@ impl Cp {
         Ok(rules)
     }
 
-    fn container_copy(&self) -> ContainerCopy<'_> {
-        ContainerCopy {
+    fn container_copy(&self) -> Outcome<ContainerCopy<'_>> {
+        Ok(ContainerCopy {
             options: &self.container,
             ownership: &self.ownership,
             sources: &self.sources,
             destination: &self.destination,
             is_archive: self.archive,
             new_image: &self.new_image,
-        }
+            excludes: self.excludes.read()?,
+        })
     }
 
     fn options(&self, target: &PathArgument) -> Outcome<CopyOptions> {
@@ -165,7 +166,8 @@ impl Cp {
 
 /// Runs the command.
 pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
-    if let Some(copied) = container::run(&cp.container_copy(), session) {
+    cp.share.apply(session);
+    if let Some(copied) = container::run(&cp.container_copy()?, session) {
         return copied;
     }
     #[cfg(feature = "object-store")]
@@ -187,7 +189,6 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         .iter()
         .map(|word| PathArgument::parse(word, false))
         .collect();
-    cp.share.apply(session);
     if target.is_image() {
         sources = plan::expand_all(session, sources)?;
     }

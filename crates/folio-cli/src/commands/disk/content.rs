@@ -56,7 +56,7 @@ pub(super) struct Content {
 
 impl ContentSource {
     /// Opens the source of a specification.
-    fn open(spec: &PartitionSpec) -> Outcome<Self> {
+    fn open(session: &Session, spec: &PartitionSpec) -> Outcome<Self> {
         let Some(path) = &spec.source else {
             return Ok(Self::Nothing);
         };
@@ -70,7 +70,8 @@ impl ContentSource {
         }
         if let Some(reference) = container {
             let platform = spec.platform()?;
-            return ArchiveSource::open_container(&reference, platform.as_ref()).map(archive);
+            let opened = ArchiveSource::open_container(session, &reference, platform.as_ref());
+            return opened.map(archive);
         }
         let found = path
             .metadata()
@@ -78,7 +79,7 @@ impl ContentSource {
         if found.is_dir() {
             Ok(Self::Tree(path.clone()))
         } else if spec.format.is_file_system() {
-            ArchiveSource::open_tar(path).map(archive)
+            ArchiveSource::open_tar(session, path).map(archive)
         } else {
             Ok(Self::File(path.clone(), found.len()))
         }
@@ -87,8 +88,8 @@ impl ContentSource {
 
 impl Content {
     /// Checks what the specification says.
-    pub(super) fn new(spec: &PartitionSpec) -> Outcome<Self> {
-        let source = ContentSource::open(spec)?;
+    pub(super) fn new(session: &Session, spec: &PartitionSpec) -> Outcome<Self> {
+        let source = ContentSource::open(session, spec)?;
         let refuse = |what: &str| {
             let path = spec.source.as_deref().unwrap_or(Path::new("")).display();
             Err(Failure::usage(format!("{path}: {what}")))
@@ -165,7 +166,7 @@ impl Content {
                 FatSize::of_tree(path)?.bytes().max(fat_bytes_min),
             )),
             (_, ContentSource::Archive(..)) => {
-                let bytes = self.contents()?.map_or(0, FatSize::of_contents);
+                let bytes = self.contents(session)?.map_or(0, FatSize::of_contents);
                 Ok(with_extra(bytes.max(fat_bytes_min)))
             }
             _ => Err(no_size()),
@@ -182,7 +183,7 @@ impl Content {
         if let ContentSource::Tree(path) = &self.source {
             return cp::tree_size(session, path, extra, options).map(Some);
         }
-        let Some(contents) = self.contents()? else {
+        let Some(contents) = self.contents(session)? else {
             return Ok(None);
         };
         let fitting = fitting_size(Path::new("/"), (extra, options), |size| {
@@ -226,13 +227,13 @@ impl Content {
     }
 
     /// Lists the files of an archive, the first time; returns `None` for another source.
-    fn contents(&self) -> Outcome<Option<&Contents>> {
+    fn contents(&self, session: &Session) -> Outcome<Option<&Contents>> {
         let ContentSource::Archive(archive, listed) = &self.source else {
             return Ok(None);
         };
         if listed.get().is_none() {
             // Nothing else has set it.
-            let _ = listed.set(archive.contents()?);
+            let _ = listed.set(archive.contents(session)?);
         }
         Ok(listed.get())
     }

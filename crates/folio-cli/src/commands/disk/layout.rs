@@ -29,7 +29,7 @@ impl DiskLayout {
         let (mut partitions, mut contents) = (Vec::new(), Vec::new());
         for (index, partition) in spec.partitions.iter().enumerate() {
             let of = |failure: Failure| in_partition(failure, index + 1);
-            let content = Content::new(partition).map_err(of)?;
+            let content = Content::new(session, partition).map_err(of)?;
             let start = partition.start().map_err(of)?.unwrap_or(at);
             let is_last = index + 1 == spec.partitions.len();
             let rest = disk_len
@@ -114,6 +114,10 @@ fn mbr_id(text: &str) -> Outcome<[u8; 16]> {
 
 /// Adds the partition to a message.
 pub(super) fn in_partition(failure: Failure, number: usize) -> Failure {
+    if failure.message.is_empty() {
+        // An interrupt has nothing to say.
+        return failure;
+    }
     Failure {
         message: format!("partition {number}: {}", failure.message),
         ..failure

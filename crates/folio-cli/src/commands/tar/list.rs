@@ -57,6 +57,7 @@ pub(super) fn run(
             Ok(Some(entry)) => entry,
             Ok(None) => break,
             Err(failure) => {
+                session.check_interrupt()?;
                 out.flush()?;
                 return Err(failure);
             }

@@ -124,7 +124,7 @@ pub(crate) fn run(tar: &Tar, session: &Session) -> Outcome {
                 is_json: tar.json,
             };
             let name = tar.archive_name("standard input");
-            let reader = tar::Reader::new(tar.input(tar.path())?);
+            let reader = tar::Reader::new(tar.input(session, tar.path())?);
             list::run(&listing, session, reader, &name)
         }
         Some(_) if tar.list => Err(Failure::usage(
@@ -172,28 +172,36 @@ impl Tar {
 
     /// Lists the files of the archive, for the size of a new image; `input` is at its start.
     /// Returns the archive again, which stays in memory if it is compressed and fits.
-    fn contents(&self, archive: Option<&Path>, input: ReadAhead) -> Outcome<(Contents, ReadAhead)> {
+    fn contents(
+        &self,
+        session: &Session,
+        archive: Option<&Path>,
+        input: ReadAhead,
+    ) -> Outcome<(Contents, ReadAhead)> {
         let mut contents = Contents::default();
-        let failed = |error: Error| Failure::new(explain(&error));
         if let Some(mut reader) = archive.and_then(open_plain) {
-            contents.add_layer(&mut reader).map_err(failed)?;
+            contents.add_layer(&mut reader)?;
             return Ok((contents, input));
         }
         let budget = Arc::new(MemoryBudget::new(spare_bytes()));
         let mut reader = tar::Reader::new(input.keeping(budget));
-        contents.add_layer(&mut reader).map_err(failed)?;
+        contents.add_layer(&mut reader)?;
         let again = reader.into_input().rewind();
-        Ok((contents, again.map_or_else(|| self.input(archive), Ok)?))
+        let again = again.map_or_else(|| self.input(session, archive), Ok)?;
+        Ok((contents, again))
     }
 
     /// Stores standard input in a temporary file if the archive must be read twice.
-    fn spool(&self) -> Outcome<Option<NamedTempFile>> {
+    fn spool(&self, session: &Session) -> Outcome<Option<NamedTempFile>> {
         if self.path().is_some() || !matches!(self.new_image.create, Some(NewSize::Auto(_))) {
             return Ok(None);
         }
         refuse_terminal()?;
         let spooled = NamedTempFile::new().and_then(|mut file| {
-            std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+            let path = file.path().to_owned();
+            let remove = || drop(std::fs::remove_file(path));
+            let copy = || std::io::copy(&mut std::io::stdin().lock(), &mut file);
+            session.until_interrupt(remove, copy)?;
             Ok(file)
         });
         let cannot = |error| Failure::new(explain(&Error::io("store standard input", error)));
@@ -202,16 +210,20 @@ impl Tar {
 
     /// Opens the file `archive`, or standard input, for reading, decompressed by a thread of its
     /// own.
-    fn input(&self, archive: Option<&Path>) -> Outcome<ReadAhead> {
+    fn input(&self, session: &Session, archive: Option<&Path>) -> Outcome<ReadAhead> {
         let name = self.archive_name("standard input");
         let input: Box<dyn Read + Send> = match archive {
-            Some(path) => Box::new(File::open(path).map_err(|error| host_failure(path, error))?),
+            Some(path) => {
+                // A FIFO waits for its writer.
+                let opened = session.until_interrupt(|| (), || File::open(path));
+                Box::new(opened.map_err(|error| host_failure(path, error))?)
+            }
             None => {
                 refuse_terminal()?;
                 Box::new(std::io::stdin())
             }
         };
-        decompress(input, &name)
+        decompress(session, input, &name)
     }
 }
 
@@ -305,14 +317,16 @@ fn reason(error: std::io::Error) -> String {
 fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
     let rules = tar.ownership.read()?;
     let excludes = tar.excludes.read()?;
-    let spooled = tar.spool()?;
+    let spooled = tar.spool(session)?;
     let archive = spooled.as_ref().map(NamedTempFile::path).or(tar.path());
     let progress = archive.map_or_else(stdin_progress, file_progress);
-    let input = Cell::new(Some(tar.input(archive)?));
+    let input = Cell::new(Some(tar.input(session, archive)?));
     let name = tar.archive_name("standard input");
     let contents = || {
-        let first = input.take().map_or_else(|| tar.input(archive), Ok)?;
-        let (mut contents, again) = tar.contents(archive, first)?;
+        let first = input
+            .take()
+            .map_or_else(|| tar.input(session, archive), Ok)?;
+        let (mut contents, again) = tar.contents(session, archive, first)?;
         input.set(Some(again));
         contents
             .retain(|path, file| !exclude_entry(excludes, path, file.kind == EntryKind::Directory));
