@@ -241,15 +241,53 @@ fn file_with_unreadable_blocks_is_not_left_incomplete() {
     assert_eq!(names, ["a", "z"]);
 }
 
+/// Creates a setuid and setgid file of this owner in `disk.img`.
+fn image_with_special_bits(dir: &TestDir, owner: &str) {
+    dir.write("disk.img:/su", "su");
+    dir.ok(&["chown", owner, "disk.img:/su"]);
+    dir.ok(&["chmod", "6755", "disk.img:/su"]);
+}
+
+#[test]
+fn special_bits_are_kept_for_the_owner() {
+    requires!(root, tool("setpriv"));
+    let dir = TestDir::new();
+    image_with_special_bits(&dir, "65534:65534");
+    let output = as_user(&dir, &["./folio", "cp", "-a", "disk.img:/su", "back"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let found = std::fs::metadata(dir.path("back")).unwrap();
+    assert_eq!((found.uid(), found.mode() & 0o7777), (65534, 0o6755));
+    // Those of another owner would give the caller's rights away.
+    image_with_special_bits(&dir, "0:0");
+    let output = as_user(&dir, &["./folio", "cp", "-a", "disk.img:/su", "other"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let found = std::fs::metadata(dir.path("other")).unwrap();
+    assert_eq!((found.uid(), found.mode() & 0o7777), (65534, 0o755));
+}
+
+#[test]
+fn special_bits_are_kept_in_a_user_namespace() {
+    requires!(root, user_namespaces, tool("setpriv"));
+    let dir = TestDir::new();
+    image_with_special_bits(&dir, "0:0");
+    let words = ["unshare", "--user", "--map-root-user", "./folio"];
+    let copy = ["cp", "-a", "disk.img:/su", "back"];
+    let output = as_user(&dir, &[&words[..], &copy].concat());
+    assert!(output.status.success(), "{}", text(&output));
+    let mode = std::fs::metadata(dir.path("back")).unwrap().mode();
+    assert_eq!(mode & 0o7777, 0o6755);
+}
+
 const UNDER_FAKEROOT: &str = r#"
 set -e
 mkdir tree tree/sub
 echo x >tree/f; ln -s f tree/l; mkfifo tree/p; mknod tree/null c 1 3; mknod tree/disk b 7 300
 chown 12:34 tree/f; chmod 4755 tree/f; chown -h 5:6 tree/l; chown 7:8 tree/sub; chown 9:9 tree/p
 chmod 660 tree/disk; chown 11:11 tree/null
+echo y >tree/su; chown 0:0 tree/su; chmod 4755 tree/su
 ./folio cp -a tree user.img:/
 ./folio cp -a user.img:/tree back
-for root in tree back; do (cd $root; stat -c '%n %F %a %u:%g %t,%T' f l p null disk sub) >$root.txt; done
+for root in tree back; do (cd $root; stat -c '%n %F %a %u:%g %t,%T' f l p null disk su sub) >$root.txt; done
 cmp tree.txt back.txt
 "#;
 
@@ -272,6 +310,7 @@ fn fakeroot_owners_and_kinds_are_kept() {
             "/tree/l symlink 5:6",
             "/tree/null character-device 11:11",
             "/tree/p fifo 9:9",
+            "/tree/su file 0:0",
             "/tree/sub directory 7:8",
         ]
     );

@@ -121,6 +121,13 @@ fn other_contents_are_named() {
             dir.fails(&[command, kind], status, &holds);
         }
     }
+    let spec = "[[partition]]\ntype = 'linux'\nformat = 'raw'\nsource = 'xfs'\n";
+    std::fs::write(dir.path("spec.toml"), spec).unwrap();
+    dir.ok(&["disk", "create", "whole.img", "spec.toml"]);
+    let reads = "it holds xfs; Folio reads ext4, FAT, squashfs and erofs";
+    for image in ["xfs", "whole.img", "whole.img@1"] {
+        dir.fails(&["ls", image], 3, reads);
+    }
     std::fs::write(dir.path("zeros"), [0; 1 << 20]).unwrap();
     dir.fails(&["ls", "zeros"], 3, "it holds only zeros");
     dir.fails(

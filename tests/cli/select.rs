@@ -127,6 +127,17 @@ fn image_in_use_is_read_with_force_share() {
         let printed = dir.ok(&[command, "-U", "disk.img"]);
         assert!(printed.contains("disk.img") || command == "du", "{printed}");
     }
+    dir.fails(&["ls", "disk.img"], 3, "; -U reads it nevertheless");
+    dir.fails(&["tar", "-cf", "a.tar", "disk.img"], 3, "; -U reads");
+    dir.ok(&["tar", "-U", "-cf", "a.tar", "disk.img"]);
+    dir.fails(&["tar", "-U", "-tf", "a.tar"], 2, "only with -c");
+    dir.fails(&["info", "disk.img"], 3, "; -U reads");
+    assert!(dir.ok(&["info", "-U", "disk.img"]).contains("disk.img"));
+    dir.fails(&["check", "disk.img"], 8, "; -U reads");
+    dir.ok(&["check", "-U", "--quiet", "disk.img"]);
+    dir.fails(&["disk", "list", "disk.img"], 3, "; -U reads");
+    dir.fails(&["disk", "list", "-U", "disk.img"], 1, "no partition table");
+    dir.fails(&["mount", "-U", "disk.img", "out"], 2, "-U needs --ro");
     drop(open);
 }
 
@@ -156,8 +167,79 @@ fn diff_reports_each_kind_of_difference() {
         dir.ok(&["diff", "a.img:/build/deep", "tree/build/deep"]),
         ""
     );
-    dir.fails(&["diff", "a.img:/x", "b.img:/x"], 1, "neither");
+    dir.fails(
+        &["diff", "a.img:/x", "b.img:/x"],
+        2,
+        "a.img:/x: No such file",
+    );
+    dir.fails(
+        &["diff", "a.img:/a.c", "b.img:/x"],
+        2,
+        "b.img:/x: No such file",
+    );
+    dir.fails(&["diff", "a.img:/x", "tree"], 2, "a.img:/x: No such file");
     dir.fails(&["diff", "a.img", "none.img"], 3, "none.img");
+}
+
+#[test]
+fn diff_compares_single_files() {
+    let dir = fixture();
+    dir.ok(&["cp", "-a", "tree/.", "a.img:/", "--create", "auto+1M"]);
+    dir.ok(&["diff", "a.img:/a.c", "tree/a.c"]);
+    let diff = |words: &[&str]| {
+        let output = dir.command(&[&["diff"], words].concat()).output().unwrap();
+        (output.status.code(), text(&output))
+    };
+    let content = (Some(1), "c /\n".to_owned());
+    assert_eq!(diff(&["tree/a.o", "a.img:/a.c"]), content);
+    assert_eq!(diff(&["a.img:/a.c", "a.img:/a.o"]), content);
+    // Holes are not read: 1 TiB of zeros would take minutes.
+    for image in ["a.img", "disk.img"] {
+        dir.ok(&["truncate", "-s", "1T", &format!("{image}:/hole")]);
+    }
+    let holes = ["a.img:/hole", "disk.img:/hole"];
+    dir.ok(&["diff", holes[0], holes[1]]);
+    dir.ok(&["cp", "a.img:/hole", "hole"]);
+    dir.ok(&["diff", "--no-owners", holes[0], "hole"]);
+    // Against a directory, a file of the host is an image.
+    dir.ok(&["diff", "a.img", "a.img:/"]);
+    dir.fails(&["diff", "a.img:/build", "tree/a.c"], 3, "tree/a.c");
+}
+
+#[test]
+fn options_may_follow_the_first_source() {
+    let dir = fixture();
+    dir.ok(&[
+        "cp",
+        "tree/a.c",
+        "-a",
+        "tree/build",
+        "--create",
+        "16M",
+        "a.img:/",
+    ]);
+    assert_eq!(dir.ok(&["ls", "a.img:/build"]), "deep\nx\n");
+    dir.fails(&["cp", "a.img:/a.c"], 2, "expected SOURCE and DESTINATION");
+    dir.fails(&["mv", "a.img:/a.c"], 2, "expected SOURCE and DESTINATION");
+}
+
+#[test]
+fn patterns_match_in_changes() {
+    let dir = fixture();
+    dir.ok(&["cp", "-a", "tree/.", "disk.img:/"]);
+    dir.ok(&["chmod", "600", "disk.img:/*.o"]);
+    dir.ok(&["chown", "7:8", "disk.img:/*.o"]);
+    let found = dir.json(&["stat", "--json", "disk.img:/*.o"]);
+    let found = found.as_array().unwrap();
+    assert_eq!(found.len(), 2);
+    for file in found {
+        assert_eq!((&file["mode"], &file["uid"]), (&"0600".into(), &7.into()));
+    }
+    assert_eq!(dir.ok(&["du", "disk.img:/*.o"]).lines().count(), 2);
+    dir.ok(&["rm", "disk.img:/*.o"]);
+    assert_eq!(dir.ok(&["ls", "disk.img"]), "a.c\nbuild\nlost+found\n");
+    dir.fails(&["rm", "disk.img:/*.o"], 1, "*.o");
+    dir.ok(&["rm", "-f", "disk.img:/*.o"]);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //!   read_ahead.rs    a thread that decompresses        write_behind.rs   a thread that compresses
 //!   compression.rs   gzip, zstd, xz, bzip2
 //!   entry.rs         one file of an archive            observer.rs       progress and failures
+//!   mode.rs          modes as in chmod(1)
 //! ```
 //!
 //! Each file uses only files below it. Neighbors: `folio-cli` above; below, [`folio::Process`] and
@@ -25,6 +26,7 @@ mod compression;
 mod contents;
 mod entry;
 pub mod manifest;
+mod mode;
 mod observer;
 pub mod oci;
 mod pack;
@@ -36,6 +38,7 @@ mod write_behind;
 pub use compression::{Compression, Encoder, decoder};
 pub use contents::{Contents, ListedFile};
 pub use entry::{Entry, EntryKind, Xattrs, is_whiteout};
+pub use mode::parse_mode;
 pub use observer::Observer;
 pub use pack::{ContentReader, PackChoice, PackSelect, Packer};
 pub use read_ahead::{InputProgress, MemoryBudget, ReadAhead};

@@ -72,8 +72,18 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
     block::open(path, &options).map_err(|error| image_failure(error, path))
 }
 
-/// Opens the device of an image that another program may write, for reading.
-fn open_shared(path: &Path) -> Outcome<Arc<dyn Device>> {
+/// Opens the device of an image for reading; with `-U` also one that another program may write.
+pub(crate) fn open_to_read(session: &Session, path: &Path) -> Outcome<Arc<dyn Device>> {
+    if !session.shares_images() {
+        return open_device(path, Access::Read).map_err(|mut failure| {
+            if failure.message.contains("the image is in use by ") {
+                failure
+                    .message
+                    .push_str("; -U reads it nevertheless, and may see changes halfway");
+            }
+            failure
+        });
+    }
     let options = OpenOptions {
         read_only: true,
         is_shared: true,
@@ -184,10 +194,9 @@ pub(crate) fn format_of(path: &Path, requested: Option<ImageFormat>) -> ImageFor
 impl Image {
     /// Opens the image of `place` and mounts its file system.
     pub(crate) fn open(session: &Session, place: &ImagePath, access: Access) -> Outcome<Self> {
-        let device = if access == Access::Read && session.shares_images() {
-            open_shared(&place.image)?
-        } else {
-            open_device(&place.image, access)?
+        let device = match access {
+            Access::Read => open_to_read(session, &place.image)?,
+            _ => open_device(&place.image, access)?,
         };
         Self::mount(session, place, device, access)
     }

@@ -1,7 +1,7 @@
 //! The source of a mount or share: an image, or a directory of the host, in a kernel of its own.
 
 use crate::exit::{Failure, Outcome, explain};
-use crate::image::{Access, Image, mount_failure, open_device};
+use crate::image::{Access, Image, mount_failure, open_device, open_to_read};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use folio::cache::Counters;
@@ -61,12 +61,11 @@ impl Source {
     pub(crate) fn mount(&self, session: &Session, options: &MountOptions) -> Outcome<Mounted> {
         match self {
             Self::Image(place) => {
-                let access = if options.read_only {
-                    Access::Read
+                let device = if options.read_only {
+                    open_to_read(session, &place.image)?
                 } else {
-                    Access::Write
+                    open_device(&place.image, Access::Write)?
                 };
-                let device = open_device(&place.image, access)?;
                 Ok(Mounted::Image(Image::mount_with(
                     session, place, device, options,
                 )?))

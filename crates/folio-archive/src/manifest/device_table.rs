@@ -2,15 +2,19 @@
 //!
 //! ```text
 //!   table:   NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT      "-" for columns without use
+//!            |xattr CAPABILITIES                                     of the file above
 //!   pseudo:  NAME TYPE MODE UID GID [MAJOR MINOR | TARGET]           also m, s, l, x, and D B C M S
 //! ```
 //!
 //! Both are read line by line, so a file may mix them. The types `f` and `F` of pseudo files run
-//! commands and are refused; in a table `f` is an existing file.
+//! commands and are refused; in a table `f` is an existing file, and `F` one that may be missing.
+//! The mode, user and group -1 of a table stay as they are.
 
+use super::capabilities;
 use super::entry::{ManifestEntry, ManifestKind, Owner, line_error, plain_path};
 use crate::tar::base64_decoded;
 use folio::{Result, Timespec};
+use std::borrow::Cow;
 
 /// Most device nodes of one line.
 const COUNT_MAX: u32 = 4096;
@@ -37,7 +41,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
         {
             let mut entry = ManifestEntry::new(path(&head[0], line_number)?, line_number);
             let (name, value) = split_xattr(xattr, line_number)?;
-            let value = decode(value).map_err(|form| {
+            let value = decode(&value).map_err(|form| {
                 line_error(
                     line_number,
                     format!("invalid value of an extended attribute: expected {form}"),
@@ -76,7 +80,11 @@ fn columns(text: &str, count: usize) -> (Vec<String>, Option<&str>) {
     (columns, None)
 }
 
-fn split_xattr(text: &str, line: usize) -> Result<(&[u8], &[u8])> {
+fn split_xattr(text: &str, line: usize) -> Result<(Cow<'_, [u8]>, Cow<'_, [u8]>)> {
+    if capabilities::is_text(text) {
+        let value = capabilities::parse(text).map_err(|why| line_error(line, why))?;
+        return Ok((capabilities::XATTR.into(), value.into()));
+    }
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| line_error(line, "invalid extended attribute: expected NAME=VALUE"))?;
@@ -139,7 +147,7 @@ fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>)
         columns
             .get(at)
             .map(String::as_str)
-            .filter(|text| *text != "-")
+            .filter(|text| !matches!(*text, "-" | "-1"))
     };
     let missing = || line_error(line, "invalid line: expected NAME TYPE MODE UID GID ...");
     let name = columns.first().ok_or_else(missing)?;
@@ -158,7 +166,8 @@ fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>)
         let secs = secs.ok_or_else(|| line_error(line, "invalid time: expected seconds"))?;
         entry.modified = Some(Timespec::new(secs, 0));
     }
-    let is_table = columns.len() >= 8;
+    let is_number = |text: &String| text == "-" || text.parse::<u32>().is_ok();
+    let is_table = columns.len() >= 8 && columns[5..].iter().all(is_number);
     let mode = column(2 + skip).map(|text| {
         u16::from_str_radix(text, 8)
             .ok()
@@ -174,6 +183,7 @@ fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>)
     entry.user = column(3 + skip).map(Owner::parse);
     entry.group = column(4 + skip).map(Owner::parse);
     entry.is_recursive = letter == "r";
+    entry.is_optional = letter == "F";
     entry.kind = kind(
         letter,
         &columns[(5 + skip).min(columns.len())..],
@@ -196,7 +206,7 @@ fn kind(
     let kind = match letter {
         "d" | "D" => ManifestKind::Directory,
         "m" | "M" => return Ok(None),
-        "f" | "r" if is_table => return Ok(None),
+        "f" | "F" | "r" if is_table => return Ok(None),
         "p" => ManifestKind::Fifo,
         "i" | "I" if rest.first().is_some_and(|kind| kind == "s") => ManifestKind::Socket,
         "i" | "I" => ManifestKind::Fifo,
@@ -252,15 +262,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tables_of_buildroot_are_read() {
+        let text = b"/bin/ping F 4755 0 0 - - - - -\n|xattr cap_net_raw+ep\n\
+            /srv r -1 -1 100 - - - - -\n";
+        let entries = parse(text).unwrap();
+        assert!(entries[0].is_optional && entries[0].kind.is_none());
+        assert_eq!(entries[0].xattrs[0].0, b"security.capability");
+        let srv = &entries[1];
+        assert!(srv.is_recursive && srv.mode.is_none() && srv.user.is_none());
+        assert_eq!(srv.group, Some(Owner::Number(100)));
+        // A command with arguments has as many columns as a table.
+        for bad in [
+            "/x f 644 0 0 cat a b",
+            "/x F 1 644 0 0 echo a",
+            "/x m 644 0 0\n|xattr cap_a+p",
+        ] {
+            assert!(parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn table_and_pseudo_file_are_read() {
         let text = b"# makedevs\n\
             /dev d 755 0 0 - - - - -\n\
             /dev/tty c 666 0 5 5 0 0 0 -\n\
             /dev/ram b 640 root disk 1 1 0 1 3\n\
             /srv r -1 1000 100 - - - - -\n";
-        assert!(parse(text).is_err(), "mode -1 is not octal");
-        let text = String::from_utf8_lossy(text).replace("r -1", "r -");
-        let entries = parse(text.as_bytes()).unwrap();
+        let entries = parse(text).unwrap();
         assert_eq!(entries.len(), 6);
         assert_eq!(entries[1].kind, Some(ManifestKind::CharacterDevice(5, 0)));
         assert_eq!(entries[4].path, b"dev/ram2");

@@ -4,10 +4,12 @@
 //!   apply.rs          a manifest onto the files of an image
 //!   mtree.rs          mtree(5), read and written
 //!   device_table.rs   tables of makedevs and genext2fs, pseudo files of mksquashfs
+//!   capabilities.rs   capabilities of files, as text
 //!   entry.rs          one line
 //! ```
 
 mod apply;
+mod capabilities;
 mod device_table;
 mod entry;
 mod mtree;

@@ -1,6 +1,7 @@
 //! mtree(5): paths, or names within directories, with KEY=VALUE words.
 
 use super::entry::{ManifestEntry, ManifestKind, Owner, line_error, plain_path};
+use crate::mode::parse_mode;
 use folio::vfs::{Attributes, FileType};
 use folio::{Result, Timespec};
 use std::collections::BTreeMap;
@@ -100,13 +101,10 @@ fn entry(path: Vec<u8>, keys: &BTreeMap<String, String>, line: usize) -> Result<
     let invalid = |key: &str| line_error(line, format!("invalid value of {key}"));
     let mut entry = ManifestEntry::new(path, line);
     entry.is_optional = keys.contains_key("optional");
+    // A symbolic mode changes mode 0, as in mtree(8).
+    let is_directory = value("type") == Some("dir");
     entry.mode = value("mode")
-        .map(|text| {
-            u16::from_str_radix(text, 8)
-                .ok()
-                .filter(|mode| *mode <= 0o7777)
-        })
-        .map(|mode| mode.ok_or_else(|| invalid("mode")))
+        .map(|text| parse_mode(text, 0, is_directory).ok_or_else(|| invalid("mode")))
         .transpose()?;
     let owner = |number: &str, name: &str| -> Result<Option<Owner>> {
         match (value(number), value(name)) {
@@ -264,7 +262,7 @@ mod tests {
         let text = b"#mtree\n/set type=file uid=0 gid=0 mode=0644\n. type=dir mode=0755\n\
             etc type=dir\n    passwd uname=root \\\n        time=12.000000034\n    odd\\040name optional\n..\n\
             dev type=dir\nnull type=char device=native,1,3 mode=0666\n..\n\
-            ./usr/bin/su mode=4755\n/unset uid\n./l type=link link=a\\134b\n";
+            ./usr/bin/su mode=u=srwx,go=rx\n/unset uid\n./l type=link link=a\\134b\n";
         let entries = parse(text).unwrap();
         let paths: Vec<_> = entries
             .iter()

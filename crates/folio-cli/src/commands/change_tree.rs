@@ -18,21 +18,19 @@ pub(super) fn change_each(
     for word in words {
         let place = ImagePath::parse(word)?;
         with_image(session, &place, Access::Write, |image| {
-            match image.stat(&place.path, false) {
-                Ok(found) => {
-                    let mut visitor = Changer {
-                        session,
-                        image,
-                        is_recursive,
-                        change: &change,
-                    };
-                    walk(session, image, (&place.path, found), &mut visitor)
-                }
-                Err(error) => {
-                    session.fail(image.name(error).message);
-                    Ok(())
+            let mut visitor = Changer {
+                session,
+                image,
+                is_recursive,
+                change: &change,
+            };
+            for path in image.expand(&place.path) {
+                match image.stat(&path, false) {
+                    Ok(found) => walk(session, image, (&path, found), &mut visitor)?,
+                    Err(error) => session.fail(image.name(error).message),
                 }
             }
+            Ok(())
         })?;
     }
     Ok(())

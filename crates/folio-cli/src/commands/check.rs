@@ -1,7 +1,8 @@
 //! `folio check`: checks the file system in an image.
 
+use super::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::image::{Access, open_device};
+use crate::image::{Access, open_device, open_to_read};
 use crate::image_path::ImagePath;
 use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{human, print_json};
@@ -77,6 +78,8 @@ pub(crate) struct Check {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    share: ForceShare,
 }
 
 /// A finding, as JSON.
@@ -167,8 +170,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
             exit: Exit::CheckUsage,
             ..failure
         })?;
-    let access = access(check);
-    let disk = open_device(&place.image, access).map_err(not_checked)?;
+    let disk = open(check, session, &place).map_err(not_checked)?;
     let name = place.image_name();
     let device = place
         .partition_number(&*disk)
@@ -217,12 +219,12 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     repair.run(check, printer.lines.as_deref(), session)
 }
 
-fn access(check: &Check) -> Access {
+fn open(check: &Check, session: &Session, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
     if check.repair || check.undo.is_some() {
-        Access::Write
-    } else {
-        Access::Read
+        return open_device(&place.image, Access::Write);
     }
+    check.share.apply(session);
+    open_to_read(session, &place.image)
 }
 
 /// The result of a check, or of one that plans a repair.

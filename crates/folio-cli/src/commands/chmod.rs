@@ -20,7 +20,7 @@ pub(crate) struct Chmod {
     /// Octal, or symbolic as in chmod(1)
     #[arg(allow_hyphen_values = true)]
     mode: String,
-    /// Files, as IMAGE:/path
+    /// Files, as IMAGE:/path; * ? [ ] match names
     #[arg(required = true)]
     places: Vec<OsString>,
 }

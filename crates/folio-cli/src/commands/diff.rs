@@ -6,7 +6,7 @@ use crate::image_path::{ImagePath, PathArgument};
 use crate::session::{Session, clock};
 use crate::walk::join;
 use clap::Args;
-use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags};
+use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags, Whence};
 use folio::vfs::{Attributes, FileType, MountOptions};
 use folio::{AlignedBuffer, Kernel, KernelOptions, Process};
 use serde_json::{Value, json};
@@ -22,11 +22,15 @@ Each line has a letter for the kind of difference and a path below A and B:
   -  only in A      +  only in B      t  type      c  content      m  mode, owner or group
   d  device number  l  target of a symbolic link   x  extended attributes      T  modification time, with --times
 
-The exit code is 0 without a difference, 1 with differences, and 3 if an image cannot be read.
+A file of the host is an image, unless the other side is a file in an image: then both are compared as files.
+
+The exit code is 0 without a difference, 1 with differences, 2 if A or B does not exist, and 3 if an image cannot be
+read.
 
 Examples:
   folio diff old.qcow2 new.qcow2
-  folio diff disk.img:/etc ./etc --json";
+  folio diff disk.img:/etc ./etc --json
+  folio diff disk.img:/etc/fstab ./fstab";
 
 /// Compare files and trees of images and of the host
 #[derive(Args)]
@@ -63,13 +67,14 @@ struct Side {
 /// Runs the command.
 pub(crate) fn run(diff: &Diff, session: &Session) -> Outcome {
     diff.share.apply(session);
-    let (a, b) = (Side::open(session, &diff.a)?, Side::open(session, &diff.b)?);
+    let [a, b] = open_both(session, [&diff.a, &diff.b])?;
     let mut comparison = Comparison {
         diff,
         session,
         sides: [&a, &b],
         found: Vec::new(),
         count: 0,
+        buffers: [(); 2].map(|()| AlignedBuffer::new(BUFFER_BYTES)),
     };
     let compared = comparison.run();
     let (found, count) = (std::mem::take(&mut comparison.found), comparison.count);
@@ -91,23 +96,82 @@ pub(crate) fn run(diff: &Diff, session: &Session) -> Outcome {
     Ok(())
 }
 
+/// Opens both sides. A file of the host is an image, unless the other side is a file in an image.
+fn open_both(session: &Session, words: [&OsString; 2]) -> Outcome<[Side; 2]> {
+    let is_file = |word: &OsString| match PathArgument::parse(word, false) {
+        PathArgument::Host(path) => path.is_file(),
+        PathArgument::Image(_) => false,
+    };
+    let [a, b] = words;
+    if is_file(a) && !is_file(b) {
+        let b = Side::open(session, b)?;
+        return Ok([Side::open_beside(session, a, &b)?, b]);
+    }
+    let a = Side::open(session, a)?;
+    let b = if is_file(b) {
+        Side::open_beside(session, b, &a)?
+    } else {
+        Side::open(session, b)?
+    };
+    Ok([a, b])
+}
+
 impl Side {
     fn open(session: &Session, word: &OsString) -> Outcome<Self> {
-        let host = match PathArgument::parse(word, false) {
-            PathArgument::Host(path) if path.is_dir() => Some(path),
-            _ => None,
+        match PathArgument::parse(word, false) {
+            PathArgument::Host(path) if path.is_dir() => {
+                Self::open_host(session, word, (&path, "/".into()))
+            }
+            _ => Self::open_image(session, word),
+        }
+        .and_then(Self::existing)
+    }
+
+    /// Opens a file of the host: as a file if `other` is one, else as an image.
+    fn open_beside(session: &Session, word: &OsString, other: &Self) -> Outcome<Self> {
+        let found = other.stat(&other.path).ok().flatten();
+        if found.is_none_or(|found| found.file_type == FileType::Directory) {
+            return Self::open(session, word);
+        }
+        let path = Path::new(word);
+        let folder = match path.parent() {
+            Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+            folder => folder.unwrap_or(path),
         };
+        let name = path.file_name().unwrap_or_default();
+        Self::open_host(session, word, (folder, Path::new("/").join(name)))
+    }
+
+    /// Fails if the path does not exist.
+    fn existing(self) -> Outcome<Self> {
+        let found = self.stat(&self.path);
+        match found.map_err(|error| self.failure(&self.path, &error))? {
+            Some(_) => Ok(self),
+            None => Err(Failure::usage(format!(
+                "{}: No such file or directory",
+                self.name
+            ))),
+        }
+    }
+
+    fn open_image(session: &Session, word: &OsString) -> Outcome<Self> {
+        let place = ImagePath::parse(word)?;
+        let image = Image::open(session, &place, Access::Read)?;
+        Ok(Self {
+            process: image.kernel().process(Credentials::root()),
+            kernel: image.kernel().clone(),
+            path: place.path,
+            name: word.to_string_lossy().into_owned(),
+        })
+    }
+
+    /// Mounts a directory of the host.
+    fn open_host(
+        session: &Session,
+        word: &OsString,
+        (folder, path): (&Path, PathBuf),
+    ) -> Outcome<Self> {
         let name = word.to_string_lossy().into_owned();
-        let Some(path) = host else {
-            let place = ImagePath::parse(word)?;
-            let image = Image::open(session, &place, Access::Read)?;
-            return Ok(Self {
-                process: image.kernel().process(Credentials::root()),
-                kernel: image.kernel().clone(),
-                path: place.path,
-                name,
-            });
-        };
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: session.cache_bytes,
             clock: clock(),
@@ -118,12 +182,12 @@ impl Side {
             ..MountOptions::default()
         };
         kernel
-            .mount_hostfs(&path, "/", &options)
+            .mount_hostfs(folder, "/", &options)
             .map_err(|error| mount_failure(&error.at(name.clone())))?;
         Ok(Self {
             process: kernel.process(Credentials::root()),
             kernel,
-            path: "/".into(),
+            path,
             name,
         })
     }
@@ -190,6 +254,7 @@ struct Comparison<'a> {
     sides: [&'a Side; 2],
     found: Vec<Value>,
     count: u64,
+    buffers: [AlignedBuffer; 2],
 }
 
 impl Comparison<'_> {
@@ -302,22 +367,25 @@ impl Comparison<'_> {
     }
 
     /// Whether two files of the same size have the same content.
-    fn is_same(&self, path: &Path) -> Outcome<bool> {
+    fn is_same(&mut self, path: &Path) -> Outcome<bool> {
         let open = |side: &Side, path: &Path| side.process.open(path, OpenFlags::empty(), 0);
         let fds = [self.on(0, path, open)?, self.on(1, path, open)?];
-        let mut buffers = [
-            AlignedBuffer::new(BUFFER_BYTES),
-            AlignedBuffer::new(BUFFER_BYTES),
-        ];
         let mut offset = 0;
         let same = loop {
             self.session.check_interrupt()?;
+            // Holes of both are equal.
+            let data = [0, 1].map(|side| next_data(self.sides[side], fds[side], offset));
+            let Some(start) = data.into_iter().flatten().min() else {
+                break true;
+            };
+            offset = start;
             let mut counts = [0; 2];
             for side in 0..2 {
-                let buffer = &mut buffers[side];
-                counts[side] = self.on(side, path, |of, _| fill(of, fds[side], buffer, offset))?;
+                let (of, full) = (self.sides[side], self.at(side, path));
+                let filled = fill(of, fds[side], &mut self.buffers[side], offset);
+                counts[side] = filled.map_err(|error| of.failure(&full, &error))?;
             }
-            let [a, b] = &buffers;
+            let [a, b] = &self.buffers;
             if counts[0] != counts[1] || a[..counts[0]] != b[..counts[1]] {
                 break false;
             }
@@ -330,6 +398,17 @@ impl Comparison<'_> {
             self.on(side, path, |of, _| of.process.close(fd))?;
         }
         Ok(same)
+    }
+}
+
+/// Returns the offset of the next data of a file, `None` after the last.
+fn next_data(side: &Side, fd: folio::syscall::Fd, offset: u64) -> Option<u64> {
+    let from = i64::try_from(offset).ok()?;
+    match side.process.lseek(fd, from, Whence::Data) {
+        Ok(start) => Some(start),
+        Err(error) if error.errno() == folio::Errno::NXIO => None,
+        // A file system that does not know: all of it is data.
+        Err(_) => Some(offset),
     }
 }
 

@@ -20,7 +20,7 @@ use std::io::Write;
     disable_help_flag = true
 )]
 pub(crate) struct Du {
-    /// Directories and files, as IMAGE:/path
+    /// Directories and files, as IMAGE:/path; * ? [ ] match names
     #[arg(required = true)]
     places: Vec<OsString>,
     /// Show only the total of each argument
@@ -48,21 +48,20 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
     for word in &du.places {
         let place = ImagePath::parse(word)?;
         with_image(session, &place, Access::Read, |image| {
-            match image.stat(&place.path, false) {
-                Ok(top) => {
-                    let mut adder = Adder {
-                        du,
-                        sums: Vec::new(),
-                        seen: HashSet::new(),
-                        lines: &mut lines,
-                    };
-                    walk(session, image, (&place.path, top), &mut adder)
-                }
-                Err(error) => {
-                    session.fail(image.name(error).message);
-                    Ok(())
+            let mut seen = HashSet::new();
+            for path in image.expand(&place.path) {
+                let mut adder = Adder {
+                    du,
+                    sums: Vec::new(),
+                    seen: &mut seen,
+                    lines: &mut lines,
+                };
+                match image.stat(&path, false) {
+                    Ok(top) => walk(session, image, (&path, top), &mut adder)?,
+                    Err(error) => session.fail(image.name(error).message),
                 }
             }
+            Ok(())
         })?;
     }
     if du.options.json {
@@ -81,7 +80,7 @@ struct Adder<'a> {
     /// The running total of each open directory.
     sums: Vec<u64>,
     /// Inodes with several names that are already counted.
-    seen: HashSet<u64>,
+    seen: &'a mut HashSet<u64>,
     lines: &'a mut Vec<DirectoryUsage>,
 }
 

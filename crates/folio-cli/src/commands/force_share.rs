@@ -5,15 +5,20 @@ use clap::Args;
 
 /// The option of commands that read images.
 #[derive(Args)]
-pub(super) struct ForceShare {
+pub(crate) struct ForceShare {
     /// Read an image even if another program writes it; what changes meanwhile may appear as errors
     #[arg(short = 'U', long)]
     force_share: bool,
 }
 
 impl ForceShare {
+    /// Whether the option is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.force_share
+    }
+
     /// Opens all images for reading without their locks from now on, if the option is given.
-    pub(super) fn apply(&self, session: &Session) {
+    pub(crate) fn apply(&self, session: &Session) {
         if self.force_share {
             session.share_images();
         }

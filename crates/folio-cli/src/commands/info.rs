@@ -1,7 +1,8 @@
 //! `folio info`: shows what an image holds: its format, its partitions, its file system.
 
+use super::force_share::ForceShare;
 use crate::exit::{Failure, Outcome};
-use crate::image::{Access, open_device};
+use crate::image::open_to_read;
 use crate::image_path::{ImagePath, OtherFileSystem, contents_name};
 use crate::output::color::heading;
 use crate::output::{human, print_json, printable, stamp};
@@ -36,6 +37,8 @@ pub(crate) struct Info {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    share: ForceShare,
 }
 
 /// What an image holds.
@@ -70,7 +73,8 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
     }
     let name = place.image_name();
     let failure = |error: folio::Error| Failure::image(&error.at(name.clone()));
-    let disk = open_device(&place.image, Access::Read)?;
+    info.share.apply(session);
+    let disk = open_to_read(session, &place.image)?;
     // Already open, so the lock of a second open would be refused on some hosts.
     let options = OpenOptions {
         is_shared: true,

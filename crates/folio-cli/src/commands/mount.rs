@@ -1,5 +1,6 @@
 //! `folio mount`: mounts an image or a directory on the host through FUSE.
 
+use super::force_share::ForceShare;
 use super::remote;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::ready;
@@ -85,6 +86,8 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "FD")]
     ready_fd: Option<u32>,
     #[command(flatten)]
+    share: ForceShare,
+    #[command(flatten)]
     remote: remote::MountArgs,
 }
 
@@ -121,6 +124,10 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
         // Signals to the starter's terminal must not reach this process.
         let _ = rustix::process::setsid();
     }
+    if mount.share.is_given() && !inside.read_only {
+        return Err(Failure::usage("-U needs --ro or -o ro"));
+    }
+    mount.share.apply(session);
     let mounted = source.mount(session, &inside)?;
     let served = serve(mount, session, &mounted, (&options, &inside), readiness);
     let closed = mounted.close();

@@ -1,7 +1,7 @@
 //! `folio mv`: moves and renames files inside an image.
 
 use super::destination::{check_same_image, destination};
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;
 use crate::session::Session;
@@ -13,23 +13,21 @@ use std::ffi::OsString;
 #[derive(Args)]
 #[command(after_help = "Example:\n  folio mv disk.qcow2:/etc/old.conf disk.qcow2:/etc/new.conf")]
 pub(crate) struct Mv {
-    /// What to move, as IMAGE:/path
-    #[arg(required = true, value_name = "SOURCE")]
-    sources: Vec<OsString>,
-    /// The new path in the same image, or the directory to move into
-    destination: OsString,
+    /// What to move, as IMAGE:/path, then the new path in the same image or the directory to move
+    /// into
+    #[arg(required = true, num_args = 1.., value_names = ["SOURCE", "DESTINATION"])]
+    places: Vec<OsString>,
 }
 
 /// Runs the command.
 pub(crate) fn run(mv: &Mv, session: &Session) -> Outcome {
     let places = mv
-        .sources
+        .places
         .iter()
-        .chain([&mv.destination])
         .map(|word| ImagePath::parse(word))
         .collect::<Outcome<Vec<_>>>()?;
-    let Some((target, sources)) = places.split_last() else {
-        return Ok(());
+    let Some((target, sources)) = places.split_last().filter(|(_, rest)| !rest.is_empty()) else {
+        return Err(Failure::usage("expected SOURCE and DESTINATION"));
     };
     check_same_image(&places)?;
     with_image(session, target, Access::Write, |image| {

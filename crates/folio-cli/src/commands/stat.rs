@@ -14,7 +14,7 @@ use std::io::Write;
 #[derive(Args)]
 #[command(after_help = "Example:\n  folio stat disk.qcow2:/etc/fstab")]
 pub(crate) struct Stat {
-    /// Files, as IMAGE:/path
+    /// Files, as IMAGE:/path; * ? [ ] match names
     #[arg(required = true)]
     files: Vec<OsString>,
     #[command(flatten)]
@@ -34,19 +34,22 @@ pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
     for word in &stat.files {
         let place = ImagePath::parse(word)?;
         with_image(session, &place, Access::Read, |image| {
-            let found = match image.stat(&place.path, stat.dereference) {
-                Ok(found) => found,
-                Err(error) => {
-                    session.fail(image.name(error).message);
-                    return Ok(());
+            for path in image.expand(&place.path) {
+                let found = match image.stat(&path, stat.dereference) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        session.fail(image.name(error).message);
+                        continue;
+                    }
+                };
+                let target = link_target(image, &path, &found);
+                if stat.json {
+                    records.push(FileRecord::new(&path, &found, target.as_deref()));
+                } else {
+                    print(image, &place.with_path(path), &found, target)?;
                 }
-            };
-            let target = link_target(image, &place.path, &found);
-            if stat.json {
-                records.push(FileRecord::new(&place.path, &found, target.as_deref()));
-                return Ok(());
             }
-            Ok(print(image, &place, &found, target)?)
+            Ok(())
         })?;
     }
     if stat.json {

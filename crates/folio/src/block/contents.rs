@@ -59,6 +59,16 @@ pub fn contents(device: &dyn Device) -> Result<Option<&'static str>> {
     })
 }
 
+/// Returns the words about a disk or partition that holds `name` and no ext4.
+pub(crate) fn foreign_contents(name: &str) -> String {
+    let reads = match name {
+        "only zeros" => "",
+        // Also by the crates for other file systems.
+        _ => "; Folio reads ext4, FAT, squashfs and erofs",
+    };
+    format!("it holds {name}{reads}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

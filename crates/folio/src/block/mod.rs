@@ -47,6 +47,7 @@ mod wrappers;
 
 pub(crate) use claim::DeviceClaim;
 pub use contents::contents;
+pub(crate) use contents::foreign_contents;
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
 pub use file::{RemoteImage, RemoteImages, provide_remote_images};
 pub(crate) use guarded::guard;
@@ -60,7 +61,7 @@ pub use overlay::{OverlayDevice, overlay};
 pub use partition::{NewPartition, NewPartitionTable, add_partition, free_space, grow_partition};
 pub use partition::{
     Partition, PartitionDevice, PartitionName, PartitionTable, PartitionType, TableScheme,
-    holds_ext4, partition_table, partitions, select, split_partition,
+    holds_ext4, partition_table, partitions, select, selected, split_partition,
 };
 #[cfg(feature = "qcow2")]
 pub use qcow2::{

@@ -1,4 +1,4 @@
-//! Detection of a fakeroot(1) that this program cannot see.
+//! Detection of fakeroot(1) and pseudo(1), and of a fakeroot that this program cannot see.
 //!
 //! libfakeroot replaces functions of libc, and the copy calls these. In a statically linked program
 //! libfakeroot is not loaded, so the copy would record the real owners and kinds of files.
@@ -7,12 +7,6 @@ use crate::exit::{Failure, Outcome};
 
 /// Fails if fakeroot is in use, but cannot change what this program sees.
 pub(super) fn check() -> Outcome {
-    let is_loaded = || {
-        std::fs::read("/proc/self/maps").is_ok_and(|maps| {
-            let name = b"libfakeroot";
-            maps.windows(name.len()).any(|part| part == name)
-        })
-    };
     if std::env::var_os("FAKEROOTKEY").is_some() && !is_loaded() {
         return Err(Failure::new(
             "cannot keep owners under fakeroot: libfakeroot is not loaded into this program; use a \
@@ -20,4 +14,13 @@ pub(super) fn check() -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Whether libfakeroot or libpseudo records the owners of the files that this program makes.
+pub(super) fn is_loaded() -> bool {
+    let names: [&[u8]; 2] = [b"libfakeroot", b"libpseudo"];
+    std::fs::read("/proc/self/maps").is_ok_and(|maps| {
+        let is_mapped = |name: &[u8]| maps.windows(name.len()).any(|part| part == name);
+        names.into_iter().any(is_mapped)
+    })
 }

@@ -5,6 +5,7 @@
 //! makes some of these calls directly.
 
 use super::batch_channel::FileMeta;
+use super::fakeroot;
 use super::host_source::attributes;
 use super::options::CopyOptions;
 use super::target::{AttributeFailures, Target, mode_words, owner_words};
@@ -17,11 +18,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+/// setuid and setgid: Linux clears them when a file is written without CAP_FSETID, so they are set
+/// after the content.
+const SPECIAL_BITS: u16 = 0o6000;
+
 /// The host, written as the calling user.
 pub(crate) struct HostTarget {
     options: CopyOptions,
     user: Uid,
     group: rustix::fs::Gid,
+    /// Owners are recorded by fakeroot(1), so new files have no owner until one is set.
+    records_owners: bool,
     /// Device and inode numbers of the open images.
     images: Vec<(u64, u64)>,
 }
@@ -37,7 +44,7 @@ pub(crate) struct HostDir {
 /// A file being written.
 pub(crate) struct HostFile {
     fd: File,
-    /// Created here with its final mode.
+    /// Created here with its final owner, and its final mode but for [`SPECIAL_BITS`].
     is_exact: bool,
 }
 
@@ -48,12 +55,14 @@ impl HostTarget {
             options,
             user: rustix::process::geteuid(),
             group: rustix::process::getegid(),
+            records_owners: options.keeps_owner && fakeroot::is_loaded(),
             images,
         }
     }
 
     fn is_owner(&self, attributes: &Attributes) -> bool {
-        attributes.uid == self.user.as_raw() && attributes.gid == self.group.as_raw()
+        !self.records_owners
+            && (attributes.uid, attributes.gid) == (self.user.as_raw(), self.group.as_raw())
     }
 
     fn open_dir(&self, fd: File, is_new: bool, parent_is_plain: bool) -> Result<HostDir, Error> {
@@ -115,7 +124,7 @@ impl HostTarget {
         if chowns && !self.set_owner(attributes, failures, chown) {
             mode &= 0o1777;
         }
-        if keeps.keeps_mode && (chowns || !is_exact) {
+        if keeps.keeps_mode && (chowns || !is_exact || mode & SPECIAL_BITS != 0) {
             failures.check(|| mode_words(mode), set_mode(file, mode));
         }
         for (name, value) in &meta.xattrs {
@@ -275,7 +284,7 @@ impl Target for HostTarget {
             at.is_plain && (!self.options.keeps_owner || self.is_owner(&meta.attributes));
         // Before its owner is set, no other user may open it.
         let mask = if is_exact || !self.options.keeps_owner {
-            0o7777
+            !SPECIAL_BITS
         } else {
             0o700
         };

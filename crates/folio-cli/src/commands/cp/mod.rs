@@ -56,7 +56,7 @@ use image_target::ImageTarget;
 use measure::Measure;
 use options::CopyOptions;
 use source::{CopyJob, Reader, Source};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -111,14 +111,20 @@ pub(crate) struct Cp {
     excludes: ExcludeOptions,
     #[command(flatten)]
     share: super::force_share::ForceShare,
-    /// What to copy; * ? [ ] match names in an image
-    #[arg(required = true, value_name = "SOURCE")]
-    sources: Vec<OsString>,
-    /// The copy, or the directory to copy into
-    destination: OsString,
+    /// What to copy (* ? [ ] match names in an image), then the copy or the directory to copy into
+    #[arg(required = true, num_args = 1.., value_names = ["SOURCE", "DESTINATION"])]
+    places: Vec<OsString>,
 }
 
 impl Cp {
+    /// Splits the arguments into sources and destination.
+    fn places(&self) -> Outcome<(&[OsString], &OsString)> {
+        match &self.places[..] {
+            [sources @ .., destination] if !sources.is_empty() => Ok((sources, destination)),
+            _ => Err(Failure::usage("expected SOURCE and DESTINATION")),
+        }
+    }
+
     fn owner_rules(&self, target: &PathArgument) -> Outcome<OwnerRules> {
         let rules = self.ownership.read()?;
         if matches!(target, PathArgument::Host(_)) && !rules.is_empty() {
@@ -129,12 +135,16 @@ impl Cp {
         Ok(rules)
     }
 
-    fn container_copy(&self) -> Outcome<ContainerCopy<'_>> {
+    fn container_copy<'a>(
+        &'a self,
+        sources: &'a [OsString],
+        destination: &'a OsStr,
+    ) -> Outcome<ContainerCopy<'a>> {
         Ok(ContainerCopy {
             options: &self.container,
             ownership: &self.ownership,
-            sources: &self.sources,
-            destination: &self.destination,
+            sources,
+            destination,
             is_archive: self.archive,
             new_image: &self.new_image,
             excludes: self.excludes.read()?,
@@ -167,25 +177,25 @@ impl Cp {
 /// Runs the command.
 pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     cp.share.apply(session);
-    if let Some(copied) = container::run(&cp.container_copy()?, session) {
+    let (sources, destination) = cp.places()?;
+    if let Some(copied) = container::run(&cp.container_copy(sources, destination)?, session) {
         return copied;
     }
     #[cfg(feature = "object-store")]
-    if let [source] = &cp.sources[..]
-        && let (false, false) = (has_inner_path(source), has_inner_path(&cp.destination))
-        && !PathArgument::parse(&cp.destination, false).is_image()
-        && let Some(copied) = object::run(source, &cp.destination, session)
+    if let [source] = sources
+        && let (false, false) = (has_inner_path(source), has_inner_path(destination))
+        && !PathArgument::parse(destination, false).is_image()
+        && let Some(copied) = object::run(source, destination, session)
     {
         return copied;
     }
-    for word in cp.sources.iter().chain([&cp.destination]) {
+    for word in &cp.places {
         if is_url(word) {
             check_built(Path::new(word)).map_err(Failure::usage)?;
         }
     }
-    let target = PathArgument::parse(&cp.destination, cp.new_image.create.is_some());
-    let mut sources: Vec<_> = cp
-        .sources
+    let target = PathArgument::parse(destination, cp.new_image.create.is_some());
+    let mut sources: Vec<_> = sources
         .iter()
         .map(|word| PathArgument::parse(word, false))
         .collect();
@@ -443,7 +453,8 @@ fn out_of_image(
         target: path,
         name: path.display().to_string(),
         is_directory: path.is_dir(),
-        has_many: cp.sources.len() > 1 || group.len() > 1,
+        // The destination is a place too.
+        has_many: cp.places.len() > 2 || group.len() > 1,
         is_itself: cp.no_target_directory,
     };
     let jobs = plan::jobs(&request, &group)?;

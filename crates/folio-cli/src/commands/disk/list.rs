@@ -1,7 +1,8 @@
 //! `folio disk list`: the partition table of an image.
 
+use crate::commands::force_share::ForceShare;
 use crate::exit::{Failure, Outcome};
-use crate::image::{Access, open_device};
+use crate::image::open_to_read;
 use crate::image_path::{ImagePath, contents_name};
 use crate::output::human;
 use crate::session::Session;
@@ -23,6 +24,8 @@ pub(super) struct List {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    share: ForceShare,
 }
 
 /// Runs the command.
@@ -34,7 +37,8 @@ pub(super) fn run(list: &List, session: &Session) -> Outcome {
     }
     let name = place.image_name();
     let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
-    let disk = open_device(&place.image, Access::Read)?;
+    list.share.apply(session);
+    let disk = open_to_read(session, &place.image)?;
     let Some(table) = block::partition_table(&*disk).map_err(failed)? else {
         return Err(Failure::new(format!(
             "{name}: the disk has no partition table"

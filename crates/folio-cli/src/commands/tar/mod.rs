@@ -11,6 +11,7 @@
 mod list;
 
 use super::excludes::{ExcludeOptions, exclude_entry};
+use super::force_share::ForceShare;
 use super::new_image::NewImage;
 use super::ownership::Ownership;
 use super::unpack::{decompress, file_progress, find_owner, open_plain, unpack_into};
@@ -92,6 +93,8 @@ pub(crate) struct Tar {
     #[arg(long, value_name = "COUNT", requires = "unpack")]
     strip_components: Option<usize>,
     #[command(flatten)]
+    share: ForceShare,
+    #[command(flatten)]
     excludes: ExcludeOptions,
     #[command(flatten)]
     new_image: NewImage,
@@ -112,6 +115,10 @@ pub(crate) fn run(tar: &Tar, session: &Session) -> Outcome {
             "--create, --chown, --chmod and --manifest: only with -x",
         ));
     }
+    if tar.share.is_given() && !tar.pack {
+        return Err(Failure::usage("-U: only with -c"));
+    }
+    tar.share.apply(session);
     if tar.list && !tar.excludes.is_empty() {
         return Err(Failure::usage(
             "--exclude and --exclude-from: only with -c and -x",

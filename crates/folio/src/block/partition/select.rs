@@ -4,7 +4,7 @@ use super::entry::Partition;
 use super::table::partitions;
 use super::window::PartitionDevice;
 use crate::base::{Errno, Error, Result};
-use crate::block::{Device, contents};
+use crate::block::{Device, contents, foreign_contents};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -24,63 +24,81 @@ pub fn holds_ext4(device: &dyn Device) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
-/// Returns the device that holds the file system: partition `number`. Without a number it is the
-/// whole disk if that starts with ext4, else the only partition that does, else the only one with
+/// Returns the device that holds the file system: that of the [`selected`] partition, or the whole
+/// disk.
+///
+/// # Errors
+///
+/// Those of [`selected`].
+pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Device>> {
+    match selected(&disk, number)? {
+        Some(partition) => Ok(Arc::new(window(&disk, &partition)?)),
+        None => Ok(disk),
+    }
+}
+
+/// Returns the partition that holds the file system: partition `number`. Without a number it is the
+/// whole disk, `None`, if that starts with ext4, else the only partition that does, else the only one with
 /// squashfs or erofs.
 ///
 /// # Errors
 ///
 /// ENXIO if there is no such partition or no file system, EINVAL if several partitions hold one;
 /// the message lists the partitions.
-pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Device>> {
-    let window = |partition: &Partition| {
-        PartitionDevice::new(disk.clone(), partition.start_bytes, partition.len_bytes)
-    };
+pub fn selected(disk: &Arc<dyn Device>, number: Option<u32>) -> Result<Option<Partition>> {
     if let Some(number) = number {
-        let found = partitions(&*disk)?;
-        let Some(partition) = found.iter().find(|partition| partition.number == number) else {
-            return Err(Error::new(
-                Errno::NXIO,
-                format!("no partition {number}; {}", list(&found)),
-            ));
+        let mut found = partitions(&**disk)?;
+        let Some(at) = found.iter().position(|found| found.number == number) else {
+            let what = format!("no partition {number}; {}", list(&found));
+            return Err(Error::new(Errno::NXIO, what));
         };
-        return Ok(Arc::new(window(partition)?));
+        return Ok(Some(found.swap_remove(at)));
     }
-    if holds_ext4(&*disk)? {
-        return Ok(disk);
+    if holds_ext4(&**disk)? {
+        return Ok(None);
     }
-    let found = partitions(&*disk)?;
-    let mut holders = partitions_where(&found, window, holds_ext4)?;
+    let found = partitions(&**disk)?;
+    let mut holders = partitions_where(disk, &found, holds_ext4)?;
     if holders.is_empty() {
-        holders = partitions_where(&found, window, holds_read_only)?;
+        holders = partitions_where(disk, &found, holds_read_only)?;
     }
-    if holders.len() == 1
-        && let Some((_, device)) = holders.pop()
-    {
-        return Ok(Arc::new(device));
+    match holders.len() {
+        0 => Err(Error::new(Errno::NXIO, no_file_system(disk, &found)?)),
+        1 => Ok(holders.pop()),
+        _ => {
+            let list = list(&holders);
+            let what = format!("several file systems: select one by its number; {list}");
+            Err(Error::new(Errno::INVAL, what))
+        }
     }
-    if holders.is_empty() {
-        return Err(Error::new(
-            Errno::NXIO,
-            match contents(&*disk)? {
-                Some(name) if found.is_empty() => {
-                    format!("no ext4 file system: it holds {name}; the disk has no partitions")
-                }
-                _ => format!("no ext4 file system; {}", list(&found)),
-            },
-        ));
+}
+
+fn window(disk: &Arc<dyn Device>, partition: &Partition) -> Result<PartitionDevice> {
+    PartitionDevice::new(disk.clone(), partition.start_bytes, partition.len_bytes)
+}
+
+/// Returns the message about a disk without a file system to select.
+fn no_file_system(disk: &Arc<dyn Device>, partitions: &[Partition]) -> Result<String> {
+    if partitions.is_empty() {
+        return Ok(match contents(&**disk)? {
+            Some(name) => {
+                let held = foreign_contents(name);
+                format!("no ext4 file system: {held}; the disk has no partitions")
+            }
+            None => "no ext4 file system; the disk has no partitions".to_owned(),
+        });
     }
-    let holders: Vec<_> = holders
-        .into_iter()
-        .map(|(partition, _)| partition)
-        .collect();
-    Err(Error::new(
-        Errno::INVAL,
-        format!(
-            "several file systems: select one by its number; {}",
-            list(&holders)
-        ),
-    ))
+    let mut text = format!("no ext4 file system; {}", list(partitions));
+    for partition in partitions {
+        if let Some(name) = contents(&window(disk, partition)?)? {
+            // Writing to a String does not fail.
+            let _ = match partitions {
+                [_] => write!(text, "; {}", foreign_contents(name)),
+                _ => write!(text, "; partition {} holds {name}", partition.number),
+            };
+        }
+    }
+    Ok(text)
 }
 
 /// Whether the device holds a file system that is made for partitions of the system, read only.
@@ -90,15 +108,14 @@ fn holds_read_only(device: &dyn Device) -> Result<bool> {
 
 /// Returns the partitions whose device fulfills `holds`.
 fn partitions_where(
+    disk: &Arc<dyn Device>,
     partitions: &[Partition],
-    window: impl Fn(&Partition) -> Result<PartitionDevice>,
     holds: fn(&dyn Device) -> Result<bool>,
-) -> Result<Vec<(Partition, PartitionDevice)>> {
+) -> Result<Vec<Partition>> {
     let mut found = Vec::new();
     for partition in partitions {
-        let device = window(partition)?;
-        if holds(&device)? {
-            found.push((partition.clone(), device));
+        if holds(&window(disk, partition)?)? {
+            found.push(partition.clone());
         }
     }
     Ok(found)

@@ -7,7 +7,7 @@ use super::disk::{
 };
 use super::features::{Compat, Features, Incompat, RoCompat};
 use crate::base::{Error, InodeNumber, PAGE_SIZE, PhysicalBlock, Result, Timespec};
-use crate::block::{Device, contents};
+use crate::block::{Device, contents, foreign_contents};
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -433,7 +433,7 @@ fn check_magic(raw: &RawSuperblock) -> Result<()> {
 /// Returns the error for a device without the magic number of ext4, with the name of what it holds.
 pub(crate) fn no_file_system(device: &dyn Device, raw: &RawSuperblock) -> Error {
     Error::corrupt(match contents(device) {
-        Ok(Some(name)) => format!("no ext4 file system: it holds {name}"),
+        Ok(Some(name)) => format!("no ext4 file system: {}", foreign_contents(name)),
         Ok(None) | Err(_) => {
             let magic = raw.magic.get();
             format!("no ext4 file system: magic {magic:#06x}, expected {SUPERBLOCK_MAGIC:#06x}")
