@@ -2,11 +2,11 @@
 
 use crate::argument::ByteCount;
 use crate::borrowed::Borrowed;
+use crate::buffer::{with_buffer, with_bytes};
 use crate::state::State;
 use folio::syscall::{Fd, OpenFlags, Process, Whence};
 use folio::{Errno, Result};
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
@@ -181,53 +181,6 @@ fn joined<'py>(py: Python<'py>, first: &[u8], rest: &[u8]) -> PyResult<Bound<'py
         buf[first.len()..].copy_from_slice(rest);
         Ok(())
     })
-}
-
-/// Runs `work` on the bytes of a writable buffer, without the interpreter's lock.
-#[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
-pub(crate) fn with_buffer<T>(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    work: impl FnOnce(Python<'_>, &mut [u8]) -> PyResult<T>,
-) -> PyResult<T> {
-    let buffer = PyBuffer::<u8>::get(buffer)?;
-    if buffer.readonly() || !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err(
-            "expected a writable contiguous buffer",
-        ));
-    }
-    let (start, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
-    if len == 0 {
-        return work(py, &mut []);
-    }
-    // SAFETY: the view keeps the memory in place until it is released below. Other threads may
-    // change the bytes meanwhile, as with readinto() of Python's own files.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
-    let done = work(py, bytes);
-    drop(buffer);
-    done
-}
-
-/// As [`with_buffer`], for reading.
-#[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
-pub(crate) fn with_bytes<T>(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    work: impl FnOnce(Python<'_>, &[u8]) -> PyResult<T>,
-) -> PyResult<T> {
-    let buffer = PyBuffer::<u8>::get(buffer)?;
-    if !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err("expected a contiguous buffer"));
-    }
-    let (start, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
-    if len == 0 {
-        return work(py, &[]);
-    }
-    // SAFETY: as in `with_buffer`.
-    let bytes = unsafe { std::slice::from_raw_parts(start, len) };
-    let done = work(py, bytes);
-    drop(buffer);
-    done
 }
 
 /// Writes all bytes with `write`, whose argument is what is left.

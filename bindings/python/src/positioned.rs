@@ -6,7 +6,8 @@
 //! native, and the position is here, not in the descriptor.
 
 use crate::argument::ByteCount;
-use crate::file::{File, with_buffer, with_bytes};
+use crate::buffer::{with_buffer, with_bytes};
+use crate::file::File;
 use folio::Errno;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;

@@ -1,5 +1,6 @@
 """Open files, beside those of built-in open()."""
 
+import array
 import errno
 import gc
 import io
@@ -201,6 +202,26 @@ def test_raw_file(fs: foliofs.FileSystem) -> None:
         for call in reads:
             with pytest.raises(io.UnsupportedOperation, match="not open for reading"):
                 call()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_elements_of_any_type_are_bytes(sync: bool, fs: foliofs.FileSystem) -> None:
+    content = array.array("d", [0.5, -1.25, 3.0])
+    for buffering in (0, -1):
+        with fs.open("/file", "wb+", buffering, sync=sync) as file:
+            assert file.write(content) == 24
+            assert file.write(memoryview(content)[1:]) == 16
+            file.seek(0)
+            read = array.array("d", [0.0] * 5)
+            assert file.readinto(read) == 40
+            assert read == content + content[1:]
+            with pytest.raises(BufferError):
+                file.write(memoryview(content)[::2])
+            with pytest.raises(TypeError, match="bytes-like"):
+                file.write("text")
+    with fs.open("/file", "rb+", 0) as raw:
+        assert raw.pwrite(content, 8) == 24
+        assert raw.preadinto(read, 8) == 32 and read[:3] == content
 
 
 def test_readall_starts_at_the_position(fs: foliofs.FileSystem) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,39 @@ def test_pandas_and_pyarrow(image: Path) -> None:
     assert found.to_table(columns=["number"]).num_rows == 10_000
     fs.close()
     fsspec.filesystem("folio", fo=str(image), target_protocol="file").close()
+
+
+def test_columns_of_any_type_are_written(writable: FolioFileSystem) -> None:
+    """Writers that pass their columns to write() as they are, not as bytes."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import numpy
+    import pyarrow.dataset as dataset
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    times = pandas.date_range("2024-01-01", periods=500)
+    table = pandas.DataFrame({"x": numpy.linspace(0, 1, 500), "time": times})
+    with writable.open("/t.feather", "wb") as file:
+        table.to_feather(file)
+    with writable.open("/t.feather", "rb") as file:
+        assert pandas.read_feather(file).equals(table)
+    for column in (table, table.x.to_numpy(), table.time.to_numpy()):
+        with writable.open("/t.pickle", "wb") as file:
+            pickle.dump(column, file, protocol=5)
+        with writable.open("/t.pickle", "rb") as file:
+            assert (pickle.load(file) == column).all(axis=None)
+    with writable.open("/times", "wb") as file:
+        assert file.write(table.time.to_numpy()) == 4000
+    arrow = PyFileSystem(FSSpecHandler(writable))
+    with arrow.open_output_stream("/stream") as stream:
+        stream.write(pyarrow.array(table.x).buffers()[1])
+    with arrow.open_input_stream("/stream") as stream:
+        assert stream.read() == table.x.to_numpy().tobytes()
+    data = pyarrow.Table.from_pandas(table)
+    for kind in ("csv", "feather", "parquet"):
+        dataset.write_dataset(data, f"/{kind}", filesystem=arrow, format=kind)
+        found = dataset.dataset(f"/{kind}", filesystem=arrow, format=kind)
+        assert found.to_table()["x"].equals(data["x"])
 
 
 def test_polars(writable: FolioFileSystem) -> None:
