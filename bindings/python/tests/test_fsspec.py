@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import os
 import pickle
 import shutil
 from collections.abc import Iterator
@@ -77,6 +78,36 @@ def test_calls_of_fsspec(writable: FolioFileSystem) -> None:
     assert not fs.exists("/a")
     with pytest.raises(FileNotFoundError):
         fs.info("/a")
+
+
+def test_links_to_directories_are_not_entered(writable: FolioFileSystem, tmp_path: Path) -> None:
+    """As by fsspec's file system of the host, on the same tree."""
+    host = fsspec.filesystem("file")
+    base = str(tmp_path / "host")
+    writable.makedirs("/tree/sub")
+    writable.pipe("/tree/sub/file", b"0123456789")
+    os.makedirs(f"{base}/sub")
+    (tmp_path / "host/sub/file").write_bytes(b"0123456789")
+    for target, name in ((".", "a"), (".", "b"), ("sub", "c"), ("sub/file", "d")):
+        writable.fs.symlink(target, f"/tree/{name}")
+        os.symlink(target, f"{base}/{name}")
+
+    def of_both(ours: list[str], theirs: list[str]) -> list[str]:
+        theirs = [path.removeprefix(base) for path in theirs]
+        assert [path.removeprefix("/tree") for path in ours] == theirs
+        return theirs
+
+    found = of_both(writable.find("/tree"), host.find(base))
+    assert found == ["/a", "/b", "/c", "/d", "/sub/file"]
+    of_both(writable.find("/tree", withdirs=True), host.find(base, withdirs=True))
+    of_both(writable.glob("/tree/**/file"), host.glob(f"{base}/**/file"))
+    assert writable.du("/tree") == 20
+    walked = [(path.removeprefix("/tree"), names) for path, names, _ in writable.walk("/tree")]
+    assert walked == [("", ["sub"]), ("/sub", [])]
+    assert writable.ls("/tree/c", detail=False) == ["/tree/c/file"]
+    writable.get("/tree", str(tmp_path / "copy"), recursive=True)
+    assert (tmp_path / "copy/d").read_bytes() == b"0123456789"
+    assert os.listdir(tmp_path / "copy/a") == []
 
 
 def test_copy_onto_itself_is_refused(writable: FolioFileSystem) -> None:
