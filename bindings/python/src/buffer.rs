@@ -1,8 +1,11 @@
-//! Bytes of Python's objects, for reads into them and writes of them.
+//! Memory of Python's objects, for reads into it and writes of it.
 
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use std::ffi::c_int;
+use pyo3::types::PyBytes;
+use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
 
 /// A view of an object's memory until it is dropped. Its address must not change: pointers of the
 /// view may lead into it.
@@ -78,4 +81,48 @@ pub(crate) fn with_bytes<T>(
         // SAFETY: as in `with_buffer`.
         work(py, unsafe { std::slice::from_raw_parts(start, len) })
     })
+}
+
+/// Returns the bytes that `fill` writes: it gets memory for `len` bytes, and returns how many of
+/// them, from the first one on, have a value.
+///
+/// # Errors
+///
+/// MemoryError, and what `fill` returns.
+#[expect(
+    unsafe_code,
+    reason = "a large object is not cleared with the lock held"
+)]
+pub(crate) fn filled_bytes<'py>(
+    py: Python<'py>,
+    len: usize,
+    fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> PyResult<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let new = |start: *const c_char, len: usize| {
+        let len = isize::try_from(len).map_err(|_| PyMemoryError::new_err(()))?;
+        // SAFETY: `start` is null, or points to `len` bytes.
+        let object = unsafe { ffi::PyBytes_FromStringAndSize(start, len) };
+        // SAFETY: the object is a new reference, or null with an exception.
+        let object = unsafe { Bound::from_owned_ptr_or_err(py, object) }?;
+        Ok::<_, PyErr>(object.cast_into::<PyBytes>()?)
+    };
+    let bytes = new(std::ptr::null(), len)?;
+    // SAFETY: the object is one of bytes.
+    let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) };
+    // SAFETY: the object has room for `len` bytes, and no other reference yet.
+    let memory = unsafe { std::slice::from_raw_parts_mut(start.cast(), len) };
+    match fill(memory)? {
+        count if count == len => Ok(bytes),
+        count => new(start, count),
+    }
+}
+
+/// Sets all bytes to 0.
+#[expect(unsafe_code, reason = "memory of a new object of Python")]
+pub(crate) fn cleared(memory: &mut [MaybeUninit<u8>]) -> &mut [u8] {
+    for byte in memory.iter_mut() {
+        byte.write(0);
+    }
+    // SAFETY: every byte has a value.
+    unsafe { &mut *(std::ptr::from_mut(memory) as *mut [u8]) }
 }
