@@ -2,18 +2,22 @@
 
 use crate::argument::ByteCount;
 use crate::borrowed::Borrowed;
+use crate::buffer::{cleared, filled_bytes, with_buffer, with_bytes};
 use crate::state::State;
 use folio::syscall::{Fd, OpenFlags, Process, Whence};
 use folio::{Errno, Result};
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Largest read of a given size.
-const READ_MAX: usize = 1 << 30;
+/// Bytes of a part of a read or write: between two of them signals are handled.
+pub(crate) const PART_BYTES: usize = 64 << 20;
+/// Reads of more than this allocate no more than the file has.
+const UNCHECKED_BYTES: u64 = 1 << 20;
 
 /// Why a call did not reach the file.
 enum Refused {
@@ -29,6 +33,9 @@ pub(crate) struct File {
     /// Whether it was opened for writing alone.
     is_write_only: bool,
     fd: RwLock<Option<Fd>>,
+    /// Set by close(). The lock of `fd` is held over calls, and must not be waited for with the
+    /// interpreter's lock.
+    is_closed: AtomicBool,
 }
 
 impl File {
@@ -38,6 +45,7 @@ impl File {
             path,
             is_write_only: flags.contains(OpenFlags::WRONLY),
             fd: RwLock::new(Some(fd)),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -76,38 +84,42 @@ impl File {
         raised.map_or_else(|error| error, PyErr::from_value)
     }
 
-    /// Reads with `read` until `len` bytes, the end of the file, or a read of 0 bytes.
-    fn read_bytes<'py>(
-        &self,
-        py: Python<'py>,
-        len: ByteCount,
-        read: impl FnOnce(&Process, Fd, &mut [u8]) -> Result<usize> + Send,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        self.read_full(py, Self::checked_len(len)?, read)
-    }
-
-    /// Returns the length of a read. One of more than 1 GiB raises ValueError.
-    pub(crate) fn checked_len(len: ByteCount) -> PyResult<usize> {
-        let len = usize::try_from(len.0).ok().filter(|len| *len <= READ_MAX);
-        len.ok_or_else(|| PyValueError::new_err("a read is limited to 1 GiB"))
-    }
-
-    /// Raises ValueError if the file is closed.
+    /// Raises ValueError if the file is closed, OSError in a child of fork(2).
     pub(crate) fn check_open(&self) -> PyResult<()> {
+        self.state.check_fork(&[&self.path])?;
         if self.closed() {
             return Err(PyValueError::new_err("I/O operation on closed file"));
         }
         Ok(())
     }
 
-    /// Reads up to `len` bytes at `offset`.
+    /// Reads up to `len` bytes at `offset`, in parts.
     pub(crate) fn pread_full<'py>(
         &self,
         py: Python<'py>,
-        len: usize,
+        len: u64,
         offset: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        self.read_full(py, len, |process, fd, buf| process.pread(fd, buf, offset))
+        let len = if len > UNCHECKED_BYTES {
+            let size = self.call(py, |process, fd| Ok(process.fstat(fd)?.size_bytes))?;
+            len.min(size.saturating_sub(offset).max(UNCHECKED_BYTES))
+        } else {
+            len
+        };
+        self.read_full(py, len, offset)
+    }
+
+    /// Reads into `bytes` at `offset`, in parts, up to the end of the file.
+    pub(crate) fn pread_into(
+        &self,
+        py: Python<'_>,
+        bytes: &mut [u8],
+        offset: u64,
+    ) -> PyResult<usize> {
+        in_parts(py, bytes.len(), |range| {
+            let at = offset + range.start as u64;
+            self.call(py, |process, fd| process.pread(fd, &mut bytes[range], at))
+        })
     }
 
     /// Reads all from `offset` to the end of the file.
@@ -117,18 +129,7 @@ impl File {
         offset: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let size = self.call(py, |process, fd| Ok(process.fstat(fd)?.size_bytes))?;
-        let len = usize::try_from(size.saturating_sub(offset));
-        let len = len.map_err(|_| PyMemoryError::new_err(()))?;
-        let first = self.read_full(py, len, |process, fd, buf| {
-            let mut count = 0;
-            while count < buf.len() {
-                match process.pread(fd, &mut buf[count..], offset + count as u64)? {
-                    0 => break,
-                    more => count += more,
-                }
-            }
-            Ok(count)
-        })?;
+        let first = self.read_full(py, size.saturating_sub(offset), offset)?;
         // The end is there only after a read of nothing: the file may grow meanwhile.
         let start = offset + first.as_bytes().len() as u64;
         let rest = self.call(py, |process, fd| {
@@ -155,22 +156,63 @@ impl File {
         joined(py, first.as_bytes(), &rest)
     }
 
-    /// Reads with `read` into `len` bytes, which are allocated at once; raises MemoryError.
+    /// Reads into `len` bytes, which are allocated at once; raises MemoryError.
     fn read_full<'py>(
         &self,
         py: Python<'py>,
-        len: usize,
-        read: impl FnOnce(&Process, Fd, &mut [u8]) -> Result<usize> + Send,
+        len: u64,
+        offset: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let mut count = 0;
-        let bytes = PyBytes::new_with(py, len, |buf| {
-            count = self.call(py, |process, fd| read(process, fd, buf))?;
-            Ok(())
-        })?;
-        if count == len {
-            return Ok(bytes);
+        let len = usize::try_from(len).map_err(|_| PyMemoryError::new_err(()))?;
+        filled_bytes(py, len, |memory| {
+            in_parts(py, len, |range| {
+                let at = offset + range.start as u64;
+                self.call(py, |process, fd| {
+                    process.pread(fd, cleared(&mut memory[range]), at)
+                })
+            })
+        })
+    }
+
+    /// Writes all bytes with `write`, which gets a part and its start. Returns the number of bytes:
+    /// fewer if an error follows some, which the next call reports.
+    fn write_all(
+        &self,
+        py: Python<'_>,
+        bytes: &[u8],
+        write: impl Fn(&Process, Fd, &[u8], u64) -> Result<usize> + Sync,
+    ) -> PyResult<usize> {
+        let mut done = 0;
+        let written = in_parts(py, bytes.len(), |range| {
+            let start = range.start as u64;
+            let count = self.call(py, |process, fd| write(process, fd, &bytes[range], start))?;
+            done += count;
+            Ok(count)
+        });
+        match written {
+            Err(error) if done > 0 && error.is_instance_of::<PyOSError>(py) => Ok(done),
+            written => written,
         }
-        joined(py, &bytes.as_bytes()[..count], &[])
+    }
+}
+
+/// Transfers `len` bytes by calls for a part of them, up to the end of the file. Returns the number
+/// of bytes.
+///
+/// Between two parts the handlers of signals run, so that Ctrl-C ends a long call.
+pub(crate) fn in_parts(
+    py: Python<'_>,
+    len: usize,
+    mut transfer: impl FnMut(Range<usize>) -> PyResult<usize>,
+) -> PyResult<usize> {
+    let mut done = 0;
+    loop {
+        let count = transfer(done..len.min(done + PART_BYTES))?;
+        done += count;
+        if count == 0 || done == len {
+            return Ok(done);
+        }
+        py.check_signals()?;
     }
 }
 
@@ -183,74 +225,8 @@ fn joined<'py>(py: Python<'py>, first: &[u8], rest: &[u8]) -> PyResult<Bound<'py
     })
 }
 
-/// Runs `work` on the bytes of a writable buffer, without the interpreter's lock.
-#[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
-pub(crate) fn with_buffer<T>(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    work: impl FnOnce(Python<'_>, &mut [u8]) -> PyResult<T>,
-) -> PyResult<T> {
-    let buffer = PyBuffer::<u8>::get(buffer)?;
-    if buffer.readonly() || !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err(
-            "expected a writable contiguous buffer",
-        ));
-    }
-    let (start, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
-    if len == 0 {
-        return work(py, &mut []);
-    }
-    // SAFETY: the view keeps the memory in place until it is released below. Other threads may
-    // change the bytes meanwhile, as with readinto() of Python's own files.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
-    let done = work(py, bytes);
-    drop(buffer);
-    done
-}
-
-/// As [`with_buffer`], for reading.
-#[expect(unsafe_code, reason = "the buffer protocol of Python passes pointers")]
-pub(crate) fn with_bytes<T>(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    work: impl FnOnce(Python<'_>, &[u8]) -> PyResult<T>,
-) -> PyResult<T> {
-    let buffer = PyBuffer::<u8>::get(buffer)?;
-    if !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err("expected a contiguous buffer"));
-    }
-    let (start, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
-    if len == 0 {
-        return work(py, &[]);
-    }
-    // SAFETY: as in `with_buffer`.
-    let bytes = unsafe { std::slice::from_raw_parts(start, len) };
-    let done = work(py, bytes);
-    drop(buffer);
-    done
-}
-
-/// Writes all bytes with `write`, whose argument is what is left.
-fn write_all(bytes: &[u8], mut write: impl FnMut(&[u8], u64) -> Result<usize>) -> Result<usize> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match write(&bytes[done..], done as u64) {
-            Ok(0) => break,
-            Ok(count) => done += count,
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(done)
-}
-
 #[pymethods]
 impl File {
-    /// Reads up to `len_bytes` bytes at the position; b"" at the end of the file.
-    fn read<'py>(&self, py: Python<'py>, len_bytes: ByteCount) -> PyResult<Bound<'py, PyBytes>> {
-        self.read_bytes(py, len_bytes, |process, fd, buf| process.read(fd, buf))
-    }
-
     /// Reads all from the position to the end of the file.
     pub(crate) fn readall<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let position = self.call(py, |process, fd| process.lseek(fd, 0, Whence::Current))?;
@@ -269,15 +245,15 @@ impl File {
         len_bytes: ByteCount,
         offset: ByteCount,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        self.read_bytes(py, len_bytes, |process, fd, buf| {
-            process.pread(fd, buf, offset.0)
-        })
+        self.pread_full(py, len_bytes.0, offset.0)
     }
 
     /// Reads into a buffer at the position; returns the number of bytes.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         with_buffer(py, buffer, |py, bytes| {
-            self.call(py, |process, fd| process.read(fd, bytes))
+            in_parts(py, bytes.len(), |range| {
+                self.call(py, |process, fd| process.read(fd, &mut bytes[range]))
+            })
         })
     }
 
@@ -288,9 +264,7 @@ impl File {
         buffer: &Bound<'_, PyAny>,
         offset: ByteCount,
     ) -> PyResult<usize> {
-        with_buffer(py, buffer, |py, bytes| {
-            self.call(py, |process, fd| process.pread(fd, bytes, offset.0))
-        })
+        with_buffer(py, buffer, |py, bytes| self.pread_into(py, bytes, offset.0))
     }
 
     /// Returns the file's own bytes in the page cache, at most 2 MiB.
@@ -309,9 +283,7 @@ impl File {
     /// Writes at the position; returns the number of bytes.
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         with_bytes(py, buffer, |py, bytes| {
-            self.call(py, |process, fd| {
-                write_all(bytes, |rest, _| process.write(fd, rest))
-            })
+            self.write_all(py, bytes, |process, fd, part, _| process.write(fd, part))
         })
     }
 
@@ -323,10 +295,8 @@ impl File {
         offset: ByteCount,
     ) -> PyResult<usize> {
         with_bytes(py, buffer, |py, bytes| {
-            self.call(py, |process, fd| {
-                write_all(bytes, |rest, done| {
-                    process.pwrite(fd, rest, offset.0 + done)
-                })
+            self.write_all(py, bytes, |process, fd, part, start| {
+                process.pwrite(fd, part, offset.0 + start)
             })
         })
     }
@@ -362,12 +332,12 @@ impl File {
 
     #[getter]
     fn closed(&self) -> bool {
-        self.state.is_closed() || self.fd.read().is_ok_and(|fd| fd.is_none())
+        self.state.is_closed() || self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Closes the descriptor. Writeback errors are reported here, too.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.closed() {
+        if self.state.is_closed() || self.is_closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         self.state.call(py, &[&self.path], |process| {

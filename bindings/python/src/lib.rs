@@ -8,7 +8,7 @@
 //!   borrowed.rs        pages as a buffer     disk.rs   a disk in memory that loses power
 //!        v
 //!   state.rs           the mount, closed once; forks     error.rs   folio's errors as OSError
-//!   argument.rs        paths and sizes that Python passes
+//!   argument.rs        paths and sizes that Python passes             buffer.rs  bytes of its objects
 //! ```
 //!
 //! Every call that may wait releases the interpreter's lock. There is no global state but the count
@@ -18,6 +18,7 @@
 
 mod argument;
 mod borrowed;
+mod buffer;
 mod disk;
 mod error;
 mod file;

@@ -5,8 +5,8 @@
 //! no call in it releases that lock before the read has taken its position. So these methods are
 //! native, and the position is here, not in the descriptor.
 
-use crate::argument::ByteCount;
-use crate::file::{File, with_buffer, with_bytes};
+use crate::buffer::{with_buffer, with_bytes};
+use crate::file::{File, in_parts};
 use folio::Errno;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -59,24 +59,25 @@ impl Positioned {
     }
 
     /// Moves the position past `len` bytes; returns where they start.
-    fn advance(&self, len: usize) -> u64 {
+    fn advance(&self, len: u64) -> u64 {
         let mut cursor = self.cursor();
         let start = cursor.offset;
-        cursor.move_to(start.saturating_add(len as u64));
+        cursor.move_to(start.saturating_add(len));
         start
     }
 
     /// Corrects the position after a transfer of `done` bytes of `len`, unless another thread has
     /// moved it.
-    fn settle(&self, start: u64, len: usize, done: usize) {
+    fn settle(&self, start: u64, len: u64, done: usize) {
         let mut cursor = self.cursor();
-        if done < len && cursor.offset == start.saturating_add(len as u64) {
-            cursor.move_to(start + done as u64);
+        let done = done as u64;
+        if done < len && cursor.offset == start.saturating_add(len) {
+            cursor.move_to(start + done);
         }
     }
 
     /// Transfers `len` bytes at the position with `work`, which returns the number of bytes.
-    fn transfer(&self, len: usize, work: impl FnOnce(u64) -> PyResult<usize>) -> PyResult<usize> {
+    fn transfer(&self, len: u64, work: impl FnOnce(u64) -> PyResult<usize>) -> PyResult<usize> {
         let start = self.advance(len);
         let done = work(start);
         self.settle(start, len, done.as_ref().map_or(0, |count| *count));
@@ -126,10 +127,9 @@ impl Positioned {
         let Some(len) = len_bytes.filter(|len| *len >= 0) else {
             return self.readall(py);
         };
-        let len = File::checked_len(ByteCount(len.cast_unsigned()))?;
         let mut bytes = None;
-        self.transfer(len, |start| {
-            let read = bytes.insert(file.pread_full(py, len, start)?);
+        self.transfer(len.cast_unsigned(), |start| {
+            let read = bytes.insert(file.pread_full(py, len.cast_unsigned(), start)?);
             Ok(read.as_bytes().len())
         })?;
         Ok(bytes.unwrap_or_else(|| PyBytes::new(py, b"")))
@@ -145,9 +145,8 @@ impl Positioned {
     /// Reads into a buffer; returns the number of bytes.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         with_buffer(py, buffer, |py, bytes| {
-            let file = self.file.get();
-            self.transfer(bytes.len(), |start| {
-                file.call(py, |process, fd| process.pread(fd, bytes, start))
+            self.transfer(bytes.len() as u64, |start| {
+                self.file.get().pread_into(py, bytes, start)
             })
         })
     }
@@ -198,19 +197,15 @@ impl Positioned {
         with_bytes(py, buffer, |py, bytes| {
             let file = self.file.get();
             let mut done = 0;
-            let start = self.advance(bytes.len());
-            while done < bytes.len() {
-                let count = file.call(py, |process, fd| {
-                    process.pwrite(fd, &bytes[done..], start + done as u64)
-                });
-                match count {
-                    Ok(count) => done += count,
-                    Err(error) => {
-                        self.settle(start, bytes.len(), done);
-                        return Err(error);
-                    }
-                }
-            }
+            let start = self.advance(bytes.len() as u64);
+            let written = in_parts(py, bytes.len(), |range| {
+                let at = start + range.start as u64;
+                let count = file.call(py, |process, fd| process.pwrite(fd, &bytes[range], at))?;
+                done += count;
+                Ok(count)
+            });
+            self.settle(start, bytes.len() as u64, done);
+            written?;
             if self.appends {
                 let end = file.seek(py, 0, 2)?;
                 self.cursor().move_to(end);

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The number of forks that led to this process.
@@ -24,6 +24,9 @@ pub(crate) struct State {
     forks: u64,
     /// A child of fork(2) has no threads of the kernel's, and must not take it apart.
     fs: ManuallyDrop<RwLock<Option<Fs>>>,
+    /// Set by close(). The lock is held over calls, and must not be waited for with the
+    /// interpreter's lock.
+    is_closed: AtomicBool,
 }
 
 impl State {
@@ -31,6 +34,7 @@ impl State {
         Arc::new(Self {
             forks: FORKS.load(Ordering::Relaxed),
             fs: ManuallyDrop::new(RwLock::new(Some(fs))),
+            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -57,7 +61,8 @@ impl State {
         }
     }
 
-    fn check_fork(&self, paths: &[&Path]) -> PyResult<()> {
+    /// Raises OSError in a child of fork(2).
+    pub(crate) fn check_fork(&self, paths: &[&Path]) -> PyResult<()> {
         if self.is_own() {
             return Ok(());
         }
@@ -66,7 +71,7 @@ impl State {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        !self.is_own() || self.fs.read().is_ok_and(|fs| fs.is_none())
+        !self.is_own() || self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Syncs, closes all files, unmounts and marks the medium clean.
@@ -74,6 +79,7 @@ impl State {
         if !self.is_own() {
             return Ok(());
         }
+        self.is_closed.store(true, Ordering::Relaxed);
         let closed = py.detach(|| {
             let mut fs = self.fs.write().unwrap_or_else(PoisonError::into_inner);
             fs.take().map_or(Ok(()), Fs::close)

@@ -1,9 +1,13 @@
 """Open files, beside those of built-in open()."""
 
+import array
+import ctypes
 import errno
 import gc
 import io
+import operator
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -203,6 +207,26 @@ def test_raw_file(fs: foliofs.FileSystem) -> None:
                 call()
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_elements_of_any_type_are_bytes(sync: bool, fs: foliofs.FileSystem) -> None:
+    content = array.array("d", [0.5, -1.25, 3.0])
+    for buffering in (0, -1):
+        with fs.open("/file", "wb+", buffering, sync=sync) as file:
+            assert file.write(content) == 24
+            assert file.write(memoryview(content)[1:]) == 16
+            file.seek(0)
+            read = array.array("d", [0.0] * 5)
+            assert file.readinto(read) == 40
+            assert read == content + content[1:]
+            with pytest.raises(BufferError):
+                file.write(memoryview(content)[::2])
+            with pytest.raises(TypeError, match="bytes-like"):
+                file.write("text")
+    with fs.open("/file", "rb+", 0) as raw:
+        assert raw.pwrite(content, 8) == 24
+        assert raw.preadinto(read, 8) == 32 and read[:3] == content
+
+
 def test_readall_starts_at_the_position(fs: foliofs.FileSystem) -> None:
     content = os.urandom(3_000_000)
     fs.write_bytes("/file", content)
@@ -322,6 +346,57 @@ def test_huge_read_raises_memory_error() -> None:
     """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stdout.split() == ["refused", "refused", "content"], ran.stderr
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_read_of_more_than_the_file_has(sync: bool, fs: foliofs.FileSystem) -> None:
+    """A reader passes a size without knowing the file's: no memory is taken for it."""
+    content = os.urandom(3_000_000)
+    fs.write_bytes("/file", content)
+    with fs.open("/file", "rb", sync=sync) as file:
+        raw = file if sync else file.raw
+        assert raw.pread(1 << 60, 0) == content
+        assert raw.pread(1 << 60, 2_000_000) == content[2_000_000:]
+        assert raw.pread(1 << 60, 4_000_000) == b""
+        if sync:
+            assert file.read(1 << 62) == content and file.tell() == len(content)
+            assert file.read(1 << 62) == b"" and file.tell() == len(content)
+
+
+def test_read_of_more_than_a_part() -> None:
+    """Long calls are in parts of 64 MiB; a handler that raises ends them there."""
+    with foliofs.memory() as fs:
+        content = b"0123456789" * (7 << 20)
+        assert fs.write_bytes("/file", content) == len(content)
+        with fs.open("/file", "rb+", sync=True) as file:
+            assert file.read(1 << 62) == content
+            buffer = bytearray(len(content))
+            assert file.preadinto(buffer, 0) == len(content) and buffer == content
+            file.seek(0)
+            assert file.readinto(buffer) == len(content)
+            assert file.write(content) == len(content) and file.tell() == 2 * len(content)
+        assert fs.read_bytes("/file") == content * 2
+
+
+def test_signal_ends_a_long_call() -> None:
+    libc: Any = ctypes.CDLL(None)
+    call: Any = operator.call
+    size = 80 << 20
+
+    def interrupted(work: Callable[[Any, int], object], argument: Any) -> None:
+        # map() runs no bytecode, where handlers run, between the two calls.
+        calls = map(call, (libc["raise"], work), (signal.SIGINT, argument), (0, 0))
+        with pytest.raises(KeyboardInterrupt):
+            tuple(calls)
+
+    with foliofs.memory() as fs, fs.open("/file", "wb+", 0) as file:
+        file.truncate(size)
+        buffer = bytearray(b"x") * size
+        interrupted(file._file.preadinto, buffer)
+        assert (buffer[0], buffer[-1]) == (0, ord("x"))
+        interrupted(file._file.pread, size)
+        interrupted(file._file.pwrite, bytearray(b"x") * size)
+        assert (file.pread(1, 0), file.pread(1, size - 1)) == (b"x", b"\0")
 
 
 def test_positioned_file_matches_a_file_of_python(tmp_path: Path) -> None:

@@ -86,15 +86,18 @@ def reading_threads(filled: Path) -> Iterator[foliofs.FileSystem]:
 def test_child_of_a_busy_parent_gets_an_error(reading_threads: foliofs.FileSystem) -> None:
     fs = reading_threads
     file = fs.open("/60", "rb")
+    shared = fs.open("/60", "rb", sync=True)
     view = file.borrow(0, 4096)
     for _ in range(10):
         assert is_fork_error(in_child(lambda: fs.read_bytes("/60")))
         assert is_fork_error(in_child(lambda: fs.write_text("/new", "x")))
         assert is_fork_error(in_child(lambda: file.seek(0) or file.read()))
+        assert is_fork_error(in_child(lambda: shared.seek(0)))
+        assert is_fork_error(in_child(shared.readline))
         assert in_child(lambda: bytes(view)) == bytes([60]) * 4096
         assert in_child(fs.close) is None
-    with file:
-        assert file.read() == bytes([60]) * 100_000
+    with file, shared:
+        assert file.read() == shared.read() == bytes([60]) * 100_000
     assert not fs.exists("/new")
 
 

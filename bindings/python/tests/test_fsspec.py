@@ -2,6 +2,8 @@
 
 import errno
 import gc
+import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +78,36 @@ def test_calls_of_fsspec(writable: FolioFileSystem) -> None:
     assert not fs.exists("/a")
     with pytest.raises(FileNotFoundError):
         fs.info("/a")
+
+
+def test_links_to_directories_are_not_entered(writable: FolioFileSystem, tmp_path: Path) -> None:
+    """As by fsspec's file system of the host, on the same tree."""
+    host = fsspec.filesystem("file")
+    base = str(tmp_path / "host")
+    writable.makedirs("/tree/sub")
+    writable.pipe("/tree/sub/file", b"0123456789")
+    os.makedirs(f"{base}/sub")
+    (tmp_path / "host/sub/file").write_bytes(b"0123456789")
+    for target, name in ((".", "a"), (".", "b"), ("sub", "c"), ("sub/file", "d")):
+        writable.fs.symlink(target, f"/tree/{name}")
+        os.symlink(target, f"{base}/{name}")
+
+    def of_both(ours: list[str], theirs: list[str]) -> list[str]:
+        theirs = [path.removeprefix(base) for path in theirs]
+        assert [path.removeprefix("/tree") for path in ours] == theirs
+        return theirs
+
+    found = of_both(writable.find("/tree"), host.find(base))
+    assert found == ["/a", "/b", "/c", "/d", "/sub/file"]
+    of_both(writable.find("/tree", withdirs=True), host.find(base, withdirs=True))
+    of_both(writable.glob("/tree/**/file"), host.glob(f"{base}/**/file"))
+    assert writable.du("/tree") == 20
+    walked = [(path.removeprefix("/tree"), names) for path, names, _ in writable.walk("/tree")]
+    assert walked == [("", ["sub"]), ("/sub", [])]
+    assert writable.ls("/tree/c", detail=False) == ["/tree/c/file"]
+    writable.get("/tree", str(tmp_path / "copy"), recursive=True)
+    assert (tmp_path / "copy/d").read_bytes() == b"0123456789"
+    assert os.listdir(tmp_path / "copy/a") == []
 
 
 def test_copy_onto_itself_is_refused(writable: FolioFileSystem) -> None:
@@ -159,6 +191,39 @@ def test_pandas_and_pyarrow(image: Path) -> None:
     assert found.to_table(columns=["number"]).num_rows == 10_000
     fs.close()
     fsspec.filesystem("folio", fo=str(image), target_protocol="file").close()
+
+
+def test_columns_of_any_type_are_written(writable: FolioFileSystem) -> None:
+    """Writers that pass their columns to write() as they are, not as bytes."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import numpy
+    import pyarrow.dataset as dataset
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    times = pandas.date_range("2024-01-01", periods=500)
+    table = pandas.DataFrame({"x": numpy.linspace(0, 1, 500), "time": times})
+    with writable.open("/t.feather", "wb") as file:
+        table.to_feather(file)
+    with writable.open("/t.feather", "rb") as file:
+        assert pandas.read_feather(file).equals(table)
+    for column in (table, table.x.to_numpy(), table.time.to_numpy()):
+        with writable.open("/t.pickle", "wb") as file:
+            pickle.dump(column, file, protocol=5)
+        with writable.open("/t.pickle", "rb") as file:
+            assert (pickle.load(file) == column).all(axis=None)
+    with writable.open("/times", "wb") as file:
+        assert file.write(table.time.to_numpy()) == 4000
+    arrow = PyFileSystem(FSSpecHandler(writable))
+    with arrow.open_output_stream("/stream") as stream:
+        stream.write(pyarrow.array(table.x).buffers()[1])
+    with arrow.open_input_stream("/stream") as stream:
+        assert stream.read() == table.x.to_numpy().tobytes()
+    data = pyarrow.Table.from_pandas(table)
+    for kind in ("csv", "feather", "parquet"):
+        dataset.write_dataset(data, f"/{kind}", filesystem=arrow, format=kind)
+        found = dataset.dataset(f"/{kind}", filesystem=arrow, format=kind)
+        assert found.to_table()["x"].equals(data["x"])
 
 
 def test_polars(writable: FolioFileSystem) -> None:

@@ -65,6 +65,32 @@ def test_close_while_threads_call_is_an_error_of_theirs(image: Path) -> None:
     check(image)
 
 
+def test_closed_does_not_wait_for_a_close() -> None:
+    """A close waits for calls of other threads; `closed` does not, in the lock of Python."""
+    size = 64 << 20
+    for _ in range(50):
+        fs = foliofs.memory()
+        file = fs.open("/file", "wb+", 0)
+        file.truncate(size)
+        buffer = bytearray(b"x") * size
+        reader = threading.Thread(target=file.preadinto, args=(buffer, 0))
+        closer = threading.Thread(target=fs._native.close)
+        reader.start()
+        while buffer[0]:
+            pass
+        closer.start()
+        while not fs._native.closed:
+            pass
+        is_reading = file._file.closed and buffer[-1] == ord("x")
+        reader.join()
+        closer.join()
+        fs.close()
+        file.close()
+        if is_reading:
+            return
+    pytest.fail("the file system was closed only after the call of the other thread")
+
+
 @pytest.fixture
 def switches_often() -> Iterator[None]:
     before = sys.getswitchinterval()

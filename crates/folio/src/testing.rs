@@ -46,8 +46,8 @@ use crate::base::Result;
 use crate::block::{Device, MemoryDevice, OverlayDevice, RecordDevice, Recorded};
 use crate::facade::Image;
 use crate::kernel::{FormatOptions, format_ext4};
+use parking_lot::Mutex;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that a disk writes as a whole.
@@ -58,18 +58,19 @@ const COMPLETE_MAX: usize = 10;
 /// A disk in memory that records every write and flush.
 pub struct PowerCutDisk {
     record: Arc<RecordDevice>,
+    /// The disk after a number of recorded calls: the state of the last flush that was asked for.
+    flushed: Mutex<(usize, MemoryDevice)>,
 }
 
-/// A state that a power cut may leave.
+/// A state that a power cut may leave. It is built when it is used.
 #[derive(Clone)]
 pub struct PowerCut {
     /// The disk as of the last flush before the cut.
     flushed: Arc<MemoryDevice>,
-    /// The later writes that survive, or their parts.
-    kept: Vec<Recorded>,
+    /// The later writes.
+    pending: Arc<[Recorded]>,
+    choice: Choice,
     moment: usize,
-    /// Number of writes between the flush and the cut.
-    pending: usize,
 }
 
 impl PowerCutDisk {
@@ -90,6 +91,7 @@ impl PowerCutDisk {
         let memory = Arc::new(MemoryDevice::new(size_bytes));
         Self {
             record: Arc::new(RecordDevice::new(memory)),
+            flushed: Mutex::new((0, MemoryDevice::new(size_bytes))),
         }
     }
 
@@ -125,23 +127,32 @@ impl PowerCutDisk {
         let mut record = self.record.recorded();
         record.truncate(moment);
         let flush = record.iter().rposition(|entry| *entry == Recorded::Flush);
-        let volatile = record.split_off(flush.map_or(0, |at| at + 1));
-        let flushed = Arc::new(MemoryDevice::new(self.record.len_bytes()));
-        for entry in &record {
-            // Memory accepts whatever the recorded device accepted.
-            let _: Result<()> = entry.replay(&*flushed);
-        }
-        let mut random = Random(seed);
-        let pending = volatile.len();
-        choices(pending, limit, &mut random)
+        let pending: Arc<[Recorded]> = record.split_off(flush.map_or(0, |at| at + 1)).into();
+        let flushed = self.state_after(&record);
+        choices(pending.len(), limit, &mut Random(seed))
             .into_iter()
             .map(|choice| PowerCut {
                 flushed: flushed.clone(),
-                kept: choice.apply(&volatile, &mut random),
+                pending: pending.clone(),
+                choice,
                 moment,
-                pending,
             })
             .collect()
+    }
+
+    /// Returns the disk after the calls of `record`. The states of several moments share what did
+    /// not change in between.
+    fn state_after(&self, record: &[Recorded]) -> Arc<MemoryDevice> {
+        let mut flushed = self.flushed.lock();
+        if flushed.0 > record.len() {
+            *flushed = (0, MemoryDevice::new(self.record.len_bytes()));
+        }
+        for entry in &record[flushed.0..] {
+            // Memory accepts whatever the recorded device accepted.
+            let _: Result<()> = entry.replay(&flushed.1);
+        }
+        flushed.0 = record.len();
+        Arc::new(flushed.1.snapshot())
     }
 }
 
@@ -155,10 +166,57 @@ impl PowerCut {
     /// Returns the disk in this state.
     pub fn device(&self) -> Arc<dyn Device> {
         let device = OverlayDevice::new(self.flushed.clone());
-        for entry in &self.kept {
-            let _: Result<()> = entry.replay(&device);
+        let mut torn = match self.choice {
+            Choice::Torn(seed) => Some(Random(seed)),
+            _ => None,
+        };
+        for entry in self.survivors() {
+            match &mut torn {
+                Some(random) => tear(entry, &device, random),
+                // Memory accepts whatever the recorded device accepted.
+                None => _ = entry.replay(&device),
+            }
         }
         Arc::new(device)
+    }
+
+    /// Returns the writes that survive, wholly or in part.
+    fn survivors(&self) -> impl Iterator<Item = &Recorded> {
+        let choice = self.choice;
+        let mut random = match choice {
+            Choice::Random(seed) => Random(seed),
+            _ => Random(0),
+        };
+        let entries = self.pending.iter().enumerate();
+        let kept = entries.filter(move |(at, _)| match choice {
+            Choice::Mask(mask) => mask >> at & 1 == 1,
+            Choice::Prefix(end) => *at < end,
+            Choice::AllBut(lost) => *at != lost,
+            Choice::Only(kept) => *at == kept,
+            Choice::Random(_) => random.bit(),
+            Choice::Torn(_) => true,
+        });
+        kept.map(|(_, entry)| entry)
+    }
+}
+
+/// Repeats a write with each of its sectors by chance, and any other call by chance.
+fn tear(entry: &Recorded, onto: &dyn Device, random: &mut Random) {
+    let Recorded::Write { offset, bytes } = entry else {
+        if random.bit() {
+            let _: Result<()> = entry.replay(onto);
+        }
+        return;
+    };
+    let mut at = 0;
+    while at < bytes.len() {
+        let start = offset + at as u64;
+        let left = SECTOR_BYTES - (start % SECTOR_BYTES as u64) as usize;
+        let end = bytes.len().min(at + left);
+        if random.bit() {
+            let _: Result<()> = onto.write_at(&bytes[at..end], start);
+        }
+        at = end;
     }
 }
 
@@ -166,75 +224,51 @@ impl fmt::Display for PowerCut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "power cut at moment {}: {} of {} writes since the last flush survive",
+            "power cut at moment {}: {} of {} writes since the last flush survive{}",
             self.moment,
-            self.kept.len(),
-            self.pending
+            self.survivors().count(),
+            self.pending.len(),
+            if matches!(self.choice, Choice::Torn(_)) {
+                " in part"
+            } else {
+                ""
+            }
         )
     }
 }
 
 /// Which of the writes since the last flush survive.
+#[derive(Clone, Copy)]
 enum Choice {
-    These(Vec<bool>),
+    /// Those of the bits.
+    Mask(usize),
+    /// Those before this one.
+    Prefix(usize),
+    AllBut(usize),
+    Only(usize),
+    /// By chance, with this seed.
+    Random(u64),
     /// Each sector of each write by chance.
-    Torn,
-}
-
-impl Choice {
-    fn apply(&self, volatile: &[Recorded], random: &mut Random) -> Vec<Recorded> {
-        match self {
-            Self::These(kept) => {
-                let kept = volatile.iter().zip(kept).filter(|(_, kept)| **kept);
-                kept.map(|(entry, _)| entry.clone()).collect()
-            }
-            Self::Torn => {
-                let parts = volatile.iter().flat_map(sectors);
-                parts.filter(|_| random.bit()).collect()
-            }
-        }
-    }
-}
-
-/// Splits a write at sectors.
-fn sectors(entry: &Recorded) -> Vec<Recorded> {
-    let Recorded::Write { offset, bytes } = entry else {
-        return vec![entry.clone()];
-    };
-    let mut at = 0;
-    let mut parts = Vec::new();
-    while at < bytes.len() {
-        let start = offset + at as u64;
-        let left = SECTOR_BYTES - (start % SECTOR_BYTES as u64) as usize;
-        let part: Range<usize> = at..bytes.len().min(at + left);
-        at = part.end;
-        parts.push(Recorded::Write {
-            offset: start,
-            bytes: bytes[part].into(),
-        });
-    }
-    parts
+    Torn(u64),
 }
 
 /// Chooses at most `limit` of the combinations of `count` writes.
 fn choices(count: usize, limit: usize, random: &mut Random) -> Vec<Choice> {
-    let these = |keeps: &dyn Fn(usize) -> bool| Choice::These((0..count).map(keeps).collect());
     let mut all = Vec::new();
     if count <= COMPLETE_MAX {
-        all.extend((0..1usize << count).map(|mask| these(&|at| mask >> at & 1 == 1)));
+        all.extend((0..1usize << count).map(Choice::Mask));
     } else {
-        all.extend((0..=count).map(|end| these(&|at| at < end)));
-        all.extend((0..count).map(|lost| these(&|at| at != lost)));
-        all.extend((0..count).map(|kept| these(&|at| at == kept)));
+        all.extend((0..=count).map(Choice::Prefix));
+        all.extend((0..count).map(Choice::AllBut));
+        all.extend((0..count).map(Choice::Only));
         while all.len() < limit / 2 {
-            let chosen = (0..count).map(|_| random.bit()).collect();
-            all.push(Choice::These(chosen));
+            all.push(Choice::Random(random.next()));
         }
     }
     if count > 0 {
         // As many torn ones, as far as the limit allows.
         let torn = all.len().min(limit.saturating_sub(all.len()));
-        all.extend((0..torn).map(|_| Choice::Torn));
+        all.extend((0..torn).map(|_| Choice::Torn(random.next())));
     }
     // All kinds have a part in a small limit.
     if all.len() > limit {
@@ -337,6 +371,51 @@ mod tests {
         let all = contents(100);
         assert!(all.len() == 8 && all.iter().all(|state| state[0] == 1));
         assert_eq!(contents(3).len(), 3);
+    }
+
+    #[test]
+    fn states_of_many_writes_take_little_memory() {
+        let disk = PowerCutDisk::unformatted(256 << 20);
+        let device = disk.device();
+        for at in 0..40_000 {
+            device.write_at(&[1; 4096], at * 4096).unwrap();
+        }
+        let choices = choices(40_000, 1000, &mut Random(1));
+        assert!(choices.capacity() * size_of::<Choice>() < 4 << 20);
+        for cuts in [disk.power_cuts(3, 1), disk.power_cuts(1000, 1)] {
+            // All share one disk and one list of writes.
+            let owners = Arc::strong_count(&cuts[0].pending);
+            assert_eq!(
+                (owners, Arc::strong_count(&cuts[0].flushed)),
+                (cuts.len(), cuts.len())
+            );
+        }
+    }
+
+    #[test]
+    fn states_of_moments_share_what_is_equal() {
+        let disk = PowerCutDisk::unformatted(1 << 20);
+        let device = disk.device();
+        let first_bytes = |moment| {
+            let cut = disk.power_cuts_at(moment, 1, 1).remove(0);
+            let mut bytes = [0; 2];
+            cut.device().read_at(&mut bytes[..1], 0).unwrap();
+            cut.device().read_at(&mut bytes[1..], 1 << 19).unwrap();
+            (bytes, cut)
+        };
+        for number in 1..=3 {
+            device.write_at(&[number], 0).unwrap();
+            device.write_at(&[number], 1 << 19).unwrap();
+            device.flush().unwrap();
+        }
+        let (third, kept) = first_bytes(9);
+        // A moment before the last one asked for, and one between two flushes.
+        assert_eq!((third, first_bytes(3).0), ([3, 3], [1, 1]));
+        assert_eq!(first_bytes(6).0, [2, 2]);
+        assert_eq!(first_bytes(9).0, [3, 3]);
+        let mut byte = [0];
+        kept.device().read_at(&mut byte, 0).unwrap();
+        assert_eq!(byte, [3]);
     }
 
     #[test]

@@ -79,7 +79,7 @@ class RawFile(io.RawIOBase):
         return self._file.write(data)
 
     def pread(self, len_bytes: int, offset: int) -> bytes:
-        """Reads up to `len_bytes` at `offset`, at most 1 GiB; b"" at the end of the file."""
+        """Reads up to `len_bytes` at `offset`; b"" at the end of the file."""
         return self._file.pread(len_bytes, offset)
 
     def preadinto(self, buffer: Buffer, offset: int) -> int:

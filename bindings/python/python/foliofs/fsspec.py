@@ -129,13 +129,24 @@ class FolioFileSystem(AbstractFileSystem):
         return out | {"size": found.st_size if kind != "directory" else 0, "type": kind}
 
     def ls(self, path: Any, detail: bool = False, **kwargs: Any) -> list[Any]:
+        """Returns the paths in a directory, or their attributes.
+
+        A link to a directory has the type "link" there, so that walk, find, du, glob and get do not
+        enter it: an image could have two links to `.`, and paths without end.
+        """
         path = self._strip_protocol(path)
         info = self.info(path)
         if info["type"] == "directory":
             names = sorted(self.fs.listdir(path))
             paths = [path.rstrip("/") + "/" + name for name in names]
-            return [self.info(each) for each in paths] if detail else paths
+            return [self._entry(each) for each in paths] if detail else paths
         return [info] if detail else [path]
+
+    def _entry(self, path: str) -> dict[str, Any]:
+        info = self.info(path)
+        if info["islink"] and info["type"] == "directory":
+            info["type"] = "link"
+        return info
 
     def exists(self, path: Any, **kwargs: Any) -> bool:
         return self.fs.exists(self._strip_protocol(path))

@@ -5,6 +5,7 @@ use crate::base::{Errno, Error, Result};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 /// Size of a piece of storage in bytes: a piece exists once a byte of it was written.
 const PIECE_BYTES: usize = 64 << 10;
@@ -12,7 +13,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// A sparse disk in memory. Its content lasts as long as the value; `flush` does nothing.
 pub struct MemoryDevice {
     len_bytes: u64,
-    pieces: RwLock<BTreeMap<u64, Box<[u8]>>>,
+    /// Snapshots share them.
+    pieces: RwLock<BTreeMap<u64, Arc<[u8]>>>,
 }
 
 impl MemoryDevice {
@@ -21,6 +23,16 @@ impl MemoryDevice {
         Self {
             len_bytes,
             pieces: RwLock::new(BTreeMap::new()),
+        }
+    }
+
+    /// Returns a disk with the same content. Both share the memory of what neither of them writes
+    /// later.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        Self {
+            len_bytes: self.len_bytes,
+            pieces: RwLock::new(self.pieces.read().clone()),
         }
     }
 
@@ -83,7 +95,7 @@ impl Device for MemoryDevice {
                 let bytes = pieces
                     .entry(piece)
                     .or_insert_with(|| vec![0; PIECE_BYTES].into());
-                bytes[start..start + range.len()].copy_from_slice(&buf[range]);
+                Arc::make_mut(bytes)[start..start + range.len()].copy_from_slice(&buf[range]);
             });
             offset += buf.len() as u64;
         }
@@ -113,7 +125,7 @@ impl Device for MemoryDevice {
             if from == 0 && to == PIECE_BYTES {
                 pieces.remove(&piece);
             } else if let Some(bytes) = pieces.get_mut(&piece) {
-                bytes[from..to].fill(0);
+                Arc::make_mut(bytes)[from..to].fill(0);
             }
         }
         Ok(())
@@ -156,6 +168,23 @@ mod tests {
             device.allocation(0, 1 << 20).unwrap(),
             (Allocation::Hole, 1 << 20)
         );
+    }
+
+    #[test]
+    fn snapshot_keeps_its_content() {
+        let device = MemoryDevice::new(1 << 20);
+        device.write_at(&[1; 10], 0).unwrap();
+        let snapshot = device.snapshot();
+        device.write_at(&[2; 5], 0).unwrap();
+        snapshot.write_at(&[3; 5], 5).unwrap();
+        device.write_zeroes(0, 2).unwrap();
+        let read = |from: &MemoryDevice| {
+            let mut bytes = [0; 10];
+            from.read_at(&mut bytes, 0).unwrap();
+            bytes
+        };
+        assert_eq!(read(&device), [0, 0, 2, 2, 2, 1, 1, 1, 1, 1]);
+        assert_eq!(read(&snapshot), [1, 1, 1, 1, 1, 3, 3, 3, 3, 3]);
     }
 
     #[test]
