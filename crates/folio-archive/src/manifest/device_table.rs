@@ -88,7 +88,7 @@ fn split_xattr(text: &str, line: usize) -> Result<(Cow<'_, [u8]>, Cow<'_, [u8]>)
     let (name, value) = text
         .split_once('=')
         .ok_or_else(|| line_error(line, "invalid extended attribute: expected NAME=VALUE"))?;
-    Ok((name.as_bytes(), value.as_bytes()))
+    Ok((name.as_bytes().into(), value.as_bytes().into()))
 }
 
 /// Decodes the value of an extended attribute, whose prefix is its form, as mksquashfs 4.6 does:
