@@ -110,11 +110,12 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
     let rules = copy.ownership.read()?;
     let image = open_container(source, copy.options.platform.as_ref())?;
     let contents = || image.contents().map_err(|error| failure(&error));
-    copy.new_image.fill(session, &place, contents, |target| {
-        let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
-        let rules = (&rules, Some(image.progress().clone()));
-        unpack_into(session, (target, &place.path), rules, |_| true, unpack)
-    })?;
+    copy.new_image
+        .fill(session, (&place, &rules), contents, |target| {
+            let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
+            let rules = (&rules, Some(image.progress().clone()));
+            unpack_into(session, (target, &place.path), rules, |_| true, unpack)
+        })?;
     if let Some(path) = &copy.options.config_out {
         std::fs::write(path, image.config()).map_err(|error| host_failure(path, &error))?;
     }
