@@ -121,3 +121,30 @@ fn auto_size_holds_attributes_and_images() {
     dir.ok(&["cp", "-a", "b.img:/.", "back"]);
     assert_eq!(dir.ok(&["ls", "b.img:/"]).lines().count(), 201);
 }
+
+#[test]
+fn auto_size_holds_the_files_of_a_manifest() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path("tree")).unwrap();
+    let table = "/dev d 755 0 0 - - - - -\n/dev/tty c 620 0 5 4 0 0 1 400\n\
+        /srv/a/b/link s 777 0 0 target\n";
+    std::fs::write(dir.path("table"), table).unwrap();
+    let options = ["--create", "auto", "--manifest", "table"];
+    dir.ok(&[&["cp", "-a", "tree/.", "a.img:/"], &options[..]].concat());
+    fsck(&dir.path("a.img"));
+    assert_eq!(dir.ok(&["ls", "a.img:/dev"]).lines().count(), 400);
+    // What the copy creates is not counted again.
+    let manifest = dir.ok(&["find", "a.img", "--mtree"]);
+    std::fs::write(dir.path("table"), manifest).unwrap();
+    dir.ok(&[&["cp", "-a", "a.img:/.", "b.img:/"], &options[..]].concat());
+    dir.ok(&["cp", "-a", "a.img:/.", "c.img:/", "--create", "auto"]);
+    let len = |name: &str| std::fs::metadata(dir.path(name)).unwrap().len();
+    assert_eq!(len("b.img"), len("c.img"));
+    // An archive.
+    dir.ok(&["tar", "-cf", "empty.tar", "disk.img"]);
+    std::fs::write(dir.path("table"), table).unwrap();
+    dir.ok(&[&["tar", "-xf", "empty.tar", "d.img:/"], &options[..]].concat());
+    fsck(&dir.path("d.img"));
+    assert_eq!(dir.ok(&["ls", "d.img:/dev"]).lines().count(), 400);
+}

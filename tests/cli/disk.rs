@@ -419,3 +419,163 @@ fn kernel_reads_all_partitions() {
         assert_eq!(found.unwrap(), want);
     }
 }
+
+#[test]
+fn specification_sets_owners_and_modes() {
+    requires!(tool("e2fsck"));
+    let spec = r#"
+[[partition]]
+type = "linux"
+format = "ext4"
+source = "root"
+chown = "web:7"
+chmod = "go-rwx"
+manifest = "devices"
+"#;
+    let dir = fixture(spec);
+    fs::write(dir.path("root/etc/passwd"), "web:x:33:33::/:/bin/sh\n").unwrap();
+    let table = "/dev d 755 0 0 - - - - -\n/dev/tty c 660 0 5 4 0 0 1 400\n";
+    fs::write(dir.path("devices"), table).unwrap();
+    dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+    dir.ok(&["mkfs", "other.img", "--size", "64M"]);
+    let owner = |image: &str| {
+        let found = dir.json(&["stat", "--json", &format!("{image}:/etc/hostname")]);
+        let of = |key: &str| found[0][key].to_string();
+        [of("uid"), of("gid"), of("mode")].join(" ")
+    };
+    assert_eq!(owner("new.img"), "33 7 \"0600\"");
+    assert_eq!(dir.ok(&["ls", "new.img:/dev"]).lines().count(), 400);
+    dir.ok(&["image", "resize", "new.img", "+64M"]);
+    let words = ["--format", "ext4", "--source", "root", "--size", "auto"];
+    let owned = [
+        "--chown",
+        "web:9",
+        "--chmod",
+        "600",
+        "--manifest",
+        "devices",
+    ];
+    let add = ["-q", "disk", "add", "new.img", "--type", "linux"];
+    dir.ok(&[&add[..], &words, &owned].concat());
+    assert_eq!(owner("new.img@2"), "33 9 \"0600\"");
+    dir.ok(&["check", "--quiet", "new.img@2"]);
+    // Only ext4 has owners.
+    let words = ["--format", "fat16", "--size", "16M", "--chown", "1"];
+    dir.fails(&[&add[..], &words].concat(), 2, "need format ext4");
+    fs::write(dir.path("spec.toml"), spec.replace("go-rwx", "what")).unwrap();
+    dir.fails(
+        &["disk", "create", "x.img", "spec.toml"],
+        2,
+        "partition 1: invalid mode",
+    );
+}
+
+#[test]
+fn failed_addition_leaves_the_table_as_it_was() {
+    let dir = fixture("size = '64M'");
+    dir.ok(&["disk", "create", "new.img", "spec.toml"]);
+    let listed = dir.ok(&["disk", "list", "new.img"]);
+    dir.ok(&["cp", "-a", "root/.", "tree.img:/", "--create", "auto"]);
+    dir.ok(&["tar", "-cf", "root.tar", "tree.img"]);
+    let whole = fs::read(dir.path("root.tar")).unwrap();
+    fs::write(dir.path("cut.tar"), &whole[..whole.len() / 2]).unwrap();
+    let add = |source: &'static str, size: &'static str| {
+        let add = ["disk", "add", "new.img", "--type", "linux"];
+        let words = ["--format", "ext4", "--source", source, "--size", size];
+        [&add[..], &words].concat()
+    };
+    dir.fails(&add("cut.tar", "16M"), 1, "cut.tar");
+    assert_eq!(dir.ok(&["disk", "list", "new.img"]), listed);
+    dir.fails(&add("root.tar", "2M"), 1, "--size");
+    assert_eq!(dir.ok(&["disk", "list", "new.img"]), listed);
+    dir.ok(&[&["-q"], &add("root.tar", "16M")[..]].concat());
+    assert_eq!(dir.ok(&["cat", "new.img@1:/etc/hostname"]), "test\n");
+}
+
+#[test]
+fn files_are_copied_between_partitions() {
+    requires!(tool("e2fsck"));
+    let dir = fixture(SPEC);
+    for image in ["new.img", "new.qcow2"] {
+        dir.ok(&["disk", "create", image, "spec.toml"]);
+        let at = |place: &str| format!("{image}@{place}");
+        let efi = at("esp:/EFI/BOOT/BOOTX64.EFI");
+        dir.ok(&["cp", &efi, &at("3:/kernel")]);
+        assert_eq!(
+            dir.ok(&["cat", &at("3:/kernel")]).len(),
+            dir.ok(&["cat", &efi]).len()
+        );
+        dir.ok(&["cp", &at("3:/etc/*"), &at("1:/EFI")]);
+        assert_eq!(dir.ok(&["cat", &at("esp:/EFI/hostname")]), "test\n");
+        dir.ok(&[
+            "diff",
+            &at("1:/EFI/hostname"),
+            "root/etc/hostname",
+            "--no-owners",
+        ]);
+        dir.ok(&["check", "--quiet", &at("3")]);
+        // Two names of one partition.
+        let copy = ["cp", "-r", &at("root fs:/etc"), &at("3:/etc/below")];
+        dir.fails(&copy, 1, "cannot copy a directory into itself");
+        dir.ok(&["cp", &format!("{image}:/kernel"), &at("3:/twice")]);
+        dir.ok(&["cp", &at("3:/twice"), &format!("{image}:/thrice")]);
+        dir.ok(&["cp", &at("esp:/EFI/hostname"), &at("1:/again")]);
+        assert_eq!(dir.ok(&["cat", &at("esp:/again")]), "test\n");
+        dir.ok(&["check", "--quiet", &at("3")]);
+    }
+}
+
+#[test]
+fn empty_partition_is_formatted_for_a_copy() {
+    requires!(tool("e2fsck"));
+    let spec = "[[partition]]\ntype = 'linux'\nsize = '48M'\n\
+        [[partition]]\ntype = 'linux'\nsize = '4M'\n\
+        [[partition]]\ntype = 'linux'\nsize = '48M'\n";
+    let dir = fixture(spec);
+    dir.ok(&["disk", "create", "new.qcow2", "spec.toml"]);
+    let copy = |place: &'static str| ["cp", "-a", "root/.", place, "--create"];
+    dir.ok(&copy("new.qcow2@1:/srv/"));
+    assert_eq!(dir.ok(&["cat", "new.qcow2@1:/srv/etc/hostname"]), "test\n");
+    dir.ok(&["check", "--quiet", "new.qcow2@1"]);
+    dir.fails(&copy("new.qcow2@1:/"), 1, "new.qcow2@1: not empty");
+    let sized = [&copy("new.qcow2@3:/")[..], &["16M"]].concat();
+    dir.fails(&sized, 2, "fills the partition");
+    // A partition that is too small is empty again.
+    fs::write(dir.path("root/large"), vec![7; 5 << 20]).unwrap();
+    dir.fails(&copy("new.qcow2@2:/"), 1, "");
+    fs::remove_file(dir.path("root/large")).unwrap();
+    dir.ok(&copy("new.qcow2@2:/"));
+    // From another partition, and from an archive.
+    dir.ok(&["tar", "-cf", "root.tar", "new.qcow2@1:/srv"]);
+    let words = [
+        "cp",
+        "-a",
+        "new.qcow2@1:/srv/.",
+        "new.qcow2@3:/",
+        "--create",
+    ];
+    dir.ok(&words);
+    assert_eq!(dir.ok(&["cat", "new.qcow2@3:/etc/hostname"]), "test\n");
+    dir.ok(&["check", "--quiet", "new.qcow2@3"]);
+    dir.ok(&["disk", "create", "more.img", "spec.toml"]);
+    dir.ok(&["tar", "-xf", "root.tar", "more.img@3:/", "--create"]);
+    assert_eq!(dir.ok(&["cat", "more.img@3:/etc/hostname"]), "test\n");
+}
+
+#[test]
+fn partition_is_converted_to_an_image() {
+    let dir = fixture(SPEC);
+    dir.ok(&["disk", "create", "new.qcow2", "spec.toml"]);
+    dir.ok(&[
+        "image",
+        "convert",
+        "new.qcow2@root fs",
+        "root.qcow2",
+        "-O",
+        "qcow2",
+    ]);
+    dir.ok(&["check", "--quiet", "root.qcow2"]);
+    assert_eq!(dir.ok(&["cat", "root.qcow2:/etc/hostname"]), "test\n");
+    let convert = ["image", "convert", "new.qcow2@9", "none.img"];
+    dir.fails(&convert, 3, "no partition 9");
+}

@@ -2,7 +2,8 @@
 
 use super::TestDir;
 use crate::support::requires;
-use crate::support::tools::{command, fsck, succeed};
+use crate::support::tools::{command, fsck, run, succeed};
+use std::os::unix::fs::PermissionsExt;
 
 /// Writes a tree as a builder has it: all files are its own.
 fn tree(dir: &TestDir) {
@@ -101,6 +102,73 @@ fn table_sets_owners_and_makes_device_nodes() {
         "7",
     ]);
     assert!(owners(&dir, "c.img").contains(&"./dev type=dir mode=0755 uid=0 gid=0".to_owned()));
+}
+
+#[test]
+fn owner_names_come_with_the_files() {
+    requires!(tool("e2fsck"));
+    let dir = TestDir::new();
+    tree(&dir);
+    let su = dir.path("tree/bin/su");
+    std::fs::set_permissions(&su, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    dir.ok(&["cp", "-a", "tree/.", "plain.img:/", "--create", "16M"]);
+    dir.ok(&["tar", "-cf", "tree.tar", "plain.img"]);
+    dir.ok(&["cp", "-a", "plain.img:/", "oci:./layout:a"]);
+    let sources: [(&str, &[&str]); 4] = [
+        ("a.img", &["cp", "-a", "tree/.", "a.img:/"]),
+        ("b.img", &["cp", "-a", "plain.img:/.", "b.img:/"]),
+        ("c.img", &["tar", "-xf", "tree.tar", "c.img:/"]),
+        ("d.img", &["cp", "-a", "oci:./layout:a", "d.img:/"]),
+    ];
+    for (image, words) in sources {
+        dir.ok(&[words, &["--create", "16M", "--chown", "joe:users"]].concat());
+        fsck(&dir.path(image));
+        let found = owners(&dir, image);
+        let is_joe = |line: &&String| line.contains("uid=1000 gid=100");
+        assert_eq!(found.iter().skip(1).filter(|line| !is_joe(line)).count(), 0);
+        let su = "./bin/su type=file mode=4755 uid=1000 gid=100".to_owned();
+        assert!(found.contains(&su), "{image}: {found:?}");
+    }
+    // The manifest wins, and the user root needs no table.
+    std::fs::write(dir.path("table"), "/bin m 700 7 8\n").unwrap();
+    let words = ["cp", "-r", "tree/.", "e.img:/", "--create", "16M"];
+    let owned = ["--chown", ":users", "--manifest", "table"];
+    dir.ok(&[&words[..], &owned].concat());
+    let bin = "./bin type=dir mode=0700 uid=7 gid=8".to_owned();
+    assert!(owners(&dir, "e.img").contains(&bin));
+    let words = ["cp", "-r", "tree/bin", "f.img:/", "--create", "16M"];
+    dir.ok(&[&words[..], &["--chown", "root:root"]].concat());
+    let fails = ["cp", "-r", "tree/bin", "g.img:/", "--create", "16M"];
+    dir.fails(
+        &[&fails[..], &["--chown", "joe"]].concat(),
+        1,
+        "joe: unknown",
+    );
+    assert!(!dir.path("g.img").exists());
+}
+
+#[test]
+fn table_of_buildroot_is_applied() {
+    requires!(root, tool("setcap"));
+    let dir = TestDir::new();
+    tree(&dir);
+    let table = "/bin r -1 7 8 - - - - -\n/bin/su F 755 -1 0 - - - - -\n|xattr cap_net_raw+ep\n\
+        /bin/none F 755 0 0 - - - - -\n|xattr cap_kill=p\n";
+    std::fs::write(dir.path("table"), table).unwrap();
+    let words = ["cp", "-r", "tree/.", "a.img:/", "--create"];
+    dir.ok(&[&words[..], &["--manifest", "table"]].concat());
+    let found = owners(&dir, "a.img:/bin");
+    assert_eq!(
+        found[1..],
+        [
+            ". type=dir mode=0755 uid=7 gid=8",
+            "./link type=link mode=0777 uid=7 gid=8 link=su",
+            "./su type=file mode=0755 uid=7 gid=0",
+        ]
+    );
+    dir.ok(&["cp", "-a", "a.img:/bin/su", "su"]);
+    let listed = run("getcap", [dir.path("su")]);
+    assert!(listed.contains("cap_net_raw=ep"), "{listed}");
 }
 
 #[test]

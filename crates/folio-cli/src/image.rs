@@ -43,8 +43,11 @@ pub(crate) enum Access {
 pub(crate) struct Image {
     /// The image as the user named it.
     pub(crate) name: String,
+    /// The image file and its partition.
+    place: ImagePath,
     /// Created by this command.
     is_new: bool,
+    disk: Arc<dyn Device>,
     process: Process,
     kernel: Arc<Kernel>,
     /// The counters of the page cache are added here at close.
@@ -90,6 +93,18 @@ pub(crate) fn open_to_read(session: &Session, path: &Path) -> Outcome<Arc<dyn De
         ..OpenOptions::default()
     };
     block::open(path, &options).map_err(|error| image_failure(error, path))
+}
+
+/// Whether both paths lead to the same file.
+pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    real(a) == real(b)
+}
+
+/// Returns the part of a disk that holds the file system.
+fn select(place: &ImagePath, disk: &Arc<dyn Device>) -> Outcome<Arc<dyn Device>> {
+    let selected = place.select(disk.clone());
+    selected.map_err(|error| mount_failure(&error.at(place.image_name())))
 }
 
 /// Returns the failure to open an image, with the nearest existing file name if it is missing.
@@ -201,11 +216,40 @@ impl Image {
         Self::mount(session, place, device, access)
     }
 
-    /// Mounts the file system on an open device.
+    /// Mounts the file system of `place` for reading: on the open disk of this image if that is the
+    /// same file, as its lock refuses a second open.
+    pub(crate) fn open_beside(&self, session: &Session, place: &ImagePath) -> Outcome<Self> {
+        if is_same_file(&self.place.image, &place.image) {
+            Self::mount(session, place, self.disk.clone(), Access::Read)
+        } else {
+            Self::open(session, place, Access::Read)
+        }
+    }
+
+    /// Whether `place` is in this file system, perhaps by another name of its partition.
+    pub(crate) fn holds(&self, place: &ImagePath) -> bool {
+        let number = |place: &ImagePath| place.selected(&self.disk).ok();
+        is_same_file(&self.place.image, &place.image)
+            && (self.place.partition == place.partition
+                || number(place).is_some_and(|found| number(&self.place) == Some(found)))
+    }
+
+    /// Mounts the file system on an open disk.
     pub(crate) fn mount(
         session: &Session,
         place: &ImagePath,
-        device: Arc<dyn Device>,
+        disk: Arc<dyn Device>,
+        access: Access,
+    ) -> Outcome<Self> {
+        let window = select(place, &disk)?;
+        Self::mount_window(session, place, (disk, window), access)
+    }
+
+    /// Mounts the file system on the window of a disk that holds it.
+    pub(crate) fn mount_window(
+        session: &Session,
+        place: &ImagePath,
+        (disk, window): (Arc<dyn Device>, Arc<dyn Device>),
         access: Access,
     ) -> Outcome<Self> {
         let mut options = MountOptions {
@@ -226,7 +270,7 @@ impl Image {
             .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
         // `-o rw` does not make a read-only command writable.
         options.read_only |= access == Access::Read;
-        let mut image = Self::mount_with(session, place, device, &options)?;
+        let mut image = Self::mount_selected(session, place, (disk, window), &options)?;
         image.is_new = access == Access::Fill;
         Ok(image)
     }
@@ -241,11 +285,21 @@ impl Image {
         Self::mount_with(session, place, device, &options)?.close()
     }
 
-    /// Mounts the file system with these options.
+    /// Mounts the file system on an open disk with these options.
     pub(crate) fn mount_with(
         session: &Session,
         place: &ImagePath,
-        device: Arc<dyn Device>,
+        disk: Arc<dyn Device>,
+        options: &MountOptions,
+    ) -> Outcome<Self> {
+        let window = select(place, &disk)?;
+        Self::mount_selected(session, place, (disk, window), options)
+    }
+
+    fn mount_selected(
+        session: &Session,
+        place: &ImagePath,
+        (disk, device): (Arc<dyn Device>, Arc<dyn Device>),
         options: &MountOptions,
     ) -> Outcome<Self> {
         let kernel = Kernel::new(KernelOptions {
@@ -257,33 +311,29 @@ impl Image {
         });
         let name = place.image_name();
         let _span = tracing::info_span!("image", "{name}").entered();
-        let disk_bytes = device.len_bytes();
-        let mounted = place
-            .select(device)
-            .and_then(|device| {
-                tracing::info!(
-                    disk_bytes,
-                    file_system_bytes = device.len_bytes(),
-                    "device opened"
-                );
-                match OtherFileSystem::on(&*device)? {
-                    Some(OtherFileSystem::Fat) => {
-                        let fat = FatFileSystem::mount(device, options.read_only, clock())?;
-                        kernel.mount(fat, "/", options)
-                    }
-                    Some(OtherFileSystem::ReadOnly(kind)) => {
-                        let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
-                        kernel.mount(mounted, "/", options)
-                    }
-                    None => kernel.mount_ext4(device, "/", options),
-                }
-            })
-            .map_err(|error| mount_failure(&error.at(name.clone())));
-        mounted?;
+        tracing::info!(
+            disk_bytes = disk.len_bytes(),
+            file_system_bytes = device.len_bytes(),
+            "device opened"
+        );
+        let mounted = OtherFileSystem::on(&*device).and_then(|other| match other {
+            Some(OtherFileSystem::Fat) => {
+                let fat = FatFileSystem::mount(device, options.read_only, clock())?;
+                kernel.mount(fat, "/", options)
+            }
+            Some(OtherFileSystem::ReadOnly(kind)) => {
+                let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
+                kernel.mount(mounted, "/", options)
+            }
+            None => kernel.mount_ext4(device, "/", options),
+        });
+        mounted.map_err(|error| mount_failure(&error.at(name.clone())))?;
         let process = kernel.process(Credentials::root());
         Ok(Self {
             name,
+            place: place.clone(),
             is_new: false,
+            disk,
             process,
             kernel,
             counters: session.counters.clone(),
@@ -300,6 +350,11 @@ impl Image {
         &self.process
     }
 
+    /// Whether this command created the file system.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Formats a path for messages.
     pub(crate) fn at(&self, path: &Path) -> String {
         format!("{}:{}", self.name, path.display())
@@ -312,9 +367,12 @@ impl Image {
         }
         let name = &self.name;
         if self.is_new {
-            return format!(
-                "; the file system in {name} is full: repeat with a larger --create SIZE"
-            );
+            let larger = if self.place.partition.is_some() {
+                "partition (--size, or size in the specification)"
+            } else {
+                "--create SIZE"
+            };
+            return format!("; the file system in {name} is full: repeat with a larger {larger}");
         }
         format!(
             "; the file system in {name} is full: see folio df {name}, and enlarge it with folio \

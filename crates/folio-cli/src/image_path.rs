@@ -179,6 +179,20 @@ impl ImagePath {
         block::select(disk, number)
     }
 
+    /// Returns the number of the partition that [`Self::select`] chooses, `None` for the whole disk.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::select`].
+    pub(crate) fn selected(&self, disk: &Arc<dyn Device>) -> folio::Result<Option<u32>> {
+        let number = self.partition_number(&**disk)?;
+        if number.is_none() && OtherFileSystem::on(&**disk)?.is_some() {
+            return Ok(None);
+        }
+        let selected = block::selected(disk, number)?;
+        Ok(selected.map(|partition| partition.number))
+    }
+
     /// Returns the same image with another path.
     pub(crate) fn with_path(&self, path: impl Into<PathBuf>) -> Self {
         Self {

@@ -1,13 +1,12 @@
 //! `folio chown`: changes owners and groups.
 
 use super::change_tree::change_each;
-use super::ownership::find_number;
+use super::ownership::{find_number, set_owner_keeping_mode};
 use crate::exit::Outcome;
 use crate::output::Owners;
 use crate::session::Session;
 use clap::Args;
 use folio::syscall::{AT_FDCWD, AtFlags};
-use folio::vfs::FileType;
 use std::ffi::OsString;
 
 /// Change owners
@@ -31,7 +30,7 @@ pub(crate) struct Chown {
     help: Option<bool>,
     /// OWNER, OWNER:GROUP or :GROUP; numbers, or names from the image's /etc/passwd and /etc/group
     owner: String,
-    /// Files, as IMAGE:/path
+    /// Files, as IMAGE:/path; * ? [ ] match names
     #[arg(required = true)]
     places: Vec<OsString>,
 }
@@ -48,16 +47,12 @@ pub(crate) fn run(chown: &Chown, session: &Session) -> Outcome {
         } else {
             AtFlags::empty()
         };
-        let process = image.process();
-        let change = || {
-            let before = process.fstatat(AT_FDCWD, visit.path, flags)?;
-            process.fchownat(AT_FDCWD, visit.path, uid, gid, flags)?;
-            let is_special = before.mode & 0o6000 != 0;
-            if chown.keep_setuid && is_special && before.file_type != FileType::Symlink {
-                process.fchmodat(AT_FDCWD, visit.path, before.mode)?;
-            }
-            Ok(())
+        let changed = if chown.keep_setuid {
+            set_owner_keeping_mode(image, visit.path, (uid, gid), flags)
+        } else {
+            let process = image.process();
+            process.fchownat(AT_FDCWD, visit.path, uid, gid, flags)
         };
-        change().map_err(|error| image.name(error))
+        changed.map_err(|error| image.name(error))
     })
 }

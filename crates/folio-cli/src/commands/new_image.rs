@@ -1,5 +1,6 @@
 //! Options of a new image that a command fills, and its creation.
 
+use super::ownership::{OwnerRules, split_last};
 use crate::exit::{Failure, Outcome};
 use crate::image::{self, Access, Image};
 use crate::image_path::ImagePath;
@@ -8,7 +9,7 @@ use crate::value_parsers::{NewSize, new_size};
 use crate::volumes;
 use clap::Args;
 use folio::Errno;
-use folio::block::ImageFormat;
+use folio::block::{self, ImageFormat};
 use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
 use folio_archive::{Contents, EntryKind};
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +21,7 @@ pub(crate) struct NewImage {
     /// Create a new image of this size with an empty ext4; removed again if an error stops the
     /// command, kept if only single files fail (exit status 1). auto is the least size that holds
     /// the content, without blocks reserved for root; auto+20% and auto+64M leave room. The default
-    /// is auto; of an existing volume, it is the volume's size
+    /// is auto; of an existing volume or an empty partition, it is its size
     #[arg(long, value_name = "SIZE", value_parser = new_size, num_args = 0..=1,
         default_missing_value = "auto")]
     pub(crate) create: Option<NewSize>,
@@ -38,11 +39,11 @@ pub(crate) struct NewImage {
 impl NewImage {
     /// Creates or opens the image of `place`, lets `fill` write into it, and closes it. A new image
     /// gets the directory of `place`, and is removed if `fill` fails or creates nothing. `contents`
-    /// lists the files that `fill` writes.
+    /// lists the files that `fill` writes before it applies `rules`.
     pub(crate) fn fill(
         &self,
         session: &Session,
-        place: &ImagePath,
+        (place, rules): (&ImagePath, &OwnerRules),
         contents: impl FnOnce() -> Outcome<Contents>,
         fill: impl FnOnce(&Image) -> Outcome,
     ) -> Outcome {
@@ -54,7 +55,7 @@ impl NewImage {
         refuse_existing(place, "write")?;
         let least_size = |extra, options| {
             fitting_size(&place.path, (extra, options), |content| {
-                add_contents(content, &contents()?);
+                add_contents(content, &contents()?, rules);
                 Ok(())
             })
         };
@@ -64,9 +65,9 @@ impl NewImage {
         })
     }
 
-    /// Creates the image of `place`, which does not exist; `least_size` returns what an automatic
-    /// size is. Lets `fill` write into it and close it, and removes it if `fill` fails or creates
-    /// nothing.
+    /// Creates the image of `place`, which does not exist, or formats its empty partition;
+    /// `least_size` returns what an automatic size is. Lets `fill` write into it and close it, and
+    /// removes it if `fill` fails or creates nothing.
     pub(crate) fn make(
         &self,
         session: &Session,
@@ -81,6 +82,9 @@ impl NewImage {
             clock: clock(),
             ..FormatOptions::default()
         };
+        if is_in_partition(place) {
+            return self.format_partition(session, (place, size), options, least_size, fill);
+        }
         let size = match (size, volumes::len_bytes(&place.image)?) {
             (NewSize::Bytes(len_bytes), _) | (NewSize::Auto(_), Some(len_bytes)) => {
                 LeastSize { len_bytes, options }
@@ -95,11 +99,87 @@ impl NewImage {
         }
         filled
     }
+
+    /// As [`Self::make`], in a partition of an existing disk, which is zeroed again after a
+    /// failure.
+    fn format_partition(
+        &self,
+        session: &Session,
+        (place, size): (&ImagePath, NewSize),
+        options: FormatOptions,
+        least_size: impl FnOnce(ExtraSpace, FormatOptions) -> Outcome<LeastSize>,
+        fill: impl FnOnce(Image) -> Outcome,
+    ) -> Outcome {
+        let name = place.image_name();
+        if size != NewSize::Auto(ExtraSpace::None) || self.format.is_some() {
+            let text = format!(
+                "{name}: the file system fills the partition: give --create without SIZE, and omit \
+                 --format"
+            );
+            return Err(Failure::usage(text));
+        }
+        // The sources may be in the same disk, so they are read before it is opened.
+        let least = least_size(ExtraSpace::None, options.clone())?;
+        let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
+        let disk = image::open_device(&place.image, Access::Write)?;
+        let number = place.partition_number(&*disk).map_err(failed)?;
+        let window = block::select(disk.clone(), number).map_err(failed)?;
+        if block::contents(&*window).map_err(failed)? != Some("only zeros") {
+            return Err(Failure::new(format!(
+                "{name}: not empty; omit --create to copy into it, or format it with folio mkfs \
+                 --force {name}"
+            )));
+        }
+        let len_bytes = window.len_bytes();
+        let options = with_room(&least, fills(&least, len_bytes), options, len_bytes);
+        image::format_device(session, Path::new(&name), &*window, &options)?;
+        let filled = Image::mount_window(session, place, (disk, window.clone()), Access::Fill);
+        let filled = filled.and_then(fill);
+        if filled.is_err() || session.has_only_failures() {
+            // The cause of the failure is reported, and an incomplete file system is useless.
+            let _ = window
+                .write_zeroes(0, len_bytes)
+                .and_then(|()| window.flush());
+        }
+        filled
+    }
+}
+
+/// Whether a place is in a partition of an existing disk.
+fn is_in_partition(place: &ImagePath) -> bool {
+    place.partition.is_some() && place.image.exists()
+}
+
+/// Whether the content fills most of a file system of `len_bytes` bytes.
+pub(crate) fn fills(least: &LeastSize, len_bytes: u64) -> bool {
+    least.len_bytes > len_bytes / 100 * 80
+}
+
+/// Adds to the options of a file system of `len_bytes` bytes what the content needs. `is_tight`: it
+/// needs all of the space.
+pub(crate) fn with_room(
+    least: &LeastSize,
+    is_tight: bool,
+    options: FormatOptions,
+    len_bytes: u64,
+) -> FormatOptions {
+    let fitting = &least.options;
+    FormatOptions {
+        // The default may have larger tables of inodes than there is room for.
+        inode_count: if is_tight {
+            fitting.inode_count
+        } else {
+            least.inodes_beyond_default(len_bytes)
+        },
+        block_size: fitting.block_size.filter(|_| is_tight),
+        reserved_percent: 0.0,
+        ..options
+    }
 }
 
 /// Refuses to create an image that exists. `purpose` is what the command does without --create.
 pub(crate) fn refuse_existing(place: &ImagePath, purpose: &str) -> Outcome {
-    if !place.image.exists() {
+    if !place.image.exists() || is_in_partition(place) {
         return Ok(());
     }
     Err(Failure::new(format!(
@@ -132,8 +212,8 @@ pub(crate) fn fitting_size(
     Ok(least)
 }
 
-/// Adds the files of an archive.
-pub(crate) fn add_contents(size: &mut FileTreeSize, contents: &Contents) {
+/// Adds the files of an archive, and those of the manifest of `rules`.
+pub(crate) fn add_contents(size: &mut FileTreeSize, contents: &Contents, rules: &OwnerRules) {
     for (_, file) in contents.files() {
         match &file.kind {
             EntryKind::File { .. } => size.add_file(&file.data),
@@ -148,9 +228,15 @@ pub(crate) fn add_contents(size: &mut FileTreeSize, contents: &Contents) {
             size.add_xattrs(&[(b"user.".to_vec(), vec![0; value_len])]);
         }
     }
-    for names in contents.directories().values() {
+    let directories = contents.directories();
+    for names in directories.values() {
         size.add_directory(names.iter().copied());
     }
+    rules.add_created(size, |path| {
+        let (parent, name) = split_last(path);
+        let names = directories.get(parent);
+        path.is_empty() || names.is_some_and(|names| names.contains(name))
+    });
 }
 
 /// Creates a directory and those above it.

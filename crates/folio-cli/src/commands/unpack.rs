@@ -149,7 +149,7 @@ pub(crate) fn unpack_into(
         let hint = target.full_hint(&error);
         Failure::new(format!("{}{hint}", explain(&error)))
     })?;
-    rules.apply_manifest(session, target, directory, &observer)
+    rules.finish(session, target, directory, &observer)
 }
 
 /// Opens an archive for its names, if it is a file that is not compressed.

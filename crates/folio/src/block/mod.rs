@@ -58,7 +58,9 @@ pub use image::{
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 #[cfg(feature = "partitions")]
-pub use partition::{NewPartition, NewPartitionTable, add_partition, free_space, grow_partition};
+pub use partition::{
+    NewPartition, NewPartitionTable, PartitionAddition, free_space, grow_partition,
+};
 pub use partition::{
     Partition, PartitionDevice, PartitionName, PartitionTable, PartitionType, TableScheme,
     holds_ext4, partition_table, partitions, select, selected, split_partition,

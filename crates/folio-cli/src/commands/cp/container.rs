@@ -113,16 +113,17 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
         is_whiteout(path) || !exclude_entry(copy.excludes, path, *kind == EntryKind::Directory)
     };
     let contents = || {
-        let mut contents = image.contents()?;
+        let mut contents = image.contents().map_err(|error| failure(&error))?;
         contents.retain(|path, file| is_kept(path, &file.kind));
         Ok(contents)
     };
-    copy.new_image.fill(session, &place, contents, |target| {
-        let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
-        let rules = (&rules, Some(image.progress().clone()));
-        let select = |entry: &mut Entry| is_kept(&entry.path, &entry.kind);
-        unpack_into(session, (target, &place.path), rules, select, unpack)
-    })?;
+    copy.new_image
+        .fill(session, (&place, &rules), contents, |target| {
+            let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
+            let rules = (&rules, Some(image.progress().clone()));
+            let select = |entry: &mut Entry| is_kept(&entry.path, &entry.kind);
+            unpack_into(session, (target, &place.path), rules, select, unpack)
+        })?;
     if let Some(path) = &copy.options.config_out {
         std::fs::write(path, image.config()).map_err(|error| host_failure(path, &error))?;
     }

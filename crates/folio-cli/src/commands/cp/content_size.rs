@@ -4,6 +4,8 @@
 use super::batch_channel::Xattrs;
 use super::options::CopyOptions;
 use super::source::{CopyJob, EntryNames, Source, SourceStat, is_plain_name};
+use super::target::join;
+use crate::commands::ownership::OwnerRules;
 use crate::session::Session;
 use folio::kernel::FileTreeSize;
 use folio::vfs::FileType;
@@ -148,5 +150,49 @@ impl<'a, S: Source> ContentWalk<'a, S> {
             ranges.push(0..size);
         }
         ranges
+    }
+}
+
+/// The paths of a manifest that the copy creates.
+pub(crate) struct CopiedPaths<'a> {
+    asked: HashSet<&'a [u8]>,
+    found: HashSet<&'a [u8]>,
+}
+
+impl<'a> CopiedPaths<'a> {
+    /// Creates an empty set. With excluded names it stays empty, as these would be looked up too.
+    pub(crate) fn new(options: CopyOptions, rules: &'a OwnerRules) -> Self {
+        let asked = match options.excludes {
+            Some(_) => HashSet::new(),
+            None => rules.created_paths(),
+        };
+        Self {
+            asked,
+            found: HashSet::new(),
+        }
+    }
+
+    /// Finds the paths in a source.
+    pub(crate) fn find<S: Source>(&mut self, source: &S, jobs: &[CopyJob]) {
+        let start = source.start();
+        for job in jobs {
+            let exists = |path: &&&[u8]| {
+                let below = match job.name.as_slice() {
+                    b"." => Some(**path),
+                    name if **path == name => Some(&b"."[..]),
+                    name => path
+                        .strip_prefix(name)
+                        .and_then(|rest| rest.strip_prefix(b"/")),
+                };
+                let from = below.map(|below| join(&job.from, below));
+                from.is_some_and(|from| source.stat(&start, &from, false).is_ok())
+            };
+            self.found.extend(self.asked.iter().filter(exists));
+        }
+    }
+
+    /// Whether the copy creates a path; it creates the destination.
+    pub(crate) fn contains(&self, path: &[u8]) -> bool {
+        path.is_empty() || self.found.contains(path)
     }
 }

@@ -34,7 +34,7 @@ mod target;
 
 use super::excludes::ExcludeOptions;
 use super::new_image::{NewImage, fitting_size, refuse_existing};
-use super::ownership::{FileRules, OwnerRules, Ownership};
+use super::ownership::{OwnerRules, Ownership};
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, with_image};
 use crate::image_path::{ImagePath, PathArgument};
@@ -47,7 +47,7 @@ use crate::session::Session;
 use crate::value_parsers::NewSize;
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
-use content_size::ContentWalk;
+use content_size::{ContentWalk, CopiedPaths};
 use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
 use host_source::HostSource;
 use host_target::HostTarget;
@@ -251,7 +251,8 @@ fn into_new_image(
         plan::check_host(source, &options)?;
     }
     let least_size = |extra, format_options| {
-        least_size(session, options, (place, sources), (extra, format_options))
+        let sources = (place, sources);
+        least_size(session, (options, rules), sources, (extra, format_options))
     };
     cp.new_image
         .make(session, (place, size), least_size, |image| {
@@ -260,28 +261,32 @@ fn into_new_image(
         })
 }
 
-/// Returns the least size of a new image for the content of all sources.
+/// Returns the least size of a new image for the content of all sources, and for the manifest.
 fn least_size(
     session: &Session,
-    options: CopyOptions,
+    (options, rules): (CopyOptions, &OwnerRules),
     (place, sources): (&ImagePath, &[PathArgument]),
     (extra, format_options): (ExtraSpace, FormatOptions),
 ) -> Outcome<LeastSize> {
     fitting_size(&place.path, (extra, format_options), |content| {
+        let mut created = CopiedPaths::new(options, rules);
         for group in plan::groups(sources) {
             let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
             match &group[0] {
                 PathArgument::Host(_) => {
                     let source = HostSource::new(Vec::new());
+                    created.find(&source, &jobs);
                     ContentWalk::new(&source, options, session, content).run(&jobs);
                 }
                 PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
                     let source = ImageSource::new(image);
+                    created.find(&source, &jobs);
                     ContentWalk::new(&source, options, session, content).run(&jobs);
                     Ok(())
                 })?,
             }
         }
+        rules.add_created(content, |path| created.contains(path));
         session.check_interrupt()
     })
 }
@@ -305,26 +310,27 @@ fn whole_tree(keeps_all: bool) -> CopyOptions {
 pub(crate) fn tree_size(
     session: &Session,
     tree: &Path,
-    extra: ExtraSpace,
-    options: FormatOptions,
+    rules: &OwnerRules,
+    (extra, options): (ExtraSpace, FormatOptions),
 ) -> Outcome<LeastSize> {
     let place = ImagePath::parse("new:/".as_ref())?;
     let sources = [PathArgument::Host(tree.join("."))];
     least_size(
         session,
-        whole_tree(true),
+        (whole_tree(true), rules),
         (&place, &sources),
         (extra, options),
     )
 }
 
 /// Copies the contents of a host directory into the root of an image, and closes it. `keeps_all`:
-/// as with -a; else without owners, modes, links and extended attributes.
+/// as with -a, and with the owners of `rules`; else without owners, modes, links and extended
+/// attributes.
 pub(crate) fn copy_tree(
     session: &Session,
     tree: &Path,
     (image, place): (Image, &ImagePath),
-    keeps_all: bool,
+    (keeps_all, rules): (bool, &OwnerRules),
 ) -> Outcome {
     let options = whole_tree(keeps_all);
     if keeps_all {
@@ -337,8 +343,12 @@ pub(crate) fn copy_tree(
         name: b".".to_vec(),
     }];
     let progress = Progress::new(session);
-    let target = ImageTarget::new(&image, options, FileRules::default());
-    let copied = copy(session, options, &source, &target, &jobs, &progress);
+    let copied = rules.resolve(&image).and_then(|files| {
+        let target = ImageTarget::new(&image, options, files);
+        copy(session, options, &source, &target, &jobs, &progress)?;
+        let observer = SessionObserver::new(session, &progress, &image);
+        rules.finish(session, &image, &place.path, &observer)
+    });
     progress.flushing();
     let closed = image.close();
     progress.finish();
@@ -370,7 +380,7 @@ fn into_image(
     }
     let copied = copied.and_then(|()| {
         let observer = SessionObserver::new(session, &progress, &image);
-        rules.apply_manifest(session, &image, &place.path, &observer)
+        rules.finish(session, &image, &place.path, &observer)
     });
     progress.flushing();
     let closed = image.close();
@@ -407,7 +417,7 @@ fn group_into_image(
             &jobs,
             progress,
         ),
-        PathArgument::Image(from) if plan::is_same(from, place) => {
+        PathArgument::Image(from) if image.holds(from) => {
             for job in &jobs {
                 plan::check_within(image, job)?;
             }
@@ -421,7 +431,7 @@ fn group_into_image(
             )
         }
         PathArgument::Image(from) => {
-            let other = Image::open(session, from, Access::Read)?;
+            let other = image.open_beside(session, from)?;
             let copied = copy(
                 session,
                 options,

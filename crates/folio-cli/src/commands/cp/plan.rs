@@ -4,7 +4,7 @@ use super::options::CopyOptions;
 use super::source::CopyJob;
 use super::target::join;
 use crate::exit::{Failure, Outcome};
-use crate::image::{Access, Image, with_image};
+use crate::image::{Access, Image, is_same_file, with_image};
 use crate::image_path::{ImagePath, PathArgument, has_pattern};
 use crate::nearest::nearest_file;
 use crate::session::Session;
@@ -94,9 +94,8 @@ pub(crate) fn expand_all(
 }
 
 /// Whether both paths are in the same file system.
-pub(crate) fn is_same(a: &ImagePath, b: &ImagePath) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    a.partition == b.partition && real(&a.image) == real(&b.image)
+fn is_same(a: &ImagePath, b: &ImagePath) -> bool {
+    a.partition == b.partition && is_same_file(&a.image, &b.image)
 }
 
 /// Returns the usage error of a copy from host to host, with the likely cause.

@@ -4,6 +4,7 @@ use super::content::Content;
 use super::identity::IdentitySource;
 use super::layout::new_partition;
 use super::spec::{ALIGNMENT, ContentFormat, PartitionSpec};
+use crate::commands::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
@@ -63,6 +64,8 @@ pub(super) struct Add {
         hide_default_value = true
     )]
     filesystem_label: String,
+    #[command(flatten)]
+    ownership: Ownership,
 }
 
 /// Runs the command.
@@ -74,7 +77,9 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     let name = place.image_name();
-    let mut spec = PartitionSpec::default().with_place(add.start.clone(), add.size.clone());
+    let mut spec = PartitionSpec::default()
+        .with_place(add.start.clone(), add.size.clone())
+        .with_ownership(&add.ownership);
     spec.type_name.clone_from(&add.type_name);
     spec.label.clone_from(&add.label);
     spec.uuid.clone_from(&add.uuid);
@@ -95,12 +100,20 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
         .ok_or_else(|| Failure::new(format!("{name}: no free space that is large enough")))?;
     content.check_len(len)?;
     let partition = new_partition(&spec, (start, len), "", 0)?;
-    let number = block::add_partition(&*disk, &partition).map_err(failed)?;
+    // The table gets the partition last, so that it has no incomplete one after a failure.
+    let addition = block::PartitionAddition::new(&*disk, &partition).map_err(failed)?;
+    let number = addition.number();
     let window = block::PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;
     block::Device::write_zeroes(&window, 0, len).map_err(failed)?;
     let mut identity = IdentitySource::new("", 0);
     let disk_and_name = (&disk, place.image.as_path());
     content.write(session, disk_and_name, (number, start, len), &mut identity)?;
+    if session.has_failures() {
+        let text = format!("{name}: the partition would be incomplete and is not added");
+        return Err(Failure::new(text));
+    }
+    disk.flush().map_err(failed)?;
+    addition.write(&*disk).map_err(failed)?;
     disk.flush().map_err(failed)?;
     if !session.quiet {
         writeln!(

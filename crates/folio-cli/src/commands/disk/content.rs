@@ -7,12 +7,13 @@ use super::identity::IdentitySource;
 use super::spec::{ContentFormat, PartitionSpec};
 use super::swap;
 use crate::commands::cp;
-use crate::commands::new_image::{add_contents, fitting_size};
+use crate::commands::new_image::{add_contents, fills, fitting_size, with_room};
 use crate::commands::ownership::OwnerRules;
 use crate::commands::unpack::ArchiveSource;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, format_device};
 use crate::image_path::ImagePath;
+use crate::observer::SessionObserver;
 use crate::output::io_reason;
 use crate::progress::Progress;
 use crate::session::{Session, clock};
@@ -50,6 +51,8 @@ pub(super) struct Content {
     source: ContentSource,
     label: String,
     uuid: Option<String>,
+    /// Owners and modes of the files of an ext4.
+    rules: OwnerRules,
     /// What an automatic size of an ext4 is made of.
     least: OnceCell<LeastSize>,
 }
@@ -89,6 +92,11 @@ impl ContentSource {
 impl Content {
     /// Checks what the specification says.
     pub(super) fn new(session: &Session, spec: &PartitionSpec) -> Outcome<Self> {
+        let rules = spec.ownership().read()?;
+        if spec.format != ContentFormat::Ext4 && !rules.is_empty() {
+            let text = "chown, chmod and manifest need format ext4";
+            return Err(Failure::usage(text));
+        }
         let source = ContentSource::open(session, spec)?;
         let refuse = |what: &str| {
             let path = spec.source.as_deref().unwrap_or(Path::new("")).display();
@@ -113,6 +121,7 @@ impl Content {
             source,
             label: spec.filesystem_label.clone(),
             uuid: spec.filesystem_uuid.clone(),
+            rules,
             least: OnceCell::new(),
         })
     }
@@ -181,13 +190,13 @@ impl Content {
         options: FormatOptions,
     ) -> Outcome<Option<LeastSize>> {
         if let ContentSource::Tree(path) = &self.source {
-            return cp::tree_size(session, path, extra, options).map(Some);
+            return cp::tree_size(session, path, &self.rules, (extra, options)).map(Some);
         }
         let Some(contents) = self.contents(session)? else {
             return Ok(None);
         };
         let fitting = fitting_size(Path::new("/"), (extra, options), |size| {
-            add_contents(size, contents);
+            add_contents(size, contents, &self.rules);
             Ok(())
         });
         fitting.map(Some)
@@ -204,25 +213,13 @@ impl Content {
             Some(least) => (Some(least.clone()), true),
             None => {
                 let least = self.least_ext4(session, ExtraSpace::None, options.clone())?;
-                let is_tight = |least: &LeastSize| least.len_bytes > len_bytes / 100 * 80;
-                let tight = least.as_ref().is_some_and(is_tight);
-                (least, tight)
+                let is_tight = least.as_ref().is_some_and(|least| fills(least, len_bytes));
+                (least, is_tight)
             }
         };
-        let Some(least) = least else {
-            return Ok(options);
-        };
-        let fitting = least.options.clone();
-        Ok(FormatOptions {
-            // The default may have larger tables of inodes than there is room for.
-            inode_count: if is_tight {
-                fitting.inode_count
-            } else {
-                least.inodes_beyond_default(len_bytes)
-            },
-            block_size: fitting.block_size.filter(|_| is_tight),
-            reserved_percent: 0.0,
-            ..options
+        Ok(match least {
+            Some(least) => with_room(&least, is_tight, options, len_bytes),
+            None => options,
         })
     }
 
@@ -238,7 +235,8 @@ impl Content {
         Ok(listed.get())
     }
 
-    /// Writes the content into partition `number` of `disk`, which reads as zeros.
+    /// Writes the content into partition `number` of `disk`, which reads as zeros. The table need
+    /// not have the partition yet.
     pub(super) fn write(
         &self,
         session: &Session,
@@ -283,27 +281,40 @@ impl Content {
                 folio_fat::format(&window, &options).map_err(failed)?;
             }
         }
-        self.fill(session, disk, &place)
+        self.fill(session, (disk.clone(), window), &place)
     }
 
     /// Copies the files into the formatted partition.
-    fn fill(&self, session: &Session, disk: &Arc<dyn Device>, place: &ImagePath) -> Outcome {
+    fn fill(
+        &self,
+        session: &Session,
+        disk_and_window: (Arc<dyn Device>, Arc<dyn Device>),
+        place: &ImagePath,
+    ) -> Outcome {
         let keeps_all = self.format == ContentFormat::Ext4;
         let access = if keeps_all {
             Access::Fill
         } else {
             Access::Write
         };
+        let mount = || Image::mount_window(session, place, disk_and_window, access);
         match &self.source {
-            ContentSource::Nothing | ContentSource::File(..) => Ok(()),
+            ContentSource::File(..) => Ok(()),
+            ContentSource::Nothing if self.rules.is_empty() => Ok(()),
+            ContentSource::Nothing => {
+                let image = mount()?;
+                let progress = Progress::new(session);
+                let observer = SessionObserver::new(session, &progress, &image);
+                let finished = self.rules.finish(session, &image, &place.path, &observer);
+                progress.finish();
+                finished.and(image.close())
+            }
             ContentSource::Tree(path) => {
-                let image = Image::mount(session, place, disk.clone(), access)?;
-                cp::copy_tree(session, path, (image, place), keeps_all)
+                cp::copy_tree(session, path, (mount()?, place), (keeps_all, &self.rules))
             }
             ContentSource::Archive(archive, _) => {
-                let image = Image::mount(session, place, disk.clone(), access)?;
-                let rules = OwnerRules::default();
-                let unpacked = archive.unpack_into(session, (&image, &place.path), &rules);
+                let image = mount()?;
+                let unpacked = archive.unpack_into(session, (&image, &place.path), &self.rules);
                 unpacked.and(image.close())
             }
         }

@@ -1,5 +1,6 @@
 //! The specification of a disk, in TOML. docs/disk.md describes it.
 
+use crate::commands::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
 use crate::value_parsers::{NewSize, disk_size, new_size, size};
 use folio::block::{PartitionType, TableScheme};
@@ -59,6 +60,12 @@ pub(super) struct PartitionSpec {
     pub(super) filesystem_label: String,
     #[serde(default)]
     pub(super) filesystem_uuid: Option<String>,
+    #[serde(default)]
+    chown: Option<String>,
+    #[serde(default)]
+    chmod: Option<String>,
+    #[serde(default)]
+    manifest: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -143,6 +150,9 @@ impl DiskSpec {
         for partition in &mut spec.partitions {
             if let Some(source) = &mut partition.source {
                 *source = below(folder, source);
+            }
+            if let Some(manifest) = &mut partition.manifest {
+                *manifest = folder.join(&manifest);
             }
         }
         Ok((spec, text))
@@ -233,6 +243,30 @@ impl PartitionSpec {
             start: start.map(SizeText::Text),
             size: size.map(SizeText::Text),
             ..self
+        }
+    }
+
+    /// Sets owners and modes of the files.
+    pub(super) fn with_ownership(self, ownership: &Ownership) -> Self {
+        let Ownership {
+            chown,
+            chmod,
+            manifest,
+        } = ownership.clone();
+        Self {
+            chown,
+            chmod,
+            manifest,
+            ..self
+        }
+    }
+
+    /// Returns owners and modes of the files.
+    pub(super) fn ownership(&self) -> Ownership {
+        Ownership {
+            chown: self.chown.clone(),
+            chmod: self.chmod.clone(),
+            manifest: self.manifest.clone(),
         }
     }
 

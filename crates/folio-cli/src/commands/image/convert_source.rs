@@ -6,7 +6,11 @@ use crate::image_name::NamedImage;
 use crate::session::Session;
 use clap::Args;
 use folio::Error;
-use folio::block::{ConcatenatedDevice, Device, SalvageDevice, SnapshotSelector};
+use folio::block::{
+    self, ConcatenatedDevice, Device, PartitionName, SalvageDevice, SnapshotSelector,
+    split_partition,
+};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Options of the source.
@@ -42,7 +46,14 @@ impl SourceOptions {
         }
         let open = |image: &NamedImage| -> Outcome<Arc<dyn Device>> {
             let snapshot = self.snapshot.clone();
-            let device = backing.open_at(&image.path, image.format, self.force_share, snapshot)?;
+            let (path, partition) = disk_and_partition(&image.path);
+            let mut device = backing.open_at(&path, image.format, self.force_share, snapshot)?;
+            if let Some(partition) = partition {
+                let number = partition.number(&*device);
+                let selected = number.and_then(|number| block::select(device, Some(number)));
+                device = selected
+                    .map_err(|error| Failure::image(&error.at(image.path.display().to_string())))?;
+            }
             if !self.salvage {
                 return Ok(device);
             }
@@ -62,5 +73,13 @@ impl SourceOptions {
             return Ok(devices.remove(0));
         }
         Ok(Arc::new(ConcatenatedDevice::new(devices)?))
+    }
+}
+
+/// Splits `IMAGE@2` or `IMAGE@label`, unless a file has this name.
+fn disk_and_partition(path: &Path) -> (PathBuf, Option<PartitionName>) {
+    match split_partition(path.as_os_str()) {
+        (disk, Some(partition)) if !path.exists() && disk.exists() => (disk, Some(partition)),
+        _ => (path.to_owned(), None),
     }
 }

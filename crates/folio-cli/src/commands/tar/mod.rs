@@ -340,26 +340,27 @@ fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
         Ok(contents)
     };
     let strip = tar.strip_components.unwrap_or(0);
-    tar.new_image.fill(session, place, contents, |image| {
-        let Some(mut input) = input.take() else {
-            return Ok(());
-        };
-        if let Some(progress) = &progress {
-            input = input.reporting(progress);
-        }
-        let mut reader = tar::Reader::new(input).with_owners(find_owner(image));
-        unpack_into(
-            session,
-            (image, &place.path),
-            (&rules, progress),
-            |entry| {
-                let is_directory = entry.kind == EntryKind::Directory;
-                !exclude_entry(excludes, &entry.path, is_directory)
-                    && strip_components(entry, strip)
-            },
-            |unpacker| unpacker.unpack(&mut reader).map_err(|error| error.at(name)),
-        )
-    })
+    tar.new_image
+        .fill(session, (place, &rules), contents, |image| {
+            let Some(mut input) = input.take() else {
+                return Ok(());
+            };
+            if let Some(progress) = &progress {
+                input = input.reporting(progress);
+            }
+            let mut reader = tar::Reader::new(input).with_owners(find_owner(image));
+            unpack_into(
+                session,
+                (image, &place.path),
+                (&rules, progress),
+                |entry| {
+                    let is_directory = entry.kind == EntryKind::Directory;
+                    !exclude_entry(excludes, &entry.path, is_directory)
+                        && strip_components(entry, strip)
+                },
+                |unpacker| unpacker.unpack(&mut reader).map_err(|error| error.at(name)),
+            )
+        })
 }
 
 /// Removes leading components from the names of an entry; returns whether a name is left.

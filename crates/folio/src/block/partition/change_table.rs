@@ -17,8 +17,11 @@ const PROTECTIVE: u8 = 0xEE;
 
 /// A table that was read to be changed.
 enum OpenTable {
-    /// Its backup moves to the end of a disk that was enlarged.
-    Gpt(Box<GPT>),
+    Gpt {
+        gpt: Box<GPT>,
+        /// Its backup belongs at the end of a disk that was enlarged, where it is not yet.
+        is_moved: bool,
+    },
     /// The four primary entries. The chain of logical partitions is not written.
     Mbr(MBRHeader),
 }
@@ -27,7 +30,7 @@ enum OpenTable {
 ///
 /// # Errors
 ///
-/// Those of [`add_partition`] for a table that cannot be changed.
+/// Those of [`PartitionAddition::new`] for a table that cannot be changed.
 pub fn free_space(disk: &dyn Device) -> Result<Vec<Range<u64>>> {
     let table = OpenTable::read(disk)?;
     let usable = NewPartitionTable::usable(table.scheme(), disk.len_bytes());
@@ -45,42 +48,67 @@ pub fn free_space(disk: &dyn Device) -> Result<Vec<Range<u64>>> {
     Ok(free)
 }
 
-/// Adds a partition to the table of `disk`, with the lowest free number, which is returned. A
-/// backup of a GPT moves to the end of a disk that was enlarged.
-///
-/// # Errors
-///
-/// EINVAL if it overlaps another one or leaves the disk, ENOSPC if the table has no free entry,
-/// ENXIO without a table, EOPNOTSUPP for a GPT of other sectors than of 512 bytes; else those of
-/// [`partition_table`].
-pub fn add_partition(disk: &dyn Device, partition: &NewPartition) -> Result<u32> {
-    let mut table = OpenTable::read(disk)?;
-    let start = partition.start_bytes;
-    let end = start.saturating_add(partition.len_bytes);
-    let used = table.used();
-    let overlaps = used
-        .iter()
-        .find(|(_, other)| start < other.end && other.start < end);
-    let usable = NewPartitionTable::usable(table.scheme(), disk.len_bytes());
-    let is_whole =
-        start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES) && start < end;
-    if !is_whole || start < usable.start || end > usable.end || overlaps.is_some() {
-        let of = overlaps.map(|(number, _)| format!(" of partition {number}"));
-        let what = format!(
-            "bytes {start}..{end} are not free{}",
-            of.unwrap_or_default()
-        );
-        return Err(Error::new(Errno::INVAL, what));
+/// A partition that is not in the table yet, so that its content can be written first.
+pub struct PartitionAddition {
+    table: OpenTable,
+    number: u32,
+}
+
+impl PartitionAddition {
+    /// Plans to add a partition to the table of `disk`, with the lowest free number. Writes nothing
+    /// but the backup of a GPT, which moves to the end of a disk that was enlarged: the partition
+    /// may use its old place.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it overlaps another one or leaves the disk, ENOSPC if the table has no free entry,
+    /// ENXIO without a table, EOPNOTSUPP for a GPT of other sectors than of 512 bytes; else those
+    /// of [`partition_table`].
+    pub fn new(disk: &dyn Device, partition: &NewPartition) -> Result<Self> {
+        let mut table = OpenTable::read(disk)?;
+        let start = partition.start_bytes;
+        let end = start.saturating_add(partition.len_bytes);
+        let used = table.used();
+        let overlaps = used
+            .iter()
+            .find(|(_, other)| start < other.end && other.start < end);
+        let usable = NewPartitionTable::usable(table.scheme(), disk.len_bytes());
+        let is_whole =
+            start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES) && start < end;
+        if !is_whole || start < usable.start || end > usable.end || overlaps.is_some() {
+            let of = overlaps.map(|(number, _)| format!(" of partition {number}"));
+            let what = format!(
+                "bytes {start}..{end} are not free{}",
+                of.unwrap_or_default()
+            );
+            return Err(Error::new(Errno::INVAL, what));
+        }
+        let number = (1..=table.len())
+            .find(|number| used.iter().all(|(used, _)| used != number))
+            .ok_or_else(|| Error::new(Errno::NOSPC, "the partition table is full"))?;
+        if matches!(table, OpenTable::Gpt { is_moved: true, .. }) {
+            table.write(disk)?;
+        }
+        match &mut table {
+            OpenTable::Gpt { gpt, .. } => gpt[number] = partition.gpt_entry()?,
+            OpenTable::Mbr(mbr) => mbr[number as usize] = partition.mbr_entry()?,
+        }
+        Ok(Self { table, number })
     }
-    let number = (1..=table.len())
-        .find(|number| used.iter().all(|(used, _)| used != number))
-        .ok_or_else(|| Error::new(Errno::NOSPC, "the partition table is full"))?;
-    match &mut table {
-        OpenTable::Gpt(gpt) => gpt[number] = partition.gpt_entry()?,
-        OpenTable::Mbr(mbr) => mbr[number as usize] = partition.mbr_entry()?,
+
+    /// Returns the number of the partition.
+    pub fn number(&self) -> u32 {
+        self.number
     }
-    table.write(disk)?;
-    Ok(number)
+
+    /// Writes the table.
+    ///
+    /// # Errors
+    ///
+    /// The device's errors.
+    pub fn write(mut self, disk: &dyn Device) -> Result<()> {
+        self.table.write(disk)
+    }
 }
 
 /// Enlarges a partition of `disk` up to the next partition or the end of the disk, to whole pages;
@@ -111,7 +139,7 @@ pub fn grow_partition(disk: &dyn Device, number: u32) -> Result<u64> {
         return Ok(range.end - range.start);
     }
     match &mut table {
-        OpenTable::Gpt(gpt) => gpt[number].ending_lba = end / SECTOR_BYTES - 1,
+        OpenTable::Gpt { gpt, .. } => gpt[number].ending_lba = end / SECTOR_BYTES - 1,
         // Below 2^32 sectors: the usable range ends there.
         OpenTable::Mbr(mbr) => {
             mbr[number as usize].sectors = ((end - range.start) / SECTOR_BYTES) as u32;
@@ -137,10 +165,15 @@ impl OpenTable {
                     )));
                 }
                 check_array(&gpt, disk.len_bytes())?;
+                let places = |gpt: &GPT| (gpt.header.primary_lba, gpt.header.backup_lba);
+                let before = places(&gpt);
                 gpt.header
                     .update_from(&mut cursor, SECTOR_BYTES)
                     .map_err(gpt_failed)?;
-                Ok(Self::Gpt(Box::new(gpt)))
+                Ok(Self::Gpt {
+                    is_moved: places(&gpt) != before,
+                    gpt: Box::new(gpt),
+                })
             }
             TableScheme::Mbr => {
                 let mbr = MBRHeader::read_from(&mut cursor).map_err(mbr_failed)?;
@@ -151,7 +184,7 @@ impl OpenTable {
 
     fn scheme(&self) -> TableScheme {
         match self {
-            Self::Gpt(_) => TableScheme::Gpt,
+            Self::Gpt { .. } => TableScheme::Gpt,
             Self::Mbr(_) => TableScheme::Mbr,
         }
     }
@@ -159,7 +192,7 @@ impl OpenTable {
     /// Returns the number of entries.
     fn len(&self) -> u32 {
         match self {
-            Self::Gpt(gpt) => gpt.header.number_of_partition_entries,
+            Self::Gpt { gpt, .. } => gpt.header.number_of_partition_entries,
             Self::Mbr(_) => MBR_PARTITIONS_MAX as u32,
         }
     }
@@ -170,7 +203,7 @@ impl OpenTable {
             start.saturating_mul(SECTOR_BYTES)..end.saturating_mul(SECTOR_BYTES)
         };
         match self {
-            Self::Gpt(gpt) => gpt
+            Self::Gpt { gpt, .. } => gpt
                 .iter()
                 .filter(|(_, entry)| entry.is_used())
                 .map(|(number, entry)| {
@@ -192,7 +225,7 @@ impl OpenTable {
     fn write(&mut self, disk: &dyn Device) -> Result<()> {
         let mut cursor = DeviceCursor::new(disk);
         match self {
-            Self::Gpt(gpt) => {
+            Self::Gpt { gpt, .. } => {
                 write_protective_mbr(&mut cursor)?;
                 gpt.write_into(&mut cursor).map(drop).map_err(gpt_failed)
             }

@@ -39,7 +39,7 @@ mod types;
 mod window;
 
 #[cfg(feature = "partitions")]
-pub use change_table::{add_partition, free_space, grow_partition};
+pub use change_table::{PartitionAddition, free_space, grow_partition};
 pub use entry::{Partition, PartitionTable};
 pub use name::{PartitionName, split_partition};
 #[cfg(feature = "partitions")]
