@@ -6,6 +6,8 @@
 //! ```
 
 mod bench;
+mod downloads;
+mod mounts;
 #[path = "../support/mod.rs"]
 mod support;
 mod web_identity;

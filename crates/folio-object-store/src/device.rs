@@ -2,7 +2,7 @@
 //! version that was opened.
 
 use crate::part_cache::PartCache;
-use crate::parts::{Fetch, Found, PART_BYTES, Parts};
+use crate::parts::{Fetch, Found, OBJECT_BYTES_MAX, PART_BYTES, Parts};
 use crate::read_ahead::ReadAhead;
 use crate::runtime;
 use crate::store::Store;
@@ -87,7 +87,8 @@ impl ObjectDevice {
     ///
     /// # Errors
     ///
-    /// Those of [`Store::run`]; EINVAL for a URL without a key, or an empty object.
+    /// Those of [`Store::run`]; EINVAL for a URL without a key, or an empty object; EFBIG for a
+    /// length that no store has.
     pub fn open(
         store: Store,
         cache: impl FnOnce(&str, &str, u64) -> Option<PartCache>,
@@ -120,6 +121,15 @@ impl ObjectDevice {
             Err(error) => return Err(error),
         };
         let version = Version::new(&meta);
+        if version.len_bytes > OBJECT_BYTES_MAX {
+            let why = format!(
+                "the server says that the object has {} bytes, more than the limit of {} TiB: check \
+                 the server",
+                version.len_bytes,
+                OBJECT_BYTES_MAX >> 40
+            );
+            return Err(Error::new(Errno::FBIG, why).at(store.url().to_string()));
+        }
         if first.len() as u64 != version.len_bytes.min(FIRST_BYTES) {
             return Err(
                 truncated(&(0..FIRST_BYTES.min(version.len_bytes)), first.len())
@@ -181,9 +191,13 @@ impl ObjectDevice {
                 continue;
             }
             let start = part * PART_BYTES;
-            let end = range.end.min(start + object.len_of(part));
-            let part = object.part(part, &fetches)?;
-            target.put(&part[(at - start) as usize..(end - start) as usize]);
+            let part_end = start + object.len_of(part);
+            let end = range.end.min(part_end);
+            let bytes = object.part(part, &fetches)?;
+            target.put(&bytes[(at - start) as usize..(end - start) as usize]);
+            if end == part_end {
+                object.parts.consume(part);
+            }
             at = end;
         }
         Ok(())

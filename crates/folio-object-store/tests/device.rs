@@ -1,4 +1,8 @@
-//! Objects as disks over a store in memory that counts, fails, truncates and replaces.
+//! Objects as disks over a store in memory that counts, fails, truncates and replaces, and over
+//! hostile web servers.
+
+#[path = "device/web_server.rs"]
+mod web_server;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -246,6 +250,33 @@ fn sequential_reads_join_neighbors() {
     let gets = fixture.gets();
     assert!((32..=64).contains(&gets), "{gets} requests for 32 MiB");
     assert!(fixture.faulty.received.load(Ordering::SeqCst) <= 33 * MIB as u64);
+}
+
+#[test]
+fn interleaved_readers_fetch_each_part_once() {
+    // Three times the memory for parts.
+    let fixture = Fixture::new("interleaved", 96 * MIB);
+    let device = fixture.open();
+    let (readers, step) = (3, MIB / 4);
+    for at in (0..32 * MIB).step_by(step) {
+        for reader in 0..readers {
+            let start = reader * 32 * MIB + at;
+            fixture.check(&device, start..start + step).unwrap();
+        }
+    }
+    let received = fixture.faulty.received.load(Ordering::SeqCst);
+    assert!(received <= 100 * MIB as u64, "{received}");
+}
+
+#[test]
+fn reader_of_large_pieces_fetches_each_part_once() {
+    let fixture = Fixture::new("pieces", 96 * MIB);
+    let device = fixture.open();
+    for at in (0..96 * MIB).step_by(8 * MIB) {
+        fixture.check(&device, at..at + 8 * MIB).unwrap();
+    }
+    let received = fixture.faulty.received.load(Ordering::SeqCst);
+    assert!(received <= 97 * MIB as u64, "{received}");
 }
 
 #[test]
