@@ -3,18 +3,16 @@
 //!
 //! A case is a workload, a request of it and a fault. Every case runs.
 
-use crate::model::{FAULTS, Fault, ModelStore, place};
+use crate::model::{FAULTS, Fault, ModelStore, each_case, now, place};
 use folio::block::{Allocation, Device};
-use folio_volume::{GcOptions, Takeover, Volume, VolumeReader, check};
+use folio_volume::{Takeover, Volume, VolumeReader, check};
 use object_store::memory::InMemory;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes of the volume.
 const SIZE: u64 = 12 << 20;
 const BLOCKS: usize = (SIZE / 4096) as usize;
-const WORKERS: usize = 32;
 /// The issue of volumes asks for this many.
 const CASES_MIN: usize = 5000;
 
@@ -189,11 +187,7 @@ fn run(workload: Workload, volume: &Volume, history: &mut History, salt: u8) -> 
             let at_snapshot = history.content.clone();
             ok(history.write(volume, 100, 300, salt + 1))?;
             ok(history.flush(volume))?;
-            let now = GcOptions {
-                min_age: Duration::ZERO,
-                ..GcOptions::default()
-            };
-            volume.collect_garbage(&now, &mut |_| ()).ok()?;
+            volume.collect_garbage(&now(), &mut |_| ()).ok()?;
             ok(history.write(volume, 5, 3, salt + 2))?;
             ok(history.flush(volume))?;
             history.content = at_snapshot;
@@ -277,30 +271,7 @@ fn fault_at_every_request_keeps_a_flush() {
         cases.extend(plans);
     }
     assert!(cases.len() >= CASES_MIN, "{} cases", cases.len());
-    let next = AtomicU64::new(0);
-    let failures = parking_lot::Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                while let Some(&(workload, at, fault)) =
-                    cases.get(next.fetch_add(1, Ordering::Relaxed) as usize)
-                {
-                    let result = case(workload, Some((at, fault)));
-                    if let Err(failure) = result {
-                        failures
-                            .lock()
-                            .push(format!("{workload:?}, request {at}, {fault:?}: {failure}"));
-                    }
-                }
-            });
-        }
+    each_case(&cases, |&(workload, at, fault)| {
+        case(workload, Some((at, fault))).unwrap();
     });
-    let failures = failures.into_inner();
-    eprintln!("{} cases", cases.len());
-    assert!(
-        failures.is_empty(),
-        "{} of {}: {failures:#?}",
-        failures.len(),
-        cases.len()
-    );
 }

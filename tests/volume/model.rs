@@ -1,19 +1,22 @@
 //! A store in memory whose requests are counted, and fail or stop as a plan says.
 
 use async_trait::async_trait;
-use folio_volume::{RetryPolicy, StorePlace};
+use folio::block::Device;
+use folio_volume::{GcOptions, RetryPolicy, StorePlace};
 use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -40,7 +43,7 @@ pub(crate) enum Fault {
     Status500,
     Status503,
     Timeout,
-    /// The body of the answer is cut short.
+    /// The body is cut short: that of a PUT, which then has no effect, or that of an answer.
     Truncated,
     /// The entity tag of the answer is wrong.
     WrongTag,
@@ -58,12 +61,28 @@ pub(crate) const FAULTS: [Fault; 9] = [
     Fault::WrongTag,
 ];
 
+/// Work that runs before the first request for an object whose path contains `text`.
+struct Interruption {
+    text: &'static str,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for Interruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text)
+    }
+}
+
 /// A store over a shared store in memory. Each client has its own; the content is shared.
 #[derive(Debug)]
 pub(crate) struct ModelStore {
     content: Arc<InMemory>,
     requests: AtomicU64,
     writes: AtomicU64,
+    segment_reads: AtomicU64,
+    interruption: Mutex<Option<Interruption>>,
+    /// Every write of an object whose path contains the text fails.
+    broken: Mutex<Option<&'static str>>,
     /// The number of the request that fails, and how.
     plan: Option<(u64, Fault)>,
     is_dead: AtomicBool,
@@ -76,6 +95,9 @@ impl ModelStore {
             content: content.clone(),
             requests: AtomicU64::new(0),
             writes: AtomicU64::new(0),
+            segment_reads: AtomicU64::new(0),
+            interruption: Mutex::new(None),
+            broken: Mutex::new(None),
             plan,
             is_dead: AtomicBool::new(false),
         })
@@ -91,6 +113,32 @@ impl ModelStore {
         self.writes.load(Ordering::SeqCst)
     }
 
+    /// Returns the number of reads of segments so far.
+    pub(crate) fn segment_reads(&self) -> u64 {
+        self.segment_reads.load(Ordering::SeqCst)
+    }
+
+    /// Runs `work` before the next request for an object whose path contains `text`.
+    pub(crate) fn interrupt_at(&self, text: &'static str, work: impl FnOnce() + Send + 'static) {
+        let work = Box::new(work);
+        *self.interruption.lock() = Some(Interruption { text, work });
+    }
+
+    fn interrupt(&self, location: &Path) {
+        let mut waiting = self.interruption.lock();
+        let due = waiting.take_if(|waiting| location.as_ref().contains(waiting.text));
+        drop(waiting);
+        if let Some(interruption) = due {
+            // On a thread of its own it may wait for requests.
+            std::thread::spawn(interruption.work).join().unwrap();
+        }
+    }
+
+    /// Fails every write of an object whose path contains `text` from now on; none: no write.
+    pub(crate) fn break_writes(&self, text: Option<&'static str>) {
+        *self.broken.lock() = text;
+    }
+
     /// Stops the client: no later request takes effect.
     pub(crate) fn kill(&self) {
         self.is_dead.store(true, Ordering::SeqCst);
@@ -101,7 +149,7 @@ impl ModelStore {
     }
 
     /// Counts a request and returns its fault.
-    async fn begin(&self) -> Result<Option<Fault>> {
+    fn begin(&self) -> Result<Option<Fault>> {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         if self.is_dead() {
             return Err(error("the process is dead"));
@@ -153,8 +201,16 @@ impl ObjectStore for ModelStore {
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
+        self.interrupt(location);
         self.writes.fetch_add(1, Ordering::SeqCst);
-        let fault = self.begin().await?;
+        let fault = self.begin()?;
+        let broken = *self.broken.lock();
+        if broken.is_some_and(|text| location.as_ref().contains(text)) {
+            return Err(error("500 Internal Server Error"));
+        }
+        if fault == Some(Fault::Truncated) {
+            return Err(error("400 IncompleteBody"));
+        }
         if fault == Some(Fault::AnsweredTwice) {
             let _first = self
                 .content
@@ -175,13 +231,17 @@ impl ObjectStore for ModelStore {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let fault = self.begin().await?;
+        let fault = self.begin()?;
         let answer = self.content.put_multipart_opts(location, opts).await;
         self.end(fault, answer)
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let fault = self.begin().await?;
+        self.interrupt(location);
+        if location.as_ref().contains("/seg/") {
+            self.segment_reads.fetch_add(1, Ordering::SeqCst);
+        }
+        let fault = self.begin()?;
         let mut answer = self.content.get_opts(location, options).await;
         if let Ok(found) = &mut answer {
             match fault {
@@ -192,7 +252,7 @@ impl ObjectStore for ModelStore {
                     let extensions = whole.extensions.clone();
                     let bytes = whole.bytes().await?;
                     let cut = bytes.slice(..bytes.len() / 2);
-                    let payload = futures_util::stream::iter([Ok(cut)]).boxed();
+                    let payload = stream::iter([Ok(cut)]).boxed();
                     return Ok(GetResult {
                         payload: object_store::GetResultPayload::Stream(payload),
                         meta,
@@ -212,16 +272,36 @@ impl ObjectStore for ModelStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        if self.is_dead() {
-            return futures_util::stream::iter([Err(error("the process is dead"))]).boxed();
+        let fault = match self.begin() {
+            Ok(fault) => fault,
+            Err(failed) => return stream::iter([Err(failed)]).boxed(),
+        };
+        let deleted = self.content.delete_stream(locations);
+        match fault {
+            Some(Fault::CrashAfter | Fault::AnswerLost | Fault::Truncated) => {
+                if fault == Some(Fault::CrashAfter) {
+                    self.kill();
+                }
+                deleted.map(|_| Err(error("connection reset"))).boxed()
+            }
+            Some(Fault::AnsweredTwice) => {
+                let content = self.content.clone();
+                let again = deleted.then(move |location| {
+                    let content = content.clone();
+                    async move {
+                        let location = location?;
+                        content.delete(&location).await.map(|()| location)
+                    }
+                });
+                again.boxed()
+            }
+            _ => deleted,
         }
-        self.content.delete_stream(locations)
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
-        let failed = |reason| futures_util::stream::iter([Err(error(reason))]).boxed();
+        let failed = |reason| stream::iter([Err(error(reason))]).boxed();
         if self.is_dead() {
             return failed("the process is dead");
         }
@@ -234,7 +314,7 @@ impl ObjectStore for ModelStore {
             Some(Fault::Truncated) => {
                 let first = self.content.list(prefix).take(1);
                 first
-                    .chain(futures_util::stream::iter([Err(error("body cut short"))]))
+                    .chain(stream::iter([Err(error("body cut short"))]))
                     .boxed()
             }
             Some(_) => failed("listing failed"),
@@ -242,13 +322,13 @@ impl ObjectStore for ModelStore {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        let fault = self.begin().await?;
+        let fault = self.begin()?;
         let answer = self.content.list_with_delimiter(prefix).await;
         self.end(fault, answer)
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let fault = self.begin().await?;
+        let fault = self.begin()?;
         let answer = self.content.copy_opts(from, to, options).await;
         self.end(fault, answer)
     }
@@ -273,6 +353,61 @@ pub(crate) fn memory_place() -> StorePlace {
 /// Runs a future on the runtime of the stores.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
+}
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Fills MiB `range` of a device.
+pub(crate) fn fill(device: &dyn Device, range: std::ops::Range<u64>, byte: u8) {
+    for at in range {
+        device
+            .write_at(&vec![byte; MIB as usize], at * MIB)
+            .unwrap();
+    }
+}
+
+/// Panics unless MiB `range` of a device is filled with `byte`.
+pub(crate) fn assert_filled(device: &dyn Device, range: std::ops::Range<u64>, byte: u8) {
+    let mut bytes = vec![!byte; MIB as usize];
+    for at in range {
+        device.read_at(&mut bytes, at * MIB).unwrap();
+        assert!(bytes.iter().all(|&b| b == byte), "MiB {at} is not {byte}");
+    }
+}
+
+/// Returns a collection that waits for no age.
+pub(crate) fn now() -> GcOptions {
+    GcOptions {
+        min_age: Duration::ZERO,
+        ..GcOptions::default()
+    }
+}
+
+/// Threads that run cases.
+const WORKERS: usize = 32;
+
+/// Runs every case, several at a time, and panics with the failures.
+pub(crate) fn each_case<T: fmt::Debug + Sync>(cases: &[T], run: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let ran = AssertUnwindSafe(|| run(case));
+                    if let Err(panic) = std::panic::catch_unwind(ran) {
+                        let text = panic.downcast_ref::<String>().cloned();
+                        failures
+                            .lock()
+                            .push(format!("{case:?}: {}", text.unwrap_or_default()));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner();
+    let (failed, all) = (failures.len(), cases.len());
+    assert!(failures.is_empty(), "{failed} of {all}: {failures:#?}");
 }
 
 /// How a store breaks the rule that a creation fails if the object exists.

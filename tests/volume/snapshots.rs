@@ -1,6 +1,6 @@
 //! Snapshots, clones, rollback and garbage collection.
 
-use crate::model::{RUNTIME, memory_place, place};
+use crate::model::{MIB, RUNTIME, assert_filled, fill, memory_place, now, place};
 use folio::Errno;
 use folio::block::Device;
 use folio_volume::{
@@ -12,31 +12,6 @@ use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MIB: u64 = 1 << 20;
-
-fn fill(device: &dyn Device, range: std::ops::Range<u64>, byte: u8) {
-    for at in range {
-        device
-            .write_at(&vec![byte; MIB as usize], at * MIB)
-            .unwrap();
-    }
-}
-
-fn assert_filled(device: &dyn Device, range: std::ops::Range<u64>, byte: u8) {
-    let mut bytes = vec![!byte; MIB as usize];
-    for at in range {
-        device.read_at(&mut bytes, at * MIB).unwrap();
-        assert!(bytes.iter().all(|&b| b == byte), "MiB {at} is not {byte}");
-    }
-}
-
-fn now() -> GcOptions {
-    GcOptions {
-        min_age: Duration::ZERO,
-        ..GcOptions::default()
-    }
-}
 
 #[test]
 fn snapshot_keeps_content_and_rolls_back() {
@@ -160,63 +135,4 @@ fn record_of_lost_clone_is_dropped() {
     lose_clone();
     drop(volume);
     delete_volume(&parent, Takeover::Refuse).unwrap();
-}
-
-#[test]
-fn garbage_collection_bounds_stored_bytes() {
-    let place = memory_place();
-    let volume = Volume::create(&place, 1 << 30).unwrap();
-    let mut seed = 5_u64;
-    for round in 1..=6 {
-        fill(&volume, 0..64, round);
-        for _ in 0..300 {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
-            let block = (seed >> 33) % (64 * 256);
-            volume.write_at(&[round + 100; 4096], block * 4096).unwrap();
-            if block.is_multiple_of(4) {
-                volume.flush().unwrap();
-            }
-        }
-        volume.flush().unwrap();
-    }
-    let before = info(&place).unwrap();
-    assert!(before.stored_bytes > 3 * before.logical_bytes, "{before:?}");
-    let report = volume.collect_garbage(&now(), &mut |_| ()).unwrap();
-    assert!(
-        report.deleted_segments > 0 && report.waiting_segments == 0,
-        "{report:?}"
-    );
-    let after = info(&place).unwrap();
-    assert_eq!(after.logical_bytes, before.logical_bytes);
-    assert!(
-        after.stored_bytes * 10 <= after.logical_bytes * 13,
-        "{after:?}"
-    );
-    assert_eq!(
-        check(&place, true, &mut |_| ()).unwrap().problems,
-        Vec::<String>::new()
-    );
-}
-
-#[test]
-fn garbage_of_young_age_stays_for_readers() {
-    let place = memory_place();
-    let volume = Volume::create(&place, 1 << 30).unwrap();
-    fill(&volume, 0..16, 1);
-    volume.flush().unwrap();
-    let reader = VolumeReader::open(&place, None).unwrap();
-    fill(&volume, 0..16, 2);
-    volume.flush().unwrap();
-    for _ in 0..2 {
-        let report = volume
-            .collect_garbage(&GcOptions::default(), &mut |_| ())
-            .unwrap();
-        assert_eq!((report.deleted_segments, report.waiting_segments), (0, 2));
-        assert_filled(&reader, 0..16, 1);
-    }
-    let report = volume.collect_garbage(&now(), &mut |_| ()).unwrap();
-    assert_eq!((report.deleted_segments, report.waiting_segments), (2, 0));
-    let mut bytes = [0; 4096];
-    assert!(reader.read_at(&mut bytes, 0).is_err());
-    assert_filled(&volume, 0..16, 2);
 }

@@ -4,7 +4,7 @@ use crate::database;
 use crate::format::{BLOCK_BYTES, GROUP_BLOCKS, Place, SegmentId, VolumeMeta, WriterRecord};
 use crate::gc::{segment_sizes, stored_objects};
 use crate::layer::block_range;
-use crate::map::VolumeMap;
+use crate::map::{MapState, VolumeMap};
 use crate::place::StorePlace;
 use crate::progress::{Report, WorkProgress};
 use crate::read::{origin_paths, read_sources};
@@ -92,8 +92,8 @@ pub fn check(
     for snapshot in snapshots(place)? {
         let name = format!("snapshot {:?}", snapshot.name);
         match place.wait(database::load_read_only(place, Some(snapshot.id))) {
-            Ok(Some(map)) => check.map(&name, &map)?,
-            Ok(None) => check.problem(format!("{name}: no volume in it")),
+            Ok(MapState::Volume(map)) => check.map(&name, &map)?,
+            Ok(_) => check.problem(format!("{name}: no volume in it")),
             Err(error) => check.problem(format!("{name}: {error}")),
         }
     }

@@ -4,7 +4,7 @@
 //! collector. The log and the tables are kept short by the flushes themselves ([`Upkeep`]), so that
 //! the next writer has little to read.
 
-use crate::map::{MapLoader, VolumeMap};
+use crate::map::{MapLoader, MapState};
 use crate::place::{StorePlace, explained};
 use folio::{Errno, Error, Result};
 use futures_util::StreamExt;
@@ -109,14 +109,34 @@ impl Database {
         self.db.manifest().writer_epoch()
     }
 
-    /// Loads the map; none if there is no volume.
-    pub(crate) async fn load(&self) -> Result<Option<VolumeMap>> {
-        preload(&self.place, &self.db.manifest()).await;
+    /// Loads the map. A long log, which writers that crashed left, becomes a table.
+    pub(crate) async fn load(&self) -> Result<MapState> {
+        let manifest = self.db.manifest();
+        preload(&self.place, &manifest).await;
         let entries = self
             .db
             .scan_with_options::<std::ops::RangeFull>(.., &scan_options())
             .await;
-        load(&self.place, entries).await
+        let (map, last_commit) = load(&self.place, entries).await?;
+        if last_commit >= manifest.last_l0_seq() + COMMITS_PER_TABLE
+            && let Err(error) = self.shorten().await
+        {
+            tracing::warn!("{error}");
+        }
+        Ok(map)
+    }
+
+    /// Makes the map short for the next writer: the log becomes a table, and with many tables, these
+    /// become one and what they replaced is collected. Writers of a few commits each need this:
+    /// each of them leaves a table.
+    async fn shorten(&self) -> Result<()> {
+        self.write_table().await?;
+        let _turn = self.upkeep.compaction_turn.lock().await;
+        if self.tables() >= TABLES_BEFORE_COMPACTION {
+            self.compact().await?;
+            collect_replaced(&self.place).await;
+        }
+        Ok(())
     }
 
     /// Applies a batch and makes it durable. One PUT. Every 64th commit starts a table.
@@ -200,23 +220,32 @@ impl Database {
             object_store_max_retries: Some(0),
             ..CompactorOptions::default()
         };
-        let done = cancelled.clone();
         let watch = async {
-            while !done.is_cancelled() {
+            loop {
                 tokio::time::sleep(COMPACTION_POLL).await;
-                let is_refreshed = self.db.refresh_manifest().await.is_ok();
-                if !is_refreshed || self.tables() < TABLES_BEFORE_COMPACTION / 4 {
-                    break;
+                self.db.refresh_manifest().await?;
+                if self.tables() < TABLES_BEFORE_COMPACTION / 4 {
+                    return Ok(());
                 }
             }
-            done.cancel();
         };
-        let compactor = admin.run_compactor_with_options(cancelled, options);
-        let both = async { futures_util::join!(compactor, watch).0 };
-        match tokio::time::timeout(COMPACTION_TIME_MAX, both).await {
-            Ok(compacted) => compacted.map_err(|e| map_error(&self.place, "compact the map", e)),
+        let failed = |e| map_error(&self.place, "compact the map", e);
+        let compactor = admin.run_compactor_with_options(cancelled.clone(), options);
+        tokio::pin!(compactor);
+        let watched = tokio::select! {
+            ended = &mut compactor => return ended.map_err(failed),
+            watched = tokio::time::timeout(COMPACTION_TIME_MAX, watch) => watched,
+        };
+        cancelled.cancel();
+        compactor.await.map_err(failed)?;
+        match watched {
+            Ok(watched) => watched.map_err(failed),
             // The tables stay as they are; a later compaction merges them.
-            Err(_) => Ok(()),
+            Err(_) => {
+                let limit_s = COMPACTION_TIME_MAX.as_secs();
+                let reason = format!("compact the map: not done within {limit_s} s");
+                Err(Error::new(Errno::TIMEDOUT, reason).at(self.place.name()))
+            }
         }
     }
 
@@ -233,10 +262,13 @@ impl Database {
         Ok(checkpoint.map_err(failed)?.id)
     }
 
-    /// Closes the map. With `writes_table`, the next writer has no log to replay.
-    pub(crate) async fn close(&self, writes_table: bool) -> Result<()> {
-        let table = writes_table.then_some(FlushType::MemTable);
-        let options = CloseOptions::default().with_flush_type(table);
+    /// Closes the map. With `is_tidy`, the next writer has no log to replay and few tables to read.
+    pub(crate) async fn close(&self, is_tidy: bool) -> Result<()> {
+        // All is committed: the next writer can make up for what fails.
+        if is_tidy && let Err(error) = self.shorten().await {
+            tracing::warn!("{error}");
+        }
+        let options = CloseOptions::default().with_flush_type(None);
         let closed = self.db.close_with_options(options).await;
         closed.map_err(|e| map_error(&self.place, "close the map", e))
     }
@@ -246,7 +278,7 @@ impl Database {
 pub(crate) async fn load_read_only(
     place: &StorePlace,
     checkpoint: Option<uuid::Uuid>,
-) -> Result<Option<VolumeMap>> {
+) -> Result<MapState> {
     let options = DbReaderOptions {
         manifest_poll_interval: NEVER,
         checkpoint_lifetime: NEVER * 3,
@@ -271,7 +303,7 @@ pub(crate) async fn load_read_only(
         .await;
     let map = load(place, entries).await;
     let closed = reader.close().await;
-    let map = map?;
+    let (map, _) = map?;
     closed.map_err(|e| map_error(place, "close the map", e))?;
     Ok(map)
 }
@@ -361,17 +393,20 @@ async fn preload(place: &StorePlace, manifest: &VersionedManifest) {
     place.store.preload(tables).await;
 }
 
-/// Reads all entries of a map, and releases what was preloaded.
+/// Reads all entries of a map, and releases what was preloaded. Returns the number of the last
+/// commit too.
 async fn load(
     place: &StorePlace,
     entries: Result<DbIterator, slatedb::Error>,
-) -> Result<Option<VolumeMap>> {
+) -> Result<(MapState, u64)> {
     let failed = |e| map_error(place, "read the map", e);
     let mut loader = MapLoader::default();
+    let mut last_commit = 0;
     let read = async {
         let mut entries = entries.map_err(failed)?;
         while let Some(entry) = entries.next().await.map_err(failed)? {
             place.clock.pass(entry.create_ts);
+            last_commit = last_commit.max(entry.seq);
             let added = loader.add(&entry.key, &entry.value);
             added.map_err(|e| e.at(place.name()))?;
         }
@@ -380,7 +415,8 @@ async fn load(
     let read = read.await;
     place.store.forget();
     read?;
-    loader.finish().map_err(|e| e.at(place.name()))
+    let map = loader.finish().map_err(|e| e.at(place.name()))?;
+    Ok((map, last_commit))
 }
 
 fn scan_options() -> ScanOptions {
@@ -462,7 +498,7 @@ mod tests {
             }
             let started = Instant::now();
             let second = Database::open(&place).await.unwrap();
-            let map = second.load().await.unwrap().unwrap();
+            let map = second.load().await.unwrap().volume(&place).unwrap();
             let round_trips = started.elapsed().as_secs();
             assert_eq!(map.flush, 10_000);
             assert!(round_trips <= 20, "{round_trips} round trips");

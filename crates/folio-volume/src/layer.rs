@@ -8,7 +8,7 @@
 //!
 //! A block is read from the first line that has it.
 
-use crate::format::{BLOCK_BYTES, BlockRef, GROUP_BLOCKS, Place};
+use crate::format::{BLOCK_BYTES, BlockRef, GROUP_BLOCKS, Place, SEGMENT_BLOCKS};
 use crate::map::VolumeMap;
 use bytes::Bytes;
 use folio::{Errno, Error, Result};
@@ -177,13 +177,23 @@ impl State {
         }
     }
 
-    /// Returns the bytes in memory that no upload has.
+    /// Returns the number of blocks in memory that no upload has.
+    #[cfg(test)]
     pub(crate) fn fresh_blocks(&self) -> usize {
         self.fresh.len()
     }
 
+    /// Begins an upload and takes its blocks, if enough for a segment wait.
+    pub(crate) fn full_segment(&mut self) -> Option<(u64, Vec<Outgoing>)> {
+        if self.fresh.len() < SEGMENT_BLOCKS {
+            return None;
+        }
+        self.begin_upload(self.generation);
+        Some((self.generation, self.take_fresh(SEGMENT_BLOCKS)))
+    }
+
     /// Takes up to `limit` blocks that no upload has.
-    pub(crate) fn take_fresh(&mut self, limit: usize) -> Vec<Outgoing> {
+    fn take_fresh(&mut self, limit: usize) -> Vec<Outgoing> {
         let blocks: Vec<u64> = self.fresh.iter().copied().take(limit).collect();
         let mut taken = Vec::with_capacity(blocks.len());
         for block in blocks {

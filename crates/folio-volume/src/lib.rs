@@ -28,6 +28,7 @@
 
 #![deny(unsafe_code)]
 
+mod changes;
 mod check;
 mod clock;
 mod database;

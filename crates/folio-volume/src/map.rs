@@ -7,6 +7,8 @@ use crate::format::{
     BLOCK_BYTES, BlockRef, FORMAT_VERSION, GROUP_BLOCKS, Group, Key, Place, SegmentId, VolumeMeta,
     WriterRecord, decode_group, encode_group,
 };
+use crate::place::StorePlace;
+use crate::vacancy::{half_deleted, missing};
 use bytes::Bytes;
 use folio::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
@@ -20,6 +22,31 @@ pub(crate) struct VolumeMap {
     pub(crate) flush: u64,
     groups: BTreeMap<u64, Box<[u8]>>,
     inline: BTreeMap<u64, Bytes>,
+}
+
+/// The content of a map.
+pub(crate) enum MapState {
+    /// A volume.
+    Volume(Box<VolumeMap>),
+    /// The rest of a volume whose deletion has begun.
+    Deleted,
+    /// Nothing: the creation of the volume was interrupted.
+    Empty,
+}
+
+impl MapState {
+    /// Returns the map of the volume.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT if there is none.
+    pub(crate) fn volume(self, place: &StorePlace) -> Result<VolumeMap> {
+        match self {
+            Self::Volume(map) => Ok(*map),
+            Self::Deleted => Err(half_deleted(place)),
+            Self::Empty => Err(missing(place)),
+        }
+    }
 }
 
 /// Collects the entries of a map.
@@ -63,14 +90,20 @@ impl MapLoader {
         Ok(())
     }
 
-    /// Returns the map, or none if there is no volume.
+    /// Returns the content of the map.
     ///
     /// # Errors
     ///
     /// EUCLEAN for entries that contradict each other; EOPNOTSUPP for another version.
-    pub(crate) fn finish(self) -> Result<Option<VolumeMap>> {
+    pub(crate) fn finish(self) -> Result<MapState> {
         let Some(meta) = self.meta else {
-            return Ok(None);
+            // A creation writes the description with its first commit, and a deletion removes it.
+            let is_empty = self.writer.is_none() && self.groups.is_empty();
+            return Ok(if is_empty && self.inline.is_empty() {
+                MapState::Empty
+            } else {
+                MapState::Deleted
+            });
         };
         if meta.format != FORMAT_VERSION {
             return Err(Error::unsupported(format!(
@@ -100,7 +133,7 @@ impl MapLoader {
                 }
             }
         }
-        Ok(Some(map))
+        Ok(MapState::Volume(Box::new(map)))
     }
 }
 

@@ -33,7 +33,8 @@ struct Run {
 ///
 /// # Errors
 ///
-/// The store's; EIO for a block whose bytes do not match their checksum.
+/// The store's; ENOENT for a missing segment; EIO for a block whose bytes do not match their
+/// checksum.
 pub(crate) fn read_sources(
     place: &StorePlace,
     cache: &ReadCache,
@@ -64,7 +65,7 @@ pub(crate) fn read_sources(
             })
             .buffer_unordered(READS_IN_FLIGHT);
         while let Some(read) = reads.next().await {
-            let (at, bytes) = read.map_err(|error| lost(place, error))?;
+            let (at, bytes) = read?;
             let start = at * BLOCK_BYTES;
             out[start..start + bytes.len()].copy_from_slice(&bytes);
         }
@@ -73,7 +74,7 @@ pub(crate) fn read_sources(
 }
 
 /// Returns the error of a read: what is in the map and not in the store is lost.
-fn lost(place: &StorePlace, error: Error) -> Error {
+pub(crate) fn lost(place: &StorePlace, error: Error) -> Error {
     if error.errno() != Errno::NOENT {
         return error;
     }

@@ -5,9 +5,10 @@ use crate::format::{BLOCK_BYTES, VolumeMeta};
 use crate::layer::{Source, map_source};
 use crate::map::VolumeMap;
 use crate::place::StorePlace;
-use crate::read::{check_range, origin_paths, read_bytes, read_sources};
+use crate::read::{check_range, lost, origin_paths, read_bytes, read_sources};
 use crate::read_cache::ReadCache;
 use crate::snapshot;
+use crate::vacancy::missing;
 use crate::volume::allocation;
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
@@ -53,9 +54,7 @@ impl VolumeReader {
     pub fn open_snapshot(place: &StorePlace, name: &str) -> Result<Self> {
         let snapshot = snapshot::find(place, name)?;
         let map = place.wait(database::load_read_only(place, Some(snapshot.id)))?;
-        let map =
-            map.ok_or_else(|| Error::corrupt("snapshot without a volume").at(place.name()))?;
-        Self::with(place, map, None, Instant::now())
+        Self::with(place, map.volume(place)?, None, Instant::now())
     }
 
     fn with(
@@ -133,14 +132,13 @@ impl VolumeReader {
 }
 
 fn load(place: &StorePlace) -> Result<VolumeMap> {
-    let missing = || Error::new(Errno::NOENT, "no volume").at(place.name());
     if !place.wait(database::exists(place))? {
-        return Err(missing());
+        return Err(missing(place));
     }
     let mut attempt = 1;
     loop {
         match place.wait(database::load_read_only(place, None)) {
-            Ok(map) => return map.ok_or_else(missing),
+            Ok(map) => return map.volume(place),
             Err(_) if attempt < LOAD_ATTEMPTS => attempt += 1,
             Err(error) => return Err(error),
         }
@@ -175,6 +173,7 @@ impl Device for VolumeReader {
         read_bytes(bufs, offset, |first, count, out| {
             let sources = view_sources(&view, first, count);
             read_sources(&self.place, &self.cache, &self.origins, sources, out)
+                .map_err(|error| lost(&self.place, error))
         })
     }
 

@@ -2,9 +2,9 @@
 
 use crate::database::{self, admin, map_error};
 use crate::format::{Place, VolumeMeta};
-use crate::map::VolumeMap;
+use crate::map::{MapState, VolumeMap};
 use crate::place::StorePlace;
-use crate::vacancy::refuse_occupied;
+use crate::vacancy::{has_deletion_mark, refuse_occupied};
 use crate::volume::Volume;
 use folio::{Errno, Error, Result};
 use slatedb::config::CheckpointOptions;
@@ -118,17 +118,17 @@ pub fn clone_snapshot(place: &StorePlace, name: &str, target: &StorePlace) -> Re
 
 fn create_clone(place: &StorePlace, id: uuid::Uuid, target: &StorePlace) -> Result<Volume> {
     let map = place.wait(database::load_read_only(place, Some(id)))?;
-    let map = map.ok_or_else(|| Error::corrupt("snapshot without a volume").at(place.name()))?;
+    let map = map.volume(place)?;
     Volume::create_from(target, clone_map(&map, target, id))
 }
 
 /// Returns whether there is a clone at `target` that needs the checkpoint `id` of its parent.
 async fn has_clone(target: &StorePlace, id: uuid::Uuid) -> Result<bool> {
-    if !database::exists(target).await? {
+    if has_deletion_mark(target).await? || !database::exists(target).await? {
         return Ok(false);
     }
     let map = database::load_read_only(target, None).await?;
-    Ok(map.is_some_and(|map| map.meta.parent_checkpoint == Some(id)))
+    Ok(matches!(map, MapState::Volume(map) if map.meta.parent_checkpoint == Some(id)))
 }
 
 /// Deletes the checkpoints of clones that do not exist, if they are at least `min_age` old: a clone
@@ -200,10 +200,7 @@ impl Volume {
     pub fn rollback(&self, name: &str) -> Result<()> {
         let core = self.core();
         let snapshot = find(&core.place, name)?;
-        let old = core
-            .place
-            .wait(database::load_read_only(&core.place, Some(snapshot.id)))?
-            .ok_or_else(|| Error::corrupt("snapshot without a volume").at(core.place.name()))?;
-        core.replace(&old)
+        let old = database::load_read_only(&core.place, Some(snapshot.id));
+        core.replace(&core.place.wait(old)?.volume(&core.place)?)
     }
 }

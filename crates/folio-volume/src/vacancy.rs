@@ -1,6 +1,7 @@
 //! Checks of the place of a new volume: nothing else may be there.
 
 use crate::database;
+use crate::map::MapState;
 use crate::place::StorePlace;
 use folio::{Errno, Error, Result};
 use futures_util::StreamExt;
@@ -15,7 +16,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 pub fn volume_around(place: &StorePlace) -> Result<Option<Path>> {
     place.wait(async {
         // Below an object of a directory of the host nothing can be looked for.
-        if !object_exists(place).await? && database::exists(place).await? {
+        if !object_exists(place, &place.root).await? && database::exists(place).await? {
             return Ok(Some(place.root.clone()));
         }
         volume_above(place).await
@@ -34,9 +35,8 @@ async fn volume_above(place: &StorePlace) -> Result<Option<Path>> {
     Ok(None)
 }
 
-/// Returns whether an object is at the place: then nothing is below it in a directory of the host.
-async fn object_exists(place: &StorePlace) -> Result<bool> {
-    match place.store.head(&place.root).await {
+async fn object_exists(place: &StorePlace, path: &Path) -> Result<bool> {
+    match place.store.head(path).await {
         Ok(_) => Ok(true),
         Err(object_store::Error::NotFound { .. }) => Ok(false),
         Err(error) => Err(place.error("look for an object", error)),
@@ -47,9 +47,32 @@ async fn object_exists(place: &StorePlace) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// EEXIST if there is a volume, EINVAL if there is something else, and the store's errors.
+/// EEXIST if there is a volume, ENOENT if there is the rest of one, EINVAL if there is something
+/// else, and the store's errors.
 pub fn check_vacant(place: &StorePlace) -> Result<()> {
     place.wait(refuse_occupied(place))
+}
+
+/// Returns the error for a place without a volume.
+pub(crate) fn missing(place: &StorePlace) -> Error {
+    let reason = "no volume (create one with folio volume create)";
+    Error::new(Errno::NOENT, reason).at(place.name())
+}
+
+/// Returns the error for a place with the rest of a volume.
+pub(crate) fn half_deleted(place: &StorePlace) -> Error {
+    let reason = "the deletion of the volume was interrupted (finish it with folio volume delete)";
+    Error::new(Errno::NOENT, reason).at(place.name())
+}
+
+/// Returns the path of the object that marks a volume whose deletion has begun. It goes last.
+pub(crate) fn deletion_mark(place: &StorePlace) -> Path {
+    Path::from(format!("{}/.deleting", place.map_path()))
+}
+
+/// Returns whether the deletion of the volume has begun: some of its map may be missing.
+pub(crate) async fn has_deletion_mark(place: &StorePlace) -> Result<bool> {
+    object_exists(place, &deletion_mark(place)).await
 }
 
 pub(crate) fn occupied(place: &StorePlace) -> Error {
@@ -68,19 +91,26 @@ pub(crate) async fn refuse_occupied(place: &StorePlace) -> Result<()> {
         let why = "a volume's URL has no letters beyond ASCII and none of #%*?~|<>[]{}^\"\\`";
         return refused(why.to_owned());
     }
-    if object_exists(place).await? {
+    if object_exists(place, &place.root).await? {
         return refused("an object is there: give another URL".to_owned());
     }
-    // A creation that crashed leaves a map without a volume.
-    if database::exists(place).await? && database::load_read_only(place, None).await?.is_some() {
-        return Err(occupied(place));
+    if has_deletion_mark(place).await? {
+        return Err(half_deleted(place));
+    }
+    let has_map = database::exists(place).await?;
+    if has_map {
+        match database::load_read_only(place, None).await? {
+            MapState::Volume(_) => return Err(occupied(place)),
+            MapState::Deleted => return Err(half_deleted(place)),
+            MapState::Empty => {}
+        }
     }
     let own = place.map_path();
     let mut objects = place.store.list(Some(&place.root));
     while let Some(found) = objects.next().await {
         let found = found.map_err(|e| place.error("look for other objects", e))?;
-        // A creation that crashed leaves a map.
-        if !found.location.prefix_matches(&own) {
+        // A creation that crashed leaves a map, of which the manifest is the first object.
+        if !(has_map && found.location.prefix_matches(&own)) {
             return refused(format!(
                 "other objects are there, such as {}: give a URL with nothing below it",
                 found.location

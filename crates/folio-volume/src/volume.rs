@@ -11,27 +11,26 @@
 //! 3. After a failed flush or upload, every change and every flush fails.
 //! 4. A volume without changes makes no request.
 
+use crate::changes::{Changes, difference};
 use crate::database;
 use crate::database::Database;
 use crate::format::{
-    BLOCK_BYTES, BlockRef, FLUSH_KEY, FORMAT_VERSION, GROUP_BLOCKS, Group, META_KEY, Place,
-    SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY, WriterRecord, crc32c, encode_group, group_key,
-    inline_key,
+    BLOCK_BYTES, BlockRef, FORMAT_VERSION, META_KEY, SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY,
+    WriterRecord, group_key, inline_key,
 };
-use crate::layer::{Layer, Outgoing, Slot, Source, State, block_range};
-use crate::map::VolumeMap;
+use crate::layer::{Layer, Outgoing, Source, State, block_range};
+use crate::map::{MapState, VolumeMap};
 use crate::place::StorePlace;
-use crate::read::{check_range, origin_paths, read_bytes, read_sources};
+use crate::read::{check_range, lost, origin_paths, read_bytes, read_sources};
 use crate::read_cache::ReadCache;
 use crate::segment::{SegmentNames, upload};
-use crate::vacancy::{occupied, refuse_occupied};
+use crate::vacancy::{half_deleted, has_deletion_mark, missing, occupied, refuse_occupied};
 use bytes::Bytes;
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
 use object_store::path::Path;
 use parking_lot::{Condvar, Mutex, RwLock};
 use slatedb::WriteBatch;
-use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,8 +103,10 @@ impl Volume {
         let database = place.wait(async {
             refuse_occupied(place).await?;
             let database = Database::open(place).await?;
-            if database.load().await?.is_some() {
-                return Err(occupied(place));
+            match database.load().await? {
+                MapState::Volume(_) => return Err(occupied(place)),
+                MapState::Deleted => return Err(half_deleted(place)),
+                MapState::Empty => {}
             }
             let mut batch = WriteBatch::new();
             batch.put(META_KEY, map.meta.to_json()?);
@@ -129,22 +130,18 @@ impl Volume {
     /// that; EUCLEAN for a damaged map; the store's errors.
     pub fn open(place: &StorePlace, takeover: Takeover) -> Result<Self> {
         let (database, map) = place.wait(async {
-            let missing = || {
-                Error::new(
-                    Errno::NOENT,
-                    "no volume (create one with folio volume create)",
-                )
-                .at(place.name())
-            };
-            if !database::exists(place).await? {
-                return Err(missing());
+            let looks = (has_deletion_mark(place), database::exists(place));
+            match futures_util::future::try_join(looks.0, looks.1).await? {
+                (true, _) => return Err(half_deleted(place)),
+                (false, false) => return Err(missing(place)),
+                (false, true) => {}
             }
             if takeover == Takeover::Refuse {
                 let map = database::load_read_only(place, None).await?;
-                refuse_open(place, map.ok_or_else(missing)?.writer)?;
+                refuse_open(place, map.volume(place)?.writer)?;
             }
             let database = Database::open(place).await?;
-            let map = database.load().await?.ok_or_else(missing)?;
+            let map = database.load().await?.volume(place)?;
             Ok::<_, Error>((database, map))
         })?;
         Self::announced(place, database, map)
@@ -153,9 +150,8 @@ impl Volume {
     /// Returns an open volume, and records its writer: another one is refused from now on.
     fn announced(place: &StorePlace, database: Database, map: VolumeMap) -> Result<Self> {
         let this = Self::new(place, database, map);
-        let mut batch = WriteBatch::new();
-        batch.put(WRITER_KEY, this.core.record(true)?);
-        place.wait(this.core.database.commit(batch))?;
+        let announcement = this.core.announcement()?;
+        place.wait(this.core.database.commit(announcement))?;
         this.core.state.lock().is_recorded = true;
         Ok(this)
     }
@@ -269,21 +265,27 @@ impl Core {
             Err(e) if e.errno() == Errno::NOENT => {
                 let sources = self.state.lock().sources(first, count);
                 read_sources(&self.place, &self.cache, &self.origins, sources, out)
+                    .map_err(|error| lost(&self.place, error))
             }
             result => result,
         }
     }
 
     /// Writes a part of one block.
-    fn write_part(&self, block: u64, start: usize, bytes: &[u8]) -> Result<()> {
-        let _alone = self.gate.write();
+    fn write_part(self: &Arc<Self>, block: u64, start: usize, bytes: &[u8]) -> Result<()> {
+        let alone = self.gate.write();
         let mut whole = vec![0; BLOCK_BYTES];
         self.read_blocks(block, 1, &mut whole)?;
         whole[start..start + bytes.len()].copy_from_slice(bytes);
-        let mut state = self.state.lock();
-        state.check()?;
-        state.set(block, whole.into());
-        state.note_partial(block);
+        let outgoing = {
+            let mut state = self.state.lock();
+            state.check()?;
+            state.set(block, whole.into());
+            state.note_partial(block);
+            state.full_segment()
+        };
+        drop(alone);
+        self.send(outgoing);
         Ok(())
     }
 
@@ -296,26 +298,18 @@ impl Core {
             for (block, bytes) in (first..).zip(blocks) {
                 state.set(block, bytes);
             }
-            if state.fresh_blocks() < SEGMENT_BLOCKS {
-                return Ok(());
-            }
-            self.start(&mut state, SEGMENT_BLOCKS)
+            state.full_segment()
         };
         drop(shared);
         self.send(outgoing);
         Ok(())
     }
 
-    /// Takes blocks for one upload.
-    fn start(&self, state: &mut State, limit: usize) -> (u64, Vec<Outgoing>) {
-        let generation = state.generation;
-        let blocks = state.take_fresh(limit);
-        state.begin_upload(generation);
-        (generation, blocks)
-    }
-
     /// Uploads blocks as one segment, after a wait while too many uploads are under way.
-    fn send(self: &Arc<Self>, (generation, blocks): (u64, Vec<Outgoing>)) {
+    fn send(self: &Arc<Self>, outgoing: Option<(u64, Vec<Outgoing>)>) {
+        let Some((generation, blocks)) = outgoing else {
+            return;
+        };
         let permit = self.place.wait(self.uploads.clone().acquire_owned());
         let core = Arc::clone(self);
         self.place.runtime.spawn(async move {
@@ -388,7 +382,7 @@ impl Core {
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(SEGMENT_BLOCKS));
             self.state.lock().begin_upload(generation);
-            self.send((generation, std::mem::replace(&mut rest, later)));
+            self.send(Some((generation, std::mem::replace(&mut rest, later))));
         }
     }
 
@@ -399,6 +393,19 @@ impl Core {
             batch.put(WRITER_KEY, self.record(true)?);
         }
         self.place.wait(self.database.commit(batch))
+    }
+
+    /// Returns this writer's epoch: later than that of every writer before.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.names.epoch
+    }
+
+    /// Returns a batch that says that this writer has the volume open. Its commit fails after a
+    /// takeover.
+    pub(crate) fn announcement(&self) -> Result<WriteBatch> {
+        let mut batch = WriteBatch::new();
+        batch.put(WRITER_KEY, self.record(true)?);
+        Ok(batch)
     }
 
     fn record(&self, is_open: bool) -> Result<Vec<u8>> {
@@ -456,10 +463,7 @@ impl Core {
                 return;
             }
             state.set(block, bytes);
-            if state.fresh_blocks() < SEGMENT_BLOCKS {
-                return;
-            }
-            self.start(&mut state, SEGMENT_BLOCKS)
+            state.full_segment()
         };
         self.send(outgoing);
     }
@@ -500,103 +504,6 @@ impl Core {
         let map = self.state.lock().map.clone();
         work(&map)
     }
-}
-
-/// The changes of a flush, as the map stores them.
-pub(crate) struct Changes {
-    groups: Vec<(u64, Group)>,
-    inline: Vec<(u64, Option<Bytes>)>,
-    flush: u64,
-}
-
-impl Changes {
-    /// Returns the changes that `layer` makes to `map`.
-    pub(crate) fn of(map: &VolumeMap, layer: &Layer) -> Self {
-        let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
-        let mut inline = Vec::new();
-        for (&block, slot) in layer {
-            let number = block / GROUP_BLOCKS;
-            let group = groups.entry(number).or_insert_with(|| map.group(number));
-            let was_inline = map.inline_blocks().contains_key(&block);
-            let (stored, bytes) = match slot {
-                Slot::Data { bytes, .. } => {
-                    let stored = BlockRef {
-                        place: Place::Inline,
-                        crc: crc32c(bytes),
-                    };
-                    // A copy: a slice would keep the rest of its piece in memory.
-                    (Some(stored), Some(Bytes::copy_from_slice(bytes)))
-                }
-                Slot::Stored(stored) => (Some(*stored), None),
-                Slot::Zero => (None, None),
-            };
-            group[(block % GROUP_BLOCKS) as usize] = stored;
-            if bytes.is_some() || was_inline {
-                inline.push((block, bytes));
-            }
-        }
-        Self {
-            groups: groups.into_iter().collect(),
-            inline,
-            flush: map.flush + 1,
-        }
-    }
-
-    fn write(&self, batch: &mut WriteBatch) {
-        for (number, group) in &self.groups {
-            let value = encode_group(group);
-            if value.is_empty() {
-                batch.delete(group_key(*number))
-            } else {
-                batch.put(group_key(*number), value)
-            }
-        }
-        for (block, bytes) in &self.inline {
-            match bytes {
-                Some(bytes) => {
-                    batch.put_bytes(Bytes::copy_from_slice(&inline_key(*block)), bytes.clone())
-                }
-                None => batch.delete(inline_key(*block)),
-            }
-        }
-        batch.put(FLUSH_KEY, self.flush.to_le_bytes());
-    }
-
-    fn apply(self, map: &mut VolumeMap) {
-        for (number, group) in &self.groups {
-            map.set_group(*number, group);
-        }
-        for (block, bytes) in self.inline {
-            map.set_inline(block, bytes);
-        }
-        map.flush = self.flush;
-    }
-}
-
-/// Adds to `batch` what turns `map` into the content of `old`.
-fn difference(map: &VolumeMap, old: &VolumeMap, batch: &mut WriteBatch) {
-    for (number, value) in old.groups() {
-        if map.groups().get(number) != Some(value) {
-            batch.put(group_key(*number), value);
-        }
-    }
-    for number in map
-        .groups()
-        .keys()
-        .filter(|n| !old.groups().contains_key(n))
-    {
-        batch.delete(group_key(*number));
-    }
-    for (block, bytes) in old.inline_blocks() {
-        if map.inline_blocks().get(block) != Some(bytes) {
-            batch.put(inline_key(*block), bytes);
-        }
-    }
-    let inline = map.inline_blocks().keys();
-    for block in inline.filter(|b| !old.inline_blocks().contains_key(b)) {
-        batch.delete(inline_key(*block));
-    }
-    batch.put(FLUSH_KEY, (map.flush + 1).to_le_bytes());
 }
 
 /// The bytes of a write that are not taken yet.
@@ -766,4 +673,28 @@ pub(crate) fn allocation(
         Allocation::Hole
     };
     (kind, end.min(block * BLOCK_BYTES as u64) - offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+
+    #[test]
+    fn parts_of_blocks_do_not_pile_up_in_memory() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let store = Arc::new(InMemory::new());
+        let place = StorePlace::new(store, "v".into(), runtime.handle().clone(), "v");
+        let volume = Volume::create(&place, 1 << 30).expect("a volume");
+        for number in 0..3 * SEGMENT_BLOCKS as u64 {
+            let written = volume.write_at(&[1; 2048], number * 4096 + 1024);
+            written.expect("a write");
+            let fresh = volume.core.state.lock().fresh_blocks();
+            assert!(fresh < SEGMENT_BLOCKS, "{fresh} blocks");
+        }
+        volume.flush().expect("a flush");
+        let mut bytes = [0; 2048];
+        volume.read_at(&mut bytes, 5 * 4096 + 1024).expect("a read");
+        assert_eq!(bytes, [1; 2048]);
+    }
 }
