@@ -236,7 +236,7 @@ fn workspace_tests(
 }
 
 fn python_tests(tally: &mut Tally, root: &Path) {
-    match python::test(root) {
+    match python::test(root, "") {
         Err(reason) => tally.skip("python", &reason),
         Ok(results) => {
             tally.passed += results.passed;

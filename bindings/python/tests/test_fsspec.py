@@ -130,6 +130,40 @@ def test_chained_url(image: Path) -> None:
         fsspec.filesystem("folio", fo="bucket/disk", target_protocol="memory")
 
 
+def test_image_of_another_protocol_is_copied(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        fs.write_text("/note", "text")
+    remote = fsspec.filesystem("memory")
+    remote.put(str(image), "/disk.img")
+    url = "folio:///note::simplecache::memory://disk.img"
+    with fsspec.open(url) as file:
+        assert file.read() == b"text"
+    with pytest.raises(ValueError, match="copy in simplecache"):
+        fsspec.open(url, "w", folio={"mode": "r+"}).open()
+    fsspec.url_to_fs(url)[0].close()
+    remote.rm("/disk.img")
+
+
+def test_relative_image_is_of_its_directory(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shutil.copy(image, tmp_path / name / "disk.img")
+        monkeypatch.chdir(tmp_path / name)
+        for arguments in ({"fo": "disk.img"}, {"fo": Path("disk.img")}, {"fo": "file://disk.img"}):
+            fs = FolioFileSystem(**arguments, mode="r+")
+            fs.pipe("/name", name.encode())
+            assert fs is FolioFileSystem(fo=str(tmp_path / name / "disk.img"), mode="r+")
+        fs.close()
+        fs = FolioFileSystem("disk.img", "r+")
+        assert fs.cat("/name") == name.encode()
+    for name in ("b", "a"):
+        fs = FolioFileSystem(str(tmp_path / name / "disk.img"), "r+")
+        assert fs.cat("/name") == name.encode()
+        fs.close()
+
+
 def test_url_is_for_reading_unless_told(image: Path) -> None:
     url = f"folio:///new/note::file://{image}"
     for path in ("/new/note", "/note"):
@@ -183,6 +217,9 @@ def test_pandas_and_pyarrow(image: Path) -> None:
         table.to_csv(file, index=False)
     fs.close()
     check(image)
+    with mounted_by_kernel(image) as folder:
+        assert pandas.read_parquet(folder / "data/t.parquet").equals(table)
+        assert pandas.read_csv(folder / "data/t.csv").equals(table)
     read = pandas.read_parquet(f"folio:///data/t.parquet::file://{image}")
     assert read.equals(table)
     assert pandas.read_csv(f"folio:///data/t.csv::file://{image}").equals(table)
@@ -226,13 +263,33 @@ def test_columns_of_any_type_are_written(writable: FolioFileSystem) -> None:
         assert found.to_table()["x"].equals(data["x"])
 
 
-def test_polars(writable: FolioFileSystem) -> None:
+def test_pyarrow_writes_a_dataset(image: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import pyarrow.dataset as dataset
+
+    table = pyarrow.table({"number": range(10_000), "part": [n % 3 for n in range(10_000)]})
+    fs = FolioFileSystem(fo=str(image), mode="r+")
+    parts = dataset.partitioning(pyarrow.schema([("part", pyarrow.int64())]))
+    dataset.write_dataset(table, "/t", filesystem=fs, format="parquet", partitioning=parts)
+    fs.close()
+    check(image)
+    with mounted_by_kernel(image) as folder:
+        read = dataset.dataset(folder / "t", partitioning=parts).to_table()
+        assert read.sort_by("number").select(["number", "part"]).equals(table)
+
+
+def test_polars(image: Path) -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed")
+    writable = FolioFileSystem(fo=str(image), mode="r+")
     table = polars.DataFrame({"number": list(range(1000))})
     with writable.open("/t.parquet", "wb") as file:
         table.write_parquet(file)
     with writable.open("/t.parquet", "rb") as file:
         assert polars.read_parquet(file).equals(table)
+    writable.close()
+    check(image)
+    with mounted_by_kernel(image) as folder:
+        assert polars.read_parquet(folder / "t.parquet").equals(table)
 
 
 def test_duckdb_attaches_read_write(image: Path) -> None:
@@ -254,8 +311,12 @@ def test_duckdb_attaches_read_write(image: Path) -> None:
     fs.close()
     check(image)
     fs = FolioFileSystem(fo=str(image), mode="r+")
-    assert run(fs, "SELECT count(*), sum(n) FROM base.t") == [(100_005, 4_999_950_010)]
+    rows = [(100_005, 4_999_950_010)]
+    assert run(fs, "SELECT count(*), sum(n) FROM base.t") == rows
     fs.close()
+    with mounted_by_kernel(image) as folder:
+        with duckdb.connect(folder / "base.duckdb", read_only=True) as connection:
+            assert connection.execute("SELECT count(*), sum(n) FROM t").fetchall() == rows
 
 
 def test_duckdb_threads_share_a_file(image: Path) -> None:
