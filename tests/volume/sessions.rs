@@ -50,7 +50,12 @@ fn short_sessions_leave_few_objects() {
         most_requests = most_requests.max(requests);
         // At most 24 are in use; what the last compaction replaced is deleted by the next.
         let tables = objects(&content, "compacted");
-        eprintln!("{number}: {tables} tables, {requests} requests, compactions {}, manifests {}, wal {}", objects(&content, "compactions"), objects(&content, "manifest"), objects(&content,"wal"));
+        eprintln!(
+            "{number}: {tables} tables, {requests} requests, compactions {}, manifests {}, wal {}",
+            objects(&content, "compactions"),
+            objects(&content, "manifest"),
+            objects(&content, "wal")
+        );
         assert!(tables <= 100, "{tables} tables after session {number}");
     }
     let log = objects(&content, "wal");

@@ -179,7 +179,8 @@ impl ImagePath {
         block::select(disk, number)
     }
 
-    /// Returns the number of the partition that [`Self::select`] chooses, `None` for the whole disk.
+    /// Returns the number of the partition that [`Self::select`] chooses, `None` for the whole
+    /// disk.
     ///
     /// # Errors
     ///

@@ -81,6 +81,19 @@ struct Object {
     ahead_in_flight: Semaphore,
 }
 
+/// Fails with EFBIG if a length can only be a server's mistake.
+fn check_len(len_bytes: u64) -> Result<()> {
+    if len_bytes <= OBJECT_BYTES_MAX {
+        return Ok(());
+    }
+    let why = format!(
+        "the server says that the object has {len_bytes} bytes, more than the limit of {} TiB: \
+         check the server",
+        OBJECT_BYTES_MAX >> 40
+    );
+    Err(Error::new(Errno::FBIG, why))
+}
+
 impl ObjectDevice {
     /// Opens the object of a store's URL with one request. `cache` opens the part cache of this
     /// version of the object.
@@ -121,15 +134,7 @@ impl ObjectDevice {
             Err(error) => return Err(error),
         };
         let version = Version::new(&meta);
-        if version.len_bytes > OBJECT_BYTES_MAX {
-            let why = format!(
-                "the server says that the object has {} bytes, more than the limit of {} TiB: check \
-                 the server",
-                version.len_bytes,
-                OBJECT_BYTES_MAX >> 40
-            );
-            return Err(Error::new(Errno::FBIG, why).at(store.url().to_string()));
-        }
+        check_len(version.len_bytes).map_err(|error| error.at(store.url().to_string()))?;
         if first.len() as u64 != version.len_bytes.min(FIRST_BYTES) {
             return Err(
                 truncated(&(0..FIRST_BYTES.min(version.len_bytes)), first.len())

@@ -8,8 +8,8 @@
 //! NAME is the hash of URL, ETag and length, so a file holds one version only, and all processes
 //! write the same bytes. The checksum is written after the part. Neither is synced: after a crash,
 //! or while another process writes, a part whose checksum does not match is absent. Checksums are
-//! read once, for 512 MiB of the object at a time: a part that another process has evicted since then
-//! reads as zeros, which do not match.
+//! read once, for 512 MiB of the object at a time: a part that another process has evicted since
+//! then reads as zeros, which do not match.
 
 use crate::parts::{OBJECT_BYTES_MAX, PART_BYTES};
 use bytes::Bytes;

@@ -160,8 +160,8 @@ impl Store {
         &self.options
     }
 
-    /// Runs an operation on the store to its end, within the I/O timeout, which grows by a second for
-    /// each 64 KiB that the connection is sending. `operation` names it in errors: "read bytes
+    /// Runs an operation on the store to its end, within the I/O timeout, which grows by a second
+    /// for each 64 KiB that the connection is sending. `operation` names it in errors: "read bytes
     /// 0-65535".
     ///
     /// # Errors

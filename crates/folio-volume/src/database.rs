@@ -126,9 +126,9 @@ impl Database {
         Ok(map)
     }
 
-    /// Makes the map short for the next writer: the log becomes a table, and with many tables, these
-    /// become one and what they replaced is collected. Writers of a few commits each need this:
-    /// each of them leaves a table.
+    /// Makes the map short for the next writer: the log becomes a table, and with many tables,
+    /// these become one and what they replaced is collected. Writers of a few commits each need
+    /// this: each of them leaves a table.
     async fn shorten(&self) -> Result<()> {
         self.write_table().await?;
         let _turn = self.upkeep.compaction_turn.lock().await;

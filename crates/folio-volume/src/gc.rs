@@ -13,7 +13,7 @@ use crate::map::{MapState, VolumeMap};
 use crate::place::StorePlace;
 use crate::progress::{Report, WorkProgress};
 use crate::snapshot;
-use crate::vacancy::{deletion_mark, missing};
+use crate::vacancy::deletion_mark;
 use crate::volume::{Core, Takeover, Volume};
 use bytes::Bytes;
 use folio::{Errno, Error, Result};
@@ -213,7 +213,7 @@ pub fn delete_volume(place: &StorePlace, takeover: Takeover) -> Result<u64> {
 /// interrupted creation has none, nor has a deletion that was interrupted before its mark.
 fn begin_deletion(place: &StorePlace, takeover: Takeover) -> Result<Option<VolumeMeta>> {
     if !place.wait(database::exists(place))? {
-        return Err(missing(place));
+        return Err(place.missing());
     }
     // A younger record may be that of a clone under creation.
     place.wait(snapshot::drop_abandoned(place, place.map_garbage_age))?;

@@ -8,7 +8,6 @@ use crate::format::{
     WriterRecord, decode_group, encode_group,
 };
 use crate::place::StorePlace;
-use crate::vacancy::{half_deleted, missing};
 use bytes::Bytes;
 use folio::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
@@ -43,8 +42,8 @@ impl MapState {
     pub(crate) fn volume(self, place: &StorePlace) -> Result<VolumeMap> {
         match self {
             Self::Volume(map) => Ok(*map),
-            Self::Deleted => Err(half_deleted(place)),
-            Self::Empty => Err(missing(place)),
+            Self::Deleted => Err(place.half_deleted()),
+            Self::Empty => Err(place.missing()),
         }
     }
 }

@@ -97,6 +97,24 @@ impl StorePlace {
         self.runtime.block_on(future)
     }
 
+    /// Returns the error for a place without a volume.
+    pub(crate) fn missing(&self) -> Error {
+        let reason = "no volume (create one with folio volume create)";
+        Error::new(Errno::NOENT, reason).at(self.name())
+    }
+
+    /// Returns the error for a place with the rest of a volume.
+    pub(crate) fn half_deleted(&self) -> Error {
+        let reason =
+            "the deletion of the volume was interrupted (finish it with folio volume delete)";
+        Error::new(Errno::NOENT, reason).at(self.name())
+    }
+
+    /// Returns the error for a place with a volume.
+    pub(crate) fn occupied(&self) -> Error {
+        Error::new(Errno::EXIST, "a volume exists there").at(self.name())
+    }
+
     /// Converts an error of the store.
     pub(crate) fn error(&self, operation: &str, error: object_store::Error) -> Error {
         if let Some(error) = explained(&error) {

@@ -8,7 +8,6 @@ use crate::place::StorePlace;
 use crate::read::{check_range, lost, origin_paths, read_bytes, read_sources};
 use crate::read_cache::ReadCache;
 use crate::snapshot;
-use crate::vacancy::missing;
 use crate::volume::allocation;
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
@@ -133,7 +132,7 @@ impl VolumeReader {
 
 fn load(place: &StorePlace) -> Result<VolumeMap> {
     if !place.wait(database::exists(place))? {
-        return Err(missing(place));
+        return Err(place.missing());
     }
     let mut attempt = 1;
     loop {

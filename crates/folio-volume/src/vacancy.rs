@@ -53,18 +53,6 @@ pub fn check_vacant(place: &StorePlace) -> Result<()> {
     place.wait(refuse_occupied(place))
 }
 
-/// Returns the error for a place without a volume.
-pub(crate) fn missing(place: &StorePlace) -> Error {
-    let reason = "no volume (create one with folio volume create)";
-    Error::new(Errno::NOENT, reason).at(place.name())
-}
-
-/// Returns the error for a place with the rest of a volume.
-pub(crate) fn half_deleted(place: &StorePlace) -> Error {
-    let reason = "the deletion of the volume was interrupted (finish it with folio volume delete)";
-    Error::new(Errno::NOENT, reason).at(place.name())
-}
-
 /// Returns the path of the object that marks a volume whose deletion has begun. It goes last.
 pub(crate) fn deletion_mark(place: &StorePlace) -> Path {
     Path::from(format!("{}/.deleting", place.map_path()))
@@ -73,10 +61,6 @@ pub(crate) fn deletion_mark(place: &StorePlace) -> Path {
 /// Returns whether the deletion of the volume has begun: some of its map may be missing.
 pub(crate) async fn has_deletion_mark(place: &StorePlace) -> Result<bool> {
     object_exists(place, &deletion_mark(place)).await
-}
-
-pub(crate) fn occupied(place: &StorePlace) -> Error {
-    Error::new(Errno::EXIST, "a volume exists there").at(place.name())
 }
 
 /// Fails if a new volume would share its place: with a volume, with the whole bucket, with other
@@ -95,13 +79,13 @@ pub(crate) async fn refuse_occupied(place: &StorePlace) -> Result<()> {
         return refused("an object is there: give another URL".to_owned());
     }
     if has_deletion_mark(place).await? {
-        return Err(half_deleted(place));
+        return Err(place.half_deleted());
     }
     let has_map = database::exists(place).await?;
     if has_map {
         match database::load_read_only(place, None).await? {
-            MapState::Volume(_) => return Err(occupied(place)),
-            MapState::Deleted => return Err(half_deleted(place)),
+            MapState::Volume(_) => return Err(place.occupied()),
+            MapState::Deleted => return Err(place.half_deleted()),
             MapState::Empty => {}
         }
     }

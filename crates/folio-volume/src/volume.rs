@@ -24,7 +24,7 @@ use crate::place::StorePlace;
 use crate::read::{check_range, lost, origin_paths, read_bytes, read_sources};
 use crate::read_cache::ReadCache;
 use crate::segment::{SegmentNames, upload};
-use crate::vacancy::{half_deleted, has_deletion_mark, missing, occupied, refuse_occupied};
+use crate::vacancy::{has_deletion_mark, refuse_occupied};
 use bytes::Bytes;
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
@@ -104,8 +104,8 @@ impl Volume {
             refuse_occupied(place).await?;
             let database = Database::open(place).await?;
             match database.load().await? {
-                MapState::Volume(_) => return Err(occupied(place)),
-                MapState::Deleted => return Err(half_deleted(place)),
+                MapState::Volume(_) => return Err(place.occupied()),
+                MapState::Deleted => return Err(place.half_deleted()),
                 MapState::Empty => {}
             }
             let mut batch = WriteBatch::new();
@@ -132,8 +132,8 @@ impl Volume {
         let (database, map) = place.wait(async {
             let looks = (has_deletion_mark(place), database::exists(place));
             match futures_util::future::try_join(looks.0, looks.1).await? {
-                (true, _) => return Err(half_deleted(place)),
-                (false, false) => return Err(missing(place)),
+                (true, _) => return Err(place.half_deleted()),
+                (false, false) => return Err(place.missing()),
                 (false, true) => {}
             }
             if takeover == Takeover::Refuse {

@@ -332,7 +332,7 @@ impl BlobBody {
         };
         while let Some(pause) = PAUSES.get(self.losses) {
             self.losses += 1;
-            std::thread::sleep(*pause);
+            wait(*pause);
             let response = match self.client.get(&self.url, at) {
                 Err(error) if error.errno() == Errno::IO => {
                     cause = error.to_string();
@@ -400,8 +400,13 @@ fn repeat(
         let Some(pause) = pauses.next() else {
             return Err(failure);
         };
-        std::thread::sleep(wanted.unwrap_or(*pause));
+        wait(wanted.unwrap_or(*pause));
     }
+}
+
+/// Waits before a request is repeated, as the registry wishes: no event says that it is ready.
+fn wait(pause: Duration) {
+    std::thread::park_timeout(pause);
 }
 
 /// Whether a request may succeed if it is repeated.

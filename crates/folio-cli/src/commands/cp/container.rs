@@ -113,7 +113,7 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
         is_whiteout(path) || !exclude_entry(copy.excludes, path, *kind == EntryKind::Directory)
     };
     let contents = || {
-        let mut contents = image.contents().map_err(|error| failure(&error))?;
+        let mut contents = image.contents()?;
         contents.retain(|path, file| is_kept(path, &file.kind));
         Ok(contents)
     };

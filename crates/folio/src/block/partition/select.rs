@@ -38,8 +38,8 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
 }
 
 /// Returns the partition that holds the file system: partition `number`. Without a number it is the
-/// whole disk, `None`, if that starts with ext4, else the only partition that does, else the only one with
-/// squashfs or erofs.
+/// whole disk, `None`, if that starts with ext4, else the only partition that does, else the only
+/// one with squashfs or erofs.
 ///
 /// # Errors
 ///
