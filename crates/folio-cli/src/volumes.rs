@@ -12,19 +12,17 @@ pub(crate) use with_feature::*;
 mod with_feature {
     use super::{Arc, Device, Exit, Failure, Outcome, Path};
     use crate::exit::explain;
-    use crate::objects::{images, is_url};
+    use crate::objects::is_url;
     use clap::Args;
-    use folio::block::{RemoteImage, RemoteImages, provide_remote_images};
-    use folio::{Errno, Error, Result};
-    use folio_object_store::{ObjectImages, ObjectUrl, Scheme, handle};
+    use folio::block::provide_remote_images;
+    use folio::{Errno, Error};
+    use folio_object_store::{ObjectImages, ObjectUrl};
     use folio_volume::{
-        RetryPolicy, StorePlace, Takeover, Volume, VolumeReader, check_vacant, info, volume_around,
+        StorePlace, StoredImages, Takeover, Volume, VolumeReader, check_vacant, info, volume_around,
     };
-    use std::sync::{Mutex, OnceLock, PoisonError};
+    use std::sync::OnceLock;
 
-    static TAKEOVER: OnceLock<Takeover> = OnceLock::new();
-    /// The volumes that this process writes.
-    static OPEN: Mutex<Vec<Arc<Volume>>> = Mutex::new(Vec::new());
+    static IMAGES: OnceLock<StoredImages> = OnceLock::new();
 
     /// Options of volumes.
     #[derive(Args)]
@@ -38,98 +36,28 @@ mod with_feature {
     impl VolumeOptions {
         /// Makes the options those of this process, and what has a URL usable as an image.
         pub(crate) fn provide(&self, images: &ObjectImages) {
-            provide_remote_images(Box::new(StoredImages(images.clone())));
             let takeover = if self.takeover {
                 Takeover::Fence
             } else {
                 Takeover::Refuse
             };
-            let _ = TAKEOVER.set(takeover);
+            let stored = IMAGES.get_or_init(|| StoredImages::new(images.clone(), takeover));
+            provide_remote_images(Box::new(stored.clone()));
         }
+    }
+
+    /// Returns the images of this process.
+    fn images() -> Outcome<&'static StoredImages> {
+        IMAGES
+            .get()
+            .ok_or_else(|| Failure::new("object storage is not set up"))
     }
 
     /// Returns the handling of a volume that its last writer has not closed.
     pub(crate) fn takeover() -> Takeover {
-        TAKEOVER.get().copied().unwrap_or(Takeover::Refuse)
-    }
-
-    /// Objects and volumes as images with URLs. What is opened for writing is a volume.
-    pub(crate) struct StoredImages(pub(crate) ObjectImages);
-
-    impl RemoteImages for StoredImages {
-        fn has_name(&self, name: &str) -> bool {
-            self.0.has_name(name)
-        }
-
-        /// To read, the object is tried first: it takes fewer requests.
-        fn open(&self, name: &str, read_only: bool) -> Result<RemoteImage> {
-            let object = || self.0.open(name, read_only);
-            if read_only {
-                return match object() {
-                    Err(error) if error.errno() == Errno::NOENT => {
-                        self.volume(name, true)?.ok_or(error)
-                    }
-                    opened => opened,
-                };
-            }
-            self.volume(name, false)?.map_or_else(object, Ok)
-        }
-
-        fn not_writable(&self, name: &str) -> Error {
-            self.0.not_writable(name)
-        }
-
-        fn resolve(&self, image: &str, name: &str) -> Result<String> {
-            self.0.resolve(image, name)
-        }
-
-        fn is_allowed(&self, image: &str, url: &str) -> bool {
-            self.0.is_allowed(image, url)
-        }
-    }
-
-    impl StoredImages {
-        /// Opens the volume at a URL; none if there is no volume.
-        fn volume(&self, name: &str, read_only: bool) -> Result<Option<RemoteImage>> {
-            let url: ObjectUrl = name.parse()?;
-            if is_web(&url) {
-                return Ok(None);
-            }
-            let place = store_place(&self.0, &url)?;
-            let opened = if read_only {
-                VolumeReader::open(&place, None).map(|volume| Arc::new(volume) as _)
-            } else {
-                Volume::open(&place, takeover()).map(keep)
-            };
-            match opened {
-                Ok(device) => Ok(Some(RemoteImage {
-                    device,
-                    is_disk: true,
-                })),
-                Err(error) if error.errno() == Errno::NOENT => Ok(None),
-                Err(error) => Err(error),
-            }
-        }
-    }
-
-    /// A web server holds objects only.
-    fn is_web(url: &ObjectUrl) -> bool {
-        matches!(url.scheme(), Scheme::Http | Scheme::Https)
-    }
-
-    fn store_place(images: &ObjectImages, url: &ObjectUrl) -> Result<StorePlace> {
-        let store = images.connect(url)?;
-        let root = store.path().clone();
-        let policy = RetryPolicy {
-            timeout: store.options().io_timeout,
-            ..RetryPolicy::default()
-        };
-        let name = url.to_string();
-        let place = StorePlace::new(store.explained(), root, handle()?, &name).with_retries(policy);
-        Ok(match url.scheme() {
-            Scheme::File => place.without_updates(),
-            _ => place,
-        })
+        IMAGES
+            .get()
+            .map_or(Takeover::Refuse, StoredImages::takeover)
     }
 
     /// Returns the place of a volume's URL.
@@ -142,13 +70,14 @@ mod with_feature {
         let url: ObjectUrl = text
             .parse()
             .map_err(|e| Failure::usage(format!("{text}: {e}")))?;
-        if is_web(&url) {
-            return Err(Failure::usage(format!(
+        let place = images()?
+            .place(&url)
+            .map_err(|error| Failure::image(&error))?;
+        place.ok_or_else(|| {
+            Failure::usage(format!(
                 "{text}: a web server holds no volume: give s3, gs, az or file"
-            )));
-        }
-        let images = images().ok_or_else(|| Failure::new("object storage is not set up"))?;
-        store_place(images, &url).map_err(|error| Failure::image(&error))
+            ))
+        })
     }
 
     /// Refuses the URL of a volume, and one inside of it, as the place of an object.
@@ -157,11 +86,12 @@ mod with_feature {
     ///
     /// EEXIST if there is a volume, and the store's errors.
     pub(crate) fn refuse_object(url: &ObjectUrl) -> Outcome {
-        if is_web(url) {
-            return Ok(());
-        }
         let name = url.to_string();
-        match volume_around(&place(Path::new(&name))?) {
+        let place = images()?.place(url);
+        let Some(place) = place.map_err(|error| Failure::image(&error))? else {
+            return Ok(());
+        };
+        match volume_around(&place) {
             Ok(None) => Ok(()),
             Ok(Some(root)) => Err(Failure::new(format!(
                 "{name}: a volume is there ({root}): give another URL, or copy into the volume's \
@@ -178,7 +108,7 @@ mod with_feature {
         let volume = match Volume::open(&place, takeover()) {
             Ok(volume) => volume,
             Err(error) if error.errno() == Errno::NOENT => {
-                return Ok(keep(create_checked(&place, len_bytes)?));
+                return Ok(images()?.keep(create_checked(&place, len_bytes)?));
             }
             Err(error) => return Err(failed(error)),
         };
@@ -188,20 +118,12 @@ mod with_feature {
                 "{text}: the volume holds data; omit --create to write into it"
             )));
         }
-        Ok(keep(volume))
-    }
-
-    /// Keeps a volume for [`close_all`].
-    fn keep(volume: Volume) -> Arc<dyn Device> {
-        let volume = Arc::new(volume);
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.push(volume.clone());
-        volume
+        Ok(images()?.keep(volume))
     }
 
     /// Closes the volumes that this process wrote, and reports what fails.
     pub(crate) fn close_all(exit: Exit) -> Exit {
-        let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+        let open = IMAGES.get().map_or(Vec::new(), StoredImages::take_open);
         let mut exit = exit;
         for volume in open {
             // A failure that a flush or a write has returned is reported already.
@@ -221,15 +143,8 @@ mod with_feature {
 
     /// Closes the volumes that this process wrote and no device uses any more.
     pub(crate) fn close_unused() -> Outcome {
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let unused: Vec<_> = open
-            .extract_if(.., |volume| Arc::strong_count(volume) == 1)
-            .collect();
-        drop(open);
-        let closed = unused.iter().map(|volume| volume.close());
-        closed
-            .fold(Ok(()), Result::and)
-            .map_err(|error| Failure::image(&error))
+        let closed = images()?.close_unused();
+        closed.map_err(|error| Failure::image(&error))
     }
 
     /// Returns the size of the volume at a URL; none if there is no volume.
