@@ -52,7 +52,11 @@ enum Task {
         no_install: bool,
     },
     /// Build the wheel of bindings/python and run its tests, as Test does.
-    Python,
+    Python {
+        /// Features of the wheel: "object-store".
+        #[arg(long, default_value = "")]
+        features: String,
+    },
     /// Build the programs that test and measure on a GPU into target/gpu, and run them.
     Gpu {
         /// Only build: the folder can be copied to a machine with a GPU.
@@ -74,7 +78,7 @@ fn main() -> ExitCode {
             |files| language::main(&root, &files, name.as_deref()),
         ),
         Task::Test { no_install } => test::main(&root, no_install),
-        Task::Python => match python::test(&root) {
+        Task::Python { features } => match python::test(&root, &features) {
             Ok(results) if results.failed == 0 => ExitCode::SUCCESS,
             Ok(results) => failure(&format!("{} tests failed", results.failed)),
             Err(reason) => failure(&format!("not tested: {reason}")),

@@ -285,7 +285,7 @@ fn gpu_tests(tally: &mut Tally, root: &Path) {
 }
 
 fn python_tests(tally: &mut Tally, root: &Path) {
-    match python::test(root) {
+    match python::test(root, "") {
         Err(reason) => tally.skip("python", &reason),
         Ok(results) => {
             tally.passed += results.passed;

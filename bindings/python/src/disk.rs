@@ -29,7 +29,7 @@ impl Disk {
     fn mount(&self, py: Python<'_>, options: &str) -> PyResult<FileSystem> {
         let fs = py.detach(|| self.disk.image().options(options)?.mount());
         let fs = fs.map_err(|error| from_io(&error, &[]))?;
-        Ok(FileSystem::new(State::new(fs)))
+        Ok(FileSystem::new(State::new(fs, None)))
     }
 
     /// The number of writes and flushes so far.
@@ -63,7 +63,7 @@ impl Cut {
     fn mount(&self, py: Python<'_>, options: &str) -> PyResult<FileSystem> {
         let fs = py.detach(|| self.state.image().options(options)?.mount());
         let fs = fs.map_err(|error| from_io(&error, &[]))?;
-        Ok(FileSystem::new(State::new(fs)))
+        Ok(FileSystem::new(State::new(fs, None)))
     }
 
     fn __repr__(&self) -> String {

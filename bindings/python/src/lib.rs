@@ -7,12 +7,13 @@
 //!   file_system.rs     calls on paths        file.rs   calls on open files       stat.rs
 //!   borrowed.rs        pages as a buffer     disk.rs   a disk in memory that loses power
 //!        v
-//!   state.rs           the mount, closed once; forks     error.rs   folio's errors as OSError
+//!   state.rs           the mount, closed once            error.rs   folio's errors as OSError
 //!   argument.rs        paths and sizes that Python passes             buffer.rs  bytes of its objects
+//!   objects.rs         images with URLs                  fork.rs    the count of forks
 //! ```
 //!
-//! Every call that may wait releases the interpreter's lock. There is no global state but the count
-//! of forks, so free-threaded interpreters need no lock either.
+//! Every call that may wait releases the interpreter's lock. Global state is the count of forks
+//! and, with its own locks, object storage: free-threaded interpreters need no lock either.
 
 #![deny(unsafe_code)]
 
@@ -23,6 +24,8 @@ mod disk;
 mod error;
 mod file;
 mod file_system;
+mod fork;
+mod objects;
 mod positioned;
 mod stat;
 mod state;
@@ -31,29 +34,34 @@ use argument::{ByteCount, FilePath};
 use disk::{Cut, Disk};
 use file::File;
 use file_system::FileSystem;
-use folio::block::ImageFormat;
+use folio::block::{ImageFormat, OpenOptions};
 use folio::kernel::FormatOptions;
 use folio::{Fs, Image, Timespec};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use state::State;
 
+fn parsed_format(format: Option<&str>) -> PyResult<Option<ImageFormat>> {
+    match format {
+        None => Ok(None),
+        Some("raw") => Ok(Some(ImageFormat::Raw)),
+        Some("qcow2") => Ok(Some(ImageFormat::Qcow2)),
+        Some(other) => Err(PyValueError::new_err(format!(
+            "invalid format {other:?}: expected \"raw\" or \"qcow2\""
+        ))),
+    }
+}
+
 /// What open_image and create_image have in common.
 fn configured(
-    image: Image,
-    format: Option<&str>,
+    mut image: Image,
+    format: Option<ImageFormat>,
     options: &str,
     cache_bytes: Option<ByteCount>,
 ) -> PyResult<Image> {
-    let mut image = match format {
-        None => image,
-        Some("raw") => image.image_format(ImageFormat::Raw),
-        Some("qcow2") => image.image_format(ImageFormat::Qcow2),
-        Some(other) => {
-            let text = format!("invalid format {other:?}: expected \"raw\" or \"qcow2\"");
-            return Err(PyValueError::new_err(text));
-        }
-    };
+    if let Some(format) = format {
+        image = image.image_format(format);
+    }
     if !options.is_empty() {
         image = image.options(options)?;
     }
@@ -66,23 +74,38 @@ fn configured(
 fn mounted(py: Python<'_>, image: Image, path: &std::path::Path) -> PyResult<FileSystem> {
     let fs = py.detach(|| image.mount());
     let fs = fs.map_err(|error| error::from_io(&error, &[path]))?;
-    Ok(FileSystem::new(State::new(fs)))
+    Ok(FileSystem::new(State::new(fs, Some(path))))
 }
 
 /// Opens the ext4 file system in an image file.
 #[pyfunction]
-#[pyo3(signature = (path, *, read_only, partition=None, format=None, options="", cache_bytes=None))]
+#[pyo3(signature = (path, *, read_only, shared=false, partition=None, format=None, options="", cache_bytes=None))]
+#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 fn open_image(
     py: Python<'_>,
     path: FilePath,
     read_only: bool,
+    shared: bool,
     partition: Option<i64>,
     format: Option<&str>,
     options: &str,
     cache_bytes: Option<ByteCount>,
 ) -> PyResult<FileSystem> {
-    let mut image = Image::open(&*path);
-    if read_only {
+    objects::check(&path).map_err(|error| error::os_error(&error, &[&path]))?;
+    let format = parsed_format(format)?;
+    let mut image = if shared {
+        let options = OpenOptions {
+            read_only: true,
+            is_shared: true,
+            format,
+            ..OpenOptions::default()
+        };
+        let device = py.detach(|| folio::block::open(&path, &options));
+        Image::device(device.map_err(|error| error::os_error(&error, &[&path]))?)
+    } else {
+        Image::open(&*path)
+    };
+    if read_only || shared {
         image = image.read_only();
     }
     if let Some(number) = partition {
@@ -123,6 +146,7 @@ fn create_image(
     options: &str,
     cache_bytes: Option<ByteCount>,
 ) -> PyResult<FileSystem> {
+    objects::check(&path).map_err(|error| error::os_error(&error, &[&path]))?;
     let uuid = uuid.map(parsed_uuid).transpose()?;
     let mut image = Image::create(&*path, size_bytes.0).format_options(FormatOptions {
         label: label.to_owned(),
@@ -135,6 +159,7 @@ fn create_image(
         };
         image = image.reproducible(uuid, Timespec::new(secs, 0));
     }
+    let format = parsed_format(format)?;
     mounted(py, configured(image, format, options, cache_bytes)?, &path)
 }
 
@@ -143,18 +168,20 @@ fn create_image(
 fn open_directory(py: Python<'_>, path: FilePath) -> PyResult<FileSystem> {
     let fs = py.detach(|| Fs::host(&path));
     let fs = fs.map_err(|error| error::from_io(&error, &[&path]))?;
-    Ok(FileSystem::new(State::new(fs)))
+    Ok(FileSystem::new(State::new(fs, Some(&path))))
 }
 
 /// Creates an empty file system in memory.
 #[pyfunction]
 fn memory() -> FileSystem {
-    FileSystem::new(State::new(Fs::memory()))
+    FileSystem::new(State::new(Fs::memory(), None))
 }
 
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    objects::provide();
     module.add("is_optimized", !cfg!(debug_assertions))?;
+    module.add("has_object_store", objects::IS_BUILT)?;
     module.add_class::<FileSystem>()?;
     module.add_class::<File>()?;
     module.add_class::<positioned::Positioned>()?;
@@ -165,5 +192,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(create_image, module)?)?;
     module.add_function(wrap_pyfunction!(open_directory, module)?)?;
     module.add_function(wrap_pyfunction!(memory, module)?)?;
-    module.add_function(wrap_pyfunction!(state::after_fork, module)?)
+    module.add_function(wrap_pyfunction!(objects::is_url, module)?)?;
+    module.add_function(wrap_pyfunction!(fork::after_fork, module)?)
 }

@@ -1,46 +1,43 @@
 //! The mount that a file system object and its files share.
 
 use crate::error::{from_io, os_error};
+use crate::fork::forks;
+use crate::objects;
 use folio::syscall::Process;
 use folio::{Errno, Error, Fs};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::io;
 use std::mem::ManuallyDrop;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-
-/// The number of forks that led to this process.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
-/// Notes that this process is a new child. os.register_at_fork calls it.
-#[pyfunction]
-pub(crate) fn after_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
 
 /// A mount until it is closed.
 pub(crate) struct State {
     forks: u64,
     /// A child of fork(2) has no threads of the kernel's, and must not take it apart.
     fs: ManuallyDrop<RwLock<Option<Fs>>>,
+    /// The image, if it has a name: the filename of errors of close().
+    image: Option<PathBuf>,
     /// Set by close(). The lock is held over calls, and must not be waited for with the
     /// interpreter's lock.
     is_closed: AtomicBool,
 }
 
 impl State {
-    pub(crate) fn new(fs: Fs) -> Arc<Self> {
+    pub(crate) fn new(fs: Fs, image: Option<&Path>) -> Arc<Self> {
         Arc::new(Self {
-            forks: FORKS.load(Ordering::Relaxed),
+            forks: forks(),
             fs: ManuallyDrop::new(RwLock::new(Some(fs))),
+            image: image.map(Path::to_owned),
             is_closed: AtomicBool::new(false),
         })
     }
 
     /// Whether this process is the one that opened the mount.
     pub(crate) fn is_own(&self) -> bool {
-        self.forks == FORKS.load(Ordering::Relaxed)
+        self.forks == forks()
     }
 
     /// Runs calls without the interpreter's lock; `paths` are the filenames of their errors.
@@ -82,9 +79,11 @@ impl State {
         self.is_closed.store(true, Ordering::Relaxed);
         let closed = py.detach(|| {
             let mut fs = self.fs.write().unwrap_or_else(PoisonError::into_inner);
-            fs.take().map_or(Ok(()), Fs::close)
+            let closed = fs.take().map_or(Ok(()), Fs::close);
+            closed.and(objects::close_unused().map_err(io::Error::from))
         });
-        closed.map_err(|error| from_io(&error, &[]))
+        let paths: Vec<_> = self.image.iter().map(PathBuf::as_path).collect();
+        closed.map_err(|error| from_io(&error, &paths))
     }
 }
 

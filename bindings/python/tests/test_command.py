@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import foliofs
@@ -44,11 +45,11 @@ def test_build_wheel_takes_relative_paths(tmp_path: Path) -> None:
     maturin.chmod(0o755)
     shutil.copy(executable(), tmp_path / "command")
     environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", CARGO_TARGET_DIR="t")
-    arguments = "--profile dev --command command --out wheels".split()
+    arguments = "--profile dev --command command --out wheels --features x".split()
     built = subprocess.run(
         [script, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    expected = f"{tmp_path}/t build --profile dev --out {tmp_path}/wheels\n"
+    expected = f"{tmp_path}/t build --profile dev --out {tmp_path}/wheels --features x\n"
     assert (built.stdout, built.returncode) == (expected, 0), built.stderr
 
 
@@ -71,6 +72,22 @@ def test_built_image_is_reproducible(tree: Path, tmp_path: Path) -> None:
         foliofs.build_image(path, tree=tree, size="16M", uuid=uuid, source_date_epoch=0)
     assert images[0].read_bytes() == images[1].read_bytes()
     check(images[0])
+
+
+def test_build_image_takes_a_size_in_bytes(tree: Path, tmp_path: Path) -> None:
+    foliofs.build_image(tmp_path / "disk.img", tree=tree, size=16 << 20)
+    assert (tmp_path / "disk.img").stat().st_size == 16 << 20
+
+
+def test_script_folio_is_the_command() -> None:
+    """The script that pip makes of the wheel's entry point."""
+    script = Path(sysconfig.get_path("scripts")) / "folio"
+    if not script.exists():
+        pytest.skip("foliofs is not installed by pip")
+    version = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("folio ")
+    refused = subprocess.run([script, "ls", "--invalid"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--invalid" in refused.stderr
 
 
 def test_failed_build_leaves_no_file(tree: Path, tmp_path: Path) -> None:

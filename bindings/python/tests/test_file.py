@@ -282,7 +282,7 @@ def test_error_of_close_is_raised(tmp_path: Path) -> None:
     file.write(bytes(32 << 20))
     with pytest.raises(OSError) as raised:
         fs.close()
-    assert raised.value.errno == errno.ENOSPC
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "/file")
     assert fs.closed and file.closed
 
 

@@ -27,6 +27,38 @@ def test_content_survives_reopen(image: Path) -> None:
         assert fs.read_bytes("/data") == b"x" * 3_000_000
 
 
+def test_image_in_use_is_read_shared(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        fs.write_text("/file", "content")
+        fs.sync()
+        with pytest.raises(OSError) as raised:
+            foliofs.open_image(image)
+        assert raised.value.errno == errno.EBUSY
+        with foliofs.open_image(image, shared=True) as reader:
+            assert reader.read_text("/file") == "content"
+            with pytest.raises(OSError) as raised:
+                reader.write_text("/new", "")
+            assert raised.value.errno == errno.EROFS
+    with pytest.raises(ValueError, match="shared"):
+        foliofs.open_image(image, "r+", shared=True)
+
+
+def test_error_of_close_names_the_image(image: Path) -> None:
+    program = """if True:
+        import resource, sys, foliofs
+        fs = foliofs.open_image(sys.argv[1], "r+")
+        fs.write_bytes("/file", bytes(5_000_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        try:
+            fs.close()
+        except OSError as error:
+            print(error.filename)
+    """
+    command = [sys.executable, "-c", program, str(image)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.stdout.strip() == str(image), ran.stderr
+
+
 def test_closed_image_is_clean_to_e2fsck(image: Path) -> None:
     with foliofs.open_image(image, "r+") as fs:
         for number in range(300):

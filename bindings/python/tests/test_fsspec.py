@@ -92,17 +92,18 @@ def test_links_to_directories_are_not_entered(writable: FolioFileSystem, tmp_pat
         writable.fs.symlink(target, f"/tree/{name}")
         os.symlink(target, f"{base}/{name}")
 
-    def of_both(ours: list[str], theirs: list[str]) -> list[str]:
-        theirs = [path.removeprefix(base) for path in theirs]
-        assert [path.removeprefix("/tree") for path in ours] == theirs
-        return theirs
+    def of_both(ours: Any, theirs: Any) -> list[str]:
+        names = [str(path).removeprefix(base) for path in theirs]
+        assert [path.removeprefix("/tree") for path in ours] == names
+        return names
 
     found = of_both(writable.find("/tree"), host.find(base))
     assert found == ["/a", "/b", "/c", "/d", "/sub/file"]
     of_both(writable.find("/tree", withdirs=True), host.find(base, withdirs=True))
     of_both(writable.glob("/tree/**/file"), host.glob(f"{base}/**/file"))
     assert writable.du("/tree") == 20
-    walked = [(path.removeprefix("/tree"), names) for path, names, _ in writable.walk("/tree")]
+    walks: Any = writable.walk("/tree")
+    walked = [(path.removeprefix("/tree"), names) for path, names, _ in walks]
     assert walked == [("", ["sub"]), ("/sub", [])]
     assert writable.ls("/tree/c", detail=False) == ["/tree/c/file"]
     writable.get("/tree", str(tmp_path / "copy"), recursive=True)
@@ -128,6 +129,40 @@ def test_chained_url(image: Path) -> None:
     opened.close()
     with pytest.raises(ValueError, match="expected a file of the host"):
         fsspec.filesystem("folio", fo="bucket/disk", target_protocol="memory")
+
+
+def test_image_of_another_protocol_is_copied(image: Path) -> None:
+    with foliofs.open_image(image, "r+") as fs:
+        fs.write_text("/note", "text")
+    remote = fsspec.filesystem("memory")
+    remote.put(str(image), "/disk.img")
+    url = "folio:///note::simplecache::memory://disk.img"
+    with fsspec.open(url) as file:
+        assert file.read() == b"text"
+    with pytest.raises(ValueError, match="copy in simplecache"):
+        fsspec.open(url, "w", folio={"mode": "r+"}).open()
+    fsspec.url_to_fs(url)[0].close()
+    remote.rm("/disk.img")
+
+
+def test_relative_image_is_of_its_directory(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shutil.copy(image, tmp_path / name / "disk.img")
+        monkeypatch.chdir(tmp_path / name)
+        for arguments in ({"fo": "disk.img"}, {"fo": Path("disk.img")}, {"fo": "file://disk.img"}):
+            fs = FolioFileSystem(**arguments, mode="r+")
+            fs.pipe("/name", name.encode())
+            assert fs is FolioFileSystem(fo=str(tmp_path / name / "disk.img"), mode="r+")
+        fs.close()
+        fs = FolioFileSystem("disk.img", "r+")
+        assert fs.cat("/name") == name.encode()
+    for name in ("b", "a"):
+        fs = FolioFileSystem(str(tmp_path / name / "disk.img"), "r+")
+        assert fs.cat("/name") == name.encode()
+        fs.close()
 
 
 def test_url_is_for_reading_unless_told(image: Path) -> None:
@@ -183,6 +218,9 @@ def test_pandas_and_pyarrow(image: Path) -> None:
         table.to_csv(file, index=False)
     fs.close()
     check(image)
+    with mounted_by_kernel(image) as folder:
+        assert pandas.read_parquet(folder / "data/t.parquet").equals(table)
+        assert pandas.read_csv(folder / "data/t.csv").equals(table)
     read = pandas.read_parquet(f"folio:///data/t.parquet::file://{image}")
     assert read.equals(table)
     assert pandas.read_csv(f"folio:///data/t.csv::file://{image}").equals(table)
@@ -208,10 +246,10 @@ def test_columns_of_any_type_are_written(writable: FolioFileSystem) -> None:
     with writable.open("/t.feather", "rb") as file:
         assert pandas.read_feather(file).equals(table)
     for column in (table, table.x.to_numpy(), table.time.to_numpy()):
-        with writable.open("/t.pickle", "wb") as file:
-            pickle.dump(column, file, protocol=5)
-        with writable.open("/t.pickle", "rb") as file:
-            assert (pickle.load(file) == column).all(axis=None)
+        with writable.fs.open("/t.pickle", "wb", sync=True) as pickled:
+            pickle.dump(column, pickled, protocol=5)
+        with writable.fs.open("/t.pickle", "rb") as pickled:
+            assert (pickle.load(pickled) == column).all(axis=None)
     with writable.open("/times", "wb") as file:
         assert file.write(table.time.to_numpy()) == 4000
     arrow = PyFileSystem(FSSpecHandler(writable))
@@ -226,13 +264,33 @@ def test_columns_of_any_type_are_written(writable: FolioFileSystem) -> None:
         assert found.to_table()["x"].equals(data["x"])
 
 
-def test_polars(writable: FolioFileSystem) -> None:
+def test_pyarrow_writes_a_dataset(image: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import pyarrow.dataset as dataset
+
+    table = pyarrow.table({"number": range(10_000), "part": [n % 3 for n in range(10_000)]})
+    fs = FolioFileSystem(fo=str(image), mode="r+")
+    parts = dataset.partitioning(pyarrow.schema([("part", pyarrow.int64())]))
+    dataset.write_dataset(table, "/t", filesystem=fs, format="parquet", partitioning=parts)
+    fs.close()
+    check(image)
+    with mounted_by_kernel(image) as folder:
+        read = dataset.dataset(folder / "t", partitioning=parts).to_table()
+        assert read.sort_by("number").select(["number", "part"]).equals(table)
+
+
+def test_polars(image: Path) -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed")
+    writable = FolioFileSystem(fo=str(image), mode="r+")
     table = polars.DataFrame({"number": list(range(1000))})
     with writable.open("/t.parquet", "wb") as file:
         table.write_parquet(file)
     with writable.open("/t.parquet", "rb") as file:
         assert polars.read_parquet(file).equals(table)
+    writable.close()
+    check(image)
+    with mounted_by_kernel(image) as folder:
+        assert polars.read_parquet(folder / "t.parquet").equals(table)
 
 
 def test_duckdb_attaches_read_write(image: Path) -> None:
@@ -254,8 +312,12 @@ def test_duckdb_attaches_read_write(image: Path) -> None:
     fs.close()
     check(image)
     fs = FolioFileSystem(fo=str(image), mode="r+")
-    assert run(fs, "SELECT count(*), sum(n) FROM base.t") == [(100_005, 4_999_950_010)]
+    rows = [(100_005, 4_999_950_010)]
+    assert run(fs, "SELECT count(*), sum(n) FROM base.t") == rows
     fs.close()
+    with mounted_by_kernel(image) as folder:
+        with duckdb.connect(folder / "base.duckdb", read_only=True) as connection:
+            assert connection.execute("SELECT count(*), sum(n) FROM t").fetchall() == rows
 
 
 def test_duckdb_threads_share_a_file(image: Path) -> None:

@@ -2,6 +2,8 @@
 
 import dbm.dumb
 import os
+import subprocess
+import sys
 from typing import Any
 
 import foliofs
@@ -114,6 +116,20 @@ def test_fsync_of_a_directory_commits_its_names(folio_disk: PowerCutDisk) -> Non
     assert names and all(each == ["new"] for each in names)
     with pytest.raises(FileNotFoundError):
         fs.fsync("/missing")
+
+
+def test_disk_needs_no_pytest() -> None:
+    program = """if True:
+        import sys
+        sys.modules["pytest"] = None
+        from foliofs.testing import PowerCutDisk
+        with PowerCutDisk() as disk:
+            disk.fs.write_text("/file", "content")
+            disk.fs.sync()
+            print(*[fs.read_text("/file") for fs in disk.power_cut(limit=1)])
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout == "content\n", ran.stderr
 
 
 def test_disk_that_is_too_small_is_refused() -> None:

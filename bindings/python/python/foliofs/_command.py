@@ -30,7 +30,7 @@ def build_image(
     path: str | os.PathLike[str],
     *,
     tree: str | os.PathLike[str],
-    size: str = "auto",
+    size: int | str = "auto",
     label: str | None = None,
     uuid: str | None = None,
     source_date_epoch: int | None = None,
@@ -40,7 +40,8 @@ def build_image(
 ) -> None:
     """Creates an image with an ext4 file system and a copy of the directory `tree` in it.
 
-    `size` is "512M", "2G", or "auto" for the least that holds the tree ("auto+20%" leaves room).
+    `size` is a number of bytes, "512M", "2G", or "auto" for the least that holds the tree
+    ("auto+20%" leaves room).
     The format is qcow2 for names that end so, else raw. With `uuid` and `source_date_epoch`, in
     seconds since 1970, the same tree makes the same bytes. `chown`, `chmod` and `manifest` are
     options of `folio cp`.
@@ -51,7 +52,7 @@ def build_image(
     if os.path.lexists(image):
         raise FileExistsError(17, "the image exists", image)
     command = [executable(), "cp", "--quiet", "-a", os.path.join(os.path.abspath(tree), ".")]
-    command += [f"{image}:/", "--create", size]
+    command += [f"{image}:/", "--create", str(size)]
     options = {
         "--label": label,
         "--uuid": uuid,

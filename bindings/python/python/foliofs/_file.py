@@ -22,6 +22,10 @@ class RawFile(io.RawIOBase):
 
     Several threads may use pread and pwrite at the same time. Its file system stays open as long
     as the file, unless it is closed.
+
+    Calls raise OSError, with `filename`, if the image cannot be read or written;
+    io.UnsupportedOperation if the file is not open for that; ValueError if it is closed. Ctrl-C ends
+    reads and writes between parts of 64 MiB, but not fsync and close.
     """
 
     # Whether dropping the open file is a ResourceWarning, and what was dropped.
@@ -56,26 +60,33 @@ class RawFile(io.RawIOBase):
         return f"<foliofs.RawFile {self.name!r}, {state}>"
 
     def readable(self) -> bool:
+        """Returns whether the file is open for reading."""
         return self._access != os.O_WRONLY
 
     def writable(self) -> bool:
+        """Returns whether the file is open for writing."""
         return self._access != os.O_RDONLY
 
     def seekable(self) -> bool:
+        """Returns True."""
         return True
 
     def fileno(self) -> int:
+        """Raises io.UnsupportedOperation: the host has no descriptor of the file."""
         raise io.UnsupportedOperation(
             f"{self.name}: no descriptor of the host: call fsync of the file system, not of os"
         )
 
     def readinto(self, buffer: Buffer, /) -> int:
+        """Reads into a buffer at the position. Returns the number of bytes; 0 at the end."""
         return self._file.readinto(buffer)
 
     def readall(self) -> bytes:
+        """Reads all from the position to the end. Raises MemoryError if that is too much."""
         return self._file.readall()
 
     def write(self, data: Buffer, /) -> int:
+        """Writes at the position. Returns the number of bytes: fewer before an error."""
         return self._file.write(data)
 
     def pread(self, len_bytes: int, offset: int) -> bytes:
@@ -99,9 +110,11 @@ class RawFile(io.RawIOBase):
         return memoryview(self._file.borrow(offset, len_bytes))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Moves the position, also by os.SEEK_DATA and SEEK_HOLE. Returns it."""
         return self._file.seek(offset, whence)
 
     def truncate(self, size: int | None = None, /) -> int:
+        """Sets the size, by default to the position. Returns it."""
         size = self.tell() if size is None else size
         if not self.writable():
             raise io.UnsupportedOperation(f"{self.name}: file not open for writing")

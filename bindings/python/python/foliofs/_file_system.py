@@ -42,7 +42,11 @@ _devices = itertools.count(1)
 
 
 class DirEntry:
-    """An entry of a directory, as os.DirEntry."""
+    """An entry of a directory, as os.DirEntry.
+
+    `name` is its name, `path` its path. The type is that of the listing: only stat, and a type that
+    the file system does not store, read the inode, and raise OSError if they cannot.
+    """
 
     __slots__ = ("_fs", "_kind", "_number", "name", "path")
 
@@ -68,18 +72,23 @@ class DirEntry:
         return self._kind
 
     def inode(self) -> int:
+        """Returns the inode number."""
         return self._number
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Returns whether this is a directory, or a link to one. False if it was removed."""
         return stat.S_ISDIR(self._mode(follow_symlinks))
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Returns whether this is a regular file, or a link to one. False if it was removed."""
         return stat.S_ISREG(self._mode(follow_symlinks))
 
     def is_symlink(self) -> bool:
+        """Returns whether this is a symbolic link."""
         return stat.S_ISLNK(self._mode(False))
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Returns the attributes. Raises OSError: FileNotFoundError if the file was removed."""
         return self._fs.stat(self.path, follow_symlinks=follow_symlinks)
 
 
@@ -164,7 +173,8 @@ class FileSystem:
     def close(self) -> None:
         """Flushes and closes the open files, syncs, unmounts and marks the image clean.
 
-        Raises OSError if a file or the image could not be written; it is closed nevertheless.
+        Raises OSError if a file or the image could not be written, with `filename`; it is closed
+        nevertheless. Ctrl-C does not stop it.
         """
         if self._is_closed:
             return
@@ -602,7 +612,10 @@ class FileSystem:
         )
 
     def sync(self) -> None:
-        """Makes all writes durable, but not what is in the buffers of open files."""
+        """Makes all writes durable, but not what is in the buffers of open files.
+
+        Raises OSError if the image cannot be written. Ctrl-C does not stop it.
+        """
         self._native.sync()
 
     def _text(self, path: Path) -> str:
@@ -625,6 +638,12 @@ def _text(path: Path) -> str:
     return str(path) if isinstance(path, FolioPath) else os.fsdecode(path)
 
 
+def _image_name(path: HostPath) -> str:
+    """Returns a name of an image that stays valid when the current directory changes."""
+    name = os.fsdecode(path)
+    return name if _native.is_url(name) else os.path.abspath(name)
+
+
 def _unpickle(path: str, options: dict[str, Any]) -> FileSystem:
     return open_image(path, "r", **options)
 
@@ -633,6 +652,7 @@ def open_image(
     path: HostPath,
     mode: Literal["r", "r+"] = "r",
     *,
+    shared: bool = False,
     partition: int | None = None,
     format: Literal["raw", "qcow2"] | None = None,
     options: str = "",
@@ -640,14 +660,20 @@ def open_image(
 ) -> FileSystem:
     """Opens the ext4 file system in an image file: raw or qcow2, found by its content.
 
-    `partition` counts from 1. `options` are those of mount(8), such as "noatime". `cache_bytes` is
+    `path` may be the URL of an object or a volume (`s3://bucket/disk.qcow2`) where this wheel has
+    object storage; objects are read, volumes also written.
+    With `shared`, an image that another program writes is read nevertheless, as by `folio -U`; what
+    changes meanwhile may appear as errors. `partition` counts from 1. `options` are those of mount(8), such as "noatime". `cache_bytes` is
     the memory for the page cache. Raises OSError: FileNotFoundError; EBUSY if another program uses
     the image; EUCLEAN if it is corrupt; EOPNOTSUPP for features that Folio does not have.
     """
     if mode not in ("r", "r+"):
         raise ValueError(f'invalid mode {mode!r}: expected "r" or "r+"')
-    name = os.path.abspath(os.fsdecode(path))
+    if shared and mode != "r":
+        raise ValueError('invalid mode "r+": a shared image is open for reading')
+    name = _image_name(path)
     rest = {
+        "shared": shared,
         "partition": partition,
         "format": format,
         "options": options,
@@ -673,7 +699,7 @@ def create_image(
     With `uuid` and `time`, in seconds since 1970, the same calls make the same bytes. Raises
     FileExistsError if the file exists.
     """
-    name = os.path.abspath(os.fsdecode(path))
+    name = _image_name(path)
     mount = _native.create_image(
         name,
         size_bytes,

@@ -14,7 +14,9 @@ __all__ = [
     "Positioned",
     "after_fork",
     "create_image",
+    "has_object_store",
     "is_optimized",
+    "is_url",
     "memory",
     "open_directory",
     "open_image",
@@ -23,6 +25,8 @@ __all__ = [
 _Path = str | os.PathLike[str]
 # Whether this is a build for use, and not one for tests of foliofs.
 is_optimized: bool
+# Whether images may be URLs of object storage.
+has_object_store: bool
 
 @final
 class Borrowed:
@@ -114,6 +118,7 @@ def open_image(
     path: _Path,
     *,
     read_only: bool,
+    shared: bool = False,
     partition: int | None = None,
     format: str | None = None,
     options: str = "",
@@ -131,5 +136,6 @@ def create_image(
     cache_bytes: int | None = None,
 ) -> FileSystem: ...
 def open_directory(path: _Path) -> FileSystem: ...
+def is_url(name: str) -> bool: ...
 def memory() -> FileSystem: ...
 def after_fork() -> None: ...

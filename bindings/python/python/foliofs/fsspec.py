@@ -11,24 +11,85 @@ from __future__ import annotations
 
 import datetime
 import errno
+import os
 import stat
 from typing import Any, Literal
 
 import foliofs
+import fsspec
+from foliofs import _native
 from foliofs._file import raw_of
 from foliofs._file_system import FileSystem
 from fsspec import AbstractFileSystem
+from fsspec.spec import _Cached
 from fsspec.utils import stringify_path
 
+# Protocols of fsspec for what Folio reads itself, and the schemes of its URLs.
+_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "http": "http", "https": "https"}
+_HOST = (None, "file", "local")
 
-class FolioFileSystem(AbstractFileSystem):
+
+class _ByImage(_Cached):
+    """fsspec keeps a file system for each set of arguments; a path there must be absolute."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if options.get("target_protocol") in _HOST:
+            if arguments:
+                arguments = (_absolute(arguments[0]), *arguments[1:])
+            elif "fo" in options:
+                options["fo"] = _absolute(options["fo"])
+        return super().__call__(*arguments, **options)
+
+
+def _absolute(image: Any) -> Any:
+    if image is None:
+        return None
+    name = os.fsdecode(image).removeprefix("file://").removeprefix("local://")
+    return name if _native.is_url(name) else os.path.abspath(name)
+
+
+def _image_name(
+    fo: str, mode: str, target_protocol: str | None, target_options: dict[str, Any] | None
+) -> str:
+    """Returns the path or URL of the image that a chained URL names."""
+    if target_protocol in _HOST:
+        # A directory is a volume.
+        return f"file://{fo}" if _native.has_object_store and os.path.isdir(fo) else fo
+    scheme = _SCHEMES.get(str(target_protocol))
+    if scheme is not None:
+        if target_options:
+            names = ", ".join(target_options)
+            raise ValueError(
+                f"invalid options for {target_protocol}: {names}: Folio opens the image itself; "
+                "set its environment, such as AWS_ENDPOINT_URL, or copy the image with simplecache::"
+            )
+        return fo if "://" in fo else f"{scheme}://{fo}"
+    target = fsspec.filesystem(target_protocol, **(target_options or {}))
+    if not getattr(target, "local_file", False):
+        raise ValueError(
+            f"invalid image {target_protocol}://{fo}: expected a file of the host: put "
+            "simplecache:: before the image's URL"
+        )
+    if mode != "r":
+        raise ValueError(f"invalid mode {mode!r}: the image is a copy in {target_protocol}")
+    with target.open(fo, "rb") as copy:
+        return str(copy.name)
+
+
+class FolioFileSystem(AbstractFileSystem, metaclass=_ByImage):
     """The files of an image.
 
-    `fo` is the image's path on the host, `mode` "r" or "r+"; `partition`, `format`, `options` and
-    `cache_bytes` are those of foliofs.open_image. fsspec keeps one for each set of arguments, and
-    the image open, until close(): use the same arguments for all reads and writes. With `auto_mkdir`, writing a file creates the
-    directories above it. With `update_creates`, mode "rb+" creates a missing file, as duckdb expects
-    for a new database.
+    `fo` is the image's path on the host, or its URL (`s3://bucket/disk.qcow2`) where this wheel has
+    object storage. `mode` is "r" or "r+"; `shared`, `partition`, `format`, `options` and
+    `cache_bytes` are those of foliofs.open_image, as are the errors. fsspec keeps one for each
+    thread and set of arguments, and the image open, until close(): use the same arguments for all
+    reads and writes.
+
+    With `auto_mkdir`, writing a file creates the directories above it. With `update_creates`, mode
+    "rb+" creates a missing file, as duckdb expects for a new database.
+
+    Methods raise OSError by errno with `filename`, such as FileNotFoundError; EROFS for changes of an
+    image that is open for reading.
     """
 
     protocol: str | tuple[str, ...] = "folio"
@@ -44,6 +105,7 @@ class FolioFileSystem(AbstractFileSystem):
         fs: FileSystem | None = None,
         target_protocol: str | None = None,
         target_options: dict[str, Any] | None = None,
+        shared: bool = False,
         partition: int | None = None,
         format: Literal["raw", "qcow2"] | None = None,
         options: str = "",
@@ -53,18 +115,13 @@ class FolioFileSystem(AbstractFileSystem):
         **storage_options: Any,
     ) -> None:
         super().__init__(**storage_options)
-        if target_protocol not in (None, "file", "local"):
-            raise ValueError(
-                f"invalid image {target_protocol}://{fo}: expected a file of the host; "
-                "get a copy with fsspec first"
-            )
         if (fo is None) == (fs is None):
             raise ValueError("no image: expected folio:///PATH::file://IMAGE, or fo=IMAGE")
         if fs is None:
-            image = str(fo).removeprefix("file://")
             fs = foliofs.open_image(
-                image,
+                _image_name(str(fo), mode, target_protocol, target_options),
                 mode,
+                shared=shared,
                 partition=partition,
                 format=format,
                 options=options,
@@ -149,26 +206,33 @@ class FolioFileSystem(AbstractFileSystem):
         return info
 
     def exists(self, path: Any, **kwargs: Any) -> bool:
+        """Returns whether the path names a file; a broken link is none."""
         return self.fs.exists(self._strip_protocol(path))
 
     def lexists(self, path: Any, **kwargs: Any) -> bool:
+        """Returns whether the path names a file or any link."""
         return self.fs.exists(self._strip_protocol(path), follow_symlinks=False)
 
     def isfile(self, path: Any) -> bool:
+        """Returns whether the path names a regular file, or a link to one."""
         return self.fs.is_file(self._strip_protocol(path))
 
     def isdir(self, path: Any) -> bool:
+        """Returns whether the path names a directory, or a link to one."""
         return self.fs.is_dir(self._strip_protocol(path))
 
     def created(self, path: Any) -> datetime.datetime:
+        """Returns the time of creation, in UTC; the time of the last change if it is not stored."""
         path = self._strip_protocol(path)
         nanos = self.fs.birthtime_ns(path)
         return _time(self.fs.stat(path).st_ctime_ns if nanos is None else nanos)
 
     def modified(self, path: Any) -> datetime.datetime:
+        """Returns the time of the last write, in UTC."""
         return _time(self.fs.stat(self._strip_protocol(path)).st_mtime_ns)
 
     def mkdir(self, path: Any, create_parents: bool = True, **kwargs: Any) -> None:
+        """Creates a directory. Raises FileExistsError."""
         path = self._strip_protocol(path)
         if create_parents:
             self.fs.makedirs(path)
@@ -176,6 +240,7 @@ class FolioFileSystem(AbstractFileSystem):
             self.fs.mkdir(path)
 
     def makedirs(self, path: Any, exist_ok: bool = False) -> None:
+        """Creates a directory and those above it. Raises FileExistsError without `exist_ok`."""
         path = self._strip_protocol(path)
         # fsspec.open calls this first, also for a directory that exists.
         if not self.fs.is_dir(path):
@@ -183,14 +248,17 @@ class FolioFileSystem(AbstractFileSystem):
         self.fs.makedirs(path, exist_ok=exist_ok)
 
     def rmdir(self, path: Any) -> None:
+        """Removes an empty directory."""
         self.fs.rmdir(self._strip_protocol(path))
 
     def rm_file(self, path: Any) -> None:
+        """Removes a file that is no directory."""
         self.fs.unlink(self._strip_protocol(path))
 
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Removes files and empty directories, with `recursive` all below; links are not followed."""
         for each in path if isinstance(path, list) else [path]:
             each = self._strip_protocol(each)
             is_directory = stat.S_ISDIR(self.fs.lstat(each).st_mode)
@@ -202,6 +270,7 @@ class FolioFileSystem(AbstractFileSystem):
                 self.fs.unlink(each)
 
     def cp_file(self, path1: Any, path2: Any, **kwargs: Any) -> None:
+        """Copies a file; creates a directory. Raises shutil.SameFileError if both are one file."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.fs.is_dir(source):
             self.fs.makedirs(target, exist_ok=True)
@@ -210,6 +279,7 @@ class FolioFileSystem(AbstractFileSystem):
         self.fs.copy(source, target)
 
     def mv_file(self, path1: Any, path2: Any) -> None:
+        """Renames a file; an existing target is replaced at once."""
         self.fs.replace(self._strip_protocol(path1), self._strip_protocol(path2))
 
     def mv(
@@ -220,6 +290,7 @@ class FolioFileSystem(AbstractFileSystem):
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
+        """Renames a file or directory, into `path2` if that is a directory."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if str(path2).endswith("/") or self.fs.is_dir(target):
             target = target.rstrip("/") + "/" + source.rpartition("/")[2]
@@ -227,6 +298,7 @@ class FolioFileSystem(AbstractFileSystem):
         self.fs.replace(source, target)
 
     def touch(self, path: Any, truncate: bool = True, **kwargs: Any) -> None:
+        """Creates a file or empties it; without `truncate` sets its times only."""
         path = self._strip_protocol(path)
         self._make_parent(path)
         self.fs.open(path, "wb" if truncate else "ab").close()
@@ -235,6 +307,7 @@ class FolioFileSystem(AbstractFileSystem):
     def cat_file(
         self, path: Any, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes:
+        """Returns the bytes of a file from `start` to `end`; negative ones count from its end."""
         path = self._strip_protocol(path)
         if start is None and end is None:
             return self.fs.read_bytes(path)
@@ -244,6 +317,7 @@ class FolioFileSystem(AbstractFileSystem):
             return file.pread(max(last - first, 0), first)
 
     def pipe_file(self, path: Any, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Writes a file. Raises FileExistsError in mode "create"."""
         path = self._strip_protocol(path)
         self._make_parent(path)
         with self.fs.open(path, "xb" if mode == "create" else "wb") as file:

@@ -27,9 +27,13 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-import pytest
 from foliofs import _native
 from foliofs._file_system import FileSystem
+
+try:
+    import pytest
+except ModuleNotFoundError:  # PowerCutDisk needs none.
+    pytest = None  # type: ignore[assignment]
 
 SIZE_BYTES: int = 64 << 20
 
@@ -83,8 +87,11 @@ class PowerCutDisk:
                 yield fs
 
 
-@pytest.fixture
 def folio_disk() -> Iterator[PowerCutDisk]:
     """A PowerCutDisk of 64 MiB, without the protection of auto_da_alloc."""
     with PowerCutDisk(options="noauto_da_alloc") as disk:
         yield disk
+
+
+if pytest is not None:
+    folio_disk = pytest.fixture(folio_disk)
