@@ -12,8 +12,8 @@
 //!   objects.rs         images with URLs                  fork.rs    the count of forks
 //! ```
 //!
-//! Every call that may wait releases the interpreter's lock. There is no global state but the count
-//! of forks, so free-threaded interpreters need no lock either.
+//! Every call that may wait releases the interpreter's lock. Global state is the count of forks
+//! and, with its own locks, object storage: free-threaded interpreters need no lock either.
 
 #![deny(unsafe_code)]
 

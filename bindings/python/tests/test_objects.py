@@ -44,15 +44,16 @@ class Ranges(http.server.BaseHTTPRequestHandler):
     content = b""
 
     def do_GET(self) -> None:
-        content, status = self.content, 200
+        content = self.content
         wanted = self.headers.get("Range")
-        if wanted is not None:
+        if wanted is None:
+            self.send_response(200)
+        else:
             first, _, last = wanted.removeprefix("bytes=").partition("-")
             end = min(int(last or len(content)), len(content) - 1)
-            content, status = content[int(first) : end + 1], 206
-        self.send_response(status)
-        if status == 206:
-            self.send_header("Content-Range", f"bytes {first}-{end}/{len(self.content)}")
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{end}/{len(content)}")
+            content = content[int(first) : end + 1]
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("ETag", '"1"')
@@ -62,7 +63,7 @@ class Ranges(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
 
