@@ -6,6 +6,7 @@
 //! ```
 
 mod bench;
+mod downloads;
 #[path = "../support/mod.rs"]
 mod support;
 mod web_identity;

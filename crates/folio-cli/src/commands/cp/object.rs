@@ -6,11 +6,11 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::volumes::refuse_object;
 use folio::base::Errno;
-use folio::block::{Device, RawDevice};
+use folio::block::{CreateOptions, Device, ImageFormat, NewImage, RawDevice};
 use folio_object_store::{ObjectUrl, UploadProgress, upload};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Bytes of one read of a download.
@@ -69,7 +69,8 @@ pub(crate) fn upload_file(source: &Path, destination: &OsStr, session: &Session)
     }
 }
 
-/// Downloads an object into a new file, which is complete when its name appears.
+/// Downloads an object into a new file, an existing one, or a block device, as
+/// `folio image convert` writes them: other kinds of files are refused.
 fn download(source: &OsStr, destination: &Path, session: &Session) -> Outcome {
     let url = parse_url(source)?;
     let Some(images) = images() else {
@@ -84,41 +85,59 @@ fn download(source: &OsStr, destination: &Path, session: &Session) -> Outcome {
     } else {
         destination.to_owned()
     };
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    if is_same_file(&url, &path) {
+        let why = "source and destination are the same file";
+        return Err(Failure::new(format!("{}: {why}", path.display())));
+    }
+    let failed = |error: folio::Error| Failure::image(&error);
+    let (len_bytes, options) = (device.len_bytes(), CreateOptions::default());
+    let new =
+        NewImage::create(&path, ImageFormat::Raw, len_bytes, &options, true).map_err(failed)?;
+    let target = RawDevice::open(new.path(), false).map_err(failed)?;
     let progress = Progress::new(session);
-    progress.expect(device.len_bytes());
+    progress.expect(len_bytes);
     let mut at = 0;
     let mut bytes = vec![0; PIECE_BYTES as usize];
-    while at < device.len_bytes() {
+    while at < len_bytes {
         session.check_interrupt()?;
-        let count = PIECE_BYTES.min(device.len_bytes() - at);
+        let count = PIECE_BYTES.min(len_bytes - at);
         let piece = &mut bytes[..count as usize];
         device
             .read_at(piece, at)
             .map_err(|error| Failure::new(explain(&error)))?;
-        write_sparse(file.as_file(), piece, at)?;
+        write_sparse(&target, new.is_zero(), piece, at).map_err(failed)?;
         progress.add(count);
         at += count;
     }
-    file.as_file().set_len(device.len_bytes())?;
+    target.flush().map_err(failed)?;
+    drop(target);
+    let is_file = new.is_zero();
+    if is_file {
+        // A new image has whole sectors; a copy has the length of its source.
+        let file = File::options().write(true).open(new.path())?;
+        file.set_len(len_bytes)?;
+        file.sync_all()?;
+    }
     progress.finish();
-    let mode = 0o666 & !rustix::process::umask(rustix::fs::Mode::empty()).bits();
-    rustix::fs::fchmod(file.as_file(), rustix::fs::Mode::from_bits_truncate(mode))
-        .map_err(std::io::Error::from)?;
-    file.as_file().sync_all()?;
-    file.persist(&path).map_err(|error| error.error)?;
-    Ok(())
+    new.finish().map_err(failed)
 }
 
-/// Writes into a file of zeros; blocks of zeros stay holes.
-fn write_sparse(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+/// Returns whether an object is the host's file at a path, whose first write would destroy it.
+fn is_same_file(url: &ObjectUrl, path: &Path) -> bool {
+    let identity = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let source = url.host_path().and_then(|path| identity(&path));
+    source.is_some() && source == identity(path)
+}
+
+/// Writes bytes; if the target reads as zeros, blocks of zeros stay holes.
+fn write_sparse(target: &RawDevice, is_zero: bool, bytes: &[u8], offset: u64) -> folio::Result<()> {
     let mut at = offset;
     for block in bytes.chunks(HOLE_BYTES) {
-        if block.iter().any(|byte| *byte != 0) {
-            file.write_all_at(block, at)?;
+        if !is_zero || block.iter().any(|byte| *byte != 0) {
+            target.write_at(block, at)?;
         }
         at += block.len() as u64;
     }
