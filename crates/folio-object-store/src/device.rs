@@ -2,7 +2,7 @@
 //! version that was opened.
 
 use crate::part_cache::PartCache;
-use crate::parts::{Fetch, Found, PART_BYTES, Parts};
+use crate::parts::{Fetch, Found, OBJECT_BYTES_MAX, PART_BYTES, Parts};
 use crate::read_ahead::ReadAhead;
 use crate::runtime;
 use crate::store::Store;
@@ -47,6 +47,20 @@ impl Version {
         }
     }
 
+    /// Fails if the object is longer than what a store allows: the server says its length.
+    fn check_len(&self) -> Result<()> {
+        if self.len_bytes <= OBJECT_BYTES_MAX {
+            return Ok(());
+        }
+        let why = format!(
+            "the server says that the object has {} bytes, more than the limit of {} TiB: check the \
+             server",
+            self.len_bytes,
+            OBJECT_BYTES_MAX >> 40
+        );
+        Err(Error::new(Errno::FBIG, why))
+    }
+
     /// Returns the tag for `If-Match`. A weak one never matches there.
     pub(crate) fn match_tag(&self) -> Option<String> {
         self.e_tag
@@ -87,7 +101,8 @@ impl ObjectDevice {
     ///
     /// # Errors
     ///
-    /// Those of [`Store::run`]; EINVAL for a URL without a key, or an empty object.
+    /// Those of [`Store::run`]; EINVAL for a URL without a key, or an empty object; EFBIG for a
+    /// length that no store has.
     pub fn open(
         store: Store,
         cache: impl FnOnce(&str, &str, u64) -> Option<PartCache>,
@@ -120,6 +135,9 @@ impl ObjectDevice {
             Err(error) => return Err(error),
         };
         let version = Version::new(&meta);
+        version
+            .check_len()
+            .map_err(|error| error.at(store.url().to_string()))?;
         if first.len() as u64 != version.len_bytes.min(FIRST_BYTES) {
             return Err(
                 truncated(&(0..FIRST_BYTES.min(version.len_bytes)), first.len())

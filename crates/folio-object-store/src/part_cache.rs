@@ -8,17 +8,19 @@
 //! NAME is the hash of URL, ETag and length, so a file holds one version only, and all processes
 //! write the same bytes. The checksum is written after the part. Neither is synced: after a crash,
 //! or while another process writes, a part whose checksum does not match is absent. Checksums are
-//! read once, when the cache is opened: a part that another process has evicted since then reads as
-//! zeros, which do not match.
+//! read once, for 512 MiB of the object at a time: a part that another process has evicted since
+//! then reads as zeros, which do not match.
 
-use crate::parts::PART_BYTES;
+use crate::parts::{OBJECT_BYTES_MAX, PART_BYTES};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest as Crc};
+use folio::Errno;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, FileTimes};
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
@@ -26,6 +28,8 @@ use std::time::SystemTime;
 const HEADER_BYTES: u64 = 4096;
 /// Marks a checksum that is present; the number of the part is added to it.
 const PRESENT: u32 = 0x464F_4C01;
+/// Parts whose checksums are read together: those of 512 MiB.
+const GROUP_PARTS: u64 = 8192;
 /// Checks of the size of the folder, for each size that it may have.
 const CHECKS_PER_SIZE: u64 = 32;
 
@@ -34,7 +38,7 @@ const CHECKS_PER_SIZE: u64 = 32;
 pub struct PartCacheOptions {
     /// The folder; created if missing.
     pub folder: PathBuf,
-    /// Its greatest size in bytes, which it exceeds by a 32nd at most.
+    /// Its greatest size in bytes, which each process that writes exceeds by a 32nd at most.
     pub size_bytes: u64,
 }
 
@@ -45,10 +49,11 @@ pub struct PartCache {
     parts_path: PathBuf,
     sums: File,
     len_bytes: u64,
-    /// The stored checksums of the parts that this process knows to be present; of others zero.
-    known: Box<[AtomicU64]>,
+    /// For each group of parts that was asked for: the stored checksums of the parts that this
+    /// process knows to be present; of others zero.
+    known: Box<[OnceLock<Box<[AtomicU64]>>]>,
     written_bytes: AtomicU64,
-    /// Where eviction continues.
+    /// The offset in the file of parts where eviction continues.
     hand: AtomicU64,
     is_failure_logged: AtomicBool,
 }
@@ -58,13 +63,16 @@ impl PartCache {
     ///
     /// # Errors
     ///
-    /// The host's errors.
+    /// The host's errors; an invalid argument if the object is longer than 256 TiB.
     pub fn open(
         options: &PartCacheOptions,
         url: &str,
         e_tag: &str,
         len_bytes: u64,
     ) -> io::Result<Self> {
+        if len_bytes > OBJECT_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         fs::create_dir_all(&options.folder)?;
         let identity = format!("folio part cache 1\n{url}\n{e_tag}\n{len_bytes}\n");
         let digest = Sha256::digest(&identity);
@@ -91,13 +99,13 @@ impl PartCache {
         sums.write_all_at(header, 0)?;
         // The time of the last use, for eviction.
         let _ = sums.set_times(FileTimes::new().set_modified(SystemTime::now()));
-        let count = len_bytes.div_ceil(PART_BYTES);
+        let groups = len_bytes.div_ceil(PART_BYTES * GROUP_PARTS);
         Ok(Self {
             options: options.clone(),
             parts,
             parts_path,
             len_bytes,
-            known: read_sums(&sums, count)?,
+            known: (0..groups).map(|_| OnceLock::new()).collect(),
             sums,
             written_bytes: AtomicU64::new(0),
             hand: AtomicU64::new(0),
@@ -111,14 +119,42 @@ impl PartCache {
     }
 
     fn known_sum(&self, part: u64) -> u64 {
-        let sum = self.known.get(part as usize);
+        let sum = self.sum(part);
         sum.map_or(0, |sum| sum.load(Ordering::Relaxed))
     }
 
     fn set_known(&self, part: u64, new: u64) {
-        if let Some(sum) = self.known.get(part as usize) {
+        if let Some(sum) = self.sum(part) {
             sum.store(new, Ordering::Relaxed);
         }
+    }
+
+    fn sum(&self, part: u64) -> Option<&AtomicU64> {
+        let group = self.known.get((part / GROUP_PARTS) as usize)?;
+        let first = part - part % GROUP_PARTS;
+        let sums = group.get_or_init(|| self.read_sums(first));
+        sums.get((part - first) as usize)
+    }
+
+    /// Reads the checksums of a group; those that cannot be read are of absent parts.
+    fn read_sums(&self, first: u64) -> Box<[AtomicU64]> {
+        let count = self.len_bytes.div_ceil(PART_BYTES) - first;
+        let mut sums = vec![0; (count.min(GROUP_PARTS) * 8) as usize];
+        let mut filled = 0;
+        while filled < sums.len() {
+            let offset = HEADER_BYTES + first * 8 + filled as u64;
+            match self.sums.read_at(&mut sums[filled..], offset) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(error) => {
+                    self.log_failure(&error);
+                    break;
+                }
+            }
+        }
+        let (sums, _) = sums.as_chunks();
+        let sums = sums.iter().map(|sum| u64::from_le_bytes(*sum));
+        sums.map(AtomicU64::new).collect()
     }
 
     /// Returns a part whose checksum matches.
@@ -190,9 +226,9 @@ impl PartCache {
         let before = self
             .written_bytes
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if before / step != (before + bytes.len() as u64) / step
-            && let Err(error) = self.limit_size()
-        {
+        // Also at the first write: many short processes may each write less than a step.
+        let is_due = before == 0 || before / step != (before + bytes.len() as u64) / step;
+        if is_due && let Err(error) = self.limit_size() {
             self.log_failure(&error);
         }
     }
@@ -215,8 +251,8 @@ impl PartCache {
                 return Ok(());
             }
             // Checksums first: without them the parts are absent.
-            fs::remove_file(file.parts.with_extension("sums"))?;
-            fs::remove_file(&file.parts)?;
+            remove(&file.parts.with_extension("sums"))?;
+            remove(&file.parts)?;
             total = total.saturating_sub(file.bytes);
         }
         if total > self.options.size_bytes {
@@ -228,40 +264,39 @@ impl PartCache {
 
     /// Evicts parts of this object, in the order of their numbers.
     fn evict_parts(&self, surplus_bytes: u64) -> io::Result<()> {
-        use rustix::fs::FallocateFlags;
-        let count = self.len_bytes.div_ceil(PART_BYTES);
-        let mut evicted_bytes = 0;
-        for _ in 0..count {
-            if evicted_bytes >= surplus_bytes {
-                break;
-            }
-            let part = self.hand.fetch_add(1, Ordering::Relaxed) % count;
-            if !self.has(part) {
-                continue;
-            }
+        use rustix::fs::{FallocateFlags, SeekFrom};
+        let (mut evicted_bytes, mut is_at_start) = (0, false);
+        while evicted_bytes < surplus_bytes {
+            let hand = self.hand.load(Ordering::Relaxed);
+            // Passes over what the object has beyond its cached parts, however long it is.
+            let part = match rustix::fs::seek(&self.parts, SeekFrom::Data(hand)) {
+                Ok(found) => found / PART_BYTES,
+                Err(Errno::NXIO) if !is_at_start => {
+                    self.hand.store(0, Ordering::Relaxed);
+                    is_at_start = true;
+                    continue;
+                }
+                Err(Errno::NXIO) => break,
+                Err(errno) => return Err(errno.into()),
+            };
+            let start = part * PART_BYTES;
+            self.hand.store(start + PART_BYTES, Ordering::Relaxed);
             self.sums.write_all_at(&[0; 8], HEADER_BYTES + part * 8)?;
             self.set_known(part, 0);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&self.parts, flags, part * PART_BYTES, PART_BYTES)?;
+            rustix::fs::fallocate(&self.parts, flags, start, PART_BYTES)?;
             evicted_bytes += PART_BYTES;
         }
         Ok(())
     }
 }
 
-/// Reads the checksums of `count` parts.
-fn read_sums(file: &File, count: u64) -> io::Result<Box<[AtomicU64]>> {
-    let mut sums = vec![0; (count * 8) as usize];
-    let mut filled = 0;
-    while filled < sums.len() {
-        match file.read_at(&mut sums[filled..], HEADER_BYTES + filled as u64)? {
-            0 => break,
-            more => filled += more,
-        }
+/// Removes a file that another process may have removed.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
-    let (sums, _) = sums.as_chunks();
-    let sums = sums.iter().map(|sum| u64::from_le_bytes(*sum));
-    Ok(sums.map(AtomicU64::new).collect())
 }
 
 fn new_crc() -> Crc {
@@ -351,6 +386,61 @@ mod tests {
         assert_eq!(again.read(62).unwrap(), bytes[part..2 * part]);
     }
 
+    fn size_of(folder: &Path) -> u64 {
+        files(folder).unwrap().iter().map(|file| file.bytes).sum()
+    }
+
+    #[test]
+    fn parts_without_checksums_are_evicted_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = vec![7; PART_BYTES as usize];
+        // As after a crash between the removals of an eviction.
+        for name in ["a", "b"] {
+            fs::write(folder.path().join(format!("{name}.parts")), part.repeat(8)).unwrap();
+        }
+        let new = cache(folder.path(), "new", 16 * PART_BYTES);
+        (0..64).for_each(|number| new.write(number, &part));
+        let total = size_of(folder.path());
+        assert!(total <= 17 * PART_BYTES, "{total}");
+        assert!(!folder.path().join("a.parts").exists() && new.has(63));
+    }
+
+    #[test]
+    fn first_write_of_a_process_limits_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = vec![7; PART_BYTES as usize];
+        for e_tag in ["a", "b", "c", "d"] {
+            // As one process each: less than the step of the checks.
+            let one = cache(folder.path(), e_tag, 1024 * PART_BYTES);
+            (0..16).for_each(|number| one.write(number, &part));
+        }
+        cache(folder.path(), "e", 32 * PART_BYTES).write(0, &part);
+        let total = size_of(folder.path());
+        assert!(total <= 33 * PART_BYTES, "{total}");
+    }
+
+    #[test]
+    fn checksums_of_a_huge_object_are_read_lazily() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = PartCacheOptions {
+            folder: folder.path().to_owned(),
+            size_bytes: 2 * PART_BYTES,
+        };
+        let open = |len_bytes| PartCache::open(&options, "https://h/k", "a", len_bytes);
+        assert!(open(OBJECT_BYTES_MAX + 1).is_err() && open(u64::MAX).is_err());
+        let huge = open(OBJECT_BYTES_MAX).unwrap();
+        let part = vec![7; PART_BYTES as usize];
+        // Below the greatest offset of a file of ext4.
+        let far = (1 << 43) / PART_BYTES;
+        for number in [0, far, far + 1, far + 2, far + 3] {
+            huge.write(number, &part);
+        }
+        assert_eq!(huge.read(far + 3).unwrap(), part);
+        assert!(!huge.has(0) && !huge.has(OBJECT_BYTES_MAX / PART_BYTES - 1));
+        let groups = huge.known.iter().filter(|group| group.get().is_some());
+        assert_eq!(groups.count(), 3);
+    }
+
     #[test]
     fn folder_keeps_its_size() {
         let folder = tempfile::tempdir().unwrap();
@@ -359,11 +449,7 @@ mod tests {
         (0..4).for_each(|number| old.write(number, &part));
         let new = cache(folder.path(), "new", 16 * PART_BYTES);
         (0..64).for_each(|number| new.write(number, &part));
-        let total: u64 = files(folder.path())
-            .unwrap()
-            .iter()
-            .map(|file| file.bytes)
-            .sum();
+        let total = size_of(folder.path());
         assert!(total <= 17 * PART_BYTES, "{total}");
         assert!(new.read(63).is_some() && new.read(0).is_none());
         assert!(!cache(folder.path(), "old", 1 << 30).has(0));

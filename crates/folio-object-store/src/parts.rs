@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// The unit of caching in bytes. Requests are for one part or for several neighbours.
 pub(crate) const PART_BYTES: u64 = 64 << 10;
+/// The longest object that is read: longer than the stores allow. The length is what a server says.
+pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 48;
 /// Parts of the largest request: 1 MiB.
 pub(crate) const REQUEST_PARTS: u64 = 16;
 /// Parts that stay in memory: 32 MiB. The page cache above keeps what is read again.

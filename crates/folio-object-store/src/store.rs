@@ -160,8 +160,9 @@ impl Store {
         &self.options
     }
 
-    /// Runs an operation on the store to its end, within the I/O timeout. `operation` names it in
-    /// errors: "read bytes 0-65535".
+    /// Runs an operation on the store to its end, within the I/O timeout, which grows by a second
+    /// for each 64 KiB that the connection is sending. `operation` names it in errors: "read bytes
+    /// 0-65535".
     ///
     /// # Errors
     ///
@@ -186,11 +187,12 @@ impl Store {
         work: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
         let io_timeout = self.options.io_timeout;
-        match tokio::time::timeout(io_timeout, with_request_id(work)).await {
-            Ok((result, id)) => {
+        let done = self.counters.within(io_timeout, with_request_id(work));
+        match done.await {
+            Some((result, id)) => {
                 result.map_err(|error| failure(&self.url, operation, id.as_deref(), &error))
             }
-            Err(_) => Err(timed_out(&self.url, operation, io_timeout)),
+            None => Err(timed_out(&self.url, operation, io_timeout)),
         }
     }
 }
@@ -211,7 +213,6 @@ impl Http {
         install_tls();
         let attempt = (options.io_timeout / HANGING_ATTEMPTS).max(Duration::from_millis(1));
         let mut client = ClientOptions::new()
-            .with_timeout(attempt)
             .with_connect_timeout(CONNECT_TIMEOUT.min(attempt))
             .with_allow_http(true);
         if let Some(path) = env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()) {
@@ -239,6 +240,7 @@ impl Http {
             connector: Arc::new(CountingConnector {
                 counters: counters.clone(),
                 query: url.query().map(ToOwned::to_owned),
+                time_limit: attempt,
             }),
         })
     }

@@ -1,4 +1,8 @@
-//! Objects as disks over a store in memory that counts, fails, truncates and replaces.
+//! Objects as disks over a store in memory that counts, fails, truncates and replaces, and over
+//! hostile web servers.
+
+#[path = "device/web_server.rs"]
+mod web_server;
 
 use async_trait::async_trait;
 use bytes::Bytes;
