@@ -2,7 +2,7 @@
 //! Folio that names the object, the request, its id and what to check.
 
 use crate::connector::with_request_id;
-use crate::failure::failure;
+use crate::failure::{failure, specific};
 use crate::url::ObjectUrl;
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -42,7 +42,8 @@ impl Explained {
     }
 }
 
-/// Returns the same kind of error with an explanation as its cause.
+/// Returns an error with an explanation as its cause. Its kind says whether a repetition may help:
+/// it does not for wrong credentials and missing buckets.
 fn explain(
     url: &ObjectUrl,
     location: &Path,
@@ -52,7 +53,7 @@ fn explain(
 ) -> Error {
     let url = url.with_key(location.as_ref());
     let source = Box::new(failure(&url, operation, request_id, &error));
-    match error {
+    match specific(&url, error) {
         Error::Generic { store, .. } => Error::Generic { store, source },
         Error::NotFound { path, .. } => Error::NotFound { path, source },
         Error::NotSupported { .. } => Error::NotSupported { source },
@@ -133,5 +134,72 @@ impl ObjectStore for Explained {
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let request = self.objects.copy_opts(from, to, options);
         self.run("copy", to, request).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folio::{Errno, Error as FolioError};
+
+    /// Explains the answer to a list; returns it with the error of Folio inside.
+    fn answer_to_list(text: &str) -> (Error, Errno, String) {
+        let url = "s3://bucket/vol".parse().unwrap();
+        let source = format!("Error performing list request: Error performing GET - {text}").into();
+        let error = Error::Generic {
+            store: "S3",
+            source,
+        };
+        let error = explain(&url, &Path::from("vol/map"), "list objects", None, error);
+        let cause = std::error::Error::source(&error).unwrap();
+        let cause: &FolioError = cause.downcast_ref().unwrap();
+        let (errno, text) = (cause.errno(), cause.to_string());
+        (error, errno, text)
+    }
+
+    #[test]
+    fn refused_list_is_final_and_has_advice() {
+        let wrong_secret = "Server returned non-2xx status code: 403 Forbidden: <Error>\
+            <Code>SignatureDoesNotMatch</Code><Message>wrong</Message></Error>";
+        let (error, errno, text) = answer_to_list(wrong_secret);
+        assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
+        assert_eq!(errno, Errno::ACCESS);
+        assert_eq!(
+            text.split(": check").next().unwrap(),
+            "s3://bucket/vol/map: list objects: 403 Forbidden SignatureDoesNotMatch (wrong)"
+        );
+        assert!(
+            text.contains("check the credentials (AWS_ACCESS_KEY_ID"),
+            "{text}"
+        );
+        let (error, errno, _) = answer_to_list("Server returned non-2xx status code: 401: ");
+        assert!(matches!(error, Error::Unauthenticated { .. }) && errno == Errno::ACCESS);
+        let wrong_bucket = "Server returned non-2xx status code: 404 Not Found: <Error>\
+            <Code>NoSuchBucket</Code></Error>";
+        let (error, errno, text) = answer_to_list(wrong_bucket);
+        assert!(matches!(error, Error::NotFound { .. }) && errno == Errno::NOENT);
+        assert!(text.ends_with("404 Not Found NoSuchBucket: check the bucket and the key"));
+        for moved in [
+            "Received redirect without LOCATION, this",
+            "non-2xx status code: 301 Moved",
+        ] {
+            let (error, _, text) = answer_to_list(moved);
+            assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
+            assert!(text.contains("check the region of the bucket"), "{text}");
+        }
+    }
+
+    #[test]
+    fn error_of_the_store_is_repeatable() {
+        for text in [
+            "Server returned non-2xx status code: 503 Slow Down: ",
+            "connection closed",
+        ] {
+            let (error, errno, _) = answer_to_list(text);
+            assert!(
+                matches!(error, Error::Generic { .. }) && errno == Errno::IO,
+                "{error}"
+            );
+        }
     }
 }

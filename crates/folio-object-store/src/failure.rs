@@ -38,6 +38,37 @@ pub(crate) fn timed_out(url: &ObjectUrl, operation: &str, io_timeout: Duration) 
     Error::new(Errno::TIMEDOUT, why).at(url.to_string())
 }
 
+/// Returns the kind of error that the answer to a single object has, for a final answer that
+/// `object_store` leaves generic: that to a list, and a redirection to another region.
+pub(crate) fn specific(url: &ObjectUrl, error: StoreError) -> StoreError {
+    let (path, status) = (url.key().to_owned(), status_of(&error));
+    match (error, status) {
+        (StoreError::Generic { source, .. }, Some(401)) => {
+            StoreError::Unauthenticated { path, source }
+        }
+        // With another region or another name, the bucket takes requests elsewhere.
+        (StoreError::Generic { source, .. }, Some(301 | 403)) => {
+            StoreError::PermissionDenied { path, source }
+        }
+        (StoreError::Generic { source, .. }, Some(404)) => StoreError::NotFound { path, source },
+        (error, _) => error,
+    }
+}
+
+/// Returns the status of the answer that a generic error is about.
+fn status_of(error: &StoreError) -> Option<u16> {
+    let StoreError::Generic { source, .. } = error else {
+        return None;
+    };
+    let text = source.to_string();
+    if text.contains("without LOCATION") {
+        return Some(301);
+    }
+    let (_, status) = text.split_once("non-2xx status code: ")?;
+    let end = status.find(|c: char| !c.is_ascii_digit());
+    status[..end.unwrap_or(status.len())].parse().ok()
+}
+
 /// Returns the errno of a failure, and what to check.
 fn classify(url: &ObjectUrl, error: &StoreError) -> (Errno, &'static str) {
     match error {
@@ -54,7 +85,15 @@ fn classify(url: &ObjectUrl, error: &StoreError) -> (Errno, &'static str) {
         StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => {
             (Errno::OPNOTSUPP, "the store does not support the request")
         }
-        _ => classify_transport(url, error),
+        _ => match status_of(error) {
+            Some(301) => (
+                Errno::IO,
+                "check the region of the bucket (--region, AWS_REGION)",
+            ),
+            Some(401 | 403) => (Errno::ACCESS, credentials_advice(url.scheme())),
+            Some(404) => (Errno::NOENT, "check the bucket and the key"),
+            _ => classify_transport(url, error),
+        },
     }
 }
 
@@ -78,12 +117,6 @@ fn credentials_advice(scheme: Scheme) -> &'static str {
 
 fn classify_transport(url: &ObjectUrl, error: &StoreError) -> (Errno, &'static str) {
     let text = error.to_string();
-    if text.contains("without LOCATION") {
-        return (
-            Errno::IO,
-            "check the region of the bucket (--region, AWS_REGION)",
-        );
-    }
     if text.contains("non-partial response") {
         return (
             Errno::OPNOTSUPP,
