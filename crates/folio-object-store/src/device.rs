@@ -199,9 +199,13 @@ impl ObjectDevice {
                 continue;
             }
             let start = part * PART_BYTES;
-            let end = range.end.min(start + object.len_of(part));
-            let part = object.part(part, &fetches)?;
-            target.put(&part[(at - start) as usize..(end - start) as usize]);
+            let part_end = start + object.len_of(part);
+            let end = range.end.min(part_end);
+            let bytes = object.part(part, &fetches)?;
+            target.put(&bytes[(at - start) as usize..(end - start) as usize]);
+            if end == part_end {
+                object.parts.consume(part);
+            }
             at = end;
         }
         Ok(())

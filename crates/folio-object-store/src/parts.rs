@@ -22,6 +22,9 @@ pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 48;
 pub(crate) const REQUEST_PARTS: u64 = 16;
 /// Parts that stay in memory: 32 MiB. The page cache above keeps what is read again.
 const READY_PARTS_MAX: usize = 512;
+/// Arrivals of parts after which one that was not read to its end is evicted as one that was: its
+/// reader does not come. A reader may be slower than the others.
+const UNREAD_ARRIVALS_MAX: u64 = 4 * READY_PARTS_MAX as u64;
 
 /// A failure that several readers report.
 #[derive(Clone)]
@@ -70,7 +73,13 @@ impl Fetch {
 }
 
 enum Slot {
-    Ready { bytes: Bytes, used: u64 },
+    Ready {
+        bytes: Bytes,
+        used: u64,
+        arrived: u64,
+        /// A reader has read its end, so the parts ahead of readers are worth more.
+        is_consumed: bool,
+    },
     Pending(Arc<Fetch>),
 }
 
@@ -80,6 +89,8 @@ struct State {
     ready: usize,
     /// Counts uses, for eviction of the least recently used parts.
     clock: u64,
+    /// Counts parts that arrived.
+    arrivals: u64,
 }
 
 /// A part that a reader asked for.
@@ -114,7 +125,7 @@ impl Parts {
             let now = state.clock;
             match state.slots.get_mut(&part) {
                 None => return Ok(Found::Absent),
-                Some(Slot::Ready { bytes, used }) => {
+                Some(Slot::Ready { bytes, used, .. }) => {
                     *used = now;
                     return Ok(Found::Bytes(bytes.clone()));
                 }
@@ -128,6 +139,14 @@ impl Parts {
             // Evicted since, or requested again by another reader.
             _ => Found::Absent,
         })
+    }
+
+    /// Notes that a reader has read the end of a part.
+    pub(crate) fn consume(&self, part: u64) {
+        let mut state = self.state.lock();
+        if let Some(Slot::Ready { is_consumed, .. }) = state.slots.get_mut(&part) {
+            *is_consumed = true;
+        }
     }
 
     /// Marks the absent ones of some parts as pending; returns one request for each run of
@@ -160,12 +179,20 @@ impl Parts {
         let mut state = self.state.lock();
         state.clock += 1;
         let used = state.clock;
+        state.arrivals += fetch.parts.end - fetch.parts.start;
+        let arrived = state.arrivals;
         for (at, part) in fetch.parts.clone().enumerate() {
             let start = (at as u64 * PART_BYTES).min(bytes.len() as u64) as usize;
             let end = (start + PART_BYTES as usize).min(bytes.len());
             // A copy: a view would keep the whole answer in memory as long as one part is used.
             let bytes = Bytes::copy_from_slice(&bytes[start..end]);
-            state.slots.insert(part, Slot::Ready { bytes, used });
+            let ready = Slot::Ready {
+                bytes,
+                used,
+                arrived,
+                is_consumed: false,
+            };
+            state.slots.insert(part, ready);
             state.ready += 1;
         }
         if state.ready > READY_PARTS_MAX {
@@ -195,18 +222,26 @@ fn new_fetch(parts: Range<u64>) -> Arc<Fetch> {
 }
 
 impl State {
-    /// Evicts the least recently used eighth.
+    /// Evicts an eighth: parts that were read to their end first, then the least recently used.
     fn evict(&mut self) {
         let mut uses: Vec<_> = self
             .slots
             .iter()
             .filter_map(|(part, slot)| match slot {
-                Slot::Ready { used, .. } => Some((*used, *part)),
+                Slot::Ready {
+                    used,
+                    arrived,
+                    is_consumed,
+                    ..
+                } => {
+                    let is_old = self.arrivals - arrived > UNREAD_ARRIVALS_MAX;
+                    Some((!is_consumed && !is_old, *used, *part))
+                }
                 Slot::Pending(_) => None,
             })
             .collect();
         uses.sort_unstable();
-        for (_, part) in uses.iter().take(READY_PARTS_MAX / 8) {
+        for (_, _, part) in uses.iter().take(READY_PARTS_MAX / 8) {
             self.slots.remove(part);
             self.ready -= 1;
         }
@@ -251,6 +286,32 @@ mod tests {
         });
         assert!(matches!(parts.get(7), Ok(Found::Absent)));
         assert_eq!(fetches[0].wait().unwrap_err().errno(), Errno::STALE);
+    }
+
+    fn arrive(parts: &Parts, wanted: Range<u64>) {
+        for fetch in parts.claim(wanted) {
+            parts.finish(&fetch, &Bytes::from_static(&[0]));
+        }
+    }
+
+    #[test]
+    fn parts_ahead_of_readers_outlive_consumed_ones() {
+        let parts = Parts::default();
+        let max = READY_PARTS_MAX as u64;
+        arrive(&parts, 0..max / 2);
+        for part in max / 2..2 * max {
+            arrive(&parts, part..part + 1);
+            bytes_of(parts.get(part));
+            parts.consume(part);
+        }
+        assert!((0..max / 2).all(|part| parts.has(part)) && !parts.has(max / 2));
+        // Their reader does not come.
+        for part in 2 * max..2 * max + UNREAD_ARRIVALS_MAX {
+            arrive(&parts, part..part + 1);
+            bytes_of(parts.get(part));
+            parts.consume(part);
+        }
+        assert!(!(0..max / 2).any(|part| parts.has(part)));
     }
 
     #[test]

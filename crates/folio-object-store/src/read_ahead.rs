@@ -3,8 +3,8 @@
 use crate::parts::REQUEST_PARTS;
 use std::ops::Range;
 
-/// Parts ahead of a reader, at most: more than the requests in flight, which thus continue while
-/// the reader uses what has arrived.
+/// Parts ahead of all readers, at most: more than the requests in flight, which thus continue while
+/// the readers use what has arrived. Readers share them, so that all fit into memory.
 const WINDOW_PARTS_MAX: u64 = 12 * REQUEST_PARTS;
 /// Growth of the window with each read: a wait for the store costs more than some surplus parts.
 const GROWTH: u64 = 4;
@@ -12,6 +12,8 @@ const GROWTH: u64 = 4;
 const DELAY_PARTS_MAX: u64 = 2 * REQUEST_PARTS;
 /// Readers that are followed at a time.
 const STREAMS_MAX: usize = 8;
+/// Reads of the object without one of a reader, after which it has no share.
+const IDLE_READS_MAX: u64 = 64;
 
 struct Stream {
     /// The part after the last one that was read.
@@ -20,6 +22,8 @@ struct Stream {
     window: u64,
     /// The part after the last one that was requested ahead.
     ahead: u64,
+    /// The number of its last read.
+    last_read: u64,
 }
 
 impl Stream {
@@ -33,12 +37,15 @@ impl Stream {
 #[derive(Default)]
 pub(crate) struct ReadAhead {
     streams: Vec<Stream>,
+    /// Counts reads.
+    reads: u64,
 }
 
 impl ReadAhead {
     /// Notes a read of some parts; returns the parts to request ahead. Reading ahead begins with a
     /// read that has to wait for the store, so a reader of cached parts makes no requests.
     pub(crate) fn note(&mut self, read: &Range<u64>, is_miss: bool) -> Range<u64> {
+        self.reads += 1;
         let found = self.streams.iter().position(|stream| stream.has(read));
         let Some(at) = found else {
             if self.streams.len() == STREAMS_MAX {
@@ -48,17 +55,21 @@ impl ReadAhead {
                 next: read.end,
                 window: 0,
                 ahead: read.end,
+                last_read: self.reads,
             });
             return read.end..read.end;
         };
         let mut stream = self.streams.remove(at);
+        stream.last_read = self.reads;
+        let share = self.share();
         if stream.next < read.end {
             stream.next = read.end;
             if is_miss || stream.window > 0 {
                 let base = stream.window.max(read.end - read.start);
-                stream.window = (base * GROWTH).min(WINDOW_PARTS_MAX);
+                stream.window = base * GROWTH;
             }
         }
+        stream.window = stream.window.min(share);
         stream.ahead = stream.ahead.max(read.end);
         // In whole requests, as soon as there is room for one.
         let room = (stream.next + stream.window).saturating_sub(stream.ahead);
@@ -71,6 +82,13 @@ impl ReadAhead {
         let due = start..stream.ahead;
         self.streams.push(stream);
         due
+    }
+
+    /// Returns the window of one more reader beside those that read ahead now.
+    fn share(&self) -> u64 {
+        let is_active =
+            |stream: &&Stream| stream.window > 0 && self.reads - stream.last_read <= IDLE_READS_MAX;
+        WINDOW_PARTS_MAX / (1 + self.streams.iter().filter(is_active).count() as u64)
     }
 }
 
@@ -93,6 +111,26 @@ mod tests {
             end = due.end;
         }
         assert!(end > 400 + WINDOW_PARTS_MAX / 2);
+    }
+
+    #[test]
+    fn readers_share_the_window() {
+        let mut ahead = ReadAhead::default();
+        let windows = |ahead: &ReadAhead| -> Vec<u64> {
+            ahead.streams.iter().map(|stream| stream.window).collect()
+        };
+        for part in 0..32 {
+            for reader in 0..3 {
+                let start = reader * 10_000 + part;
+                ahead.note(&(start..start + 1), true);
+            }
+        }
+        assert_eq!(windows(&ahead), [WINDOW_PARTS_MAX / 3; 3]);
+        // Two readers have ended.
+        for part in 32..32 + IDLE_READS_MAX + 8 {
+            ahead.note(&(part..part + 1), true);
+        }
+        assert_eq!(windows(&ahead).last(), Some(&WINDOW_PARTS_MAX));
     }
 
     #[test]

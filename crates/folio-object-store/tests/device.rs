@@ -253,6 +253,34 @@ fn sequential_reads_join_neighbors() {
 }
 
 #[test]
+fn interleaved_readers_fetch_each_part_once() {
+    // Three times the memory for parts.
+    let fixture = Fixture::new("interleaved", 96 * MIB);
+    let device = fixture.open();
+    let (readers, step) = (3, MIB / 4);
+    for at in (0..32 * MIB).step_by(step) {
+        for reader in 0..readers {
+            let start = reader * 32 * MIB + at;
+            fixture.check(&device, start..start + step).unwrap();
+        }
+    }
+    // At the end of two ranges, 4 MiB of the next one are read ahead again.
+    let received = fixture.faulty.received.load(Ordering::SeqCst);
+    assert!(received <= 112 * MIB as u64, "{received}");
+}
+
+#[test]
+fn reader_of_large_pieces_fetches_each_part_once() {
+    let fixture = Fixture::new("pieces", 96 * MIB);
+    let device = fixture.open();
+    for at in (0..96 * MIB).step_by(8 * MIB) {
+        fixture.check(&device, at..at + 8 * MIB).unwrap();
+    }
+    let received = fixture.faulty.received.load(Ordering::SeqCst);
+    assert!(received <= 97 * MIB as u64, "{received}");
+}
+
+#[test]
 fn readers_on_all_threads_share_requests() {
     let fixture = Fixture::new("threads", 16 * MIB);
     let device = fixture.open();
