@@ -7,6 +7,7 @@
 
 mod bench;
 mod downloads;
+mod mounts;
 #[path = "../support/mod.rs"]
 mod support;
 mod web_identity;
