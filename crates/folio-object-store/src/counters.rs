@@ -101,8 +101,8 @@ impl RequestCounters {
         }
     }
 
-    /// Waits for the end of some work; returns nothing if it takes longer than a limit, and a
-    /// second for each 64 KiB that are being sent.
+    /// Waits for the end of some work; returns nothing if it takes longer than a limit, which grows
+    /// by a second for each 64 KiB that are being sent.
     pub(crate) async fn within<T>(
         &self,
         limit: Duration,

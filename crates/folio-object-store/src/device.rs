@@ -47,6 +47,20 @@ impl Version {
         }
     }
 
+    /// Fails if the object is longer than what a store allows: the server says its length.
+    fn check_len(&self) -> Result<()> {
+        if self.len_bytes <= OBJECT_BYTES_MAX {
+            return Ok(());
+        }
+        let why = format!(
+            "the server says that the object has {} bytes, more than the limit of {} TiB: check the \
+             server",
+            self.len_bytes,
+            OBJECT_BYTES_MAX >> 40
+        );
+        Err(Error::new(Errno::FBIG, why))
+    }
+
     /// Returns the tag for `If-Match`. A weak one never matches there.
     pub(crate) fn match_tag(&self) -> Option<String> {
         self.e_tag
@@ -79,19 +93,6 @@ struct Object {
     cache: Option<PartCache>,
     in_flight: Semaphore,
     ahead_in_flight: Semaphore,
-}
-
-/// Fails with EFBIG if a length can only be a server's mistake.
-fn check_len(len_bytes: u64) -> Result<()> {
-    if len_bytes <= OBJECT_BYTES_MAX {
-        return Ok(());
-    }
-    let why = format!(
-        "the server says that the object has {len_bytes} bytes, more than the limit of {} TiB: \
-         check the server",
-        OBJECT_BYTES_MAX >> 40
-    );
-    Err(Error::new(Errno::FBIG, why))
 }
 
 impl ObjectDevice {
@@ -134,7 +135,9 @@ impl ObjectDevice {
             Err(error) => return Err(error),
         };
         let version = Version::new(&meta);
-        check_len(version.len_bytes).map_err(|error| error.at(store.url().to_string()))?;
+        version
+            .check_len()
+            .map_err(|error| error.at(store.url().to_string()))?;
         if first.len() as u64 != version.len_bytes.min(FIRST_BYTES) {
             return Err(
                 truncated(&(0..FIRST_BYTES.min(version.len_bytes)), first.len())

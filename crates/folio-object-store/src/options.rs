@@ -15,8 +15,8 @@ pub enum AddressingStyle {
 /// Options of a connection to a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StoreOptions {
-    /// Time after which a request fails with ETIMEDOUT, its retries included. An upload has a
-    /// second more for each 64 KiB of it that are being sent.
+    /// Time after which a request fails with ETIMEDOUT, its retries included. It grows by a second
+    /// for each 64 KiB that are being sent.
     pub io_timeout: Duration,
     /// Address of the store. Environment: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`.
     pub endpoint_url: Option<String>,

@@ -126,7 +126,7 @@ mod tests {
             }
         }
         assert_eq!(windows(&ahead), [WINDOW_PARTS_MAX / 3; 3]);
-        // The three readers have ended.
+        // Two readers have ended.
         for part in 32..32 + IDLE_READS_MAX + 8 {
             ahead.note(&(part..part + 1), true);
         }
