@@ -1,4 +1,4 @@
-//! Which image of an OCI layout is copied: tags, platforms, names that are left out.
+//! The selection of images and files in OCI layouts: by tags, platforms and patterns.
 
 use super::TestDir;
 use super::container::{PLATFORM, file, layer, put_image, put_index};
@@ -67,7 +67,7 @@ fn repeated_tag_selects_by_platform() {
         "there are: linux/amd64, linux/arm64",
     );
     refuses(&dir, "oci:lay:c", "linux/amd64", "there are: a, b");
-    // Two images fit; two tags of one image are no question.
+    // Two images with the tag conflict; one image may have two tags.
     let mut second = images[0].clone();
     second["annotations"] = images[1]["annotations"].clone();
     put_index(&dir.path("lay"), &[images[1].clone(), second.clone()]);

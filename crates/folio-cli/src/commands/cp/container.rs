@@ -108,7 +108,7 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
     }
     let rules = copy.ownership.read()?;
     let image = open_container(session, source, copy.options.platform.as_ref())?;
-    // A whiteout is no file of the image, so no pattern means it.
+    // Patterns match files of the image, and a whiteout is not one.
     let is_kept = |path: &[u8], kind: &EntryKind| {
         is_whiteout(path) || !exclude_entry(copy.excludes, path, *kind == EntryKind::Directory)
     };
