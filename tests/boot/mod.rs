@@ -339,7 +339,8 @@ fn raw_root_boots_with_the_given_kernel() {
 fn debian() -> Option<PathBuf> {
     let Some(archive) = std::env::var_os(DEBIAN).map(PathBuf::from) else {
         report_skip(&format!(
-            "needs {DEBIAN}: the path of a tar archive to use or to make"
+            "on request, because it takes minutes and a mirror of Debian: {DEBIAN}=FILE, a tar \
+             archive to use, or to make with mmdebstrap"
         ));
         return None;
     };

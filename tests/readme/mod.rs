@@ -4,6 +4,7 @@ use crate::support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use support::requires;
 use support::tools::{command, fsck, qemu_check, succeed, text, to_raw};
 use tempfile::TempDir;
 
@@ -107,6 +108,7 @@ fn search_path() -> std::ffi::OsString {
 
 #[test]
 fn build_document_commands_succeed() {
+    requires!(tool("skopeo"), tool("zstd"));
     let document = std::fs::read_to_string(repository().join("docs/build.md")).unwrap();
     let lines = blocks(&document, "sh");
     let scratch = TempDir::new().unwrap();
@@ -116,7 +118,9 @@ fn build_document_commands_succeed() {
     check_images(scratch.path());
     if support::Need::Tool("e2fsck").met().is_ok() {
         fsck(&scratch.path().join("app.img"));
-        fsck(&scratch.path().join("copy.img"));
+        for image in ["copy.img", "etc.img", "piped.img"] {
+            fsck(&scratch.path().join(image));
+        }
     }
 }
 

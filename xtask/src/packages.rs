@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 43] = [
+const PROGRAMS: [(&str, &str); 48] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -28,6 +28,11 @@ const PROGRAMS: [(&str, &str); 43] = [
     ("blkid", "util-linux"),
     ("skopeo", "skopeo"),
     ("umoci", "umoci"),
+    ("bsdtar", "libarchive-tools"),
+    ("zstd", "zstd"),
+    ("mksquashfs", "squashfs-tools"),
+    ("mkfs.erofs", "erofs-utils"),
+    ("mmdebstrap", "mmdebstrap"),
     ("fuse2fs", "fuse2fs"),
     ("setfattr", "attr"),
     ("getfattr", "attr"),
