@@ -332,7 +332,7 @@ impl BlobBody {
         };
         while let Some(pause) = PAUSES.get(self.losses) {
             self.losses += 1;
-            wait(*pause);
+            pause_for(*pause);
             let response = match self.client.get(&self.url, at) {
                 Err(error) if error.errno() == Errno::IO => {
                     cause = error.to_string();
@@ -400,13 +400,16 @@ fn repeat(
         let Some(pause) = pauses.next() else {
             return Err(failure);
         };
-        wait(wanted.unwrap_or(*pause));
+        pause_for(wanted.unwrap_or(*pause));
     }
 }
 
-/// Waits before a request is repeated, as the registry wishes: no event says that it is ready.
-fn wait(pause: Duration) {
-    std::thread::park_timeout(pause);
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a busy registry sends no event; it asks for a pause"
+)]
+fn pause_for(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// Whether a request may succeed if it is repeated.
