@@ -356,8 +356,9 @@ fn failure_is_reported_and_a_later_read_succeeds() {
 #[test]
 fn request_without_an_answer_times_out() {
     let fixture = Fixture::new("hanging", 4 * MIB);
+    // Long enough for the requests of the opening, which are answered.
     let options = StoreOptions {
-        io_timeout: Duration::from_millis(200),
+        io_timeout: Duration::from_secs(3),
         ..StoreOptions::default()
     };
     let store = Store::open(fixture.store.url(), &options).unwrap();
