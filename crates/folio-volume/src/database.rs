@@ -450,6 +450,7 @@ mod tests {
     use futures_util::TryStreamExt;
     use object_store::memory::InMemory;
     use object_store::throttle::{ThrottleConfig, ThrottledStore};
+    use slatedb_common::clock::SystemClock;
 
     /// Time is virtual and passes in requests alone, so that seconds count round trips.
     const ROUND_TRIP: Duration = Duration::from_secs(1);
@@ -470,6 +471,46 @@ mod tests {
         batch.put(FLUSH_KEY, flush.to_le_bytes());
         batch.put(inline_key(flush % 500), vec![flush as u8; 4096]);
         database.commit(batch).await.unwrap();
+    }
+
+    /// Returns the sizes of the objects in a folder of the map.
+    async fn sizes(place: &StorePlace, folder: &str) -> Vec<u64> {
+        let folder = Path::from(format!("{}/{folder}", place.map_path()));
+        let listed = place.store.list(Some(&folder)).map_ok(|meta| meta.size);
+        listed.try_collect().await.unwrap()
+    }
+
+    /// The sessions of commands, a minute after each other.
+    #[test]
+    fn short_sessions_leave_few_objects() {
+        /// The largest fence: a log object without entries.
+        const FENCE_BYTES_MAX: u64 = 128;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let handle = tokio::runtime::Handle::current();
+            let place = StorePlace::new(remote(), "vol".into(), handle, "vol");
+            for session in 0..200 {
+                let now_ms = place.clock.now().timestamp_millis();
+                place.clock.pass(now_ms + 60_000);
+                let database = Database::open(&place).await.unwrap();
+                let _map = database.load().await.unwrap();
+                for flush in 0..3 {
+                    commit(&database, session * 3 + flush).await;
+                }
+                database.close(true).await.unwrap();
+                let tables = database.tables();
+                assert!(tables <= TABLES_BEFORE_COMPACTION, "{tables} tables");
+            }
+            let tables = sizes(&place, "compacted").await.len();
+            assert!(tables <= 100, "{tables} tables");
+            let mut log = sizes(&place, "wal").await;
+            log.retain(|size| *size > FENCE_BYTES_MAX);
+            assert!(log.len() <= 250, "{} objects in the log", log.len());
+        });
     }
 
     #[test]
