@@ -133,8 +133,9 @@ impl Database {
         self.write_table().await?;
         let _turn = self.upkeep.compaction_turn.lock().await;
         if self.tables() >= TABLES_BEFORE_COMPACTION {
-            self.compact().await?;
+            // First: a compaction holds all tables by a checkpoint for fifteen minutes.
             collect_replaced(&self.place).await;
+            self.compact().await?;
         }
         Ok(())
     }
