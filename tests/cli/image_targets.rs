@@ -406,8 +406,10 @@ fn mkfs_formats_a_partition() {
         let words: Vec<_> = line.split(' ').collect();
         dir.fails(&words, 2, "partition 2");
     }
-    let words = ["cp", "none.img", "part.img@2:/", "--create", "16M"];
-    dir.fails(&words, 1, "already exists");
+    // A file system fills its partition, and replaces none.
+    let words = ["cp", "two.img", "part.img@2:/", "--create"];
+    dir.fails(&[&words[..], &["16M"]].concat(), 2, "without SIZE");
+    dir.fails(&[&words[..], &["auto"]].concat(), 1, "not empty");
     for name in ["none.img", "none.img@2", "part.img@2"] {
         assert!(!dir.path(name).exists(), "{name}");
     }
