@@ -467,6 +467,15 @@ mod tests {
         Arc::new(ThrottledStore::new(InMemory::new(), latency))
     }
 
+    /// Returns a runtime whose time passes when all tasks wait.
+    fn virtual_time() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    }
+
     async fn commit(database: &Database, flush: u64) {
         let mut batch = WriteBatch::new();
         batch.put(FLUSH_KEY, flush.to_le_bytes());
@@ -486,11 +495,7 @@ mod tests {
     fn short_sessions_leave_few_objects() {
         /// The largest fence: a log object without entries.
         const FENCE_BYTES_MAX: u64 = 128;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
+        let runtime = virtual_time();
         runtime.block_on(async {
             let handle = tokio::runtime::Handle::current();
             let place = StorePlace::new(remote(), "vol".into(), handle, "vol");
@@ -516,11 +521,7 @@ mod tests {
 
     #[test]
     fn takeover_after_10000_flushes_is_short() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
+        let runtime = virtual_time();
         runtime.block_on(async {
             let handle = tokio::runtime::Handle::current();
             let place = StorePlace::new(remote(), "vol".into(), handle, "vol");
