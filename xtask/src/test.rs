@@ -98,7 +98,8 @@ impl Tally {
             .map(|entry| format!("skipped: {}: {}\n", entry.name, entry.reason));
         let failures = self.failed.iter().map(|name| format!("failed: {name}\n"));
         let messages = self.messages.iter().map(|line| format!("{line}\n"));
-        let table = messages.chain(failures).chain(table);
+        // Failures last: a reader of a long log finds them at its end.
+        let table = table.chain(messages).chain(failures);
         let (passed, failed, skipped) = (self.passed, self.failed.len(), self.skipped.len());
         format!(
             "\n{}{passed} passed, {failed} failed, {skipped} skipped",

@@ -5,9 +5,9 @@ use super::requests::RequestMeter;
 use crate::report::{Report, Row, Sample, Table, Unit};
 use crate::run::{Case, Run, interleave};
 use folio::Image;
-use folio::block::Device;
+use folio::block::{Device, MemoryDevice};
 use folio_object_store::{block_on, handle};
-use folio_volume::{GcOptions, StorePlace, Takeover, Volume, info};
+use folio_volume::{GcOptions, StorePlace, Takeover, Volume, delete_volume, info};
 use futures_util::stream;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
@@ -26,12 +26,15 @@ pub(super) const STORED: &str =
 pub(super) const VOLUME: &str = "folio volume";
 pub(super) const PUT: &str = "one PUT";
 pub(super) const PARTS: &str = "PUTs of 8 MiB, 8 in flight";
+pub(super) const MEMORY: &str = "folio, a disk in memory";
 pub(super) const SIZES: [(&str, usize); 2] = [("4 KiB", 4 << 10), ("256 KiB", 256 << 10)];
 
 const ROUNDS: u32 = 5;
 /// Operations of one round.
 const FSYNCS: usize = 7;
 const FILES: usize = 20_000;
+/// Size of the disk for a tree.
+const TREE_BYTES: u64 = 2 << 30;
 const PART_BYTES: usize = 8 << 20;
 const PARTS_IN_FLIGHT: usize = 8;
 /// Flushes before a takeover.
@@ -172,39 +175,64 @@ fn idle(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), Str
     Ok(())
 }
 
+/// Writes files into a new ext4 on a device, and returns when they are durable. Counts from the
+/// first file on.
+fn write_files(
+    device: Arc<dyn Device>,
+    sizes: impl Iterator<Item = usize>,
+    fixture: &Fixture,
+) -> Result<Sample, String> {
+    let fs = Image::create_on(device).mount().map_err(text)?;
+    fixture.meter.take();
+    let start = Instant::now();
+    for (number, bytes) in sizes.enumerate() {
+        let folder = format!("/d{}", number / 200);
+        if number % 200 == 0 {
+            fs.create_dir(&folder).map_err(text)?;
+        }
+        let path = format!("{folder}/f{number}");
+        fs.write(path, vec![number as u8; bytes]).map_err(text)?;
+    }
+    fs.close().map_err(text)?;
+    Ok(sample(start, fixture, 1))
+}
+
 fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
     let files = run.sized(FILES, 200);
     let sizes = move || (0..files).map(|number| 500 + (number * 7919) % 16_000);
     let parts = sizes().sum::<usize>().div_ceil(PART_BYTES);
-    let last = Cell::new(None);
+    let last: Cell<Option<(StorePlace, Arc<Volume>)>> = Cell::new(None);
+    let upload = || {
+        fixture.meter.take();
+        let start = Instant::now();
+        fixture.put(PART_BYTES, parts)?;
+        Ok::<_, String>(sample(start, fixture, 1))
+    };
+    let into_memory = || write_files(Arc::new(MemoryDevice::new(TREE_BYTES)), sizes(), fixture);
+    let into_volume = || {
+        if let Some((place, volume)) = last.take() {
+            drop(volume);
+            delete_volume(&place, Takeover::Refuse).map_err(text)?;
+        }
+        let place = fixture.place()?;
+        let volume = Arc::new(Volume::create(&place, TREE_BYTES).map_err(text)?);
+        let sample = write_files(volume.clone(), sizes(), fixture)?;
+        last.set(Some((place, volume)));
+        Ok::<_, String>(sample)
+    };
+    // A virtual machine gets memory from its host at the first use, which takes longer than all of
+    // this: two rounds, so that what a round frees only at its end is in use once, too.
+    for _ in 0..2 {
+        upload()?;
+        into_memory()?;
+        into_volume()?;
+    }
     let mut cases = [
-        Case::new("files", PARTS, || {
-            fixture.meter.take();
-            let start = Instant::now();
-            fixture.put(PART_BYTES, parts)?;
-            Ok(sample(start, fixture, 1))
-        }),
-        Case::new("files", VOLUME, || {
-            let place = fixture.place()?;
-            let volume = Arc::new(Volume::create(&place, 2 << 30).map_err(text)?);
-            let fs = Image::create_on(volume.clone()).mount().map_err(text)?;
-            fixture.meter.take();
-            let start = Instant::now();
-            for (number, bytes) in sizes().enumerate() {
-                let folder = format!("/d{}", number / 200);
-                if number % 200 == 0 {
-                    fs.create_dir(&folder).map_err(text)?;
-                }
-                let path = format!("{folder}/f{number}");
-                fs.write(path, vec![number as u8; bytes]).map_err(text)?;
-            }
-            fs.close().map_err(text)?;
-            let sample = sample(start, fixture, 1);
-            last.set(Some((place, volume)));
-            Ok(sample)
-        }),
+        Case::new("files", PARTS, upload),
+        Case::new("files", MEMORY, into_memory),
+        Case::new("files", VOLUME, into_volume),
     ];
-    let (rows, _) = interleave(run, "object-store, tree", &mut cases, 3)?;
+    let (rows, _) = interleave(run, "object-store, tree", &mut cases, ROUNDS)?;
     drop(cases);
     let title = format!("{TREE}: {files} files");
     report

@@ -99,32 +99,45 @@ fn fuse(found: &FileSystem, subtype: &str, words: &str) -> Vec<String> {
         }
     };
     let source = quote(source);
+    let unmount = unmount(found);
     if !is_found {
         return vec![format!(
             "start {server} of {target} with -o {words} ({source} is relative to its directory)"
         )];
     }
     if server == "folio" {
-        return vec![folio(&source, &target)];
+        return vec![folio(&unmount, &source, &target)];
     }
     // Servers built with libfuse accept its options; other servers have their own, or none.
     let kept = FUSE_KEPT.iter().filter(|option| found.has(option));
     let options: Vec<_> = kept.copied().chain([words]).collect();
     let mut all = vec![format!(
-        "umount {target} && {server} -o {} {source} {target}",
+        "{unmount} && {server} -o {} {source} {target}",
         options.join(",")
     )];
     if Path::new(&found.source).is_dir() {
-        all.push(folio(&source, &target));
+        all.push(folio(&unmount, &source, &target));
     }
     all
 }
 
+/// A command that unmounts and waits for the server's end: umount(8) returns before the server has
+/// written everything to the image, which the next one opens. The process is without an executable
+/// from its end on, even if its parent does not wait for it.
+fn unmount(found: &FileSystem) -> String {
+    let target = quote(&found.mount_point);
+    match &found.server_process {
+        None => format!("umount {target}"),
+        Some(process) => format!(
+            "umount {target} && while [ -e {}/exe ]; do sleep 0.1; done",
+            process.display()
+        ),
+    }
+}
+
 /// Pages and attributes are trusted together: what is not cached is asked for.
-fn folio(source: &str, target: &str) -> String {
-    format!(
-        "umount {target} && folio mount --background -o cache=writethrough,ttl=1s {source} {target}"
-    )
+fn folio(unmount: &str, source: &str, target: &str) -> String {
+    format!("{unmount} && folio mount --background -o cache=writethrough,ttl=1s {source} {target}")
 }
 
 /// Returns the options of a mount without those that `dropped` and `defaults` name, and with
@@ -248,6 +261,12 @@ mod tests {
         assert!(!text.contains("umount"), "{text}");
         file_system(&mut facts).served_source = Some("/srv/source".into());
         assert_eq!(page_cache(&facts)[0], command);
+        file_system(&mut facts).server_process = Some("/proc/7".into());
+        assert_eq!(
+            page_cache(&facts)[0],
+            "umount /mnt && while [ -e /proc/7/exe ]; do sleep 0.1; done \
+             && fuse2fs -o allow_other,kernel_cache /srv/source /mnt"
+        );
         let found = file_system(&mut facts);
         (found.server, found.fs_type) = (None, "fuse".into());
         let text = page_cache(&facts).remove(0);

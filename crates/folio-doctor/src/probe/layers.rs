@@ -71,6 +71,9 @@ pub struct FileSystem {
     /// Of FUSE: the absolute path of a relative source, if the server has that file open.
     #[serde(skip)]
     pub served_source: Option<PathBuf>,
+    /// Of FUSE: the folder in `/proc` of the server's process.
+    #[serde(skip)]
+    pub server_process: Option<PathBuf>,
     /// Other mount points of the same file system.
     #[serde(skip)]
     pub other_mounts: Vec<PathBuf>,
@@ -206,8 +209,7 @@ impl Seeker {
             .starts_with("fuse")
             .then(|| server::of(&mount))
             .flatten();
-        let (program, source) =
-            server.map_or((None, None), |server| (Some(server.program), server.source));
+        let source = server.as_ref().and_then(|server| server.source.clone());
         let others = self.mounts.iter().filter(|other| {
             other.id != mount.id && other.device == mount.device && other.source == mount.source
         });
@@ -221,7 +223,8 @@ impl Seeker {
                 options: mount.options.clone(),
                 effective: self.effective(&mount),
                 served_source: source.clone(),
-                server: program,
+                server_process: server.as_ref().map(|server| server.process.clone()),
+                server: server.map(|server| server.program),
                 other_mounts: others.map(|other| other.mount_point.clone()).collect(),
             }),
         );

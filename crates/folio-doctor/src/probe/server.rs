@@ -20,6 +20,8 @@ const CONNECTION: &str = "fuse_connection:";
 pub(super) struct Server {
     /// The name of its program.
     pub(super) program: String,
+    /// The folder in `/proc` of its process.
+    pub(super) process: PathBuf,
     /// The absolute path of the mount's relative source, if the server has that file open.
     pub(super) source: Option<PathBuf>,
 }
@@ -49,6 +51,7 @@ pub(super) fn of(mount: &Mount) -> Option<Server> {
     let process = among(&all, mount)?;
     Some(Server {
         program: process.program.clone(),
+        process: process.folder.clone(),
         source: process.source(&mount.source),
     })
 }
