@@ -2,42 +2,89 @@
 //! file that a sync acknowledged.
 
 use crate::model::{FAULTS, Fault, ModelStore, each_case, place};
-use folio::Image;
+use crate::support::requires;
+use crate::support::tools::command;
 use folio::block::Device;
+use folio::{Fs, Image};
 use folio_volume::{Takeover, Volume, VolumeReader};
 use object_store::memory::InMemory;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 const SIZE: u64 = 16 << 20;
-const FILES: usize = 10;
+const STEPS: usize = 10;
 
-fn file_content(file: usize) -> Vec<u8> {
-    vec![file as u8 + 1; 3000 + file * 60_000]
+/// A change of a file: its new content, or none if it is removed.
+type Step = (String, Option<Vec<u8>>);
+
+/// Returns the changes of a workload: files that are written, replaced and removed.
+fn steps(workload: u64) -> Vec<Step> {
+    let mut random = workload.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = |count: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % count
+    };
+    let mut files = BTreeMap::new();
+    let mut steps = Vec::new();
+    for n in 0..STEPS {
+        let path = format!("/file{}", next(6));
+        let is_removed = files.contains_key(&path) && next(3) == 0;
+        let content = (!is_removed).then(|| vec![n as u8 + 1; next(600_000) as usize]);
+        apply(&mut files, &(path.clone(), content.clone()));
+        steps.push((path, content));
+    }
+    steps
 }
 
-/// Writes files one after the other, each synced, and returns the number of those acknowledged.
-fn write_files(volume: Arc<Volume>) -> usize {
+fn apply(files: &mut BTreeMap<String, Vec<u8>>, (path, content): &Step) {
+    match content {
+        Some(content) => files.insert(path.clone(), content.clone()),
+        None => files.remove(path),
+    };
+}
+
+/// Makes the changes one after the other, each synced, and returns the number of those
+/// acknowledged.
+fn run(volume: Arc<Volume>, steps: &[Step]) -> usize {
     let Ok(fs) = Image::device(volume).mount() else {
         return 0;
     };
-    for file in 0..FILES {
-        let done = fs
-            .write(format!("/file{file}"), file_content(file))
-            .and_then(|()| fs.sync());
-        if done.is_err() {
-            return file;
+    let is_done = |(path, content): &Step| {
+        let changed = match content {
+            Some(content) => fs.write(path, content),
+            None => fs.remove_file(path),
+        };
+        changed.and_then(|()| fs.sync()).is_ok()
+    };
+    steps.iter().take_while(|step| is_done(step)).count()
+}
+
+/// Asserts that all files are as after the acknowledged changes, except for the one that the next
+/// change may have reached.
+fn assert_files(fs: &Fs, steps: &[Step], acknowledged: usize) {
+    let (done, later) = steps.split_at(acknowledged);
+    let mut files = BTreeMap::new();
+    done.iter().for_each(|step| apply(&mut files, step));
+    for (path, _) in steps {
+        if later.first().is_some_and(|(changing, _)| changing == path) {
+            continue;
         }
+        let found = fs.read(path).ok();
+        assert!(
+            found.as_ref() == files.get(path),
+            "{path} after {acknowledged} changes"
+        );
     }
-    FILES
 }
 
 fn e2fsck(device: &dyn Device, image: &Path) -> Result<(), String> {
     let mut bytes = vec![0; SIZE as usize];
     device.read_at(&mut bytes, 0).map_err(|e| e.to_string())?;
     std::fs::write(image, bytes).unwrap();
-    let output = Command::new("e2fsck").arg("-fn").arg(image).output();
+    let output = command("e2fsck").arg("-fn").arg(image).output();
     let output = output.unwrap();
     if output.status.success() {
         Ok(())
@@ -57,22 +104,19 @@ fn template() -> InMemory {
 }
 
 /// Stops at a request, takes over, and checks; returns the number of requests.
-fn case(template: &InMemory, plan: Option<(u64, Fault)>) -> u64 {
+fn case(template: &InMemory, steps: &[Step], plan: Option<(u64, Fault)>) -> u64 {
     let content = Arc::new(template.fork());
     let healthy = place(content.clone(), "vol");
     let store = ModelStore::new(&content, plan);
     let acknowledged = match Volume::open(&place(store.clone(), "vol"), Takeover::Fence) {
-        Ok(volume) => write_files(Arc::new(volume)),
+        Ok(volume) => run(Arc::new(volume), steps),
         Err(_) => 0,
     };
     store.kill();
 
     let volume = Arc::new(Volume::open(&healthy, Takeover::Fence).unwrap());
     let fs = Image::device(volume.clone()).mount().unwrap();
-    for n in 0..acknowledged {
-        let found = fs.read(format!("/file{n}")).unwrap_or_default();
-        assert!(found == file_content(n), "file{n} of {acknowledged}");
-    }
+    assert_files(&fs, steps, acknowledged);
     fs.close().unwrap();
     drop(volume);
     let reader = VolumeReader::open(&healthy, None).unwrap();
@@ -83,21 +127,23 @@ fn case(template: &InMemory, plan: Option<(u64, Fault)>) -> u64 {
     store.requests()
 }
 
-/// Every request with every fault: e2fsck judges each case.
+/// Every request of a workload with every fault: e2fsck judges each case. FOLIO_VOLUME_WORKLOADS=14
+/// makes more than 5,000 cases.
 #[test]
 fn fault_at_any_request_keeps_synced_files() {
-    if Command::new("e2fsck").arg("-V").output().is_err() {
-        eprintln!("skipped: e2fsck is not installed");
-        return;
-    }
+    requires!(tool("e2fsck"));
+    let workloads = std::env::var("FOLIO_VOLUME_WORKLOADS");
+    let workloads = workloads.map_or(1, |count| count.parse().unwrap());
     let template = template();
-    let requests = case(&template, None);
-    assert!(requests > FILES as u64);
-    let cases: Vec<(u64, Fault)> = (0..requests)
-        .flat_map(|at| FAULTS.map(|fault| (at, fault)))
-        .collect();
-    each_case(&cases, |&plan| {
-        case(&template, Some(plan));
+    let mut cases = Vec::new();
+    for workload in 0..workloads {
+        let requests = case(&template, &steps(workload), None);
+        assert!(requests > STEPS as u64);
+        let plans = (0..requests).flat_map(|at| FAULTS.map(|fault| (workload, at, fault)));
+        cases.extend(plans);
+    }
+    each_case(&cases, |&(workload, at, fault)| {
+        case(&template, &steps(workload), Some((at, fault)));
     });
     eprintln!("{} cases", cases.len());
 }

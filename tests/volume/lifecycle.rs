@@ -2,12 +2,15 @@
 //! repeated, and nothing that was acknowledged is lost.
 
 use crate::model::{FAULTS, Fault, MIB, ModelStore, assert_filled, each_case, fill, place, wait};
+use folio::Errno;
 use folio::block::Device;
 use folio_volume::{
     StorePlace, Takeover, Volume, VolumeReader, check, clone_snapshot, delete_volume, grow_volume,
+    volume_around,
 };
 use futures_util::StreamExt;
 use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,4 +151,22 @@ fn map_without_manifest_is_not_created_over() {
     let healthy = place(content, "vol");
     let refused = Volume::create(&healthy, SIZE).err().unwrap();
     assert!(refused.to_string().contains("other objects"), "{refused}");
+}
+
+#[test]
+fn place_of_a_file_has_no_volume() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("disk.img"), "content").unwrap();
+    let store = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
+    for root in ["disk.img", "disk.img/below"] {
+        let place = place(store.clone(), root);
+        let opened = Volume::open(&place, Takeover::Fence);
+        assert_eq!(opened.err().unwrap().errno(), Errno::NOENT, "{root}");
+        assert_eq!(volume_around(&place).unwrap(), None, "{root}");
+        assert!(Volume::create(&place, SIZE).is_err(), "{root}");
+    }
+    assert_eq!(
+        std::fs::read(folder.path().join("disk.img")).unwrap(),
+        b"content"
+    );
 }

@@ -10,3 +10,11 @@ mod model;
 mod sessions;
 mod snapshots;
 mod stores;
+#[path = "../support"]
+mod support {
+    #![allow(dead_code, unreachable_pub)]
+    #[macro_use]
+    pub mod require;
+    pub mod tools;
+    pub(crate) use require::requires;
+}

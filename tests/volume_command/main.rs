@@ -240,6 +240,47 @@ fn volume_lives_in_directory_of_host() {
     volume_life(&Server::directory());
 }
 
+/// A store that fails a required test has no volume, and the check names the test.
+fn refuse_store(server: Result<Server, String>, test: &str) {
+    let server = match server {
+        Ok(server) => server,
+        Err(reason) => return report_skip(&reason),
+    };
+    let output = folio(&server, &["store", "check", &server.url(""), "--json"]).output();
+    let output = output.expect("folio starts");
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(printed["is_usable"], false, "{printed}");
+    let tests = printed["tests"].as_array().expect("an array");
+    let failed = tests.iter().find(|test| test["verdict"] == "failed");
+    assert!(
+        failed.is_some_and(|failed| failed["name"] == test),
+        "{printed}"
+    );
+    let url = server.url("vol1");
+    let refused = fail(&server, &["volume", "create", &url, "--size", "1G"]);
+    assert!(
+        refused.contains("the store is refused") && refused.contains(test),
+        "{refused}"
+    );
+    fail(&server, &["volume", "info", &url]);
+}
+
+#[test]
+fn store_without_conditions_is_refused() {
+    refuse_store(Server::without_conditions(), "conditional creation, raced");
+}
+
+#[test]
+fn store_without_ranges_is_refused() {
+    refuse_store(Server::without_ranges(), "ranged reads");
+}
+
+#[test]
+fn store_that_checks_without_lock_is_refused() {
+    refuse_store(Server::s3s_fs(), "conditional creation, raced");
+}
+
 /// A mount; the server process is killed at drop, without a chance to flush.
 struct Mounted {
     process: Child,

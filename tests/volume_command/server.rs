@@ -35,13 +35,50 @@ impl Server {
 
     /// Starts gofakes3, which keeps its objects in memory.
     pub(crate) fn gofakes3() -> Result<Self, String> {
-        let program = find("gofakes3")?;
+        Self::in_memory("gofakes3")
+    }
+
+    /// Starts a gofakes3 that ignores the conditions of requests.
+    pub(crate) fn without_conditions() -> Result<Self, String> {
+        Self::in_memory("without-conditions/gofakes3")
+    }
+
+    /// Starts a gofakes3 that answers some ranged reads with the whole object.
+    pub(crate) fn without_ranges() -> Result<Self, String> {
+        Self::in_memory("without-ranges/gofakes3")
+    }
+
+    fn in_memory(program: &str) -> Result<Self, String> {
+        let program = find(program)?;
         let folder = TempDir::new().map_err(|e| e.to_string())?;
         let port = free_port();
         let mut command = Command::new(program);
         command
             .args(["-backend", "memory", "-initialbucket", "bucket", "-host"])
             .arg(format!("127.0.0.1:{port}"));
+        Self::start(command, port, folder)
+    }
+
+    /// Starts s3s-fs, which checks conditions without a lock.
+    pub(crate) fn s3s_fs() -> Result<Self, String> {
+        let program = find("s3s-fs").map_err(|reason| {
+            format!("{reason}: cargo install --version 0.14.1 --features binary s3s-fs")
+        })?;
+        let folder = TempDir::new().map_err(|e| e.to_string())?;
+        std::fs::create_dir(folder.path().join("bucket")).map_err(|e| e.to_string())?;
+        let port = free_port();
+        let mut command = Command::new(program);
+        command
+            .args([
+                "--access-key",
+                KEY,
+                "--secret-key",
+                SECRET,
+                "--host",
+                "127.0.0.1",
+            ])
+            .args(["--port", &port.to_string()])
+            .arg(folder.path());
         Self::start(command, port, folder)
     }
 

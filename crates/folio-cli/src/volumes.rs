@@ -159,15 +159,15 @@ mod with_feature {
         }
     }
 
-    /// Creates a volume after the races of the store's check.
+    /// Creates a volume after the required tests of the store.
     pub(crate) fn create_checked(place: &StorePlace, len_bytes: u64) -> Outcome<Volume> {
         let failed = |error: Error| Failure::image(&error);
-        // The races leave objects in the store for a moment.
+        // The tests leave objects in the store for a moment.
         check_vacant(place).map_err(failed)?;
-        let tests = folio_volume::check_store(place, folio_volume::StoreTests::Racing);
+        let tests = folio_volume::check_store(place, folio_volume::StoreTests::Required);
         if let Some(reason) = folio_volume::refusal(&tests.map_err(failed)?) {
             return Err(Failure::new(format!(
-                "the store is refused, because a volume on it would lose data: {reason}"
+                "the store is refused: {reason}: a volume on it would lose data, or could not be read"
             )));
         }
         Volume::create(place, len_bytes).map_err(failed)

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Headers with the number under which a store's logs keep a request.
 const REQUEST_ID_HEADERS: [&str; 4] = [
@@ -109,9 +110,10 @@ impl HttpService for CountingService {
         let wanted_bytes = range_bytes(&request);
         let sent_bytes = request.body().content_length() as u64;
         self.counters.request(request.method().as_str(), sent_bytes);
-        let sending = self.counters.sending(sent_bytes);
+        let uplink = &self.counters.uplink;
+        let sending = uplink.sending(sent_bytes);
         let answer = self.client.execute(request);
-        let answer = self.counters.within(self.time_limit, answer).await;
+        let answer = uplink.within(Instant::now(), self.time_limit, answer).await;
         drop(sending);
         let response = match answer.unwrap_or_else(|| Err(timed_out())) {
             Ok(response) => response,

@@ -1,13 +1,7 @@
-//! Counters of requests to a store, retries included, and how long a request may take while bodies
-//! are being sent.
+//! Counters of requests to a store, retries included.
 
-use std::pin::pin;
+use crate::uplink::Uplink;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
-
-/// The slowest uplink for which no request times out, in bytes per second.
-const UPLINK_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Counters of one connection to a store.
 #[derive(Debug, Default)]
@@ -20,21 +14,7 @@ pub struct RequestCounters {
     failed: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
-    /// Bytes of the bodies of requests without an answer so far.
-    sending_bytes: AtomicU64,
-}
-
-/// The body of a request that has no answer so far.
-pub(crate) struct Sending<'a> {
-    counters: &'a RequestCounters,
-    bytes: u64,
-}
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        let sending = &self.counters.sending_bytes;
-        sending.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+    pub(crate) uplink: Uplink,
 }
 
 /// The values of [`RequestCounters`] at one time.
@@ -90,42 +70,6 @@ impl RequestCounters {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
-    }
-
-    /// Notes that a body of so many bytes is being sent, until the result is dropped.
-    pub(crate) fn sending(&self, bytes: u64) -> Sending<'_> {
-        self.sending_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Sending {
-            counters: self,
-            bytes,
-        }
-    }
-
-    /// Waits for the end of some work; returns nothing if it takes longer than a limit, which grows
-    /// by a second for each 64 KiB that are being sent.
-    pub(crate) async fn within<T>(
-        &self,
-        limit: Duration,
-        work: impl Future<Output = T>,
-    ) -> Option<T> {
-        let started = Instant::now();
-        let deadline = || {
-            let sending_bytes = self.sending_bytes.load(Ordering::Relaxed);
-            started + limit + Duration::from_secs(sending_bytes / UPLINK_BYTES_PER_SECOND)
-        };
-        let mut work = pin!(work);
-        let mut until = deadline();
-        loop {
-            if let Ok(done) = timeout_at(until, work.as_mut()).await {
-                return Some(done);
-            }
-            // What began to be sent meanwhile shares the uplink.
-            let later = deadline();
-            if later <= until {
-                return None;
-            }
-            until = later;
-        }
     }
 
     /// Counts a request without an answer, or with an error as the answer.

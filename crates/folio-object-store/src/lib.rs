@@ -15,7 +15,9 @@
 //!   connector.rs    the HTTP client: counts requests, keeps request ids
 //!   explained.rs    a store whose errors explain themselves
 //!   failure.rs      errors of a store as errors of Folio
-//!   url.rs  options.rs  counters.rs  runtime.rs
+//!   counters.rs     requests, by kind
+//!   uplink.rs       how long they may take
+//!   url.rs  options.rs  runtime.rs
 //! ```
 //!
 //! Each line uses only lines below it. The crate is a face: it uses the public API of `folio` only.
@@ -34,6 +36,7 @@ mod parts;
 mod read_ahead;
 mod runtime;
 mod store;
+mod uplink;
 mod upload;
 mod url;
 
@@ -44,5 +47,6 @@ pub use options::{AddressingStyle, StoreOptions};
 pub use part_cache::{PartCache, PartCacheOptions};
 pub use runtime::{block_on, handle};
 pub use store::{Store, provide_memory};
+pub use uplink::{Sending, Uplink};
 pub use upload::{Replaced, UploadProgress, replace, upload};
 pub use url::{ObjectUrl, Scheme};

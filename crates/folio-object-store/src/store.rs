@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use std::env;
 use std::sync::{Arc, LazyLock, Once};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Time to connect, at most.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -187,8 +188,8 @@ impl Store {
         work: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
         let io_timeout = self.options.io_timeout;
-        let done = self.counters.within(io_timeout, with_request_id(work));
-        match done.await {
+        let (uplink, work) = (&self.counters.uplink, with_request_id(work));
+        match uplink.within(Instant::now(), io_timeout, work).await {
             Some((result, id)) => {
                 result.map_err(|error| failure(&self.url, operation, id.as_deref(), &error))
             }

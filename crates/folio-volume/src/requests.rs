@@ -1,11 +1,13 @@
 //! The requests of a volume: a request that fails is repeated until the I/O timeout.
 //!
 //! The volume and slatedb make every request through [`Requests`], so that one rule holds for all:
-//! a failure that reaches them is final. slatedb itself repeats nothing.
+//! a failure that reaches them is final. slatedb itself repeats nothing. While segments are being
+//! sent, the timeout is longer: [`Uplink`].
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use folio::{Errno, Error as FolioError};
+use folio_object_store::Uplink;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use object_store::path::Path;
@@ -19,6 +21,7 @@ use slatedb_common::retry::NonRetryable;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -33,7 +36,8 @@ const DELETES_IN_FLIGHT: usize = 16;
 /// How a request that fails is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The time after which a request fails, its repetitions included.
+    /// The time after which a request fails, its repetitions included; a second more for each 64
+    /// KiB that are being sent.
     pub timeout: Duration,
     /// The most attempts of a request.
     pub attempts: u32,
@@ -56,6 +60,7 @@ impl Default for RetryPolicy {
 pub(crate) struct Requests {
     store: Arc<dyn ObjectStore>,
     policy: RetryPolicy,
+    uplink: Arc<Uplink>,
     /// Tables of the map, which never change: slatedb asks for them one after the other.
     preloaded: Arc<Mutex<HashMap<Path, Preloaded>>>,
 }
@@ -94,16 +99,18 @@ impl Preloaded {
 /// The attempts of one request.
 struct Attempts {
     policy: RetryPolicy,
-    deadline: Instant,
+    uplink: Arc<Uplink>,
+    started: Instant,
     left: u32,
     pause: Duration,
 }
 
 impl Attempts {
-    fn new(policy: RetryPolicy) -> Self {
+    fn new(policy: RetryPolicy, uplink: &Arc<Uplink>) -> Self {
         Self {
             policy,
-            deadline: Instant::now() + policy.timeout,
+            uplink: uplink.clone(),
+            started: Instant::now(),
             left: policy.attempts.max(1),
             pause: policy.first_pause,
         }
@@ -112,18 +119,18 @@ impl Attempts {
     /// Returns the answer of one attempt, or a failure at the deadline.
     async fn attempt<T>(&mut self, request: impl Future<Output = Result<T>>) -> Result<T> {
         self.left -= 1;
-        match tokio::time::timeout_at(self.deadline, request).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                self.left = 0;
-                Err(no_answer(self.policy.timeout))
-            }
-        }
+        let limit = self.policy.timeout;
+        let answer = self.uplink.within(self.started, limit, request).await;
+        answer.unwrap_or_else(|| {
+            self.left = 0;
+            Err(no_answer(self.started.elapsed()))
+        })
     }
 
     /// Waits before the next attempt; returns the failure if there is none.
     async fn next(&mut self, error: Error) -> Result<()> {
-        let is_over = self.left == 0 || Instant::now() + self.pause >= self.deadline;
+        let deadline = self.uplink.deadline(self.started, self.policy.timeout);
+        let is_over = self.left == 0 || Instant::now() + self.pause >= deadline;
         if is_over || is_final(&error) {
             return Err(seal(error));
         }
@@ -135,10 +142,11 @@ impl Attempts {
     }
 }
 
-fn no_answer(timeout: Duration) -> Error {
+fn no_answer(time: Duration) -> Error {
+    let seconds = (time.as_secs_f32() * 10.0).round() / 10.0;
     let reason = format!(
-        "no answer within {} s: check the network and the store, or allow more time (--io-timeout)",
-        timeout.as_secs_f32()
+        "no answer within {seconds} s: check the network and the store, or allow more time \
+         (--io-timeout)"
     );
     Error::Generic {
         store: "volume",
@@ -149,6 +157,16 @@ fn no_answer(timeout: Duration) -> Error {
 /// Returns whether a repetition has the same result.
 fn is_final(error: &Error) -> bool {
     !matches!(error, Error::Generic { .. } | Error::JoinError { .. })
+}
+
+/// Returns whether the object would be below a file, in a directory of the host: it does not exist.
+fn is_below_file(error: &Error) -> bool {
+    let error: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
+        error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::NotADirectory)
+    })
 }
 
 /// Marks a failure as final for slatedb, which repeats every other one.
@@ -197,6 +215,7 @@ impl Requests {
         Self {
             store,
             policy,
+            uplink: Arc::default(),
             preloaded: Arc::default(),
         }
     }
@@ -232,10 +251,16 @@ impl Requests {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut attempts = Attempts::new(self.policy);
+        let mut attempts = Attempts::new(self.policy, &self.uplink);
         loop {
             match attempts.attempt(request()).await {
                 Ok(answer) => return Ok(answer),
+                Err(error) if is_below_file(&error) => {
+                    return Err(Error::NotFound {
+                        path: String::new(),
+                        source: Box::new(error),
+                    });
+                }
                 Err(error) => attempts.next(error).await?,
             }
         }
@@ -256,6 +281,7 @@ impl ObjectStore for Requests {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
+        let _sending = self.uplink.sending(payload.content_length() as u64);
         self.run(|| {
             self.store
                 .put_opts(location, payload.clone(), options.clone())
@@ -274,6 +300,7 @@ impl ObjectStore for Requests {
         Ok(Box::new(Upload {
             upload,
             policy: self.policy,
+            uplink: self.uplink.clone(),
         }))
     }
 
@@ -318,7 +345,7 @@ impl ObjectStore for Requests {
             requests: self.clone(),
             prefix: prefix.cloned(),
             objects: None,
-            attempts: Attempts::new(self.policy),
+            attempts: Attempts::new(self.policy, &self.uplink),
             is_begun: false,
         };
         stream::unfold(Some(listing), Listing::next).boxed()
@@ -354,9 +381,10 @@ impl Listing {
                 Ok(None) => return None,
                 Ok(Some(found)) => {
                     this.is_begun = true;
-                    this.attempts = Attempts::new(this.requests.policy);
+                    this.attempts = Attempts::new(this.requests.policy, &this.requests.uplink);
                     return Some((Ok(found), Some(this)));
                 }
+                Err(error) if is_below_file(&error) => return None,
                 Err(error) if this.is_begun => return Some((Err(seal(error)), None)),
                 Err(error) => {
                     this.objects = None;
@@ -374,26 +402,36 @@ impl Listing {
 struct Upload {
     upload: Box<dyn MultipartUpload>,
     policy: RetryPolicy,
-}
-
-/// Returns the answer of a request that is not repeated here.
-async fn once<T>(policy: RetryPolicy, request: impl Future<Output = Result<T>>) -> Result<T> {
-    let answer = Attempts::new(policy).attempt(request).await;
-    answer.map_err(seal)
+    uplink: Arc<Uplink>,
 }
 
 #[async_trait]
 impl MultipartUpload for Upload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        Box::pin(once(self.policy, self.upload.put_part(data)))
+        let (mut attempts, uplink) = (self.attempts(), self.uplink.clone());
+        let bytes = data.content_length() as u64;
+        let part = self.upload.put_part(data);
+        Box::pin(async move {
+            let _sending = uplink.sending(bytes);
+            attempts.attempt(part).await.map_err(seal)
+        })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        once(self.policy, self.upload.complete()).await
+        let answer = self.attempts().attempt(self.upload.complete()).await;
+        answer.map_err(seal)
     }
 
     async fn abort(&mut self) -> Result<()> {
-        once(self.policy, self.upload.abort()).await
+        let answer = self.attempts().attempt(self.upload.abort()).await;
+        answer.map_err(seal)
+    }
+}
+
+impl Upload {
+    /// Returns the only attempt of a request: the client of the store repeats it.
+    fn attempts(&self) -> Attempts {
+        Attempts::new(self.policy, &self.uplink)
     }
 }
 
@@ -403,35 +441,59 @@ mod tests {
     use object_store::memory::InMemory;
     use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
-    fn hanging(policy: RetryPolicy) -> Requests {
+    /// Returns requests to a store with these times of a GET and of a PUT.
+    fn slow(policy: RetryPolicy, get: Duration, put: Duration) -> Requests {
         let config = ThrottleConfig {
-            wait_get_per_call: Duration::from_secs(3600),
+            wait_get_per_call: get,
+            wait_put_per_call: put,
             ..ThrottleConfig::default()
         };
-        Requests::new(
-            Arc::new(ThrottledStore::new(InMemory::new(), config)),
-            policy,
-        )
+        let store = ThrottledStore::new(InMemory::new(), config);
+        Requests::new(Arc::new(store), policy)
     }
 
-    #[test]
-    fn request_without_answer_fails_at_timeout() {
+    /// Runs a future in virtual time.
+    fn run<T>(work: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .unwrap();
+        runtime.block_on(work)
+    }
+
+    #[test]
+    fn request_without_answer_fails_at_timeout() {
         let policy = RetryPolicy {
             timeout: Duration::from_secs(5),
             ..RetryPolicy::default()
         };
-        runtime.block_on(async {
+        run(async {
             let started = Instant::now();
-            let error = hanging(policy).get(&Path::from("a")).await.err().unwrap();
-            // Time is virtual here.
+            let hour = Duration::from_secs(3600);
+            let requests = slow(policy, hour, hour);
+            let error = requests.get(&Path::from("a")).await.err().unwrap();
             assert_eq!(started.elapsed(), policy.timeout);
             assert!(error.to_string().contains("within 5 s"), "{error}");
             assert!(NonRetryable::find(&error).is_some());
         });
+    }
+
+    #[test]
+    fn segments_take_longer_on_a_slow_uplink() {
+        let policy = RetryPolicy {
+            timeout: Duration::from_secs(5),
+            ..RetryPolicy::default()
+        };
+        let put = |seconds, bytes| {
+            run(async move {
+                let requests = slow(policy, Duration::ZERO, Duration::from_secs(seconds));
+                let path = Path::from("a");
+                requests.put(&path, vec![0; bytes].into()).await.map(drop)
+            })
+        };
+        put(130, 8 << 20).unwrap();
+        put(130, 0).unwrap_err();
+        put(134, 8 << 20).unwrap_err();
     }
 }

@@ -171,6 +171,11 @@ fn read_aims(report: &Report) -> Vec<Aim> {
             0.85,
         ),
         Aim::at_least(
+            "the object again, times the rate of a local image",
+            ratio(AGAIN, OBJECT),
+            0.9,
+        ),
+        Aim::at_least(
             "a file again, times the rate in a local image",
             ratio(AGAIN, FILE),
             0.9,

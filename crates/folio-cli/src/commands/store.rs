@@ -25,7 +25,7 @@ enum StoreCommand {
 /// Test whether a store keeps what volumes rely on
 ///
 /// Writes objects into a new folder below URL, races several clients for them, and removes them.
-/// The exit code is 1 for a store on which a volume would lose data.
+/// The exit code is 1 for a store on which a volume would lose data, or could not be read.
 #[derive(Args)]
 #[command(after_help = "Examples:
   folio store check s3://bucket
@@ -56,7 +56,7 @@ pub(crate) fn run(store: &Store, session: &Session) -> Outcome {
     }
     match refused {
         Some(reason) => Err(Failure::new(format!(
-            "{}: refused: a volume on it would lose data: {reason}",
+            "{}: the store is refused: {reason}: a volume on it would lose data, or could not be read",
             check.url.display()
         ))),
         None if check.json => Ok(()),
