@@ -188,23 +188,28 @@ fn packed_archive_is_reproducible() {
 fn archive(dir: &TestDir, name: &str, entries: &[(&str, EntryKind)]) {
     let mut writer = tar::Writer::new(Vec::new());
     for (path, kind) in entries {
-        let entry = Entry {
-            path: path.as_bytes().to_vec(),
-            kind: kind.clone(),
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            modified: folio::Timespec::new(1, 0),
-            accessed: None,
-            xattrs: Vec::new(),
-            unreadable: Vec::new(),
-        };
+        let entry = entry(path, kind.clone());
         writer.append(&entry, None).unwrap();
         writer
             .write_data(&vec![b'x'; entry.size_bytes() as usize])
             .unwrap();
     }
     std::fs::write(dir.path(name), writer.finish().unwrap()).unwrap();
+}
+
+/// Returns an entry of an archive, owned by root.
+fn entry(path: &str, kind: EntryKind) -> Entry {
+    Entry {
+        path: path.as_bytes().to_vec(),
+        kind,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        modified: folio::Timespec::new(1, 0),
+        accessed: None,
+        xattrs: Vec::new(),
+        unreadable: Vec::new(),
+    }
 }
 
 fn file(size_bytes: u64) -> EntryKind {
@@ -559,19 +564,7 @@ fn auto_size_holds_many_data_ranges() {
     let ranges: Vec<_> = (0..5).map(|at| at << 16..(at << 16) + 4096).collect();
     let mut writer = tar::Writer::new(File::create(dir.path("holes.tar")).unwrap());
     for number in 0..40 {
-        let entry = Entry {
-            path: format!("file {number}").into_bytes(),
-            kind: EntryKind::File {
-                size_bytes: 5 << 16,
-            },
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            modified: folio::Timespec::new(1, 0),
-            accessed: None,
-            xattrs: Vec::new(),
-            unreadable: Vec::new(),
-        };
+        let entry = entry(&format!("file {number}"), file(5 << 16));
         writer.append(&entry, Some(&ranges)).unwrap();
         writer.write_data(&[7; 5 * 4096]).unwrap();
     }
