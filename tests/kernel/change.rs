@@ -124,6 +124,14 @@ fn tree_copied_between_images_is_equal() {
 /// Returns a copy of an image taken while the kernel had it mounted, and the kernel's tree at
 /// `/renamed`. The last changes are only in the journal, and one inode was unlinked while open.
 fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
+    // On a busy machine, Linux may write the journal's content to its place before the copy.
+    (0..8)
+        .find_map(|_| try_left_dirty(scratch, tree))
+        .expect("a copy that needs its journal")
+}
+
+/// Returns the copy unless it does not need its journal.
+fn try_left_dirty(scratch: &TempDir, tree: &Path) -> Option<(PathBuf, Manifest)> {
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
     let dirty = scratch.path().join("dirty.img");
     let mounted = Mounted::new(&image, "rw");
@@ -167,11 +175,7 @@ fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
         "debugfs",
         [OsStr::new("-R"), OsStr::new("ls -p /"), dirty.as_os_str()],
     );
-    assert!(
-        !text.contains("renamed"),
-        "the copy does not need its journal:\n{text}"
-    );
-    (dirty, want)
+    (!text.contains("renamed")).then_some((dirty, want))
 }
 
 #[test]

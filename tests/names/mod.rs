@@ -445,24 +445,38 @@ fn kernel_xattrs_read_equal() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
-    mke2fs(&image, "64M", &["-O", "ea_inode"]);
-    let mounted = Mounted::new(&image, "rw");
-    let file = mounted.path().join("file");
-    std::fs::write(&file, "x").unwrap();
     let huge: Vec<u8> = (0..20_000_u32).map(|number| number as u8).collect();
     let mut set = attributes();
     set.push(("user.huge".into(), huge));
     set.push(("system.posix_acl_access".into(), ACL.to_vec()));
-    for (name, value) in &set {
-        rustix::fs::setxattr(&file, name.as_str(), value, rustix::fs::XattrFlags::empty()).unwrap();
-    }
-    // Equal attributes of two files may share a block; changing one file must not change the other.
-    let twin = mounted.path().join("twin");
-    std::fs::write(&twin, "x").unwrap();
-    for path in [&file, &twin] {
-        rustix::fs::setxattr(path, "user.twin", &[9; 50], rustix::fs::XattrFlags::empty()).unwrap();
-    }
-    mounted.unmount();
+    let write = |folder: &Path| {
+        let flags = rustix::fs::XattrFlags::empty();
+        let (file, twin) = (folder.join("file"), folder.join("twin"));
+        std::fs::write(&file, "x")?;
+        for (name, value) in &set {
+            rustix::fs::setxattr(&file, name.as_str(), value, flags)?;
+        }
+        // Equal attributes of two files may share a block; changing one file must not change the
+        // other.
+        std::fs::write(&twin, "x")?;
+        for path in [&file, &twin] {
+            rustix::fs::setxattr(path, "user.twin", &[9; 50], flags)?;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    // On a busy machine, Linux 6.18 at times reserves too little of its journal for an attribute in
+    // an inode of its own, and then stops all writing.
+    let is_written = (0..5).any(|_| {
+        mke2fs(&image, "64M", &["-O", "ea_inode"]);
+        let mounted = Mounted::new(&image, "rw");
+        let written = write(&mounted.path());
+        mounted.unmount();
+        if let Err(error) = &written {
+            assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        }
+        written.is_ok()
+    });
+    assert!(is_written);
     with_image(&image, true, |process| {
         for (name, value) in &set {
             assert_eq!(

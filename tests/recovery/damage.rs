@@ -173,8 +173,16 @@ fn commit_block_partly_written_is_replayed() {
 fn damaged_fast_commit_is_refused_as_by_linux() {
     requires!(root, loop_devices, linux(5, 10), tool("mke2fs"));
     let folder = TempDir::new().unwrap();
-    let (image, work) = (folder.path().join("dirty.img"), folder.path().join("w.img"));
-    let (_, commits) = dirty_image(&image, &work, &["-b", "1024"], 3);
+    // On a busy machine, the last commit may be a full one: fast commits before it are not read.
+    let is_refused = |seed| !damaged_head_is_mounted(folder.path(), seed);
+    assert!((3..13).any(is_refused), "no image has a fast commit last");
+}
+
+/// Damages the first fast commit of an image in several ways; returns whether the image is mounted
+/// if the content of that commit is damaged.
+fn damaged_head_is_mounted(folder: &Path, seed: u64) -> bool {
+    let (image, work) = (folder.join("dirty.img"), folder.join("w.img"));
+    let (_, commits) = dirty_image(&image, &work, &["-b", "1024"], seed);
     assert!(commits > 1, "{commits} fast commits");
     let sound = fs::read(&image).unwrap();
     // The tag of a HEAD and its length.
@@ -185,11 +193,9 @@ fn damaged_fast_commit_is_refused_as_by_linux() {
     for (at, what) in [
         (head, "no HEAD"),
         (head + 8, "HEAD of another transaction"),
-        (head + 20, "first fast commit"),
         (head + 12, "first tag"),
     ] {
-        verdict(&sound, at, folder.path(), what);
+        verdict(&sound, at, folder, what);
     }
-    let is_mounted = verdict(&sound, head + 20, folder.path(), "first fast commit");
-    assert!(!is_mounted);
+    verdict(&sound, head + 20, folder, "first fast commit")
 }

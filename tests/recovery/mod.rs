@@ -293,6 +293,37 @@ fn kernel_fast_commits_are_replayed() {
     assert!(commits_total > 0, "the kernel made no fast commit");
 }
 
+/// The superblock of a mounted file system has the totals of the mount's begin.
+#[test]
+fn mount_without_changes_corrects_the_totals() {
+    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
+    let scratch = TempDir::new().unwrap();
+    let (image, work) = (
+        scratch.path().join("dirty.img"),
+        scratch.path().join("work.img"),
+    );
+    mke2fs(&work, "64M", &[]);
+    let mounted = Mounted::new(&work, "rw,commit=3000");
+    for name in 0..30 {
+        let folder = mounted.path().join(format!("d{name}"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("file"), vec![1; 20_000]).unwrap();
+    }
+    rustix::fs::syncfs(File::open(mounted.path()).unwrap()).unwrap();
+    fs::copy(&work, &image).unwrap();
+    mounted.unmount();
+    let kernel = Kernel::new(KernelOptions::default());
+    let process = kernel.process(Credentials::root());
+    process.mkdir("/disk", 0o755).unwrap();
+    let options = MountOptions::default();
+    kernel
+        .mount_ext4(raw(&image, false), "/disk", &options)
+        .unwrap();
+    drop(process);
+    kernel.unmount("/disk").unwrap();
+    fsck(&image);
+}
+
 /// A power cut after each write of a replay: the next replay gives the same tree.
 #[test]
 fn interrupted_replay_is_repeated() {

@@ -220,6 +220,30 @@ fn other_objects_are_not_the_volumes() {
 }
 
 #[test]
+fn new_volume_is_never_a_qcow2_image() {
+    let server = Server::directory();
+    let folder = TempDir::new().expect("a folder");
+    let tree = folder.path().to_str().expect("a name in UTF-8");
+    for (name, format) in [("new.qcow2", &[][..]), ("new", &["--format", "qcow2"])] {
+        let place = format!("{}:/", server.url(name));
+        let words = ["cp", "-a", tree, &place, "--create", "64M"];
+        let refused = fail(&server, &[&words[..], format].concat());
+        assert!(refused.contains("a raw disk"), "{refused}");
+    }
+}
+
+/// A closed error output is no failure.
+#[test]
+fn command_outlives_the_reader_of_its_errors() {
+    let server = Server::directory();
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let status = folio(&server, &["ls", &server.url("none")])
+        .stderr(full.expect("/dev/full"))
+        .status();
+    assert_eq!(status.expect("folio starts").code(), Some(3));
+}
+
+#[test]
 fn volume_lives_on_versitygw() {
     match Server::versitygw() {
         Ok(server) => volume_life(&server),

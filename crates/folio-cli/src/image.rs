@@ -140,6 +140,13 @@ pub(crate) fn create(
     refuse_protocol(path).map_err(Failure::usage)?;
     let device = if is_url(path.as_os_str()) {
         check_built(path).map_err(Failure::usage)?;
+        if format == ImageFormat::Qcow2 {
+            return Err(Failure::usage(format!(
+                "{}: --create makes a volume at a URL, which is a raw disk: give another name, or \
+                 make a local qcow2 image and copy it with folio cp IMAGE URL",
+                path.display()
+            )));
+        }
         volumes::create(path, len_bytes)?
     } else {
         block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?

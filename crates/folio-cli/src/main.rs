@@ -23,6 +23,14 @@
 //!   hints, nearest suggestions for unknown words     qemu_img, qemu_words   manners of qemu-img
 //! ```
 
+/// Prints a line on standard error. That of `std` panics if no reader is left.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod cli;
 mod commands;
 mod exit;

@@ -26,6 +26,7 @@ use object_store::{
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::env;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, LazyLock, Once};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -382,10 +383,18 @@ fn host_of(endpoint: &str, bucket: &str, style: Option<AddressingStyle>) -> Resu
         let why = format!("invalid endpoint URL {endpoint:?}: expected http:// or https://");
         return Err(Error::new(Errno::INVAL, why));
     };
-    Ok(match style {
-        Some(AddressingStyle::Virtual) => format!("{scheme}://{bucket}.{host}"),
-        _ => endpoint.to_owned(),
-    })
+    if style != Some(AddressingStyle::Virtual) {
+        return Ok(endpoint.to_owned());
+    }
+    let name = host.split(['/', ':']).next().unwrap_or_default();
+    if name.parse::<Ipv4Addr>().is_ok() || host.starts_with('[') {
+        let why = format!(
+            "the endpoint {endpoint} is an address, which cannot have the bucket in front of it: give \
+             its host name, or omit --addressing-style virtual"
+        );
+        return Err(Error::new(Errno::INVAL, why));
+    }
+    Ok(format!("{scheme}://{bucket}.{host}"))
 }
 
 /// Makes ring the cryptography of TLS, as in the client of registries.
@@ -411,6 +420,19 @@ impl HttpConnector for SharedConnector {
 mod tests {
     use super::*;
     use object_store::ObjectStoreExt;
+
+    #[test]
+    fn bucket_is_never_put_before_an_address() {
+        let host = |endpoint| host_of(endpoint, "b", Some(AddressingStyle::Virtual));
+        assert_eq!(
+            host("https://s3.test:1/x").unwrap(),
+            "https://b.s3.test:1/x"
+        );
+        for endpoint in ["http://127.0.0.1:9000", "http://[::1]:9000", "127.0.0.1"] {
+            assert_eq!(host(endpoint).unwrap_err().errno(), Errno::INVAL);
+        }
+        assert_eq!(host_of("http://[::1]", "b", None).unwrap(), "http://[::1]");
+    }
 
     #[test]
     fn memory_store_is_shared_by_its_name() {

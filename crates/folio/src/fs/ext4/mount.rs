@@ -12,7 +12,7 @@
 
 use super::inode::{Ext4, Ext4Inode};
 use super::journal::{self, JournalBlocks};
-use super::layout::disk::ROOT_INODE;
+use super::layout::disk::{ROOT_INODE, RawSuperblock};
 use super::layout::features::{Compat, Incompat};
 use super::layout::superblock::Superblock;
 use super::mmp::MountProtection;
@@ -104,6 +104,7 @@ impl Ext4 {
     /// Makes an attached file system ready for use, and returns its root.
     fn start_up(self: &Arc<Self>) -> Result<Arc<Ext4Inode>> {
         if self.volume.is_writing() {
+            self.correct_totals()?;
             self.open_journal()?;
             self.open_quotas()?;
             self.find_orphan_file()?;
@@ -114,6 +115,25 @@ impl Ext4 {
             FileType::Directory => Ok(root),
             _ => Err(Error::corrupt("not a directory").at("inode 2 (root)")),
         }
+    }
+
+    /// Writes the totals of free blocks and inodes if the superblock has others: a system that ends
+    /// without an unmount leaves those of its mount. Linux: fs/ext4/super.c (`ext4_setup_super`).
+    fn correct_totals(&self) -> Result<()> {
+        let volume = &self.volume;
+        let mut superblock = volume.superblock.lock();
+        let totals = |raw: &RawSuperblock| {
+            let blocks = (raw.free_blocks_count_hi, raw.free_blocks_count_lo);
+            (blocks, raw.free_inodes_count)
+        };
+        let before = totals(&superblock.raw);
+        let mut space = volume.space.lock();
+        space.flush(&mut superblock, &volume.metadata, &[])?;
+        drop(space);
+        if totals(&superblock.raw) == before {
+            return Ok(());
+        }
+        volume.write_superblock(&superblock)
     }
 
     /// Keeps the claim of `mmp` to the device valid.
