@@ -7,6 +7,10 @@ use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error as StdError;
 use std::time::Duration;
 
+/// Where clouds give an instance its credentials.
+const INSTANCE_CREDENTIALS: &str = "169.254.169.254";
+const REGION_ADVICE: &str = "check the region of the bucket (--region, AWS_REGION)";
+
 /// Returns the error of an operation on an object, such as "read bytes 0-65535".
 pub(crate) fn failure(
     url: &ObjectUrl,
@@ -71,8 +75,12 @@ fn status_of(error: &StoreError) -> Option<u16> {
 
 /// Returns the errno of a failure, and what to check.
 fn classify(url: &ObjectUrl, error: &StoreError) -> (Errno, &'static str) {
+    let text = error.to_string();
+    if text.contains(INSTANCE_CREDENTIALS) {
+        return (Errno::ACCESS, no_credentials_advice(url.scheme()));
+    }
     match error {
-        StoreError::NotFound { .. } => (Errno::NOENT, "check the bucket and the key"),
+        StoreError::NotFound { .. } => (Errno::NOENT, missing_advice(url.scheme())),
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
             (Errno::ACCESS, credentials_advice(url.scheme()))
         }
@@ -86,14 +94,39 @@ fn classify(url: &ObjectUrl, error: &StoreError) -> (Errno, &'static str) {
             (Errno::OPNOTSUPP, "the store does not support the request")
         }
         _ => match status_of(error) {
-            Some(301) => (
-                Errno::IO,
-                "check the region of the bucket (--region, AWS_REGION)",
-            ),
+            Some(301) => (Errno::IO, REGION_ADVICE),
+            Some(400) if text.contains("AuthorizationHeaderMalformed") => {
+                (Errno::IO, REGION_ADVICE)
+            }
             Some(401 | 403) => (Errno::ACCESS, credentials_advice(url.scheme())),
-            Some(404) => (Errno::NOENT, "check the bucket and the key"),
-            _ => classify_transport(url, error),
+            Some(404) => (Errno::NOENT, missing_advice(url.scheme())),
+            _ => classify_transport(error),
         },
+    }
+}
+
+fn missing_advice(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::File => "check the path",
+        _ => "check the bucket and the key",
+    }
+}
+
+/// The advice for a store that is asked for the credentials of an instance, as a last resort.
+fn no_credentials_advice(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::S3 => {
+            "no credentials were found: set AWS_ACCESS_KEY_ID or AWS_PROFILE, or run on an instance \
+             with a role; a public bucket needs --no-sign-request"
+        }
+        Scheme::Gcs => {
+            "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS, or run on an instance \
+             with a role; a public bucket needs --no-sign-request"
+        }
+        _ => {
+            "no credentials were found: set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, or run on an \
+             instance with a role; a public container needs --no-sign-request"
+        }
     }
 }
 
@@ -115,16 +148,13 @@ fn credentials_advice(scheme: Scheme) -> &'static str {
     }
 }
 
-fn classify_transport(url: &ObjectUrl, error: &StoreError) -> (Errno, &'static str) {
+fn classify_transport(error: &StoreError) -> (Errno, &'static str) {
     let text = error.to_string();
     if text.contains("non-partial response") {
         return (
             Errno::OPNOTSUPP,
             "the server ignores range requests: download the file, or use another server",
         );
-    }
-    if text.contains("169.254.169.254") {
-        return (Errno::ACCESS, credentials_advice(url.scheme()));
     }
     match http_error(error).map(HttpError::kind) {
         Some(HttpErrorKind::Connect) => (
@@ -177,7 +207,7 @@ fn cause_text(error: &StoreError) -> String {
     };
     let element = |name: &str| {
         let (_, rest) = answer.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once("</")?.0)
+        Some(without_entities(rest.split_once("</")?.0))
     };
     match (element("Code"), element("Message")) {
         (Some(code), Some(message)) => one_line(&format!("{status} {code} ({message})")),
@@ -186,8 +216,71 @@ fn cause_text(error: &StoreError) -> String {
     }
 }
 
+/// Replaces the predefined entities of XML.
+fn without_entities(text: &str) -> String {
+    let entities = [
+        ("&quot;", "\""),
+        ("&#34;", "\""),
+        ("&apos;", "'"),
+        ("&#39;", "'"),
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&amp;", "&"),
+    ];
+    let replace = |text: String, (entity, character)| text.replace(entity, character);
+    entities.into_iter().fold(text.to_owned(), replace)
+}
+
 /// Limits a text of a server to one line of an acceptable length.
 fn one_line(text: &str) -> String {
     let line: Vec<_> = text.split_whitespace().collect();
     line.join(" ").chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(url: &str, text: &str) -> Error {
+        let error = StoreError::Generic {
+            store: "S3",
+            source: text.into(),
+        };
+        let url = url.parse().unwrap();
+        failure(&url, "read", None, &specific(&url, error))
+    }
+
+    #[test]
+    fn missing_credentials_are_named() {
+        let text = "Error performing PUT http://169.254.169.254/latest/api/token: Server returned \
+                    non-2xx status code: 403 Forbidden: ";
+        let error = error_of("s3://b/k", text);
+        assert_eq!(error.errno(), Errno::ACCESS);
+        assert!(
+            error.to_string().contains("no credentials were found"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn wrong_region_is_named_in_plain_text() {
+        let text = "Error performing GET http://h/b/k: Server returned non-2xx status code: 400 Bad \
+                    Request: <Error><Code>AuthorizationHeaderMalformed</Code><Message>the region \
+                    &#34;a&#34; is wrong</Message></Error>";
+        let error = error_of("s3://b/k", text).to_string();
+        assert!(
+            error.contains("the region \"a\" is wrong") && error.contains("--region"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn missing_file_has_no_bucket() {
+        let error = StoreError::NotFound {
+            path: String::new(),
+            source: "none".into(),
+        };
+        let error = failure(&"file:///a/k".parse().unwrap(), "read", None, &error);
+        assert!(error.to_string().ends_with("check the path"), "{error}");
+    }
 }
