@@ -232,6 +232,20 @@ fn new_volume_is_never_a_qcow2_image() {
     }
 }
 
+#[test]
+fn image_in_a_file_is_no_volume() {
+    let server = Server::directory();
+    let folder = TempDir::new().expect("a folder");
+    let image = folder.path().join("disk.img");
+    let image = image.to_str().expect("a name in UTF-8");
+    succeed(&server, &["mkfs", image, "--size", "16M"]);
+    let url = format!("file://{image}");
+    let refused = fail(&server, &["touch", &format!("{url}:/file")]);
+    assert!(refused.contains("cannot be written in place"), "{refused}");
+    let missing = fail(&server, &["ls", &format!("{url}/below.img:/")]);
+    assert!(missing.contains("check the path"), "{missing}");
+}
+
 /// A closed error output is no failure.
 #[test]
 fn command_outlives_the_reader_of_its_errors() {

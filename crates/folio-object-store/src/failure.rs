@@ -5,6 +5,7 @@ use folio::{Errno, Error};
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error as StdError;
+use std::io;
 use std::time::Duration;
 
 /// Where clouds give an instance its credentials.
@@ -78,6 +79,13 @@ fn classify(url: &ObjectUrl, error: &StoreError) -> (Errno, &'static str) {
     let text = error.to_string();
     if text.contains(INSTANCE_CREDENTIALS) {
         return (Errno::ACCESS, no_credentials_advice(url.scheme()));
+    }
+    let is_below_file = |cause: &(dyn StdError + 'static)| {
+        let error = cause.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::NotADirectory)
+    };
+    if causes(error).any(is_below_file) {
+        return (Errno::NOTDIR, "check the path");
     }
     match error {
         StoreError::NotFound { .. } => (Errno::NOENT, missing_advice(url.scheme())),

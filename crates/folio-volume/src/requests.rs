@@ -163,9 +163,9 @@ fn is_final(error: &Error) -> bool {
 fn is_below_file(error: &Error) -> bool {
     let error: &(dyn std::error::Error + 'static) = error;
     std::iter::successors(Some(error), |error| error.source()).any(|error| {
-        error
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::NotADirectory)
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        let errno = error.downcast_ref::<FolioError>().map(FolioError::errno);
+        kind == Some(io::ErrorKind::NotADirectory) || errno == Some(Errno::NOTDIR)
     })
 }
 
