@@ -233,7 +233,7 @@ fn new_volume_is_never_a_qcow2_image() {
 }
 
 #[test]
-fn image_in_a_file_is_no_volume() {
+fn image_in_a_file_is_never_a_volume() {
     let server = Server::directory();
     let folder = TempDir::new().expect("a folder");
     let image = folder.path().join("disk.img");
