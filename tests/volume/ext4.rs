@@ -2,6 +2,7 @@
 //! file that a sync acknowledged.
 
 use crate::model::{FAULTS, Fault, ModelStore, each_case, place};
+use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::command;
 use folio::block::Device;
@@ -20,19 +21,13 @@ type Step = (String, Option<Vec<u8>>);
 
 /// Returns the changes of a workload: files that are written, replaced and removed.
 fn steps(workload: u64) -> Vec<Step> {
-    let mut random = workload.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut next = |count: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % count
-    };
+    let mut random = Random::new(workload);
     let mut files = BTreeMap::new();
     let mut steps = Vec::new();
     for n in 0..STEPS {
-        let path = format!("/file{}", next(6));
-        let is_removed = files.contains_key(&path) && next(3) == 0;
-        let content = (!is_removed).then(|| vec![n as u8 + 1; next(600_000) as usize]);
+        let path = format!("/file{}", random.below(6));
+        let is_removed = files.contains_key(&path) && random.below(3) == 0;
+        let content = (!is_removed).then(|| vec![n as u8 + 1; random.below(600_000)]);
         apply(&mut files, &(path.clone(), content.clone()));
         steps.push((path, content));
     }

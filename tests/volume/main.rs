@@ -13,6 +13,7 @@ mod stores;
 #[path = "../support"]
 mod support {
     #![allow(dead_code, unreachable_pub)]
+    pub mod random;
     #[macro_use]
     pub mod require;
     pub mod tools;
