@@ -47,7 +47,7 @@ pub(crate) fn until_signal<T>(
 
 /// Runs `work`, and unmounts at a signal: at the first one if the mount is not busy. A further one,
 /// or SIGTERM, detaches a busy mount from the tree, calls `detached`, and serves the programs that
-/// use it until they are done.
+/// use it until they are done. So it does after an external `umount -l`.
 pub(crate) fn until_unmounted<T>(
     mut signals: Signals,
     (unmounter, session): (&Unmounter, &Session),
@@ -108,7 +108,10 @@ fn unmount_on_signal(
             Ok(()) => return,
             Err(error) => error,
         };
-        if error.errno() != Errno::BUSY {
+        if error.errno() == Errno::INVAL {
+            session.note("not mounted here: folio serves it until its last user closes it");
+            detached();
+        } else if error.errno() != Errno::BUSY {
             session.fail(explain(&error));
         } else if was_busy || signal != SIGINT {
             match unmounter.unmount(true) {

@@ -4,17 +4,18 @@ use crate::channel::{Channel, Message};
 use crate::failure::Failure;
 use crate::id_map;
 use crate::init;
-use crate::options::{Network, Options};
+use crate::options::{Network, Options, Root};
 use crate::status::{FORWARDED, exit_code};
 use crate::sys::{Fork, clone_process};
 use crate::terminal::{self, RawTerminal};
 use folio_fuse::DeviceSession;
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread::Builder;
 
 /// New namespaces whose first process waits for its mount. Its processes are killed when this is
@@ -33,6 +34,9 @@ impl Container {
     /// # Errors
     /// A kernel that permits no user namespaces, or a second thread.
     pub fn start(options: &Options) -> Result<Self, Failure> {
+        if options.root == Root::Image {
+            refuse_directories()?;
+        }
         let wants_terminal = terminal::is_wanted();
         let cannot = |errno| Failure::of("cannot create a channel", errno);
         let (ours, theirs) = Channel::pair().map_err(cannot)?;
@@ -40,6 +44,7 @@ impl Container {
             | libc::CLONE_NEWNS
             | libc::CLONE_NEWPID
             | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWCGROUP
             | libc::CLONE_NEWUTS;
         if options.network == Network::None {
             namespaces |= libc::CLONE_NEWNET;
@@ -203,6 +208,29 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Refuses standard streams that are directories: the command would reach the host's tree by them.
+fn refuse_directories() -> Result<(), Failure> {
+    let is_directory = |stream: BorrowedFd<'_>| {
+        rustix::fs::fstat(stream)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    };
+    let streams = [
+        (rustix::stdio::stdin(), "input"),
+        (rustix::stdio::stdout(), "output"),
+        (rustix::stdio::stderr(), "error"),
+    ];
+    match streams
+        .into_iter()
+        .find(|(stream, _)| is_directory(*stream))
+    {
+        Some((_, name)) => Err(Failure::new(format!(
+            "standard {name} is a directory of the host, which would lead out of the image: \
+             redirect it, e.g. to /dev/null"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   host's namespaces                          | new user, mount, PID, IPC and UTS namespaces
 //!                                              |
+//!   read_only_program.rs  the own file          |
 //!   container.rs  clone, id maps, exit status  | init/   PID 1: mounts, starts, reaps
 //!      |  id_map.rs     /etc/subuid            |   mounts.rs    /proc, /dev, /sys, --bind
 //!      |  terminal.rs   the user's terminal <--+-> terminal.rs  a terminal of the namespace
@@ -22,7 +23,9 @@
 //!    kernel then writes the mount's data back and removes it, which ends the server.
 //! 3. Names of the image are resolved with the image as the root, after the host's tree is
 //!    detached.
-//! 4. Every descriptor is closed at execve(2), except the command's standard streams.
+//! 4. The command's process closes every descriptor but the standard streams before it follows the
+//!    first path. No standard stream is a directory.
+//! 5. No process inside has a writable file of the host as its program (/proc/PID/exe).
 //!
 //! Linux: user_namespaces(7), mount_namespaces(7), pivot_root(2).
 
@@ -34,6 +37,7 @@ mod failure;
 mod id_map;
 mod init;
 mod options;
+mod read_only_program;
 mod status;
 mod sys;
 mod terminal;
@@ -41,3 +45,4 @@ mod terminal;
 pub use container::Container;
 pub use failure::Failure;
 pub use options::{Bind, Network, Options, Root};
+pub use read_only_program::execute_read_only;

@@ -49,29 +49,76 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Makes execve(2) close all descriptors but the standard streams: one of the host's directories
-/// would lead out of the namespace.
+/// Closes all descriptors but the standard streams and `kept`: one of the host's directories would
+/// lead out of the namespace.
 ///
 /// # Errors
 /// Those of close_range(2).
-pub(crate) fn limit_descriptors_at_exec() -> Result<(), Errno> {
-    let flags = libc::CLOSE_RANGE_CLOEXEC;
-    // SAFETY: changes flags of descriptors; none is closed now.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, flags) };
-    if result == 0 {
+pub(crate) fn close_descriptors(kept: BorrowedFd<'_>) -> Result<(), Errno> {
+    let kept = kept.as_raw_fd().cast_unsigned();
+    let ranges = [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)];
+    for (first, last) in ranges.into_iter().filter(|(first, last)| first <= last) {
+        // SAFETY: the process is a fork that becomes the command or exits, without dropping what
+        // its parent had open.
+        let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        if result != 0 {
+            return Err(last_error());
+        }
+    }
+    Ok(())
+}
+
+/// Gives the process a new session keyring: the caller's holds keys for the host.
+pub(crate) fn join_new_session_keyring() {
+    let no_name = std::ptr::null::<libc::c_char>();
+    // SAFETY: the name is null: an anonymous keyring. A kernel without keys fails with ENOSYS.
+    unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, no_name) };
+}
+
+/// Moves the process, which has one thread, to new namespaces: `CLONE_NEW*` of unshare(2).
+///
+/// # Errors
+/// Those of unshare(2).
+pub(crate) fn unshare(namespaces: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: changes no memory and no descriptors.
+    if unsafe { libc::unshare(namespaces) } == 0 {
         Ok(())
     } else {
         Err(last_error())
     }
 }
 
+/// Executes an open program; returns only if that failed.
+pub(crate) fn execute_open(
+    program: BorrowedFd<'_>,
+    arguments: &[CString],
+    environment: &[CString],
+) -> Errno {
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: the path is empty and ends with a zero, both lists end with a null pointer, and their
+    // strings live during the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    last_error()
+}
+
+/// Returns the pointers to `strings`, and a null pointer.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    let pointers = strings.iter().map(|string| string.as_ptr());
+    pointers.chain([std::ptr::null()]).collect()
+}
+
 /// Executes a program, with the actions of signals at their defaults; returns only if that failed.
 /// Unlike execvp(3) it does not take a file of an unknown format for a shell script.
 pub(crate) fn execute(path: &CStr, arguments: &[CString], environment: &[CString]) -> Errno {
-    let pointers = |strings: &[CString]| -> Vec<_> {
-        let pointers = strings.iter().map(|string| string.as_ptr());
-        pointers.chain([std::ptr::null()]).collect()
-    };
     let (arguments, environment) = (pointers(arguments), pointers(environment));
     // SAFETY: no handler is installed. Rust programs ignore the signal, and execve(2) keeps that.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

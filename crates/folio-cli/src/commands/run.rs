@@ -12,10 +12,11 @@ use folio::block::{
 use folio::vfs::MountOptions;
 use folio_fuse::{AllowedUsers, DeviceSession, SessionOptions};
 use folio_run::{Bind, Container, Network, Options, Root};
+use rustix::fs::Mode;
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
+use std::fs::{Metadata, Permissions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempPath;
@@ -123,6 +124,7 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
     }
     let (fuse, inside) = mount_options(run, session, &place)?;
     let options = options(run, &fuse)?;
+    folio_run::execute_read_only().map_err(failure)?;
     // First: the process must have one thread.
     let mut container = Container::start(&options).map_err(failure)?;
     let overlay = Overlay::new(run, &place)?;
@@ -171,8 +173,6 @@ fn mount_options(
     let name = name.as_deref().unwrap_or(&place.image);
     let mut fuse = SessionOptions::new(name.display().to_string());
     fuse.allowed = AllowedUsers::All;
-    // With delayed writes, write(2) would not fail when the image is full.
-    fuse.apply("nowriteback").map_err(usage)?;
     let mut words = String::new();
     if run.read_only {
         words.push_str("ro");
@@ -339,10 +339,15 @@ impl Overlay {
         let mut builder = tempfile::Builder::new();
         let prefix = format!("{stem}.run-");
         builder.prefix(&prefix).suffix(".qcow2");
+        // The overlay gets what the command writes: as private as the image.
+        let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
         let made = builder.make_in(&folder, |path| {
             let created = block::create_with(path, ImageFormat::Qcow2, len_bytes, &options);
-            created.map_err(std::io::Error::other)
+            created.map_err(std::io::Error::other)?;
+            let mode = before.mode() & 0o666;
+            std::fs::set_permissions(path, Permissions::from_mode(mode))
         });
+        rustix::process::umask(umask);
         let made = made.map_err(|error| {
             let hint = if run.throw_away {
                 "; TMPDIR names another folder"

@@ -54,11 +54,6 @@ impl Mountpoint {
         &self.device
     }
 
-    /// Returns whether the kernel passes sync(2) on to the server.
-    pub(super) fn sends_sync(&self) -> bool {
-        self.sync_device.is_some()
-    }
-
     /// Takes the block device of the mount, if it has one. It remains until it is dropped, also
     /// after an unmount.
     pub(super) fn take_sync_device(&mut self) -> Option<SyncDevice> {

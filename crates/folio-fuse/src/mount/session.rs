@@ -47,7 +47,6 @@ impl Session {
         let policy = cache_policy(&server, options, inside).map_err(at_target)?;
         let attributes = options.mount_attributes(inside, delays_writes(policy, inside));
         let mountpoint = Mountpoint::new(target, &attributes, options.checks_permissions())?;
-        let policy = bounded(policy, options, &mountpoint);
         let device = Arc::clone(mountpoint.device());
         let device = DeviceSession::begin((server, policy), device, options).map_err(at_target)?;
         Ok(Self { device, mountpoint })
@@ -214,19 +213,6 @@ fn delays_writes(policy: CachePolicy, inside: &MountOptions) -> bool {
     !policy.is_shared() || words.any(|word| word == "cache=writeback")
 }
 
-/// Returns the policy of a mount whose kernel delays writes only if asked to, or if Folio can bound
-/// the delay: by a sync of the mount.
-fn bounded(policy: CachePolicy, options: &SessionOptions, mountpoint: &Mountpoint) -> CachePolicy {
-    let is_default = options.page_caching.is_none();
-    if is_default && policy.page_caching == PageCaching::Writeback && !mountpoint.sends_sync() {
-        return CachePolicy {
-            page_caching: PageCaching::Writethrough,
-            ..policy
-        };
-    }
-    policy
-}
-
 /// Returns whether to ask the kernel for io_uring.
 ///
 /// # Errors
@@ -298,9 +284,9 @@ fn skips_open(
         && server.has_change_notifications()
 }
 
-/// Returns what the kernel's page cache holds: of an image data read and written, since it has no
-/// other writer. Nothing under `strictatime`, since the server sets the access time, and cached
-/// reads do not reach it.
+/// Returns what the kernel's page cache holds. Writes of an image are delayed only if asked for: the
+/// kernel reserves no space for them, so write(2) could not fail with ENOSPC. Nothing is held under
+/// `strictatime`, since the server sets the access time, and cached reads do not reach it.
 fn page_caching(
     options: &SessionOptions,
     inside: &MountOptions,
@@ -316,7 +302,6 @@ fn page_caching(
             "option strictatime: not with writeback, which caches reads in the kernel",
         )),
         (AccessTime::Strict, _) => Ok(PageCaching::None),
-        (_, None) if inside.read_only => Ok(PageCaching::Writethrough),
-        (_, cached) => Ok(cached.unwrap_or(PageCaching::Writeback)),
+        (_, cached) => Ok(cached.unwrap_or_default()),
     }
 }

@@ -13,6 +13,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags,
 };
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -50,6 +51,14 @@ const SAFE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 const NO_PRIVILEGES: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+/// Programs write to the node's device, but cannot change the node.
+const HOST_DEVICE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
+    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    .union(MountAttrFlags::MOUNT_ATTR_RDONLY);
+/// The list of name servers.
+const RESOLVER: &str = "/etc/resolv.conf";
+/// Symbolic links that are followed in one path. Linux: `MAXSYMLINKS`.
+const LINKS_MAX: usize = 40;
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
 /// Mounts that come from the host or its kernel, attached nowhere yet.
@@ -89,14 +98,21 @@ pub(super) fn collect(options: &Options, note: &dyn Fn(&str)) -> Result<Sources,
     });
     let devices = DEVICES.iter().filter_map(|name| {
         let mount = clone(&Path::new("/dev").join(name), false).ok()?;
+        // A chmod inside would reach the host's node.
+        set_attributes(&mount, HOST_DEVICE).ok()?;
         Some((*name, mount))
     });
+    let resolver = || {
+        let mount = clone(Path::new(RESOLVER), false)?;
+        set_attributes(&mount, SAFE.union(MountAttrFlags::MOUNT_ATTR_RDONLY))?;
+        Ok::<_, Errno>(mount)
+    };
     Ok(Sources {
         proc: proc.ok(),
         sys: sys(options).ok(),
         devices: devices.collect(),
         resolver: (options.network == Network::Host)
-            .then(|| clone(Path::new("/etc/resolv.conf"), false).ok())
+            .then(|| resolver().ok())
             .flatten(),
         binds: binds.collect::<Result<_, Failure>>()?,
     })
@@ -154,13 +170,9 @@ pub(super) fn build(
     if let Err(errno) = tmpfs("1777").and_then(|tmp| tree.attach(&tmp, Path::new("/tmp"))) {
         missing("/tmp", errno);
     }
-    if let Some(resolver) = resolver
-        // An image without the file, or whose link has no target, has its own way.
-        && let Ok(target) = open_path(Path::new("/etc/resolv.conf"))
-        && let Ok(stat) = rustix::fs::fstat(&target)
-        && file_type(&stat) == FileType::RegularFile
-    {
-        let attached = attach_to(&resolver, &target);
+    if let Some(resolver) = resolver {
+        let attached =
+            link_target(Path::new(RESOLVER)).and_then(|target| tree.attach(&resolver, &target));
         attached.unwrap_or_else(|errno| missing("/etc/resolv.conf of the host", errno));
     }
     for (bind, mount) in binds {
@@ -403,6 +415,33 @@ fn open_path(path: &Path) -> Result<OwnedFd, Errno> {
     let relative = path.as_os_str().as_bytes();
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(&root, relative, flags, Mode::empty(), RESOLVE)
+}
+
+/// Returns the path of the image to which the symbolic link `path` leads, also if no file is there:
+/// services create their files under /run. A path that is no link leads to itself.
+fn link_target(path: &Path) -> Result<PathBuf, Errno> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(path);
+        };
+        let target =
+            open_path(folder).and_then(|folder| rustix::fs::readlinkat(&folder, name, Vec::new()));
+        let Ok(target) = target else {
+            return Ok(path);
+        };
+        let mut resolved = folder.to_owned();
+        for component in Path::new(OsStr::from_bytes(target.as_bytes())).components() {
+            match component {
+                Component::RootDir => resolved = PathBuf::from("/"),
+                Component::ParentDir => drop(resolved.pop()),
+                Component::Normal(name) => resolved.push(name),
+                Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        path = resolved;
+    }
+    Err(Errno::LOOP)
 }
 
 fn attach_to(mount: &OwnedFd, target: &OwnedFd) -> Result<(), Errno> {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, NulError, OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ pub(super) struct Terminal(pub(super) OwnedFd);
     reason = "the process is a fork: nothing of its parent is to be closed here"
 )]
 pub(super) fn run(options: &Options, terminal: Option<Terminal>, report: &OwnedFd) -> ! {
-    let failure = become_command(options, terminal);
+    let failure = become_command(options, terminal, report);
     let mut bytes = vec![failure.exit];
     bytes.extend(failure.message.bytes());
     // The parent may have been killed.
@@ -69,8 +69,8 @@ pub(super) fn read_failure(result: OwnedFd) -> Option<Failure> {
 }
 
 /// Executes the command; returns only if that failed.
-fn become_command(options: &Options, terminal: Option<Terminal>) -> Failure {
-    let prepared = prepare(options, terminal);
+fn become_command(options: &Options, terminal: Option<Terminal>, report: &OwnedFd) -> Failure {
+    let prepared = prepare(options, terminal, report);
     let (user, path) = match prepared {
         Ok(prepared) => prepared,
         Err(failure) => return failure,
@@ -115,7 +115,11 @@ fn c_string(string: OsString) -> Result<CString, NulError> {
 
 /// Changes the session, the terminal, the working directory and the user. Returns the user, and the
 /// PATH of this process.
-fn prepare(options: &Options, terminal: Option<Terminal>) -> Result<(User, OsString), Failure> {
+fn prepare(
+    options: &Options,
+    terminal: Option<Terminal>,
+    report: &OwnedFd,
+) -> Result<(User, OsString), Failure> {
     let cannot = |what: &'static str| move |errno| Failure::of(what, errno);
     // Out of the reach of the user's terminal, into which a program could type commands.
     rustix::process::setsid().map_err(cannot("setsid"))?;
@@ -127,6 +131,9 @@ fn prepare(options: &Options, terminal: Option<Terminal>) -> Result<(User, OsStr
             rustix::stdio::dup2_stderr(&terminal).map_err(cannot("terminal"))?;
         }
     }
+    // Before the first path is followed.
+    sys::close_descriptors(report.as_fd()).map_err(cannot("cannot close descriptors"))?;
+    sys::join_new_session_keyring();
     let user = match &options.user {
         Some(wanted) => passwd::find(wanted)?,
         None => passwd::find("0")?,
@@ -137,7 +144,6 @@ fn prepare(options: &Options, terminal: Option<Terminal>) -> Result<(User, OsStr
     }
     give_streams(&user);
     set_user(&user)?;
-    sys::limit_descriptors_at_exec().map_err(cannot("cannot close descriptors"))?;
     let directory = match (&options.working_directory, &options.root) {
         (Some(directory), _) => Some(directory.as_path()),
         (None, Root::Image) => Some(Path::new("/")),

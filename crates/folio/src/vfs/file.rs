@@ -614,7 +614,9 @@ pub(crate) fn set_size(
     let is_same = inode.common().attributes().size_bytes == size_bytes;
     let mode = mode_after_write(inode, caller);
     if is_same && !always_modified && mode.is_none() {
-        return Ok(());
+        return inode
+            .file_operations()
+            .map_or(Ok(()), FileOperations::free_beyond_end);
     }
     let modified = (always_modified || !is_same).then_some(SetTime::Now);
     inode.set_attributes(

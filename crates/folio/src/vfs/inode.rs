@@ -400,6 +400,12 @@ pub trait FileOperations: Inode {
     /// `release`.
     fn close_written(&self) {}
 
+    /// Frees space that is allocated beyond the end of the file: a truncation to the size that the
+    /// file has. Holds the inode lock. Linux: `ext4_setattr`.
+    fn free_beyond_end(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns a new descriptor of the host's regular file that backs this file; `None` if there is
     /// none, or if it must not be read and written outside of the cache.
     fn host_file(&self) -> Option<Result<OwnedFd>> {

@@ -276,11 +276,30 @@ impl Ext4Inode {
             // Delayed blocks whose writeback would have raised the size may have been removed.
             self.raise_disk_size(&mut state, size_bytes);
         } else {
+            if size_bytes == old {
+                self.remove_beyond_end()?;
+            }
             mapping.set_size_bytes(size_bytes);
             self.raise_disk_size(&mut self.state_mut(), size_bytes);
         }
         self.mark_dirty(&mut self.state_mut());
         Ok(())
+    }
+
+    /// Frees the blocks that were preallocated beyond the end. The caller holds the inode lock
+    /// exclusively.
+    pub(crate) fn remove_beyond_end(&self) -> Result<()> {
+        let size_bytes = match &self.common.mapping {
+            Some(mapping) if self.state.read().layout != ContentLayout::Inline => {
+                mapping.size_bytes()
+            }
+            _ => return Ok(()),
+        };
+        let end = size_bytes.div_ceil(self.fs.volume.block_size as u64);
+        if self.state.read().map.end() <= end {
+            return Ok(());
+        }
+        self.remove_blocks(end..1 << 32)
     }
 
     /// Zeroes the bytes after `end` in its block, so that a later extension finds zeros there.

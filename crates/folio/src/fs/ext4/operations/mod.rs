@@ -310,6 +310,13 @@ impl FileOperations for Ext4Inode {
         })
     }
 
+    fn free_beyond_end(&self) -> Result<()> {
+        self.change(None, || {
+            self.check_mutable(false)?;
+            self.remove_beyond_end()
+        })
+    }
+
     fn write_end(&self, written_bytes: u64) -> Result<()> {
         if written_bytes == 0 {
             return Ok(());
