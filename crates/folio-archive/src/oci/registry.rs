@@ -237,6 +237,11 @@ impl Client {
             Some(&parts[start..end])
         };
         let realm = value("realm").unwrap_or("");
+        // The registry's answer must not move credentials to a connection without TLS.
+        if self.base.starts_with("https://") && !realm.starts_with("https://") {
+            let reason = "the registry uses TLS and asks for a login without it";
+            return Err(Error::new(Errno::ACCESS, reason).at(realm.to_owned()));
+        }
         let named = ["service", "scope"].map(|key| Some((key, value(key)?)));
         let named = named.into_iter().flatten();
         let response = repeat(realm, || match &credential {
@@ -352,9 +357,39 @@ impl BlobBody {
     }
 }
 
+impl BlobBody {
+    /// Returns 0 at the end of the body.
+    ///
+    /// # Errors
+    ///
+    /// A body that is longer than the blob: a broken registry could send bytes without end.
+    fn expect_end(&mut self) -> io::Result<usize> {
+        match self.body.read(&mut [0]) {
+            // A connection that fails after the last byte has lost nothing.
+            Ok(0) | Err(_) => Ok(0),
+            Ok(_) => {
+                let (url, len_bytes) = (&self.url, self.len_bytes);
+                Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    format!("{url}: longer than the {len_bytes} bytes that its manifest states"),
+                ))
+            }
+        }
+    }
+}
+
 impl Read for BlobBody {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
+            if self.len_bytes > 0 && self.at == self.len_bytes {
+                return self.expect_end();
+            }
+            let limit = match self.len_bytes {
+                0 => u64::MAX,
+                len_bytes => len_bytes - self.at,
+            };
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(buf.len());
+            let buf = &mut buf[..limit];
             let cause = match self.body.read(buf) {
                 Ok(0) if !buf.is_empty() && self.at < self.len_bytes => "it ended early".to_owned(),
                 Ok(count) => {

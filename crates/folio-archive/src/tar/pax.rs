@@ -37,6 +37,12 @@ impl Records {
         Ok(())
     }
 
+    /// Returns the bytes of all records.
+    pub(super) fn len_bytes(&self) -> usize {
+        let len = |(key, value): &(Vec<u8>, Vec<u8>)| key.len() + value.len();
+        self.0.iter().map(len).sum()
+    }
+
     /// Returns the last value of `key`; `None` if it is absent or was deleted by an empty value.
     pub(super) fn get(&self, key: &str) -> Option<&[u8]> {
         let found = self

@@ -7,6 +7,7 @@ use super::sparse::{MapLines, SparseMap};
 use super::{BLOCK_BYTES, HEADER_BYTES_MAX};
 use crate::entry::{Entry, EntryKind, Xattrs};
 use folio::{Errno, Error, Result, Timespec};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -14,6 +15,8 @@ use zerocopy::FromBytes;
 
 /// Longest name, in bytes. Linux has none above 4096.
 const NAME_BYTES_MAX: usize = 64 << 10;
+/// Bytes of all records of global extended headers.
+const GLOBAL_BYTES_MAX: usize = 64 << 10;
 /// Bytes read at a time where content is skipped: headers, and small files between them.
 const SEEKING_BUFFER_BYTES: usize = 4 << 10;
 
@@ -231,7 +234,8 @@ impl<R: BufRead> Reader<R> {
                         &mut extensions.records
                     };
                     into.add(&bytes)?;
-                    if self.global.0.len() > 1 << 16 {
+                    // They are copied for each entry.
+                    if self.global.len_bytes() > GLOBAL_BYTES_MAX {
                         return Err(Error::new(Errno::FBIG, "too many global PAX records"));
                     }
                 }
@@ -403,8 +407,9 @@ impl<R: BufRead> Reader<R> {
         records: &Records,
         (stored, path, target): (u64, &[u8], Vec<u8>),
     ) -> Result<EntryKind> {
+        // Old programs store a directory so, some also in newer formats.
         let is_directory_name =
-            header.dialect() == Dialect::V7 && path.ends_with(b"/") && header.type_flag != b'1';
+            path.ends_with(b"/") && matches!(header.type_flag, b'0' | b'\0' | b'7');
         Ok(match header.type_flag {
             b'1' => EntryKind::HardLink(target),
             b'2' => EntryKind::Symlink(target),
@@ -421,13 +426,12 @@ impl<R: BufRead> Reader<R> {
                 // A size here has no content with it; old programs stored a limit of the directory.
                 EntryKind::Directory
             }
-            // GNU's list of a directory's names.
-            b'D' => {
+            // GNU's list of a directory's names, or a file by its type.
+            type_flag if type_flag == b'D' || is_directory_name => {
                 self.content(stored)?;
                 self.segments.clear();
                 EntryKind::Directory
             }
-            _ if is_directory_name => EntryKind::Directory,
             type_flag => {
                 self.content(stored)?;
                 let map = self.sparse_map(type_flag, block, records)?;
@@ -523,18 +527,17 @@ fn device(header: &RawHeader, records: &Records) -> Result<(u32, u32)> {
 /// Collects extended attributes and ACLs. Where both a name of star and one of libarchive give the
 /// same attribute, star's value counts: it is the value itself.
 fn xattrs(records: &Records, find: FindOwner<'_>, unreadable: &mut Vec<String>) -> Xattrs {
-    let mut found: Xattrs = Vec::new();
-    let mut set = |name: Vec<u8>, value: Vec<u8>, replaces: bool| match found
-        .iter_mut()
-        .find(|(known, _)| *known == name)
-    {
-        Some(known) if replaces => known.1 = value,
-        Some(_) => {}
-        None => found.push((name, value)),
+    let mut found = BTreeMap::new();
+    let mut set = |name: Vec<u8>, value: Vec<u8>, replaces: bool| {
+        if replaces {
+            found.insert(name, value);
+        } else {
+            found.entry(name).or_insert(value);
+        }
     };
     for (key, value) in &records.0 {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            set(name.to_vec(), value.clone(), true);
+            set(key_decoded(name), value.clone(), true);
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             match percent_decoded(name).zip(base64_decoded(value)) {
                 Some((name, value)) => set(name, value, false),
@@ -562,8 +565,24 @@ fn xattrs(records: &Records, find: FindOwner<'_>, unreadable: &mut Vec<String>) 
             None => {}
         }
     }
-    found.sort_unstable();
-    found
+    found.into_iter().collect()
+}
+
+/// Returns the name of an extended attribute from the key of its record, in which GNU tar encodes
+/// "=" and "%". Source: GNU tar 1.34, `xattr_decode_keyword`.
+fn key_decoded(key: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(key.len());
+    let mut rest = key;
+    while let Some((byte, after)) = rest.split_first() {
+        let (decoded, next) = match rest.get(..3) {
+            Some(b"%3D") => (b'=', &rest[3..]),
+            Some(b"%25") => (b'%', &rest[3..]),
+            _ => (*byte, after),
+        };
+        name.push(decoded);
+        rest = next;
+    }
+    name
 }
 
 fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {

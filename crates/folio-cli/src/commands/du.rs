@@ -4,6 +4,7 @@ use super::usage_options::UsageOptions;
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;
+use crate::output::NamePrinter;
 use crate::session::Session;
 use crate::walk::{Visit, Visitor, WalkControl, walk};
 use clap::Args;
@@ -67,10 +68,11 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
     if du.options.json {
         return session.print_json(&lines);
     }
+    let names = NamePrinter::on_stdout();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for line in lines {
         let size = du.options.size(line.allocated);
-        writeln!(out, "{size}\t{}", line.path)?;
+        writeln!(out, "{size}\t{}", names.text(&line.path))?;
     }
     Ok(out.flush()?)
 }

@@ -9,6 +9,9 @@ use clap::Args;
 use folio::syscall::OpenFlags;
 use folio::vfs::FileType;
 use std::ffi::OsString;
+use std::fs::{File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -36,10 +39,18 @@ pub(crate) fn run(edit: &Edit, session: &Session) -> Outcome {
     // Without a lock, which a write of this process would meet. Another program's lock is met then.
     session.share_images();
     let before = with_image(session, &place, Access::Read, |image| read(image, &place))?;
-    let folder = tempfile::tempdir()?;
+    // The file may be private in the image.
+    let private = Permissions::from_mode(0o700);
+    let folder = tempfile::Builder::new().permissions(private).tempdir()?;
     let name = place.path.file_name().unwrap_or("file".as_ref());
     let path = folder.path().join(name);
-    std::fs::write(&path, before.as_deref().unwrap_or_default())?;
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
+    file.write_all(before.as_deref().unwrap_or_default())?;
+    drop(file);
     start_editor(&path)?;
     let after = std::fs::read(&path)
         .map_err(|error| Failure::new(format!("{}: {}", path.display(), io_reason(&error))))?;

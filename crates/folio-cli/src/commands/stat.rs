@@ -3,7 +3,7 @@
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
-use crate::output::{FileRecord, mode_text, time_text, type_name};
+use crate::output::{FileRecord, NamePrinter, mode_text, time_text, type_name};
 use crate::session::Session;
 use clap::Args;
 use folio::vfs::{Attributes, FileType};
@@ -80,7 +80,8 @@ fn print(
     let arrow = target
         .map(|t| format!(" -> {}", String::from_utf8_lossy(&t)))
         .unwrap_or_default();
-    writeln!(out, "  File: {place}{arrow}")?;
+    let names = NamePrinter::on_stdout();
+    writeln!(out, "  File: {}", names.text(&format!("{place}{arrow}")))?;
     let (size, blocks, block) = (found.size_bytes, found.blocks_512, found.block_size);
     let kind = type_name(found.file_type);
     writeln!(

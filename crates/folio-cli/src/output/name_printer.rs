@@ -1,6 +1,7 @@
 //! Names from an image, as standard output shows them.
 
 use super::color::{self, DIRECTORY, LINK};
+use super::printable;
 use folio::vfs::FileType;
 use std::borrow::Cow;
 use std::io::IsTerminal;
@@ -30,6 +31,15 @@ impl NamePrinter {
         // As ls(1) and find(1) do.
         let text = String::from_utf8_lossy(name).replace(char::is_control, "?");
         Cow::Owned(text.into_bytes())
+    }
+
+    /// Returns text that contains names, with its line breaks and tabs.
+    pub(crate) fn text(self, text: &str) -> Cow<'_, str> {
+        if self.is_terminal {
+            Cow::Owned(printable(text))
+        } else {
+            Cow::Borrowed(text)
+        }
     }
 
     /// Returns the name in the color of its file type.

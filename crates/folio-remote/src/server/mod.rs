@@ -89,7 +89,8 @@ impl Server {
     /// messages for the operator.
     ///
     /// # Errors
-    /// EACCES if other machines could connect by TCP without a key.
+    /// EACCES if other machines could connect by TCP without a key, or any user of this machine to
+    /// a share of root's: clients state the users of their requests.
     pub fn new(
         listener: Listener,
         share: Share,
@@ -100,6 +101,13 @@ impl Server {
         let address = listener.address();
         if key.is_none() && matches!(address, Address::Tcp { .. }) && !address.is_loopback() {
             let why = "the share would be open to every machine that reaches this TCP port: give --key-file, or listen at tcp:PORT";
+            return Err(Error::new(Errno::ACCESS, why));
+        }
+        if key.is_none()
+            && matches!(address, Address::Tcp { .. })
+            && rustix::process::geteuid().is_root()
+        {
+            let why = "every user of this machine would be root in the share: give --key-file (head -c 32 /dev/urandom | base64 > key; chmod 600 key), or listen at unix:PATH";
             return Err(Error::new(Errno::ACCESS, why));
         }
         let listener = Arc::new(listener);

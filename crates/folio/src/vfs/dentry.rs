@@ -266,11 +266,18 @@ impl Dentry {
         self.is_linkable.store(false, Ordering::Release);
     }
 
-    /// Returns whether `self` is `other` or an ancestor of it. The caller holds off renames.
-    pub(crate) fn is_ancestor_of(self: &Arc<Self>, other: &Arc<Self>) -> bool {
-        let mut at = Some(other.clone());
+    /// Returns whether the directory of `self` is that of `other` or of an ancestor of it. The
+    /// caller holds off renames.
+    pub(crate) fn is_ancestor_of(&self, other: &Arc<Self>) -> bool {
+        self.is_directory() && other.is_at_or_below(self.inode())
+    }
+
+    /// Returns whether `inode` is that of `self` or of an ancestor. In a damaged image a directory
+    /// may have several names, so inodes are compared.
+    pub(crate) fn is_at_or_below(self: &Arc<Self>, inode: &Arc<dyn Inode>) -> bool {
+        let mut at = Some(self.clone());
         while let Some(dentry) = at {
-            if Arc::ptr_eq(&dentry, self) {
+            if Arc::ptr_eq(dentry.inode(), inode) {
                 return true;
             }
             at = dentry.parent();

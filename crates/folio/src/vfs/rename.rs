@@ -237,9 +237,12 @@ fn lock_parents<'a>(old: &'a Arc<Dentry>, new: &'a Arc<Dentry>) -> Locks<'a> {
     let new_first = new.is_ancestor_of(old)
         || (!old.is_ancestor_of(new) && address(new.inode()) < address(old.inode()));
     let (first, second) = if new_first { (new, old) } else { (old, new) };
-    let first = first.inode().common();
-    let second = second.inode().common();
-    SmallVec::from_iter([first.lock.write(), second.lock.write()])
+    let mut locks = SmallVec::from_iter([first.inode().common().lock.write()]);
+    // One directory may have two names in a damaged image.
+    if !Arc::ptr_eq(first.inode(), second.inode()) {
+        locks.push(second.inode().common().lock.write());
+    }
+    locks
 }
 
 /// Locks the inodes that move or are replaced: directories before files, each by address. A
@@ -260,6 +263,7 @@ fn lock_moved<'a>(
             address(inode),
         )
     });
+    inodes.dedup_by_key(|inode| address(inode));
     inodes
         .iter()
         .map(|inode| inode.common().lock.write())

@@ -9,7 +9,7 @@ use super::dentry_cache::{Cached, Found};
 use super::open_flags::LastLink;
 use super::permission::check_access;
 use super::vfs::Vfs;
-use crate::base::{Errno, Result};
+use crate::base::{Errno, Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -253,6 +253,11 @@ impl Context<'_> {
         }
         let ticket = parent.name_ticket();
         match parent.inode().lookup(name)? {
+            // A damaged image; it would be locked twice, and its tree has no end. Linux:
+            // `d_splice_alias`. An external move may only look like it, and is spliced.
+            Some(inode) if parent.validity().is_none() && parent.is_at_or_below(&inode) => {
+                Err(Error::new(Errno::LOOP, "the directory contains itself"))
+            }
             Some(inode) => Ok(Some(self.vfs.dentries.add(
                 parent,
                 name,

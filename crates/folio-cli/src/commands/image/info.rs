@@ -6,7 +6,7 @@ use super::shared_options::{BackingOptions, OutputOptions, image_failure, whole_
 use super::snapshot_table::{heading_row, row};
 use crate::exit::Outcome;
 use crate::image_name::{NameOptions, NamedImage};
-use crate::output::printable;
+use crate::output::{NamePrinter, printable};
 use crate::session::Session;
 use clap::Args;
 use folio::Errno;
@@ -100,12 +100,13 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
             }
         };
     }
+    let names = NamePrinter::on_stdout();
     let mut out = std::io::stdout().lock();
     for (index, image) in chain.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        out.write_all(image.to_text().as_bytes())?;
+        out.write_all(names.text(&image.to_text()).as_bytes())?;
     }
     Ok(())
 }
