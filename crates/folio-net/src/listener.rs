@@ -6,7 +6,6 @@ use crate::stream::{Stream, vsock_socket};
 use folio::{Errno, Error, Result};
 use nix::sys::socket as vsock;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::Mode;
 use rustix::net::sockopt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
@@ -98,7 +97,7 @@ impl Listener {
     /// error. Linux: bind(2), listen(2).
     pub fn bind(address: &Address) -> Result<Self> {
         match address {
-            Address::Unix(path) => Self::new_unix(path, bind_private(path)),
+            Address::Unix(path) => Self::unix(path),
             Address::Tcp { host, port } => {
                 Self::tcp(&Address::host_or_localhost(host.as_deref()), *port)
             }
@@ -110,14 +109,17 @@ impl Listener {
         }
     }
 
-    /// Listens on a new Unix socket at `path`, with the permissions that the umask leaves. Replaces
-    /// a socket file that no server listens on.
+    /// Listens on a new Unix socket at `path`, which is accessible to its owner only (mode 0600).
+    /// Replaces a socket file that no server listens on.
     ///
     /// # Errors
     /// EADDRINUSE if a server listens there or a file of another kind is there, else the host's
     /// error. Linux: bind(2), listen(2).
     pub fn unix(path: &Path) -> Result<Self> {
-        Self::new_unix(path, Socket::bind(path))
+        let failed = |error| listen_error(&Address::Unix(path.to_owned()), error);
+        let socket = Socket::bind(path).map_err(failed)?;
+        let address = Address::Unix(socket.path().to_owned());
+        Self::new(ListeningSocket::Unix(socket), address)
     }
 
     /// Listens on a TCP port of `host`, a name or an address; port 0 takes any free port.
@@ -139,12 +141,6 @@ impl Listener {
                 port: bound.port(),
             },
         )
-    }
-
-    fn new_unix(path: &Path, bound: io::Result<Socket>) -> Result<Self> {
-        let socket = bound.map_err(|error| listen_error(&Address::Unix(path.to_owned()), error))?;
-        let address = Address::Unix(socket.path().to_owned());
-        Self::new(ListeningSocket::Unix(socket), address)
     }
 
     fn new(socket: ListeningSocket, address: Address) -> Result<Self> {
@@ -241,14 +237,6 @@ impl Listener {
 
 fn listen_error(address: &Address, error: io::Error) -> Error {
     Error::io("listen", error).at(address.to_string())
-}
-
-/// Binds a Unix socket with mode 0600 from its creation on.
-fn bind_private(path: &Path) -> io::Result<Socket> {
-    let umask = rustix::process::umask(Mode::from_bits_truncate(0o177));
-    let bound = Socket::bind(path);
-    rustix::process::umask(umask);
-    bound
 }
 
 fn bind_vsock(cid: u32, port: u32) -> io::Result<OwnedFd> {

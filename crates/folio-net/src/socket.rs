@@ -1,5 +1,6 @@
 //! A listening Unix socket whose file exists as long as its server.
 
+use rustix::fs::Mode;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,18 +15,23 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens on a new Unix socket at `path`. Replaces a socket file that no server listens on.
+    /// Listens on a new Unix socket at `path`, with mode 0600 whatever the umask: a client can read
+    /// and change all that is served. Replaces a socket file that no server listens on.
     ///
     /// # Errors
     /// `AddrInUse` if a server listens at `path` or a file of another kind is there, else the
     /// host's error. Linux: bind(2), listen(2).
     pub fn bind(path: &Path) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
+        // From its creation on.
+        let umask = rustix::process::umask(Mode::from_bits_truncate(0o177));
+        let bound = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
                 std::fs::remove_file(path).and_then(|()| UnixListener::bind(path))
             }
             bound => bound,
-        }?;
+        };
+        rustix::process::umask(umask);
+        let listener = bound?;
         let inode = socket_inode(path);
         Ok(Self {
             listener,
@@ -72,6 +78,14 @@ fn is_abandoned(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn new_socket_is_private() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let socket = Socket::bind(&folder.path().join("socket")).unwrap();
+        let mode = std::fs::metadata(socket.path()).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
 
     #[test]
     fn bind_replaces_only_abandoned_sockets() {

@@ -1,7 +1,7 @@
 //! The reader: a stream of blocks as entries with their data ranges.
 
 use super::acl::{self, FindOwner};
-use super::header::{Dialect, RawHeader, id, number, text};
+use super::header::{RawHeader, id, number, text};
 use super::pax::Records;
 use super::sparse::{MapLines, SparseMap};
 use super::{BLOCK_BYTES, HEADER_BYTES_MAX};
