@@ -1,8 +1,8 @@
 //! The reader: a stream of blocks as entries with their data ranges.
 
 use super::acl::{self, FindOwner};
-use super::header::{Dialect, RawHeader, id, number, text};
-use super::pax::Records;
+use super::header::{RawHeader, id, number, text};
+use super::pax::{self, Records};
 use super::sparse::{MapLines, SparseMap};
 use super::{BLOCK_BYTES, HEADER_BYTES_MAX};
 use crate::entry::{Entry, EntryKind, Xattrs};
@@ -403,8 +403,8 @@ impl<R: BufRead> Reader<R> {
         records: &Records,
         (stored, path, target): (u64, &[u8], Vec<u8>),
     ) -> Result<EntryKind> {
-        let is_directory_name =
-            header.dialect() == Dialect::V7 && path.ends_with(b"/") && header.type_flag != b'1';
+        // Some writers store a directory as a regular file, in each dialect.
+        let is_directory_name = path.ends_with(b"/") && matches!(header.type_flag, b'0' | 0 | b'7');
         Ok(match header.type_flag {
             b'1' => EntryKind::HardLink(target),
             b'2' => EntryKind::Symlink(target),
@@ -427,7 +427,11 @@ impl<R: BufRead> Reader<R> {
                 self.segments.clear();
                 EntryKind::Directory
             }
-            _ if is_directory_name => EntryKind::Directory,
+            _ if is_directory_name => {
+                self.content(stored)?;
+                self.segments.clear();
+                EntryKind::Directory
+            }
             type_flag => {
                 self.content(stored)?;
                 let map = self.sparse_map(type_flag, block, records)?;
@@ -534,7 +538,7 @@ fn xattrs(records: &Records, find: FindOwner<'_>, unreadable: &mut Vec<String>) 
     };
     for (key, value) in &records.0 {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            set(name.to_vec(), value.clone(), true);
+            set(pax::decoded_name(name), value.clone(), true);
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             match percent_decoded(name).zip(base64_decoded(value)) {
                 Some((name, value)) => set(name, value, false),

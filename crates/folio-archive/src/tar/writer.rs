@@ -3,7 +3,7 @@
 use super::BLOCK_BYTES;
 use super::acl;
 use super::header::{RawHeader, set_number};
-use super::pax::{Records, time_text};
+use super::pax::{Records, encoded_name, time_text};
 use super::sparse::MapLines;
 use crate::entry::{Entry, EntryKind};
 use std::io::{self, Write};
@@ -221,7 +221,10 @@ fn header(entry: &Entry, stored: u64, records: &mut Vec<u8>) -> RawHeader {
         };
         match acl.and_then(|key| Some((key, acl::to_text(value)?))) {
             Some((key, text)) => Records::append(records, key.as_bytes(), text.as_bytes()),
-            None => Records::append(records, &[b"SCHILY.xattr.", &name[..]].concat(), value),
+            None => {
+                let key = [&b"SCHILY.xattr."[..], &encoded_name(name)].concat();
+                Records::append(records, &key, value);
+            }
         }
     }
     header
