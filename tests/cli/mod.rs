@@ -7,6 +7,7 @@ mod copy_failures;
 mod create_auto;
 mod disk;
 mod disk_sources;
+mod disk_tables;
 mod image;
 mod image_as_qemu;
 mod image_changes;

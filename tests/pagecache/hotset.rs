@@ -82,7 +82,50 @@ fn hot_set_survives_drop_caches() {
 }
 
 #[test]
-fn changed_files_are_not_restored() {
+fn failed_save_keeps_the_older_set() {
+    undisturbed(|| {
+        let bench = Bench::new();
+        fs::write(bench.path("hot file"), vec![7; 100_000]).unwrap();
+        let cold = bench.cold("cold file", MIB);
+        bench.ok(&["cache", "save", "set", "hot file"]);
+        let before = fs::read(bench.path("set")).unwrap();
+        for (paths, words) in [
+            (&["hot file", "missing"][..], "a path cannot be read"),
+            (&["cold file"][..], "nothing of the paths is in memory"),
+        ] {
+            forget(&cold);
+            let all = [&["cache", "save", "set"][..], paths].concat();
+            let (output, stderr) = bench.output(&all);
+            assert_eq!(output.status.code(), Some(1), "{stderr}");
+            assert!(
+                output.stdout.is_empty() && stderr.contains(words),
+                "{stderr}"
+            );
+            assert_eq!(fs::read(bench.path("set")).unwrap(), before);
+        }
+    });
+}
+
+#[test]
+fn dry_run_leaves_nothing_out_of_the_budget() {
+    undisturbed(|| {
+        let bench = Bench::new();
+        let cold = bench.cold("cold", 4 * MIB);
+        forget(&cold);
+        let report = bench.json(&["warm", "--dry-run", "cold"]);
+        assert!(
+            report["budget_bytes"].as_u64().unwrap() > 4 * MIB,
+            "{report}"
+        );
+        assert_eq!(report["over_budget_bytes"], 0);
+        let report = bench.json(&["warm", "--dry-run", "--budget", "1M", "cold"]);
+        assert_eq!(report["budget_bytes"], MIB);
+        assert_eq!(report["over_budget_bytes"], 3 * MIB);
+    });
+}
+
+#[test]
+fn replaced_files_are_not_restored() {
     undisturbed(|| {
         let bench = Bench::new();
         for name in [
@@ -100,13 +143,17 @@ fn changed_files_are_not_restored() {
         }
         run("mkfifo", [bench.path("fifo")]);
         fs::create_dir(bench.path("folder")).unwrap();
-        let report = bench.json(&["cache", "restore", "hot"]);
-        assert_eq!(
-            (&report["files"], &report["changed_files"]),
-            (&1.into(), &6.into())
-        );
-        let text = bench.ok(&["cache", "restore", "hot"]);
-        assert!(text.contains("6 files left out"), "{text}");
+        for (rule, files, changed) in [("--strict", 1, 6), ("--dry-run", 4, 3)] {
+            let report = bench.json(&["cache", "restore", rule, "hot"]);
+            assert_eq!(
+                (&report["files"], &report["changed_files"]),
+                (&files.into(), &changed.into()),
+                "{rule}"
+            );
+            let text = bench.ok(&["cache", "restore", rule, "hot"]);
+            let words = format!("{changed} files left out");
+            assert!(text.contains(&words), "{rule}: {text}");
+        }
         fs::write(bench.path("no-set"), "no set").unwrap();
         for (name, words) in [
             ("no-set", "no-set: not a hot set"),

@@ -2,7 +2,8 @@
 //!
 //! A hot set is a zstd frame of JSON lines: a header with the version, then a line for each file
 //! with its path, size, modification time and runs of resident pages. `zstd -dc` prints it. Loading
-//! skips files that changed since: their old hot ranges no longer mean anything.
+//! skips files that were removed or replaced since: their old hot ranges no longer mean anything.
+//! A file that was written in place, as databases do, keeps its ranges up to its present size.
 
 use crate::open::open_regular;
 use crate::parallel;
@@ -72,6 +73,16 @@ impl SavedPath {
     }
 }
 
+/// Which files of a hot set are loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Match {
+    /// Those that were not replaced: size and modification time are the same, or the inode is.
+    #[default]
+    SameFile,
+    /// Those whose size and modification time are the same.
+    Unchanged,
+}
+
 /// The result of saving or loading a hot set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HotSetReport {
@@ -79,7 +90,7 @@ pub struct HotSetReport {
     pub files: u64,
     /// Resident bytes.
     pub bytes: u64,
-    /// Files that were removed or changed since.
+    /// Files that were removed or replaced since, and with [`Match::Unchanged`] changed.
     pub changed: u64,
     /// Files whose residency the kernel hides from this user.
     pub unknown: u64,
@@ -88,8 +99,13 @@ pub struct HotSetReport {
 }
 
 /// Saves the resident ranges of `files` to `path`. Writes a new file, and renames it to `path` once
-/// it is complete and durable. Its mode is 0600, because it names files of all users.
+/// it is complete and durable. Its mode is 0600, because it names files of all users. Where nothing
+/// is resident, an older set at `path` stays: an empty one has no use.
 pub fn save_at(files: &[Found], path: &Path) -> io::Result<HotSetReport> {
+    let (lines, report) = survey(files);
+    if lines.is_empty() && path.exists() {
+        return Ok(report);
+    }
     let mut name = path
         .file_name()
         .ok_or_else(|| invalid("not a file name"))?
@@ -103,7 +119,7 @@ pub fn save_at(files: &[Found], path: &Path) -> io::Result<HotSetReport> {
         .create_new(true)
         .mode(0o600)
         .open(&unfinished)?;
-    let saved = save(files, &file).and_then(|report| {
+    let saved = write(&lines, &file).and_then(|()| {
         file.sync_all()?;
         std::fs::rename(&unfinished, path)?;
         let folder = path
@@ -121,6 +137,11 @@ pub fn save_at(files: &[Found], path: &Path) -> io::Result<HotSetReport> {
 /// Saves the resident ranges of `files` to `out`.
 pub fn save(files: &[Found], out: impl Write) -> io::Result<HotSetReport> {
     let (lines, report) = survey(files);
+    write(&lines, out)?;
+    Ok(report)
+}
+
+fn write(lines: &[Line], out: impl Write) -> io::Result<()> {
     let mut out = zstd::Encoder::new(BufWriter::new(out), LEVEL)?;
     let header = Header {
         format: FORMAT.to_owned(),
@@ -128,13 +149,12 @@ pub fn save(files: &[Found], out: impl Write) -> io::Result<HotSetReport> {
         page_bytes: page_bytes(),
     };
     serde_json::to_writer(&mut out, &header)?;
-    for line in &lines {
+    for line in lines {
         out.write_all(b"\n")?;
         serde_json::to_writer(&mut out, line)?;
     }
     out.write_all(b"\n")?;
-    out.finish()?.flush()?;
-    Ok(report)
+    out.finish()?.flush()
 }
 
 /// Returns the lines of all files with resident pages.
@@ -199,8 +219,8 @@ fn hot(path: &Path) -> Result<Option<Line>, Failure> {
     Ok((!line.pages.is_empty()).then_some(line))
 }
 
-/// Loads a hot set: returns the saved ranges of the files that have not changed, for warming.
-pub fn load(input: impl Read) -> io::Result<(Vec<Found>, HotSetReport)> {
+/// Loads a hot set: returns the saved ranges of the files that match, for warming.
+pub fn load(input: impl Read, rule: Match) -> io::Result<(Vec<Found>, HotSetReport)> {
     let mut input = BufReader::new(zstd::Decoder::new(input)?);
     // Anything but a zstd frame fails here.
     let first = next_line(&mut input).map_err(|_| invalid("not a hot set"))?;
@@ -233,12 +253,15 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, HotSetReport)> {
             mtime,
         });
     }
-    let are_same = parallel::map(&parts, SavedFile::is_same);
+    let sizes = parallel::map(&parts, |part| part.size_now(rule));
     let (mut files, mut report) = (Vec::new(), HotSetReport::default());
-    for (part, is_same) in parts.into_iter().zip(are_same) {
-        if !is_same {
+    for (mut part, size_bytes) in parts.into_iter().zip(sizes) {
+        let Some(size_bytes) = size_bytes else {
             report.changed += 1;
-        } else if !part.found.ranges.is_empty() {
+            continue;
+        };
+        part.found.ranges = part.found.clipped(size_bytes);
+        if !part.found.ranges.is_empty() {
             report.files += 1;
             report.bytes += part
                 .found
@@ -260,13 +283,13 @@ struct SavedFile {
 }
 
 impl SavedFile {
-    fn is_same(&self) -> bool {
-        let now = std::fs::metadata(&self.found.path);
-        now.is_ok_and(|now| {
-            now.is_file()
-                && now.len() == self.size_bytes
-                && (now.mtime(), now.mtime_nsec()) == self.mtime
-        })
+    /// Returns the present size of the file, `None` for one that does not match.
+    fn size_now(&self, rule: Match) -> Option<u64> {
+        let now = std::fs::metadata(&self.found.path).ok()?;
+        let is_unchanged =
+            now.len() == self.size_bytes && (now.mtime(), now.mtime_nsec()) == self.mtime;
+        let is_same_file = rule == Match::SameFile && now.ino() == self.found.inode;
+        (now.is_file() && (is_unchanged || is_same_file)).then_some(now.len())
     }
 }
 
@@ -332,7 +355,7 @@ mod tests {
             .write_all_at(b"x", 0)
             .unwrap();
         std::fs::remove_file(path("three")).unwrap();
-        let (files, report) = load(&set[..]).unwrap();
+        let (files, report) = load(&set[..], Match::Unchanged).unwrap();
         assert_eq!((report.files, report.changed), (2, 2));
         assert_eq!(
             files.iter().find(|file| file.path == odd).unwrap().ranges,
@@ -348,6 +371,45 @@ mod tests {
         );
     }
 
+    #[test]
+    fn file_written_in_place_keeps_its_ranges() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let names = ["written", "cut", "replaced"];
+        let found = names.map(|name| {
+            std::fs::write(path(name), vec![7; 1 << 20]).unwrap();
+            let inode = std::fs::metadata(path(name)).unwrap().ino();
+            Found::whole(path(name), inode)
+        });
+        let mut set = Vec::new();
+        assert_eq!(save(&found, &mut set).unwrap().files, 3);
+        let open = |name| File::options().append(true).open(path(name)).unwrap();
+        open("written").write_all(&[8; 100]).unwrap();
+        open("cut").set_len(5000).unwrap();
+        std::fs::write(path("new"), vec![7; 2 << 20]).unwrap();
+        std::fs::rename(path("new"), path("replaced")).unwrap();
+        let (files, report) = load(&set[..], Match::SameFile).unwrap();
+        let ranges = |name: &str| {
+            let file = files.iter().find(|file| file.path == path(name));
+            file.map(|file| file.ranges.clone())
+        };
+        assert_eq!(ranges("written"), Some(one(0..1 << 20)));
+        assert_eq!(ranges("cut"), Some(one(0..5000)));
+        assert_eq!((ranges("replaced"), report.changed), (None, 1));
+        assert_eq!(load(&set[..], Match::Unchanged).unwrap().1.changed, 3);
+    }
+
+    #[test]
+    fn empty_set_does_not_replace_an_older_one() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("set");
+        assert_eq!(save_at(&[], &path).unwrap().files, 0);
+        assert!(path.exists(), "the first set may be empty");
+        std::fs::write(&path, "older").unwrap();
+        assert_eq!(save_at(&[], &path).unwrap().files, 0);
+        assert_eq!(std::fs::read(&path).unwrap(), b"older");
+    }
+
     fn one(range: Range<u64>) -> Vec<Range<u64>> {
         std::iter::once(range).collect()
     }
@@ -356,8 +418,13 @@ mod tests {
     fn invalid_set_is_rejected() {
         let pack = |text: &str| zstd::encode_all(text.as_bytes(), 3).unwrap();
         let header = format!("{{\"format\":\"{FORMAT}\",\"version\":1,\"page_bytes\":4096}}\n");
-        let refused = |bytes: &[u8]| load(bytes).unwrap_err().to_string();
-        assert!(load(&pack(&header)[..]).unwrap().0.is_empty());
+        let refused = |bytes: &[u8]| load(bytes, Match::SameFile).unwrap_err().to_string();
+        assert!(
+            load(&pack(&header)[..], Match::SameFile)
+                .unwrap()
+                .0
+                .is_empty()
+        );
         assert!(refused(b"no zstd at all").contains("not a hot set"));
         assert!(refused(&pack("")).contains("empty"));
         assert!(refused(&pack("{}\n")).contains("not a hot set"));
@@ -383,7 +450,7 @@ mod tests {
         let found = [Found::whole(folder.path().join("hot"), 1)];
         std::fs::write(folder.path().join("set.unfinished"), "left by a power cut").unwrap();
         assert_eq!(save_at(&found, &path).unwrap().files, 1);
-        let (files, _) = load(File::open(&path).unwrap()).unwrap();
+        let (files, _) = load(File::open(&path).unwrap(), Match::SameFile).unwrap();
         assert_eq!(files.len(), 1);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         std::fs::remove_file(&path).unwrap();

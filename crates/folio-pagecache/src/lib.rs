@@ -29,7 +29,7 @@ mod sys;
 mod top;
 mod warm;
 
-pub use hotset::{HotSetReport, load, save, save_at};
+pub use hotset::{HotSetReport, Match, load, save, save_at};
 pub use meminfo::{MemInfo, Pressure, Rates};
 pub use memory::Memory;
 pub use residency::{

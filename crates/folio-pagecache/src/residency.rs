@@ -18,7 +18,9 @@ const OVERLAYFS_MAGIC: FsWord = 0x794c_7630;
 /// OpenZFS: file data is in its own cache (ARC), which the kernel does not count.
 const ZFS_MAGIC: FsWord = 0x2fc1_2fc1;
 /// Bytes mapped at a time for mincore(2).
-const WINDOW: u64 = 1 << 30;
+const WINDOW: u64 = 64 << 20;
+/// Parts that a range is split into, to find those without pages.
+const SPLIT: u64 = 64;
 
 /// Bytes of a file in the page cache, counted in whole pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -197,7 +199,8 @@ fn mincore_reports_absence() -> bool {
 }
 
 /// Calls `each` for the runs of bytes in `range` that are in memory and up to date, in order. The
-/// first and the last page are clipped to the range. Uses mincore(2).
+/// first and the last page are clipped to the range. Uses mincore(2), on the parts of a large file
+/// that have pages by cachestat(2).
 pub fn cached_ranges(
     file: &File,
     range: Range<u64>,
@@ -205,11 +208,12 @@ pub fn cached_ranges(
 ) -> io::Result<()> {
     let page = page_bytes();
     let mut open: Option<Range<u64>> = None;
-    let mut window = range.start / page * page;
-    while window < range.end {
-        let end = range.end.min(window + WINDOW);
-        let mut at = window;
-        sys::mincore(file, window..end, |is_cached| {
+    for part in occupied(file, range.start / page * page..range.end) {
+        if open.as_ref().is_some_and(|run| run.end < part.start) {
+            open.take().into_iter().for_each(&mut each);
+        }
+        let mut at = part.start;
+        sys::mincore(file, part, |is_cached| {
             let here = at.max(range.start)..(at + page).min(range.end);
             at += page;
             match (&mut open, is_cached) {
@@ -218,10 +222,30 @@ pub fn cached_ranges(
                 (_, false) => open.take().into_iter().for_each(&mut each),
             }
         })?;
-        window = end;
     }
     open.into_iter().for_each(each);
     Ok(())
+}
+
+/// Splits `range`, which starts at a page, into parts for mincore(2), and leaves out large parts
+/// without pages. Counting costs as much as there are pages, so that a huge sparse file is quick.
+fn occupied(file: &File, range: Range<u64>) -> Vec<Range<u64>> {
+    let size_bytes = range.end.saturating_sub(range.start);
+    let magic = rustix::fs::fstatfs(file).map_or(0, |found| found.f_type);
+    let is_empty = |part: &Range<u64>| {
+        magic != OVERLAYFS_MAGIC
+            && sys::cachestat(file, part.clone()).is_ok_and(|found| found.cached == 0)
+    };
+    let (mut parts, mut step) = (vec![range], size_bytes);
+    while step > WINDOW {
+        step = (step / SPLIT).next_multiple_of(page_bytes()).max(WINDOW);
+        let split = parts.iter().flat_map(|part| {
+            let starts = (part.start..part.end).step_by(step as usize);
+            starts.map(|start| start..part.end.min(start + step))
+        });
+        parts = split.filter(|part| !is_empty(part)).collect();
+    }
+    parts
 }
 
 /// Locks the resident pages of the file at `path` in memory; returns the lock and its bytes. Absent

@@ -54,6 +54,11 @@ impl Found {
         if self.ranges.is_empty() {
             return std::iter::once(0..size_bytes).collect();
         }
+        self.clipped(size_bytes)
+    }
+
+    /// Returns the ranges up to a size.
+    pub(crate) fn clipped(&self, size_bytes: u64) -> Vec<Range<u64>> {
         let cut = |range: &Range<u64>| range.start..range.end.min(size_bytes);
         self.ranges
             .iter()

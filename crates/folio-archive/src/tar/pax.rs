@@ -88,6 +88,36 @@ impl Records {
     }
 }
 
+/// Writes the name of an extended attribute as a part of a key, which ends at the first `=`. GNU
+/// tar: `xattr_encode_keyword`.
+pub(super) fn encoded_name(name: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(name.len());
+    for byte in name {
+        match byte {
+            b'%' => encoded.extend_from_slice(b"%25"),
+            b'=' => encoded.extend_from_slice(b"%3D"),
+            _ => encoded.push(*byte),
+        }
+    }
+    encoded
+}
+
+/// Reads a name as [`encoded_name`] writes it. Any other `%` stands for itself.
+pub(super) fn decoded_name(name: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match after {
+            [b'2', b'5', after @ ..] if *first == b'%' => (b'%', after),
+            [b'3', b'D', after @ ..] if *first == b'%' => (b'=', after),
+            _ => (*first, after),
+        };
+        decoded.push(byte);
+        rest = after;
+    }
+    decoded
+}
+
 /// Parses decimal digits.
 pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -150,6 +180,20 @@ mod tests {
         assert_eq!(records.0.len(), 121);
         assert!((0..120).all(|len| records.0[len].1 == value[..len]));
         assert_eq!(records.get("SCHILY.xattr.user.x"), Some(value.as_slice()));
+    }
+
+    #[test]
+    fn attribute_name_has_equals_and_percent_signs() {
+        for (name, key) in [
+            ("user.a=b", "user.a%3Db"),
+            ("user.50%3D", "user.50%253D"),
+            ("user.plain", "user.plain"),
+        ] {
+            assert_eq!(encoded_name(name.as_bytes()), key.as_bytes());
+            assert_eq!(decoded_name(key.as_bytes()), name.as_bytes());
+        }
+        assert_eq!(decoded_name(b"100%"), b"100%");
+        assert_eq!(decoded_name(b"%3d%41"), b"%3d%41");
     }
 
     #[test]

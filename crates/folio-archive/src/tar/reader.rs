@@ -2,7 +2,7 @@
 
 use super::acl::{self, FindOwner};
 use super::header::{RawHeader, id, number, text};
-use super::pax::Records;
+use super::pax::{self, Records};
 use super::sparse::{MapLines, SparseMap};
 use super::{BLOCK_BYTES, HEADER_BYTES_MAX};
 use crate::entry::{Entry, EntryKind, Xattrs};
@@ -407,9 +407,8 @@ impl<R: BufRead> Reader<R> {
         records: &Records,
         (stored, path, target): (u64, &[u8], Vec<u8>),
     ) -> Result<EntryKind> {
-        // Old programs store a directory so, some also in newer formats.
-        let is_directory_name =
-            path.ends_with(b"/") && matches!(header.type_flag, b'0' | b'\0' | b'7');
+        // Some writers store a directory as a regular file, in each dialect.
+        let is_directory_name = path.ends_with(b"/") && matches!(header.type_flag, b'0' | 0 | b'7');
         Ok(match header.type_flag {
             b'1' => EntryKind::HardLink(target),
             b'2' => EntryKind::Symlink(target),
@@ -537,7 +536,7 @@ fn xattrs(records: &Records, find: FindOwner<'_>, unreadable: &mut Vec<String>) 
     };
     for (key, value) in &records.0 {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            set(key_decoded(name), value.clone(), true);
+            set(pax::decoded_name(name), value.clone(), true);
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             match percent_decoded(name).zip(base64_decoded(value)) {
                 Some((name, value)) => set(name, value, false),
@@ -566,23 +565,6 @@ fn xattrs(records: &Records, find: FindOwner<'_>, unreadable: &mut Vec<String>) 
         }
     }
     found.into_iter().collect()
-}
-
-/// Returns the name of an extended attribute from the key of its record, in which GNU tar encodes
-/// "=" and "%". Source: GNU tar 1.34, `xattr_decode_keyword`.
-fn key_decoded(key: &[u8]) -> Vec<u8> {
-    let mut name = Vec::with_capacity(key.len());
-    let mut rest = key;
-    while let Some((byte, after)) = rest.split_first() {
-        let (decoded, next) = match rest.get(..3) {
-            Some(b"%3D") => (b'=', &rest[3..]),
-            Some(b"%25") => (b'%', &rest[3..]),
-            _ => (*byte, after),
-        };
-        name.push(decoded);
-        rest = next;
-    }
-    name
 }
 
 fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {

@@ -3,7 +3,7 @@
 use super::BLOCK_BYTES;
 use super::acl;
 use super::header::{RawHeader, set_number};
-use super::pax::{Records, time_text};
+use super::pax::{Records, encoded_name, time_text};
 use super::sparse::MapLines;
 use crate::entry::{Entry, EntryKind};
 use std::io::{self, Write};
@@ -221,24 +221,13 @@ fn header(entry: &Entry, stored: u64, records: &mut Vec<u8>) -> RawHeader {
         };
         match acl.and_then(|key| Some((key, acl::to_text(value)?))) {
             Some((key, text)) => Records::append(records, key.as_bytes(), text.as_bytes()),
-            None => Records::append(records, &xattr_key(name), value),
+            None => {
+                let key = [&b"SCHILY.xattr."[..], &encoded_name(name)].concat();
+                Records::append(records, &key, value);
+            }
         }
     }
     header
-}
-
-/// Returns the key of an extended attribute. A key ends at the first "=", so GNU tar encodes it, and
-/// "%". Source: GNU tar 1.34, `xattr_encode_keyword`.
-fn xattr_key(name: &[u8]) -> Vec<u8> {
-    let mut key = b"SCHILY.xattr.".to_vec();
-    for byte in name {
-        match byte {
-            b'=' => key.extend(b"%3D"),
-            b'%' => key.extend(b"%25"),
-            byte => key.push(*byte),
-        }
-    }
-    key
 }
 
 /// Stores a path, split at a slash if it is long; returns whether it fits.

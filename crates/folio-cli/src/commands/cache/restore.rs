@@ -5,7 +5,7 @@ use crate::exit::{Failure, Outcome};
 use crate::output::{FailureRecord, io_reason};
 use crate::session::Session;
 use clap::Args;
-use folio_pagecache::load;
+use folio_pagecache::{Match, load};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ Examples:
   folio cache restore --dry-run web.hot            how much of it is in memory
   folio cache restore --budget 30% web.hot
 
-Files that were removed, or whose size or change time differs, are left out, because their hot pages are no longer
-valid. Of the other files only the hot pages are read, in the order of their places on the disk if the disk seeks, else
+Files that were removed or replaced are left out. Of a file that was written in place, as databases do, the pages up to
+its present size are read; with --strict it is left out if its size or change time differs. Of each file only the hot pages are read, in the order of their places on the disk if the disk seeks, else
 by inode.";
 
 /// Read the pages of a saved hot set
@@ -25,6 +25,9 @@ by inode.";
 pub(super) struct Restore {
     /// The file that folio cache save wrote
     file: PathBuf,
+    /// Leave out files whose size or change time differs
+    #[arg(long)]
+    strict: bool,
     #[command(flatten)]
     engine: Engine,
     /// Print JSON
@@ -37,7 +40,13 @@ pub(super) fn run(command: &Restore, session: &Session) -> Outcome {
     let failed = |error: std::io::Error| {
         Failure::new(format!("{}: {}", command.file.display(), io_reason(&error)))
     };
-    let (files, saved) = File::open(&command.file).and_then(load).map_err(failed)?;
+    let rule = if command.strict {
+        Match::Unchanged
+    } else {
+        Match::SameFile
+    };
+    let opened = File::open(&command.file);
+    let (files, saved) = opened.and_then(|set| load(set, rule)).map_err(failed)?;
     let (warmed, mut report) = command.engine.run(&files.into(), session)?;
     warmed
         .failures

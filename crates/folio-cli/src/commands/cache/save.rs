@@ -8,7 +8,7 @@ use clap::Args;
 use folio_pagecache::save_at;
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -17,7 +17,7 @@ Examples:
   folio cache save --exclude '*.log' web.hot /srv/www
 
 The file lists the pages in memory, not their contents: a few bytes for each run of pages. It replaces an older file
-only when it is complete and on the disk. contrib/systemd has two units that save at shutdown and restore at boot.";
+only when it is complete and on the disk. An older file stays if a PATH cannot be read, or nothing is in memory. contrib/systemd has two units that save at shutdown and restore at boot.";
 
 /// Save which pages of files are in memory
 #[derive(Args)]
@@ -46,6 +46,14 @@ struct SaveReport {
     failures: Vec<FailureRecord>,
 }
 
+/// Returns the failure of a save that left an older set as it was.
+fn kept_older(file: &Path, why: &str) -> Failure {
+    Failure::new(format!(
+        "{}: not saved, the older hot set is kept: {why}; remove it to save anyway",
+        file.display()
+    ))
+}
+
 /// Runs the command.
 pub(super) fn run(command: &Save, session: &Session) -> Outcome {
     let start = Instant::now();
@@ -54,7 +62,21 @@ pub(super) fn run(command: &Save, session: &Session) -> Outcome {
     let place = |error: std::io::Error| {
         Failure::new(format!("{}: {}", command.file.display(), io_reason(&error)))
     };
-    let kept = save_at(&files.found, &command.file).map_err(place)?;
+    let is_missing = |path: &PathBuf| files.failures.iter().any(|(failed, _)| failed == path);
+    if command.file.exists() && command.paths.iter().any(is_missing) {
+        let failures = files.failures.iter();
+        failures.for_each(|(path, reason)| session.fail_on(path, reason));
+        return Err(kept_older(&command.file, "a path cannot be read"));
+    }
+    let had_older = command.file.exists();
+    let save = || save_at(&files.found, &command.file);
+    let kept = session.until_interrupt(|| (), save).map_err(place)?;
+    if had_older && kept.files == 0 {
+        return Err(kept_older(
+            &command.file,
+            "nothing of the paths is in memory",
+        ));
+    }
     files.failures.extend(kept.failures);
     files.failures.sort();
     files

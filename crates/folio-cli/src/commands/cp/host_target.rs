@@ -1,5 +1,6 @@
 //! Writes to the host. An image cannot make it write outside the destination: each name is created
-//! in an open directory, and no link below it is followed.
+//! in an open directory, and no link that the copy created is followed. As cp(1) does, a file is
+//! written through an existing link.
 //!
 //! Owners and modes are set through `std`: it calls libc, where libfakeroot sees the calls. rustix
 //! makes some of these calls directly.
@@ -8,15 +9,19 @@ use super::batch_channel::FileMeta;
 use super::fakeroot;
 use super::host_source::attributes;
 use super::options::CopyOptions;
-use super::target::{AttributeFailures, Target, mode_words, owner_words};
+use super::target::{
+    AttributeFailures, Existing, Target, dangling_link, existing, mode_words, owner_words,
+};
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timestamps, Uid, XattrFlags};
+use std::collections::HashSet;
 use std::fs::{File, Permissions};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// setuid and setgid: Linux clears them when a file is written without CAP_FSETID, so they are set
 /// after the content.
@@ -31,6 +36,8 @@ pub(crate) struct HostTarget {
     records_owners: bool,
     /// Device and inode numbers of the open images.
     images: Vec<(u64, u64)>,
+    /// Those of the symbolic links that this copy created.
+    own_links: Mutex<HashSet<(u64, u64)>>,
 }
 
 /// An open directory.
@@ -57,6 +64,7 @@ impl HostTarget {
             group: rustix::process::getegid(),
             records_owners: options.keeps_owner && fakeroot::is_loaded(),
             images,
+            own_links: Mutex::default(),
         }
     }
 
@@ -202,6 +210,25 @@ impl HostTarget {
         Ok(rustix::fs::unlinkat(&at.fd, name, AtFlags::empty())?)
     }
 
+    /// Returns what happens to the file that has the name of a copied one.
+    fn existing(&self, at: &HostDir, name: &[u8]) -> Result<Existing, Error> {
+        let mut there = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if attributes(&there).file_type == FileType::Symlink {
+            let links = self
+                .own_links
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if links.contains(&(there.st_dev, there.st_ino)) {
+                let what = "cannot write through a link that this copy created";
+                return Err(Error::new(Errno::EXIST, what));
+            }
+            there = rustix::fs::statat(&at.fd, name, AtFlags::empty())
+                .map_err(|error| dangling_link(error.into()))?;
+        }
+        self.check_own_image(&there)?;
+        existing(&attributes(&there), &self.options)
+    }
+
     fn check_own_image(&self, stat: &rustix::fs::Stat) -> Result<(), Error> {
         if self.images.contains(&(stat.st_dev, stat.st_ino)) {
             return Err(Error::new(
@@ -299,10 +326,8 @@ impl Target for HostTarget {
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let there = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        self.check_own_image(&there)?;
-        if attributes(&there).file_type == FileType::Regular && there.st_nlink == 1 {
-            let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if let Existing::Written = self.existing(at, name)? {
+            let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOCTTY | OFlags::CLOEXEC;
             let fd = rustix::fs::openat(&at.fd, name, flags, Mode::empty())?;
             return Ok(HostFile {
                 fd: fd.into(),
@@ -354,6 +379,13 @@ impl Target for HostTarget {
         failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
         self.replacing(at, name, || rustix::fs::symlinkat(target, &at.fd, name))?;
+        let made = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let mut links = self
+            .own_links
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        links.insert((made.st_dev, made.st_ino));
+        drop(links);
         self.set_unopened(at, name, meta, failures);
         Ok(())
     }
@@ -397,7 +429,14 @@ impl Target for HostTarget {
     }
 
     fn remove(&self, at: &HostDir, name: &[u8]) {
-        // Removes an incomplete file. The failure that left it is already reported.
+        // Removes an incomplete file, but no link to it that was there before. The failure that left
+        // it is already reported.
+        let found = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| {
+            attributes(&found).file_type != FileType::Regular || found.st_nlink > 1
+        }) {
+            return;
+        }
         let _ = rustix::fs::unlinkat(&at.fd, name, AtFlags::empty());
     }
 

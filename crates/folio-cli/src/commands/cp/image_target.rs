@@ -2,7 +2,9 @@
 
 use super::batch_channel::FileMeta;
 use super::options::CopyOptions;
-use super::target::{AttributeFailures, Target, mode_words, owner_words};
+use super::target::{
+    AttributeFailures, Existing, Target, dangling_link, existing, mode_words, owner_words,
+};
 use crate::commands::ownership::FileRules;
 use crate::image::Image;
 use crate::session::fixed_time;
@@ -265,9 +267,10 @@ impl Target for ImageTarget<'_> {
         }
         let there = self
             .process
-            .fstatat(at.fd, path(name), AtFlags::SYMLINK_NOFOLLOW)?;
-        if there.file_type == FileType::Regular && there.link_count == 1 {
-            let flags = OpenFlags::WRONLY | OpenFlags::TRUNC | OpenFlags::NOFOLLOW;
+            .fstatat(at.fd, path(name), AtFlags::empty())
+            .map_err(dangling_link)?;
+        if let Existing::Written = existing(&there, &self.source_options)? {
+            let flags = OpenFlags::WRONLY | OpenFlags::TRUNC;
             let fd = self.process.openat(at.fd, path(name), flags, 0)?;
             return Ok(ImageFile {
                 fd,
@@ -354,7 +357,14 @@ impl Target for ImageTarget<'_> {
     }
 
     fn remove(&self, at: &ImageDir, name: &[u8]) {
-        // Removes an incomplete file. The failure that left it is already reported.
+        // Removes an incomplete file, but no link to it that was there before. The failure that left
+        // it is already reported.
+        let found = self
+            .process
+            .fstatat(at.fd, path(name), AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| found.file_type != FileType::Regular || found.link_count > 1) {
+            return;
+        }
         let _ = self.process.unlinkat(at.fd, path(name), AtFlags::empty());
     }
 

@@ -192,7 +192,8 @@ fn last_name(path: &[u8]) -> Option<&[u8]> {
     Some(&path[start..end]).filter(|name| !matches!(*name, b"." | b".."))
 }
 
-/// Splits a path into parent and name; the name is "." if the path has the form of a directory.
+/// Splits a path into parent and name. The name is "." if the path has none; it keeps a slash at its
+/// end, which only a directory may have.
 fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let Some(name) = last_name(path) else {
         return (path.to_vec(), b".".to_vec());
@@ -202,6 +203,7 @@ fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
         .rposition(|byte| *byte != b'/')
         .map_or(0, |at| at + 1);
     let parent = &path[..end - name.len()];
+    let name = &path[parent.len()..(end + 1).min(path.len())];
     (
         if parent.is_empty() {
             b".".to_vec()
@@ -323,7 +325,7 @@ mod tests {
         assert_eq!(one("a/tree/", "/srv", true, false), pair("/srv", "tree"));
         assert_eq!(one("a/tree/.", "/srv", true, false), pair("/srv", "."));
         assert_eq!(one("a/tree", "/", true, true), pair("/", "."));
-        assert_eq!(one("a/tree", "/srv/", true, true), pair("/", "srv"));
+        assert_eq!(one("a/tree", "/srv//", true, true), pair("/", "srv/"));
         assert_eq!(one("/", "back", false, false), pair(".", "back"));
         assert_eq!(one("f", "x/y", false, false), pair("x/", "y"));
     }

@@ -2,10 +2,11 @@
 //! an image.
 
 use super::batch_channel::{Batch, BatchReceiver, FileMeta, LinkId, TreeItem};
+use super::options::CopyOptions;
 use crate::exit::{Failure, Outcome, explain, is_final};
 use crate::progress::Progress;
 use crate::session::Session;
-use folio::vfs::Attributes;
+use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error};
 use std::collections::HashMap;
 
@@ -62,6 +63,55 @@ pub(crate) fn owner_words(attributes: &Attributes) -> String {
 /// Returns the words for a mode in messages.
 pub(crate) fn mode_words(mode: u16) -> String {
     format!("mode {mode:04o}")
+}
+
+/// What a copy does with an existing file that has the name of a copied one.
+pub(crate) enum Existing {
+    /// Its content is replaced, through links.
+    Written,
+    /// Its name gets a new file.
+    Replaced,
+}
+
+/// Decides about an existing file, as cp(1) does: it is written in place, unless the copy keeps hard
+/// links and it has several names. `there` is what a symbolic link leads to.
+pub(crate) fn existing(there: &Attributes, options: &CopyOptions) -> Result<Existing, Error> {
+    let what = match there.file_type {
+        FileType::Regular if options.keeps_links && there.link_count > 1 => {
+            return Ok(Existing::Replaced);
+        }
+        FileType::Regular => return Ok(Existing::Written),
+        FileType::Directory => {
+            return Err(Error::new(
+                Errno::ISDIR,
+                "cannot overwrite a directory with a non-directory",
+            ));
+        }
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Fifo => "a FIFO",
+        _ => "a socket",
+    };
+    let what = format!("cannot overwrite {what} with a file; remove it first, or use folio cat");
+    Err(Error::new(Errno::EXIST, what))
+}
+
+/// Returns the error of a write through a symbolic link to nothing.
+pub(crate) fn dangling_link(error: Error) -> Error {
+    match error.errno() {
+        Errno::NOENT => Error::new(
+            Errno::NOENT,
+            "cannot write through a dangling symbolic link; remove it first",
+        ),
+        _ => error,
+    }
+}
+
+/// Refuses a name that only a directory may have: `file/`.
+fn check_name(name: &[u8]) -> Result<(), Error> {
+    if name.ends_with(b"/") {
+        return Err(Errno::NOTDIR.into());
+    }
+    Ok(())
 }
 
 /// The target of a copy: the host or an image.
@@ -321,7 +371,8 @@ impl<'a, T: Target> Writer<'a, T> {
         let Some(frame) = self.frames.last() else {
             return Ok(());
         };
-        let file = match self.target.create(&frame.dir, &name, &meta) {
+        let created = check_name(&name).and_then(|()| self.target.create(&frame.dir, &name, &meta));
+        let file = match created {
             Ok(file) => file,
             Err(error) => return self.check(&name, Err(error)),
         };
@@ -401,7 +452,7 @@ impl<'a, T: Target> Writer<'a, T> {
             return Ok(());
         };
         let mut failures = AttributeFailures::default();
-        let made = make(&frame.dir, &mut failures);
+        let made = check_name(name).and_then(|()| make(&frame.dir, &mut failures));
         if made.is_ok() {
             self.remember(link, name);
         }

@@ -91,9 +91,11 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
     let disk = open_device(&place.image, Access::Write)?;
     let free = block::free_space(&*disk).map_err(failed)?;
+    let table = block::partition_table(&*disk).map_err(failed)?;
+    let sector = table.map_or(512, |table| table.sector_bytes);
     let wanted = match spec.size()? {
         None => None,
-        Some(NewSize::Bytes(bytes)) => Some(bytes.next_multiple_of(512)),
+        Some(NewSize::Bytes(bytes)) => Some(bytes.next_multiple_of(sector)),
         Some(NewSize::Auto(extra)) => Some(content.size(session, extra)?.next_multiple_of(4096)),
     };
     let (start, len) = find_place(&free, spec.start()?, wanted)

@@ -22,9 +22,9 @@ pub(super) struct DiskLayout {
 impl DiskLayout {
     /// Places all partitions of a specification, whose text is `text`.
     pub(super) fn new(session: &Session, spec: &DiskSpec, text: &str) -> Outcome<Self> {
-        let (scheme, alignment) = (spec.scheme(), spec.alignment()?);
+        let (scheme, sector, alignment) = (spec.scheme(), spec.sector_size()?, spec.alignment()?);
         let disk_len = spec.size()?;
-        let mut at = alignment.max(NewPartitionTable::usable(scheme, 0).start);
+        let mut at = alignment.max(NewPartitionTable::usable(scheme, sector, 0).start);
         at = at.next_multiple_of(alignment);
         let (mut partitions, mut contents) = (Vec::new(), Vec::new());
         for (index, partition) in spec.partitions.iter().enumerate() {
@@ -32,11 +32,11 @@ impl DiskLayout {
             let content = Content::new(session, partition).map_err(of)?;
             let start = partition.start().map_err(of)?.unwrap_or(at);
             let is_last = index + 1 == spec.partitions.len();
-            let rest = disk_len
-                .filter(|_| is_last)
-                .map(|len| NewPartitionTable::usable(scheme, len).end / SIZE_UNIT * SIZE_UNIT);
+            let rest = disk_len.filter(|_| is_last).map(|len| {
+                NewPartitionTable::usable(scheme, sector, len).end / SIZE_UNIT * SIZE_UNIT
+            });
             let len = match (partition.size().map_err(of)?, rest) {
-                (Some(NewSize::Bytes(bytes)), _) => bytes.next_multiple_of(512),
+                (Some(NewSize::Bytes(bytes)), _) => bytes.next_multiple_of(sector),
                 (Some(NewSize::Auto(extra)), _) => content.size(session, extra).map_err(of)?,
                 (None, Some(end)) if end > start => end - start,
                 (None, Some(_)) => {
@@ -62,6 +62,7 @@ impl DiskLayout {
         };
         let table = NewPartitionTable {
             scheme,
+            sector_bytes: sector,
             id,
             partitions,
         };

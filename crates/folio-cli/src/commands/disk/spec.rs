@@ -26,6 +26,8 @@ pub(super) struct DiskSpec {
     size: Option<SizeText>,
     #[serde(default)]
     alignment: Option<SizeText>,
+    #[serde(default)]
+    sector_size: Option<SizeText>,
     #[serde(default, rename = "partition")]
     pub(super) partitions: Vec<PartitionSpec>,
 }
@@ -175,14 +177,28 @@ impl DiskSpec {
             .map_err(Failure::usage)
     }
 
+    /// Returns the bytes per sector of the table.
+    pub(super) fn sector_size(&self) -> Outcome<u64> {
+        let Some(text) = &self.sector_size else {
+            return Ok(512);
+        };
+        let bytes = size(&text.text()).map_err(Failure::usage)?;
+        if bytes == 512 || bytes == 4096 && self.scheme() == TableScheme::Gpt {
+            return Ok(bytes);
+        }
+        let text = format!("invalid sector-size {bytes}: expected 512, or 4096 in a GPT");
+        Err(Failure::usage(text))
+    }
+
     /// Returns the alignment of partitions in bytes.
     pub(super) fn alignment(&self) -> Outcome<u64> {
+        let sector = self.sector_size()?;
         let Some(text) = &self.alignment else {
             return Ok(ALIGNMENT);
         };
         let bytes = size(&text.text()).map_err(Failure::usage)?;
-        if bytes == 0 || bytes % 512 != 0 {
-            let text = format!("invalid alignment {bytes}: expected a multiple of 512");
+        if bytes == 0 || bytes % sector != 0 {
+            let text = format!("invalid alignment {bytes}: expected a multiple of {sector}");
             return Err(Failure::usage(text));
         }
         Ok(bytes)

@@ -75,7 +75,7 @@ pub(crate) struct WarmReport {
     budget_bytes: u64,
     pub(super) locked_bytes: u64,
     pub(super) not_regular: u64,
-    /// Files of a saved set that were removed or changed.
+    /// Files of a saved set that were removed or replaced, with --strict also changed ones.
     pub(crate) changed_files: u64,
     order: Order,
     seconds: f64,
@@ -86,9 +86,6 @@ pub(crate) struct WarmReport {
 impl Engine {
     /// Returns how many bytes to read: the requested budget, limited by the available memory.
     fn budget_bytes(&self, session: &Session) -> u64 {
-        if self.dry_run {
-            return 0;
-        }
         let memory = Memory::here();
         // More would evict pages that were just read.
         let room = memory.available_bytes / 10 * 9;
@@ -118,13 +115,18 @@ impl Engine {
             OrderOption::Physical => Order::Physical,
         };
         let start = Instant::now();
+        let budget_bytes = self.budget_bytes(session);
         let warm = Warm {
             order,
             threads: self.threads.into(),
-            budget_bytes: self.budget_bytes(session),
+            budget_bytes: if self.dry_run { 0 } else { budget_bytes },
         };
-        let warmed = work(warm, files, session);
+        let mut warmed = work(warm, files, session);
         session.check_interrupt()?;
+        if self.dry_run {
+            // Nothing was read; the rest is what the budget would not have allowed.
+            warmed.over_budget_bytes = warmed.over_budget_bytes.saturating_sub(budget_bytes);
+        }
         let report = WarmReport {
             files: warmed.files,
             size_bytes: warmed.size_bytes,
@@ -132,7 +134,7 @@ impl Engine {
             read_bytes: warmed.read_bytes,
             over_budget_bytes: warmed.over_budget_bytes,
             memory_short: warmed.is_memory_short,
-            budget_bytes: warm.budget_bytes,
+            budget_bytes,
             locked_bytes: 0,
             not_regular: 0,
             changed_files: 0,
@@ -193,12 +195,13 @@ impl WarmReport {
         let (files, size) = (files(self.files), human(self.size_bytes));
         let there = human(self.resident_before_bytes);
         if self.dry_run {
-            let missing = human(self.size_bytes - self.resident_before_bytes);
-            writeln!(
+            let missing = self.size_bytes - self.resident_before_bytes;
+            let missing = human(missing.saturating_sub(self.over_budget_bytes));
+            write!(
                 out,
                 "{files}, {size}: {there} in memory, {missing} to be read"
             )?;
-            return Ok(out.flush()?);
+            return self.print_left_out(out);
         }
         let rate = human((self.read_bytes as f64 / self.seconds.max(1e-9)) as u64);
         write!(
@@ -207,6 +210,11 @@ impl WarmReport {
             human(self.read_bytes)
         )?;
         write!(out, " in {:.2} s ({rate}/s)", self.seconds)?;
+        self.print_left_out(out)
+    }
+
+    /// Ends the line with what is left out.
+    fn print_left_out(&self, mut out: impl Write) -> Outcome {
         if self.over_budget_bytes > 0 {
             let (over, budget) = (human(self.over_budget_bytes), human(self.budget_bytes));
             if self.memory_short {
@@ -221,7 +229,7 @@ impl WarmReport {
         if self.changed_files > 0 {
             write!(
                 out,
-                "; {} left out: removed or changed since the save",
+                "; {} left out: removed or replaced since the save",
                 crate::output::files(self.changed_files)
             )?;
         }

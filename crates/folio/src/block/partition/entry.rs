@@ -7,13 +7,15 @@ use super::types::TableScheme;
 pub struct PartitionTable {
     /// GPT or MBR.
     pub scheme: TableScheme,
+    /// Bytes per sector that the table counts.
+    pub sector_bytes: u64,
     /// Identifies the disk: a UUID in a GPT, a number in base 16 in an MBR.
     pub id: String,
     /// The partitions, in the order of their numbers.
     pub partitions: Vec<Partition>,
 }
 
-/// One entry of a partition table, checked to be inside the disk.
+/// One entry of a partition table, shortened if it ends beyond the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// Number as in Linux's device names: from 1; logical MBR partitions from 5.

@@ -3,15 +3,17 @@
 //! ```text
 //!   select.rs    the device that holds the file system
 //!      |    \
-//!   table.rs  window.rs      the list by GPT or MBR; a partition as a device
-//!    |    \
-//!    |    \  \__ change_table.rs  a partition added or enlarged
-//!    |     \       |
-//!   gpt.rs  mbr.rs  new_table.rs   with change_table.rs the only files that use the crates gptman
-//!      \   /       |               and mbrman: tables read, and written
-//!    entry.rs      |               one partition
-//!        \         |
-//!   types.rs  cursor.rs            partition types by name; a device as std::io has it
+//!   table.rs  window.rs        the list by GPT or MBR; a partition as a device
+//!      |
+//!      |   change_table.rs     a partition added or enlarged
+//!      |      |          \
+//!      |   gpt_change.rs  mbr_change.rs   both copies of a GPT; entries and records of an MBR
+//!      |      |          /
+//!      |      |         /    new_table.rs   a new table
+//!      |      |        /        |
+//!   gpt.rs        mbr.rs     the structures on the disk: read, checked, encoded
+//!       \        /
+//!   entry.rs  types.rs       one partition; partition types by name
 //! ```
 //!
 //! `no_table.rs` takes the place of `table.rs` in a build without the Cargo feature `partitions`.
@@ -20,13 +22,15 @@
 
 #[cfg(feature = "partitions")]
 mod change_table;
-#[cfg(feature = "partitions")]
-mod cursor;
 mod entry;
 #[cfg(feature = "partitions")]
 mod gpt;
 #[cfg(feature = "partitions")]
+mod gpt_change;
+#[cfg(feature = "partitions")]
 mod mbr;
+#[cfg(feature = "partitions")]
+mod mbr_change;
 mod name;
 #[cfg(feature = "partitions")]
 mod new_table;

@@ -1,32 +1,25 @@
 //! A new partition table: GPT with a protective MBR, or MBR.
 
-use super::cursor::DeviceCursor;
+use super::gpt::{self, GptCopy};
+use super::mbr;
 use super::types::{PartitionType, TableScheme};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
-use gptman::{GPT, GPTPartitionEntry};
-use mbrman::{CHS, MBR, MBRPartitionEntry};
 use uuid::Uuid;
 
-/// Bytes per sector of tables that are written.
-pub(super) const SECTOR_BYTES: u64 = 512;
-/// Sectors of a GPT: header and 128 entries, at each end of the disk; the protective MBR before.
-const GPT_SECTORS: u64 = 33;
-/// Primary partitions of an MBR.
-pub(super) const MBR_PARTITIONS_MAX: usize = 4;
+/// Bytes of the entries of a GPT.
+const GPT_ARRAY_BYTES: u64 = gpt::NEW_ENTRIES as u64 * gpt::ENTRY_BYTES as u64;
 /// Longest label of a GPT, in UTF-16 code units.
 const LABEL_LEN_MAX: usize = 36;
-/// Flag of a partition that a BIOS boots from, in an MBR.
-pub(super) const MBR_BOOTABLE: u8 = 0x80;
-/// The same attribute in a GPT.
+/// Attribute of a partition that a BIOS boots from, in a GPT.
 const GPT_LEGACY_BIOS_BOOTABLE: u64 = 1 << 2;
 
 /// A partition to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPartition {
-    /// Offset of its first byte, a multiple of 512.
+    /// Offset of its first byte, a multiple of the sector size.
     pub start_bytes: u64,
-    /// Its size in bytes, a multiple of 512.
+    /// Its size in bytes, a multiple of the sector size.
     pub len_bytes: u64,
     /// Its type.
     pub partition_type: PartitionType,
@@ -45,6 +38,8 @@ pub struct NewPartition {
 pub struct NewPartitionTable {
     /// GPT or MBR.
     pub scheme: TableScheme,
+    /// Bytes per sector: 512, or 4096 in a GPT.
+    pub sector_bytes: u64,
     /// The UUID of the disk in a GPT, as text prints it; an MBR has the first four bytes as its
     /// number, in the order of digits.
     pub id: [u8; 16],
@@ -54,14 +49,16 @@ pub struct NewPartitionTable {
 
 impl NewPartitionTable {
     /// Returns the range of bytes that partitions may use on a disk of `disk_bytes` bytes.
-    pub fn usable(scheme: TableScheme, disk_bytes: u64) -> std::ops::Range<u64> {
-        let sectors = disk_bytes / SECTOR_BYTES;
+    pub fn usable(scheme: TableScheme, sector_bytes: u64, disk_bytes: u64) -> std::ops::Range<u64> {
+        let sectors = disk_bytes / sector_bytes;
         match scheme {
             TableScheme::Gpt => {
-                let end = sectors.saturating_sub(GPT_SECTORS);
-                (1 + GPT_SECTORS) * SECTOR_BYTES..end * SECTOR_BYTES
+                // The protective MBR; header and entries at each end of the disk.
+                let copy = 1 + GPT_ARRAY_BYTES.div_ceil(sector_bytes);
+                let end = sectors.saturating_sub(copy);
+                (1 + copy) * sector_bytes..end * sector_bytes
             }
-            TableScheme::Mbr => SECTOR_BYTES..sectors.min(u64::from(u32::MAX)) * SECTOR_BYTES,
+            TableScheme::Mbr => sector_bytes..sectors.min(u64::from(u32::MAX)) * sector_bytes,
         }
     }
 
@@ -80,7 +77,20 @@ impl NewPartitionTable {
     }
 
     fn check(&self, disk_bytes: u64) -> Result<()> {
-        let usable = Self::usable(self.scheme, disk_bytes);
+        let sector = self.sector_bytes;
+        let is_known = match self.scheme {
+            TableScheme::Gpt => matches!(sector, 512 | 4096),
+            TableScheme::Mbr => sector == mbr::SECTOR_BYTES,
+        };
+        if !is_known {
+            let what = format!("sectors of {sector} bytes: expected 512, or 4096 in a GPT");
+            return Err(Error::new(Errno::INVAL, what));
+        }
+        let usable = Self::usable(self.scheme, sector, disk_bytes);
+        if usable.is_empty() {
+            let what = format!("a disk of {disk_bytes} bytes has no room for the table");
+            return Err(Error::new(Errno::INVAL, what));
+        }
         let mut in_order: Vec<_> = self.partitions.iter().zip(1_u32..).collect();
         in_order.sort_by_key(|(partition, _)| partition.start_bytes);
         let mut after = usable.start;
@@ -92,8 +102,10 @@ impl NewPartitionTable {
             let Some(end) = start.checked_add(len) else {
                 return refuse("its end is beyond 2^64 bytes".to_owned());
             };
-            if len == 0 || start % SECTOR_BYTES != 0 || len % SECTOR_BYTES != 0 {
-                return refuse(format!("bytes {start}+{len} are not whole sectors of 512"));
+            if len == 0 || start % sector != 0 || len % sector != 0 {
+                return refuse(format!(
+                    "bytes {start}+{len} are not whole sectors of {sector}"
+                ));
             }
             if start < after {
                 return refuse(format!(
@@ -116,8 +128,8 @@ impl NewPartitionTable {
             after = end;
         }
         let most = match self.scheme {
-            TableScheme::Gpt => 128,
-            TableScheme::Mbr => MBR_PARTITIONS_MAX,
+            TableScheme::Gpt => gpt::NEW_ENTRIES as usize,
+            TableScheme::Mbr => mbr::ENTRIES,
         };
         if self.partitions.len() > most {
             let what = format!(
@@ -130,58 +142,52 @@ impl NewPartitionTable {
     }
 
     fn write_gpt(&self, disk: &dyn Device) -> Result<()> {
-        let mut cursor = DeviceCursor::new(disk);
-        let failed = |error: gptman::Error| Error::new(Errno::IO, error.to_string()).at("GPT");
-        GPT::write_protective_mbr_into(&mut cursor, SECTOR_BYTES).map_err(failed)?;
-        let id = Uuid::from_bytes(self.id).to_bytes_le();
-        let mut gpt = GPT::new_from(&mut cursor, SECTOR_BYTES, id).map_err(failed)?;
+        let (sector, id) = (self.sector_bytes, Uuid::from_bytes(self.id).to_bytes_le());
+        let mut primary = GptCopy::new(sector, disk.len_bytes(), id);
         for (partition, number) in self.partitions.iter().zip(1..) {
-            gpt[number] = partition.gpt_entry()?;
+            let entry = partition.gpt_entry(sector)?;
+            primary.entry_mut(number).copy_from_slice(&entry);
         }
-        gpt.write_into(&mut cursor).map(drop).map_err(failed)
+        let mut backup = primary.mirrored(primary.usable().end);
+        disk.write_at(&mbr::protective_record(disk.len_bytes() / sector), 0)?;
+        primary.write(disk)?;
+        backup.write(disk)
     }
 
     fn write_mbr(&self, disk: &dyn Device) -> Result<()> {
-        let failed = |error: mbrman::Error| Error::new(Errno::IO, error.to_string()).at("MBR");
-        let mut cursor = DeviceCursor::new(disk);
         let mut id = [self.id[0], self.id[1], self.id[2], self.id[3]];
         id.reverse();
-        let mut mbr = MBR::new_from(&mut cursor, SECTOR_BYTES as u32, id).map_err(failed)?;
-        for (partition, number) in self.partitions.iter().zip(1..) {
-            mbr[number] = partition.mbr_entry()?;
-        }
-        mbr.write_into(&mut cursor).map_err(failed)
+        let entries: Result<Vec<_>> = self
+            .partitions
+            .iter()
+            .map(NewPartition::mbr_entry)
+            .collect();
+        disk.write_at(&mbr::new_record(id, &entries?), 0)
     }
 }
 
 impl NewPartition {
-    pub(super) fn gpt_entry(&self) -> Result<GPTPartitionEntry> {
+    pub(super) fn gpt_entry(&self, sector_bytes: u64) -> Result<[u8; gpt::ENTRY_BYTES as usize]> {
         let bootable = if self.is_bootable {
             GPT_LEGACY_BIOS_BOOTABLE
         } else {
             0
         };
-        Ok(GPTPartitionEntry {
-            partition_type_guid: Uuid::from_bytes(self.partition_type.guid()?).to_bytes_le(),
-            unique_partition_guid: Uuid::from_bytes(self.uuid).to_bytes_le(),
-            starting_lba: self.start_bytes / SECTOR_BYTES,
-            ending_lba: (self.start_bytes + self.len_bytes) / SECTOR_BYTES - 1,
-            attribute_bits: self.attributes | bootable,
-            partition_name: self.label.as_str().into(),
-        })
+        let end = (self.start_bytes + self.len_bytes) / sector_bytes;
+        Ok(gpt::encode_entry(
+            (self.partition_type.guid()?, self.uuid),
+            self.start_bytes / sector_bytes..end,
+            self.attributes | bootable,
+            &self.label,
+        ))
     }
 
-    pub(super) fn mbr_entry(&self) -> Result<MBRPartitionEntry> {
-        // Sectors beyond the reach of cylinders, heads and sectors: readers use the numbers below.
-        let far = CHS::new(1023, 254, 63);
-        Ok(MBRPartitionEntry {
-            boot: if self.is_bootable { MBR_BOOTABLE } else { 0 },
-            first_chs: far,
-            sys: self.partition_type.mbr_code()?,
-            last_chs: far,
-            // Checked to be below 2^32 sectors.
-            starting_lba: (self.start_bytes / SECTOR_BYTES) as u32,
-            sectors: (self.len_bytes / SECTOR_BYTES) as u32,
-        })
+    fn mbr_entry(&self) -> Result<[u8; 16]> {
+        Ok(mbr::encode_entry(
+            self.is_bootable,
+            self.partition_type.mbr_code()?,
+            self.start_bytes / mbr::SECTOR_BYTES,
+            self.len_bytes / mbr::SECTOR_BYTES,
+        ))
     }
 }

@@ -3,10 +3,7 @@
 use super::*;
 use crate::base::Errno;
 use crate::block::{Device, MemoryDevice};
-use gptman::GPTPartitionEntry;
-use std::io::Cursor;
 use std::sync::Arc;
-use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
@@ -16,23 +13,29 @@ fn disk_of(bytes: &[u8]) -> Arc<MemoryDevice> {
     disk
 }
 
-fn gpt_disk() -> Vec<u8> {
-    let mut bytes = vec![0; 16 * MIB as usize];
-    let mut cursor = Cursor::new(&mut bytes[..]);
-    gptman::GPT::write_protective_mbr_into(&mut cursor, 512).unwrap();
-    let mut gpt = gptman::GPT::new_from(&mut cursor, 512, [7; 16]).unwrap();
-    for number in [1, 2] {
-        let guid: Uuid = "0fc63daf-8483-4772-8e79-3d69d8477de4".parse().unwrap();
-        gpt[number] = GPTPartitionEntry {
-            partition_type_guid: guid.to_bytes_le(),
-            unique_partition_guid: [number as u8; 16],
-            starting_lba: 2048 * u64::from(number),
-            ending_lba: 2048 * u64::from(number) + 2047,
-            attribute_bits: 0,
-            partition_name: "data".into(),
-        };
+fn new_partition(start_bytes: u64, len_bytes: u64) -> NewPartition {
+    NewPartition {
+        start_bytes,
+        len_bytes,
+        partition_type: "linux".parse().unwrap(),
+        uuid: [start_bytes as u8; 16],
+        label: "data".to_owned(),
+        attributes: 0,
+        is_bootable: false,
     }
-    gpt.write_into(&mut cursor).unwrap();
+}
+
+fn gpt_disk() -> Vec<u8> {
+    let disk = MemoryDevice::new(16 * MIB);
+    let table = NewPartitionTable {
+        scheme: TableScheme::Gpt,
+        sector_bytes: 512,
+        id: [7; 16],
+        partitions: [1, 2].map(|at| new_partition(at * MIB, MIB)).into(),
+    };
+    table.write(&disk).unwrap();
+    let mut bytes = vec![0; 16 * MIB as usize];
+    disk.read_at(&mut bytes, 0).unwrap();
     bytes
 }
 
