@@ -7,7 +7,7 @@ use super::{kernel_use, lock};
 use crate::base::{Errno, Error, Result};
 use crate::block::{Allocation, iov};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, ResolveFlags, SeekFrom};
 use std::fs::{File, FileType, Metadata};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -42,6 +42,26 @@ pub(crate) struct HostFile {
     is_truncation_logged: AtomicBool,
 }
 
+/// What an open does at symbolic links in its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Links {
+    Followed,
+    Refused,
+}
+
+/// Opens a path without symbolic links. Linux: openat2(2), `RESOLVE_NO_SYMLINKS`.
+fn open_without_links(path: &Path, read_only: bool, flags: OFlags) -> std::io::Result<File> {
+    let access = if read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    let flags = flags | access | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)?;
+    Ok(file.into())
+}
+
 impl Drop for HostFile {
     fn drop(&mut self) {
         lock::release(&self.file);
@@ -56,12 +76,22 @@ impl HostFile {
     /// EBUSY if another open file's lock forbids it or the kernel uses a file to be written, EISDIR
     /// or EINVAL for another kind of file, else the host's errors.
     pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self> {
-        Self::open_with(path, read_only, true)
+        Self::open_with(path, read_only, true, Links::Followed)
+    }
+
+    /// Opens the regular file at `path` like [`HostFile::open`], or without a lock. No part of the
+    /// path may be a symbolic link: a path that was checked before leads nowhere else.
+    ///
+    /// # Errors
+    ///
+    /// ELOOP for a symbolic link, EPERM for another kind of file, else those of [`HostFile::open`].
+    pub(crate) fn open_exactly(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
+        Self::open_with(path, read_only, is_locked, Links::Refused)
     }
 
     /// Opens a file for reading without a lock, even while another process writes it.
     pub(crate) fn open_unlocked(path: &Path) -> Result<Self> {
-        Self::open_with(path, true, false)
+        Self::open_with(path, true, false, Links::Followed)
     }
 
     /// Returns the file with its syncs turned off: a failure of the machine may lose any write.
@@ -70,7 +100,7 @@ impl HostFile {
         self
     }
 
-    fn open_with(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
+    fn open_with(path: &Path, read_only: bool, is_locked: bool, links: Links) -> Result<Self> {
         refuse_remote(path)?;
         let name = path.display().to_string();
         let open = || {
@@ -84,22 +114,27 @@ impl HostFile {
                 // Fails with EBUSY for a block device that the kernel has mounted.
                 flags |= OFlags::EXCL;
             }
-            let opened = File::options()
-                .read(true)
-                .write(!read_only)
-                .custom_flags(flags.bits() as i32)
-                .open(path);
+            let opened = match links {
+                Links::Followed => File::options()
+                    .read(true)
+                    .write(!read_only)
+                    .custom_flags(flags.bits() as i32)
+                    .open(path),
+                Links::Refused => open_without_links(path, read_only, flags),
+            };
             let file = match opened {
                 Err(error) if is_exclusive && error.kind() == ErrorKind::ResourceBusy => {
                     return Err(kernel_use::explain_busy(&found));
                 }
                 opened => opened.map_err(|error| Error::io("open", error))?,
             };
-            check_kind(
-                file.metadata()
-                    .map_err(|error| Error::io("stat", error))?
-                    .file_type(),
-            )?;
+            let kind = file.metadata().map_err(|error| Error::io("stat", error))?;
+            check_kind(kind.file_type())?;
+            if links == Links::Refused && !kind.is_file() {
+                // A device node gives access to a device outside, wherever the node is.
+                let why = "not a regular file, as the backing policy requires";
+                return Err(Error::new(Errno::PERM, why));
+            }
             if is_locked {
                 lock::acquire(&file, read_only)?;
                 kernel_use::check(&file, path, read_only).inspect_err(|_| lock::release(&file))?;

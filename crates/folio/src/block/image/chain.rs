@@ -108,11 +108,15 @@ impl Chain {
         let metadata =
             metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
         let identity = Identity::Host(metadata.dev(), metadata.ino());
+        let is_top = self.opened.is_empty();
         self.add(identity, &path.display().to_string())?;
-        let file = if self.is_shared {
-            HostFile::open_unlocked(path)?
-        } else {
-            HostFile::open(path, read_only)?
+        let file = match self.policy {
+            // The policy has checked the path; since then another program may have put a link there.
+            BackingPolicy::Beside | BackingPolicy::Within(_) if !is_top => {
+                HostFile::open_exactly(path, read_only, !self.is_shared)?
+            }
+            _ if self.is_shared => HostFile::open_unlocked(path)?,
+            _ => HostFile::open(path, read_only)?,
         };
         Ok(if self.is_volatile {
             file.unsynced()

@@ -3,7 +3,7 @@
 
 use super::checker::Checker;
 use super::facts::{Directory, DirectoryBlock};
-use super::fix::{BlockChange, Fix};
+use super::fix::{BlockChange, Fix, InodeChange};
 use super::index::DirectoryIndex;
 use super::inodes::InodeView;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
@@ -16,6 +16,10 @@ use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+
+/// File type in the mode (`S_IFMT`), and that of a regular file (`S_IFREG`).
+const MODE_TYPE: u16 = 0xF000;
+const MODE_REGULAR: u16 = 0x8000;
 
 /// Contiguous directory blocks that are read at once, at most.
 const RUN_BLOCKS_MAX: usize = 64;
@@ -465,7 +469,15 @@ impl Checker<'_> {
             self.report
                 .error(CheckedStructure::Directory, location, what);
             let at = entry.offset + 7;
-            self.fix_directory_block(scan, location, move |bytes| bytes[at] = code);
+            if !facts.has_foreign_content {
+                self.fix_directory_block(scan, location, move |bytes| bytes[at] = code);
+            } else if entry.file_type == InodeKind::Regular.entry_code() {
+                // Entry and content agree: the mode is wrong.
+                let change: InodeChange = Box::new(|raw| {
+                    raw.mode = (raw.mode.get() & !MODE_TYPE | MODE_REGULAR).into();
+                });
+                self.report.fix(Fix::Inode(number, change));
+            }
         }
         if facts.kind == InodeKind::Directory {
             self.set_parent(scan.number, location, number, name);

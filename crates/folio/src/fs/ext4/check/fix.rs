@@ -37,6 +37,9 @@ pub(in crate::fs::ext4) enum Fix {
     Group(Box<GroupState>),
     /// Changes an inode.
     Inode(u32, InodeChange),
+    /// Inverts a bit of an inode, counted from the lowest bit of its first byte, after which its
+    /// checksum is right.
+    InodeBit(u32, usize),
     /// Changes a block.
     Block(u64, BlockChange),
     /// Releases or truncates an orphan, as a mount does.

@@ -211,13 +211,16 @@ impl Checker<'_> {
 
     fn claim_group(&mut self, number: u32) {
         let facts = self.groups[number as usize];
-        for (name, location) in [
-            ("block bitmap", facts.block_bitmap),
-            ("inode bitmap", facts.inode_bitmap),
-        ] {
-            if let Some(block) = location {
-                self.claim_system(number, name, block..block + 1, false);
-            }
+        // A bitmap whose block has another use is neither compared nor repaired.
+        if let Some(block) = facts.block_bitmap
+            && !self.claim_system(number, "block bitmap", block..block + 1, false)
+        {
+            self.groups[number as usize].block_bitmap = None;
+        }
+        if let Some(block) = facts.inode_bitmap
+            && !self.claim_system(number, "inode bitmap", block..block + 1, false)
+        {
+            self.groups[number as usize].inode_bitmap = None;
         }
         if let Some(first) = facts.inode_table {
             let table = first..first + self.sb.inode_table_blocks();

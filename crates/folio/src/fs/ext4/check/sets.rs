@@ -130,6 +130,8 @@ pub(super) struct InodeFacts {
     pub(super) is_nameless: bool,
     /// Whether the inode needs no name, but may have some: an AFS inode.
     pub(super) is_name_optional: bool,
+    /// Whether the mode is that of a special file, and the rest that of a file with content.
+    pub(super) has_foreign_content: bool,
 }
 
 const FACTS: usize = 4096;

@@ -52,8 +52,12 @@ pub(super) fn replay(device: &Arc<dyn Device>) -> Result<Option<u32>> {
 /// Applies fixes. Those of the superblock come last: all other fixes rely on its present numbers.
 pub(super) fn apply(device: &dyn Device, fixes: Vec<Fix>) -> Result<()> {
     let (mut changes, mut restored, mut rest) = (Vec::new(), None, Vec::new());
+    let has_damaged_bits = fixes.iter().any(|fix| matches!(fix, Fix::InodeBit(..)));
     for fix in fixes {
         match fix {
+            Fix::InodeBit(..) => rest.push(fix),
+            // Fixes beside it may rest on the damaged inode: the next round finds the right ones.
+            _ if has_damaged_bits => {}
             Fix::Superblock(change) => changes.push(change),
             Fix::RestoreSuperblock(raw) => restored = Some(raw),
             fix => rest.push(fix),
@@ -70,6 +74,12 @@ pub(super) fn apply(device: &dyn Device, fixes: Vec<Fix>) -> Result<()> {
             match fix {
                 Fix::Group(state) => write_group(device, &superblock, &state)?,
                 Fix::Inode(number, change) => change_inode(device, &superblock, number, change)?,
+                Fix::InodeBit(number, bit) => {
+                    let offset = inode_offset(device, &superblock, number)? + bit as u64 / 8;
+                    let mut byte = [0];
+                    device.read_at(&mut byte, offset)?;
+                    device.write_at(&[byte[0] ^ 1 << (bit % 8)], offset)?;
+                }
                 Fix::Block(block, change) => change_block(device, &superblock, block, change)?,
                 Fix::Superblock(_) | Fix::RestoreSuperblock(_) | Fix::Orphan => {}
             }
@@ -155,12 +165,8 @@ fn raw_descriptor(bytes: &[u8]) -> RawGroupDescriptor {
     zerocopy::transmute!(padded)
 }
 
-fn change_inode(
-    device: &dyn Device,
-    superblock: &Superblock,
-    number: u32,
-    change: InodeChange,
-) -> Result<()> {
+/// Returns where an inode is, in bytes.
+fn inode_offset(device: &dyn Device, superblock: &Superblock, number: u32) -> Result<u64> {
     let index = number - 1;
     let (group, slot) = (
         index / superblock.inodes_per_group,
@@ -169,8 +175,18 @@ fn change_inode(
     let descriptor = raw_descriptor(&read_descriptor(device, superblock, group)?.0);
     let table = u64::from(descriptor.inode_table_hi.get()) << 32
         | u64::from(descriptor.inode_table_lo.get());
+    let (block_size, size) = (superblock.block_size as u64, superblock.inode_size as u64);
+    Ok(table * block_size + u64::from(slot) * size)
+}
+
+fn change_inode(
+    device: &dyn Device,
+    superblock: &Superblock,
+    number: u32,
+    change: InodeChange,
+) -> Result<()> {
     let size = superblock.inode_size;
-    let offset = table * superblock.block_size as u64 + u64::from(slot) * size as u64;
+    let offset = inode_offset(device, superblock, number)?;
     let mut bytes = vec![0; size];
     device.read_at(&mut bytes, offset)?;
     let known = size.min(size_of::<RawInode>());
