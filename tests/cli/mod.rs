@@ -4,6 +4,7 @@
 mod check;
 mod container;
 mod copy_failures;
+mod copy_forms;
 mod create_auto;
 mod disk;
 mod disk_sources;

@@ -200,6 +200,17 @@ impl Warm {
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         total.is_memory_short = context.is_short.into_inner();
+        let is_whole = total.failures.is_empty()
+            && total.over_budget_bytes == 0
+            && !total.is_memory_short
+            && !progress.stop.load(Ordering::Relaxed);
+        if is_whole {
+            // Readahead of one stream may bring pages of another, which then finds them resident.
+            total.read_bytes = total.size_bytes - total.resident_before_bytes;
+            progress
+                .read_bytes
+                .store(total.read_bytes, Ordering::Relaxed);
+        }
         total
     }
 }

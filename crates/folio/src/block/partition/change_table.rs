@@ -100,7 +100,9 @@ impl PartitionAddition {
 fn not_free(table: &OpenTable, range: Range<u64>) -> Error {
     let (start, end, sector) = (range.start, range.end, table.sector_bytes());
     let used = table.used();
-    let overlaps = |other: &Range<u64>| start < other.end * sector && other.start * sector < end;
+    let overlaps = |other: &Range<u64>| {
+        start < other.end.saturating_mul(sector) && other.start.saturating_mul(sector) < end
+    };
     let other = used.iter().find(|(_, other)| overlaps(other));
     let of = other.map(|(number, _)| format!(" of partition {number}"));
     let what = format!(
