@@ -37,7 +37,8 @@ pub struct PartitionAddition {
 impl PartitionAddition {
     /// Plans to add a partition to the table of `disk`, with the lowest free number; inside an
     /// extended partition of an MBR as the last logical one. Writes nothing but the backup of a
-    /// GPT, which moves to the end of a disk that was enlarged: the partition may use its old place.
+    /// GPT, which moves to the end of a disk that was enlarged: the partition may use its old
+    /// place.
     ///
     /// # Errors
     ///
