@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
 
 const OPTIONS: [&str; 5] = ["-p", "-r", "-a", "-T", "-rT"];
-const SOURCES: [&str; 7] = ["f", "d", "lf", "ld", "lg", "d/.", "f/"];
+const SOURCES: [&str; 6] = ["f", "d", "lf", "ld", "d/.", "f/"];
 const TARGETS: [&str; 14] = [
     "missing", "file", "dir", "full", "odd", "tofile", "todir", "dangling", "hard", "missing/",
     "file/", "todir/", "tofile/", "dir/.",

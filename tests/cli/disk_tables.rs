@@ -130,12 +130,17 @@ fn fill(disk: &mut [u8], sector: usize) {
         }
         kept
     };
+    let kept: Vec<_> = kept
+        .into_iter()
+        .map(|range| (range.start, disk[range].to_vec()))
+        .collect();
     let mut state = 1_u32;
-    for (at, byte) in disk.iter_mut().enumerate() {
+    for byte in disk.iter_mut() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        if !kept.iter().any(|range| range.contains(&at)) {
-            *byte = (state >> 24) as u8;
-        }
+        *byte = (state >> 24) as u8;
+    }
+    for (at, bytes) in kept {
+        disk[at..at + bytes.len()].copy_from_slice(&bytes);
     }
 }
 

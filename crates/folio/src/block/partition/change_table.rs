@@ -17,9 +17,9 @@ enum OpenTable {
     Mbr(MbrChange),
 }
 
-/// Returns the ranges of bytes that a partition added to `disk` may use: those between the first and
-/// the last sector for partitions that a GPT names; in an MBR those of primary partitions, then those
-/// inside the last extended one.
+/// Returns the ranges of bytes that a partition added to `disk` may use: those between the first
+/// and the last sector for partitions that a GPT names; in an MBR those of primary partitions, then
+/// those inside the last extended one.
 ///
 /// # Errors
 ///
@@ -36,8 +36,9 @@ pub struct PartitionAddition {
 
 impl PartitionAddition {
     /// Plans to add a partition to the table of `disk`, with the lowest free number; inside an
-    /// extended partition of an MBR as the last logical one. Writes nothing but the backup of a GPT,
-    /// which moves to the end of a disk that was enlarged: the partition may use its old place.
+    /// extended partition of an MBR as the last logical one. Writes nothing but the backup of a
+    /// GPT, which moves to the end of a disk that was enlarged: the partition may use its old
+    /// place.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::block::Device;
 use std::ops::Range;
 
-/// Distance in sectors between the boot record of a logical partition and the partition, where there
-/// is room.
+/// Distance in sectors between the boot record of a logical partition and the partition, where
+/// there is room.
 const RECORD_DISTANCE: u64 = 2048;
 /// Type of the entries that lead from one boot record to the next.
 const LINK: u8 = 0x05;
