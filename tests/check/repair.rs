@@ -50,7 +50,7 @@ const INODE_FIELDS: [(&str, &[&str]); 14] = [
     ("generation", &["7"]),
     ("checksum", &["0x12345678"]),
     ("extra_isize", &["3", "28", "4000"]),
-    ("mode", &["0", "0100600", "0170000"]),
+    ("mode", &["0", "0100600", "0170000", "0140644"]),
 ];
 const FILES: [&str; 6] = ["small", "medium", "folder", "many", "pipe", "slow"];
 /// Values of fields by `set_super_value`.

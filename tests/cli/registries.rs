@@ -190,6 +190,29 @@ fn lost_connection_without_ranges_is_named() {
 }
 
 #[test]
+fn layer_longer_than_its_descriptor_is_refused() {
+    let dir = TestDir::new();
+    large_layout(&dir);
+    let host = serve(dir.path("lay"), |_, body, client| {
+        if body.len() < LARGE_BYTES {
+            return false;
+        }
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let chunk = [b"10000\r\n", &[0; 0x10000][..], b"\r\n"].concat();
+        let mut sent = client.write_all(chunked.as_bytes());
+        // Without end, until the client hangs up.
+        while sent.is_ok() {
+            sent = client.write_all(&chunk);
+        }
+        true
+    });
+    let output = pull(&dir, &host).wait_with_output().unwrap();
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("of its descriptor"), "{printed}");
+}
+
+#[test]
 fn stalled_registry_ends_at_the_first_signal() {
     let dir = TestDir::new();
     large_layout(&dir);

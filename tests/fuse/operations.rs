@@ -398,3 +398,67 @@ fn parallel_seeks_find_unsynced_data() {
         fixture.finish();
     }
 }
+
+/// A program that writes until the disk is full gets ENOSPC from write(2), and reads back what was
+/// written before.
+#[test]
+fn full_image_fails_at_write() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let fixture = Fixture::new("rw");
+    let reserve = File::create(fixture.at("reserve")).unwrap();
+    rustix::fs::fallocate(&reserve, FallocateFlags::empty(), 0, 400 << 20).unwrap();
+    let path = fixture.at("big");
+    let mut file = File::create(&path).unwrap();
+    let chunk = |index: u64| -> Vec<u8> {
+        let words = (0..1_u64 << 17).map(|word| ((index << 32) | word).wrapping_mul(0x9E37_79B9));
+        words.flat_map(u64::to_le_bytes).collect()
+    };
+    let mut written = 0;
+    let error = loop {
+        assert!(written < 512, "512 MiB without an error");
+        match file.write_all(&chunk(written)) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    assert!(written > 0);
+    // Not from the kernel's page cache.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let reader = File::open(&path).unwrap();
+    for index in 0..written {
+        let mut bytes = vec![0; 1 << 20];
+        reader.read_exact_at(&mut bytes, index << 20).unwrap();
+        assert!(bytes == chunk(index), "MiB {index}");
+    }
+    drop((file, reader, reserve));
+    fixture.finish();
+}
+
+/// A truncation to the size that a file has frees what was preallocated beyond its end: by
+/// truncate(2), and by ftruncate(2).
+#[test]
+fn same_size_truncation_frees_preallocation() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("truncate"));
+    let fixture = Fixture::new("rw");
+    let path = fixture.at("log");
+    fs::write(&path, "data").unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let sectors = || {
+        file.sync_all().unwrap();
+        fs::metadata(&path).unwrap().blocks()
+    };
+    for by_name in [false, true] {
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 4 << 20).unwrap();
+        assert!(sectors() >= 8192);
+        if by_name {
+            let size = ["-s", "4"].map(std::ffi::OsStr::new);
+            run("truncate", size.into_iter().chain([path.as_os_str()]));
+        } else {
+            file.set_len(4).unwrap();
+        }
+        assert!(sectors() < 100, "by name: {by_name}");
+    }
+    drop(file);
+    fixture.finish();
+}

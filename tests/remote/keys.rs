@@ -52,12 +52,27 @@ fn only_clients_with_the_key_connect() {
     RemoteMount::new(&shared.address, &["--key-file", &right]).unmount();
     shared.stop();
     // A client with a key does not trust a server without one.
-    let shared = ShareServer::new(&files.image, "tcp:0", &[]);
+    let shared = files.share();
     expect_refusal(
         &["mount", &shared.address, target, "--key-file", &right],
         "cannot prove",
     );
     shared.stop();
+}
+
+#[test]
+fn share_by_root_over_tcp_requires_a_key() {
+    requires!(root);
+    let folder = tempfile::TempDir::new().unwrap();
+    let shared = folder.path().to_str().unwrap();
+    // A timeout ends a server that starts.
+    let output = Command::new("timeout")
+        .args(["5", env!("CARGO_BIN_EXE_folio"), "share", shared])
+        .args(["--listen", "tcp:0"])
+        .output()
+        .unwrap();
+    assert!(text(&output).contains("--key-file"), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
 }
 
 #[test]

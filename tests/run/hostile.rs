@@ -11,6 +11,11 @@ for_each_caller! {
     names_with_escapes_are_escaped;
     programs_cannot_reach_the_first_process;
     inherited_descriptors_are_closed;
+    directory_as_stream_is_refused;
+    host_files_are_read_only;
+    dangling_resolver_link_gets_name_servers;
+    own_program_is_on_a_read_only_mount;
+    overlay_has_the_mode_of_the_image;
 }
 
 /// Makes another image, from a tree with more files.
@@ -119,4 +124,96 @@ fn inherited_descriptors_are_closed(fixture: &Fixture) {
         .unwrap();
     assert!(text(&output).contains("none"), "{}", text(&output));
     assert!(!text(&output).contains("/etc"), "{}", text(&output));
+}
+
+fn directory_as_stream_is_refused(fixture: &Fixture) {
+    let folder = || std::fs::File::open(fixture.folder.path()).unwrap();
+    let run = || fixture.command(&["disk.img", "--", "cat", "/proc/self/fd/0/../etc/passwd"]);
+    let input = run().stdin(folder()).output().unwrap();
+    assert_eq!(input.status.code(), Some(125), "{}", text(&input));
+    assert!(
+        text(&input).contains("standard input is a directory"),
+        "{}",
+        text(&input)
+    );
+    let error = run().stderr(folder()).output().unwrap();
+    assert_eq!(error.status.code(), Some(125), "{}", text(&error));
+}
+
+/// The mode stays the same even if a change succeeds.
+fn host_files_are_read_only(fixture: &Fixture) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let (null, resolver) = (mode("/dev/null"), mode("/etc/resolv.conf"));
+    let script = format!(
+        "chmod {null:o} /dev/null && echo changed; chmod {resolver:o} /etc/resolv.conf && echo changed; \
+         true >>/etc/resolv.conf && echo opened; echo x >/dev/null && echo written"
+    );
+    let output = fixture.run(&["disk.img", "--", "sh", "-c", &script]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "written\n",
+        "{}",
+        text(&output)
+    );
+}
+
+fn dangling_resolver_link_gets_name_servers(fixture: &Fixture) {
+    let link = fixture.path("tree/etc/resolv.conf");
+    symlink("../run/systemd/resolve/stub-resolv.conf", &link).unwrap();
+    remake(fixture);
+    let host = std::fs::read_to_string("/etc/resolv.conf").unwrap();
+    assert_eq!(fixture.sh("cat /etc/resolv.conf"), host);
+    let listed = fixture.folio(&["ls", "-l", "disk.img:/etc"]);
+    assert!(text(&listed).contains("-> ../run/systemd/resolve/stub-resolv.conf"));
+    fixture.check();
+}
+
+fn own_program_is_on_a_read_only_mount(fixture: &Fixture) {
+    let mut child = fixture
+        .command(&["disk.img", "--", "sleep", "60"])
+        .spawn()
+        .unwrap();
+    let program = format!("/proc/{}/exe", child.id());
+    let is_read_only = || {
+        let found = rustix::fs::statvfs(program.as_str());
+        let name = std::fs::read_link(&program).unwrap_or_default();
+        let flag = rustix::fs::StatVfsMountFlags::RDONLY;
+        found.is_ok_and(|found| found.f_flag.contains(flag)) && !name.ends_with("setpriv")
+    };
+    let mut tries = 0;
+    while !is_read_only() && tries < 600 {
+        tries += 1;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(tries < 600);
+}
+
+fn overlay_has_the_mode_of_the_image(fixture: &Fixture) {
+    use std::os::unix::fs::PermissionsExt;
+    let image = fixture.path("disk.img");
+    std::fs::set_permissions(&image, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let words = ["--commit-on-success", "disk.img", "--", "sleep", "60"];
+    let mut child = fixture.command(&words).spawn().unwrap();
+    let overlay = || {
+        let entries = std::fs::read_dir(fixture.folder.path()).unwrap().flatten();
+        let is_overlay = |name: &str| name.starts_with("disk.run-");
+        let mut entries =
+            entries.filter(|entry| entry.file_name().to_str().is_some_and(is_overlay));
+        entries
+            .next()
+            .map(|entry| entry.metadata().unwrap().permissions().mode() & 0o777)
+    };
+    let mut tries = 0;
+    let mut mode = overlay();
+    while mode.is_none() && tries < 600 {
+        tries += 1;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        mode = overlay();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(mode, Some(0o600));
 }

@@ -102,7 +102,7 @@ pub(super) fn encoded_name(name: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// Reads a name as [`encoded_name`] writes it. Any other `%` stands for itself.
+/// Reads a name as [`encoded_name`] writes it. Any other `%` is kept.
 pub(super) fn decoded_name(name: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(name.len());
     let mut rest = name;

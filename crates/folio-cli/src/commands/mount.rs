@@ -45,9 +45,9 @@ nodev are set unless suid and dev are given. It also accepts options of mount.fu
   fakeroot        no permission checks, and root owns all new files
   fsname=NAME     the name in /proc/mounts; the default is the image
   threads=N       threads that answer the kernel
-  nowriteback     write(2) on an image returns once folio has the data. The default where the kernel does not pass on
-                  sync; elsewhere it keeps the data until close or fsync, for a second at most
-  writeback       the kernel keeps the data, elsewhere for 30 seconds at most; only for images
+  nowriteback     write(2) returns once folio has the data, and fails if the image is full (the default)
+  writeback       the kernel keeps written data of an image for a second, or for 30 where it does not pass on sync.
+                  Small writes are faster, but on a full image only close and fsync fail, and data may read as zeros
   io_uring=MODE   each request goes to a thread on the CPU that made it: auto (if the kernel offers it), on or off.
                   The administrator permits it: echo Y > /sys/module/fuse/parameters/enable_uring
 

@@ -284,9 +284,9 @@ fn skips_open(
         && server.has_change_notifications()
 }
 
-/// Returns what the kernel's page cache holds. Writes of an image are delayed only if asked for: the
-/// kernel reserves no space for them, so write(2) could not fail with ENOSPC. Nothing is held under
-/// `strictatime`, since the server sets the access time, and cached reads do not reach it.
+/// Returns what the kernel's page cache holds. Writes of an image are delayed only if asked for:
+/// the kernel reserves no space for them, so write(2) could not fail with ENOSPC. Nothing is held
+/// under `strictatime`, since the server sets the access time, and cached reads do not reach it.
 fn page_caching(
     options: &SessionOptions,
     inside: &MountOptions,

@@ -418,7 +418,7 @@ fn open_path(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Returns the path of the image to which the symbolic link `path` leads, also if no file is there:
-/// services create their files under /run. A path that is no link leads to itself.
+/// services create their files under /run. Any other path leads to itself.
 fn link_target(path: &Path) -> Result<PathBuf, Errno> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {

@@ -429,8 +429,8 @@ impl Target for HostTarget {
     }
 
     fn remove(&self, at: &HostDir, name: &[u8]) {
-        // Removes an incomplete file, but no link to it that was there before. The failure that left
-        // it is already reported.
+        // Removes an incomplete file, but no link to it that was there before. The failure that
+        // left it is already reported.
         let found = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| {
             attributes(&found).file_type != FileType::Regular || found.st_nlink > 1

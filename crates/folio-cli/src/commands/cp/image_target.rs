@@ -357,8 +357,8 @@ impl Target for ImageTarget<'_> {
     }
 
     fn remove(&self, at: &ImageDir, name: &[u8]) {
-        // Removes an incomplete file, but no link to it that was there before. The failure that left
-        // it is already reported.
+        // Removes an incomplete file, but no link to it that was there before. The failure that
+        // left it is already reported.
         let found = self
             .process
             .fstatat(at.fd, path(name), AtFlags::SYMLINK_NOFOLLOW);

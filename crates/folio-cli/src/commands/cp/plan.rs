@@ -192,8 +192,8 @@ fn last_name(path: &[u8]) -> Option<&[u8]> {
     Some(&path[start..end]).filter(|name| !matches!(*name, b"." | b".."))
 }
 
-/// Splits a path into parent and name. The name is "." if the path has none; it keeps a slash at its
-/// end, which only a directory may have.
+/// Splits a path into parent and name. The name is "." if the path has none; it keeps a slash at
+/// its end, which only a directory may have.
 fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let Some(name) = last_name(path) else {
         return (path.to_vec(), b".".to_vec());

@@ -73,8 +73,8 @@ pub(crate) enum Existing {
     Replaced,
 }
 
-/// Decides about an existing file, as cp(1) does: it is written in place, unless the copy keeps hard
-/// links and it has several names. `there` is what a symbolic link leads to.
+/// Decides about an existing file, as cp(1) does: it is written in place, unless the copy keeps
+/// hard links and it has several names. `there` is what a symbolic link leads to.
 pub(crate) fn existing(there: &Attributes, options: &CopyOptions) -> Result<Existing, Error> {
     let what = match there.file_type {
         FileType::Regular if options.keeps_links && there.link_count > 1 => {

@@ -447,3 +447,23 @@ impl ImageFile for HostFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_open_follows_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        std::fs::create_dir(at("inside")).unwrap();
+        std::fs::write(at("inside/file"), "").unwrap();
+        std::os::unix::fs::symlink("inside", at("link")).unwrap();
+        std::os::unix::fs::symlink("file", at("inside/name")).unwrap();
+        let errno = |name| HostFile::open_exactly(&at(name), true, true).err();
+        let errno = |name| errno(name).map(|error: Error| error.errno());
+        assert_eq!(errno("inside/file"), None);
+        assert_eq!(errno("link/file"), Some(Errno::LOOP));
+        assert_eq!(errno("inside/name"), Some(Errno::LOOP));
+    }
+}

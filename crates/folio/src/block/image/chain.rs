@@ -111,7 +111,8 @@ impl Chain {
         let is_top = self.opened.is_empty();
         self.add(identity, &path.display().to_string())?;
         let file = match self.policy {
-            // The policy has checked the path; since then another program may have put a link there.
+            // The policy has checked the path. Since then another program may have put a link
+            // there.
             BackingPolicy::Beside | BackingPolicy::Within(_) if !is_top => {
                 HostFile::open_exactly(path, read_only, !self.is_shared)?
             }

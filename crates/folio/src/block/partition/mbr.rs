@@ -289,7 +289,7 @@ impl MbrTable {
                 let start = at + entry.start;
                 let end = start + entry.sectors;
                 let is_partition = entry.sectors > 0 && !is_extended(entry.code) && entry.code != 0;
-                // OS/2 uses all four entries; with others the last two may be of no use.
+                // OS/2 uses all four entries; elsewhere the last two may be of no use.
                 let is_certain = index < 2
                     || entry.start + entry.sectors <= part.end - part.start
                         && start >= whole.start

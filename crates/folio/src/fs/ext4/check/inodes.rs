@@ -592,12 +592,12 @@ impl Checker<'_> {
     }
 }
 
-/// Sets `i_blocks`; without huge_file the field of its upper half has another meaning.
-/// Returns the only bit of an inode whose change makes its checksum right, counted from the lowest bit
-/// of the first byte; `difference` is that of the computed and the stored checksum.
+/// Returns the only bit of an inode whose change makes its checksum right, counted from the lowest
+/// bit of the first byte; `difference` is that of the computed and the stored checksum.
 ///
-/// At these lengths a CRC-32C differs in at least four bits of data and checksum, so one changed bit
-/// has one answer. (P. Koopman, "32-Bit Cyclic Redundancy Codes for Internet Applications", 2002.)
+/// At these lengths a CRC-32C differs in at least four bits of data and checksum, so one changed
+/// bit has one answer. Source: P. Koopman, "32-Bit Cyclic Redundancy Codes for Internet
+/// Applications", 2002.
 fn damaged_bit(fs_seed: u32, number: u32, bytes: &[u8], difference: u32) -> Option<usize> {
     if difference.is_power_of_two() {
         let bit = difference.trailing_zeros() as usize;
@@ -624,6 +624,7 @@ fn damaged_bit(fs_seed: u32, number: u32, bytes: &[u8], difference: u32) -> Opti
     })
 }
 
+/// Sets `i_blocks`; without huge_file the field of its upper half has another meaning.
 fn set_block_count(raw: &mut RawInode, count: u64, has_high: bool) {
     raw.blocks_lo = (count as u32).into();
     if has_high {
