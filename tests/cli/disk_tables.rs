@@ -98,7 +98,7 @@ fn number(disk: &[u8], at: usize, len: usize) -> usize {
 fn changeable(disk: &[u8], sector: usize, entry: usize) -> Vec<Range<usize>> {
     if sector == 0 {
         let at = 446 + 16 * (entry - 1);
-        return vec![at..at + 16];
+        return std::iter::once(at..at + 16).collect();
     }
     let backup = number(disk, sector + 32, 8);
     let mut ranges = Vec::new();
@@ -119,7 +119,7 @@ fn changeable(disk: &[u8], sector: usize, entry: usize) -> Vec<Range<usize>> {
 /// Fills what no table and no partition uses with bytes that must stay.
 fn fill(disk: &mut [u8], sector: usize) {
     let kept = if sector == 0 {
-        vec![0..512]
+        std::iter::once(0..512).collect()
     } else {
         let backup = number(disk, sector + 32, 8) * sector;
         let mut kept = vec![0..512, sector..sector + 92, backup..backup + 92];

@@ -429,7 +429,11 @@ fn url_without_object_storage_names_the_feature() {
         "serve nbd az://box/disk --port 0",
     ] {
         let words: Vec<_> = line.split(' ').collect();
-        dir.fails(&words, 2, "cargo install folio-cli --features object-store");
+        dir.fails(
+            &words,
+            2,
+            "cargo install --path crates/folio-cli --features object-store",
+        );
     }
 }
 

@@ -9,6 +9,7 @@ mod create_auto;
 mod disk;
 mod disk_sources;
 mod disk_tables;
+mod fat;
 mod image;
 mod image_as_qemu;
 mod image_changes;

@@ -169,51 +169,47 @@ fn dangling_resolver_link_gets_name_servers(fixture: &Fixture) {
     fixture.check();
 }
 
+/// Starts a command, calls `look` while it runs, and ends it.
+fn while_running<T>(fixture: &Fixture, words: &[&str], look: impl FnOnce(u32) -> T) -> T {
+    use std::io::{BufRead, BufReader};
+    let script = ["disk.img", "--", "sh", "-c", "echo ready; cat"];
+    let mut run = fixture.command(&[words, &script].concat());
+    let piped = std::process::Stdio::piped;
+    let mut child = run.stdin(piped()).stdout(piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let seen = look(child.id());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    seen
+}
+
 fn own_program_is_on_a_read_only_mount(fixture: &Fixture) {
-    let mut child = fixture
-        .command(&["disk.img", "--", "sleep", "60"])
-        .spawn()
-        .unwrap();
-    let program = format!("/proc/{}/exe", child.id());
-    let is_read_only = || {
-        let found = rustix::fs::statvfs(program.as_str());
-        let name = std::fs::read_link(&program).unwrap_or_default();
-        let flag = rustix::fs::StatVfsMountFlags::RDONLY;
-        found.is_ok_and(|found| found.f_flag.contains(flag)) && !name.ends_with("setpriv")
-    };
-    let mut tries = 0;
-    while !is_read_only() && tries < 600 {
-        tries += 1;
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(tries < 600);
+    let flags = while_running(fixture, &[], |id| {
+        let program = format!("/proc/{id}/exe");
+        rustix::fs::statvfs(program.as_str()).unwrap().f_flag
+    });
+    assert!(flags.contains(rustix::fs::StatVfsMountFlags::RDONLY));
 }
 
 fn overlay_has_the_mode_of_the_image(fixture: &Fixture) {
     use std::os::unix::fs::PermissionsExt;
-    let image = fixture.path("disk.img");
-    std::fs::set_permissions(&image, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let words = ["--commit-on-success", "disk.img", "--", "sleep", "60"];
-    let mut child = fixture.command(&words).spawn().unwrap();
-    let overlay = || {
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(fixture.path("disk.img"), mode).unwrap();
+    let modes = while_running(fixture, &["--commit-on-success"], |_| {
         let entries = std::fs::read_dir(fixture.folder.path()).unwrap().flatten();
-        let is_overlay = |name: &str| name.starts_with("disk.run-");
-        let mut entries =
-            entries.filter(|entry| entry.file_name().to_str().is_some_and(is_overlay));
-        entries
-            .next()
-            .map(|entry| entry.metadata().unwrap().permissions().mode() & 0o777)
-    };
-    let mut tries = 0;
-    let mut mode = overlay();
-    while mode.is_none() && tries < 600 {
-        tries += 1;
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        mode = overlay();
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(mode, Some(0o600));
+        let overlays = entries.filter(|entry| {
+            entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(b"disk.run-")
+        });
+        let mode = |entry: std::fs::DirEntry| entry.metadata().unwrap().permissions().mode();
+        overlays
+            .map(|entry| mode(entry) & 0o777)
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(modes, [0o600]);
 }

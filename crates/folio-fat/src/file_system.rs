@@ -8,8 +8,8 @@ use folio::cache::WriteSource;
 use folio::syscall::Credentials;
 use folio::vfs::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileOperations, FileSystem,
-    FileSystemStatistics, FileType, Inode, InodeCommon, NewInode, RenameFlags, RenameRequest,
-    SeekKind, SetTime, WriteAt,
+    FileSystemStatistics, FileType, Inode, InodeCommon, NameFolding, NewInode, RenameFlags,
+    RenameRequest, SeekKind, SetTime, WriteAt,
 };
 use folio::{Errno, Error, Result, Timespec};
 use std::any::Any;
@@ -275,6 +275,12 @@ impl FatInode {
     }
 }
 
+/// Returns the form of a name that all names have which are the same name in a FAT.
+fn fold(name: &[u8]) -> Option<Vec<u8>> {
+    let name = std::str::from_utf8(name).ok()?;
+    Some(name.to_uppercase().into_bytes())
+}
+
 /// Returns the inode number of a path; case does not count.
 fn number(path: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -345,6 +351,11 @@ impl Inode for FatInode {
         Ok(found.map(|entry| self.child(&path, &entry) as Arc<dyn Inode>))
     }
 
+    /// Upper and lower case are the same, so a file has one inode whatever the case of its name.
+    fn name_folding(&self) -> Option<NameFolding> {
+        (self.common.file_type == FileType::Directory).then_some(fold as NameFolding)
+    }
+
     fn create(
         &self,
         _caller: &Credentials,
@@ -372,6 +383,21 @@ impl Inode for FatInode {
             created: now,
         };
         let place = joined(&path, &name);
+        // The crate would open the file that has this short name beside its own.
+        let (at, short) = (path.clone(), name.to_uppercase());
+        let alias_of = self.volume.call(move |fat| {
+            for entry in directory(fat, &at)?.iter() {
+                let entry = entry?;
+                if entry.short_file_name().to_uppercase() == short {
+                    return Ok(Some(entry.file_name()));
+                }
+            }
+            Ok(None)
+        })?;
+        if let Some(other) = alias_of {
+            let what = format!("this is the short name of {other} here; choose another name");
+            return Err(Error::new(Errno::INVAL, what));
+        }
         if is_directory {
             self.volume.create_directory(place)?;
         } else {
@@ -409,7 +435,13 @@ impl Inode for FatInode {
         let Some(Ok(parent)) = of(request.new_parent) else {
             return Err(Errno::XDEV.into());
         };
-        let from = joined(&self.path()?, text(request.name)?);
+        let above = self.path()?;
+        if request.source.common().file_type == FileType::Directory && above != parent {
+            // The crate would leave `..` as it is.
+            let what = "a directory of a FAT stays in its folder: copy it, and remove the old one";
+            return Err(Error::new(Errno::XDEV, what));
+        }
+        let from = joined(&above, text(request.name)?);
         let to = joined(&parent, text(request.new_name)?);
         let replaces = request.replaced.is_some();
         self.volume.change(move |fat| {

@@ -31,7 +31,7 @@ Examples:
   folio run --user www-data --env DEBUG=1 --network none disk.img -- /usr/bin/app
   folio run --at /mnt disk.img -- tar -C /mnt -cf out.tar .   the host's tree, the image at /mnt
 
-The command sees the image as /, with new /proc, /dev and /tmp, a read-only /sys, and the host's /etc/resolv.conf. It
+The command sees the image as /, with new /proc, /dev and /tmp, and /sys and the host's /etc/resolv.conf read-only. It
 runs in namespaces of its own: it sees no other processes, and its mounts are in no table of the host. All its processes
 end with it. The image is locked meanwhile, and clean afterwards.
 

@@ -262,6 +262,11 @@ impl Target for ImageTarget<'_> {
                     is_new: true,
                 });
             }
+            // The source has two names that are one here: a FAT ignores case.
+            Err(error) if error.errno() == Errno::EXIST && at.is_new => {
+                let what = "will not overwrite a file of the same copy, which has this name here";
+                return Err(Error::new(Errno::EXIST, what));
+            }
             Err(error) if error.errno() == Errno::EXIST => {}
             Err(error) => return Err(error),
         }
