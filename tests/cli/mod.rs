@@ -10,6 +10,7 @@ mod disk;
 mod disk_sources;
 mod disk_tables;
 mod fat;
+mod hostile_images;
 mod image;
 mod image_as_qemu;
 mod image_changes;
