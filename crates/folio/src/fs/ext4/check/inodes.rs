@@ -64,6 +64,16 @@ impl InodeView<'_> {
         }
     }
 
+    /// Returns whether any field of size, flags or mapping is set.
+    fn is_nonempty(&self) -> bool {
+        self.size != 0
+            || self.flags != 0
+            || self.raw.blocks_lo.get() != 0
+            || self.raw.blocks_high.get() != 0
+            || self.xattr_block() != 0
+            || self.raw.block.iter().any(|&byte| byte != 0)
+    }
+
     /// Returns whether the inode is a special file by its mode, and has what only a file with
     /// content has.
     fn has_foreign_content(&self) -> bool {
@@ -277,13 +287,29 @@ impl Checker<'_> {
             }
             BOOT_LOADER_INODE if is_in_use => return true,
             _ if is_in_use => "reserved inode is in use",
-            // Linux never reads the fields of one that is not in use.
+            _ if has_features && view.is_nonempty() => "unused inode has nonzero fields",
+            _ if view.size > self.size_max(view.has(flags::EXTENTS))
+                || view.raw.blocks_lo.get() != 0 =>
+            {
+                "unused inode has a size"
+            }
             _ => return false,
         };
         self.inode_error(
             view,
             format_args!("{what} (mode {:o}, {} links)", raw.mode, raw.links_count),
         );
+        if !is_in_use {
+            // Linux never reads its fields.
+            let empty: InodeChange = Box::new(|raw| {
+                set_size(raw, 0);
+                raw.flags = 0.into();
+                (raw.blocks_lo, raw.blocks_high) = (0.into(), 0.into());
+                (raw.file_acl_lo, raw.file_acl_high) = (0.into(), 0.into());
+                raw.block.fill(0);
+            });
+            self.report.fix(Fix::Inode(view.number, empty));
+        }
         is_in_use && view.number != RESIZE_INODE
     }
 
