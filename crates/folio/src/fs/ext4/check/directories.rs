@@ -5,7 +5,7 @@ use super::checker::Checker;
 use super::facts::{Directory, DirectoryBlock};
 use super::fix::{BlockChange, Fix, InodeChange};
 use super::index::DirectoryIndex;
-use super::inodes::InodeView;
+use super::inode_view::InodeView;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::base::{InodeNumber, LogicalBlock, Result};

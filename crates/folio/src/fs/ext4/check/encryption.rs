@@ -6,7 +6,7 @@
 use super::checker::Checker;
 use super::directories::DirectoryScan;
 use super::facts::{EncryptionPolicies, EncryptionPolicy};
-use super::inodes::InodeView;
+use super::inode_view::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 use super::sets::InodeKind;
 use crate::fs::ext4::directory::block::Entry;

@@ -1,7 +1,7 @@
 //! Inline data: file contents inside the inode. Linux: fs/ext4/inline.c.
 
 use super::checker::Checker;
-use super::inodes::InodeView;
+use super::inode_view::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 
 /// Length of `i_block`, where inline data starts, in bytes.

@@ -5,7 +5,7 @@
 //!      v
 //!   groups.rs       bitmaps and inode tables, claimed as metadata of the file system
 //!      v
-//!   inodes.rs       all inodes in device order
+//!   inodes.rs inode_view.rs   all inodes in device order
 //!      |   extents.rs block_map.rs -> blocks.rs     claims each block, reports double claims
 //!      |   xattrs.rs inline.rs                      special.rs   resize inode, orphans
 //!      v
@@ -45,6 +45,7 @@ pub(super) mod fix;
 mod groups;
 mod index;
 mod inline;
+mod inode_view;
 mod inodes;
 mod journal;
 mod links;

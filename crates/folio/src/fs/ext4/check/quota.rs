@@ -2,7 +2,7 @@
 
 use super::checker::Checker;
 use super::facts::QuotaUsage;
-use super::inodes::InodeView;
+use super::inode_view::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Incompat, RoCompat};
