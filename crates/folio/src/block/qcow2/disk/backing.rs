@@ -71,8 +71,8 @@ pub(crate) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Re
     if !real_path.starts_with(&real_allowed) {
         return Err(at_name(Error::new(Errno::PERM, why)));
     }
-    // A device node gives access to a device outside, wherever the node is. The open checks it again,
-    // and follows no links ([`Chain::open_file`]).
+    // A device node gives access to a device outside, wherever the node is. The open checks it
+    // again, and follows no links ([`Chain::open_file`]).
     if !std::fs::metadata(&real_path).is_ok_and(|found| found.is_file()) {
         let why = "is not a regular file, as the backing policy requires";
         return Err(at_name(Error::new(Errno::PERM, why)));
