@@ -114,15 +114,23 @@ impl Name {
     /// Returns the URL of the repository. A registry on this machine needs no TLS, as in Docker,
     /// unless the name starts with `https://`.
     fn base(&self) -> String {
-        let name = self
-            .host
-            .rsplit_once(':')
-            .map_or(self.host.as_str(), |(name, _)| name);
-        let is_local = name == "localhost" || name.starts_with("127.") || name == "[::1]";
-        let usual = if is_local { "http" } else { "https" };
+        let usual = if is_local(&self.host) {
+            "http"
+        } else {
+            "https"
+        };
         let scheme = self.scheme.unwrap_or(usual);
         format!("{scheme}://{}/v2/{}", self.host, self.repository)
     }
+}
+
+/// Whether a host, perhaps with a port, is this machine.
+fn is_local(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => name,
+        _ => host,
+    };
+    name == "localhost" || name.starts_with("127.") || name == "[::1]"
 }
 
 impl Registry {
@@ -238,7 +246,11 @@ impl Client {
         };
         let realm = value("realm").unwrap_or("");
         // The registry's answer must not move credentials to a connection without TLS.
-        if self.base.starts_with("https://") && !realm.starts_with("https://") {
+        let is_plain = match realm.strip_prefix("http://") {
+            Some(rest) => !is_local(rest.split('/').next().unwrap_or("")),
+            None => !realm.starts_with("https://"),
+        };
+        if self.base.starts_with("https://") && is_plain {
             let reason = "the registry uses TLS and asks for a login without it";
             return Err(Error::new(Errno::ACCESS, reason).at(realm.to_owned()));
         }
