@@ -209,7 +209,7 @@ fn layer_longer_than_its_descriptor_is_refused() {
     let output = pull(&dir, &host).wait_with_output().unwrap();
     let printed = text(&output);
     assert_eq!(output.status.code(), Some(1), "{printed}");
-    assert!(printed.contains("of its descriptor"), "{printed}");
+    assert!(printed.contains("that its manifest states"), "{printed}");
 }
 
 #[test]
