@@ -649,7 +649,7 @@ fn mapping_misfits(view: &InodeView<'_>, features: Features) -> [InodeMisfit; 6]
         (
             view.has(flags::EXTENTS) && view.is_special_file(),
             "extents in a special file",
-            // The mode or the content is wrong. An entry decides (`check_entry_type`).
+            // The mode or the content is wrong. An entry decides (`check_entry`).
             None,
         ),
         (
