@@ -1,10 +1,11 @@
 //! Kernels and fork(2). In a child, each call on a kernel of the parent fails, and drops neither
-//! panic nor wait. Kernels of the child's own work (own_kernels.rs).
+//! panic nor wait. Kernels of the child's own work (own_kernels.rs, waiting_threads.rs).
 //!
 //! The tests run on many threads, so the program that forks is a process of its own: this
 //! executable, with one test selected.
 
 mod own_kernels;
+mod waiting_threads;
 
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{FormatOptions, format_ext4};

@@ -70,7 +70,11 @@ fn fork_beside_busy_threads() {
             });
         }
         have_started.wait();
-        let failed = (0..CHILDREN).find_map(|child| run_child(&childs).err().map(|e| (child, e)));
+        let failed = (0..CHILDREN).find_map(|child| {
+            run_child(|| use_memory().and_then(|()| use_image(&childs)))
+                .err()
+                .map(|e| (child, e))
+        });
         is_done.store(true, Ordering::Relaxed);
         if let Some((child, error)) = failed {
             panic!("child {child} of {CHILDREN}: {error}");
@@ -84,12 +88,12 @@ fn fork_beside_busy_threads() {
     );
 }
 
-/// Forks a child that uses kernels of its own, and waits for its end.
-fn run_child(image: &Path) -> Result<(), String> {
+/// Forks a child that does `work` with kernels of its own, and waits for its end.
+pub(super) fn run_child(work: impl Fn() -> io::Result<()>) -> Result<(), String> {
     // SAFETY: the child calls only this library and the allocator, and ends by _exit(2).
     let child = unsafe { fork() };
     if child == 0 {
-        let result = use_memory().and_then(|()| use_image(image));
+        let result = work();
         // SAFETY: ends the child, whose other threads do not exist.
         unsafe { _exit(i32::from(result.is_err())) };
     }

@@ -43,10 +43,10 @@
 //! Neighbours: test programs above; the facade and `block` below. Linux: dm-log-writes.
 
 use crate::base::Result;
+use crate::base::lock::Mutex;
 use crate::block::{Device, MemoryDevice, OverlayDevice, RecordDevice, Recorded};
 use crate::facade::Image;
 use crate::kernel::{FormatOptions, format_ext4};
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 

@@ -5,10 +5,10 @@ use folio::block::Device;
 use folio::cache::{CacheOptions, Mapping, PageCache};
 use folio::vfs::{
     AttrValidity, AttributeCell, AttributeChange, Attributes, Credentials, DirectoryEntry,
-    FileOperations, FileSystem, FileSystemStatistics, FileType, Inode, InodeCommon, InodeNumber,
+    FileOperations, FileSystem, FileSystemStatistics, FileType, Inode, InodeCommon, InodeLock,
+    InodeNumber,
 };
 use folio::{Errno, Result, Timespec};
-use parking_lot::RwLock;
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ fn common(number: InodeNumber, file_type: FileType, mode: u16, size_bytes: u64) 
     InodeCommon {
         number,
         file_type,
-        lock: RwLock::new(()),
+        lock: InodeLock::default(),
         mapping: None,
         attributes,
         validity: None,

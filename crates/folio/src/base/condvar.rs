@@ -1,15 +1,8 @@
-//! A condition variable whose whole state is its own memory, with parking_lot's interface.
-//!
-//! parking_lot's is not for a process that calls fork(2). It has one table of all waiting threads,
-//! with pointers into their thread-local memory. The child inherits the table, but of the threads
-//! only the one that called fork. The C library reuses the memory of all other threads, so the
-//! next wait or notification that walks a list of the table reads freed memory. Threads of a mount
-//! wait all the time, on conditions. This condition variable leaves nothing but a count, in the
-//! copies of those mounts, which the child never uses.
-//!
-//! Locks wait in parking_lot's table, too, but only while another thread is inside a call.
+//! A condition variable whose whole state is its own memory, as that of the locks (lock.rs), with
+//! parking_lot's interface. Threads of a mount wait all the time, on conditions: a child of fork(2)
+//! inherits nothing of them but a count, in the copies of those mounts, which it never uses.
 
-use parking_lot::MutexGuard;
+use crate::base::lock::MutexGuard;
 use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -82,7 +75,7 @@ impl Condvar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
+    use crate::base::lock::Mutex;
 
     #[test]
     fn notifications_pass_turns_between_threads() {

@@ -19,6 +19,7 @@ mod error;
 pub(crate) mod fork;
 mod ids;
 mod limit;
+pub(crate) mod lock;
 pub(crate) mod owner_process;
 pub(crate) mod per_process;
 pub(crate) mod rcu;

@@ -8,9 +8,9 @@
 //! Linux: `bd_prepare_to_claim`.
 
 use super::device::Device;
+use crate::base::lock::Mutex;
 use crate::base::per_process::PerProcess;
 use crate::base::{Errno, Error, Result};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! A sparse disk in memory, for tests and scratch file systems. Linux: brd.
 
 use super::{Allocation, Device};
+use crate::base::lock::RwLock;
 use crate::base::{Errno, Error, Result};
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! A device whose writes stay in memory, over a device that is never written.
 
 use super::{Allocation, Device, LowerDevice, iov};
+use crate::base::lock::RwLock;
 use crate::base::{Errno, PAGE_SIZE, Result};
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;

@@ -2,8 +2,8 @@
 //! time.
 
 use super::{Borrowed, CacheOptions, Mapping, PageCache, Store, Writeback};
+use crate::base::lock::Mutex;
 use crate::base::{Errno, PAGE_SIZE, Result};
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

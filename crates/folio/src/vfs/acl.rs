@@ -11,8 +11,8 @@
 //! ```
 
 use super::credentials::{Access, Credentials};
+use crate::base::lock::Mutex;
 use crate::base::{Errno, Result};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 

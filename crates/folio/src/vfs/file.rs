@@ -13,10 +13,10 @@ use super::inode::{
 use super::open_flags::OpenFlags;
 use super::permission::mode_after_write;
 use super::revalidate::revalidate;
+use crate::base::lock::{Mutex, MutexGuard};
 use crate::base::rcu::Pin;
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, WriteSource};
-use parking_lot::{Mutex, MutexGuard};
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
 

@@ -2,9 +2,9 @@
 //! made by dup(2) share it, and the last close releases it. Linux: fs/locks.c.
 
 use crate::base::condvar::Condvar;
+use crate::base::lock::Mutex;
 use crate::base::{Errno, Result};
 use bitflags::bitflags;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;

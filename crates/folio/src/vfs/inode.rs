@@ -16,10 +16,10 @@ use super::attribute_cell::AttributeCell;
 use super::attributes::{AttributeChange, Attributes, FileType, NewInode};
 use super::credentials::Credentials;
 use super::validity::AttrValidity;
+use crate::base::lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result};
 use crate::cache::{Borrowed, Mapping, WriteSource};
 use bitflags::bitflags;
-use parking_lot::RwLock;
 use std::any::Any;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
@@ -150,17 +150,31 @@ pub enum SeekKind {
     Hole,
 }
 
+/// The inode lock, which only the VFS takes. Linux: `i_rwsem`.
+///
+/// Held exclusively around every call that changes a directory's names or a file's data, size or
+/// attributes; shared around lookup and readdir. Reads of file data take no lock.
+#[derive(Default)]
+pub struct InodeLock(RwLock<()>);
+
+impl InodeLock {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read()
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write()
+    }
+}
+
 /// The part of an inode that every file system has.
 pub struct InodeCommon {
     /// Inode number.
     pub number: InodeNumber,
     /// File type; never changes.
     pub file_type: FileType,
-    /// The inode lock; only the VFS takes it. Linux: `i_rwsem`.
-    ///
-    /// Held exclusively around every call that changes a directory's names or a file's data, size
-    /// or attributes; shared around lookup and readdir. Reads of file data take no lock.
-    pub lock: RwLock<()>,
+    /// The inode lock.
+    pub lock: InodeLock,
     /// The page cache of a regular file's data; `None` for other types, and for a file whose data
     /// is never in the cache: its [`AttributeCell`] has the size.
     pub mapping: Option<Mapping>,
@@ -179,7 +193,7 @@ impl InodeCommon {
         Self {
             number: attributes.number,
             file_type: attributes.file_type,
-            lock: RwLock::new(()),
+            lock: InodeLock::default(),
             mapping,
             attributes: AttributeCell::new(attributes),
             validity: None,

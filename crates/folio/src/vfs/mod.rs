@@ -116,7 +116,7 @@ pub(crate) use flock::FlockTable;
 pub use held_file::HeldFile;
 pub use inode::{
     DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon,
-    NameFolding, Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags,
+    InodeLock, NameFolding, Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags,
     buffered_borrow, buffered_read, buffered_write,
 };
 pub use mount_options::{AccessTime, MountOptions};

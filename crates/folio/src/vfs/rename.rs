@@ -7,8 +7,8 @@ use super::dentry::{Dentry, Location};
 use super::inode::{Inode, RenameFlags, RenameRequest};
 use super::permission::check_access;
 use super::walk::{Context, Last, Walk};
+use crate::base::lock::RwLockWriteGuard;
 use crate::base::{Errno, Error, Result};
-use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -4,12 +4,12 @@ use super::dentry::Dentry;
 use super::dentry_cache::{Cached, DentryCache, Found};
 use super::{
     AttrValidity, AttributeCell, AttributeChange, Attributes, Context, Credentials, FOREVER_NS,
-    FileSystem, FileSystemStatistics, FileTable, FileType, Inode, InodeCommon, LastLink, Location,
-    MountOptions, NewInode, OpenFlags, Vfs,
+    FileSystem, FileSystemStatistics, FileTable, FileType, Inode, InodeCommon, InodeLock, LastLink,
+    Location, MountOptions, NewInode, OpenFlags, Vfs,
 };
+use crate::base::lock::Mutex;
 use crate::base::{Errno, InodeNumber, Result, Timespec, rcu};
 use crate::cache::{CacheOptions, ObjectMemory, PageCache};
-use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ impl Counted {
         let common = InodeCommon {
             number,
             file_type,
-            lock: RwLock::new(()),
+            lock: InodeLock::default(),
             mapping: None,
             attributes,
             validity: None,
@@ -424,7 +424,7 @@ impl SharedInode {
             common: InodeCommon {
                 number: common.number,
                 file_type,
-                lock: RwLock::new(()),
+                lock: InodeLock::default(),
                 mapping: None,
                 attributes,
                 validity: Some(validity),

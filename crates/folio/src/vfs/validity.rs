@@ -16,7 +16,7 @@
 //!
 //! Linux: `d_revalidate`, `fuse_update_attributes`.
 
-use parking_lot::Mutex;
+use crate::base::lock::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

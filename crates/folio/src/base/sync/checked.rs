@@ -26,7 +26,7 @@ macro_rules! process_wide {
 }
 pub(crate) use process_wide;
 
-/// A mutex without poisoning, as in parking_lot.
+/// A mutex without poisoning, as Folio's.
 #[derive(Default)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

@@ -1,7 +1,7 @@
-//! The locks, atomics and threads of `parking_lot` and `std`, and Folio's condition variable.
+//! Folio's locks and condition variable, and the atomics and threads of std.
 
 pub(crate) use crate::base::condvar::Condvar;
-pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use crate::base::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::{thread, thread_local};

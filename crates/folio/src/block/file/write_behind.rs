@@ -5,8 +5,8 @@
 //! It applies to streams of large writes only: blocks that are overwritten repeatedly should reach
 //! the disk once.
 
+use crate::base::lock::Mutex;
 use nix::libc;
-use parking_lot::Mutex;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;

@@ -2,9 +2,9 @@
 
 use super::copy::{PIECE_BYTES, on_threads, thread_count};
 use super::zeros;
+use crate::base::lock::Mutex;
 use crate::base::{AlignedBuffer, Errno, Error, Result};
 use crate::block::{Allocation, Device};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Differences are reported by sector, in bytes.

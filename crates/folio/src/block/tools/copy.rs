@@ -16,9 +16,9 @@ use super::backed::{self, TargetBacking};
 use super::throttle::Throttle;
 use super::zeros;
 use crate::base::condvar::Condvar;
+use crate::base::lock::{Mutex, MutexGuard};
 use crate::base::{AlignedBuffer, Errno, Error, Result};
 use crate::block::{Allocation, Device};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Size of a piece of data in bytes: large enough for few calls, small enough for a processor's

@@ -1,7 +1,7 @@
 //! A limit of bytes per second.
 
 use crate::base::condvar::Condvar;
-use parking_lot::Mutex;
+use crate::base::lock::Mutex;
 use std::time::{Duration, Instant};
 
 /// Longest wait between two looks at the cancellation.

@@ -1,8 +1,8 @@
 //! A device whose calls fail as a test selects. Linux: dm-flakey.
 
+use crate::base::lock::Mutex;
 use crate::base::{Errno, Error, Result};
 use crate::block::{Allocation, Device, LowerDevice};
-use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 

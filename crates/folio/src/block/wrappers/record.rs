@@ -2,8 +2,8 @@
 //! dm-log-writes.
 
 use crate::base::Result;
+use crate::base::lock::Mutex;
 use crate::block::{Allocation, Device, LowerDevice};
-use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use crate::base::Result;
 use crate::base::condvar::Condvar;
+use crate::base::lock::Mutex;
 use crate::block::{Allocation, Device, LowerDevice, iov};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -17,11 +17,11 @@ use super::layout::features::{Compat, Incompat};
 use super::layout::superblock::Superblock;
 use super::mmp::MountProtection;
 use super::options::Ext4Options;
+use crate::base::lock::Mutex;
 use crate::base::{Errno, Error, Result};
 use crate::block::{self, Device, DeviceClaim};
 use crate::cache::PageCache;
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 

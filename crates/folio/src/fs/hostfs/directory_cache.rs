@@ -1,6 +1,6 @@
 //! Cached directory descriptors: one per directory, bounded in number, evicted by second chance.
 
-use parking_lot::Mutex;
+use crate::base::lock::Mutex;
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -7,12 +7,13 @@ use super::host_calls::{Identity, Status};
 use super::inode_numbers::InodeNumbers;
 use super::inotify::{Inotify, Watch};
 use super::options::HostfsOptions;
+use crate::base::lock::Mutex;
 use crate::base::{Clock, Errno, InodeNumber, Result, Timespec};
 use crate::cache::{Mapping, ObjectCharge, ObjectMemory, Store, Writeback};
 use crate::vfs::{
     AttrValidity, AttributeCell, Attributes, ChangeListener, FileType, Inode, InodeCommon,
+    InodeLock,
 };
-use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
@@ -138,7 +139,7 @@ impl HostInode {
                 common: InodeCommon {
                     number,
                     file_type,
-                    lock: RwLock::new(()),
+                    lock: InodeLock::default(),
                     mapping,
                     attributes: AttributeCell::new(&attributes),
                     validity: Some(validity),

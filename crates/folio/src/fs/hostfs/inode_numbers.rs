@@ -2,7 +2,7 @@
 //! space.
 
 use crate::base::InodeNumber;
-use parking_lot::Mutex;
+use crate::base::lock::Mutex;
 use std::collections::HashMap;
 
 /// Number of bits of a host inode number that fits below the device index.

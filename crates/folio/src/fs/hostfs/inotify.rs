@@ -2,8 +2,8 @@
 
 use super::host_calls::{self, Identity};
 use super::options::PushMode;
+use crate::base::lock::Mutex;
 use crate::base::{Errno, Error, Result};
-use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::fs::FsWord;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};

@@ -2,9 +2,9 @@
 
 use super::frame_memory::{FrameRead, FrameWrite};
 use super::frame_slab::{Frame, FrameSlab};
+use crate::base::lock::RwLock;
 use crate::base::{Errno, Result};
 use crate::cache::WriteSource;
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

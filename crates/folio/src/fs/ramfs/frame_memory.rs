@@ -1,7 +1,7 @@
 //! The frame memory trait: memory of a device, where a ramfs may keep the pages of its files.
 
+use crate::base::lock::RwLock;
 use crate::base::{Errno, Error, Result};
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
 //! The frame slab: chunks of device memory, cut into frames of one page each.
 
 use super::frame_memory::FrameMemory;
+use crate::base::lock::Mutex;
 use crate::base::{Limit, Result};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

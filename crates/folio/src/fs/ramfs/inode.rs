@@ -3,13 +3,13 @@
 use super::dir::{Directory, ENTRY_BYTES};
 use super::frame_file::FrameFile;
 use super::mount_state::MountState;
+use crate::base::lock::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
 use crate::cache::{Mapping, ObjectCharge};
 use crate::vfs::{
-    ACL_ACCESS, Acl, AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, NewInode,
-    SetTime,
+    ACL_ACCESS, Acl, AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, InodeLock,
+    NewInode, SetTime,
 };
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -218,7 +218,7 @@ impl RamInode {
             common: InodeCommon {
                 number,
                 file_type,
-                lock: RwLock::new(()),
+                lock: InodeLock::default(),
                 mapping,
                 attributes,
                 validity: None,

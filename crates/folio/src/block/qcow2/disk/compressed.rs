@@ -1,11 +1,11 @@
 //! Reads of compressed clusters, by any number of threads, and the clusters decompressed last.
 
 use super::codec::Unpacker;
+use crate::base::lock::Mutex;
 use crate::base::{Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::image::Compression;
 use crate::block::iov;
-use parking_lot::Mutex;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 

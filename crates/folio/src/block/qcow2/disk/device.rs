@@ -6,13 +6,13 @@ use super::data_file::DataFile;
 use super::lazy::DirtyBit;
 use super::reserve::SpaceReserve;
 use crate::base::condvar::Condvar;
+use crate::base::lock::{Mutex, RwLock};
 use crate::base::{Error, ErrorKind, Result};
 use crate::block::file::ImageFile;
 use crate::block::image::Compression;
 use crate::block::qcow2::layout::l2_entry::Geometry;
 use crate::block::qcow2::metadata::Metadata;
 use crate::block::{Device, iov};
-use parking_lot::{Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
 
 /// A qcow2 image as a disk. Its calls come from any thread.

@@ -8,6 +8,7 @@ use super::device::Qcow2Device;
 use super::lazy::DirtyBit;
 use super::reserve::SpaceReserve;
 use crate::base::condvar::Condvar;
+use crate::base::lock::{Mutex, RwLock};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use crate::block::file::{DeviceFile, ImageFile};
@@ -18,7 +19,6 @@ use crate::block::qcow2::layout::header::Header;
 use crate::block::qcow2::layout::roots::Roots;
 use crate::block::qcow2::layout::snapshot_table::SnapshotEntry;
 use crate::block::qcow2::metadata::Metadata;
-use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 

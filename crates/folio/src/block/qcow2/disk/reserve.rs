@@ -3,9 +3,9 @@
 //! Without it the host allocates each new cluster separately at writeback: 50,000 clusters with one
 //! written page each cost 50,000 allocations while the flush waits.
 
+use crate::base::lock::Mutex;
 use crate::base::{Errno, Result};
 use crate::block::file::ImageFile;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Least and largest reservation, in bytes.

@@ -1,7 +1,7 @@
 //! Lists of inodes by number, which keep their inodes alive.
 
 use crate::base::Timespec;
-use parking_lot::Mutex;
+use crate::base::lock::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

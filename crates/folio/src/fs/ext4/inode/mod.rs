@@ -53,15 +53,15 @@ use super::map::block_map;
 use super::map::delayed::DelayedBlocks;
 use super::map::extent_map::ExtentMap;
 use super::volume::Volume;
+use crate::base::lock::{Mutex, RwLock, RwLockWriteGuard};
 use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::block::Device;
 use crate::cache::{Mapping, PageCache};
-use crate::vfs::{AttributeCell, FileType, InodeCommon, MountOptions, NewInode};
+use crate::vfs::{AttributeCell, FileType, InodeCommon, InodeLock, MountOptions, NewInode};
 use change_clock::ChangeClock;
 use fields::{encode_device, mode_of};
 use lists::{InodeList, LazyTimes};
 use orphans::{OrphanFile, Orphans};
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use quota::Quotas;
 use state::{ContentLayout, InodeState};
 use std::collections::HashMap;
@@ -371,7 +371,7 @@ impl Ext4Inode {
                 common: InodeCommon {
                     number: InodeNumber(number.into()),
                     file_type,
-                    lock: RwLock::new(()),
+                    lock: InodeLock::default(),
                     mapping,
                     attributes: AttributeCell::new(&state.attributes(
                         number,

@@ -5,9 +5,9 @@
 
 use super::fields::raw_block_count;
 use crate::base::PhysicalBlock;
+use crate::base::lock::Mutex;
 use crate::fs::ext4::layout::disk::{RawInode, inode_flags};
 use crate::fs::ext4::layout::quota::{QuotaHeader, QuotaKind, owners};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 
 /// A kind of owners, and the number of one.

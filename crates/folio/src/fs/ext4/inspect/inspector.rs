@@ -1,5 +1,6 @@
 //! An open file system: its superblock, groups, inode tables and bitmaps.
 
+use crate::base::lock::Mutex;
 use crate::base::{Error, PhysicalBlock, Result};
 use crate::block::Device;
 use crate::cache::{CacheOptions, PageCache};
@@ -7,7 +8,6 @@ use crate::fs::ext4::journal::metadata::Metadata;
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::fs::ext4::space::group::{Group, load_groups};
 use crate::fs::ext4::space::inode_place;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Reads the structures of an unmounted ext4. Counterpart: debugfs(8).

@@ -11,7 +11,7 @@
 //! blocks before their data is written. A commit stops operations first; data that must be on the
 //! device before the commit can then still be written.
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::base::lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
 
 thread_local! {

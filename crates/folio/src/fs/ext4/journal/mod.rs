@@ -58,11 +58,11 @@ pub(crate) use recovery::{recover, wipe};
 pub(crate) use ring::JournalBlocks;
 pub(crate) use snapshot::Snapshots;
 
+use crate::base::lock::{Mutex, MutexGuard};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use crate::cache::ObjectCharge;
 use log::Log;
-use parking_lot::{Mutex, MutexGuard};
 use ring::Ring;
 use std::ops::Range;
 use std::sync::Arc;

@@ -7,8 +7,8 @@
 //!
 //! A block's page may be evicted after the copy; a later read takes the newest copy from here.
 
+use crate::base::lock::RwLock;
 use crate::cache::ObjectCharge;
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! A thread that runs a step after each pause, until its owner is dropped. Linux: `kjournald2`.
 
 use crate::base::condvar::Condvar;
+use crate::base::lock::Mutex;
 use crate::base::owner_process::OwnerProcess;
-use parking_lot::Mutex;
 use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
 use std::sync::Arc;
