@@ -12,8 +12,10 @@
 //!     direct.rs       O_DIRECT beside cached reads
 //!     git_cuts.rs     git, and power cuts         opens.rs        files opened without a request
 //!     uring.rs        requests over io_uring      generic.rs    subjects of xfstests
+//!     background.rs   --background, --wait, --log, and the helper of mount(8)
 //! ```
 
+mod background;
 mod coherence;
 mod direct;
 mod durability;

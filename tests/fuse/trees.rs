@@ -2,9 +2,8 @@
 
 use crate::support::tools::{command, fsck, succeed};
 use crate::support::{Manifest, Mounted, Scope, requires};
-use crate::{Fixture, FuseMount, MountSource, empty, for_each_source};
+use crate::{Fixture, FuseMount, MountSource, for_each_source};
 use rustix::process::Signal;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::Path;
 use tempfile::TempDir;
@@ -171,50 +170,4 @@ fn busy_mount_after_signal_is_served_until_closed() {
         Some(30)
     );
     mount.unmount();
-}
-
-#[test]
-fn background_mount_returns_when_ready() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let folder = TempDir::new().unwrap();
-    let image = empty(folder.path());
-    let target = folder.path().join("mount");
-    fs::create_dir(&target).unwrap();
-    let mount = |args: &[&str]| {
-        let mut command = command(env!("CARGO_BIN_EXE_folio"));
-        command
-            .args(["mount", "--background"])
-            .args(args)
-            .arg(&image)
-            .arg(&target)
-            .output()
-            .unwrap()
-    };
-    let refused = mount(&["-o", "rw,nonsense"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(
-        String::from_utf8_lossy(&refused.stderr).contains("nonsense"),
-        "{refused:?}"
-    );
-    let mounted = mount(&[]);
-    let worked = mounted.status.success() && fs::write(target.join("f"), "x").is_ok();
-    // The image is locked as long as it is served.
-    let ls = || {
-        command(env!("CARGO_BIN_EXE_folio"))
-            .args([OsStr::new("ls"), image.as_os_str()])
-            .output()
-            .unwrap()
-    };
-    let while_mounted = ls();
-    let unmounted = command("umount").arg(&target).status().unwrap();
-    if !unmounted.success() {
-        let _ = command("umount").arg("--lazy").arg(&target).status();
-    }
-    assert!(worked && unmounted.success(), "{mounted:?}");
-    assert_eq!(while_mounted.status.code(), Some(3), "{while_mounted:?}");
-    while ls().status.code() == Some(3) {
-        std::thread::yield_now();
-    }
-    assert!(String::from_utf8_lossy(&ls().stdout).contains('f'));
-    fsck(&image);
 }

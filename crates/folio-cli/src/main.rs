@@ -42,6 +42,8 @@ mod image_path;
 mod interruptible;
 mod manual;
 mod memory;
+mod mount_helper;
+mod mount_record;
 mod nearest;
 #[cfg(feature = "object-store")]
 mod object_options;
@@ -56,6 +58,7 @@ mod ready;
 mod serving;
 mod session;
 mod source;
+mod system_log;
 mod trace;
 mod value_parsers;
 mod volumes;
@@ -64,7 +67,7 @@ mod walk;
 use std::io::Write;
 
 fn main() -> std::process::ExitCode {
-    let words = qemu_img::command_line(std::env::args_os().collect());
+    let words = qemu_img::command_line(mount_helper::command_line(std::env::args_os().collect()));
     if qemu_img::is_version_requested(&words) {
         // If the output is closed, no reader is left for the version.
         let _ = std::io::stdout().write_all(qemu_img::version().as_bytes());

@@ -2,25 +2,34 @@
 //! background.
 
 use crate::exit::{Outcome, explain};
+use crate::mount_record::MountRecord;
 use crate::ready;
 use crate::session::Session;
 use folio::Errno;
 use folio_fuse::{RequestCounts, Unmounter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 
 /// The line that a mount in the background prints for its starter once it is ready.
 pub(crate) const READY: &str = "ready";
 
 /// How a mount reports that it is ready.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Readiness {
+#[derive(Clone, Copy)]
+pub(crate) struct Readiness<'a> {
     /// `--ready-fd`.
     pub(crate) fd: Option<u32>,
     /// The process serves in the background: it reports to its starter on standard output.
-    pub(crate) is_background: bool,
+    pub(crate) background: Option<Background<'a>>,
+}
+
+/// Where a mount in the background prints its messages.
+#[derive(Clone, Copy)]
+pub(crate) struct Background<'a> {
+    pub(crate) record: &'a MountRecord,
+    /// `--log`.
+    pub(crate) log: Option<&'a File>,
 }
 
 /// Returns the signals that end a command. Before this call they end the program at once.
@@ -132,23 +141,25 @@ fn unmount_on_signal(
 
 /// Reports that the mount `description` is ready. In the background it then leaves the starter's
 /// directory and output.
-pub(crate) fn report_ready(readiness: Readiness, session: &Session, description: &str) -> Outcome {
+pub(crate) fn report_ready(
+    readiness: Readiness<'_>,
+    session: &Session,
+    description: &str,
+) -> Outcome {
     ready::notify_ready(readiness.fd, description)?;
-    if !readiness.is_background {
+    let Some(background) = readiness.background else {
         if !session.quiet {
             session.note(format_args!("{description} until Ctrl-C or umount"));
         }
         return Ok(());
-    }
+    };
     let mut out = std::io::stdout();
     writeln!(out, "{READY}").and_then(|()| out.flush())?;
     // Releases the starter's directory, terminal and pipes.
     std::env::set_current_dir("/")?;
-    let null = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
-    rustix::stdio::dup2_stderr(&null).map_err(std::io::Error::from)?;
+    background.record.take_messages(background.log)?;
+    session.log_to_system();
     Ok(())
 }

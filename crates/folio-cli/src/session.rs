@@ -8,6 +8,7 @@ use crate::output::color::{self, FAILURE, paint};
 use crate::output::{counters_json, print_json, printable, qemu_json};
 use crate::qemu_img::Manners;
 use crate::qemu_words::reword;
+use crate::system_log;
 use crate::trace;
 use anstyle::Style;
 use folio::base::Clock;
@@ -51,6 +52,8 @@ pub(crate) struct Session {
     /// Images are read without their locks.
     shares_images: AtomicBool,
     interrupted: Arc<AtomicBool>,
+    /// Messages go to the system's log, too.
+    logs_to_system: Arc<AtomicBool>,
 }
 
 impl Session {
@@ -95,6 +98,7 @@ impl Session {
             created: AtomicU64::new(0),
             shares_images: AtomicBool::new(false),
             interrupted: Arc::new(AtomicBool::new(false)),
+            logs_to_system: Arc::default(),
         };
         if let Err(why) = traced {
             // Only the log is affected, so the command continues.
@@ -172,7 +176,14 @@ impl Session {
     /// Returns a function that prints notes, for objects that outlive a borrow of the session.
     pub(crate) fn note_printer(&self) -> impl Fn(&str) + Send + Sync + 'static {
         let (lead, screen) = (self.message_lead(Style::new()), self.screen.clone());
-        move |message| screen.suspend(|| eprintln!("{lead} {}", printable(message)))
+        let logs_to_system = self.logs_to_system.clone();
+        move |message| {
+            let line = format!("{lead} {}", printable(message));
+            if logs_to_system.load(Ordering::Relaxed) {
+                system_log::send(&line);
+            }
+            screen.suspend(|| eprintln!("{line}"));
+        }
     }
 
     /// Prints a message. Names may come from an image, so terminal control characters are escaped.
@@ -182,7 +193,15 @@ impl Session {
             Manners::Folio => printable(message),
             Manners::QemuImg => reword(&printable(message)),
         };
+        if self.logs_to_system.load(Ordering::Relaxed) {
+            system_log::send(&format!("{lead} {message}"));
+        }
         self.screen.suspend(|| eprintln!("{lead} {message}"));
+    }
+
+    /// Sends all later messages to the system's log, too.
+    pub(crate) fn log_to_system(&self) {
+        self.logs_to_system.store(true, Ordering::Relaxed);
     }
 
     /// Returns the start of each message: the program and its command.

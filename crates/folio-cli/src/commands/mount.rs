@@ -3,23 +3,27 @@
 use super::force_share::ForceShare;
 use super::remote;
 use crate::exit::{Exit, Failure, Outcome, explain};
+use crate::mount_record::{self, MountRecord};
 use crate::ready;
-use crate::serving::{self, Readiness};
+use crate::serving::{self, Background, Readiness};
 use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
 use clap::Args;
 use folio::vfs::MountOptions;
 use folio_fuse::{AllowedUsers, SessionOptions};
+use folio_remote::Address;
 use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const EXAMPLES: &str = "\
 Examples:
   folio mount disk.qcow2 /mnt                      until Ctrl-C, or umount /mnt
   folio mount --background disk.img@2 ./root       the second partition; fusermount3 -u ./root ends it
+  umount ./root && folio mount --wait disk.img     until the image is complete; fails if it is not
   folio mount --ro disk.img /mnt                   writes nothing, not even the journal
   folio mount -o allow_other,noatime d.img /mnt    for all users, as far as modes and ACLs allow
   folio mount -o fakeroot disk.img ./root          every user is root inside: edit any file without root
@@ -31,8 +35,15 @@ sync and syncfs(2) write everything to the image if root mounts, since Linux 6.1
 timers below do: docs/semantics.md.
 
 The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it calls folio. An
-unmount returns before the image is complete. The image stays locked until then, so other folio commands refuse it; in
-the foreground it is complete when this command ends.
+unmount returns before the image is complete. The image stays locked until then, so other folio commands refuse it:
+folio mount --wait IMAGE waits for that, and says whether everything was stored. In the foreground it is complete when
+this command ends.
+
+A mount in the background sends its messages to the system's log, or appends them to the file of --log. Without --log
+they are kept until folio mount --wait, or the next mount of the image or on the directory, prints them.
+
+As a link called mount.fuse.folio in /sbin, folio serves mount -t fuse.folio SOURCE TARGET and lines of /etc/fstab:
+  /srv/disk.img  /mnt  fuse.folio  nofail,noatime  0 0
 
 Changes reach an image 1 second after the last one, and within 5 seconds (-o commit=SECONDS) while changes go on.
 fsync(2) makes a file durable at once.
@@ -71,13 +82,22 @@ pub(crate) struct Mount {
     /// tcp:HOST:PORT)
     source: OsString,
     /// The directory to mount on
-    target: PathBuf,
+    #[arg(required_unless_present = "wait")]
+    target: Option<PathBuf>,
     /// Refuse all changes, like -o ro
     #[arg(long)]
     ro: bool,
     /// Return once mounted, and serve in the background
     #[arg(long)]
     background: bool,
+    /// Append the messages of a mount in the background to a file; else they go to the system's log,
+    /// and --wait prints them
+    #[arg(long, value_name = "FILE", requires = "background")]
+    log: Option<PathBuf>,
+    /// Wait until the mount of an image, or on a directory, has ended and the image is complete and
+    /// free. Prints the messages of a mount in the background, and fails if not everything was stored
+    #[arg(long, conflicts_with_all = ["target", "background", "ro", "allow_other", "ready_fd"])]
+    wait: bool,
     /// Let all users use the mount, like -o allow_other
     #[arg(long)]
     allow_other: bool,
@@ -91,47 +111,96 @@ pub(crate) struct Mount {
     remote: remote::MountArgs,
 }
 
+impl Mount {
+    /// Returns the directory to mount on: given unless the command waits.
+    fn target(&self) -> &Path {
+        self.target.as_deref().unwrap_or(Path::new(""))
+    }
+}
+
 /// Set in the environment of the process that serves in the background. It reports its readiness to
 /// its starter on standard output.
 const BACKGROUND: &str = "FOLIO_MOUNT_SERVES";
 
+/// What is mounted.
+enum Work {
+    Remote(Address),
+    Local(Source, SessionOptions, MountOptions),
+}
+
 /// Runs the command.
 pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
-    let is_background = std::env::var_os(BACKGROUND).is_some();
-    let readiness = Readiness {
-        fd: mount.ready_fd,
-        is_background,
-    };
-    if let Some(address) = remote::parse_address(&mount.source)? {
-        if mount.background && !is_background {
-            return start_in_background();
-        }
-        let request = remote::MountRequest {
-            target: &mount.target,
-            is_read_only: mount.ro,
-            allow_other: mount.allow_other,
-            args: &mount.remote,
-            readiness,
-        };
-        return remote::mount(&request, session, address);
+    if mount.wait {
+        return mount_record::wait(&mount.source, session);
     }
-    let source = Source::parse(&mount.source)?;
-    let (options, inside) = options(mount, session, &source)?;
+    let work = match remote::parse_address(&mount.source)? {
+        Some(address) => Work::Remote(address),
+        None => {
+            let source = Source::parse(&mount.source)?;
+            let (options, inside) = options(mount, session, &source)?;
+            if mount.share.is_given() && !inside.read_only {
+                return Err(Failure::usage("-U needs --ro or -o ro"));
+            }
+            Work::Local(source, options, inside)
+        }
+    };
+    let log = mount.log.as_ref().map(open_log).transpose()?;
+    let is_background = std::env::var_os(BACKGROUND).is_some();
     if mount.background && !is_background {
         return start_in_background();
     }
-    if is_background {
+    let _ = mount_record::report_ended([&mount.source, mount.target().as_os_str()], session);
+    // Before the mount, while the target is the host's directory.
+    let record = MountRecord::create(&mount.source, mount.target());
+    let background = if is_background {
         // Signals to the starter's terminal must not reach this process.
         let _ = rustix::process::setsid();
+        let record = record
+            .as_ref()
+            .map_err(|error| Failure::new(format!("messages have no place: {error}")))?;
+        Some(Background {
+            record,
+            log: log.as_ref(),
+        })
+    } else {
+        None
+    };
+    let readiness = Readiness {
+        fd: mount.ready_fd,
+        background,
+    };
+    let served = serve_work(mount, session, work, readiness);
+    if let Ok(record) = record {
+        record.end(served.is_ok() && !session.has_failures())?;
     }
-    if mount.share.is_given() && !inside.read_only {
-        return Err(Failure::usage("-U needs --ro or -o ro"));
+    served
+}
+
+fn serve_work(mount: &Mount, session: &Session, work: Work, readiness: Readiness<'_>) -> Outcome {
+    match work {
+        Work::Remote(address) => {
+            let request = remote::MountRequest {
+                target: mount.target(),
+                is_read_only: mount.ro,
+                allow_other: mount.allow_other,
+                args: &mount.remote,
+                readiness,
+            };
+            remote::mount(&request, session, address)
+        }
+        Work::Local(source, options, inside) => {
+            mount.share.apply(session);
+            let mounted = source.mount(session, &inside)?;
+            let served = serve(mount, session, &mounted, (&options, &inside), readiness);
+            let closed = mounted.close();
+            served.and(closed)
+        }
     }
-    mount.share.apply(session);
-    let mounted = source.mount(session, &inside)?;
-    let served = serve(mount, session, &mounted, (&options, &inside), readiness);
-    let closed = mounted.close();
-    served.and(closed)
+}
+
+fn open_log(path: &PathBuf) -> Outcome<File> {
+    let log = OpenOptions::new().append(true).create(true).open(path);
+    log.map_err(|error| Failure::new(format!("--log {}: {error}", path.display())))
 }
 
 /// Splits `-o` and the options of the command into those of the FUSE mount and those of the file
@@ -181,19 +250,19 @@ fn serve(
     session: &Session,
     source: &Mounted,
     (options, inside): (&SessionOptions, &MountOptions),
-    readiness: Readiness,
+    readiness: Readiness<'_>,
 ) -> Outcome {
     // Before the mount, so that it has an effect as soon as the mount is seen.
     let count_signal = serving::count_signal()?;
     let mounted =
-        folio_fuse::Session::mount(source.kernel().clone(), inside, &mount.target, options)?;
-    tracing::info!(target = %mount.target.display(), threads = options.threads, allowed = ?options.allowed, "FUSE mount made");
+        folio_fuse::Session::mount(source.kernel().clone(), inside, mount.target(), options)?;
+    tracing::info!(target = %mount.target().display(), threads = options.threads, allowed = ?options.allowed, "FUSE mount made");
     // From here on a signal unmounts. Before, it ends the program, and nothing has changed yet.
     let signals = serving::signals()?;
     let unmounter = mounted.unmounter();
     let counts = mounted.request_counts();
     let serve = || {
-        let description = format!("{source} is on {}", mount.target.display());
+        let description = format!("{source} is on {}", mount.target().display());
         let served = source.with_warnings(session, || {
             serving::report_ready(readiness, session, &description)
                 .and_then(|()| Ok(mounted.serve()?))
@@ -209,9 +278,12 @@ fn serve(
 /// printed the reason.
 fn start_in_background() -> Outcome {
     let program = std::env::current_exe()?;
+    let mut words = std::env::args_os();
     let mut command = Command::new(program);
+    // The name says how the words are read.
     command
-        .args(std::env::args_os().skip(1))
+        .arg0(words.next().unwrap_or_default())
+        .args(words)
         .env(BACKGROUND, "1")
         .process_group(0);
     let mut child = command

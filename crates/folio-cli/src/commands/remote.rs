@@ -135,22 +135,16 @@ pub(super) struct MountRequest<'a> {
     /// `--allow-other`.
     pub(super) allow_other: bool,
     pub(super) args: &'a MountArgs,
-    pub(super) readiness: Readiness,
+    pub(super) readiness: Readiness<'a>,
 }
 
 /// Mounts the share of a server, until an unmount.
 pub(super) fn mount(request: &MountRequest<'_>, session: &Session, place: Address) -> Outcome {
-    if request.readiness.is_background {
-        // Signals to the starter's terminal must not reach this process.
-        let _ = rustix::process::setsid();
-    }
     let words = mount_words(request, session, &place)?;
     let key = key(request.args.key_file.as_ref())?;
     let retry = Duration::from_secs(request.args.retry);
     let name = place.to_string();
-    let remote = Remote::connect(place, key, retry, |message| {
-        eprintln!("folio: mount: {message}")
-    })?;
+    let remote = Remote::connect(place, key, retry, session.note_printer())?;
     let description = format!(
         "{name} ({}) is on {}",
         remote.share(),

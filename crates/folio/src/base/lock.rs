@@ -57,10 +57,6 @@ impl RawMutex {
 // SAFETY: of the threads that lock, only the one whose exchange found UNLOCKED returns, and the
 // state is another one until that thread unlocks.
 unsafe impl lock_api::RawMutex for RawMutex {
-    #[expect(
-        clippy::declare_interior_mutable_const,
-        reason = "the interface of lock_api"
-    )]
     const INIT: Self = Self(AtomicU32::new(UNLOCKED));
 
     type GuardMarker = GuardNoSend;
@@ -248,10 +244,6 @@ impl RawRwLock {
 // reader is added to that; a reader returns only from one that counted it, and a state with readers
 // is not one without holders.
 unsafe impl lock_api::RawRwLock for RawRwLock {
-    #[expect(
-        clippy::declare_interior_mutable_const,
-        reason = "the interface of lock_api"
-    )]
     const INIT: Self = Self {
         state: AtomicU32::new(0),
         writer_wakes: AtomicU32::new(0),

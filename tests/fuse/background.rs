@@ -1,0 +1,201 @@
+//! Mounts in the background: readiness, their messages, and how they ended.
+
+use crate::empty;
+use crate::support::requires;
+use crate::support::tools::{command, fsck, succeed, text};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A directory to mount on, which is unmounted at the end.
+struct Target(PathBuf);
+
+impl Target {
+    fn new(folder: &Path) -> Self {
+        let target = folder.join("mount");
+        fs::create_dir(&target).unwrap();
+        Self(target)
+    }
+
+    fn unmount(&self) {
+        succeed(command("umount").arg(&self.0));
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = command("umount").args(["-l", "-q"]).arg(&self.0).output();
+    }
+}
+
+fn folio() -> Command {
+    command(env!("CARGO_BIN_EXE_folio"))
+}
+
+fn mount(options: &[&str], image: &Path, target: &Target) -> Output {
+    let mut command = folio();
+    command.args(["mount", "--background"]).args(options);
+    command.arg(image).arg(&target.0).output().unwrap()
+}
+
+fn wait(place: &Path) -> Output {
+    folio()
+        .args(["mount", "--wait"])
+        .arg(place)
+        .output()
+        .unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn background_mount_returns_when_ready() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let folder = TempDir::new().unwrap();
+    let image = empty(folder.path());
+    let target = Target::new(folder.path());
+    let refused = mount(&["-o", "rw,nonsense"], &image, &target);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(errors(&refused).contains("nonsense"), "{refused:?}");
+    let ls = || folio().arg("ls").arg(&image).output().unwrap();
+    // Each round leaves data that the server writes after umount(8) has returned.
+    for name in ["1", "2", "3"] {
+        let mounted = mount(&[], &image, &target);
+        assert!(mounted.status.success(), "{mounted:?}");
+        fs::write(target.0.join(name), vec![1; 4 << 20]).unwrap();
+        // The image is locked as long as it is served.
+        assert_eq!(ls().status.code(), Some(3));
+        target.unmount();
+        let waited = wait(if name == "2" { &target.0 } else { &image });
+        assert!(
+            waited.status.success() && errors(&waited).is_empty(),
+            "{waited:?}"
+        );
+        let listed = ls();
+        assert!(
+            listed.status.success() && text(&listed).contains(name),
+            "{listed:?}"
+        );
+    }
+    fsck(&image);
+    assert_eq!(wait(&folder.path().join("none")).status.code(), Some(1));
+}
+
+#[test]
+fn messages_of_a_background_mount_are_kept_until_read() {
+    requires!(root, fuse, tool("mount"));
+    let folder = TempDir::new().unwrap();
+    let small = Target::new(folder.path());
+    let tmpfs = ["-t", "tmpfs", "-o", "size=20M", "none"];
+    succeed(command("mount").args(tmpfs).arg(&small.0));
+    let (inner, log) = (TempDir::new().unwrap(), folder.path().join("log"));
+    let (image, target) = (small.0.join("d.qcow2"), Target::new(inner.path()));
+    // Mounts an image for which the host has no space, and fills it.
+    let fail = |options: &[&str]| {
+        let _ = fs::remove_file(&image);
+        succeed(folio().args(["mkfs", "--size", "200M"]).arg(&image));
+        let mounted = mount(options, &image, &target);
+        assert!(
+            mounted.status.success() && errors(&mounted).is_empty(),
+            "{mounted:?}"
+        );
+        let _ = fs::write(target.0.join("f"), vec![1; 40 << 20]);
+        target.unmount();
+    };
+    let assert_read = || {
+        let again = wait(&image);
+        assert!(
+            again.status.success() && errors(&again).is_empty(),
+            "{again:?}"
+        );
+    };
+    let (full, ended) = ("file system is full", "ended with a failure");
+
+    fail(&[]);
+    let waited = wait(&target.0);
+    assert_eq!(waited.status.code(), Some(1));
+    assert!(
+        errors(&waited).contains(full) && errors(&waited).contains(ended),
+        "{waited:?}"
+    );
+    assert_read();
+
+    fail(&["--log", log.to_str().unwrap()]);
+    let waited = wait(&image);
+    assert_eq!(waited.status.code(), Some(1));
+    assert!(errors(&waited).contains(ended), "{waited:?}");
+    assert!(fs::read_to_string(&log).unwrap().contains(full));
+
+    fail(&[]);
+    let is_in_use = || {
+        folio()
+            .arg("df")
+            .arg(&image)
+            .output()
+            .unwrap()
+            .status
+            .code()
+            == Some(3)
+    };
+    while is_in_use() {
+        std::thread::yield_now();
+    }
+    let later = mount(&["--ro"], &image, &target);
+    assert!(errors(&later).contains("an earlier mount said") && errors(&later).contains(full));
+    target.unmount();
+    assert_read();
+}
+
+#[test]
+fn killed_server_is_reported() {
+    requires!(root, fuse, tool("mke2fs"));
+    let folder = TempDir::new().unwrap();
+    let image = empty(folder.path());
+    let target = Target::new(folder.path());
+    let log = folder.path().join("log of the killed server");
+    assert!(
+        mount(&["--log", log.to_str().unwrap()], &image, &target)
+            .status
+            .success()
+    );
+    let servers = succeed(command("pgrep").arg("-f").arg(&log));
+    let server = text(&servers).trim().parse().unwrap();
+    kill_process(Pid::from_raw(server).unwrap(), Signal::KILL).unwrap();
+    let waited = wait(&target.0);
+    assert_eq!(waited.status.code(), Some(1), "{waited:?}");
+    assert!(errors(&waited).contains("killed"), "{waited:?}");
+    assert!(wait(&image).status.success());
+}
+
+#[test]
+fn helper_of_mount_serves_lines_of_fstab() {
+    requires!(root, fuse, tool("mke2fs"));
+    let folder = TempDir::new().unwrap();
+    let image = empty(folder.path());
+    let target = Target::new(folder.path());
+    let helper = folder.path().join("mount.fuse.folio");
+    symlink(env!("CARGO_BIN_EXE_folio"), &helper).unwrap();
+    let helper = |options| {
+        let mut command = command(helper.to_str().unwrap());
+        command
+            .arg(&image)
+            .arg(&target.0)
+            .args(["-o", options])
+            .output()
+            .unwrap()
+    };
+    let mounted = helper("ro,nofail,noauto,x-systemd.automount");
+    assert!(mounted.status.success(), "{mounted:?}");
+    let refused = fs::write(target.0.join("f"), "x").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    target.unmount();
+    assert!(wait(&image).status.success());
+    let refused = helper("rw,nonsense");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
