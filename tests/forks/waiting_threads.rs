@@ -1,4 +1,4 @@
-//! Children of a process whose threads wait for locks, which the child uses locks of its own beside.
+//! Children that use locks of their own, of a process whose threads wait for locks.
 
 use super::own_kernels::run_child;
 use super::{CREATE, run_alone};

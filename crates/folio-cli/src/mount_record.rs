@@ -2,8 +2,8 @@
 //! ended.
 //!
 //! A record is a file that its server locks as long as it runs. It has the state in [`STATE_LEN`]
-//! bytes, source and target, each ended by a zero byte, and then the messages. The record of a mount
-//! in the background that printed messages, or failed, stays until somebody reads it.
+//! bytes, source and target, each ended by a zero byte, and then the messages. The record of a
+//! mount in the background that printed messages, or failed, stays until it is read.
 
 use crate::exit::{Failure, Outcome};
 use crate::image_path::ImagePath;
@@ -198,8 +198,8 @@ fn find(place: &OsStr) -> io::Result<Vec<Found>> {
         .collect())
 }
 
-/// Returns the path of a source in one form: that of the image for one of its partitions. An address
-/// is what it is.
+/// Returns the path of a source in one form: that of the image for one of its partitions. An
+/// address is what it is.
 fn real_source(source: &OsStr) -> OsString {
     if is_address(source) {
         return source.into();

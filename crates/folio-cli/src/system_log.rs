@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 /// Facility and severity (RFC 5424, section 6.2.1): a daemon's warning.
 const PRIORITY: u32 = (3 << 3) | 4;
 
-/// Sends a message. Without a log daemon nobody gets it.
+/// Sends a message. Without a log daemon it is dropped.
 pub(crate) fn send(message: &str) {
     let line = format!("<{PRIORITY}>folio[{}]: {message}", std::process::id());
     let _ = UnixDatagram::unbound().and_then(|socket| {

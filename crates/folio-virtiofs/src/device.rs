@@ -1,6 +1,8 @@
 //! The device: queues, and the requests in them. Virtio 1.2, section 5.11.
 
 use crate::guest::{GuestReply, Memory, Scratch};
+use crate::lost_memory::WatchedMemory;
+use crate::service::ServiceOptions;
 use folio_fuse::{Server, Wait};
 use folio_net::{Job, WorkerPool, WorkerPoolOptions};
 use parking_lot::{Condvar, Mutex};
@@ -57,6 +59,9 @@ pub(crate) struct Device {
 struct RequestHandler {
     server: Server,
     memory: GuestMemory,
+    watched: WatchedMemory,
+    /// Ends the connection when guest memory is lost.
+    disconnect: Box<dyn Fn() + Send + Sync>,
     /// For each queue, the requests in progress.
     in_progress: Vec<RequestCount>,
     is_closed: AtomicBool,
@@ -110,10 +115,11 @@ impl Device {
     pub(crate) fn new(
         server: Server,
         memory: GuestMemory,
-        tag: Option<&str>,
-        request_queues: usize,
+        options: &ServiceOptions,
+        disconnect: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let config = tag.map(|tag| {
+        let request_queues = options.queues;
+        let config = options.tag.as_ref().map(|tag| {
             let mut config = tag.as_bytes().to_vec();
             config.resize(TAG_LEN, 0);
             config.extend_from_slice(&(request_queues as u32).to_le_bytes());
@@ -125,6 +131,8 @@ impl Device {
         let handler = Arc::new(RequestHandler {
             server,
             memory,
+            watched: WatchedMemory::default(),
+            disconnect: Box::new(disconnect),
             in_progress,
             is_closed: AtomicBool::new(false),
         });
@@ -138,6 +146,11 @@ impl Device {
                 idle_timeout: IDLE_TIMEOUT,
             }),
         }
+    }
+
+    /// Whether the front end has taken away guest memory.
+    pub(crate) fn has_lost_memory(&self) -> bool {
+        self.handler.watched.is_lost()
     }
 
     /// Stops serving all queues, requests left or not, once the front end has disconnected.
@@ -162,6 +175,7 @@ impl Device {
             let count = (0..BATCH_LEN)
                 .take_while(|_| self.serve_one(vring, queue))
                 .count();
+            self.handler.end_if_memory_is_lost();
             if count == BATCH_LEN {
                 continue;
             }
@@ -269,7 +283,17 @@ impl Device {
                 handler.server.handle(&request, &mut reply);
                 add_used(&vring, head, reply.written());
             });
+            handler.end_if_memory_is_lost();
         })
+    }
+}
+
+impl RequestHandler {
+    /// Stops serving, and disconnects the front end, if it has taken away guest memory (V3).
+    fn end_if_memory_is_lost(&self) {
+        if self.watched.is_lost() && !self.is_closed.swap(true, Ordering::Relaxed) {
+            (self.disconnect)();
+        }
     }
 }
 
@@ -331,9 +355,9 @@ impl VhostUserBackend for Device {
             .collect()
     }
 
-    fn update_memory(&self, _memory: GuestMemory) -> io::Result<()> {
+    fn update_memory(&self, memory: GuestMemory) -> io::Result<()> {
         // The device was created with it.
-        Ok(())
+        self.handler.watched.watch(&memory.memory())
     }
 
     fn queues_per_thread(&self) -> Vec<u64> {

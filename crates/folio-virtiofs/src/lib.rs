@@ -7,6 +7,7 @@
 //!        v                                        v
 //!   device.rs   a thread for each queue <---- service.rs   one front end after another
 //!        |   guest.rs                  requests from guest memory, replies into it
+//!        |   lost_memory.rs            memory that the front end takes away
 //!        |   folio_net::WorkerPool     threads for requests that wait for a device
 //!        v
 //!   folio_fuse::Server
@@ -24,11 +25,13 @@
 //!   addresses gets an empty reply.
 //! - V2: the front end learns that a queue has stopped only when none of its requests is in
 //!   progress. So nothing is written into memory that the guest has reused.
+//! - V3: memory that the front end takes away ends the connection of this one guest.
 
 #![deny(unsafe_code)]
 
 mod device;
 mod guest;
+mod lost_memory;
 mod service;
 
 pub use folio_net::Stopper;

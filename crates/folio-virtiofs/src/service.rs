@@ -68,10 +68,14 @@ type CurrentConnection = Mutex<Option<ShutdownHandle>>;
 fn stopper(socket: UnixListener, connection: Arc<CurrentConnection>) -> Stopper {
     Stopper::new(move || {
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-        if let Some(connection) = &*connection.lock() {
-            connection.shutdown();
-        }
+        shut_down(&connection);
     })
+}
+
+fn shut_down(connection: &CurrentConnection) {
+    if let Some(connection) = &*connection.lock() {
+        connection.shutdown();
+    }
 }
 
 impl Service {
@@ -133,11 +137,13 @@ impl Service {
         raise_descriptor_limit();
         loop {
             let memory = GuestMemoryAtomic::new(Memory::new());
+            let connection = Arc::clone(&self.connection);
+            let disconnect = move || shut_down(&connection);
             let device = Arc::new(Device::new(
                 new_server(),
                 memory.clone(),
-                self.options.tag.as_deref(),
-                self.options.queues,
+                &self.options,
+                disconnect,
             ));
             let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
             let mut daemon = daemon.map_err(|error| self.failed(error))?;
@@ -148,19 +154,24 @@ impl Service {
             accepted.map_err(|error| self.failed(error))?;
             report(ConnectionEvent::Connected);
             *self.connection.lock() = daemon.shutdown_handle();
-            if self.stopper.is_stopping() {
+            if self.stopper.is_stopping() || device.has_lost_memory() {
                 daemon.request_shutdown();
             }
             let ended = daemon.wait();
             *self.connection.lock() = None;
             device.close();
+            let has_lost_memory = device.has_lost_memory();
             // Ends its threads.
             drop(daemon);
             drop(device);
             if self.stopper.is_stopping() {
                 return Ok(());
             }
-            report(end_event(ended));
+            report(if has_lost_memory {
+                ConnectionEvent::Failed("the guest's memory was taken away".to_owned())
+            } else {
+                end_event(ended)
+            });
             if self.options.once {
                 return Ok(());
             }
@@ -196,5 +207,95 @@ fn end_event(ended: std::result::Result<(), BackendError>) -> ConnectionEvent {
             | VhostUserError::SocketBroken(_),
         )) => ConnectionEvent::Disconnected,
         Err(error) => ConnectionEvent::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folio::Fs;
+    use folio_fuse::{ClientOptions, PermissionChecks};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+    use vhost::vhost_user::{Frontend, VhostUserFrontend};
+    use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+    use vmm_sys_util::eventfd::EventFd;
+
+    const MEMORY_LEN: u64 = 1 << 20;
+    /// The address of guest memory in the front end, by which it names the parts of a queue.
+    const MEMORY: u64 = 0x1000_0000;
+
+    /// Connects as a monitor does, and returns the guest's memory and the notifiers of its queues.
+    fn connect(path: &Path) -> (Frontend, File, Vec<EventFd>) {
+        let mut monitor = Frontend::connect(path, 2).unwrap();
+        monitor.set_owner().unwrap();
+        let features = monitor.get_features().unwrap();
+        monitor.set_features(features).unwrap();
+        let memory = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
+        ftruncate(&memory, MEMORY_LEN).unwrap();
+        let region = VhostUserMemoryRegionInfo {
+            guest_phys_addr: 0,
+            memory_size: MEMORY_LEN,
+            userspace_addr: MEMORY,
+            mmap_offset: 0,
+            mmap_handle: memory.as_raw_fd(),
+        };
+        monitor.set_mem_table(&[region]).unwrap();
+        let kicks = (0..2).map(|queue| {
+            let place = MEMORY + queue as u64 * 0x20000;
+            let config = VringConfigData {
+                queue_max_size: 128,
+                queue_size: 128,
+                flags: 0,
+                desc_table_addr: place,
+                used_ring_addr: place + 0x4000,
+                avail_ring_addr: place + 0x2000,
+                log_addr: None,
+            };
+            let [kick, call] = [(); 2].map(|()| EventFd::new(0).unwrap());
+            monitor.set_vring_num(queue, 128).unwrap();
+            monitor.set_vring_addr(queue, &config).unwrap();
+            monitor.set_vring_base(queue, 0).unwrap();
+            monitor.set_vring_call(queue, &call).unwrap();
+            monitor.set_vring_kick(queue, &kick).unwrap();
+            monitor.set_vring_enable(queue, true).unwrap();
+            kick
+        });
+        let kicks = kicks.collect();
+        // Answered after all of these messages.
+        monitor.get_features().unwrap();
+        (monitor, memory, kicks)
+    }
+
+    #[test]
+    fn monitor_that_shortens_guest_memory_is_disconnected() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = Service::new(&folder.path().join("socket"), ServiceOptions::default());
+        let service = service.unwrap();
+        let (reported, events) = mpsc::channel();
+        let fs = Fs::memory();
+        let new_server = || {
+            let options = ClientOptions::exclusive();
+            Server::new(fs.kernel().clone(), PermissionChecks::ByClient, options)
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| service.serve(new_server, |event| reported.send(event).unwrap()));
+            for _ in 0..2 {
+                let (_monitor, memory, kicks) = connect(service.path());
+                assert!(matches!(events.recv(), Ok(ConnectionEvent::Connected)));
+                ftruncate(&memory, 0).unwrap();
+                for kick in kicks {
+                    kick.write(1).unwrap();
+                }
+                let event = events.recv().unwrap();
+                assert!(
+                    matches!(&event, ConnectionEvent::Failed(why) if why.contains("memory")),
+                    "{event:?}"
+                );
+            }
+            service.stopper().stop();
+        });
     }
 }

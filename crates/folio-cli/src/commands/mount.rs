@@ -90,12 +90,13 @@ pub(crate) struct Mount {
     /// Return once mounted, and serve in the background
     #[arg(long)]
     background: bool,
-    /// Append the messages of a mount in the background to a file; else they go to the system's log,
-    /// and --wait prints them
+    /// Append the messages of a mount in the background to a file; else they go to the system's
+    /// log, and --wait prints them
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
     /// Wait until the mount of an image, or on a directory, has ended and the image is complete and
-    /// free. Prints the messages of a mount in the background, and fails if not everything was stored
+    /// free. Prints the messages of a mount in the background, and fails if not everything was
+    /// stored
     #[arg(long, conflicts_with_all = ["target", "background", "ro", "allow_other", "ready_fd"])]
     wait: bool,
     /// Let all users use the mount, like -o allow_other

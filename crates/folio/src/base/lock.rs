@@ -97,7 +97,7 @@ pub(crate) struct RawRwLock {
     writer_wakes: AtomicU32,
 }
 
-/// The part of the state that says who holds the lock.
+/// The part of the state that says what holds the lock: readers, or a writer.
 const HOLDERS: u32 = (1 << 30) - 1;
 /// A writer holds the lock.
 const WRITER: u32 = HOLDERS;
@@ -161,13 +161,13 @@ impl RawRwLock {
         spin(&self.state, |state| {
             state & HOLDERS == 0 || state & WRITERS_WAIT != 0
         });
-        // The thread that wakes a writer clears the bit, though others may sleep: the writer that
-        // it woke sets it again.
-        let mut others_wait = 0;
+        // The thread that wakes a writer clears the bit, though more writers may sleep: the writer
+        // that it woke sets it again.
+        let mut more_wait = 0;
         loop {
             let state = self.state.load(Relaxed);
             if state & HOLDERS == 0 {
-                let locked = state | WRITER | others_wait;
+                let locked = state | WRITER | more_wait;
                 if self
                     .state
                     .compare_exchange_weak(state, locked, Acquire, Relaxed)
@@ -176,9 +176,9 @@ impl RawRwLock {
                     return;
                 }
             } else if self.set(state, WRITERS_WAIT) {
-                others_wait = WRITERS_WAIT;
-                // The count is read before the bit: who clears the bit counts after that, and this
-                // thread then does not sleep.
+                more_wait = WRITERS_WAIT;
+                // The count is read before the bit: a thread that clears the bit counts after that,
+                // and this one then does not sleep.
                 let wakes = self.writer_wakes.load(Acquire);
                 let state = self.state.load(Relaxed);
                 if state & HOLDERS != 0 && state & WRITERS_WAIT != 0 {
@@ -199,7 +199,7 @@ impl RawRwLock {
 
     /// Wakes a writer, or all readers if no writer sleeps. `state` is that of the unlocked lock. If
     /// it has changed, then by a thread that waits too, or by one that now holds the lock and wakes
-    /// the others when it unlocks.
+    /// them when it unlocks.
     #[cold]
     fn wake_waiters(&self, mut state: u32) {
         if state == WRITERS_WAIT {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_writer_goes_before_readers_but_recursive_ones() {
+    fn waiting_writer_goes_before_fair_readers() {
         let (lock, start, has_written) = (RwLock::new(()), Barrier::new(2), AtomicBool::new(false));
         thread::scope(|scope| {
             let held = lock.read();
