@@ -13,6 +13,7 @@
 //!     git_cuts.rs     git, and power cuts         opens.rs        files opened without a request
 //!     uring.rs        requests over io_uring      generic.rs    subjects of xfstests
 //!     background.rs   --background, --wait, --log, and the helper of mount(8)
+//!     handles.rs      open_by_handle_at(2)
 //! ```
 
 mod background;
@@ -21,6 +22,7 @@ mod direct;
 mod durability;
 mod generic;
 mod git_cuts;
+mod handles;
 mod mount;
 mod opens;
 mod operations;

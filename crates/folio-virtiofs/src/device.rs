@@ -2,7 +2,6 @@
 
 use crate::guest::{GuestReply, Memory, Scratch};
 use crate::lost_memory::WatchedMemory;
-use crate::service::ServiceOptions;
 use folio_fuse::{Server, Wait};
 use folio_net::{Job, WorkerPool, WorkerPoolOptions};
 use parking_lot::{Condvar, Mutex};
@@ -115,11 +114,11 @@ impl Device {
     pub(crate) fn new(
         server: Server,
         memory: GuestMemory,
-        options: &ServiceOptions,
+        tag: Option<&str>,
+        request_queues: usize,
         disconnect: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let request_queues = options.queues;
-        let config = options.tag.as_ref().map(|tag| {
+        let config = tag.map(|tag| {
             let mut config = tag.as_bytes().to_vec();
             config.resize(TAG_LEN, 0);
             config.extend_from_slice(&(request_queues as u32).to_le_bytes());
@@ -148,7 +147,7 @@ impl Device {
         }
     }
 
-    /// Whether the front end has taken away guest memory.
+    /// Whether guest memory was lost.
     pub(crate) fn has_lost_memory(&self) -> bool {
         self.handler.watched.is_lost()
     }
@@ -289,7 +288,7 @@ impl Device {
 }
 
 impl RequestHandler {
-    /// Stops serving, and disconnects the front end, if it has taken away guest memory (V3).
+    /// Stops serving, and disconnects the front end, if guest memory was lost (V3).
     fn end_if_memory_is_lost(&self) {
         if self.watched.is_lost() && !self.is_closed.swap(true, Ordering::Relaxed) {
             (self.disconnect)();

@@ -7,7 +7,7 @@
 //!        v                                        v
 //!   device.rs   a thread for each queue <---- service.rs   one front end after another
 //!        |   guest.rs                  requests from guest memory, replies into it
-//!        |   lost_memory.rs            memory that the front end takes away
+//!        |   lost_memory.rs            memory that the front end has shortened
 //!        |   folio_net::WorkerPool     threads for requests that wait for a device
 //!        v
 //!   folio_fuse::Server
@@ -25,7 +25,7 @@
 //!   addresses gets an empty reply.
 //! - V2: the front end learns that a queue has stopped only when none of its requests is in
 //!   progress. So nothing is written into memory that the guest has reused.
-//! - V3: memory that the front end takes away ends the connection of this one guest.
+//! - V3: if guest memory is lost, the connection of this one guest ends.
 
 #![deny(unsafe_code)]
 

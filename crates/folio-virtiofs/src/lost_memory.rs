@@ -1,8 +1,8 @@
-//! Guest memory that its monitor takes away: shortens the file behind it. The processor's access then
-//! raises SIGBUS, which would end the server of all guests.
+//! Guest memory that is lost: its monitor has shortened the file behind it. The processor's access
+//! then raises SIGBUS, which would end the server of all guests.
 //!
-//! The handler puts zero pages in the place of the region, so that the access goes on, and marks the
-//! region. The device then disconnects this one guest.
+//! The handler puts zero pages in the place of the region, so that the access goes on, and marks
+//! the region. The device then disconnects this one guest.
 
 #![allow(unsafe_code)]
 

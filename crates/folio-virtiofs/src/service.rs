@@ -142,7 +142,8 @@ impl Service {
             let device = Arc::new(Device::new(
                 new_server(),
                 memory.clone(),
-                &self.options,
+                self.options.tag.as_deref(),
+                self.options.queues,
                 disconnect,
             ));
             let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
@@ -168,7 +169,7 @@ impl Service {
                 return Ok(());
             }
             report(if has_lost_memory {
-                ConnectionEvent::Failed("the guest's memory was taken away".to_owned())
+                ConnectionEvent::Failed("the monitor has shortened the guest's memory".to_owned())
             } else {
                 end_event(ended)
             });

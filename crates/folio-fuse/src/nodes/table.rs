@@ -106,6 +106,12 @@ impl NodeTable {
         node_id(self.root.number(), handle.number())
     }
 
+    /// Returns the inode number of a node id.
+    pub(crate) fn number(&self, node: u64) -> u64 {
+        // The exchange of root and inode 1 is its own inverse (N2).
+        node_id(self.root.number(), node)
+    }
+
     /// Returns the handle of a node; ESTALE for an id that was never sent or is forgotten.
     pub(crate) fn handle(&self, node: u64) -> Result<Handle> {
         if node == ROOT {

@@ -41,12 +41,13 @@ impl Server {
             // The client may open it now, and read it after an external writer has unlinked it.
             handle.hold();
         }
+        let inode_generation = handle.generation();
         let found = self.nodes.look_up(handle)?;
         let (name_ttl, attributes_ttl) = (
             self.ttl(name_ttl),
             self.attributes_ttl(&found.attributes, found.attributes_ttl),
         );
-        let generation = self.options.generation;
+        let generation = self.options.generation.wrapping_add(inode_generation);
         Ok(EntryOut {
             node: found.id,
             // The kernel keeps 32 bits of it.

@@ -3,19 +3,30 @@
 use super::Server;
 use super::call::Call;
 use crate::wire::abi::{
-    BatchForgetIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn, op,
+    BatchForgetIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn,
+    init, op,
 };
 use crate::wire::encode::{device, mknod_type, permission_bits};
+use folio::syscall::{Caller, Handle};
 use folio::vfs::RenameFlags;
 use folio::{Errno, Result};
+use std::time::Duration;
 
 impl Server {
     /// `FUSE_LOOKUP`.
     pub(super) fn lookup(&self, call: &mut Call<'_>) -> Result<()> {
         call.check_room(size_of::<EntryOut>())?;
         let name = call.arguments.name()?;
-        let parent = self.nodes.handle(call.node())?;
         let caller = self.caller(call.credentials, 0);
+        if matches!(name, b"." | b"..") && self.has(init::EXPORT_SUPPORT) {
+            let handle = self.forgotten(call.node(), &caller)?;
+            let found = match name {
+                b".." => handle.parent().ok_or(Errno::STALE)?,
+                _ => handle,
+            };
+            return call.send(&self.entry(found, Duration::ZERO)?);
+        }
+        let parent = self.nodes.handle(call.node())?;
         let found = caller.lookup(&parent, name)?;
         let ttl = caller.name_ttl(&parent, name);
         let entry = match found {
@@ -23,6 +34,20 @@ impl Server {
             None => self.negative_entry(ttl).ok_or(Errno::NOENT)?,
         };
         call.send(&entry)
+    }
+
+    /// Returns the handle of a node that the client may have forgotten since, which names it by a
+    /// file handle: open_by_handle_at(2), a server of NFS.
+    fn forgotten(&self, node: u64, caller: &Caller<'_>) -> Result<Handle> {
+        let handle = self.nodes.handle(node).or_else(|_| {
+            let root = self.nodes.root();
+            caller.by_number(root, self.nodes.number(node))
+        })?;
+        // A client that has an unlinked inode in use does not ask for it.
+        if handle.attributes().link_count == 0 {
+            return Err(Errno::STALE.into());
+        }
+        Ok(handle)
     }
 
     /// `FUSE_FORGET` and `FUSE_BATCH_FORGET`.

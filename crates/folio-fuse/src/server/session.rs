@@ -85,6 +85,7 @@ fn wanted(options: &ClientOptions, permissions: PermissionChecks) -> u64 {
         | init::MAX_PAGES
         | init::HANDLE_KILLPRIV_V2
         | init::INIT_EXT
+        | init::EXPORT_SUPPORT
         | init::DIRECT_IO_ALLOW_MMAP;
     if options.data == DataCache::None {
         // Not where the kernel caches pages: it drops them after a direct write, but not after one

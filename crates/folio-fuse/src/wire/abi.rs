@@ -43,7 +43,7 @@ numbers! {
     /// Capabilities (`FUSE_INIT`): the low 32 bits in `flags`, the high ones in `flags2`.
     init: u64 {
         ASYNC_READ = 1, POSIX_LOCKS = 1 << 1, ATOMIC_O_TRUNC = 1 << 3, BIG_WRITES = 1 << 5, DONT_MASK = 1 << 6,
-        FLOCK_LOCKS = 1 << 10, AUTO_INVAL_DATA = 1 << 12, DO_READDIRPLUS = 1 << 13, READDIRPLUS_AUTO = 1 << 14,
+        EXPORT_SUPPORT = 1 << 4, FLOCK_LOCKS = 1 << 10, AUTO_INVAL_DATA = 1 << 12, DO_READDIRPLUS = 1 << 13, READDIRPLUS_AUTO = 1 << 14,
         ASYNC_DIO = 1 << 15, WRITEBACK_CACHE = 1 << 16, NO_OPEN_SUPPORT = 1 << 17, PARALLEL_DIROPS = 1 << 18,
         POSIX_ACL = 1 << 20, MAX_PAGES = 1 << 22, CACHE_SYMLINKS = 1 << 23, NO_OPENDIR_SUPPORT = 1 << 24,
         EXPLICIT_INVAL_DATA = 1 << 25, HANDLE_KILLPRIV_V2 = 1 << 28,

@@ -2,7 +2,7 @@
 //! fs/exportfs.
 
 use super::OpenFlags;
-use crate::base::{Errno, Result, rcu};
+use crate::base::{Errno, InodeNumber, Result, rcu};
 use crate::kernel::Kernel;
 use crate::vfs::{
     self, AttrValidity, Attributes, ChangeListener, Context, Credentials, DirectoryEntry,
@@ -104,6 +104,19 @@ impl Handle {
         self.0.inode().common().validity.is_some()
     }
 
+    /// Returns the handle of the parent directory; `None` for a root.
+    pub fn parent(&self) -> Option<Self> {
+        Some(Self(Location {
+            mount: self.0.mount.clone(),
+            dentry: self.0.dentry.parent()?,
+        }))
+    }
+
+    /// Returns a number that differs from that of an inode that had this inode's number before.
+    pub fn generation(&self) -> u32 {
+        self.0.inode().generation()
+    }
+
     /// Returns the inode number; while the handle is held, no other inode of the file system has
     /// it.
     pub fn number(&self) -> u64 {
@@ -198,6 +211,16 @@ impl<'a> Caller<'a> {
     /// ENOTDIR, EACCES, EINVAL for a name that is not plain, ENAMETOOLONG above 255 bytes.
     pub fn lookup(&self, directory: &Handle, name: &[u8]) -> Result<Option<Handle>> {
         Ok(self.0.lookup(&directory.0, plain(name)?)?.map(Handle))
+    }
+
+    /// Returns the inode `number` of the file system of `root`. A file found so has no name, and
+    /// nobody's permission to search directories is checked. Linux: open_by_handle_at(2).
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the inode is not in use, or the file system finds no inode by its number.
+    pub fn by_number(&self, root: &Handle, number: u64) -> Result<Handle> {
+        self.0.by_number(&root.0, InodeNumber(number)).map(Handle)
     }
 
     /// Returns how long a client may cache the result of [`Caller::lookup`].

@@ -2,7 +2,7 @@
 
 use super::change::ChangeListener;
 use super::inode::Inode;
-use crate::base::{Errno, Result};
+use crate::base::{Errno, InodeNumber, Result};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -34,6 +34,15 @@ pub trait FileSystem: Send + Sync {
 
     /// Returns the root directory.
     fn root(&self) -> Arc<dyn Inode>;
+
+    /// Returns the inode `number`, for a client that knows no name of it. Linux: `fh_to_dentry`.
+    ///
+    /// # Errors
+    /// ESTALE if it is not in use, or the file system finds no inode by its number.
+    fn inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
+        let _ = number;
+        Err(Errno::STALE.into())
+    }
 
     /// Returns sizes and free space.
     fn statistics(&self) -> Result<FileSystemStatistics>;

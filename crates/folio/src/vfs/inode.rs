@@ -322,6 +322,12 @@ pub trait Inode: Send + Sync {
         Err(Errno::NOTDIR.into())
     }
 
+    /// Returns a number that differs from that of an inode that had this inode's number before.
+    /// Linux: `i_generation`.
+    fn generation(&self) -> u32 {
+        0
+    }
+
     /// Returns the inode number of the parent of this directory, as `..` records it.
     fn parent_number(&self) -> Result<InodeNumber> {
         Err(Errno::NOTDIR.into())

@@ -61,6 +61,7 @@ mod acl;
 mod advice;
 mod attribute_cell;
 mod attributes;
+mod by_number;
 mod change;
 mod copy;
 mod credentials;

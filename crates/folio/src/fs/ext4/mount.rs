@@ -18,7 +18,7 @@ use super::layout::superblock::Superblock;
 use super::mmp::MountProtection;
 use super::options::Ext4Options;
 use crate::base::lock::Mutex;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::block::{self, Device, DeviceClaim};
 use crate::cache::PageCache;
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
@@ -254,6 +254,20 @@ impl FileSystem for Mounted {
 
     fn root(&self) -> Arc<dyn Inode> {
         self.root.clone()
+    }
+
+    fn inode(&self, number: InodeNumber) -> Result<Arc<dyn Inode>> {
+        let geometry = &self.fs.volume.geometry;
+        // Linux: `ext4_nfs_get_inode`.
+        if number.0 < geometry.first_inode.into() && number != self.root.common().number {
+            return Err(Errno::STALE.into());
+        }
+        match self.fs.inode(number.0) {
+            Ok(inode) if inode.state.read().link_count() > 0 => Ok(inode),
+            // No name leads to it: the number is the client's, not the image's.
+            Err(error) if error.errno() != Errno::UCLEAN => Err(error),
+            _ => Err(Errno::STALE.into()),
+        }
     }
 
     fn statistics(&self) -> Result<FileSystemStatistics> {

@@ -112,6 +112,7 @@ pub(crate) struct Ext4Inode {
     pub(crate) common: InodeCommon,
     pub(crate) fs: Arc<Ext4>,
     pub(crate) number: u32,
+    pub(crate) generation: u32,
     pub(crate) this: Weak<Ext4Inode>,
     /// Changed by way of [`Ext4Inode::state_mut`] alone.
     pub(crate) state: RwLock<InodeState>,
@@ -382,6 +383,7 @@ impl Ext4Inode {
                 },
                 fs: fs.clone(),
                 number,
+                generation: state.raw.generation.get(),
                 this: this.clone(),
                 state: RwLock::new(state),
                 _store: store,

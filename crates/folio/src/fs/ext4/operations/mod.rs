@@ -230,6 +230,10 @@ impl Inode for Ext4Inode {
             .map_err(|e| self.handle_error(e))
     }
 
+    fn generation(&self) -> u32 {
+        self.generation
+    }
+
     fn parent_number(&self) -> Result<InodeNumber> {
         self.parent_of_directory().map_err(|e| self.handle_error(e))
     }
