@@ -90,7 +90,12 @@ impl Context<'_> {
         let source = self
             .child_locked(old.parent, old.name)?
             .ok_or(Errno::NOENT)?;
-        let target = self.child_locked(new.parent, new.name)?;
+        let mut target = self.child_locked(new.parent, new.name)?;
+        if let Some(found) = &target
+            && is_other_spelling(old, new, &source, found)?
+        {
+            target = None;
+        }
         self.check_rename(old, new, &source, target.as_ref(), flags)?;
         if let Some(target) = &target
             && Arc::ptr_eq(source.inode(), target.inode())
@@ -130,7 +135,13 @@ impl Context<'_> {
             };
             let left = left.map(|inode| Dentry::new_child(old.parent, old.name, inode));
             let dentries = &self.vfs.dentries;
-            let (from, to) = ((old.parent, old.name), (new.parent, new.name));
+            let old_name = source.cached_name(old.parent, old.name);
+            // A replaced name is spelled as before.
+            let new_name = match &target {
+                Some(target) => target.cached_name(new.parent, new.name),
+                None => new.name.into(),
+            };
+            let (from, to) = ((old.parent, &*old_name), (new.parent, &*new_name));
             match &target {
                 Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
                     dentries.exchange(from, &source, to, target)
@@ -229,6 +240,26 @@ impl Context<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a rename changes only the spelling of a name, in a directory that has one entry
+/// for all spellings and stores the last one. Linux's vfat: `vfat_revalidate_ci`.
+fn is_other_spelling(
+    old: &Side<'_>,
+    new: &Side<'_>,
+    source: &Arc<Dentry>,
+    target: &Arc<Dentry>,
+) -> Result<bool> {
+    if !old.parent.folds_names()
+        || !Arc::ptr_eq(old.parent, new.parent)
+        || !Arc::ptr_eq(source.inode(), target.inode())
+    {
+        return Ok(false);
+    }
+    let stored = old.parent.inode().stored_name(old.name)?;
+    Ok(stored.is_some_and(|stored| {
+        stored != new.name && old.parent.key(&stored) == old.parent.key(new.name)
+    }))
 }
 
 /// Locks two directories, the ancestor first; unrelated ones by address. The caller holds the
