@@ -2,6 +2,7 @@
 //! judged by fsck.vfat and mtools.
 
 mod damage;
+mod format;
 mod model;
 mod mtools;
 mod names;

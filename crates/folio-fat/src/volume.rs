@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) const ROOT_NUMBER: u64 = 1;
 /// The first inode number that is not the place of a slot.
 const EXTRA_NUMBER_MIN: u64 = 1 << 48;
-/// Names in the indexes of directories; with more, all indexes are dropped.
+/// Names in the indexes of directories, about; with more, all indexes are dropped.
 const INDEXED_NAMES_MAX: usize = 1 << 18;
 
 /// A file or directory that has an inode.
@@ -41,6 +41,8 @@ pub(crate) struct State {
     /// Slots that a file left: their number may still be in use.
     left_slots: HashSet<u64>,
     next_number: u64,
+    /// Names of directories that were read since the indexes were dropped.
+    indexed_names: usize,
     is_closed: bool,
 }
 
@@ -64,6 +66,7 @@ impl Volume {
             numbers: HashMap::new(),
             left_slots: HashSet::new(),
             next_number: EXTRA_NUMBER_MIN,
+            indexed_names: 0,
             is_closed: false,
         };
         let cluster = match state.disk.geometry.root {
@@ -183,20 +186,11 @@ impl State {
         &mut self,
         number: u64,
     ) -> Result<(&mut Disk, &mut Chain, &mut Directory)> {
-        let is_read = self
-            .nodes
-            .get(&number)
-            .is_some_and(|node| node.directory.is_some());
-        if !is_read {
-            let indexed = self
-                .nodes
-                .values()
-                .filter_map(|node| node.directory.as_ref());
-            if indexed.map(Directory::len).sum::<usize>() > INDEXED_NAMES_MAX {
-                self.nodes
-                    .values_mut()
-                    .for_each(|node| node.directory = None);
-            }
+        if self.indexed_names > INDEXED_NAMES_MAX {
+            self.indexed_names = 0;
+            self.nodes
+                .values_mut()
+                .for_each(|node| node.directory = None);
         }
         let node = self.nodes.get_mut(&number).ok_or(Errno::NOENT)?;
         if node.is_removed {
@@ -211,6 +205,7 @@ impl State {
                 return Err(damaged("a directory has no cluster"));
             }
             let directory = Directory::read(&mut self.disk, &mut node.chain, is_root)?;
+            self.indexed_names += directory.len();
             node.directory = Some(directory);
         }
         let directory = node.directory.as_mut().ok_or(Errno::IO)?;
