@@ -135,12 +135,13 @@ impl FatInode {
     }
 
     /// Returns the inode of the entry at a place, the same one while it is in memory.
-    fn inode_at(&self, state: &mut State, slot_offset: u64) -> Result<Arc<Self>> {
+    fn inode_at(&self, state: &mut State, slot_offset: u64) -> Result<Arc<dyn Inode>> {
         if let Some(inode) = state.inode(slot_offset) {
             return Ok(inode);
         }
         let entry = state.entry(slot_offset)?;
-        let inode = Arc::new(Self::new(&self.volume, &entry, state.number(slot_offset)));
+        let inode = Self::new(&self.volume, &entry, state.number(slot_offset));
+        let inode: Arc<dyn Inode> = Arc::new(inode);
         state.add_node((self.number(), slot_offset), &entry, Arc::downgrade(&inode));
         Ok(inode)
     }
@@ -222,7 +223,8 @@ impl FatInode {
 
 impl Drop for FatInode {
     fn drop(&mut self) {
-        self.volume.release(self.number(), self);
+        self.volume
+            .release(self.number(), std::ptr::from_ref(self).cast());
     }
 }
 
@@ -277,8 +279,7 @@ impl Inode for FatInode {
             let Some((_, slot_offset)) = state.find(self.number(), name)? else {
                 return Ok(None);
             };
-            let inode = self.inode_at(state, slot_offset)?;
-            Ok(Some(inode as Arc<dyn Inode>))
+            self.inode_at(state, slot_offset).map(Some)
         })
     }
 

@@ -4,6 +4,7 @@ use crate::chain::Chain;
 use crate::entry::Entry;
 use crate::layout::{BOOT_BYTES, ENTRY_BYTES, INFO_FREE_AT, INFO_SIGNATURES};
 use crate::table::Disk;
+use crate::width::FatWidth;
 use folio::block::Device;
 use folio::{Errno, Error, Result};
 use std::sync::Arc;
@@ -27,18 +28,6 @@ const MEDIA: u8 = 0xf8;
 /// The largest FAT32: sectors have numbers of 32 bits.
 const DEVICE_BYTES_MAX: u64 = SECTOR_BYTES << 32;
 
-/// The width of the entries of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FatWidth {
-    /// FAT32, as firmware expects of an EFI system partition on a disk.
-    #[default]
-    Fat32,
-    /// FAT16, for small partitions.
-    Fat16,
-    /// FAT12.
-    Fat12,
-}
-
 impl FatWidth {
     /// Returns the width of the FAT on `device`, which follows from its number of clusters.
     ///
@@ -47,57 +36,6 @@ impl FatWidth {
     /// EUCLEAN if it is damaged, else the device's errors.
     pub fn of(device: &Arc<dyn Device>) -> Result<Self> {
         Ok(Disk::open(device.clone())?.geometry.width)
-    }
-
-    /// Returns the name: `fat32`, `fat16` or `fat12`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fat32 => "fat32",
-            Self::Fat16 => "fat16",
-            Self::Fat12 => "fat12",
-        }
-    }
-
-    /// Returns the bits of an entry of the table.
-    pub(crate) fn bits(self) -> u32 {
-        match self {
-            Self::Fat32 => 32,
-            Self::Fat16 => 16,
-            Self::Fat12 => 12,
-        }
-    }
-
-    /// Returns the bytes that an entry of the table has bits in.
-    pub(crate) fn entry_bytes(self) -> usize {
-        if self == Self::Fat32 { 4 } else { 2 }
-    }
-
-    /// Returns the entry of the last cluster of a chain: all bits that are not reserved.
-    pub(crate) fn end_mark(self) -> u32 {
-        match self {
-            Self::Fat32 => 0x0fff_ffff,
-            Self::Fat16 => 0xffff,
-            Self::Fat12 => 0xfff,
-        }
-    }
-
-    /// Returns the least entry that marks the last cluster of a chain.
-    pub(crate) fn end_min(self) -> u32 {
-        self.end_mark() - 7
-    }
-
-    /// Returns the most clusters.
-    pub(crate) fn clusters_max(self) -> u32 {
-        self.end_mark() - 11
-    }
-
-    /// Returns the fewest clusters; with fewer, readers take the file system for a narrower one.
-    fn clusters_min(self) -> u32 {
-        match self {
-            Self::Fat32 => 65_525,
-            Self::Fat16 => 4085,
-            Self::Fat12 => 1,
-        }
     }
 }
 

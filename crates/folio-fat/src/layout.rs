@@ -2,7 +2,7 @@
 //!
 //! Source: Microsoft FAT Specification (2004); Linux: fs/fat/inode.c (`fat_read_bpb`).
 
-use crate::format::FatWidth;
+use crate::width::FatWidth;
 use folio::{Error, Result};
 
 /// Bytes of the boot sector that are read.
@@ -110,8 +110,6 @@ impl Geometry {
             return Err(damaged("invalid number of clusters in the boot sector"));
         }
         let cluster_count = clusters as u32;
-        let has_root_cluster =
-            |cluster| (CLUSTER_MIN..CLUSTER_MIN + cluster_count).contains(&cluster);
         let root = if is_fat32 {
             RootPlace::Cluster(u32_at(boot, 44))
         } else {
@@ -120,7 +118,8 @@ impl Geometry {
                 slots: (root_bytes / ENTRY_BYTES as u64) as u32,
             }
         };
-        if matches!(root, RootPlace::Cluster(cluster) if !has_root_cluster(cluster)) {
+        let clusters = CLUSTER_MIN..CLUSTER_MIN + cluster_count;
+        if matches!(root, RootPlace::Cluster(cluster) if !clusters.contains(&cluster)) {
             return Err(damaged("the root directory is outside of the file system"));
         }
         // Bit 7 of the flags says that only one copy of the table is in use.

@@ -13,6 +13,7 @@
 //!   cache.rs         blocks of the device            layout.rs the boot sector
 //!
 //!   format.rs        a new FAT                       time.rs   timestamps
+//!                                                    width.rs  12, 16 or 32 bits
 //! ```
 //!
 //! One lock guards a mounted FAT. A change that has no space is refused before its first write.
@@ -33,6 +34,8 @@ mod names;
 mod table;
 mod time;
 mod volume;
+mod width;
 
 pub use file_system::FatFileSystem;
-pub use format::{FatOptions, FatWidth, format};
+pub use format::{FatOptions, format};
+pub use width::FatWidth;

@@ -19,7 +19,7 @@ const LAST_SLOT: u8 = 0x40;
 /// Bits of byte 12 of an entry: base or extension are in lower case (Windows NT).
 const LOWER_BASE: u8 = 0x08;
 const LOWER_EXTENSION: u8 = 0x10;
-/// Stands for 0xe5 as first byte of a short name.
+/// The first byte of a short name that begins with 0xe5.
 const KANJI: u8 = 0x05;
 const DELETED: u8 = 0xe5;
 /// Most tries of a number in a short name.

@@ -2,11 +2,11 @@
 
 use crate::cache::BlockCache;
 use crate::chain::{Chain, ClusterMap, Run};
-use crate::format::FatWidth;
 use crate::layout::{
     BOOT_BYTES, CLUSTER_MIN, Geometry, INFO_FREE_AT, INFO_SIGNATURES, STATE_DIRTY, damaged, u16_at,
     u32_at,
 };
+use crate::width::FatWidth;
 use folio::block::Device;
 use folio::{Errno, Result};
 use std::sync::Arc;

@@ -3,11 +3,11 @@
 use crate::chain::Chain;
 use crate::directory::Directory;
 use crate::entry::Entry;
-use crate::file_system::FatInode;
 use crate::layout::{CLUSTER_MIN, ENTRY_BYTES, RootPlace, damaged};
 use crate::table::Disk;
 use folio::base::Clock;
 use folio::block::Device;
+use folio::vfs::Inode;
 use folio::{Errno, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,7 +20,8 @@ const INDEXED_NAMES_MAX: usize = 1 << 18;
 
 /// A file or directory that has an inode.
 pub(crate) struct Node {
-    pub(crate) handle: Weak<FatInode>,
+    /// Its inode; none for the root.
+    handle: Option<Weak<dyn Inode>>,
     /// The place of its entry; none for the root, and after an unlink.
     pub(crate) slot_offset: Option<u64>,
     pub(crate) parent: u64,
@@ -74,7 +75,7 @@ impl Volume {
             RootPlace::Fixed { .. } => 0,
         };
         let root = Node {
-            handle: Weak::new(),
+            handle: None,
             slot_offset: None,
             parent: ROOT_NUMBER,
             chain: Chain::new(cluster),
@@ -143,10 +144,11 @@ impl Volume {
     }
 
     /// Forgets an inode that has no user any more; frees its clusters if it has no name.
-    pub(crate) fn release(&self, number: u64, handle: *const FatInode) {
+    pub(crate) fn release(&self, number: u64, handle: *const ()) {
         let mut state = self.lock();
-        let is_current = |node: &mut Node| std::ptr::eq(node.handle.as_ptr(), handle);
-        if number == ROOT_NUMBER || !state.nodes.get_mut(&number).is_some_and(is_current) {
+        let node = state.nodes.get(&number);
+        let current = node.and_then(|node| node.handle.as_ref());
+        if !current.is_some_and(|current| std::ptr::eq(current.as_ptr().cast(), handle)) {
             return;
         }
         let removed = state.nodes.remove(&number);
@@ -229,8 +231,9 @@ impl State {
     }
 
     /// Returns the inode at a place, if one is in memory.
-    pub(crate) fn inode(&self, slot_offset: u64) -> Option<Arc<FatInode>> {
-        self.nodes.get(&self.number(slot_offset))?.handle.upgrade()
+    pub(crate) fn inode(&self, slot_offset: u64) -> Option<Arc<dyn Inode>> {
+        let node = self.nodes.get(&self.number(slot_offset))?;
+        node.handle.as_ref()?.upgrade()
     }
 
     /// Adds the inode of the entry at a place.
@@ -238,7 +241,7 @@ impl State {
         &mut self,
         (parent, slot_offset): (u64, u64),
         entry: &Entry,
-        handle: Weak<FatInode>,
+        handle: Weak<dyn Inode>,
     ) {
         let is_fat32 = matches!(self.disk.geometry.root, RootPlace::Cluster(_));
         // The upper half has another meaning in FAT12 and FAT16.
@@ -248,7 +251,7 @@ impl State {
             entry.cluster() & 0xffff
         };
         let node = Node {
-            handle,
+            handle: Some(handle),
             slot_offset: Some(slot_offset),
             parent,
             chain: Chain::new(cluster),
