@@ -142,12 +142,7 @@ impl Run {
                 let len = self.random.below(40_000usize);
                 let file = fs.open_options().write(true).open(&name);
                 let done = file.and_then(|file| file.set_len(len as u64));
-                let found = self.root.find(&path);
-                let expected = match found {
-                    Some(Node::File(content)) => Some(content.resize(len, 0)),
-                    _ => None,
-                };
-                (done, expected, "truncate")
+                (done, self.truncate(&path, len), "truncate")
             }
             5 => (fs.create_dir(&name), self.create_directory(&path), "mkdir"),
             6 => (fs.remove_file(&name), self.remove(&path, false), "unlink"),
@@ -197,6 +192,14 @@ impl Run {
             file.resize(file.len().max(end), 0);
             file[offset..end].copy_from_slice(content);
         }
+        Some(())
+    }
+
+    fn truncate(&mut self, path: &[String], len: usize) -> Option<()> {
+        let Node::File(file) = self.root.find(path)? else {
+            return None;
+        };
+        file.resize(len, 0);
         Some(())
     }
 

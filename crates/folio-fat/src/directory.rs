@@ -324,7 +324,7 @@ impl Directory {
             return Err(damaged("two directories share a cluster"));
         }
         let first = slot - name.long_count;
-        // The entry first: without it the others name nothing.
+        // The entry first: without it the slots before it name nothing.
         for slot in (first..=slot).rev() {
             self.write_slot((disk, chain), slot, &[DELETED])?;
         }

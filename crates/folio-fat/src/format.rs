@@ -143,7 +143,7 @@ impl Plan {
     /// Chooses the sizes: clusters like those of mkfs.fat, smaller or larger ones if the width
     /// needs them.
     fn new(width: FatWidth, sectors: u64) -> Option<Self> {
-        let first: u64 = match (width, sectors * SECTOR_BYTES >> 30) {
+        let first: u64 = match (width, (sectors * SECTOR_BYTES) >> 30) {
             (FatWidth::Fat32, 0..8) => 8,
             (FatWidth::Fat32, 8..16) => 16,
             (FatWidth::Fat32, 16..32) => 32,

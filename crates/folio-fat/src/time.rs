@@ -29,7 +29,7 @@ pub(crate) fn to_fat(time: Timespec) -> FatTime {
     let year = (utc.year() - 1980) as u16;
     FatTime {
         date: year << 9 | (utc.month() as u16) << 5 | utc.day() as u16,
-        time: (utc.hour() as u16) << 11 | (utc.minute() as u16) << 5 | utc.second() as u16 / 2,
+        time: (utc.hour() as u16) << 11 | (utc.minute() as u16) << 5 | (utc.second() as u16 / 2),
         tens_ms: (secs % 2) as u8 * 100 + (nanos / 10_000_000) as u8,
     }
 }
