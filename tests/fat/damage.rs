@@ -140,3 +140,25 @@ fn chains_that_loop_or_leave_are_reported() {
     let fs = mounted(&device_of(&bytes));
     assert_errno(fs.read("/SHORT.TXT"), Errno::UCLEAN);
 }
+
+#[test]
+fn directory_that_contains_itself_is_reported() {
+    let (width, len_bytes) = WIDTHS[1];
+    let mut bytes = image(width, len_bytes);
+    let word =
+        |bytes: &[u8], at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let root = 512 * (word(&bytes, 14) + 2 * word(&bytes, 22));
+    let find = |bytes: &[u8], from: usize, name: &[u8]| {
+        (from..bytes.len())
+            .step_by(32)
+            .find(|at| bytes[*at..].starts_with(name))
+            .unwrap()
+    };
+    let folder = find(&bytes, root, b"FOLDER     ");
+    let below = find(&bytes, root, b"BELOW      ");
+    bytes.copy_within(folder + 26..folder + 28, below + 26);
+    let fs = mounted(&device_of(&bytes));
+    assert_errno(fs.metadata("/folder/below/below"), Errno::LOOP);
+    assert!(walk(&fs).len() < NAMES_MAX);
+    assert_errno(fs.rename("/folder", "/folder/below/new"), Errno::INVAL);
+}

@@ -7,6 +7,7 @@ mod model;
 mod mtools;
 mod names;
 mod space;
+mod threads;
 #[path = "../support"]
 mod support {
     #![allow(dead_code, unreachable_pub)]
