@@ -1,7 +1,10 @@
-//! The VFS's view of a FAT: inodes by the path of their names.
+//! The VFS's view of a FAT: inodes, their names and attributes.
 
+use crate::changes::{NewFile, Rename};
+use crate::entry::Entry;
+use crate::names::fold;
 use crate::time::{from_fat, to_fat};
-use crate::volume::{Fat, FatDir, Volume};
+use crate::volume::{ROOT_NUMBER, State, Volume};
 use folio::base::{Clock, InodeNumber};
 use folio::block::Device;
 use folio::cache::WriteSource;
@@ -13,10 +16,8 @@ use folio::vfs::{
 };
 use folio::{Errno, Error, Result, Timespec};
 use std::any::Any;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// `f_type` of statfs(2).
 const MAGIC: u64 = 0x4d44;
@@ -26,9 +27,10 @@ const NAME_MAX: u32 = 765;
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Modes of all files and directories, as by the mount option umask=022.
 const MODE: u16 = 0o755;
-const ROOT_NUMBER: u64 = 1;
-/// Bytes that are written to fill a file at once.
-const ZEROS: [u8; 4096] = [0; 4096];
+/// Names that one step of a listing reads.
+const LISTED_NAMES: usize = 256;
+/// Cookies of `.` and `..`; that of a slot follows.
+const DOT_COOKIES: u64 = 2;
 
 /// A mounted FAT.
 pub struct FatFileSystem {
@@ -37,28 +39,9 @@ pub struct FatFileSystem {
 }
 
 /// A file or directory.
-struct FatInode {
+pub(crate) struct FatInode {
     common: InodeCommon,
     volume: Arc<Volume>,
-    /// Its names from the root on; none is the root.
-    path: Arc<Mutex<FatPath>>,
-}
-
-/// The place of an inode. The directory above it may be renamed.
-struct FatPath {
-    above: Option<Arc<Mutex<FatPath>>>,
-    name: String,
-    is_removed: bool,
-}
-
-/// What a directory entry says.
-struct FatEntry {
-    name: String,
-    is_directory: bool,
-    len_bytes: u64,
-    modified: Timespec,
-    accessed: Timespec,
-    created: Timespec,
 }
 
 impl FatFileSystem {
@@ -73,15 +56,8 @@ impl FatFileSystem {
         }
         let volume = Arc::new(Volume::open(device, is_read_only, clock)?);
         let epoch = from_fat(to_fat(Timespec::new(0, 0)));
-        let entry = FatEntry {
-            name: String::new(),
-            is_directory: true,
-            len_bytes: 0,
-            modified: epoch,
-            accessed: epoch,
-            created: epoch,
-        };
-        let root = FatInode::new(&volume, None, &entry, ROOT_NUMBER);
+        let entry = Entry::new(b"           ", true, 0, epoch);
+        let root = Arc::new(FatInode::new(&volume, &entry, ROOT_NUMBER));
         Ok(Arc::new(Self { volume, root }))
     }
 }
@@ -96,17 +72,18 @@ impl FileSystem for FatFileSystem {
     }
 
     fn statistics(&self) -> Result<FileSystemStatistics> {
-        let stats = self.volume.call(Fat::stats)?;
-        let free = u64::from(stats.free_clusters());
-        Ok(FileSystemStatistics {
-            magic: MAGIC,
-            block_size: stats.cluster_size(),
-            blocks: stats.total_clusters().into(),
-            blocks_free: free,
-            blocks_available: free,
-            inodes: 0,
-            inodes_free: 0,
-            name_max: NAME_MAX,
+        self.volume.read(|state| {
+            let free = u64::from(state.disk.free_count()?);
+            Ok(FileSystemStatistics {
+                magic: MAGIC,
+                block_size: state.disk.geometry.cluster_bytes as u32,
+                blocks: state.disk.geometry.cluster_count.into(),
+                blocks_free: free,
+                blocks_available: free,
+                inodes: 0,
+                inodes_free: 0,
+                name_max: NAME_MAX,
+            })
         })
     }
 
@@ -123,132 +100,50 @@ impl FileSystem for FatFileSystem {
     }
 }
 
-fn text(name: &[u8]) -> Result<&str> {
-    std::str::from_utf8(name)
-        .map_err(|_| Error::new(Errno::INVAL, "FAT cannot store a name that is not UTF-8"))
-}
-
-/// Returns the directory at `path`.
-fn directory<'a>(fat: &'a Fat, path: &str) -> io::Result<FatDir<'a>> {
-    if path.is_empty() {
-        Ok(fat.root_dir())
-    } else {
-        fat.root_dir().open_dir(path)
-    }
-}
-
-fn joined(path: &str, name: &str) -> String {
-    if path.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{path}/{name}")
-    }
-}
-
-/// Lists a directory, without `.`, `..` and the volume's label.
-fn entries(dir: &FatDir<'_>) -> io::Result<Vec<FatEntry>> {
-    let mut found = Vec::new();
-    for entry in dir.iter() {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name == "." || name == ".." {
-            continue;
-        }
-        found.push(FatEntry {
-            is_directory: entry.is_dir(),
-            len_bytes: entry.len(),
-            modified: from_fat(entry.modified()),
-            accessed: from_fat(fatfs::DateTime {
-                date: entry.accessed(),
-                time: fatfs::Time {
-                    hour: 0,
-                    min: 0,
-                    sec: 0,
-                    millis: 0,
-                },
-            }),
-            created: from_fat(entry.created()),
-            name,
-        });
-    }
-    Ok(found)
-}
-
-/// Moves to `offset`, and fills what is missing before it with zeros.
-fn seek_filled<F: Write + Seek>(file: &mut F, offset: u64) -> io::Result<()> {
-    let mut at = file.seek(SeekFrom::Start(offset))?;
-    while at < offset {
-        let count = (offset - at).min(ZEROS.len() as u64) as usize;
-        file.write_all(&ZEROS[..count])?;
-        at += count as u64;
-    }
-    Ok(())
-}
-
 impl FatInode {
-    fn new(
-        volume: &Arc<Volume>,
-        above: Option<Arc<Mutex<FatPath>>>,
-        entry: &FatEntry,
-        number: u64,
-    ) -> Arc<Self> {
+    fn new(volume: &Arc<Volume>, entry: &Entry, number: u64) -> Self {
+        let is_directory = entry.is_directory();
+        let len_bytes = if is_directory {
+            0
+        } else {
+            u64::from(entry.len_bytes())
+        };
         let attributes = Attributes {
             number: InodeNumber(number),
-            file_type: if entry.is_directory {
-                FileType::Directory
-            } else {
-                FileType::Regular
-            },
+            file_type: file_type(is_directory),
             mode: MODE,
             uid: 0,
             gid: 0,
-            link_count: 1 + u32::from(entry.is_directory),
-            size_bytes: entry.len_bytes,
-            blocks_512: entry.len_bytes.div_ceil(512),
+            link_count: 1 + u32::from(is_directory),
+            size_bytes: len_bytes,
+            blocks_512: len_bytes.div_ceil(512),
             block_size: 4096,
             device: (0, 0),
-            accessed: entry.accessed,
-            modified: entry.modified,
-            changed: entry.modified,
-            created: Some(entry.created),
+            accessed: entry.accessed(),
+            modified: entry.modified(),
+            changed: entry.modified(),
+            created: Some(entry.created()),
         };
-        let path = FatPath {
-            above,
-            name: entry.name.clone(),
-            is_removed: false,
-        };
-        Arc::new(Self {
+        Self {
             common: InodeCommon::new(&attributes, None),
             volume: volume.clone(),
-            path: Arc::new(Mutex::new(path)),
-        })
-    }
-
-    /// Returns the path, without a slash at its start.
-    fn path(&self) -> Result<String> {
-        let mut names = Vec::new();
-        let mut at = Some(self.path.clone());
-        while let Some(path) = at {
-            let path = path.lock().unwrap_or_else(PoisonError::into_inner);
-            if path.is_removed {
-                return Err(Errno::NOENT.into());
-            }
-            if !path.name.is_empty() {
-                names.push(path.name.clone());
-            }
-            at = path.above.clone();
         }
-        names.reverse();
-        Ok(names.join("/"))
     }
 
-    fn child(&self, path: &str, entry: &FatEntry) -> Arc<Self> {
-        Self::new(
-            &self.volume,
-            Some(self.path.clone()),
-            entry,
-            number(&joined(path, &entry.name)),
-        )
+    fn number(&self) -> u64 {
+        self.common.number.0
+    }
+
+    /// Returns the inode of the entry at a place, the same one while it is in memory.
+    fn inode_at(&self, state: &mut State, slot_offset: u64) -> Result<Arc<dyn Inode>> {
+        if let Some(inode) = state.inode(slot_offset) {
+            return Ok(inode);
+        }
+        let entry = state.entry(slot_offset)?;
+        let inode = Self::new(&self.volume, &entry, state.number(slot_offset));
+        let inode: Arc<dyn Inode> = Arc::new(inode);
+        state.add_node((self.number(), slot_offset), &entry, Arc::downgrade(&inode));
+        Ok(inode)
     }
 
     /// Changes the attributes in memory.
@@ -259,34 +154,101 @@ impl FatInode {
         self.common.attributes.store(&attributes);
     }
 
-    fn set_removed(&self) {
-        let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-        path.is_removed = true;
+    /// Returns the time of a change, in the resolution of FAT.
+    fn now(&self) -> Timespec {
+        from_fat(to_fat(self.volume.clock.now()))
+    }
+
+    /// Sets the times of a directory whose names changed.
+    fn set_changed(&self, now: Timespec) -> Result<()> {
+        self.volume.change(|state| {
+            let (disk, node) = state.node(self.number())?;
+            node.change_entry(disk, |entry| entry.set_modified(now))
+        })?;
+        self.update(|attributes| (attributes.modified, attributes.changed) = (now, now));
+        Ok(())
     }
 
     fn remove(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        let path = joined(&self.path()?, text(name)?);
+        let (name, number) = (text(name)?, target.common().number.0);
         self.volume
-            .change(move |fat| fat.root_dir().remove(&path))?;
-        if let Some(target) = target.as_any().downcast_ref::<Self>() {
-            target.set_removed();
+            .change(|state| state.remove(self.number(), name, number))?;
+        set_unlinked(target);
+        self.set_changed(self.now())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        let now = self.now();
+        self.volume.change(|state| {
+            let (disk, node) = state.node(self.number())?;
+            node.set_len(disk, size, now)
+        })?;
+        self.update(|attributes| {
+            attributes.size_bytes = size;
+            (attributes.modified, attributes.changed) = (now, now);
+        });
+        Ok(())
+    }
+
+    fn set_times(&self, accessed: Option<SetTime>, modified: Option<SetTime>) -> Result<()> {
+        let time = |set: SetTime| match set {
+            SetTime::Now => self.volume.clock.now(),
+            SetTime::To(time) => time,
+        };
+        let mut stored = None;
+        self.volume.change(|state| {
+            let (disk, node) = state.node(self.number())?;
+            node.change_entry(disk, |entry| {
+                if let Some(accessed) = accessed {
+                    entry.set_accessed(time(accessed));
+                }
+                if let Some(modified) = modified {
+                    entry.set_modified(time(modified));
+                }
+                stored = Some((entry.accessed(), entry.modified()));
+            })
+        })?;
+        if let Some((accessed, modified)) = stored {
+            self.update(|attributes| {
+                attributes.accessed = accessed;
+                (attributes.modified, attributes.changed) = (modified, modified);
+            });
         }
         Ok(())
     }
 }
 
-/// Returns the form of a name that all names have which are the same name in a FAT.
-fn fold(name: &[u8]) -> Option<Vec<u8>> {
-    let name = std::str::from_utf8(name).ok()?;
-    Some(name.to_uppercase().into_bytes())
+impl Drop for FatInode {
+    fn drop(&mut self) {
+        self.volume
+            .release(self.number(), std::ptr::from_ref(self).cast());
+    }
 }
 
-/// Returns the inode number of a path; case does not count.
-fn number(path: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    path.to_uppercase().hash(&mut hasher);
-    // 1 is the root.
-    (hasher.finish() >> 1).max(ROOT_NUMBER + 1)
+fn file_type(is_directory: bool) -> FileType {
+    if is_directory {
+        FileType::Directory
+    } else {
+        FileType::Regular
+    }
+}
+
+fn text(name: &[u8]) -> Result<&str> {
+    Ok(std::str::from_utf8(name).map_err(|_| Errno::NOENT)?)
+}
+
+fn set_unlinked(inode: &Arc<dyn Inode>) {
+    if let Some(inode) = inode.as_any().downcast_ref::<FatInode>() {
+        inode.update(|attributes| attributes.link_count = 0);
+    }
+}
+
+/// Returns the form of a name that all names have which are the same name in a FAT.
+fn fold_bytes(name: &[u8]) -> Option<Vec<u8>> {
+    Some(fold(std::str::from_utf8(name).ok()?).into_bytes())
 }
 
 impl Inode for FatInode {
@@ -298,40 +260,13 @@ impl Inode for FatInode {
         (self.common.file_type == FileType::Regular).then_some(self)
     }
 
-    /// Sets size and modification time. Owners and modes have no place in a FAT.
+    /// Sets size and times. Owners and modes have no place in a FAT.
     fn set_attributes(&self, _caller: &Credentials, change: &AttributeChange) -> Result<()> {
-        let path = self.path()?;
-        let now = self.volume.clock.now();
         if let Some(size) = change.size_bytes {
-            if size > FILE_BYTES_MAX {
-                return Err(Errno::FBIG.into());
-            }
-            let path = path.clone();
-            self.volume.change(move |fat| {
-                let mut file = fat.root_dir().open_file(&path)?;
-                seek_filled(&mut file, size)?;
-                file.truncate()
-            })?;
-            self.update(|attributes| {
-                attributes.size_bytes = size;
-                attributes.modified = now;
-            });
+            self.set_size(size)?;
         }
-        let modified = change.modified.map(|time| match time {
-            SetTime::Now => now,
-            SetTime::To(time) => time,
-        });
-        if let Some(modified) = modified {
-            let stored = to_fat(modified);
-            #[expect(deprecated, reason = "a copy sets the time of the source")]
-            if self.common.file_type == FileType::Regular {
-                self.volume.change(move |fat| {
-                    let mut file = fat.root_dir().open_file(&path)?;
-                    file.set_modified(stored);
-                    file.flush()
-                })?;
-                self.update(|attributes| attributes.modified = from_fat(stored));
-            }
+        if change.accessed.is_some() || change.modified.is_some() {
+            self.set_times(change.accessed, change.modified)?;
         }
         Ok(())
     }
@@ -340,20 +275,28 @@ impl Inode for FatInode {
         let Ok(name) = text(name) else {
             return Ok(None);
         };
-        let (path, sought) = (self.path()?, name.to_uppercase());
-        let at = path.clone();
-        let found = self.volume.call(move |fat| {
-            let all = entries(&directory(fat, &at)?)?;
-            Ok(all
-                .into_iter()
-                .find(|entry| entry.name.to_uppercase() == sought))
-        })?;
-        Ok(found.map(|entry| self.child(&path, &entry) as Arc<dyn Inode>))
+        self.volume.read(|state| {
+            let Some((_, slot_offset)) = state.find(self.number(), name)? else {
+                return Ok(None);
+            };
+            self.inode_at(state, slot_offset).map(Some)
+        })
     }
 
     /// Upper and lower case are the same, so a file has one inode whatever the case of its name.
     fn name_folding(&self) -> Option<NameFolding> {
-        (self.common.file_type == FileType::Directory).then_some(fold as NameFolding)
+        (self.common.file_type == FileType::Directory).then_some(fold_bytes as NameFolding)
+    }
+
+    fn stored_name(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Ok(name) = text(name) else {
+            return Ok(None);
+        };
+        self.volume.read(|state| {
+            let (_, _, directory) = state.directory(self.number())?;
+            let name = directory.find(name).and_then(|slot| directory.name(slot));
+            Ok(name.map(|name| name.text.clone().into_bytes()))
+        })
     }
 
     fn create(
@@ -362,49 +305,22 @@ impl Inode for FatInode {
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<Arc<dyn Inode>> {
-        let is_directory = match new.file_type {
-            FileType::Regular => false,
-            FileType::Directory => true,
-            _ => {
-                return Err(Error::new(
-                    Errno::PERM,
-                    "FAT has only files and directories",
-                ));
-            }
-        };
-        let (path, name) = (self.path()?, text(name)?.to_owned());
-        let now = from_fat(to_fat(self.volume.clock.now()));
-        let entry = FatEntry {
-            name: name.clone(),
-            is_directory,
-            len_bytes: 0,
-            modified: now,
-            accessed: now,
-            created: now,
-        };
-        let place = joined(&path, &name);
-        // The crate would open the file that has this short name beside its own.
-        let (at, short) = (path.clone(), name.to_uppercase());
-        let alias_of = self.volume.call(move |fat| {
-            for entry in directory(fat, &at)?.iter() {
-                let entry = entry?;
-                if entry.short_file_name().to_uppercase() == short {
-                    return Ok(Some(entry.file_name()));
-                }
-            }
-            Ok(None)
+        if !matches!(new.file_type, FileType::Regular | FileType::Directory) {
+            let what = "FAT has only files and directories";
+            return Err(Error::new(Errno::PERM, what));
+        }
+        let now = self.volume.clock.now();
+        let inode = self.volume.change(|state| {
+            let new = NewFile {
+                name,
+                is_directory: new.file_type == FileType::Directory,
+                now,
+            };
+            let slot_offset = state.create(self.number(), &new)?;
+            self.inode_at(state, slot_offset)
         })?;
-        if let Some(other) = alias_of {
-            let what = format!("this is the short name of {other} here; choose another name");
-            return Err(Error::new(Errno::INVAL, what));
-        }
-        if is_directory {
-            self.volume.create_directory(place)?;
-        } else {
-            let create = move |fat: &Fat| fat.root_dir().create_file(&place).map(drop);
-            self.volume.change(create)?;
-        }
-        Ok(self.child(&path, &entry))
+        self.set_changed(self.now())?;
+        Ok(inode)
     }
 
     fn link(&self, _: &Credentials, _: &[u8], _: &Arc<dyn Inode>) -> Result<()> {
@@ -431,40 +347,22 @@ impl Inode for FatInode {
         {
             return Err(Errno::INVAL.into());
         }
-        let of = |inode: &Arc<dyn Inode>| inode.as_any().downcast_ref::<Self>().map(Self::path);
-        let Some(Ok(parent)) = of(request.new_parent) else {
-            return Err(Errno::XDEV.into());
+        let number = |inode: &Arc<dyn Inode>| inode.common().number.0;
+        let rename = Rename {
+            source: number(request.source),
+            parent: self.number(),
+            name: text(request.name)?,
+            new_parent: number(request.new_parent),
+            new_name: request.new_name,
+            replaced: request.replaced.map(number),
         };
-        let above = self.path()?;
-        if request.source.common().file_type == FileType::Directory && above != parent {
-            // The crate would leave `..` as it is.
-            let what = "a directory of a FAT stays in its folder: copy it, and remove the old one";
-            return Err(Error::new(Errno::XDEV, what));
+        self.volume.change(|state| state.rename(&rename))?;
+        request.replaced.into_iter().for_each(set_unlinked);
+        let now = self.now();
+        if let Some(parent) = request.new_parent.as_any().downcast_ref::<Self>() {
+            parent.set_changed(now)?;
         }
-        let from = joined(&above, text(request.name)?);
-        let to = joined(&parent, text(request.new_name)?);
-        let replaces = request.replaced.is_some();
-        self.volume.change(move |fat| {
-            let root = fat.root_dir();
-            if replaces {
-                root.remove(&to)?;
-            }
-            root.rename(&from, &root, &to)
-        })?;
-        if let Some(replaced) = request
-            .replaced
-            .and_then(|inode| inode.as_any().downcast_ref::<Self>())
-        {
-            replaced.set_removed();
-        }
-        let source = request.source.as_any().downcast_ref::<Self>();
-        let above = request.new_parent.as_any().downcast_ref::<Self>();
-        if let (Some(source), Some(above)) = (source, above) {
-            let mut path = source.path.lock().unwrap_or_else(PoisonError::into_inner);
-            path.above = Some(above.path.clone());
-            text(request.new_name)?.clone_into(&mut path.name);
-        }
-        Ok(())
+        self.set_changed(now)
     }
 
     fn read_directory(
@@ -472,43 +370,43 @@ impl Inode for FatInode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let path = self.path()?;
-        let at = path.clone();
-        let found = self
-            .volume
-            .call(move |fat| entries(&directory(fat, &at)?))?;
-        let dots = [(".", self.common.number), ("..", self.parent_number()?)];
-        let dots = dots.map(|(name, number)| (name.to_owned(), number, FileType::Directory));
-        let files = found.into_iter().map(|entry| {
-            let file_type = if entry.is_directory {
-                FileType::Directory
-            } else {
-                FileType::Regular
-            };
-            let number = InodeNumber(number(&joined(&path, &entry.name)));
-            (entry.name, number, file_type)
-        });
-        for ((name, number, file_type), at) in dots.into_iter().chain(files).zip(1..) {
-            if at <= cookie {
-                continue;
-            }
-            let entry = DirectoryEntry {
+        let mut emit = |name: &str, number, is_directory, next_cookie| {
+            sink(&DirectoryEntry {
                 name: name.as_bytes(),
-                number,
-                file_type: Some(file_type),
-                next_cookie: at,
-            };
-            if sink(&entry).is_break() {
-                break;
+                number: InodeNumber(number),
+                file_type: Some(file_type(is_directory)),
+                next_cookie,
+            })
+        };
+        let dots = [(".", self.number()), ("..", self.parent_number()?.0)];
+        for ((name, number), next) in dots.into_iter().zip(1..) {
+            if cookie < next && emit(name, number, true, next).is_break() {
+                return Ok(());
             }
         }
-        Ok(())
+        let mut slot = cookie.saturating_sub(DOT_COOKIES).min(u32::MAX.into()) as u32;
+        loop {
+            let names = self
+                .volume
+                .read(|state| state.list(self.number(), slot, LISTED_NAMES))?;
+            for (at, name, number) in &names {
+                let next = u64::from(*at) + DOT_COOKIES + 1;
+                if emit(&name.text, *number, name.is_directory, next).is_break() {
+                    return Ok(());
+                }
+            }
+            let Some((last, ..)) = names.last() else {
+                return Ok(());
+            };
+            slot = last + 1;
+        }
     }
 
     fn parent_number(&self) -> Result<InodeNumber> {
-        let path = self.path()?;
-        let above = path.rsplit_once('/').map(|(above, _)| number(above));
-        Ok(InodeNumber(above.unwrap_or(ROOT_NUMBER)))
+        self.volume.read(|state| {
+            let (_, node) = state.node(self.number())?;
+            Ok(InodeNumber(node.parent))
+        })
     }
 
     fn sync(&self, _data_only: bool) -> Result<()> {
@@ -530,20 +428,13 @@ impl FileOperations for FatInode {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let (path, len) = (self.path()?, buf.len());
-        let bytes = self.volume.call(move |fat| {
-            let mut file = fat.root_dir().open_file(&path)?;
-            if file.seek(SeekFrom::Start(offset))? < offset {
-                return Ok(Vec::new());
-            }
-            let mut bytes = Vec::with_capacity(len);
-            file.take(len as u64).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        })?;
-        buf[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
+        self.volume.read(|state| {
+            let (disk, node) = state.node(self.number())?;
+            node.read(disk, offset, buf)
+        })
     }
 
+    /// Writes fewer bytes than there are if there is no space for all.
     fn write(
         &self,
         _: &Credentials,
@@ -554,28 +445,31 @@ impl FileOperations for FatInode {
             WriteAt::Offset(offset) => offset,
             WriteAt::End => self.common.attributes().size_bytes,
         };
-        let bytes = source.with_slices(|slices| {
-            slices
-                .iter()
-                .flat_map(|slice| slice.iter().copied())
-                .collect::<Vec<u8>>()
-        });
-        let (path, len) = (self.path()?, bytes.len());
-        let end = offset.saturating_add(len as u64);
-        if end > FILE_BYTES_MAX {
+        if offset.saturating_add(source.len() as u64) > FILE_BYTES_MAX {
             return Err(Errno::FBIG.into());
         }
-        self.volume.change(move |fat| {
-            let mut file = fat.root_dir().open_file(&path)?;
-            seek_filled(&mut file, offset)?;
-            file.write_all(&bytes)
+        let now = self.now();
+        let write = |bytes: &[u8]| {
+            self.volume.change(|state| {
+                let (disk, node) = state.node(self.number())?;
+                node.write(disk, (offset, bytes), now)
+            })
+        };
+        let count = source.with_slices(|slices| match slices {
+            [bytes] => write(bytes),
+            _ => write(
+                &slices
+                    .iter()
+                    .flat_map(|bytes| bytes.iter().copied())
+                    .collect::<Vec<_>>(),
+            ),
         })?;
-        let now = self.volume.clock.now();
+        let end = offset + count as u64;
         self.update(|attributes| {
             attributes.size_bytes = attributes.size_bytes.max(end);
-            attributes.modified = now;
+            (attributes.modified, attributes.changed) = (now, now);
         });
-        Ok((offset, len))
+        Ok((end, count))
     }
 
     fn fallocate(&self, _: &Credentials, _: FallocateMode, _: u64, _: u64) -> Result<()> {

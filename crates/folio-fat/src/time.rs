@@ -1,77 +1,55 @@
 //! Timestamps of FAT: local times without a zone, here UTC, from 1980 to 2107.
 
-use fatfs::{Date, DateTime, Time, TimeProvider};
 use folio::Timespec;
 use jiff::Timestamp;
+use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use std::cell::Cell;
 
-thread_local! {
-    /// The time of the operation that this thread runs.
-    static NOW: Cell<Timespec> = const { Cell::new(Timespec { secs: 0, nanos: 0 }) };
-}
+/// 1980-01-01 and 2107-12-31 23:59:58.
+const RANGE: (i64, i64) = (315_532_800, 4_354_819_198);
 
-/// Sets the time for changes that this thread makes.
-pub(crate) fn set_now(now: Timespec) {
-    NOW.set(now);
-}
-
-/// The source of timestamps for `fatfs`.
-#[derive(Debug)]
-pub(crate) struct ThreadTime;
-
-pub(crate) static THREAD_TIME: ThreadTime = ThreadTime;
-
-impl TimeProvider for ThreadTime {
-    fn get_current_date(&self) -> Date {
-        to_fat(NOW.get()).date
-    }
-
-    fn get_current_date_time(&self) -> DateTime {
-        to_fat(NOW.get())
-    }
+/// A time as a directory entry has it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FatTime {
+    /// Years since 1980, month and day, in 7, 4 and 5 bits.
+    pub(crate) date: u16,
+    /// Hour, minute and half of the second, in 5, 6 and 5 bits.
+    pub(crate) time: u16,
+    /// Units of 10 ms past it, below 200; only of the time of creation.
+    pub(crate) tens_ms: u8,
 }
 
 /// Converts a time; one outside of FAT's range becomes the nearest.
-pub(crate) fn to_fat(time: Timespec) -> DateTime {
-    /// 1980-01-01 and 2107-12-31 23:59:58.
-    const RANGE: (i64, i64) = (315_532_800, 4_354_819_198);
+pub(crate) fn to_fat(time: Timespec) -> FatTime {
     let secs = time.secs.clamp(RANGE.0, RANGE.1);
-    let date = Timestamp::from_second(secs)
-        .unwrap_or_default()
-        .to_zoned(TimeZone::UTC);
+    let nanos = if secs == time.secs { time.nanos } else { 0 };
+    let utc = Timestamp::from_second(secs).unwrap_or_default();
+    let utc = utc.to_zoned(TimeZone::UTC);
     // Each is positive and small.
-    DateTime {
-        date: Date {
-            year: date.year() as u16,
-            month: date.month() as u16,
-            day: date.day() as u16,
-        },
-        time: Time {
-            hour: date.hour() as u16,
-            min: date.minute() as u16,
-            sec: date.second() as u16,
-            millis: 0,
-        },
+    let year = (utc.year() - 1980) as u16;
+    FatTime {
+        date: year << 9 | (utc.month() as u16) << 5 | utc.day() as u16,
+        time: (utc.hour() as u16) << 11 | (utc.minute() as u16) << 5 | (utc.second() as u16 / 2),
+        tens_ms: (secs % 2) as u8 * 100 + (nanos / 10_000_000) as u8,
     }
 }
 
 /// Converts a time of FAT; an invalid one is 1980.
-pub(crate) fn from_fat(time: DateTime) -> Timespec {
-    let (date, clock) = (time.date, time.time);
-    let small = |value: u16| i8::try_from(value).unwrap_or(0);
-    let civil = jiff::civil::DateTime::new(
-        i16::try_from(date.year).unwrap_or(1980),
-        small(date.month),
-        small(date.day),
-        small(clock.hour),
-        small(clock.min),
-        small(clock.sec),
+pub(crate) fn from_fat(time: FatTime) -> Timespec {
+    let field = |from: u16, shift: u16, bits: u16| (from >> shift & ((1 << bits) - 1)) as i8;
+    let civil = DateTime::new(
+        1980 + (time.date >> 9) as i16,
+        field(time.date, 5, 4),
+        field(time.date, 0, 5),
+        field(time.time, 11, 5),
+        field(time.time, 5, 6),
+        2 * field(time.time, 0, 5),
         0,
     );
     let zoned = civil.and_then(|civil| civil.to_zoned(TimeZone::UTC));
-    let secs = zoned.map_or(315_532_800, |zoned| zoned.timestamp().as_second());
-    Timespec::new(secs, 0)
+    let secs = zoned.map_or(RANGE.0, |zoned| zoned.timestamp().as_second());
+    let tens_ms = u32::from(time.tens_ms.min(199));
+    Timespec::new(secs + i64::from(tens_ms / 100), tens_ms % 100 * 10_000_000)
 }
 
 #[cfg(test)]
@@ -82,10 +60,17 @@ mod tests {
     fn times_round_down_and_clamp() {
         for (secs, want) in [
             (0, 315_532_800),
-            (1_700_000_000, 1_700_000_000),
+            (1_700_000_001, 1_700_000_000),
             (i64::MAX, 4_354_819_198),
         ] {
-            assert_eq!(from_fat(to_fat(Timespec::new(secs, 5))).secs, want);
+            let stored = to_fat(Timespec::new(secs, 5));
+            let stored = FatTime {
+                tens_ms: 0,
+                ..stored
+            };
+            assert_eq!(from_fat(stored), Timespec::new(want, 0));
         }
+        let created = Timespec::new(1_700_000_001, 990_000_000);
+        assert_eq!(from_fat(to_fat(created)), created);
     }
 }

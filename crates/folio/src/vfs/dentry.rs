@@ -142,6 +142,16 @@ impl Dentry {
         }
     }
 
+    /// Returns the name under which the cache has this child of `parent`, which a lookup of `name`
+    /// found.
+    pub(super) fn cached_name(&self, parent: &Dentry, name: &[u8]) -> Name {
+        if parent.folds_names() {
+            self.name()
+        } else {
+            Name::from_slice(name)
+        }
+    }
+
     /// Whether the directory ignores some differences of names.
     pub(super) fn folds_names(&self) -> bool {
         self.name_folding.is_some()

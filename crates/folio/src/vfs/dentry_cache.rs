@@ -183,7 +183,7 @@ impl DentryCache {
         if !node.is_referenced.load(Ordering::Relaxed) {
             node.is_referenced.store(true, Ordering::Relaxed);
         }
-        node.state(pin)
+        node.state(parent, pin)
     }
 
     /// Looks up `name` in `parent`.
@@ -197,7 +197,9 @@ impl DentryCache {
         let _state = shard.state.lock();
         let pin = rcu::pin();
         match shard.keep(hash, parent.id(), name, &pin) {
-            Some(node) if node.value().is_valid(parent, &pin) => node.value().state(&pin).to_arc(),
+            Some(node) if node.value().is_valid(parent, &pin) => {
+                node.value().state(parent, &pin).to_arc()
+            }
             _ => Cached::Unknown,
         }
     }
@@ -361,7 +363,12 @@ impl DentryCache {
             self.invalidate(new_parent, new_name);
         }
         // The new name first: a lookup of a replaced name always finds one inode or the other.
+        let is_same = old_parent.id() == new_parent.id()
+            && old_parent.key(old_name) == new_parent.key(new_name);
         let removed = self.set(new_parent, new_name, moved);
+        if is_same {
+            return removed;
+        }
         removed.and(self.set(old_parent, old_name, left))
     }
 
@@ -550,9 +557,11 @@ impl Node {
 
     /// Returns the state of the name. The node is not leaving.
     #[inline]
-    fn state<'p>(&self, pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
+    fn state<'p>(&self, parent: &Dentry, pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
         match self.dentry.borrow(pin) {
             Some(dentry) => Cached::Positive(dentry),
+            // A file that was created since may have this as another name.
+            None if parent.folds_names() => Cached::Unknown,
             // A node is marked dead before its dentry is removed.
             None if self.is_dead.load(Ordering::Acquire) => Cached::Unknown,
             None => Cached::Negative,

@@ -174,7 +174,8 @@ impl Context<'_> {
             let _victim_lock = victim.inode().common().lock.write();
             directory.unlink(self.credentials, name, victim.inode())?;
         }
-        let removed = self.vfs.dentries.delete(&parent.dentry, name, &victim);
+        let name = victim.cached_name(&parent.dentry, name);
+        let removed = self.vfs.dentries.delete(&parent.dentry, &name, &victim);
         drop(lock);
         // This may be the last reference; it is dropped after the locks.
         drop(victim);
@@ -209,7 +210,8 @@ impl Context<'_> {
                 return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
             }
             directory.remove_directory(self.credentials, name, victim.inode())?;
-            self.vfs.dentries.delete(&parent.dentry, name, &victim)
+            let name = victim.cached_name(&parent.dentry, name);
+            self.vfs.dentries.delete(&parent.dentry, &name, &victim)
         };
         drop(lock);
         drop(victim);

@@ -262,6 +262,13 @@ pub trait Inode: Send + Sync {
         None
     }
 
+    /// Returns the name as the directory stores it, if it has several for one entry, such as the
+    /// long and the short name of a FAT. Called only with [`Inode::name_folding`].
+    fn stored_name(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let _ = name;
+        Ok(None)
+    }
+
     /// Creates an inode called `name` in this directory. The name does not exist.
     fn create(
         &self,

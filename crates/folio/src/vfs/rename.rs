@@ -3,7 +3,7 @@
 
 use super::attributes::FileType;
 use super::credentials::Access;
-use super::dentry::{Dentry, Location};
+use super::dentry::{Dentry, Location, Name};
 use super::inode::{Inode, RenameFlags, RenameRequest};
 use super::permission::check_access;
 use super::walk::{Context, Last, Walk};
@@ -91,6 +91,7 @@ impl Context<'_> {
             .child_locked(old.parent, old.name)?
             .ok_or(Errno::NOENT)?;
         let target = self.child_locked(new.parent, new.name)?;
+        let target = target.filter(|target| !is_other_spelling(old, new, &source, target));
         self.check_rename(old, new, &source, target.as_ref(), flags)?;
         if let Some(target) = &target
             && Arc::ptr_eq(source.inode(), target.inode())
@@ -130,7 +131,8 @@ impl Context<'_> {
             };
             let left = left.map(|inode| Dentry::new_child(old.parent, old.name, inode));
             let dentries = &self.vfs.dentries;
-            let (from, to) = ((old.parent, old.name), (new.parent, new.name));
+            let (old_name, new_name) = cached_names(old, new, &source, target.as_ref());
+            let (from, to) = ((old.parent, &*old_name), (new.parent, &*new_name));
             match &target {
                 Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
                     dentries.exchange(from, &source, to, target)
@@ -229,6 +231,39 @@ impl Context<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a rename changes only the spelling of a name, in a directory that has one entry
+/// for all spellings and stores the last one. Linux's vfat: `vfat_revalidate_ci`.
+fn is_other_spelling(
+    old: &Side<'_>,
+    new: &Side<'_>,
+    source: &Arc<Dentry>,
+    target: &Arc<Dentry>,
+) -> bool {
+    let is_same = old.parent.folds_names()
+        && Arc::ptr_eq(old.parent, new.parent)
+        && Arc::ptr_eq(source.inode(), target.inode());
+    if !is_same {
+        return false;
+    }
+    // A damaged directory was an error of the lookup.
+    let stored = old.parent.inode().stored_name(old.name);
+    stored.ok().flatten().is_some_and(|stored| {
+        stored != new.name && old.parent.key(&stored) == old.parent.key(new.name)
+    })
+}
+
+/// Returns the names under which the cache has both sides: a replaced name is spelled as before.
+fn cached_names(
+    old: &Side<'_>,
+    new: &Side<'_>,
+    source: &Dentry,
+    target: Option<&Arc<Dentry>>,
+) -> (Name, Name) {
+    let kept = target.map(|target| target.cached_name(new.parent, new.name));
+    let new_name = kept.unwrap_or_else(|| new.name.into());
+    (source.cached_name(old.parent, old.name), new_name)
 }
 
 /// Locks two directories, the ancestor first; unrelated ones by address. The caller holds the

@@ -252,6 +252,12 @@ impl Context<'_> {
             return Ok(None);
         }
         let ticket = parent.name_ticket();
+        let stored = if parent.folds_names() {
+            parent.inode().stored_name(name)?
+        } else {
+            None
+        };
+        let name = stored.as_deref().unwrap_or(name);
         match parent.inode().lookup(name)? {
             // A damaged image; it would be locked twice, and its tree has no end. Linux:
             // `d_splice_alias`. An external move may only look like it, and is spliced.

@@ -1,0 +1,164 @@
+//! Damaged images: every call returns a result or an error, without a panic, a hang or a huge
+//! allocation. `FOLIO_HOSTILE_CASES` sets the number of cases.
+
+use super::support::random::Random;
+use super::{WIDTHS, assert_errno, bytes_of, formatted, mounted, try_mount};
+use folio::block::{Device, MemoryDevice};
+use folio::{Errno, Fs};
+use folio_fat::FatWidth;
+use std::sync::Arc;
+
+const CASES: u64 = 100;
+/// Names visited in one walk, at most.
+const NAMES_MAX: usize = 2000;
+
+/// Makes a tree with each kind of structure; returns the image.
+fn image(width: FatWidth, len_bytes: u64) -> Vec<u8> {
+    let device = formatted(width, len_bytes);
+    let fs = mounted(&device);
+    fs.create_dir_all("/folder/below/deep").unwrap();
+    for number in 0..60 {
+        let name = format!("/folder/a rather long name {number}");
+        fs.write(name, vec![0xda; number * 500]).unwrap();
+    }
+    fs.write("/SHORT.TXT", vec![0xda; 50_000]).unwrap();
+    fs.close().unwrap();
+    bytes_of(&device)
+}
+
+fn device_of(bytes: &[u8]) -> Arc<dyn Device> {
+    let device = MemoryDevice::new(bytes.len() as u64);
+    device.write_at(bytes, 0).unwrap();
+    Arc::new(device)
+}
+
+/// Reads all of a tree, and returns its files.
+fn walk(fs: &Fs) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let mut at = 0;
+    while at < found.len() && found.len() < NAMES_MAX {
+        let path = found[at].clone();
+        at += 1;
+        let is_directory = fs.metadata(&path).is_ok_and(|metadata| metadata.is_dir());
+        if is_directory || path.is_empty() {
+            let entries = fs.read_dir(format!("{path}/")).into_iter().flatten();
+            for entry in entries.take(NAMES_MAX).map_while(Result::ok) {
+                if let Some(name) = entry.file_name().to_str() {
+                    found.push(format!("{path}/{name}"));
+                }
+            }
+        } else if let Ok(file) = fs.open(&path) {
+            let mut buf = vec![0; 1 << 16];
+            for offset in [0, 1 << 16, u64::from(u32::MAX) - 10] {
+                let _ = fs.process().pread(file.fd(), &mut buf, offset);
+            }
+        }
+    }
+    found
+}
+
+/// Changes much of a tree; any call may fail.
+fn change(fs: &Fs, found: &[String]) {
+    for (path, number) in found.iter().zip(0..) {
+        let _ = match number % 6 {
+            0 => fs.remove_file(path),
+            1 => fs.rename(path, format!("/renamed {number}")),
+            2 => fs.rename(path, "/SHORT.TXT"),
+            3 => fs.write(path, vec![1; 3000]),
+            4 => fs.create_dir(format!("{path}/new directory")),
+            _ => fs
+                .open_options()
+                .write(true)
+                .open(path)
+                .and_then(|file| file.set_len(70_000)),
+        };
+    }
+    let _ = fs.statistics("/");
+    let _ = fs.sync();
+}
+
+#[test]
+fn damaged_images_give_errors() {
+    let cases = std::env::var("FOLIO_HOSTILE_CASES").ok();
+    let cases = cases.map_or(CASES, |cases| cases.parse().unwrap());
+    for (width, len_bytes) in WIDTHS {
+        let whole = image(width, len_bytes);
+        let used = whole.iter().rposition(|byte| *byte == 0xda).unwrap();
+        for seed in 0..cases {
+            let mut random = Random::new(seed);
+            let mut bytes = whole.clone();
+            for _ in 0..1 + random.below(40u32) {
+                // Metadata is at the start, and among the data.
+                let end = random.pick(&[64, 600, 40_000, used]);
+                let at = random.below(end);
+                if bytes[at] != 0xda {
+                    bytes[at] = random.pick(&[0, 1, 0xff, 0xe5, 1 << (seed % 8), bytes[at] ^ 0x20]);
+                }
+            }
+            if seed % 10 == 0 {
+                bytes.truncate(random.below(used) / 512 * 512);
+            }
+            if let Ok(fs) = try_mount(&device_of(&bytes)) {
+                let found = walk(&fs);
+                change(&fs, &found);
+                walk(&fs);
+                let _ = fs.close();
+            }
+        }
+    }
+}
+
+#[test]
+fn chains_that_loop_or_leave_are_reported() {
+    let (width, len_bytes) = WIDTHS[1];
+    let whole = image(width, len_bytes);
+    let sector = |at: usize| usize::from(u16::from_le_bytes([whole[at], whole[at + 1]])) * 512;
+    let (table, table_bytes) = (sector(14), sector(22));
+    let root = table + 2 * table_bytes;
+    // The label's slot is first.
+    let slot = (0..64)
+        .map(|slot| root + slot * 32)
+        .find(|at| whole[*at..].starts_with(b"SHORT   TXT"))
+        .unwrap();
+    let cluster = u16::from_le_bytes([whole[slot + 26], whole[slot + 27]]);
+    let entry = table + 2 * usize::from(cluster + 1);
+    for next in [cluster, 1, 0, 0xfff0] {
+        let mut bytes = whole.clone();
+        bytes[entry..entry + 2].copy_from_slice(&next.to_le_bytes());
+        let fs = mounted(&device_of(&bytes));
+        assert_errno(fs.read("/SHORT.TXT"), Errno::UCLEAN);
+        let file = fs.open("/SHORT.TXT").unwrap();
+        let mut buf = [0; 512];
+        assert_eq!(fs.process().pread(file.fd(), &mut buf, 0).unwrap(), 512);
+        assert_eq!(buf, [0xda; 512]);
+        drop(file);
+        fs.remove_file("/SHORT.TXT").unwrap();
+    }
+    // Ends before the file does.
+    let mut bytes = whole.clone();
+    bytes[entry..entry + 2].copy_from_slice(&0xffffu16.to_le_bytes());
+    let fs = mounted(&device_of(&bytes));
+    assert_errno(fs.read("/SHORT.TXT"), Errno::UCLEAN);
+}
+
+#[test]
+fn directory_that_contains_itself_is_reported() {
+    let (width, len_bytes) = WIDTHS[1];
+    let mut bytes = image(width, len_bytes);
+    let word =
+        |bytes: &[u8], at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let root = 512 * (word(&bytes, 14) + 2 * word(&bytes, 22));
+    let find = |bytes: &[u8], from: usize, name: &[u8]| {
+        (from..bytes.len())
+            .step_by(32)
+            .find(|at| bytes[*at..].starts_with(name))
+            .unwrap()
+    };
+    let folder = find(&bytes, root, b"FOLDER     ");
+    let below = find(&bytes, root, b"BELOW      ");
+    bytes.copy_within(folder + 26..folder + 28, below + 26);
+    let fs = mounted(&device_of(&bytes));
+    assert_errno(fs.metadata("/folder/below/below"), Errno::LOOP);
+    assert!(walk(&fs).len() < NAMES_MAX);
+    assert_errno(fs.rename("/folder", "/folder/below/new"), Errno::INVAL);
+}
