@@ -214,7 +214,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Returns the inode `number` of the file system of `root`. A file found so has no name, and
-    /// nobody's permission to search directories is checked. Linux: open_by_handle_at(2).
+    /// no permission to search directories is checked. Linux: open_by_handle_at(2).
     ///
     /// # Errors
     ///
