@@ -2,7 +2,9 @@
 // folio_device.h precedes this one.
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define FOLIO_KERNEL extern "C" __global__ void
+// With the largest blocks: without bounds the compiler takes so many registers for a thread that a
+// block of 1024 threads does not start.
+#define FOLIO_KERNEL extern "C" __global__ void __launch_bounds__(1024)
 FOLIO_DEVICE folio_u64 folio_block() { return blockIdx.x; }
 FOLIO_DEVICE folio_u64 folio_blocks() { return gridDim.x; }
 #else
