@@ -10,10 +10,9 @@ use crate::guest::Memory;
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::{io, ptr};
+use std::{io, mem, ptr};
 use vm_memory::{GuestMemoryBackend, MmapRegion};
 
 /// Regions of all guests: one has 32 at most in QEMU, 509 in vhost-user.
@@ -111,22 +110,21 @@ fn set_handler() -> io::Result<()> {
     if *is_set {
         return Ok(());
     }
-    let mut earlier = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: an action of zeros is one without flags and blocked signals; the handler has the type
-    // for SA_SIGINFO, and calls only what signal-safety(7) permits.
-    unsafe {
-        // The earlier action first: the handler needs it as soon as it is set.
-        if libc::sigaction(libc::SIGBUS, ptr::null(), earlier.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        EARLIER.get_or_init(|| earlier.assume_init());
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
-        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle_bus_error;
-        action.sa_sigaction = handler as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        if libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle_bus_error;
+    // SAFETY: an action of zeros is one without flags and blocked signals.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    let mut earlier = action;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // The earlier action first: the handler needs it as soon as it is set.
+    // SAFETY: the place for the action is valid.
+    let found = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut earlier) };
+    EARLIER.get_or_init(|| earlier);
+    // SAFETY: the handler has the type for SA_SIGINFO, and calls only what signal-safety(7)
+    // permits.
+    let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
+    if found != 0 || set != 0 {
+        return Err(io::Error::last_os_error());
     }
     *is_set = true;
     Ok(())
@@ -135,8 +133,10 @@ fn set_handler() -> io::Result<()> {
 /// Replaces a watched region by zero pages. Another fault belongs to the earlier handler: it occurs
 /// again when this one returns.
 extern "C" fn handle_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel passes valid information, with an address for SIGBUS.
-    let address = unsafe { (*info).si_addr() }.addr();
+    // SAFETY: the kernel passes valid information.
+    let info = unsafe { &*info };
+    // SAFETY: SIGBUS has an address.
+    let address = unsafe { info.si_addr() }.addr();
     for slot in &SLOTS {
         let start = slot.start.load(Ordering::Acquire);
         let len_bytes = slot.len_bytes.load(Ordering::Relaxed);
