@@ -145,28 +145,29 @@ fn fs_type(facts: &Facts) -> &str {
 
 /// A copy of which every byte is written.
 fn filled(facts: &Facts) -> String {
-    let format = facts
-        .image
-        .as_ref()
-        .and_then(|image| image.as_ref().ok())
-        .map_or("raw", |image| image.format);
+    let image = facts.image.as_ref().and_then(|image| image.as_ref().ok());
+    let format = image.map_or("raw", |image| image.format);
     let path = &facts.path;
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push("-full.");
     name.push(path.extension().unwrap_or(format.as_ref()));
     let target = quote(&path.with_file_name(name));
-    if format == "qcow2" {
-        return format!(
-            "folio image convert -O qcow2 -o preallocation=full {} {target}",
-            quote(path)
-        );
-    }
-    let copy = format!("cp --sparse=never --reflink=never {} {target}", quote(path));
-    match fs_type(facts) {
+    let size_bytes = image.map_or(facts.size_bytes, |image| image.disk_bytes);
+    let path = quote(path);
+    let copy = format!("cp --sparse=never --reflink=never {path} {target}");
+    let command = match fs_type(facts) {
+        _ if format == "qcow2" => {
+            format!("folio image convert -O qcow2 -o preallocation=full {path} {target}")
+        }
         // Compression and copy-on-write can be turned off while the file is empty.
         "btrfs" => format!("touch {target} && chattr +C {target} && {copy}"),
         _ => copy,
-    }
+    };
+    format!(
+        "{command}  # needs {} of space; while no mount or virtual machine uses the image, which \
+         then uses the copy",
+        bytes(size_bytes)
+    )
 }
 
 /// Whether there are many pieces, and short ones.
@@ -393,7 +394,11 @@ mod tests {
         let check = &super::judge(&facts)[0];
         assert_eq!(
             check.remedies,
-            ["cp --sparse=never --reflink=never /mnt/disk.img /mnt/disk-full.img"]
+            [
+                "cp --sparse=never --reflink=never /mnt/disk.img /mnt/disk-full.img  # needs 64 \
+                 MiB of space; while no mount or virtual machine uses the image, which then uses \
+                 the copy"
+            ]
         );
         facts.image = None;
         assert_eq!(faults(&facts), [""; 0]);

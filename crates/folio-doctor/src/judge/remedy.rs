@@ -108,9 +108,19 @@ fn fuse(found: &FileSystem, subtype: &str, words: &str) -> Vec<String> {
     if server == "folio" {
         return vec![folio(&unmount, &source, &target)];
     }
-    // Servers built with libfuse accept its options; other servers have their own, or none.
     let kept = FUSE_KEPT.iter().filter(|option| found.has(option));
-    let options: Vec<_> = kept.copied().chain([words]).collect();
+    let mut options: Vec<_> = kept.copied().collect();
+    // It sets the times of attributes and names to 0 itself, after the user's options
+    // (misc/fuse2fs.c).
+    if server == "fuse2fs" && words.starts_with("attr_timeout") {
+        options.retain(|option| *option != "default_permissions");
+        let options = options.iter().map(|option| format!("-o {option} "));
+        let options = options.collect::<String>();
+        let mount = format!("folio mount --background {options}{source} {target}");
+        return vec![format!("{unmount} && {mount}")];
+    }
+    // Servers built with libfuse accept its options; other servers have their own, or none.
+    options.push(words);
     let mut all = vec![format!(
         "{unmount} && {server} -o {} {source} {target}",
         options.join(",")
@@ -256,6 +266,9 @@ mod tests {
         found.options.push("allow_other".into());
         let command = "umount /mnt && fuse2fs -o allow_other,kernel_cache /srv/source /mnt";
         assert_eq!(page_cache(&facts)[0], command);
+        let command_of_folio =
+            "umount /mnt && folio mount --background -o allow_other /srv/source /mnt";
+        assert_eq!(attributes(&facts), [command_of_folio]);
         file_system(&mut facts).source = "source".into();
         let text = page_cache(&facts).remove(0);
         assert!(!text.contains("umount"), "{text}");

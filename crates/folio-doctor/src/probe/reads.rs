@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const PIECE: usize = 1 << 20;
 /// A larger sample gives the same result.
 const SAMPLE_MAX: u64 = 64 << 20;
+/// The kernel reads ahead by less, unless a disk's read_ahead_kb says more.
+const READAHEAD_MAX: u64 = 32 << 20;
 /// How often what is in memory is read again; the round with the fewest waits counts.
 const ROUNDS: usize = 4;
 /// From so much on rates mean something.
@@ -255,20 +257,22 @@ fn direct(path: &Path, file: &File, first: &Pass, size_bytes: u64, left: u64) ->
     if first.bytes < RATE_MIN || came < first.bytes / 2 {
         return Err("too little of the file came from the device".to_owned());
     }
-    let start = first.bytes.next_multiple_of(PIECE as u64);
-    let end =
-        size_bytes.min(start.saturating_add(left.min(SAMPLE_MAX))) / PIECE as u64 * PIECE as u64;
-    if end < start.saturating_add(RATE_MIN) {
-        return Err(
-            "the file is too small, or too little may be read, to measure the device beside it"
-                .to_owned(),
-        );
-    }
+    let part = |skipped: u64| {
+        let start = (first.bytes + skipped).next_multiple_of(PIECE as u64);
+        let end = size_bytes.min(start.saturating_add(left.min(SAMPLE_MAX)));
+        let end = end / PIECE as u64 * PIECE as u64;
+        (end >= start.saturating_add(RATE_MIN)).then_some(start..end)
+    };
+    // The kernel has read ahead behind the sample.
+    let part = part(READAHEAD_MAX).or_else(|| part(0)).ok_or(
+        "the file is too small, or too little may be read, to measure the device beside it",
+    )?;
     // Reading past the cache would write what is dirty.
-    match residency_of(file, start..end) {
+    match residency_of(file, part.clone()) {
         Ok(ResidencyReport::Known(found))
-            if found.resident_bytes <= (end - start) / 10 && found.dirty_bytes == Some(0) => {}
-        _ => return Err("the rest of the file is in memory".to_owned()),
+            if found.resident_bytes <= (part.end - part.start) / 10
+                && found.dirty_bytes == Some(0) => {}
+        _ => return Err("too much of what follows the sample is in memory".to_owned()),
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     let opened = rustix::fs::open(path, flags, Mode::empty());
@@ -276,12 +280,8 @@ fn direct(path: &Path, file: &File, first: &Pass, size_bytes: u64, left: u64) ->
         opened.map_err(|error| format!("the file system has no O_DIRECT: {}", reason(&error)))?;
     let mut buf = vec![0; 4 * PIECE + ALIGN];
     let skip = buf.as_ptr().align_offset(ALIGN).min(ALIGN);
-    pass(
-        &File::from(opened),
-        start..end,
-        &mut buf[skip..skip + 4 * PIECE],
-    )
-    .map_err(|error| format!("O_DIRECT: {}", reason(&error)))
+    pass(&File::from(opened), part, &mut buf[skip..skip + 4 * PIECE])
+        .map_err(|error| format!("O_DIRECT: {}", reason(&error)))
 }
 
 #[cfg(test)]
