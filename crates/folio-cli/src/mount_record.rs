@@ -7,6 +7,7 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::image_path::ImagePath;
+use crate::output::io_reason;
 use crate::session::Session;
 use folio_remote::Address;
 use rustix::fs::{FlockOperation, flock};
@@ -121,28 +122,36 @@ impl Found {
         })
     }
 
-    /// Prints the messages of a server that has ended, and removes the record. Returns what failed.
-    fn read(mut self) -> io::Result<Option<String>> {
+    /// Returns the messages of a server that has ended, and removes the record.
+    fn take(mut self) -> io::Result<Ended> {
         let mut state = [0; STATE_LEN];
         self.file.read_exact_at(&mut state, 0)?;
         let head_len = STATE_LEN + self.source.len() + self.target.len() + 2;
         let mut messages = Vec::new();
         self.file.seek(SeekFrom::Start(head_len as u64))?;
         self.file.read_to_end(&mut messages)?;
-        io::stderr().write_all(&messages)?;
         let mount = format!("{} on {}", self.source.display(), self.target.display());
         let failure = match &state {
             STORED => None,
             FAILED => Some("ended with a failure"),
             _ => Some("its server was killed: changes that were not synced are lost"),
         };
-        let failure = failure.map(|failure| format!("{mount}: {failure}"));
+        let ended = Ended {
+            messages,
+            failure: failure.map(|failure| format!("{mount}: {failure}")),
+        };
         match fs::remove_file(&self.path) {
             // Its server or another reader was faster.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(failure),
-            removed => removed.map(|()| failure),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ended),
+            removed => removed.map(|()| ended),
         }
     }
+}
+
+/// A mount that has ended.
+struct Ended {
+    messages: Vec<u8>,
+    failure: Option<String>,
 }
 
 /// Waits until no mount of an image or on a directory is served any more, and reports how each one
@@ -155,28 +164,42 @@ pub(crate) fn wait(place: &OsStr, session: &Session) -> Outcome {
             place.display()
         )));
     }
+    wait_for_all(place, session)
+        .map_err(|error| Failure::new(format!("records of mounts: {}", io_reason(&error))))
+}
+
+fn wait_for_all(place: &OsStr, session: &Session) -> io::Result<()> {
     for record in find(place)? {
         while let Err(error) = flock(&record.file, FlockOperation::LockShared) {
             if error != Errno::INTR {
-                return Err(io::Error::from(error).into());
+                return Err(error.into());
             }
         }
-        if let Some(failure) = record.read()? {
+        let ended = record.take()?;
+        io::stderr().write_all(&ended.messages)?;
+        if let Some(failure) = ended.failure {
             session.fail(failure);
         }
     }
     Ok(())
 }
 
-/// Prints the unread messages of earlier mounts of an image, or on a directory.
+/// Prints the unread messages of earlier mounts of an image, or on a directory. Says nothing of a
+/// server that was killed without a word: the new mount recovers the image.
 pub(crate) fn report_ended(places: [&OsStr; 2], session: &Session) -> io::Result<()> {
     for place in places {
         for record in find(place)? {
-            if flock(&record.file, FlockOperation::NonBlockingLockShared).is_ok() {
-                session.note("an earlier mount said:");
-                if let Some(failure) = record.read()? {
-                    session.note(failure);
-                }
+            if flock(&record.file, FlockOperation::NonBlockingLockShared).is_err() {
+                continue;
+            }
+            let ended = record.take()?;
+            if ended.messages.is_empty() {
+                continue;
+            }
+            session.note("an earlier mount said:");
+            io::stderr().write_all(&ended.messages)?;
+            if let Some(failure) = ended.failure {
+                session.note(failure);
             }
         }
     }

@@ -27,7 +27,8 @@ pub(crate) struct Readiness<'a> {
 /// Where a mount in the background prints its messages.
 #[derive(Clone, Copy)]
 pub(crate) struct Background<'a> {
-    pub(crate) record: &'a MountRecord,
+    /// None where there is no place for it.
+    pub(crate) record: Option<&'a MountRecord>,
     /// `--log`.
     pub(crate) log: Option<&'a File>,
 }
@@ -159,7 +160,11 @@ pub(crate) fn report_ready(
     std::env::set_current_dir("/")?;
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
-    background.record.take_messages(background.log)?;
+    let log = background.log.unwrap_or(&null);
+    match background.record {
+        Some(record) => record.take_messages(background.log)?,
+        None => rustix::stdio::dup2_stderr(log).map_err(std::io::Error::from)?,
+    }
     session.log_to_system();
     Ok(())
 }

@@ -4,6 +4,7 @@ use super::force_share::ForceShare;
 use super::remote;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::mount_record::{self, MountRecord};
+use crate::output::io_reason;
 use crate::ready;
 use crate::serving::{self, Background, Readiness};
 use crate::session::{Session, clock};
@@ -156,11 +157,14 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
     let background = if is_background {
         // Signals to the starter's terminal must not reach this process.
         let _ = rustix::process::setsid();
-        let record = record
-            .as_ref()
-            .map_err(|error| Failure::new(format!("messages have no place: {error}")))?;
+        if let Err(error) = &record {
+            session.note(format_args!(
+                "--wait will not know of this mount: {}",
+                io_reason(error)
+            ));
+        }
         Some(Background {
-            record,
+            record: record.as_ref().ok(),
             log: log.as_ref(),
         })
     } else {
@@ -171,8 +175,11 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
         background,
     };
     let served = serve_work(mount, session, work, readiness);
-    if let Ok(record) = record {
-        record.end(served.is_ok() && !session.has_failures())?;
+    let is_stored = served.is_ok() && !session.has_failures();
+    if let Ok(record) = record
+        && let Err(error) = record.end(is_stored)
+    {
+        tracing::debug!(%error, "record of the mount lost");
     }
     served
 }
@@ -201,7 +208,7 @@ fn serve_work(mount: &Mount, session: &Session, work: Work, readiness: Readiness
 
 fn open_log(path: &PathBuf) -> Outcome<File> {
     let log = OpenOptions::new().append(true).create(true).open(path);
-    log.map_err(|error| Failure::new(format!("--log {}: {error}", path.display())))
+    log.map_err(|error| Failure::new(format!("--log {}: {}", path.display(), io_reason(&error))))
 }
 
 /// Splits `-o` and the options of the command into those of the FUSE mount and those of the file
