@@ -16,6 +16,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use support::require::find;
 use support::tools::{command, run};
 use support::{Group, report_skip, requires};
 use tempfile::TempDir;
@@ -136,7 +137,13 @@ impl Bench {
 fn forget(path: &Path) {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    // Pages stay that another processor has not put on the kernel's lists yet.
+    for _ in 0..100 {
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        if find("fincore").is_none_or(|_| resident(path) == 0) {
+            break;
+        }
+    }
 }
 
 /// Returns the bytes in memory, as fincore(1) counts them: whole pages.

@@ -13,6 +13,8 @@ const CALLS: u64 = 32;
 const ROUNDS: usize = 5;
 /// How long attributes are left alone, to see whether they are asked for again.
 const WAITS_MS: [u64; 5] = [1, 4, 16, 64, 200];
+/// How many calls have to wait after such a pause.
+const IN_SUCCESSION: u32 = 3;
 
 /// What asking for the attributes of a file again and again did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,7 +29,7 @@ pub struct Attributes {
     pub forced_switches: u64,
     /// The longest time that they were trusted without asking.
     pub trusted_ns: Option<u64>,
-    /// The shortest time after which they were asked for again, twice in succession.
+    /// The shortest time after which they were asked for again, some times in succession.
     pub asked_after_ns: Option<u64>,
 }
 
@@ -79,14 +81,14 @@ fn waits(path: &Path, flags: AtFlags) -> Fact<u64> {
 /// The longest time for which attributes were trusted, and the shortest after which they were
 /// requested again.
 ///
-/// The name has a validity of its own, which may expire at any moment. Only a second request in
-/// succession is due to the wait.
+/// The name has a validity of its own, which may expire at any moment, and a call may wait for
+/// something else on a busy machine. Only requests in succession are due to the wait.
 fn time_to_live(path: &Path) -> Fact<(Option<u64>, Option<u64>)> {
     let (mut trusted, mut asked) = (None, None);
     for wait in WAITS_MS {
         let mut times_asked = 0;
         let mut left_ns = 0;
-        for _ in 0..2 {
+        for _ in 0..IN_SUCCESSION {
             waits(path, AtFlags::STATX_FORCE_SYNC)?;
             let start = Instant::now();
             pause(Duration::from_millis(wait));
@@ -100,7 +102,7 @@ fn time_to_live(path: &Path) -> Fact<(Option<u64>, Option<u64>)> {
             }
             times_asked += 1;
         }
-        if times_asked == 2 {
+        if times_asked == IN_SUCCESSION {
             asked = Some(left_ns);
             break;
         }
