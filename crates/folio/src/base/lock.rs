@@ -280,9 +280,18 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
 
     #[inline]
     fn try_lock_exclusive(&self) -> bool {
-        self.state
-            .compare_exchange(0, WRITER, Acquire, Relaxed)
-            .is_ok()
+        let mut state = self.state.load(Relaxed);
+        // Threads that wait do not hold it.
+        while state & HOLDERS == 0 {
+            match self
+                .state
+                .compare_exchange_weak(state, state | WRITER, Acquire, Relaxed)
+            {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+        false
     }
 
     #[inline]
