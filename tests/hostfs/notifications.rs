@@ -2,7 +2,7 @@
 
 use super::support;
 use super::{LOST, World, errno, eventually, pause, write_host};
-use folio::syscall::{Caller, Credentials, OpenFlags};
+use folio::syscall::{AT_FDCWD, AtFlags, Caller, Credentials, OpenFlags};
 use folio::vfs::{Change, ChangeListener, MountOptions};
 use folio::{Errno, Kernel, KernelOptions};
 use std::fs::File;
@@ -127,6 +127,23 @@ fn own_changes_are_not_reported() {
         .collect();
     assert_eq!(reported, [""; 0], "names");
     p.close(fd).unwrap();
+}
+
+/// A change that fails before the host is asked does not hide the host's next change of the name.
+#[test]
+fn failed_link_hides_no_external_change() {
+    let (world, notes) = listening("push=inotify");
+    let p = &world.p;
+    write_host(&world.host("f"), b"1");
+    let fd = p.open("/h/f", OpenFlags::PATH, 0).unwrap();
+    std::fs::remove_file(world.host("f")).unwrap();
+    notes.settle();
+    assert_eq!(errno(p.stat("/h/n")), Some(Errno::NOENT));
+    let linked = p.linkat(fd, "", AT_FDCWD, "/h/n", AtFlags::EMPTY_PATH);
+    assert_eq!(errno(linked), Some(Errno::STALE));
+    assert_eq!(errno(p.stat("/h/n")), Some(Errno::NOENT));
+    write_host(&world.host("n"), b"2");
+    eventually("a new name", LOST / 10, || p.stat("/h/n").is_ok());
 }
 
 #[test]
