@@ -19,7 +19,7 @@ pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize
             (offset, size)
         };
         let range = offset as usize..(offset + size) as usize;
-        match random.below(12) {
+        match random.below(13) {
             0..=5 => {
                 let data: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
                 let cut = random.below(size as usize + 1);
@@ -40,6 +40,10 @@ pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize
                 model[range].fill(0);
             }
             10 => {
+                device.write_allocated_zeroes(offset, size).unwrap();
+                model[range].fill(0);
+            }
+            11 => {
                 device.discard(offset, size).unwrap();
                 // The content of a discarded range is undefined.
                 device.read_at(&mut model[range], offset).unwrap();

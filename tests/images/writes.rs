@@ -4,7 +4,10 @@ use crate::images::model;
 use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, to_raw};
-use folio::block::{Compat, CreateOptions, DataFileName, Device, Preallocation, Qcow2Device};
+use folio::block::{
+    Compat, CreateOptions, DataFileName, Device, Preallocation, Qcow2Device, RawDevice,
+};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -121,6 +124,38 @@ fn random_writes_to_special_images_match_qemu() {
             );
         }
     }
+}
+
+/// Zeros with space: the image is as large on the host's disk as with data, without a write of
+/// them where the host can, and QEMU reads zeros.
+#[test]
+fn allocated_zeroes_have_space() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let (qcow2, raw) = (folder.path().join("disk.qcow2"), folder.path().join("disk"));
+    let len = 64 << 20_u64;
+    let options = CreateOptions::default();
+    let devices: [(&Path, Opened); 2] = [
+        (
+            &qcow2,
+            Arc::new(Qcow2Device::create(&qcow2, len, &options).unwrap()),
+        ),
+        (&raw, Arc::new(RawDevice::create(&raw, len).unwrap())),
+    ];
+    for (path, device) in devices {
+        // Into new clusters, and over old bytes.
+        device.write_at(&[7; 1 << 20], 9 << 20).unwrap();
+        device.write_allocated_zeroes(5000, len - 10_000).unwrap();
+        device.flush().unwrap();
+        model::same(&*device, &vec![0; len as usize], 0);
+        let space_bytes = std::fs::metadata(path).unwrap().blocks() * 512;
+        assert!(space_bytes >= len - 128 * 1024, "{path:?}: {space_bytes}");
+        drop(device);
+    }
+    qemu_check(&qcow2);
+    let back = folder.path().join("back");
+    to_raw(&qcow2, &back);
+    assert!(std::fs::read(&back).unwrap().iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -176,16 +176,8 @@ impl Device for OwnDevice {
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         self.check_change(offset, len_bytes)?;
-        let end = offset + len_bytes;
-        let mut at = offset;
-        while at < end {
-            let len = (end - at).min(ZEROS.len() as u64);
-            self.write_at(&ZEROS[..len as usize], at)?;
-            at += len;
-        }
-        Ok(())
+        self.write_allocated_zeroes(offset, len_bytes)
     }
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {

@@ -11,7 +11,7 @@ use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
 use std::borrow::Cow;
-use std::io::{self, IoSlice};
+use std::io;
 
 /// Shortest read, in bytes, that looks for holes; for less that costs more than it saves.
 const HOLE_SEARCH_BYTES_MIN: u32 = 16 << 10;
@@ -21,8 +21,6 @@ const SEND_BYTES: usize = 256 << 10;
 const EXTENTS_MAX: usize = 8192;
 /// Most extents examined to find out whether a range is zero already.
 const ZERO_EXTENTS_MAX: usize = 64;
-
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An error reply to a request.
 #[derive(Debug)]
@@ -330,7 +328,6 @@ impl ClientRequest<'_> {
             len_bytes,
             ..
         } = self.request;
-        let end = offset + u64::from(len_bytes);
         if flags.contains(CommandFlags::FAST_ZERO) {
             // A device does not report how long zeroing takes. Only a range that is zero already
             // is certain to be fast.
@@ -340,26 +337,12 @@ impl ClientRequest<'_> {
             }
             return self.finish_change(replies, Ok(()));
         }
-        if !flags.contains(CommandFlags::NO_HOLE) {
-            return self.finish_change(replies, device.write_zeroes(offset, len_bytes.into()));
-        }
-        // NO_HOLE: written zeros have allocated space.
-        let mut at = offset;
-        while at < end {
-            let mut count = (end - at).min(PIECE_BYTES as u64);
-            let start = at;
-            at += count;
-            let mut parts = [IoSlice::new(&ZEROS); PIECE_BYTES / ZEROS.len()];
-            let mut used = 0;
-            while count > 0 {
-                let part = count.min(ZEROS.len() as u64);
-                parts[used] = IoSlice::new(&ZEROS[..part as usize]);
-                used += 1;
-                count -= part;
-            }
-            device.write_vectored_at(&parts[..used], start)?;
-        }
-        self.finish_change(replies, Ok(()))
+        let zeroed = if flags.contains(CommandFlags::NO_HOLE) {
+            device.write_allocated_zeroes(offset, len_bytes.into())
+        } else {
+            device.write_zeroes(offset, len_bytes.into())
+        };
+        self.finish_change(replies, zeroed)
     }
 
     /// Returns whether the range is known to be zero, and allocated if the request has NO_HOLE.

@@ -1,5 +1,6 @@
 //! The device seam: the operations of every disk, real or modeled.
 
+use super::iov::{self, ZEROS};
 use crate::base::Result;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -102,6 +103,20 @@ pub trait Device: Send + Sync {
     /// Makes a range read as zeros, without storing them where the device can avoid it. Linux:
     /// `REQ_OP_WRITE_ZEROES`.
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;
+
+    /// Makes a range read as zeros, with space for them: later writes to it need no more. Linux:
+    /// `REQ_OP_WRITE_ZEROES` with `REQ_NOUNMAP`.
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        iov::check_range(self.len_bytes(), offset, len_bytes)?;
+        let end = offset + len_bytes;
+        let mut at = offset;
+        while at < end {
+            let count = (end - at).min(ZEROS.len() as u64);
+            self.write_at(&ZEROS[..count as usize], at)?;
+            at += count;
+        }
+        Ok(())
+    }
 
     /// Returns the allocation at `offset`, and the number of bytes (at least 1, at most
     /// `len_bytes`) that it holds for. Linux: `SEEK_DATA` and `SEEK_HOLE`.

@@ -68,6 +68,10 @@ impl Device for GuardedDevice {
         self.call(|lower| lower.write_zeroes(offset, len_bytes))
     }
 
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.call(|lower| lower.write_allocated_zeroes(offset, len_bytes))
+    }
+
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         self.call(|lower| lower.allocation(offset, len_bytes))
     }

@@ -7,6 +7,9 @@ use std::io::{IoSlice, IoSliceMut};
 /// The pieces of a window. Most requests have few.
 pub(crate) type Pieces<T> = SmallVec<[T; 8]>;
 
+/// Zeros to write where a device or file cannot make them itself.
+pub(crate) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 /// Returns the number of bytes in all of `bufs`.
 pub(crate) fn len(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()

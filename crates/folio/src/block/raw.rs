@@ -95,6 +95,11 @@ impl Device for RawDevice {
         self.file.write_zeroes(offset, len_bytes)
     }
 
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check_write(offset, len_bytes)?;
+        self.file.write_allocated_zeroes(offset, len_bytes)
+    }
+
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         self.check(offset, len_bytes)?;
         self.file.allocation(offset, len_bytes)

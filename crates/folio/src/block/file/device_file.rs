@@ -137,6 +137,10 @@ impl ImageFile for DeviceFile {
         }
     }
 
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.fill_with_zeros(offset, len_bytes)
+    }
+
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         match self.len_bytes()?.saturating_sub(offset).min(len_bytes) {
             0 => Ok((Allocation::Hole, len_bytes)),

@@ -404,11 +404,14 @@ impl ImageFile for HostFile {
         if len_bytes == 0 || self.punch_hole(offset, len_bytes)? {
             return Ok(());
         }
-        if self.fallocate(
-            FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
-            offset,
-            len_bytes,
-        )? {
+        self.write_allocated_zeroes(offset, len_bytes)
+    }
+
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check_len()?;
+        if self.fallocate(FallocateFlags::ZERO_RANGE, offset, len_bytes)? {
+            self.expected_len
+                .fetch_max(offset + len_bytes, Ordering::Relaxed);
             return Ok(());
         }
         self.fill_with_zeros(offset, len_bytes)

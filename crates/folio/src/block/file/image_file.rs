@@ -1,12 +1,10 @@
 //! The file seam: the file that an image format reads and writes, on the host or on a device.
 
 use crate::base::{Errno, Error, Result};
-use crate::block::{Allocation, Device, iov};
+use crate::block::iov::{self, ZEROS};
+use crate::block::{Allocation, Device};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-
-/// Zeros to write where the file cannot make them itself.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A file that stores an image. Unlike a [`crate::block::Device`] it grows when written: the bytes
 /// between the old end and a write beyond it read as zeros. Offsets and lengths are in bytes.
@@ -53,6 +51,10 @@ pub(crate) trait ImageFile: Send + Sync {
     /// Makes a range inside the file read as zeros: as a hole if possible, else as reserved space,
     /// else written.
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;
+
+    /// Makes a range read as zeros, with space for them; extends the file if needed. Linux:
+    /// `FALLOC_FL_ZERO_RANGE`.
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;
 
     /// Returns the allocation at `offset`, and the number of bytes, at most `len_bytes`, that it
     /// holds for.

@@ -86,6 +86,11 @@ impl Device for PartitionDevice {
             .write_zeroes(self.on_disk(offset, len_bytes)?, len_bytes)
     }
 
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.disk
+            .write_allocated_zeroes(self.on_disk(offset, len_bytes)?, len_bytes)
+    }
+
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         self.disk
             .allocation(self.on_disk(offset, len_bytes)?, len_bytes)

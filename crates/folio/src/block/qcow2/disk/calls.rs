@@ -88,6 +88,11 @@ impl Device for Qcow2Device {
             .map_err(|error| self.at_image(error))
     }
 
+    fn write_allocated_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.zero_allocated(offset, len_bytes)
+            .map_err(|error| self.at_image(error))
+    }
+
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         let find = || {
             self.check(offset, len_bytes)?;

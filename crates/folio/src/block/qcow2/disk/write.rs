@@ -5,23 +5,24 @@ use crate::base::Result;
 use crate::block::iov;
 use crate::block::qcow2::metadata::{MappingRuns, NewClusters, WritePlan};
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 
 impl Qcow2Device {
-    /// Writes a first part of `bufs`, after `skip` bytes, at guest offset `offset`; returns how
-    /// many bytes.
-    fn write_piece(
+    /// Plans the change of a first part of a range of guest bytes, and makes it: `change` changes
+    /// bytes of the host in place, `fill` fills new clusters. Both return how many bytes.
+    pub(super) fn change_piece(
         &self,
-        bufs: &[IoSlice<'_>],
-        skip: u64,
-        offset: u64,
-        len_bytes: u64,
+        range: Range<u64>,
+        change: impl FnOnce(u64, u64) -> Result<()>,
+        fill: impl FnOnce(&NewClusters) -> Result<u64>,
     ) -> Result<u64> {
         self.make_room()?;
         let _io = self.io.read();
         let plan = {
             let mut metadata = self.metadata.lock();
             loop {
-                match metadata.plan_write(&*self.file, offset, len_bytes)? {
+                let len_bytes = range.end - range.start;
+                match metadata.plan_write(&*self.file, range.start, len_bytes)? {
                     WritePlan::Wait => self.write_done.wait(&mut metadata),
                     plan => break plan,
                 }
@@ -29,22 +30,21 @@ impl Qcow2Device {
         };
         let new = match plan {
             WritePlan::InPlace { host, len_bytes } => {
-                self.data()
-                    .write(&iov::window(bufs, skip, len_bytes), host)?;
+                change(host, len_bytes)?;
                 return Ok(len_bytes);
             }
             WritePlan::New(new) => new,
             // Unreachable: the loop above ends with another plan.
             WritePlan::Wait => return Ok(0),
         };
-        let written = self.fill_clusters(&new, bufs, skip, offset, len_bytes);
+        let filled = fill(&new);
         let mut metadata = self.metadata.lock();
-        let finished = match &written {
+        let finished = match &filled {
             Ok(_) => metadata.finish(&*self.file, &new),
             Err(_) => metadata.abandon(&*self.file, &new),
         };
         self.write_done.notify_all();
-        let count = written?;
+        let count = filled?;
         finished.map(|()| count)
     }
 
@@ -59,7 +59,7 @@ impl Qcow2Device {
         len_bytes: u64,
     ) -> Result<u64> {
         let bits = self.geometry.cluster_bits;
-        let std::ops::Range {
+        let Range {
             start,
             end: run_end,
         } = new.range;
@@ -83,12 +83,13 @@ impl Qcow2Device {
             .write(&pieces, new.clusters.host + written - (new.first << bits))?;
         Ok(end - offset)
     }
+
     /// Returns the old bytes of the part of new units that the write does not cover; none if the
     /// part is empty or reads as zeros already.
     fn uncovered(
         &self,
         old: &MappingRuns,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
         is_fresh: bool,
     ) -> Result<Option<Vec<u8>>> {
         let is_zero = old
@@ -118,7 +119,12 @@ impl Qcow2Device {
         self.begin_write(offset, len_bytes)?;
         let mut done = 0;
         while done < len_bytes {
-            done += self.write_piece(bufs, done, offset + done, len_bytes - done)?;
+            let (skip, at) = (done, offset + done);
+            done += self.change_piece(
+                at..offset + len_bytes,
+                |host, count| self.data().write(&iov::window(bufs, skip, count), host),
+                |new| self.fill_clusters(new, bufs, skip, at, len_bytes - skip),
+            )?;
         }
         Ok(())
     }

@@ -2,15 +2,14 @@
 
 use super::device::Qcow2Device;
 use crate::base::Result;
-use crate::block::qcow2::metadata::ClearResult;
+use crate::block::iov::ZEROS;
+use crate::block::qcow2::metadata::{ClearResult, NewClusters};
 use std::io::IoSlice;
-
-/// Zeros for the parts of clusters that cannot be made zero by their L2 entry.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+use std::ops::Range;
 
 impl Qcow2Device {
     /// Writes zeros to a part of a cluster, unless it reads as zeros already.
-    fn zero_part(&self, range: std::ops::Range<u64>) -> Result<()> {
+    fn zero_part(&self, range: Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             let (mapping, count) = self.metadata.lock().map(&*self.file, at, range.end - at)?;
@@ -29,7 +28,7 @@ impl Qcow2Device {
     }
 
     /// Makes whole units read as zeros by their L2 entries, or discards them.
-    pub(super) fn clear_units(&self, range: std::ops::Range<u64>, is_discard: bool) -> Result<()> {
+    pub(super) fn clear_units(&self, range: Range<u64>, is_discard: bool) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             self.make_room()?;
@@ -89,6 +88,48 @@ impl Qcow2Device {
         }
         self.zero_part(offset..whole.start)?;
         self.zero_part(whole.end.min(end)..end)
+    }
+
+    /// Makes a range of guest bytes read as zeros, with space of the host for them: whole clusters
+    /// without writing where the host can, the parts before and after by writing zeros.
+    pub(super) fn zero_allocated(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.begin_write(offset, len_bytes)?;
+        let (end, cluster_bytes) = (offset + len_bytes, self.geometry.cluster_bytes());
+        let whole_start = offset.next_multiple_of(cluster_bytes).min(end);
+        let whole_end = whole_start.max(end / cluster_bytes * cluster_bytes);
+        self.write_zeros(offset..whole_start)?;
+        let mut at = whole_start;
+        while at < whole_end {
+            at += self.change_piece(
+                at..whole_end,
+                |host, count| self.data().write_allocated_zeroes(host, count),
+                |new| self.zero_clusters(new, at..whole_end),
+            )?;
+        }
+        self.write_zeros(whole_end..end)
+    }
+
+    /// Makes new clusters zeros, which the range covers as far as they are in it.
+    fn zero_clusters(&self, new: &NewClusters, range: Range<u64>) -> Result<u64> {
+        let bits = self.geometry.cluster_bits;
+        if self.data_file.is_none() {
+            let end = new.clusters.host + (new.clusters.count << bits);
+            self.reserve.extend_to(&*self.file, end)?;
+        }
+        let count = new.range.end.min(range.end) - range.start;
+        let host = new.clusters.host + range.start - (new.first << bits);
+        self.data().write_allocated_zeroes(host, count)?;
+        Ok(count)
+    }
+
+    fn write_zeros(&self, range: Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let count = (range.end - at).min(ZEROS.len() as u64);
+            self.write(&[IoSlice::new(&ZEROS[..count as usize])], at)?;
+            at += count;
+        }
+        Ok(())
     }
 
     /// Makes the guest bytes from `old_bytes` on zeros that would otherwise show old content: the
