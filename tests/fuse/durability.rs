@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// The kernel sends sync(2) to the server of a block device, which the mount has for that reason.
 #[test]
 fn synced_tree_survives_kill() {
-    requires!(linux(6, 18), loop_devices);
+    requires!(linux(6, 18), loop_devices, first_mount_namespace);
     for options in ["rw", "rw,writeback", "rw,commit=300"] {
         let tools = ["sync"];
         let Some(mut fixture) = Fixture::try_on(MountSource::Image, options, &tools) else {
@@ -75,6 +75,31 @@ fn mount_table_names_the_image() {
         mount.unmount();
         assert_eq!(devices(), 0, "{options}");
     }
+}
+
+/// Where the server may be the last process of a mount namespace, the kernel must not wait for its
+/// reply when it is killed.
+#[test]
+fn private_namespace_has_no_block_device() {
+    requires!(root, fuse, tool("mke2fs"), tool("unshare"));
+    let folder = TempDir::new().unwrap();
+    let image = empty(folder.path());
+    let mut server = Command::new("unshare")
+        .args(["--mount", env!("CARGO_BIN_EXE_folio"), "mount"])
+        .args([&image, folder.path()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stderr = server.stderr.take().unwrap();
+    BufReader::new(stderr).read_line(&mut line).unwrap();
+    let table = fs::read_to_string(format!("/proc/{}/mounts", server.id())).unwrap();
+    let is_plain = table.contains(&format!("{} fuse.folio ", folder.path().display()));
+    // A block device's server ends by itself only: see above.
+    let signal = if is_plain { Signal::KILL } else { Signal::TERM };
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server), signal).unwrap();
+    server.wait().unwrap();
+    assert!(is_plain, "{line}{table}");
 }
 
 /// A program that acknowledges steps.
@@ -237,6 +262,7 @@ fn kill_rounds(program: &Program, name: &str, is_qcow2: bool) {
         fuse,
         loop_devices,
         linux(6, 18),
+        first_mount_namespace,
         tool("mke2fs"),
         tool("e2fsck")
     );

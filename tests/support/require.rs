@@ -21,6 +21,8 @@ pub enum Need {
     Linux(u32, u32),
     /// A file system that the kernel has, or has a module for.
     FileSystem(&'static str),
+    /// The mount namespace of the kernel's threads; a container has another one.
+    FirstMountNamespace,
     /// User namespaces that may be made, and /proc/sys to write in them.
     UserNamespaces,
 }
@@ -65,6 +67,11 @@ pub fn linux(major: u32, minor: u32) -> Need {
 /// See [`Need::FileSystem`].
 pub fn file_system(name: &'static str) -> Need {
     Need::FileSystem(name)
+}
+
+/// See [`Need::FirstMountNamespace`].
+pub fn first_mount_namespace() -> Need {
+    Need::FirstMountNamespace
 }
 
 /// See [`Need::UserNamespaces`].
@@ -117,6 +124,14 @@ impl Need {
                     Ok(())
                 } else {
                     Err(format!("needs a kernel with {name}"))
+                }
+            }
+            Self::FirstMountNamespace => {
+                let name = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();
+                let namespace = |process| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
+                match (namespace("2"), namespace("self")) {
+                    (Ok(first), Ok(own)) if name.trim() == "kthreadd" && first == own => Ok(()),
+                    _ => Err("needs the machine's first mount namespace".to_owned()),
                 }
             }
             Self::UserNamespaces => {

@@ -4,7 +4,11 @@
 //! `fuseblk`, a server of a block device, it sends `FUSE_SYNCFS` since Linux 6.18, and
 //! `FUSE_DESTROY` before umount(2) returns. Folio has the image open itself; so the device is a
 //! loop device of one page of memory that no program reads. It disappears with the mount.
-//! Linux: fs/fuse/inode.c, `fuse_sync_fs`.
+//!
+//! Only in the machine's first mount namespace: with the last process of another one its mounts
+//! end. If that process is the server, the kernel waits in its exit for its reply to
+//! `FUSE_DESTROY`, without end, and each sync(2) of the machine waits for the kernel.
+//! Linux: fs/fuse/inode.c, `fuse_sync_fs`, `fuse_send_destroy`; kernel/exit.c, `do_exit`.
 #![allow(unsafe_code)]
 
 use super::detached;
@@ -78,10 +82,31 @@ impl SyncDevice {
     }
 }
 
-/// Returns whether this kernel sends sync(2) to the server of a block device.
+/// Returns whether this kernel sends sync(2) to the server of a block device, and a server that is
+/// killed cannot wait for itself.
 pub(super) fn is_supported() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    linux_version(&release).is_some_and(|version| version >= LINUX_MIN)
+    linux_version(&release).is_some_and(|version| version >= LINUX_MIN) && is_first_namespace()
+}
+
+/// Returns whether this process is in the mount namespace of the kernel's threads, which never
+/// ends. Process 2 is the first of them where the process numbers are the machine's.
+fn is_first_namespace() -> bool {
+    let stat = std::fs::read_to_string("/proc/2/stat").unwrap_or_default();
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
+    is_kernel_thread(&stat)
+        && matches!((namespace("2"), namespace("self")), (Ok(first), Ok(own)) if first == own)
+}
+
+/// Returns whether a line of /proc/PID/stat is that of a thread of the kernel. Linux: `PF_KTHREAD`;
+/// proc_pid_stat(5).
+fn is_kernel_thread(stat: &str) -> bool {
+    const KERNEL_THREAD: u32 = 0x0020_0000;
+    // The name may contain spaces and parentheses.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let flags = fields.split_whitespace().nth(6);
+    let flags = flags.and_then(|text| text.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
 /// Parses major and minor version of "6.18.4-generic".
@@ -154,6 +179,13 @@ fn enter_tree_with(source: &Path, number: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernel_thread_is_known_by_its_flags() {
+        assert!(is_kernel_thread("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0"));
+        assert!(!is_kernel_thread("2 (a) b) S 1 2 2 0 -1 4194560 2129984 0"));
+        assert!(!is_kernel_thread(""));
+    }
 
     #[test]
     fn linux_version_ignores_suffixes() {
