@@ -515,11 +515,17 @@ fn text_and_json_cover_same_files() {
     let folder = TempDir::new().unwrap();
     written(&folder.path().join("a"), 2 << 20);
     written(&folder.path().join("b"), 1 << 20);
-    let output = doctor([folder.path()]);
+    let output = doctor(["--all".as_ref(), folder.path().as_os_str()]);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         shown.contains("attributes") && shown.contains("page-cache"),
         "{shown}"
+    );
+    // Without it, what is fine is only counted.
+    let short = text(&doctor([folder.path()]));
+    assert!(
+        !short.contains('\u{2713}') && short.contains(" fine"),
+        "{short}"
     );
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("as samples of"),

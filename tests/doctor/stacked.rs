@@ -149,3 +149,41 @@ fn bind_mount_reports_its_root() {
     drop(bound);
     mounted.unmount();
 }
+
+/// Backing files are counted, with what they store and what of it is in memory; the flat copy has
+/// none.
+#[test]
+fn backing_chain_is_noted_with_its_files() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let image = |number: i32| folder.path().join(format!("b{number}.qcow2"));
+    let base = folder.path().join("base.raw");
+    written(&base, 8 << 20);
+    let as_text = |path: &Path| path.to_str().unwrap().to_owned();
+    let mut below = (as_text(&base), "raw");
+    for number in 0..3 {
+        let (path, (backing, format)) = (as_text(&image(number)), below);
+        let words = [
+            "create", "-q", "-f", "qcow2", "-b", &backing, "-F", format, &path,
+        ];
+        run("qemu-img", words);
+        below = (path, "qcow2");
+    }
+    let top = image(2);
+    let outcome = DoctorRun::of(&top, &[]);
+    let check = outcome.check("backing-chain");
+    assert_eq!(check["verdict"], "note", "{check}");
+    assert_eq!(check["numbers"]["backing_files"], 3);
+    let stored = check["numbers"]["backing_stored_bytes"].as_u64().unwrap();
+    assert!(stored >= 8 << 20, "{check}");
+    let remedies = check["remedies"].as_array().unwrap();
+    apply(remedies.last().unwrap().as_str().unwrap());
+    let flat = DoctorRun::of(&folder.path().join("b2-flat.qcow2"), &[]);
+    assert!(
+        flat.checks()
+            .iter()
+            .all(|check| check["cause"] != "backing-chain")
+    );
+    let shown = text(&doctor([&top]));
+    assert!(shown.contains("base.raw: 8 MiB stored"), "{shown}");
+}

@@ -40,7 +40,7 @@ pub use inside::inside;
 pub use judge::judge;
 pub use probe::attributes::Attributes;
 pub use probe::blocks::Blocks;
-pub use probe::image::ImageFacts;
+pub use probe::image::{BackingFile, ImageFacts};
 pub use probe::layers::{Disk, FileSystem, Layer, LoopRange, Step, chain_of};
 pub use probe::memory::{During, Pressure};
 pub use probe::memory_group::MemoryGroup;

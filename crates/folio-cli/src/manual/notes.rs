@@ -155,7 +155,7 @@ fn columns(out: &mut String, lines: &[Line], width: usize) {
 }
 
 /// Appends words, the first at the end of the text; further lines start at `column`.
-fn wrap(out: &mut String, text: &str, column: usize, width: usize) {
+pub(crate) fn wrap(out: &mut String, text: &str, column: usize, width: usize) {
     let mut at = column;
     for (index, word) in text.split_whitespace().enumerate() {
         let len = word.chars().count();

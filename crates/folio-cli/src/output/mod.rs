@@ -27,6 +27,13 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+/// Returns the columns of the terminal that standard output is; none if it is no terminal.
+pub(crate) fn stdout_width() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
+    // Some terminals have no size.
+    Some(usize::from(width.0)).filter(|width| *width > 0)
+}
+
 /// Returns the name of a file type in JSON.
 pub(crate) fn type_name(file_type: FileType) -> &'static str {
     match file_type {

@@ -1,6 +1,7 @@
 //! The blocks of the file: holes, unwritten extents, fragments, compressed and shared parts, and
 //! clusters of images.
 
+use super::backing;
 use crate::finding::{Certainty, Check};
 use crate::probe::Facts;
 use crate::probe::blocks::Blocks;
@@ -33,7 +34,10 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
         Err(why) => checks.push(Check::unknown(LAYER, "sparse", why.clone())),
     }
     match &facts.image {
-        Some(Ok(image)) => checks.extend(clusters(facts, image)),
+        Some(Ok(image)) => {
+            checks.extend(clusters(facts, image));
+            checks.extend(backing::judge(facts));
+        }
         Some(Err(why)) => checks.push(Check::unknown(IMAGE, "clusters-not-allocated", why.clone())),
         None => {}
     }
@@ -44,25 +48,40 @@ fn is_large(part: u64, whole: u64) -> bool {
     part >= PART_MIN && part >= whole / 10
 }
 
+/// Time of a first write in question.
+type FirstWriteTime = fn(&FirstWrites) -> Option<u64>;
+
 /// What first writes cost beside writes in place, where it was tried.
 struct FirstWriteCost {
+    /// Medians.
     first_us: f64,
     again_us: f64,
+    /// Places at which the first write was slow, and all.
+    slow: usize,
+    places: usize,
 }
 
 impl FirstWriteCost {
-    /// `time` returns the time of the first writes in question.
-    fn of(facts: &Facts, time: fn(&FirstWrites) -> Option<u64>) -> Option<Self> {
+    fn of(facts: &Facts, time: FirstWriteTime) -> Option<Self> {
         let tried = facts.rewrite.as_ref()?.as_ref().ok()?;
         let found = tried.first_writes.as_ref().ok()?;
-        let micros = |ns: u64| round(ns as f64 / 1000.0, 0);
+        let pairs = found
+            .iter()
+            .filter_map(|place| Some((time(place)?, place.written_ns)));
+        let (first, again): (Vec<u64>, Vec<u64>) = pairs.clone().unzip();
+        let is_slow = |&(first, again): &(u64, u64)| {
+            first as f64 >= SLOW_FIRST_WRITE * again.max(1000) as f64
+        };
         Some(Self {
-            first_us: micros(time(found)?),
-            again_us: micros(found.written_ns),
+            first_us: median_us(first)?,
+            again_us: median_us(again)?,
+            slow: pairs.clone().filter(is_slow).count(),
+            places: pairs.count(),
         })
     }
 
-    /// Returns a fault if first writes are slow; else, and where they were not tried, a note.
+    /// Returns a fault if first writes are slow at nearly all places, a note if they are at few
+    /// ones, or were not tried; else it is unknown.
     fn judge(
         cost: Option<&Self>,
         (layer, cause): (&'static str, &'static str),
@@ -73,26 +92,37 @@ impl FirstWriteCost {
             let evidence = format!("{evidence}; --write-probe measures what that costs");
             return Check::note(layer, cause, says).with_evidence(evidence);
         };
-        let check = if cost.first_us >= SLOW_FIRST_WRITE * cost.again_us.max(1.0) {
+        let check = if cost.slow * 4 >= cost.places * 3 {
             Check::fault(layer, cause, Certainty::Likely, says)
-        } else {
+        } else if cost.slow * 4 <= cost.places {
             Check::note(layer, cause, says)
+        } else {
+            let why = format!("{says}; whether that is slow varies: try again on a quiet machine");
+            Check::unknown(layer, cause, why)
         };
         let evidence = format!(
-            "{evidence}; beside it 4 KiB with fdatasync took {} us the first time, {} us again",
-            cost.first_us, cost.again_us
+            "{evidence}; beside it 4 KiB with fdatasync took {} us the first time, {} us again \
+             (medians), at least twice as long at {} of {} places",
+            cost.first_us, cost.again_us, cost.slow, cost.places
         );
         check
             .with_evidence(evidence)
             .with("first_write_us", cost.first_us)
             .with("rewrite_us", cost.again_us)
+            .with("slow_places", cost.slow)
+            .with("places", cost.places)
     }
+}
+
+fn median_us(mut times_ns: Vec<u64>) -> Option<f64> {
+    times_ns.sort_unstable();
+    let median_ns = times_ns.get(times_ns.len() / 2)?;
+    Some(round(*median_ns as f64 / 1000.0, 0))
 }
 
 /// Holes and places that nothing was written to: guests of a disk image write anywhere.
 fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
-    type Time = fn(&FirstWrites) -> Option<u64>;
-    let parts: [(_, _, _, _, Time); 2] = [
+    let parts: [(_, _, _, _, FirstWriteTime); 2] = [
         (
             "sparse",
             blocks.hole_bytes,
@@ -334,17 +364,21 @@ mod tests {
             backing_bytes: stored.map(|_| 0),
             cluster_bytes: stored.map(|_| 65536),
             is_complete: true,
+            backing_files: Vec::new(),
         }));
         facts
     }
 
     /// Adds measured first writes, in microseconds.
     fn with_first_writes(facts: &mut Facts, first_us: u64, again_us: u64) {
-        let first_writes = FirstWrites {
-            hole_ns: first_us * 1000,
-            unwritten_ns: Some(first_us * 1000),
-            written_ns: again_us * 1000,
-        };
+        let first_writes = vec![
+            FirstWrites {
+                hole_ns: first_us * 1000,
+                unwritten_ns: Some(first_us * 1000),
+                written_ns: again_us * 1000,
+            };
+            12
+        ];
         facts.rewrite = Some(Ok(Rewrite {
             tries: Vec::new(),
             renames: Ok(Vec::new()),
@@ -373,6 +407,14 @@ mod tests {
             let check = verdict(&facts).unwrap();
             assert_eq!(check.verdict, Verdict::Fault);
             assert_eq!(check.numbers["first_write_us"], 300.0);
+            for (fast, verdict_then) in [(3, Verdict::Fault), (6, Verdict::Unknown)] {
+                let tried = facts.rewrite.as_mut().unwrap().as_mut().unwrap();
+                for place in &mut tried.first_writes.as_mut().unwrap()[..fast] {
+                    place.written_ns = place.hole_ns;
+                }
+                let check = verdict(&facts).unwrap();
+                assert_eq!(check.verdict, verdict_then, "{check:?}");
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! machine.
 
 mod attributes;
+mod backing;
 pub(crate) mod blocks;
 mod device;
 mod file_system;

@@ -3,15 +3,18 @@
 use super::fact::Fact;
 use crate::text::reason;
 use folio::block::{self, Allocation, OpenOptions};
+use folio_pagecache::{ResidencyReport, residency};
 use serde::Serialize;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Smaller files are not disk images.
 const DISK_MIN: u64 = 1 << 20;
 /// Runs of clusters that are looked at.
 const RUNS_MAX: usize = 1_000_000;
+/// Backing files that are looked at.
+const CHAIN_MAX: usize = 256;
 /// Endings that files of raw disks have.
 const RAW_ENDINGS: [&str; 4] = ["img", "raw", "disk", "iso"];
 
@@ -31,6 +34,19 @@ pub struct ImageFacts {
     pub cluster_bytes: Option<u64>,
     /// Whether the whole disk was looked at.
     pub is_complete: bool,
+    /// The backing files, the nearest first.
+    pub backing_files: Vec<BackingFile>,
+}
+
+/// A backing file, before anything of it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BackingFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Space of the file on its disk, in bytes.
+    pub allocated_bytes: u64,
+    /// The part in memory; `None` if unknown.
+    pub in_memory_bytes: Option<u64>,
 }
 
 /// What is allocated in `file`, if it is a disk image.
@@ -47,6 +63,7 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64) -> Option<Fact<Im
         backing_bytes: None,
         cluster_bytes: None,
         is_complete: true,
+        backing_files: Vec::new(),
     }))
 }
 
@@ -81,6 +98,7 @@ fn qcow2(path: &Path) -> folio::Result<ImageFacts> {
         ..OpenOptions::default()
     };
     let info = block::info(path, &options)?;
+    let backing_files = backing_files(info.backing_path, &options)?;
     let device = block::open(path, &options)?;
     let end = device.len_bytes();
     let (mut at, mut stored, mut backing, mut runs) = (0, 0, 0, 0);
@@ -104,7 +122,29 @@ fn qcow2(path: &Path) -> folio::Result<ImageFacts> {
         backing_bytes: Some(backing),
         cluster_bytes: info.qcow2.map(|qcow2| qcow2.cluster_bytes),
         is_complete: at == end,
+        backing_files,
     })
+}
+
+/// Returns the files of a chain that starts at `next`.
+fn backing_files(next: Option<PathBuf>, options: &OpenOptions) -> folio::Result<Vec<BackingFile>> {
+    let mut files = Vec::new();
+    let mut next = next;
+    // A chain that is a loop fails when the image is opened.
+    while let Some(path) = next.take_if(|_| files.len() < CHAIN_MAX) {
+        let info = block::info(&path, options)?;
+        let residency = File::open(&path).and_then(|file| residency(&file));
+        files.push(BackingFile {
+            path,
+            allocated_bytes: info.allocated_bytes,
+            in_memory_bytes: match residency {
+                Ok(ResidencyReport::Known(found)) => Some(found.resident_bytes),
+                _ => None,
+            },
+        });
+        next = info.backing_path;
+    }
+    Ok(files)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// Small writes that are timed.
-const WRITES: u64 = 8;
+/// Places where small writes are timed.
+const PLACES: u64 = 12;
 /// Bytes of such a write.
 const SMALL: usize = 4096;
 
@@ -25,11 +25,12 @@ pub struct Rewrite {
     pub tries: Vec<Try>,
     /// Each try of a rename over another file.
     pub renames: Fact<Vec<Rename>>,
-    /// What first writes cost.
-    pub first_writes: Fact<FirstWrites>,
+    /// What first writes cost, at each place.
+    pub first_writes: Fact<Vec<FirstWrites>>,
 }
 
-/// Median times of a write of 4 KiB with fdatasync(2).
+/// Times of writes of 4 KiB with fdatasync(2), one right after another: load on the machine slows
+/// all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstWrites {
     /// Into a hole.
@@ -103,40 +104,32 @@ fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
     )?))
 }
 
-/// Times writes of 4 KiB, each synced: into holes, over the same, and into reserved space.
-fn first_writes(folder: &Path) -> io::Result<FirstWrites> {
-    let file = tempfile::tempfile_in(folder)?;
-    let data = [0x5a; SMALL];
+/// Times writes of 4 KiB, each synced: into a hole, over the same, and into reserved space.
+fn first_writes(folder: &Path) -> io::Result<Vec<FirstWrites>> {
     // Far apart, so that each needs a place of its own.
     const STRIDE: u64 = 256 << 10;
-    file.set_len(WRITES * STRIDE)?;
+    let file = tempfile::tempfile_in(folder)?;
+    let reserved = PLACES * STRIDE;
+    file.set_len(reserved)?;
+    let can_reserve =
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), reserved, reserved).is_ok();
     file.sync_all()?;
-    let round = |start: u64| -> io::Result<u64> {
-        let mut times = Vec::new();
-        for number in start..start + WRITES {
-            let start = Instant::now();
-            file.write_all_at(&data, number * STRIDE)?;
-            file.sync_data()?;
-            times.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        }
-        times.sort_unstable();
-        Ok(times[times.len() / 2])
+    let write = |at: u64| -> io::Result<u64> {
+        let start = Instant::now();
+        file.write_all_at(&[0x5a; SMALL], at)?;
+        file.sync_data()?;
+        Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     };
-    let (hole_ns, written_ns) = (round(0)?, round(0)?);
-    let (at, len_bytes) = (WRITES * STRIDE, WRITES * STRIDE);
-    let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), at, len_bytes);
-    let unwritten_ns = match reserved {
-        Ok(()) => {
-            file.sync_all()?;
-            Some(round(WRITES)?)
-        }
-        Err(_) => None,
+    let at_place = |number: u64| -> io::Result<FirstWrites> {
+        let at = number * STRIDE;
+        let unwritten = || can_reserve.then(|| write(reserved + at)).transpose();
+        Ok(FirstWrites {
+            hole_ns: write(at)?,
+            written_ns: write(at)?,
+            unwritten_ns: unwritten()?,
+        })
     };
-    Ok(FirstWrites {
-        hole_ns,
-        unwritten_ns,
-        written_ns,
-    })
+    (0..PLACES).map(at_place).collect()
 }
 
 /// What was just written, the same after something harmless, and after what may flush it.

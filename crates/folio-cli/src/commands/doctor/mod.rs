@@ -1,19 +1,18 @@
 //! `folio doctor`: finds the layer that makes a file slow, and suggests a fix.
 
+mod report;
+
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
-use crate::output::color::{self, FAILURE, FINE, WARNING, paint};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    Certainty, Check, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside,
-    judge, probe, reason, sample,
+    Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside, judge, probe, reason,
+    sample,
 };
-use serde::Serialize;
+use report::{DoctorReport, NotProbed, PathReport, Shown};
 use std::ffi::OsString;
-use std::fmt::Write as _;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -29,8 +28,9 @@ Nothing is changed. The command reads files, and a part of them twice, so this p
 ends. Further ones are renamed in a hidden directory, .folio-doctor-*, which stays behind only if the command is killed.
 
 Each fault has its evidence, its certainty, and a command that fixes it. Certain means counted, likely means one step
-inferred, hint means that other causes are possible. A fault has a measured cost; what is merely unusual is a note. ?
-marks facts that could not be determined, with the reason. The image behind a mount or a loop device is examined, too.
+inferred, hint means that other causes are possible. A fault has a measured cost; what is merely unusual is a note.
+Faults and notes are printed, and the rest counted; --all prints it: what is fine, and with ? what could not be
+determined, with the reason; --write-probe prints the latter, too. The image behind a mount or a loop device is examined, too.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined.";
 
@@ -47,37 +47,23 @@ pub(crate) struct Doctor {
     /// Maximum number of bytes to read, over all paths
     #[arg(long, value_name = "SIZE", value_parser = crate::value_parsers::size, default_value = "256M")]
     read_limit: u64,
+    /// Print all checks, layer by layer: also those that found nothing, and those that are unknown
+    #[arg(long)]
+    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The result for one path.
-#[derive(Serialize)]
-struct PathReport {
-    path: String,
-    kind: Kind,
-    size_bytes: u64,
-    /// The directory that this file represents.
-    #[serde(rename = "stands_for", skip_serializing_if = "Option::is_none")]
-    sample_of: Option<String>,
-    chain: Vec<Step>,
-    checks: Vec<Check>,
-}
-
-#[derive(Serialize)]
-struct DoctorReport {
-    faults: usize,
-    write_probe: bool,
-    read_limit_bytes: u64,
-    paths: Vec<PathReport>,
-    not_probed: Vec<NotProbed>,
-}
-
-#[derive(Serialize)]
-struct NotProbed {
-    path: String,
-    reason: String,
+impl Doctor {
+    fn shown(&self) -> Shown {
+        match (self.all, self.write_probe) {
+            (true, _) => Shown::All,
+            // A measurement that was asked for.
+            (false, true) => Shown::AllButFine,
+            (false, false) => Shown::FaultsAndNotes,
+        }
+    }
 }
 
 /// A path to examine.
@@ -179,7 +165,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     if doctor.json {
         session.print_json(&report)?;
     } else {
-        print(&report)?;
+        report::print(&report, doctor.shown())?;
     }
     for NotProbed { path, reason } in &report.not_probed {
         session.fail(format_args!("{path}: {reason}"));
@@ -344,189 +330,4 @@ fn examine_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outc
         chain: layers,
         checks,
     })
-}
-
-fn print(report: &DoctorReport) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    for path in &report.paths {
-        let folder = report
-            .paths
-            .iter()
-            .find(|other| Some(&other.path) == path.sample_of.as_ref());
-        let is_known = folder.is_some_and(|folder| folder.chain == path.chain);
-        out.write_all(colored(text(path, is_known)).as_bytes())?;
-    }
-    // Without an examined path there is nothing to count.
-    if !report.paths.is_empty() {
-        let count = report.faults;
-        let faults = if count == 1 { "fault" } else { "faults" };
-        writeln!(out, "{count} {faults}")?;
-    }
-    Ok(out.flush()?)
-}
-
-/// Adds colors to the marks, if colors are shown.
-fn colored(text: String) -> String {
-    if !color::on_stdout() {
-        return text;
-    }
-    let mut shown = String::new();
-    for line in text.lines() {
-        let mark = line.strip_prefix("  ").and_then(|rest| rest.chars().next());
-        let style = match mark {
-            Some('\u{2717}') => Some(FAILURE),
-            Some('\u{2713}') => Some(FINE),
-            Some('?') => Some(WARNING),
-            _ => None,
-        };
-        match (style, mark) {
-            (Some(style), Some(mark)) => {
-                let rest = &line[2 + mark.len_utf8()..];
-                let _ = writeln!(shown, "  {}{rest}", paint(true, style, mark));
-            }
-            _ => {
-                let _ = writeln!(shown, "{line}");
-            }
-        }
-    }
-    shown
-}
-
-/// Formats the result for one path. `is_chain_known` omits the layers, if those of the directory
-/// are the same.
-fn text(report: &PathReport, is_chain_known: bool) -> String {
-    let mut text = report.path.clone();
-    if report.kind == Kind::File {
-        let _ = write!(text, "  {}", crate::output::human(report.size_bytes));
-    }
-    text.push('\n');
-    for step in report.chain.iter().filter(|_| !is_chain_known) {
-        let _ = writeln!(
-            text,
-            "  {:indent$}{}",
-            "",
-            layer(&step.layer),
-            indent = 2 * step.depth
-        );
-    }
-    for (number, check) in report.checks.iter().enumerate() {
-        // One reason makes many facts unknown: print it once for each layer.
-        let is_same = |other: &Check| {
-            (other.verdict, other.layer, &other.says)
-                == (Verdict::Unknown, check.layer, &check.says)
-        };
-        if check.verdict != Verdict::Unknown || !report.checks[..number].iter().any(is_same) {
-            add(&mut text, check);
-        }
-    }
-    text.push('\n');
-    text
-}
-
-/// Formats a layer as one line.
-fn layer(layer: &Layer) -> String {
-    match layer {
-        Layer::FileSystem(found) => {
-            let bind = if found.root == Path::new("/") {
-                String::new()
-            } else {
-                format!(", subtree {}", found.root.display())
-            };
-            let by = found
-                .server
-                .as_ref()
-                .map(|server| format!(", served by {server}"))
-                .unwrap_or_default();
-            format!(
-                "{} {} on {}{bind}{by}",
-                found.fs_type,
-                found.source,
-                found.mount_point.display()
-            )
-        }
-        Layer::Disk(disk) => {
-            let mut text = format!("{} {}", disk.device_type, disk.name);
-            for word in [&disk.mapped_name, &disk.model].into_iter().flatten() {
-                let _ = write!(text, " ({word})");
-            }
-            if let Some(size) = disk.size_bytes {
-                let _ = write!(text, ", {}", crate::output::human(size));
-            }
-            match disk.rotational {
-                Some(true) => text.push_str(", seeks"),
-                Some(false) => text.push_str(", does not seek"),
-                None => text.push_str(", ? unknown whether it seeks"),
-            }
-            text
-        }
-        Layer::Path {
-            path,
-            by_name: false,
-            ..
-        } => path.display().to_string(),
-        Layer::Path {
-            path,
-            by_name: true,
-            ..
-        } => format!("{} (inferred from the name of its source)", path.display()),
-        Layer::Memory => "memory".to_owned(),
-        Layer::Unseen { why } => format!("? {why}"),
-    }
-}
-
-fn add(text: &mut String, check: &Check) {
-    let mark = match check.verdict {
-        Verdict::Fault => '\u{2717}',
-        Verdict::Fine => '\u{2713}',
-        Verdict::Note => '\u{00b7}',
-        Verdict::Unknown => '?',
-    };
-    let _ = write!(text, "  {mark} {:<12} {}", check.layer, check.says);
-    let sure = match check.certainty {
-        Some(Certainty::Certain) => " [certain]",
-        Some(Certainty::Likely) => " [likely]",
-        Some(Certainty::Hint) => " [hint]",
-        None => "",
-    };
-    match (check.evidence.is_empty(), check.verdict) {
-        (true, _) => {
-            let _ = writeln!(text, "{sure}");
-        }
-        (false, Verdict::Fault) => {
-            let _ = writeln!(text, "{sure}\n      {}", check.evidence);
-        }
-        (false, _) => {
-            let _ = writeln!(text, "  ({})", check.evidence);
-        }
-    }
-    let lead = if check.verdict == Verdict::Fault {
-        "fix"
-    } else {
-        "to change it"
-    };
-    for remedy in &check.remedies {
-        let _ = writeln!(text, "      {lead}: {remedy}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layer_is_formatted_as_line() {
-        let disk = folio_doctor::Disk {
-            name: "sda".into(),
-            device_type: "disk",
-            model: Some("ST4000".into()),
-            rotational: Some(true),
-            size_bytes: Some(4 << 40),
-            ..Default::default()
-        };
-        assert_eq!(layer(&Layer::Disk(disk)), "disk sda (ST4000), 4.0T, seeks");
-        let why = Layer::Unseen {
-            why: "a server".into(),
-        };
-        assert_eq!(layer(&why), "? a server");
-    }
 }
