@@ -125,7 +125,7 @@ fn warnings(old: &Results, new: &Results) -> Vec<String> {
     if (old.is_quick, old.is_optimized) != (new.is_quick, new.is_optimized) {
         warnings.push("one of them is quick, or not optimized, and the other is not".to_owned());
     }
-    warnings.extend(new.warnings().into_iter().map(str::to_owned));
+    warnings.extend(new.warnings());
     warnings
 }
 
@@ -262,7 +262,7 @@ mod tests {
     fn different_machines_give_a_warning() {
         let old = results(&[], Unit::Seconds);
         let mut new = old.clone();
-        new.machine.load = "99".to_owned();
+        new.machine.load = "0.5".to_owned();
         assert!(compare(&old, &new).warnings.is_empty());
         new.machine.cores += 1;
         assert_eq!(compare(&old, &new).warnings.len(), 1);

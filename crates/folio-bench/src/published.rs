@@ -50,31 +50,43 @@ impl PublishedCase {
         }
     }
 
-    /// Returns one sentence: then, now, what to do. Now is the slowest of the first figures that
-    /// were measured, and the fastest cure.
+    /// Returns one sentence, in one unit: then, today without the cure, with it, what to do. The
+    /// figure is the first one that has both, else the first one that was measured; without the
+    /// cure is the slowest contender, with it the fastest.
     pub(crate) fn summary(&self) -> String {
-        let measured = self.figures.iter().find(|figure| !figure.today.is_empty());
-        let Some(figure) = measured else {
+        let has_both = |figure: &&PublishedFigure| {
+            let cures = figure.today.iter().filter(|today| today.is_cure).count();
+            cures > 0 && cures < figure.today.len()
+        };
+        let is_measured = |figure: &&PublishedFigure| !figure.today.is_empty();
+        let figure = self.figures.iter().find(has_both);
+        let Some(figure) = figure.or_else(|| self.figures.iter().find(is_measured)) else {
             return format!(
-                "Then: {}. Now: not measured here. To do: {}.",
+                "Then: {}. Today: not measured here. To do: {}.",
                 self.title, self.remedy
             );
         };
         let by_median = |one: &&Today, other: &&Today| one.median.total_cmp(&other.median);
-        let words = |today: &Today| {
+        let words = |lead: &str, today: &Today| {
             let figure = figure.unit.figure(today.median);
-            format!("{figure} ({})", today.contender)
+            format!("{lead} {figure} ({})", today.contender)
         };
-        let slow = figure.today.iter().filter(|today| !today.is_cure);
-        let slow = slow.max_by(by_median).map(words);
-        let cured = figure.today.iter().filter(|today| today.is_cure);
-        let cured = cured
-            .min_by(by_median)
-            .map(|today| format!("{} cured", words(today)));
+        let of = |is_cure| {
+            figure
+                .today
+                .iter()
+                .filter(move |today| today.is_cure == is_cure)
+        };
+        let slow = of(false).max_by(by_median);
+        let cured = of(true).min_by(by_median);
+        let slow = slow.map(|today| words("today without the cure", today));
+        let cured = cured.map(|today| words("with it", today));
         let now: Vec<String> = slow.into_iter().chain(cured).collect();
         format!(
-            "Then: {}. Now: {}. To do: {}.",
+            "{}. {}: then {}, {}. To do: {}.",
             self.title,
+            figure.what,
+            figure.unit.figure(figure.published),
             now.join(", "),
             self.remedy
         )
@@ -160,7 +172,7 @@ mod tests {
     fn summary_names_then_now_and_what_to_do() {
         let row = |value: f64| Row::new("job", "x", vec![value]);
         let case = PublishedCase::new("Subject", "it was slow", "do this");
-        assert!(case.summary().contains("Now: not measured here."));
+        assert!(case.summary().contains("Today: not measured here."));
         let today = [
             Today::of("slow", Some(&row(9.0))),
             Today::of("slower", Some(&row(11.0))),
@@ -169,7 +181,8 @@ mod tests {
         let case = case.with("w", Unit::Times, 10.0, today);
         assert_eq!(
             case.summary(),
-            "Then: it was slow. Now: 11.0 times (slower), 1.00 times (ours) cured. To do: do this."
+            "it was slow. w: then 10.0 times, today without the cure 11.0 times (slower), with it \
+             1.00 times (ours). To do: do this."
         );
     }
 }

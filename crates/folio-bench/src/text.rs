@@ -1,7 +1,7 @@
 //! Results as text: tables with ratios, published figures, aims, and what the numbers do not
 //! mean.
 
-use crate::report::{Report, Results, Row, Table};
+use crate::report::{Machine, Report, Results, Row, Table, Verdict};
 use std::io::{self, Write};
 
 impl Results {
@@ -27,15 +27,31 @@ impl Results {
     }
 
     /// Why the figures mean less than they could.
-    pub(crate) fn warnings(&self) -> Vec<&'static str> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let slow = "NOT AN OPTIMIZED BUILD: run it with cargo run --release";
         let quick = "QUICK: sizes are so small that the figures say only that it runs";
-        let warnings = [
+        let fixed = [
             (!self.is_optimized).then_some(slow),
             self.is_quick.then_some(quick),
         ];
-        warnings.into_iter().flatten().collect()
+        let Machine { load, cores, .. } = &self.machine;
+        let is_busy = load.parse().is_ok_and(|load: f64| load > *cores as f64);
+        let busy = is_busy.then(|| {
+            format!(
+                "BUSY: a load of {load} on {cores} processors before the start: repeat it when the \
+                 machine is idle"
+            )
+        });
+        let fixed = fixed.into_iter().flatten().map(str::to_owned);
+        fixed.chain(busy).collect()
     }
+}
+
+/// The number of aims that a report met and missed, in words; none without aims.
+pub(crate) fn aims_words(verdicts: &[Verdict]) -> Option<String> {
+    let met = verdicts.iter().filter(|verdict| verdict.is_met).count();
+    let missed = verdicts.len() - met;
+    (!verdicts.is_empty()).then(|| format!("aims of the project: {met} met, {missed} not met"))
 }
 
 fn list(out: &mut dyn Write, title: &str, lines: impl Iterator<Item = String>) -> io::Result<()> {
@@ -81,13 +97,9 @@ impl Report {
                 }
             }
         }
-        let word = |is_met| if is_met { "met" } else { "NOT MET" };
-        let aims = self.verdicts.iter();
-        list(
-            out,
-            "aims",
-            aims.map(|aim| format!("{}: {}: {}", word(aim.is_met), aim.aim, aim.figures)),
-        )?;
+        if let Some(words) = aims_words(&self.verdicts) {
+            writeln!(out, "\n{words} (--json has them)")?;
+        }
         let missing = self.not_measured.iter();
         list(
             out,

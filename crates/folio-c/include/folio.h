@@ -353,7 +353,8 @@ struct folio_dirent {
     uint16_t d_reclen;
     // FOLIO_DT_*.
     uint8_t d_type;
-    char d_name[0];
+    // Only the bytes up to d_reclen are there.
+    char d_name[256];
 };
 
 #ifdef __cplusplus

@@ -143,7 +143,8 @@ pub struct FolioDirent {
     pub d_reclen: u16,
     /// FOLIO_DT_*.
     pub d_type: u8,
-    pub d_name: [c_char; 0],
+    /// Only the bytes up to d_reclen are there.
+    pub d_name: [c_char; 256],
 }
 
 /// getdents64(2): fills `dirp` with struct folio_dirent, and returns the number of bytes; 0 at the
