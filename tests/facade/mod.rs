@@ -4,7 +4,7 @@ use folio::block::{Device, MemoryDevice};
 use folio::fs::ramfs::HostFrames;
 use folio::syscall::Credentials;
 use folio::vfs::MountOptions;
-use folio::{Errno, Error, Fs, Image, Kernel, KernelOptions, Timespec};
+use folio::{Errno, Error, Fs, Image, Kernel, KernelOptions, Timespec, errno_of};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -187,6 +187,32 @@ fn error_names_the_path_and_keeps_the_errno() {
     fs.write("/f", "").unwrap();
     let error = fs.create_dir_all("/f/g").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotADirectory);
+}
+
+/// An open file's errors have the path, and one function returns the errno of all.
+#[test]
+fn open_file_errors_name_the_path() {
+    let fs = Fs::memory();
+    fs.create_dir("/d").unwrap();
+    fs.write("/d/f", "old").unwrap();
+    let file = fs.open("/d/f").unwrap();
+    let errors = [
+        (&file).write(b"new").unwrap_err(),
+        file.write_at(b"new", 0).unwrap_err(),
+        (&file).seek(SeekFrom::Current(-1)).unwrap_err(),
+    ];
+    fs.rename("/d", "/e").unwrap();
+    let moved = file.set_len(1).unwrap_err();
+    assert!(moved.to_string().starts_with("/e/f: "), "{moved}");
+    for error in errors {
+        assert!(error.to_string().starts_with("/d/f: "), "{error}");
+        assert!(matches!(errno_of(&error), Some(Errno::BADF | Errno::INVAL)));
+    }
+    fs.remove_file("/e/f").unwrap();
+    assert_eq!(errno_of(&file.set_len(1).unwrap_err()), Some(Errno::INVAL));
+    // Of std as well.
+    let host = std::fs::read("/none").unwrap_err();
+    assert_eq!(errno_of(&host), Some(Errno::NOENT));
 }
 
 #[test]

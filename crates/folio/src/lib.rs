@@ -74,7 +74,7 @@
 //! [`Fs`], [`File`] and [`Image`] return [`std::io::Error`]. The layers below return [`Error`]:
 //! an errno, and where it is known, operation, place and cause ("disk.img: ext4: inode 12: extent
 //! block 8193: bad checksum"). `?` converts an [`Error`] into an `io::Error` and loses nothing:
-//! `get_ref()` and a downcast give the [`Error`] back.
+//! [`errno_of`] returns the errno of both; `get_ref()` and a downcast give the [`Error`] back.
 //!
 //! # Durability
 //!
@@ -130,7 +130,7 @@ pub mod syscall;
 pub mod testing;
 pub mod vfs;
 
-pub use base::{AlignedBuffer, Errno, Error, ErrorKind, Result, Timespec};
+pub use base::{AlignedBuffer, Errno, Error, ErrorKind, Result, Timespec, errno_of};
 pub use facade::{DirEntry, File, Fs, Image, Metadata, OpenOptions, ReadDir, Walk};
 pub use kernel::{Kernel, KernelOptions};
 pub use syscall::Process;

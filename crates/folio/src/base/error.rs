@@ -159,9 +159,34 @@ impl From<Error> for std::io::Error {
         let plain = Self::from(error.errno());
         match error.0 {
             Repr::Plain(_) => plain,
-            Repr::Full(_) => Self::new(plain.kind(), error),
+            Repr::Full(_) => {
+                let kind = match error.errno() {
+                    // std has no kind of its own for it.
+                    Errno::UCLEAN => std::io::ErrorKind::InvalidData,
+                    _ => plain.kind(),
+                };
+                Self::new(kind, error)
+            }
         }
     }
+}
+
+/// Returns the errno of an error of the facade, or of std: that of the [`Error`] inside, else
+/// [`std::io::Error::raw_os_error`].
+///
+/// ```
+/// use folio::{Errno, Image, errno_of};
+///
+/// let error = Image::open("/none.img").mount().map(drop).unwrap_err();
+/// assert_eq!(errno_of(&error), Some(Errno::NOENT));
+/// ```
+pub fn errno_of(error: &std::io::Error) -> Option<Errno> {
+    let inner = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Error>());
+    inner
+        .map(Error::errno)
+        .or_else(|| Errno::from_io_error(error))
 }
 
 impl fmt::Display for Error {
@@ -238,6 +263,9 @@ mod tests {
     fn io_error_keeps_errno_kind_and_place() {
         let plain = std::io::Error::from(Error::from(Errno::NOTEMPTY));
         assert_eq!(plain.raw_os_error(), Some(Errno::NOTEMPTY.raw_os_error()));
+        let damaged = std::io::Error::from(Error::corrupt("bad checksum"));
+        assert_eq!(damaged.kind(), std::io::ErrorKind::InvalidData);
+        assert_eq!(errno_of(&damaged), Some(Errno::UCLEAN));
         let placed = std::io::Error::from(Error::from(Errno::NOENT).at("/a"));
         assert_eq!(placed.kind(), std::io::ErrorKind::NotFound);
         assert_eq!(placed.to_string(), "/a: No such file or directory");

@@ -33,6 +33,19 @@ impl File {
         Ok(Self { process, fd })
     }
 
+    /// Adds the path of this file to an error.
+    fn named<T>(&self, result: Result<T>) -> io::Result<T> {
+        Ok(result.map_err(|error| {
+            let path = self.process.path_of(self.fd).unwrap_or_default();
+            if path.is_empty() {
+                // Its last name has been removed.
+                error
+            } else {
+                error.at(String::from_utf8_lossy(&path).into_owned())
+            }
+        })?)
+    }
+
     /// Opens `name` in this directory.
     pub(super) fn open_below(&self, name: impl AsRef<Path>, flags: OpenFlags) -> io::Result<Self> {
         let fd = self.process.openat(self.fd, name, flags, 0)?;
@@ -47,7 +60,7 @@ impl File {
     /// The error of an earlier writeback of this file, once for each open file (often EIO or
     /// ENOSPC); else the device's.
     pub fn sync_all(&self) -> io::Result<()> {
-        Ok(self.process.fsync(self.fd)?)
+        self.named(self.process.fsync(self.fd))
     }
 
     /// Makes the content durable, and attributes only as far as reading needs them. Linux:
@@ -57,7 +70,7 @@ impl File {
     ///
     /// As [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> io::Result<()> {
-        Ok(self.process.fdatasync(self.fd)?)
+        self.named(self.process.fdatasync(self.fd))
     }
 
     /// Sets the size: truncates, or grows by a hole. Linux: ftruncate(2).
@@ -66,7 +79,7 @@ impl File {
     ///
     /// `InvalidInput` for a file not open for writing, EFBIG beyond the file system's limit.
     pub fn set_len(&self, size_bytes: u64) -> io::Result<()> {
-        Ok(self.process.ftruncate(self.fd, size_bytes)?)
+        self.named(self.process.ftruncate(self.fd, size_bytes))
     }
 
     /// Returns the attributes. Linux: fstat(2).
@@ -75,7 +88,7 @@ impl File {
     ///
     /// Those of a host directory that cannot be asked; never for an image or memory.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        Ok(Metadata::new(self.process.fstat(self.fd)?))
+        self.named(self.process.fstat(self.fd)).map(Metadata::new)
     }
 
     /// Sets the permission bits (12 bits). Linux: fchmod(2).
@@ -84,7 +97,7 @@ impl File {
     ///
     /// `PermissionDenied` for a caller that is not the owner, EROFS on a read-only mount.
     pub fn set_mode(&self, mode: u16) -> io::Result<()> {
-        Ok(self.process.fchmod(self.fd, mode)?)
+        self.named(self.process.fchmod(self.fd, mode))
     }
 
     /// Returns the file's own bytes in the page cache instead of a copy: those of `range` that are
@@ -96,9 +109,7 @@ impl File {
     pub fn borrow(&self, range: Range<u64>) -> io::Result<Borrowed> {
         let len_bytes = range.end.saturating_sub(range.start);
         let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
-        Ok(self
-            .process
-            .read_borrowed(self.fd, range.start, len_bytes)?)
+        self.named(self.process.read_borrowed(self.fd, range.start, len_bytes))
     }
 
     /// Returns another handle of the same open file; the two share one position. Linux: dup(2).
@@ -107,7 +118,7 @@ impl File {
     ///
     /// EMFILE with too many descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let fd = self.process.dup(self.fd)?;
+        let fd = self.named(self.process.dup(self.fd))?;
         let process = self.process.clone();
         Ok(Self { process, fd })
     }
@@ -132,13 +143,13 @@ impl Drop for File {
 
 impl Read for &File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(self.process.read(self.fd, buf)?)
+        self.named(self.process.read(self.fd, buf))
     }
 }
 
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.process.write(self.fd, bytes)?)
+        self.named(self.process.write(self.fd, bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -154,7 +165,7 @@ impl Seek for &File {
             SeekFrom::End(offset) => (Ok(offset), Whence::End),
         };
         let offset = offset.map_err(|_| io::ErrorKind::InvalidInput)?;
-        Ok(self.process.lseek(self.fd, offset, whence)?)
+        self.named(self.process.lseek(self.fd, offset, whence))
     }
 }
 
@@ -183,12 +194,12 @@ impl Seek for File {
 impl FileExt for File {
     /// Reads at `offset`, without touching the position. Linux: pread(2).
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.process.pread(self.fd, buf, offset)?)
+        self.named(self.process.pread(self.fd, buf, offset))
     }
 
     /// Writes at `offset`, without touching the position; at the end for a file opened for
     /// appending. Linux: pwrite(2).
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        Ok(self.process.pwrite(self.fd, bytes, offset)?)
+        self.named(self.process.pwrite(self.fd, bytes, offset))
     }
 }
