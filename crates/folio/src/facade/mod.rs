@@ -15,8 +15,8 @@
 //! besides the open files. Calls that have no counterpart in `std::fs` (`fallocate`, extended
 //! attributes, `renameat2`) are made through [`Fs::process`].
 //!
-//! Errors are [`std::io::Error`]. Its kind follows the errno, [`crate::errno_of`] returns it, and the
-//! text begins with the path; [`crate::Error`], with the place of the failure, is found by
+//! Errors are [`std::io::Error`]. Its kind follows the errno, [`crate::errno_of`] returns it, and
+//! the text begins with the path; [`crate::Error`], with the place of the failure, is found by
 //! [`std::io::Error::get_ref`] and a downcast.
 //!
 //! Locks: none.
