@@ -1,6 +1,7 @@
 //! Arguments of calls: paths and numbers of bytes, with the errors of the module os.
 
 use folio::Errno;
+use parse_size::Config;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::ops::Deref;
@@ -42,13 +43,21 @@ impl From<FilePath> for PathBuf {
     }
 }
 
-/// A size or an offset in bytes. A negative one raises OSError with EINVAL.
+/// A size or an offset in bytes, also as text: "64M". A negative one raises OSError with EINVAL,
+/// other text ValueError.
 pub(crate) struct ByteCount(pub(crate) u64);
 
 impl FromPyObject<'_, '_> for ByteCount {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = object.extract::<&str>() {
+            let parsed = Config::new().with_binary().parse_size(text);
+            return parsed.map(Self).map_err(|_| {
+                let expected = "expected a number of bytes, or with K, M, G or T (\"512M\")";
+                PyValueError::new_err(format!("invalid size {text:?}: {expected}"))
+            });
+        }
         let number: i64 = object.extract()?;
         u64::try_from(number).map(Self).map_err(|_| {
             let text = format!("expected a size or an offset from 0 on, not {number}");

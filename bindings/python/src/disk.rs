@@ -1,5 +1,6 @@
 //! A disk in memory that loses power on command.
 
+use crate::argument::ByteCount;
 use crate::error::{from_io, os_error};
 use crate::file_system::FileSystem;
 use crate::state::State;
@@ -17,8 +18,8 @@ pub(crate) struct Disk {
 impl Disk {
     /// A disk of `size_bytes` with an empty file system.
     #[new]
-    fn new(py: Python<'_>, size_bytes: u64) -> PyResult<Self> {
-        let disk = py.detach(|| PowerCutDisk::new(size_bytes));
+    fn new(py: Python<'_>, size_bytes: ByteCount) -> PyResult<Self> {
+        let disk = py.detach(|| PowerCutDisk::new(size_bytes.0));
         Ok(Self {
             disk: disk.map_err(|error| os_error(&error, &[]))?,
         })
@@ -67,6 +68,6 @@ impl Cut {
     }
 
     fn __repr__(&self) -> String {
-        format!("<foliofs cut: {}>", self.state)
+        self.state.to_string()
     }
 }

@@ -180,6 +180,7 @@ fn memory() -> FileSystem {
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     objects::provide();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("is_optimized", !cfg!(debug_assertions))?;
     module.add("has_object_store", objects::IS_BUILT)?;
     module.add_class::<FileSystem>()?;

@@ -1,6 +1,7 @@
 """The calls on paths, beside those of os on the host."""
 
 import errno
+import importlib.metadata
 import itertools
 import os
 import shutil
@@ -394,3 +395,39 @@ def test_copy_onto_itself_is_refused(fs: foliofs.FileSystem) -> None:
         fs.copy("/v", "/")
     fs.copy("/soft", "/other")
     assert fs.read_text("/other") == "content"
+
+
+def test_bytes_in_are_bytes_out_as_in_os(tmp_path: Path) -> None:
+    name = b"\xff name"
+    with foliofs.memory() as fs:
+        host = os.fsencode(tmp_path)
+        fs.makedirs(b"/d/" + name)
+        fs.symlink(b"to " + name, b"/d/l")
+        os.makedirs(host + b"/d/" + name)
+        os.symlink(b"to " + name, host + b"/d/l")
+        assert sorted(fs.listdir(b"/d")) == sorted(os.listdir(host + b"/d"))
+        assert fs.readlink(b"/d/l") == os.readlink(host + b"/d/l")
+        found = sorted((entry.name, entry.path) for entry in fs.scandir(b"/d"))
+        expected = sorted((entry.name, entry.path) for entry in os.scandir(host + b"/d"))
+        assert found == [(name, path.removeprefix(host)) for name, path in expected]
+        walked = [(path.removeprefix(host), *rest) for path, *rest in os.walk(host + b"/d")]
+        assert list(fs.walk(b"/d")) == walked
+        for _, directories, _ in fs.walk(b"/"):
+            directories[:] = []
+        assert fs.listdir("/d") == [os.fsdecode(name) for name in fs.listdir(b"/d")]
+
+
+def test_sizes_are_text_too(tmp_path: Path) -> None:
+    path = tmp_path / "disk.img"
+    with foliofs.create_image(path, "16M", cache_bytes="8M") as fs:
+        fs.write_text("/f", "")
+        fs.truncate("/f", "1K")
+        assert fs.stat("/f").st_size == 1024
+    assert path.stat().st_size == 16 << 20
+    with pytest.raises(ValueError, match='invalid size "16 eggs"'):
+        foliofs.create_image(tmp_path / "other", "16 eggs")
+    assert not (tmp_path / "other").exists()
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert foliofs.__version__ == importlib.metadata.version("foliofs")

@@ -2,6 +2,7 @@
 
 import dbm.dumb
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -40,6 +41,32 @@ def test_rename_without_fsync_is_found(folio_disk: PowerCutDisk) -> None:
 
 def test_rename_after_fsync_loses_nothing(folio_disk: PowerCutDisk) -> None:
     assert lost_states(folio_disk, is_synced=True) == []
+
+
+def test_every_moment_is_tried_and_described(folio_disk: PowerCutDisk) -> None:
+    folio_disk.fs.write_text("/config", "old")
+    folio_disk.fs.sync()
+    before = folio_disk.moment()
+    save(folio_disk.fs, "/config", "new", is_synced=False)
+    with folio_disk.fs.open("/other", "wb") as file:
+        file.fsync()
+    lost = [
+        (cut.describe(), cut.read_text("/config"))
+        for cut in folio_disk.power_cuts(since=before)
+        if cut.read_text("/config") not in ("old", "new")
+    ]
+    assert lost
+    words, text = lost[0]
+    found = re.search(
+        r"^state (\d+) of \d+, .*at moment (\d+).*; "
+        r"again: power_cut\(moment=(\d+), limit=20, seed=0, state=(\d+)\)$",
+        words,
+    )
+    assert found, words
+    number, at, moment, state = map(int, found.groups())
+    assert (number, at) == (state, moment) and moment >= before
+    again = folio_disk.power_cut(moment=moment, limit=20, seed=0, state=state)
+    assert [cut.read_text("/config") for cut in again] == [text]
 
 
 class FileModules:

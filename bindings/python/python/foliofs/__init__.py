@@ -19,7 +19,7 @@ from foliofs._file_system import (
     open_directory,
     open_image,
 )
-from foliofs._native import Borrowed
+from foliofs._native import Borrowed, __version__
 from foliofs._path import FolioPath
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "PositionedFile",
     "RawFile",
     "SyncedFile",
+    "__version__",
     "build_image",
     "create_image",
     "memory",

@@ -74,7 +74,8 @@ class RawFile(io.RawIOBase):
     def fileno(self) -> int:
         """Raises io.UnsupportedOperation: the host has no descriptor of the file."""
         raise io.UnsupportedOperation(
-            f"{self.name}: no descriptor of the host: call fsync of the file system, not of os"
+            f"{self.name}: the file is in a file system of this program, and the host has no "
+            "descriptor of it: read or borrow its bytes, and call fsync of the file system"
         )
 
     def readinto(self, buffer: Buffer, /) -> int:

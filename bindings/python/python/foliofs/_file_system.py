@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
+from typing import IO, TYPE_CHECKING, Any, AnyStr, Generic, Literal, Self, TypeAlias, overload
 
 from foliofs import _native
 from foliofs._file import (
@@ -35,29 +35,33 @@ from foliofs._path import FolioPath
 
 HostPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Path: TypeAlias = HostPath | FolioPath
+TextPath: TypeAlias = str | os.PathLike[str] | FolioPath
+BytesPath: TypeAlias = bytes | os.PathLike[bytes]
 
 # Those of this process that are not closed.
 _open: weakref.WeakSet[FileSystem] = weakref.WeakSet()
 _devices = itertools.count(1)
 
 
-class DirEntry:
+class DirEntry(Generic[AnyStr]):
     """An entry of a directory, as os.DirEntry.
 
-    `name` is its name, `path` its path. The type is that of the listing: only stat, and a type that
+    `name` is its name, `path` its path: bytes if the directory was given as bytes. The type is that of the listing: only stat, and a type that
     the file system does not store, read the inode, and raise OSError if they cannot.
     """
 
     __slots__ = ("_fs", "_kind", "_number", "name", "path")
 
-    def __init__(self, fs: FileSystem, path: str, name: str, kind: int, number: int) -> None:
+    def __init__(
+        self, fs: FileSystem, path: AnyStr, name: AnyStr, kind: int, number: int
+    ) -> None:
         self._fs = fs
         self._kind = kind
         self._number = number
-        self.name: str = name
-        self.path: str = path
+        self.name: AnyStr = name
+        self.path: AnyStr = path
 
-    def __fspath__(self) -> str:
+    def __fspath__(self) -> AnyStr:
         return self.path
 
     def __repr__(self) -> str:
@@ -323,26 +327,61 @@ class FileSystem:
         with self.open(path, "w", -1, encoding, errors) as file:
             return file.write(text)
 
-    def listdir(self, path: Path = "/") -> list[str]:
-        """Returns the names in a directory, in no order."""
-        return [name for name, _, _ in self._native.entries(self._text(path))]
+    @overload
+    def listdir(self, path: TextPath = "/") -> list[str]: ...
+    @overload
+    def listdir(self, path: BytesPath) -> list[bytes]: ...
+    def listdir(self, path: Path = "/") -> list[str] | list[bytes]:
+        """Returns the names in a directory, in no order; of a path in bytes, in bytes."""
+        names = [name for name, _, _ in self._native.entries(self._text(path))]
+        return [os.fsencode(name) for name in names] if _is_bytes(path) else names
 
-    def scandir(self, path: Path = "/") -> Iterator[DirEntry]:
-        """Returns the entries of a directory, in no order."""
+    @overload
+    def scandir(self, path: TextPath = "/") -> Iterator[DirEntry[str]]: ...
+    @overload
+    def scandir(self, path: BytesPath) -> Iterator[DirEntry[bytes]]: ...
+    def scandir(self, path: Path = "/") -> Iterator[DirEntry[str]] | Iterator[DirEntry[bytes]]:
+        """Returns the entries of a directory, in no order; of a path in bytes, in bytes."""
         directory = self._text(path)
         entries = self._native.entries(directory)
         prefix = posixpath.join(directory, "")
+        if _is_bytes(path):
+            code = os.fsencode
+            return (
+                DirEntry(self, code(prefix + name), code(name), kind, number)
+                for name, kind, number in entries
+            )
         return (DirEntry(self, prefix + entry[0], *entry) for entry in entries)
 
+    @overload
+    def walk(
+        self,
+        top: TextPath = "/",
+        topdown: bool = True,
+        onerror: Callable[[OSError], object] | None = None,
+        followlinks: bool = False,
+    ) -> Iterator[tuple[str, list[str], list[str]]]: ...
+    @overload
+    def walk(
+        self,
+        top: BytesPath,
+        topdown: bool = True,
+        onerror: Callable[[OSError], object] | None = None,
+        followlinks: bool = False,
+    ) -> Iterator[tuple[bytes, list[bytes], list[bytes]]]: ...
     def walk(
         self,
         top: Path = "/",
         topdown: bool = True,
         onerror: Callable[[OSError], object] | None = None,
         followlinks: bool = False,
-    ) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Yields path, directories and files of each directory below `top`, as os.walk."""
-        return self._walk(self._text(top), topdown, onerror, followlinks, False)
+    ) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+        """Yields path, directories and files of each directory below `top`, as os.walk.
+
+        Of a path in bytes all are bytes.
+        """
+        found = self._walk(self._text(top), topdown, onerror, followlinks, False)
+        return _encoded(found) if _is_bytes(top) else found
 
     def _walk(
         self,
@@ -543,9 +582,14 @@ class FileSystem:
         """Creates the symbolic link `target`, which refers to `source`."""
         self._native.symlink(*self._pair(source, target))
 
-    def readlink(self, path: Path) -> str:
-        """Returns what a symbolic link refers to."""
-        return self._native.readlink(self._text(path))
+    @overload
+    def readlink(self, path: TextPath) -> str: ...
+    @overload
+    def readlink(self, path: BytesPath) -> bytes: ...
+    def readlink(self, path: Path) -> str | bytes:
+        """Returns what a symbolic link refers to; of a path in bytes, in bytes."""
+        target = self._native.readlink(self._text(path))
+        return os.fsencode(target) if _is_bytes(path) else target
 
     def chmod(self, path: Path, mode: int) -> None:
         """Sets the permission bits."""
@@ -575,7 +619,7 @@ class FileSystem:
             ns = (round(times[0] * 1e9), round(times[1] * 1e9))
         self._native.utime(self._text(path), ns, follow_symlinks=follow_symlinks)
 
-    def truncate(self, path: Path, length: int) -> None:
+    def truncate(self, path: Path, length: int | str) -> None:
         """Sets the size of a file in bytes."""
         self._native.truncate(self._text(path), length)
 
@@ -632,6 +676,22 @@ class FileSystem:
         return texts
 
 
+def _is_bytes(path: Path) -> bool:
+    if isinstance(path, str | FolioPath):
+        return False
+    return isinstance(os.fspath(path), bytes)
+
+
+def _encoded(
+    found: Iterator[tuple[str, list[str], list[str]]],
+) -> Iterator[tuple[bytes, list[bytes], list[bytes]]]:
+    """Yields the tuples of a walk in bytes; a change of the directories is one of the walk."""
+    for path, directories, files in found:
+        names = [os.fsencode(name) for name in directories]
+        yield os.fsencode(path), names, [os.fsencode(name) for name in files]
+        directories[:] = [os.fsdecode(name) for name in names]
+
+
 def _text(path: Path) -> str:
     if type(path) is str:
         return path
@@ -656,7 +716,7 @@ def open_image(
     partition: int | None = None,
     format: Literal["raw", "qcow2"] | None = None,
     options: str = "",
-    cache_bytes: int | None = None,
+    cache_bytes: int | str | None = None,
 ) -> FileSystem:
     """Opens the ext4 file system in an image file: raw or qcow2, found by its content.
 
@@ -685,18 +745,19 @@ def open_image(
 
 def create_image(
     path: HostPath,
-    size_bytes: int,
+    size_bytes: int | str,
     *,
     format: Literal["raw", "qcow2"] | None = None,
     label: str = "",
     uuid: str | None = None,
     time: int | None = None,
     options: str = "",
-    cache_bytes: int | None = None,
+    cache_bytes: int | str | None = None,
 ) -> FileSystem:
     """Creates an image file with an empty ext4 file system; without `format`, by its extension.
 
-    With `uuid` and `time`, in seconds since 1970, the same calls make the same bytes. Raises
+    A size is in bytes, or text with a unit: "64M". With `uuid` and `time`, in seconds since 1970, the
+    same calls make the same bytes. Raises
     FileExistsError if the file exists.
     """
     name = _image_name(path)

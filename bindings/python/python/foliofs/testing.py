@@ -38,6 +38,14 @@ except ModuleNotFoundError:  # PowerCutDisk needs none.
 SIZE_BYTES: int = 64 << 20
 
 
+class CutFileSystem(FileSystem):
+    """The file system of a PowerCutDisk after a power cut."""
+
+    def describe(self) -> str:
+        """Returns the state and the moment, and the call that yields it again."""
+        return self._name
+
+
 class PowerCutDisk:
     """A disk in memory whose writes are recorded, with an ext4 file system, mounted as `fs`.
 
@@ -45,7 +53,7 @@ class PowerCutDisk:
     to programs that rename without fsync(2).
     """
 
-    def __init__(self, size_bytes: int = SIZE_BYTES, options: str = "") -> None:
+    def __init__(self, size_bytes: int | str = SIZE_BYTES, options: str = "") -> None:
         self._disk = _native.Disk(size_bytes)
         self.fs: FileSystem = FileSystem(self._disk.mount(options), None, "on a PowerCutDisk")
 
@@ -69,12 +77,17 @@ class PowerCutDisk:
         return self._disk.moment()
 
     def power_cut(
-        self, *, moment: int | None = None, limit: int = 1000, seed: int = 0, options: str = ""
-    ) -> Iterator[FileSystem]:
+        self,
+        *,
+        moment: int | None = None,
+        limit: int = 1000,
+        seed: int = 0,
+        state: int | None = None,
+        options: str = "",
+    ) -> Iterator[CutFileSystem]:
         """Yields the file system as each state that a power cut now could leave, at most `limit`.
 
-        With `moment`, a power cut then. A test that tries every moment since its program began
-        finds what a single one hides.
+        With `moment`, a power cut then; with `state`, that one alone: describe() has both.
 
         Every write before the disk's last flush is there. Of the later ones any combination may be:
         all combinations up to 10 writes, else those that `seed` chooses. Some are torn at sectors
@@ -82,9 +95,31 @@ class PowerCutDisk:
         changes of one state reach no other. The disk itself keeps its power.
         """
         moment = self.moment() if moment is None else moment
-        for cut in self._disk.cuts(moment, limit=limit, seed=seed):
-            with FileSystem(cut.mount(options), None, repr(cut)) as fs:
-                yield fs
+        cuts = self._disk.cuts(moment, limit=limit, seed=seed)
+        again = f"moment={moment}, limit={limit}, seed={seed}"
+        for number, cut in enumerate(cuts, 1):
+            if state in (None, number):
+                name = (
+                    f"state {number} of {len(cuts)}, {cut!r}; "
+                    f"again: power_cut({again}, state={number})"
+                )
+                with CutFileSystem(cut.mount(options), None, name) as fs:
+                    yield fs
+
+    def power_cuts(
+        self, *, since: int = 0, limit: int = 20, seed: int = 0, options: str = ""
+    ) -> Iterator[CutFileSystem]:
+        """Yields the states of power_cut() at every moment from `since` on, at most `limit` each.
+
+        It finds what a single moment hides:
+
+            before = disk.moment()
+            save_config(disk.fs, "/config", "new")
+            for cut in disk.power_cuts(since=before):
+                assert cut.read_text("/config") in ("old", "new"), cut.describe()
+        """
+        for moment in range(since, self.moment() + 1):
+            yield from self.power_cut(moment=moment, limit=limit, seed=seed, options=options)
 
 
 def folio_disk() -> Iterator[PowerCutDisk]:
