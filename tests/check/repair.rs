@@ -7,6 +7,7 @@ use crate::check::judge::{Verdict, compare, fsck};
 use crate::check::map::{ImageMap, Piece, PieceKind};
 use crate::check::scenes::SCENES;
 use crate::support::requires;
+use crate::support::tools::mke2fs;
 use folio::block::{self, Device, OpenOptions, OverlayDevice};
 use folio::kernel::{CheckOptions, RepairPlan, plan_repair_ext4, undo_repair_ext4};
 use folio::syscall::{Credentials, OpenFlags};
@@ -361,4 +362,50 @@ fn claimed_repairs_are_clean_for_e2fsck() {
         failures.len(),
         failures.join("\n")
     );
+}
+
+/// A descriptor that says of inodes with names that they were never written, and an orphan whose
+/// truncation has not ended: `e2fsck -p` repairs both.
+#[test]
+fn unread_inodes_and_short_orphans_are_repaired() {
+    requires!(tool("mke2fs"), tool("e2fsck"), tool("debugfs"));
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("disk.img");
+    let large = folder.path().join("large");
+    std::fs::write(&large, vec![7; 200_000]).unwrap();
+    for (features, script) in [
+        (
+            "metadata_csum",
+            "set_bg 0 itable_unused 52\nset_bg 0 checksum calc",
+        ),
+        (
+            "uninit_bg,^metadata_csum",
+            "set_bg 0 itable_unused 52\nset_bg 0 checksum calc",
+        ),
+        (
+            "metadata_csum",
+            "ssv last_orphan 12\nsif <12> size 0\nsif <12> links_count 0",
+        ),
+    ] {
+        mke2fs(&path, "8M", &["-O", features, "-N", "64", "-b", "1024"]);
+        let fill: String = (0..6)
+            .map(|number| format!("write {} f{number}\n", large.display()))
+            .collect();
+        let orphan = if script.contains("orphan") {
+            "unlink f0\n"
+        } else {
+            ""
+        };
+        debugfs(&path, folder.path(), &format!("{fill}{orphan}{script}"));
+        let (verdict, output) = compare(&path);
+        assert_eq!(verdict, Verdict::Damaged, "{script}: {output}");
+        let mut tally = Tally::default();
+        judge_repair(&path, script, true, &mut tally);
+        assert_eq!(
+            (tally.repaired, &tally.refused),
+            (1, &Vec::new()),
+            "{script}"
+        );
+        assert_eq!(tally.failures, [""; 0], "{script}");
+    }
 }

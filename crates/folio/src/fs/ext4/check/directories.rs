@@ -393,6 +393,16 @@ impl Checker<'_> {
             location,
             format_args!("{shown} names inode {number}, {what}"),
         );
+        let index = number - 1;
+        let (group, slot) = (
+            index / self.sb.inodes_per_group,
+            index % self.sb.inodes_per_group,
+        );
+        if slot >= self.written_inodes(group) {
+            // Of name and descriptor one is wrong: the inode itself decides, once it is read. Linux
+            // trusts the name, e2fsck: PR_2_INOREF_IN_UNUSED.
+            self.report.preen(Fix::WholeInodeTable(group));
+        }
         false
     }
 

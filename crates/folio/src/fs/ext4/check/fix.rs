@@ -35,6 +35,8 @@ pub(in crate::fs::ext4) enum Fix {
     RestoreSuperblock(Box<RawSuperblock>),
     /// Writes a group's bitmaps and descriptor.
     Group(Box<GroupState>),
+    /// Marks all inodes of a group's table as written, so that the next check reads them.
+    WholeInodeTable(u32),
     /// Changes an inode.
     Inode(u32, InodeChange),
     /// Inverts a bit of an inode, counted from the lowest bit of its first byte, after which its

@@ -37,17 +37,22 @@ impl Checker<'_> {
         for group in 0..self.sb.group_count {
             self.report
                 .progress(CheckPhase::Inodes, group.into(), self.sb.group_count.into())?;
-            let facts = self.groups[group as usize];
-            let count = if facts.inode_uninit {
-                0
-            } else {
-                self.sb.inodes_per_group - facts.unused_inodes
-            };
-            if let Some(table) = facts.inode_table {
+            let count = self.written_inodes(group);
+            if let Some(table) = self.groups[group as usize].inode_table {
                 self.check_table(group, table, count, &mut bytes)?;
             }
         }
         Ok(())
+    }
+
+    /// Returns the number of inodes of a group that were ever written, by its descriptor.
+    pub(super) fn written_inodes(&self, group: u32) -> u32 {
+        let facts = self.groups[group as usize];
+        if facts.inode_uninit {
+            0
+        } else {
+            self.sb.inodes_per_group - facts.unused_inodes
+        }
     }
 
     fn check_table(
@@ -458,7 +463,9 @@ impl Checker<'_> {
             InodeKind::Regular if !is_inline => {
                 let is_short =
                     owner.written_end > 0 && view.size < (owner.written_end - 1) * block_size;
-                if is_short && !view.has(flags::VERITY) {
+                // The truncation of an orphan has not ended yet.
+                let is_orphan = self.orphans.contains(&view.number);
+                if is_short && !is_orphan && !view.has(flags::VERITY) {
                     let what = format_args!(
                         "{} bytes long, with data up to block {}",
                         view.size, owner.written_end

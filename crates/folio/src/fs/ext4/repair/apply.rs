@@ -73,6 +73,13 @@ pub(super) fn apply(device: &dyn Device, fixes: Vec<Fix>) -> Result<()> {
         for fix in rest {
             match fix {
                 Fix::Group(state) => write_group(device, &superblock, &state)?,
+                Fix::WholeInodeTable(group) => {
+                    let change = |raw: &mut RawGroupDescriptor| {
+                        (raw.itable_unused_lo, raw.itable_unused_hi) = (0.into(), 0.into());
+                        raw.flags = (raw.flags.get() & !GROUP_INODE_UNINIT).into();
+                    };
+                    change_descriptor(device, &superblock, group, change)?;
+                }
                 Fix::Inode(number, change) => change_inode(device, &superblock, number, change)?,
                 Fix::InodeBit(number, bit) => {
                     let offset = inode_offset(device, &superblock, number)? + bit as u64 / 8;
@@ -224,51 +231,65 @@ fn bitmap_block(bits: &[u64], len: u32, block_size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes the bitmaps of a group, and their checksums and counts into its descriptor.
-fn write_group(device: &dyn Device, superblock: &Superblock, state: &GroupState) -> Result<()> {
-    let block_size = superblock.block_size;
-    let (mut bytes, offset) = read_descriptor(device, superblock, state.number)?;
+/// Changes a group's descriptor, and updates its checksum.
+fn change_descriptor(
+    device: &dyn Device,
+    superblock: &Superblock,
+    group: u32,
+    change: impl FnOnce(&mut RawGroupDescriptor),
+) -> Result<()> {
+    let (mut bytes, offset) = read_descriptor(device, superblock, group)?;
     let mut raw = raw_descriptor(&bytes);
-    let count = |bits: &[u64]| bits.iter().map(|word| word.count_ones()).sum::<u32>();
     let has_flags = superblock
         .features
         .ro_compat
         .intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG);
-    let mut flags = if has_flags { raw.flags.get() } else { 0 } & !GROUP_BLOCK_UNINIT;
+    if !has_flags {
+        raw.flags = 0.into();
+    }
+    change(&mut raw);
+    let known = bytes.len().min(size_of::<RawGroupDescriptor>());
+    bytes[..known].copy_from_slice(&raw.as_bytes()[..known]);
+    if has_flags {
+        raw.checksum = descriptor_checksum(group, &bytes, superblock).into();
+        bytes[..known].copy_from_slice(&raw.as_bytes()[..known]);
+    }
+    device.write_at(&bytes, offset)
+}
 
+/// Writes the bitmaps of a group, and their checksums and counts into its descriptor.
+fn write_group(device: &dyn Device, superblock: &Superblock, state: &GroupState) -> Result<()> {
+    let block_size = superblock.block_size;
+    let count = |bits: &[u64]| bits.iter().map(|word| word.count_ones()).sum::<u32>();
     let blocks = bitmap_block(&state.blocks, state.block_bits, block_size);
     device.write_at(&blocks, state.block_bitmap * block_size as u64)?;
+    let inodes = bitmap_block(&state.inodes, state.inode_bits, block_size);
+    if !state.has_no_inodes {
+        device.write_at(&inodes, state.inode_bitmap * block_size as u64)?;
+    }
     let covered = superblock.blocks_per_group / superblock.cluster_blocks / 8;
     let sum = |bytes: &[u8], covered: u32| {
         let seed = superblock.checksum_seed;
         seed.map_or(0, |seed| crc32c(seed, &bytes[..covered as usize]))
     };
     let halves = |whole: u32| (whole as u16, (whole >> 16) as u16);
-    let (low, high) = halves(sum(&blocks, covered));
-    (raw.block_bitmap_csum_lo, raw.block_bitmap_csum_hi) = (low.into(), high.into());
-    let (low, high) = halves(state.block_bits - count(&state.blocks));
-    (raw.free_blocks_count_lo, raw.free_blocks_count_hi) = (low.into(), high.into());
-
-    if !state.has_no_inodes {
-        flags &= !GROUP_INODE_UNINIT;
-        let inodes = bitmap_block(&state.inodes, state.inode_bits, block_size);
-        device.write_at(&inodes, state.inode_bitmap * block_size as u64)?;
-        let (low, high) = halves(sum(&inodes, state.inode_bits / 8));
-        (raw.inode_bitmap_csum_lo, raw.inode_bitmap_csum_hi) = (low.into(), high.into());
-    }
-    let (low, high) = halves(state.inode_bits - count(&state.inodes));
-    (raw.free_inodes_count_lo, raw.free_inodes_count_hi) = (low.into(), high.into());
-    let (low, high) = halves(state.directories);
-    (raw.used_dirs_count_lo, raw.used_dirs_count_hi) = (low.into(), high.into());
-    let (low, high) = halves(state.unused_inodes);
-    (raw.itable_unused_lo, raw.itable_unused_hi) = (low.into(), high.into());
-    raw.flags = flags.into();
-
-    let known = bytes.len().min(size_of::<RawGroupDescriptor>());
-    bytes[..known].copy_from_slice(&raw.as_bytes()[..known]);
-    if has_flags {
-        raw.checksum = descriptor_checksum(state.number, &bytes, superblock).into();
-        bytes[..known].copy_from_slice(&raw.as_bytes()[..known]);
-    }
-    device.write_at(&bytes, offset)
+    change_descriptor(device, superblock, state.number, |raw| {
+        let mut flags = raw.flags.get() & !GROUP_BLOCK_UNINIT;
+        let (low, high) = halves(sum(&blocks, covered));
+        (raw.block_bitmap_csum_lo, raw.block_bitmap_csum_hi) = (low.into(), high.into());
+        let (low, high) = halves(state.block_bits - count(&state.blocks));
+        (raw.free_blocks_count_lo, raw.free_blocks_count_hi) = (low.into(), high.into());
+        if !state.has_no_inodes {
+            flags &= !GROUP_INODE_UNINIT;
+            let (low, high) = halves(sum(&inodes, state.inode_bits / 8));
+            (raw.inode_bitmap_csum_lo, raw.inode_bitmap_csum_hi) = (low.into(), high.into());
+        }
+        let (low, high) = halves(state.inode_bits - count(&state.inodes));
+        (raw.free_inodes_count_lo, raw.free_inodes_count_hi) = (low.into(), high.into());
+        let (low, high) = halves(state.directories);
+        (raw.used_dirs_count_lo, raw.used_dirs_count_hi) = (low.into(), high.into());
+        let (low, high) = halves(state.unused_inodes);
+        (raw.itable_unused_lo, raw.itable_unused_hi) = (low.into(), high.into());
+        raw.flags = flags.into();
+    })
 }
