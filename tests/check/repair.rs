@@ -364,10 +364,10 @@ fn claimed_repairs_are_clean_for_e2fsck() {
     );
 }
 
-/// A descriptor that says of inodes with names that they were never written, and an orphan whose
-/// truncation has not ended: `e2fsck -p` repairs both.
+/// A descriptor that says of inodes with names that they were never written, an orphan whose
+/// truncation has not ended, and files without a name.
 #[test]
-fn unread_inodes_and_short_orphans_are_repaired() {
+fn unread_short_and_lost_inodes_are_repaired() {
     requires!(tool("mke2fs"), tool("e2fsck"), tool("debugfs"));
     let folder = tempfile::TempDir::new().unwrap();
     let path = folder.path().join("disk.img");
@@ -390,6 +390,7 @@ fn unread_inodes_and_short_orphans_are_repaired() {
         mke2fs(&path, "8M", &["-O", features, "-N", "64", "-b", "1024"]);
         let fill: String = (0..6)
             .map(|number| format!("write {} f{number}\n", large.display()))
+            .chain(["symlink link f0\n".to_owned()])
             .collect();
         let orphan = if script.contains("orphan") {
             "unlink f0\n"

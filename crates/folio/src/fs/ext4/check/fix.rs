@@ -46,6 +46,8 @@ pub(in crate::fs::ext4) enum Fix {
     Block(u64, BlockChange),
     /// Releases or truncates an orphan, as a mount does.
     Orphan,
+    /// Gives an inode without a name one in lost+found.
+    Reconnect(u32),
 }
 
 /// The fixes of one check.

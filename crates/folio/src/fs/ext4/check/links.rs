@@ -53,11 +53,16 @@ impl Checker<'_> {
             return;
         }
         if names == 0 {
-            return self.report.error(
+            self.report.error(
                 CheckedStructure::Links,
                 location,
                 format_args!("in use, but has no name"),
             );
+            // A directory's own .. would have to follow.
+            if links > 0 && !is_directory {
+                self.report.fix(Fix::Reconnect(number));
+            }
+            return;
         }
         let is_uncounted = is_directory && self.sb.features.ro_compat.contains(RoCompat::DIR_NLINK);
         let wanted = if is_uncounted && names > LINKS_MAX {

@@ -88,7 +88,11 @@ pub(super) fn apply(device: &dyn Device, fixes: Vec<Fix>) -> Result<()> {
                     device.write_at(&[byte[0] ^ 1 << (bit % 8)], offset)?;
                 }
                 Fix::Block(block, change) => change_block(device, &superblock, block, change)?,
-                Fix::Superblock(_) | Fix::RestoreSuperblock(_) | Fix::Orphan => {}
+                // The caller mounts the file system for the last two.
+                Fix::Superblock(_)
+                | Fix::RestoreSuperblock(_)
+                | Fix::Orphan
+                | Fix::Reconnect(_) => {}
             }
         }
     }

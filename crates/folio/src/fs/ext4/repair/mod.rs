@@ -3,13 +3,13 @@
 //! ```text
 //!   device  <-  overlay in memory:  replay the journal, then repeat
 //!                  check/ -> findings with fixes -> apply.rs   until no fix is left
-//!                                                  orphans: a mount of the overlay
+//!                                                  orphans, lost inodes: a mount of the overlay
 //!      ^                                              v
 //!   write.rs  <-  undo.rs saves the old bytes  <-  clean?   else refuse, nothing was written
 //! ```
 //!
 //! Neighbors: `check/` beside it finds errors and names the change that answers each; the mount
-//! releases orphans. No locks.
+//! releases orphans, and names lost inodes. No locks.
 //!
 //! Invariants:
 //! 1. The device is written only by [`RepairPlan::write`], and only if the check of the whole
@@ -28,10 +28,10 @@ pub use write::RepairPlan;
 use super::check::fix::{Fix, Fixes};
 use super::check::{CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport};
 use super::inode::Ext4;
-use crate::base::{Clock, Errno, Error, Result};
+use crate::base::{Clock, Errno, Error, InodeNumber, Result};
 use crate::block::{Device, OverlayDevice};
 use crate::cache::{CacheOptions, PageCache};
-use crate::vfs::MountOptions;
+use crate::vfs::{Credentials, MountOptions};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -118,28 +118,38 @@ fn apply_round(
     clock: Clock,
     beyond_preen: &mut u64,
 ) -> Result<bool> {
-    let (orphans, others): (Vec<Fix>, Vec<Fix>) = fixes
+    let (by_mount, others): (Vec<Fix>, Vec<Fix>) = fixes
         .fixes
         .into_iter()
-        .partition(|fix| matches!(fix, Fix::Orphan));
+        .partition(|fix| matches!(fix, Fix::Orphan | Fix::Reconnect(_)));
+    let lost = |fix: &Fix| match fix {
+        Fix::Reconnect(number) => Some(*number),
+        _ => None,
+    };
+    let lost: Vec<u32> = by_mount.iter().filter_map(lost).collect();
     if !others.is_empty() {
-        *beyond_preen += fixes.beyond_preen;
+        // The next check finds the lost inodes again.
+        *beyond_preen += fixes.beyond_preen - lost.len() as u64;
         apply::apply(&**device, others)?;
         return Ok(true);
     }
-    // Orphans are released by a mount, which needs an otherwise clean file system.
-    if report.errors > orphans.len() as u64 {
+    // A mount needs an otherwise clean file system.
+    if report.errors > by_mount.len() as u64 {
         return Ok(false);
     }
-    match release_orphans(device, clock) {
+    *beyond_preen += lost.len() as u64;
+    match change_by_mount(device, &lost, clock) {
         Ok(()) => Ok(true),
         Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Mounts and unmounts the file system, which releases its orphans.
-fn release_orphans(device: &Arc<dyn Device>, clock: Clock) -> Result<()> {
+/// Mounts the file system, which releases its orphans, names lost inodes, and unmounts it.
+///
+/// # Errors
+/// EOPNOTSUPP for a file system that Folio does not write, or without lost+found.
+fn change_by_mount(device: &Arc<dyn Device>, lost: &[u32], clock: Clock) -> Result<()> {
     let cache = PageCache::new(CacheOptions {
         background_writeback: false,
         ..CacheOptions::default()
@@ -149,5 +159,15 @@ fn release_orphans(device: &Arc<dyn Device>, clock: Clock) -> Result<()> {
         ..MountOptions::default()
     };
     let mounted = Ext4::mount(device.clone(), &cache, &options)?;
+    if !lost.is_empty() {
+        let folder = mounted.root().lookup(b"lost+found")?;
+        let folder = folder.ok_or(Errno::OPNOTSUPP)?;
+        for number in lost {
+            let inode = mounted.inode(InodeNumber(u64::from(*number)))?;
+            // As e2fsck names them. It counts as one more link, which the next check corrects.
+            let name = format!("#{number}");
+            folder.link(&Credentials::root(), name.as_bytes(), &inode)?;
+        }
+    }
     mounted.unmount()
 }
