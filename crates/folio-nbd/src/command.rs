@@ -468,7 +468,7 @@ fn extents(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::IoSliceMut;
+    use std::io::{IoSlice, IoSliceMut};
 
     /// A device with a repeated pattern of 512-byte blocks: data, hole, zero, zero.
     struct Striped;
