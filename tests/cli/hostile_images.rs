@@ -91,13 +91,20 @@ fn names_do_not_control_the_terminal() {
     std::fs::create_dir(&root).unwrap();
     std::fs::write(root.join(name), "").unwrap();
     std::os::unix::fs::symlink(name, root.join("link")).unwrap();
+    std::fs::create_dir(root.join(format!("d{name}"))).unwrap();
     dir.ok(&["cp", "-a", "root/.", "disk.img:/"]);
+    dir.ok(&["tar", "-c", "-f", "tree.tar", "disk.img:/"]);
+    dir.ok(&["mkfs", "empty.img", "--size", "16M"]);
     let chain = dir.folder.path().join("i.qcow2");
     let fixed = ["create", "-q", "-u", "-f", "qcow2", "-b", name, "-F", "raw"];
     let words = fixed.into_iter().map(std::ffi::OsStr::new);
     run("qemu-img", words.chain([chain.as_os_str(), "1M".as_ref()]));
-    let cases: [&[&str]; 7] = [
+    let cases: [&[&str]; 11] = [
         &["ls", "-l", "disk.img:/"],
+        &["ls", "-lR", "disk.img:/"],
+        &["diff", "disk.img:/", "empty.img:/"],
+        &["tar", "-t", "-l", "-f", "tree.tar"],
+        &["cache", "status", "root"],
         &["tree", "disk.img:/"],
         &["find", "disk.img:/"],
         &["du", "-a", "disk.img:/"],

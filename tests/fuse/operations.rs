@@ -435,6 +435,23 @@ fn full_image_fails_at_write() {
     fixture.finish();
 }
 
+/// A write beyond the largest file of ext4 fails with EFBIG, and changes nothing.
+#[test]
+fn write_beyond_the_largest_file_fails() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let fixture = Fixture::new("rw");
+    let file = File::create(fixture.at("f")).unwrap();
+    file.write_all_at(b"start", 0).unwrap();
+    // With blocks of 4 KiB the end is at 16 TiB.
+    let error = file.write_all_at(b"x", 16 << 40).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge, "{error}");
+    let error = file.set_len((16 << 40) + 1).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge, "{error}");
+    assert_eq!(fs::read(fixture.at("f")).unwrap(), b"start");
+    drop(file);
+    fixture.finish();
+}
+
 /// A truncation to the size that a file has frees what was preallocated beyond its end: by
 /// truncate(2), and by ftruncate(2).
 #[test]

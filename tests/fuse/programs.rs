@@ -1,5 +1,6 @@
 //! Real programs on the mount: git, cargo, SQLite, and programs that run from it.
 
+use crate::support::requires;
 use crate::support::tools::{command, run, succeed, text, write_program};
 use crate::{Fixture, MountSource, for_each_source};
 use rusqlite::{Connection, params};
@@ -227,5 +228,43 @@ fn program_runs_from_mount(fixture: Fixture) {
     file.write_all_at(b"#!/nowhere", 0).unwrap();
     drop(file);
     assert!(std::process::Command::new(&program).status().is_err());
+    fixture.finish();
+}
+
+/// SQLite on a full image gets SQLITE_FULL, as on the kernel's ext4: no row that it committed is
+/// lost, and it goes on when there is space again.
+#[test]
+fn sqlite_on_a_full_image_loses_nothing() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let fixture = Fixture::new("rw");
+    let free = rustix::fs::statvfs(&fixture.mount.path()).unwrap();
+    let free_bytes = free.f_bfree * free.f_frsize;
+    let reserve = fs::File::create(fixture.at("reserve")).unwrap();
+    let flags = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(&reserve, flags, 0, free_bytes - (6 << 20)).unwrap();
+    let database = Connection::open(fixture.at("db")).unwrap();
+    database
+        .execute_batch("PRAGMA synchronous=FULL; CREATE TABLE t (id INTEGER, b BLOB)")
+        .unwrap();
+    let insert = |id: i64| {
+        let row = params![id, vec![id as u8; 300_000]];
+        database.execute("INSERT INTO t VALUES (?, ?)", row)
+    };
+    let mut ids = 0..100;
+    let error = ids
+        .find_map(|id| insert(id).err())
+        .expect("the disk is full");
+    let code = error.sqlite_error_code();
+    assert_eq!(code, Some(rusqlite::ErrorCode::DiskFull), "{error}");
+    let count = || database.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0));
+    let stored = count().unwrap();
+    assert!(stored > 3 && stored == ids.start - 1, "{stored}");
+    drop(reserve);
+    fs::remove_file(fixture.at("reserve")).unwrap();
+    insert(1000).unwrap();
+    assert_eq!(count().unwrap(), stored + 1);
+    let check = database.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0));
+    assert_eq!(check.unwrap(), "ok");
+    database.close().unwrap();
     fixture.finish();
 }

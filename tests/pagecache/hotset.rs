@@ -106,6 +106,26 @@ fn failed_save_keeps_the_older_set() {
     });
 }
 
+/// A file is searched for pages in memory, not for all that it could have.
+#[test]
+fn huge_sparse_file_is_saved_by_its_pages() {
+    undisturbed(|| {
+        let bench = Bench::new();
+        let file = File::create_new(bench.path("huge")).unwrap();
+        file.set_len(8 << 40).unwrap();
+        fs::File::open(bench.path("huge"))
+            .unwrap()
+            .read_exact_at(&mut [0; 1], 7 << 40)
+            .unwrap();
+        let report = bench.json(&["cache", "save", "set", "huge"]);
+        fs::remove_file(bench.path("huge")).unwrap();
+        assert_eq!(report["files"], 1);
+        assert!(report["hot_bytes"].as_u64().unwrap() >= PAGE, "{report}");
+        // All of it would be two thousand million pages, which take minutes.
+        assert!(report["file_bytes"].as_u64().unwrap() < 1000, "{report}");
+    });
+}
+
 #[test]
 fn dry_run_leaves_nothing_out_of_the_budget() {
     undisturbed(|| {

@@ -67,6 +67,11 @@ def test_every_moment_is_tried_and_described(folio_disk: PowerCutDisk) -> None:
     assert (number, at) == (state, moment) and moment >= before
     again = folio_disk.power_cut(moment=moment, limit=20, seed=0, state=state)
     assert [cut.read_text("/config") for cut in again] == [text]
+    for invalid in (0, 10_000):
+        with pytest.raises(ValueError, match=f"state {invalid} of"):
+            next(folio_disk.power_cut(moment=moment, state=invalid))
+    first = next(folio_disk.power_cut(options="noatime"))
+    assert "seed=0, options='noatime', state=1)" in first.describe()
 
 
 class FileModules:

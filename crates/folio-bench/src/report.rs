@@ -211,10 +211,12 @@ fn disk(dir: &Path) -> String {
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned();
-    let turns = if said("queue/rotational") == "1" {
-        "rotating"
-    } else {
-        "not rotating"
+    // A virtual disk claims to rotate, whatever its host has.
+    let is_virtual = ["vd", "xvd"].iter().any(|driver| name.starts_with(driver));
+    let turns = match said("queue/rotational").as_str() {
+        "1" if is_virtual => "unknown whether it seeks",
+        "1" => "rotating",
+        _ => "not rotating",
     };
     let model = said("device/model");
     let model = if model.is_empty() {

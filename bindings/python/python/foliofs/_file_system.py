@@ -46,8 +46,9 @@ _devices = itertools.count(1)
 class DirEntry(Generic[AnyStr]):
     """An entry of a directory, as os.DirEntry.
 
-    `name` is its name, `path` its path: bytes if the directory was given as bytes. The type is that of the listing: only stat, and a type that
-    the file system does not store, read the inode, and raise OSError if they cannot.
+    `name` is its name, `path` its path: bytes if the directory was given as bytes. The type is that
+    of the listing: only stat, and a type that the file system does not store, read the inode, and
+    raise OSError if they cannot.
     """
 
     __slots__ = ("_fs", "_kind", "_number", "name", "path")
@@ -756,9 +757,8 @@ def create_image(
 ) -> FileSystem:
     """Creates an image file with an empty ext4 file system; without `format`, by its extension.
 
-    A size is in bytes, or text with a unit: "64M". With `uuid` and `time`, in seconds since 1970, the
-    same calls make the same bytes. Raises
-    FileExistsError if the file exists.
+    A size is in bytes, or text with a unit: "64M". With `uuid` and `time`, in seconds since 1970,
+    the same calls make the same bytes. Raises FileExistsError if the file exists.
     """
     name = _image_name(path)
     mount = _native.create_image(

@@ -87,7 +87,8 @@ class PowerCutDisk:
     ) -> Iterator[CutFileSystem]:
         """Yields the file system as each state that a power cut now could leave, at most `limit`.
 
-        With `moment`, a power cut then; with `state`, that one alone: describe() has both.
+        With `moment`, a power cut then; with `state`, that one alone: describe() has both. Raises
+        ValueError for a state that is not there.
 
         Every write before the disk's last flush is there. Of the later ones any combination may be:
         all combinations up to 10 writes, else those that `seed` chooses. Some are torn at sectors
@@ -96,7 +97,11 @@ class PowerCutDisk:
         """
         moment = self.moment() if moment is None else moment
         cuts = self._disk.cuts(moment, limit=limit, seed=seed)
+        if state is not None and not 1 <= state <= len(cuts):
+            raise ValueError(f"state {state} of {len(cuts)} at moment {moment}")
         again = f"moment={moment}, limit={limit}, seed={seed}"
+        if options:
+            again += f", options={options!r}"
         for number, cut in enumerate(cuts, 1):
             if state in (None, number):
                 name = (

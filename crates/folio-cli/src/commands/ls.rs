@@ -114,13 +114,16 @@ fn list(
         };
         return show(ls, owners.as_ref(), vec![entry], records);
     }
+    let shown = NamePrinter::on_stdout();
     let mut waiting = VecDeque::from([place.path.clone()]);
     let mut is_first = true;
     while let Some(directory) = waiting.pop_front() {
         session.check_interrupt()?;
         if has_titles && !ls.json {
             let gap = if is_first { "" } else { "\n" };
-            writeln!(std::io::stdout(), "{gap}{}:", image.at(&directory))?;
+            let title = image.at(&directory).to_string();
+            let title = String::from_utf8_lossy(&shown.plain(title.as_bytes())).into_owned();
+            writeln!(std::io::stdout(), "{gap}{title}:")?;
         }
         is_first = false;
         let entries = entries(ls, session, image, &directory);
