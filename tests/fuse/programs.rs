@@ -237,7 +237,7 @@ fn program_runs_from_mount(fixture: Fixture) {
 fn sqlite_on_a_full_image_loses_nothing() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
     let fixture = Fixture::new("rw");
-    let free = rustix::fs::statvfs(&fixture.mount.path()).unwrap();
+    let free = rustix::fs::statvfs(fixture.mount.path()).unwrap();
     let free_bytes = free.f_bfree * free.f_frsize;
     let reserve = fs::File::create(fixture.at("reserve")).unwrap();
     let flags = rustix::fs::FallocateFlags::empty();
