@@ -6,6 +6,18 @@ use crate::support::requires;
 use crate::support::tools::{run, text};
 use std::process::Stdio;
 
+/// A path below an image file is meant as one in it.
+#[test]
+fn path_below_an_image_names_the_right_form() {
+    let dir = TestDir::new();
+    let output = dir.command(&["ls", "disk.img/etc"]).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("write disk.img:/etc for"), "{printed}");
+    let output = dir.command(&["find", "disk.img", "-name", "x"]).output();
+    let printed = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
+    assert!(printed.contains("use '--name PATTERN'"), "{printed}");
+}
+
 #[test]
 fn copy_without_an_image_path_has_a_hint() {
     let dir = TestDir::new();

@@ -96,6 +96,12 @@ pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
     ("", &["dir", "list"], "use 'folio ls'"),
     ("", &["rmdir", "del", "delete"], "use 'folio rm'"),
     ("", &["move", "rename"], "use 'folio mv'"),
+    ("find", &["-n"], "use '--name PATTERN'"),
+    ("find", &["-i"], "use '--iname PATTERN'"),
+    ("find", &["-p"], "use '--path PATTERN'"),
+    ("find", &["-t"], "use '--type LETTER'"),
+    ("find", &["-s"], "use '--size SIZE'"),
+    ("find", &["-m"], "use '--maxdepth LEVELS'"),
     (
         "",
         &["umount", "unmount"],

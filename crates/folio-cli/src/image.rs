@@ -217,9 +217,10 @@ impl Image {
     /// Opens the image of `place` and mounts its file system.
     pub(crate) fn open(session: &Session, place: &ImagePath, access: Access) -> Outcome<Self> {
         let device = match access {
-            Access::Read => open_to_read(session, &place.image)?,
-            _ => open_device(&place.image, access)?,
+            Access::Read => open_to_read(session, &place.image),
+            _ => open_device(&place.image, access),
         };
+        let device = device.map_err(|failure| below_a_file(&place.image, failure))?;
         Self::mount(session, place, device, access)
     }
 
@@ -576,6 +577,22 @@ pub(crate) fn log_counters(counters: &Counters) {
         reclaimed_pages,
         "closed; page cache"
     );
+}
+
+/// Returns the failure to open `path`, which may be meant as a path in the image above it.
+fn below_a_file(path: &Path, failure: Failure) -> Failure {
+    let image = path.ancestors().skip(1).find(|above| above.is_file());
+    let Some((image, inside)) =
+        image.and_then(|image| Some((image, path.strip_prefix(image).ok()?)))
+    else {
+        return failure;
+    };
+    let (image, inside) = (image.display(), inside.display());
+    let hint = format!("{image} is a file: write {image}:/{inside} for a path in it");
+    Failure {
+        message: format!("{}; {hint}", failure.message),
+        ..failure
+    }
 }
 
 /// Opens an image, runs `work` on it, and releases it whether or not `work` succeeded, so that the

@@ -115,6 +115,10 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
         drop(out);
         return session.print_json(&records);
     }
-    writeln!(out, "\n{directories} directories, {files} files")?;
+    let directories = match directories {
+        1 => "1 directory".to_owned(),
+        count => format!("{count} directories"),
+    };
+    writeln!(out, "\n{directories}, {}", crate::output::files(files))?;
     Ok(out.flush()?)
 }
