@@ -1,6 +1,8 @@
 //! Images whose content aims at the host.
 
-use crate::support::tools::text;
+use crate::support::Need;
+use crate::support::require::report_skip;
+use crate::support::tools::{succeed, text};
 use crate::{Caller, Fixture, for_each_caller};
 use std::os::unix::fs::symlink;
 
@@ -16,6 +18,9 @@ for_each_caller! {
     dangling_resolver_link_gets_name_servers;
     own_program_is_on_a_read_only_mount;
     overlay_has_the_mode_of_the_image;
+    superuser_is_nobody_outside;
+    system_calls_are_filtered;
+    namespaces_need_the_option;
 }
 
 /// Makes another image, from a tree with more files.
@@ -212,4 +217,57 @@ fn overlay_has_the_mode_of_the_image(fixture: &Fixture) {
             .collect::<Vec<_>>()
     });
     assert_eq!(modes, [0o600]);
+}
+
+/// Returns the only child of a process.
+fn child(id: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    children.unwrap().trim().parse().unwrap()
+}
+
+fn superuser_is_nobody_outside(fixture: &Fixture) {
+    // folio, the first process of the namespace, the shell.
+    let status = while_running(fixture, &[], |id| {
+        std::fs::read_to_string(format!("/proc/{}/status", child(child(id)))).unwrap()
+    });
+    let owner = status.lines().find_map(|line| line.strip_prefix("Uid:\t"));
+    let owner: u32 = owner.unwrap().split('\t').next().unwrap().parse().unwrap();
+    if fixture.caller != Caller::Root {
+        assert_eq!(owner, crate::USER);
+        return;
+    }
+    assert!(owner >= 1 << 31, "{owner}");
+    let log = std::fs::File::create(fixture.path("log")).unwrap();
+    let script = "id -u; echo changed >/dev/stdout";
+    let mut run = fixture.command(&["disk.img", "--", "sh", "-c", script]);
+    let status = run.stdout(log).status().unwrap();
+    assert!(!status.success());
+    assert_eq!(std::fs::read_to_string(fixture.path("log")).unwrap(), "0\n");
+    // A pipe is the command's own.
+    assert_eq!(fixture.sh(script), "0\nchanged\n");
+}
+
+fn system_calls_are_filtered(fixture: &Fixture) {
+    if let Err(reason) = Need::Tool("gcc").met() {
+        report_skip(&reason);
+        return;
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/run/calls.c");
+    let mut compiler = crate::command("gcc");
+    compiler.args(["-static", "-o"]);
+    succeed(compiler.arg(fixture.path("tree/bin/calls")).arg(source));
+    remake(fixture);
+    assert_eq!(fixture.sh("calls"), "");
+}
+
+fn namespaces_need_the_option(fixture: &Fixture) {
+    let script = "busybox unshare -U true && echo made";
+    assert!(
+        !fixture
+            .run(&["disk.img", "--", "sh", "-c", script])
+            .status
+            .success()
+    );
+    let made = fixture.sh_with(&["--allow-namespaces"], script);
+    assert_eq!(made, "made\n");
 }

@@ -18,6 +18,8 @@ const PACKET_MAX: usize = 4096;
 pub(crate) enum Message {
     /// To init: the id maps are complete.
     Mapped,
+    /// To init: the mount of a `--bind`, in the order of the options.
+    Bind(OwnedFd),
     /// The device of the FUSE mount.
     Device(OwnedFd),
     /// To init: the mount is served.
@@ -59,6 +61,10 @@ impl Channel {
             Message::Mapped => bytes.push(b'm'),
             Message::Serving => bytes.push(b's'),
             Message::Started => bytes.push(b'r'),
+            Message::Bind(fd) => {
+                bytes.push(b'b');
+                fds.push(fd.as_fd());
+            }
             Message::Device(fd) => {
                 bytes.push(b'd');
                 fds.push(fd.as_fd());
@@ -117,6 +123,7 @@ impl Channel {
             ([b'm'], _) => Message::Mapped,
             ([b's'], _) => Message::Serving,
             ([b'r'], _) => Message::Started,
+            ([b'b'], Some(fd)) => Message::Bind(fd),
             ([b'd'], Some(fd)) => Message::Device(fd),
             ([b't'], Some(fd)) => Message::Terminal(fd),
             ([b'n', rest @ ..], _) => Message::Note(text(rest)),

@@ -1,22 +1,25 @@
 //! The server's side: clones the namespaces, maps ids, serves the mount, returns the exit status.
 
 use crate::channel::{Channel, Message};
-use crate::failure::Failure;
-use crate::id_map;
-use crate::init;
+use crate::failure::{Failure, describe};
+use crate::id_map::{self, IdMap};
+use crate::init::{self, open_bind};
 use crate::options::{Network, Options, Root};
 use crate::status::{FORWARDED, exit_code};
-use crate::sys::{Fork, clone_process};
+use crate::sys::{Fork, clone_process, set_mount_attributes};
 use crate::terminal::{self, RawTerminal};
 use folio_fuse::DeviceSession;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, FsWord, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::Builder;
+
+/// The type of the file system of pipes without a name. Linux: linux/magic.h.
+const PIPEFS_MAGIC: FsWord = 0x5049_5045;
 
 /// New namespaces whose first process waits for its mount. Its processes are killed when this is
 /// dropped.
@@ -24,8 +27,9 @@ use std::thread::Builder;
 pub struct Container {
     init: Option<Pid>,
     channel: Channel,
-    /// The reason why only the superuser's ids are mapped.
-    unmapped: Option<String>,
+    ids: IdMap,
+    /// For the user.
+    notes: Vec<String>,
 }
 
 impl Container {
@@ -59,10 +63,15 @@ impl Container {
                 let mut this = Self {
                     init: Some(init),
                     channel: ours,
-                    unmapped: None,
+                    ids: IdMap::Own,
+                    notes: Vec::new(),
                 };
-                this.unmapped = id_map::write(init)?;
+                this.ids = id_map::write(init, options.root != Root::Image)?;
                 this.send(&Message::Mapped)?;
+                if let IdMap::Unused(first) = this.ids {
+                    give_pipes(first);
+                    this.send_binds(options, init)?;
+                }
                 Ok(this)
             }
         }
@@ -71,7 +80,33 @@ impl Container {
     /// Returns why only the superuser's ids exist inside, if so. Files of other owners then must be
     /// presented as the superuser's.
     pub fn single_id_reason(&self) -> Option<&str> {
-        self.unmapped.as_deref()
+        match &self.ids {
+            IdMap::Single(reason) => Some(reason),
+            IdMap::Own | IdMap::Subordinate | IdMap::Unused(_) => None,
+        }
+    }
+
+    /// Opens the paths of `--bind` for a namespace whose superuser is nobody outside. Owners appear
+    /// inside as they are outside.
+    fn send_binds(&mut self, options: &Options, init: Pid) -> Result<(), Failure> {
+        let namespace = || {
+            let path = format!("/proc/{}/ns/user", init.as_raw_nonzero());
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        };
+        let namespace = namespace().map_err(|errno| Failure::of("user namespace", errno))?;
+        for bind in &options.binds {
+            let mount = open_bind(bind)?;
+            if let Err(errno) = set_mount_attributes(mount.as_fd(), 0, Some(namespace.as_fd())) {
+                self.notes.push(format!(
+                    "--bind {}: files are nobody's inside, since the owners of its file system \
+                     cannot be mapped: {}",
+                    bind.host.display(),
+                    describe(errno)
+                ));
+            }
+            self.send(&Message::Bind(mount))?;
+        }
+        Ok(())
     }
 
     /// Waits for the device of the FUSE mount, which is to be served for [`Container::run`].
@@ -97,6 +132,7 @@ impl Container {
         session: DeviceSession,
         note: &(dyn Fn(&str) + Sync),
     ) -> Result<u8, Failure> {
+        self.notes.drain(..).for_each(|text| note(&text));
         let cannot = |error| Failure::new(format!("cannot handle signals: {error}"));
         let mut signals = Signals::new(FORWARDED.iter().chain(&[SIGWINCH])).map_err(cannot)?;
         let handle = signals.handle();
@@ -231,6 +267,22 @@ fn refuse_directories() -> Result<(), Failure> {
              redirect it, e.g. to /dev/null"
         ))),
         None => Ok(()),
+    }
+}
+
+/// Makes the namespace's superuser the owner of the pipes among the standard streams, which
+/// programs open again as /dev/stdout. A file of the host keeps its owner.
+fn give_pipes(first_id: u32) {
+    let (user, group) = (Uid::from_raw(first_id), Gid::from_raw(first_id));
+    for stream in [
+        rustix::stdio::stdin(),
+        rustix::stdio::stdout(),
+        rustix::stdio::stderr(),
+    ] {
+        if rustix::fs::fstatfs(stream).is_ok_and(|stat| stat.f_type == PIPEFS_MAGIC) {
+            // The open stream works nevertheless.
+            let _ = rustix::fs::fchown(stream, Some(user), Some(group));
+        }
     }
 }
 

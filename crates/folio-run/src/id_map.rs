@@ -6,6 +6,12 @@ use rustix::process::Pid;
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 
+/// Bits of the ids that a range for the superuser has: 16,777,216 ids.
+const RANGE_BITS: u32 = 24;
+/// The first and the last such range. Ids from 2^31 on belong to no account and to no container:
+/// distributions give out lower ones, and the last ids mean "unchanged" and "unknown".
+const RANGES: std::ops::RangeInclusive<u32> = 128..=254;
+
 /// A run of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Extent {
@@ -39,23 +45,31 @@ impl Kind {
     }
 }
 
-/// Maps the ids of the namespace of the process `init`. Returns the reason if only one id is
-/// mapped: the superuser's, to the calling user.
+/// The ids that the processes of a namespace have outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IdMap {
+    /// Each id is itself.
+    Own,
+    /// The superuser is the user, the other ids are the user's subordinate ones.
+    Subordinate,
+    /// Id n is that number and n, as long as the namespace lasts.
+    Unused(u32),
+    /// Only the superuser's id exists, which is the user's, for this reason.
+    Single(String),
+}
+
+/// Maps the ids of the namespace of the process `init`. The superuser's commands get ids that
+/// nothing else has, unless `keeps_ids`.
 ///
 /// # Errors
 /// A kernel that permits no map at all.
-pub(crate) fn write(init: Pid) -> Result<Option<String>, Failure> {
+pub(crate) fn write(init: Pid, keeps_ids: bool) -> Result<IdMap, Failure> {
     let user = rustix::process::geteuid();
     if user.is_root() {
-        for kind in [Kind::User, Kind::Group] {
-            let own = std::fs::read_to_string(format!("/proc/self/{}", kind.map_name()));
-            let own = own.map_err(|error| Failure::new(format!("/proc/self: {error}")))?;
-            write_map(init, kind, &identity(&own))?;
-        }
-        return Ok(None);
+        return write_of_superuser(init, keeps_ids);
     }
     let reason = match write_subordinate(init) {
-        Ok(()) => return Ok(None),
+        Ok(()) => return Ok(IdMap::Subordinate),
         Err(reason) => reason,
     };
     // Else a member of a group could lose a denial that the group's mode expresses.
@@ -71,7 +85,53 @@ pub(crate) fn write(init: Pid) -> Result<Option<String>, Failure> {
         };
         write_map(init, kind, &[extent])?;
     }
-    Ok(Some(reason))
+    Ok(IdMap::Single(reason))
+}
+
+fn write_of_superuser(init: Pid, keeps_ids: bool) -> Result<IdMap, Failure> {
+    let own = |kind: Kind| {
+        let own = std::fs::read_to_string(format!("/proc/self/{}", kind.map_name()));
+        let own = own.map_err(|error| Failure::new(format!("/proc/self: {error}")))?;
+        Ok::<_, Failure>((kind, identity(&own)))
+    };
+    let own = [own(Kind::User)?, own(Kind::Group)?];
+    let range = unused_range().map_err(|errno| Failure::of("cannot choose ids", errno))?;
+    // In a container the superuser may have few ids.
+    let has_range = own.iter().all(|(_, own)| is_within(range, own));
+    for (kind, own) in &own {
+        let extents = if keeps_ids || !has_range {
+            own.as_slice()
+        } else {
+            &[range]
+        };
+        write_map(init, *kind, extents)?;
+    }
+    Ok(if keeps_ids || !has_range {
+        IdMap::Own
+    } else {
+        IdMap::Unused(range.outside)
+    })
+}
+
+/// Returns a map to ids that nothing on this machine has; commands at the same time most likely
+/// have different ones.
+fn unused_range() -> Result<Extent, Errno> {
+    let mut random = [0];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let count = RANGES.end() - RANGES.start() + 1;
+    Ok(Extent {
+        inside: 0,
+        outside: (RANGES.start() + u32::from(random[0]) % count) << RANGE_BITS,
+        count: 1 << RANGE_BITS,
+    })
+}
+
+/// Returns whether one of the extents of `own`, a map to itself, has all ids of `range`.
+fn is_within(range: Extent, own: &[Extent]) -> bool {
+    own.iter().any(|extent| {
+        let end = extent.outside.saturating_add(extent.count);
+        extent.outside <= range.outside && range.outside.saturating_add(range.count) <= end
+    })
 }
 
 /// Maps id 0 to the user, and the ids from 1 on to the user's subordinate ids.
@@ -237,5 +297,14 @@ mod tests {
             .map(|extent| (extent.inside, extent.outside, extent.count))
             .collect();
         assert_eq!(numbers, [(0, 0, 1), (1, 1, 65_536)]);
+    }
+
+    #[test]
+    fn unused_range_is_within_the_map_of_the_machine() {
+        let machine = identity("         0          0 4294967295\n");
+        let range = unused_range().unwrap();
+        assert!(range.outside >= 1 << 31);
+        assert!(is_within(range, &machine));
+        assert!(!is_within(range, &identity("0 1000 1\n1 100000 65536\n")));
     }
 }

@@ -25,9 +25,11 @@
 //!    detached.
 //! 4. The command's process closes every descriptor but the standard streams before it follows the
 //!    first path. No standard stream is a directory.
-//! 5. No process inside has a writable file of the host as its program (/proc/PID/exe).
+//! 5. The command's system calls are filtered, and with the image as its root it has no id of the
+//!    host, if root calls.
+//! 6. No process inside has a writable file of the host as its program (/proc/PID/exe).
 //!
-//! Linux: user_namespaces(7), mount_namespaces(7), pivot_root(2).
+//! Linux: user_namespaces(7), mount_namespaces(7), pivot_root(2), seccomp(2).
 
 #![deny(unsafe_code)]
 

@@ -53,6 +53,8 @@ pub struct Options {
     pub binds: Vec<Bind>,
     /// Whether changes of the file system fail with EROFS.
     pub read_only: bool,
+    /// Whether the command may create namespaces. With [`Root::At`] it always may.
+    pub allows_namespaces: bool,
     /// The source of the mount in /proc/mounts.
     pub source: String,
 }

@@ -83,6 +83,6 @@ fn clone_program() -> Result<OwnedFd, Errno> {
     let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
         .union(MountAttrFlags::MOUNT_ATTR_NOSUID)
         .union(MountAttrFlags::MOUNT_ATTR_NODEV);
-    sys::set_mount_attributes(mount.as_fd(), u64::from(attributes.bits()))?;
+    sys::set_mount_attributes(mount.as_fd(), attributes.bits().into(), None)?;
     Ok(mount)
 }

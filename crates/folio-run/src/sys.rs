@@ -75,6 +75,33 @@ pub(crate) fn join_new_session_keyring() {
     unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, no_name) };
 }
 
+/// Lets a program of the classic BPF decide on each system call of the calling thread and its
+/// children.
+///
+/// # Errors
+/// EACCES without `CAP_SYS_ADMIN`, else those of seccomp(2).
+pub(crate) fn filter_system_calls(program: &[libc::sock_filter]) -> Result<(), Errno> {
+    let program = libc::sock_fprog {
+        len: program.len().try_into().map_err(|_| Errno::INVAL)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the structure names all instructions of a slice, which the kernel only reads, and
+    // checks; both live during the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
+            &raw const program,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
 /// Moves the process, which has one thread, to new namespaces: `CLONE_NEW*` of unshare(2).
 ///
 /// # Errors
@@ -127,17 +154,26 @@ pub(crate) fn execute(path: &CStr, arguments: &[CString], environment: &[CString
     last_error()
 }
 
-/// Sets attributes (`MOUNT_ATTR_*`) of a mount and of all mounts below it.
+/// Sets attributes (`MOUNT_ATTR_*`) of a mount and of all mounts below it. With a user namespace the
+/// owners of files are mapped into it.
 ///
 /// # Errors
-/// Those of mount_setattr(2).
-pub(crate) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> Result<(), Errno> {
-    let attributes = libc::mount_attr {
+/// EINVAL for a file system that cannot map owners, else those of mount_setattr(2).
+pub(crate) fn set_mount_attributes(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    user_namespace: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut attributes = libc::mount_attr {
         attr_set: attributes,
         attr_clr: 0,
         propagation: 0,
         userns_fd: 0,
     };
+    if let Some(namespace) = user_namespace {
+        attributes.attr_set |= libc::MOUNT_ATTR_IDMAP;
+        attributes.userns_fd = namespace.as_raw_fd() as u64;
+    }
     let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
     // SAFETY: the path is empty and ends with a zero, and the structure lives during the call,
     // which reads as many bytes as it has.

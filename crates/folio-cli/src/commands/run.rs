@@ -80,6 +80,10 @@ pub(crate) struct Run {
     /// The host name inside [default: the host's]
     #[arg(long, value_name = "NAME", value_parser = host_name)]
     hostname: Option<String>,
+    /// Let the command create namespaces, as bwrap, browsers and `folio run --at` inside do; more
+    /// of the kernel is then within its reach
+    #[arg(long, conflicts_with = "at")]
+    allow_namespaces: bool,
     /// The network inside
     #[arg(long, value_enum, default_value_t = NetworkName::Host)]
     network: NetworkName,
@@ -211,6 +215,7 @@ fn options(run: &Run, fuse: &SessionOptions) -> Outcome<Options> {
             .map(|word| bind(word))
             .collect::<Outcome<_>>()?,
         read_only: run.read_only,
+        allows_namespaces: run.allow_namespaces,
         source: fuse.source.clone(),
     })
 }

@@ -4,6 +4,7 @@
 //!   run --> mounts.rs    the tree: the image, /proc, /dev, /sys, paths of the host
 //!       --> terminal.rs  a terminal of the namespace
 //!       --> program.rs   user, working directory, search, execve
+//!             --> system_calls.rs   the filter of the command's system calls
 //!       --> reap         until the command has ended
 //! ```
 //!
@@ -13,6 +14,9 @@
 mod mounts;
 mod passwd;
 mod program;
+mod system_calls;
+
+pub(crate) use mounts::open_bind;
 
 use crate::channel::{Channel, Message};
 use crate::failure::Failure;
@@ -27,10 +31,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitOptions, kill_process, kill_process_group,
+    DumpableBehavior, Gid, Pid, Signal, Uid, WaitOptions, kill_process, kill_process_group,
     set_dumpable_behavior, set_parent_process_death_signal,
 };
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT};
 use signal_hook::iterator::Signals;
 use std::os::fd::{AsFd, OwnedFd};
@@ -65,8 +70,6 @@ fn start(
     // Before the server may end unseen.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(lost)?;
     expect(channel, |message| matches!(message, Message::Mapped))?;
-    // Processes inside can neither read this process's memory nor use its descriptors or program.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(lost)?;
     let umask = rustix::process::umask(Mode::empty());
     if let Some(name) = &options.hostname {
         let named = rustix::system::sethostname(name.as_bytes());
@@ -81,7 +84,7 @@ fn start(
         // The server may have ended.
         let _ = channel.send(&Message::Note(text.to_owned()));
     };
-    let sources = mounts::collect(options, &note)?;
+    let sources = mounts::collect(options, receive_binds(options, channel)?, &note)?;
     let image = mount_image(options, channel)?;
     match &options.root {
         Root::Image => mounts::build(tree, &image, sources, options, &note)?,
@@ -115,7 +118,48 @@ fn expect(channel: &Channel, is_expected: impl Fn(&Message) -> bool) -> Result<(
     }
 }
 
-/// Mounts the image, and waits until it is served.
+/// Returns the mounts that the server has opened for `--bind`; `None` if this process may open
+/// them: its ids are the same outside.
+fn receive_binds(options: &Options, channel: &Channel) -> Result<Option<Vec<OwnedFd>>, Failure> {
+    if is_superuser() {
+        return Ok(None);
+    }
+    let receive = |_| match channel.receive() {
+        Ok(Some(Message::Bind(mount))) => Ok(mount),
+        Ok(_) | Err(_) => Err(Failure::new("the server ended early")),
+    };
+    options
+        .binds
+        .iter()
+        .map(receive)
+        .collect::<Result<_, _>>()
+        .map(Some)
+}
+
+fn is_superuser() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Becomes the superuser of the namespace, where the calling user has no id in it, and shields this
+/// process from those inside.
+fn become_superuser() -> Result<(), Failure> {
+    let change = || {
+        if !is_superuser() {
+            let (user, group) = (Uid::ROOT, Gid::ROOT);
+            set_thread_groups(&[])?;
+            set_thread_res_gid(group, group, group)?;
+            set_thread_res_uid(user, user, user)?;
+            // A change of ids cleared it.
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+        }
+        // Processes inside can neither read this process's memory nor use its descriptors or
+        // program.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+    };
+    change().map_err(|errno| Failure::of("cannot become the superuser of the namespace", errno))
+}
+
+/// Mounts the image, and waits until it is served. Returns as the superuser of the namespace.
 fn mount_image(options: &Options, channel: &Channel) -> Result<OwnedFd, Failure> {
     let attributes = MountAttributes {
         source: options.source.clone(),
@@ -127,6 +171,9 @@ fn mount_image(options: &Options, channel: &Channel) -> Result<OwnedFd, Failure>
     };
     let mounted = DetachedMount::new(&attributes, true);
     let mounted = mounted.map_err(|error| explain_fuse(&error))?;
+    // Not before: to the host's files, as /dev/fuse, the namespace's superuser may be nobody. Not
+    // later: a server that has ended is noticed below.
+    become_superuser()?;
     channel
         .send(&Message::Device(mounted.device))
         .map_err(|errno| Failure::of("channel to the server", errno))?;

@@ -76,8 +76,13 @@ pub(super) struct Tree {
     created: Vec<(PathBuf, FileType)>,
 }
 
-/// Opens all sources. The host's tree is the root.
-pub(super) fn collect(options: &Options, note: &dyn Fn(&str)) -> Result<Sources, Failure> {
+/// Opens all sources, but the paths of `--bind` that the server has opened. The host's tree is the
+/// root.
+pub(super) fn collect(
+    options: &Options,
+    opened_binds: Option<Vec<OwnedFd>>,
+    note: &dyn Fn(&str),
+) -> Result<Sources, Failure> {
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     rustix::mount::mount_change("/", private)
         .map_err(|errno| Failure::of("cannot make mounts private", errno))?;
@@ -88,14 +93,13 @@ pub(super) fn collect(options: &Options, note: &dyn Fn(&str)) -> Result<Sources,
             "no /proc inside: {text}; a container hides parts of it here"
         ));
     }
-    let binds = options.binds.iter().map(|bind| {
-        let mut flags = NO_PRIVILEGES;
-        flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, bind.read_only);
-        let mount = clone(&bind.host, true)
-            .and_then(|mount| set_attributes(&mount, flags).map(|()| mount))
-            .map_err(|errno| Failure::at("--bind", bind.host.display(), errno))?;
-        Ok((bind.clone(), mount))
-    });
+    let binds = match opened_binds {
+        Some(binds) => binds,
+        None => {
+            let binds = options.binds.iter().map(open_bind);
+            binds.collect::<Result<_, Failure>>()?
+        }
+    };
     let devices = DEVICES.iter().filter_map(|name| {
         let mount = clone(&Path::new("/dev").join(name), false).ok()?;
         // A chmod inside would reach the host's node.
@@ -114,8 +118,17 @@ pub(super) fn collect(options: &Options, note: &dyn Fn(&str)) -> Result<Sources,
         resolver: (options.network == Network::Host)
             .then(|| resolver().ok())
             .flatten(),
-        binds: binds.collect::<Result<_, Failure>>()?,
+        binds: options.binds.iter().cloned().zip(binds).collect(),
     })
+}
+
+/// Copies the mounts at a path of the host.
+pub(crate) fn open_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
+    let mut flags = NO_PRIVILEGES;
+    flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, bind.read_only);
+    clone(&bind.host, true)
+        .and_then(|mount| set_attributes(&mount, flags).map(|()| mount))
+        .map_err(|errno| Failure::at("--bind", bind.host.display(), errno))
 }
 
 /// Returns a read-only /sys: a new one with the namespace's own network, else the host's.
@@ -406,7 +419,7 @@ fn open_tree(
 }
 
 fn set_attributes(mount: &OwnedFd, flags: MountAttrFlags) -> Result<(), Errno> {
-    set_mount_attributes(mount.as_fd(), u64::from(flags.bits()))
+    set_mount_attributes(mount.as_fd(), flags.bits().into(), None)
 }
 
 /// Opens a path of the image, whose symbolic links lead into the image.

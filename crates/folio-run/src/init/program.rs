@@ -1,6 +1,7 @@
 //! The command's process: terminal, credentials, working directory, execve(2).
 
 use super::passwd::{self, User};
+use super::system_calls;
 use crate::failure::{Failure, describe};
 use crate::options::{Options, Root};
 use crate::sys;
@@ -141,6 +142,9 @@ fn prepare(
     if options.root == Root::Image {
         rustix::process::umask(Mode::from_raw_mode(0o022));
         drop_capabilities().map_err(cannot("cannot drop capabilities"))?;
+        // Before the superuser's capabilities end with the change of the user.
+        let filtered = system_calls::filter(options.allows_namespaces);
+        filtered.map_err(cannot("cannot filter system calls"))?;
     }
     give_streams(&user);
     set_user(&user)?;
