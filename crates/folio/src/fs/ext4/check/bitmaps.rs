@@ -24,6 +24,25 @@ struct BitmapComparison<'a> {
 }
 
 impl Checker<'_> {
+    /// Reports bitmaps in bad blocks: unlike inode tables they can be moved.
+    pub(super) fn find_bad_bitmaps(&mut self) {
+        for number in 0..self.sb.group_count {
+            let mut facts = self.groups[number as usize];
+            for (name, place) in [
+                ("block bitmap", &mut facts.block_bitmap),
+                ("inode bitmap", &mut facts.inode_bitmap),
+            ] {
+                if let Some(block) = place.filter(|block| self.is_bad_block(*block)) {
+                    let what = format_args!("{name} in the bad block {block}");
+                    let location = FindingLocation::group(number);
+                    self.report.error(CheckedStructure::Group, location, what);
+                    (*place, facts.is_wrong) = (None, true);
+                }
+            }
+            self.groups[number as usize] = facts;
+        }
+    }
+
     /// Compares the bitmaps and counts of all groups, then the totals in the superblock, which
     /// the kernel updates at unmount only.
     pub(super) fn check_bitmaps(&mut self, was_unmounted: bool) -> Result<()> {
@@ -119,8 +138,13 @@ impl Checker<'_> {
     /// Collects a group's counted state as the fix of its bitmaps and counts.
     fn fix_group(&mut self, group: u32) {
         let facts = self.groups[group as usize];
-        let (Some(block_bitmap), Some(inode_bitmap)) = (facts.block_bitmap, facts.inode_bitmap)
-        else {
+        if facts.inode_table.is_none() {
+            return;
+        }
+        // A bitmap without a place of its own gets one: its content is counted anew.
+        let places = [facts.block_bitmap, facts.inode_bitmap]
+            .map(|place| place.or_else(|| self.claim_free_block(group)));
+        let [Some(block_bitmap), Some(inode_bitmap)] = places else {
             return;
         };
         let (blocks, block_bits) = self.counted_blocks(group);
@@ -137,6 +161,17 @@ impl Checker<'_> {
             directories,
             unused_inodes: facts.unused_inodes,
         })));
+    }
+
+    /// Claims a block of the group that nothing uses.
+    fn claim_free_block(&mut self, group: u32) -> Option<u64> {
+        let (used, len) = self.counted_blocks(group);
+        let is_free = |bit: &u32| used[(bit / 64) as usize] >> (bit % 64) & 1 == 0;
+        let bit = (0..len).find(is_free)?;
+        let ratio = u64::from(self.sb.cluster_blocks);
+        let block = self.sb.group_start(group) + u64::from(bit) * ratio;
+        self.used.insert(self.cluster_of(block));
+        Some(block)
     }
 
     /// Returns the bits of the metadata blocks in a group. A bitmap that was never written

@@ -3,7 +3,7 @@
 
 use super::checker::Checker;
 use super::facts::{Directory, DirectoryBlock};
-use super::fix::{BlockChange, Fix, InodeChange};
+use super::fix::{Fix, InodeChange};
 use super::index::DirectoryIndex;
 use super::inode_view::InodeView;
 use super::report::{CheckPhase, CheckedStructure, FindingLocation};
@@ -20,6 +20,7 @@ use std::hash::BuildHasher;
 /// File type in the mode (`S_IFMT`), and that of a regular file (`S_IFREG`).
 const MODE_TYPE: u16 = 0xF000;
 const MODE_REGULAR: u16 = 0x8000;
+const MODE_DIRECTORY: u16 = 0x4000;
 
 /// Contiguous directory blocks that are read at once, at most.
 const RUN_BLOCKS_MAX: usize = 64;
@@ -34,7 +35,7 @@ const DIRECTORY_CODE: u8 = 2;
 pub(super) struct DirectoryScan<'a> {
     index: usize,
     pub(super) number: u32,
-    context: &'a DirectoryContext,
+    pub(super) context: &'a DirectoryContext,
     is_encrypted: bool,
     /// Hashes of all names, to find duplicates.
     names: Vec<u64>,
@@ -98,7 +99,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn context(&self, directory: &Directory) -> DirectoryContext {
+    pub(super) fn context(&self, directory: &Directory) -> DirectoryContext {
         let has = |feature| self.sb.features.incompat.contains(feature);
         DirectoryContext {
             block_size: self.sb.block_size,
@@ -132,12 +133,16 @@ impl Checker<'_> {
         if let Some(bytes) = inline {
             self.check_inline_directory(&mut scan, &bytes);
         } else {
+            let index_errors = self.report.index_errors;
             let tree = if flags & inode_flags::INDEX != 0 {
                 self.check_index(index, &context)
             } else {
                 None
             };
             self.check_blocks(&mut scan, tree.as_ref());
+            if self.report.index_errors > index_errors {
+                self.remove_index(index);
+            }
         }
         let mut names = std::mem::take(&mut scan.names);
         names.sort_unstable();
@@ -176,22 +181,6 @@ impl Checker<'_> {
         if next < size {
             self.hole(scan.number, next);
         }
-    }
-
-    /// Collects a change of a leaf as a fix; directories in inline data are not changed.
-    fn fix_directory_block(
-        &mut self,
-        scan: &DirectoryScan<'_>,
-        location: FindingLocation,
-        change: impl FnOnce(&mut [u8]) + 'static,
-    ) {
-        let Some(block) = location.block else { return };
-        let context = scan.context.clone();
-        let change: BlockChange = Box::new(move |bytes| {
-            change(bytes);
-            block::seal(&context, bytes);
-        });
-        self.report.fix(Fix::Block(block, change));
     }
 
     fn hole(&mut self, number: u32, logical: u64) {
@@ -256,6 +245,8 @@ impl Checker<'_> {
                 );
                 if block::has_tail(context, bytes) {
                     self.fix_directory_block(scan, location, |_| ());
+                } else {
+                    self.make_tail(scan, location);
                 }
                 &bytes[..block::region_len(context)]
             }
@@ -286,22 +277,25 @@ impl Checker<'_> {
         region: &[u8],
     ) {
         let dots: &[&[u8]] = if has_dots { &[b".", b".."] } else { &[] };
+        let (mut previous, mut end) = (None, 0);
         for (position, entry) in Entries::new(region).enumerate() {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    return self.report.error(
+                    self.report.error(
                         CheckedStructure::Directory,
                         location,
                         format_args!("{error}"),
                     );
+                    return self.salvage(scan, location, end, previous, has_dots);
                 }
             };
             if let Some(name) = dots.get(position) {
                 self.check_dot(scan, location, entry.number, name, &region[entry.offset..]);
             } else if !entry.is_unused() {
-                self.check_entry(scan, bounds, location, &entry);
+                self.check_entry(scan, bounds, location, &entry, previous);
             }
+            (previous, end) = (Some(entry.offset), entry.offset + entry.len);
         }
     }
 
@@ -346,6 +340,9 @@ impl Checker<'_> {
                 location,
                 format_args!("{shown} has file type {}", bytes[7]),
             );
+            self.fix_dots(scan.index, move |dot, dotdot| {
+                (if is_dot { dot } else { dotdot })[7] = type_code;
+            });
         }
         if is_dot && number != scan.number {
             self.report.error(
@@ -353,6 +350,8 @@ impl Checker<'_> {
                 location,
                 format_args!(". names inode {number}"),
             );
+            let own = scan.number.to_le_bytes();
+            self.fix_dots(scan.index, move |dot, _| dot[..4].copy_from_slice(&own));
         }
         if !is_dot {
             self.directories[scan.index].dotdot = number;
@@ -393,17 +392,30 @@ impl Checker<'_> {
             location,
             format_args!("{shown} names inode {number}, {what}"),
         );
-        let index = number - 1;
-        let (group, slot) = (
-            index / self.sb.inodes_per_group,
-            index % self.sb.inodes_per_group,
-        );
-        if slot >= self.written_inodes(group) {
+        if self.is_unread(number) {
             // Of name and descriptor one is wrong: the inode itself decides, once it is read. Linux
             // trusts the name, e2fsck: PR_2_INOREF_IN_UNUSED.
+            let group = (number - 1) / self.sb.inodes_per_group;
             self.report.preen(Fix::WholeInodeTable(group));
+        } else if self.is_deleted_by_mistake(number, facts) {
+            self.inodes.get_mut(number).names += 1;
+            let change: InodeChange = Box::new(|raw| raw.links_count = 1.into());
+            self.report.fix(Fix::Inode(number, change));
         }
         false
+    }
+
+    /// Returns whether an inode is in the part of its table that was never written.
+    fn is_unread(&self, number: u32) -> bool {
+        let is_possible = (1..=self.sb.inode_count).contains(&number);
+        let per_group = self.sb.inodes_per_group;
+        is_possible && (number - 1) % per_group >= self.written_inodes((number - 1) / per_group)
+    }
+
+    /// Returns whether an inode without links has a mode, no time of deletion, and a name: then its
+    /// link count is wrong. Later checks of the round do not see its content.
+    fn is_deleted_by_mistake(&self, number: u32, facts: super::sets::InodeFacts) -> bool {
+        facts.has_no_deletion_time && number >= self.sb.first_inode
     }
 
     /// Checks the name of an entry other than `.` and `..` at the start.
@@ -412,6 +424,7 @@ impl Checker<'_> {
         scan: &DirectoryScan<'_>,
         location: FindingLocation,
         entry: &Entry<'_>,
+        previous: Option<usize>,
     ) {
         let name = entry.name;
         if !scan.is_encrypted
@@ -427,6 +440,7 @@ impl Checker<'_> {
             let what = format_args!("second {}, at byte {}", name.escape_ascii(), entry.offset);
             self.report
                 .error(CheckedStructure::Directory, location, what);
+            self.remove_entry(scan, location, entry, previous);
         }
         let is_strict = self.sb.raw.encoding_flags.get() & ENCODING_STRICT != 0;
         let is_folded = scan.context.casefold && !scan.is_encrypted;
@@ -444,10 +458,11 @@ impl Checker<'_> {
         bounds: Option<(&DirectoryIndex, (u32, u32))>,
         location: FindingLocation,
         entry: &Entry<'_>,
+        previous: Option<usize>,
     ) {
         scan.entries += 1;
         let (name, number) = (entry.name, entry.number);
-        self.check_entry_name(scan, location, entry);
+        self.check_entry_name(scan, location, entry, previous);
         scan.names
             .push(foldhash::fast::FixedState::default().hash_one(name));
         if let Some((tree, bounds)) = bounds {
@@ -460,6 +475,10 @@ impl Checker<'_> {
             super::sets::InodeFacts::default()
         };
         if !self.count_name(location, number, name, Some(facts)) {
+            if !self.is_deleted_by_mistake(number, facts) && !self.is_unread(number) {
+                // The file is deleted, or never was.
+                self.remove_entry(scan, location, entry, previous);
+            }
             return;
         }
         if scan.is_encrypted && self.sb.features.incompat.contains(Incompat::ENCRYPT) {
@@ -481,16 +500,16 @@ impl Checker<'_> {
             let at = entry.offset + 7;
             if !facts.has_foreign_content {
                 self.fix_directory_block(scan, location, move |bytes| bytes[at] = code);
-            } else if entry.file_type == InodeKind::Regular.entry_code() {
-                // Entry and content agree: the mode is wrong.
-                let change: InodeChange = Box::new(|raw| {
-                    raw.mode = (raw.mode.get() & !MODE_TYPE | MODE_REGULAR).into();
-                });
+            } else if let Some(mode) = mode_of_content(entry.file_type) {
+                // Entry and content agree: the mode is wrong. The next check reads the content as
+                // what it then is.
+                let change: InodeChange =
+                    Box::new(move |raw| raw.mode = (raw.mode.get() & !MODE_TYPE | mode).into());
                 self.report.fix(Fix::Inode(number, change));
             }
         }
         if facts.kind == InodeKind::Directory {
-            self.set_parent(scan.number, location, number, name);
+            self.set_parent(scan, location, entry, previous);
         }
     }
 
@@ -515,23 +534,40 @@ impl Checker<'_> {
     }
 
     /// Stores the parent of a directory; reports a second name for it.
-    fn set_parent(&mut self, parent: u32, location: FindingLocation, number: u32, name: &[u8]) {
+    fn set_parent(
+        &mut self,
+        scan: &DirectoryScan<'_>,
+        location: FindingLocation,
+        entry: &Entry<'_>,
+        previous: Option<usize>,
+    ) {
+        let number = entry.number;
         let Ok(at) = self
             .directories
             .binary_search_by_key(&number, |directory| directory.number)
         else {
             return;
         };
-        if number == ROOT_INODE || self.directories[at].parent != 0 {
-            let what = format_args!(
-                "{} is one more name of directory {number}",
-                name.escape_ascii()
-            );
-            self.report
-                .error(CheckedStructure::Directory, location, what);
+        let Directory { parent, dotdot, .. } = self.directories[at];
+        if number != ROOT_INODE && parent == 0 {
+            self.directories[at].parent = scan.number;
             return;
         }
-        self.directories[at].parent = parent;
+        let what = format_args!(
+            "{} is one more name of directory {number}",
+            entry.name.escape_ascii()
+        );
+        self.report
+            .error(CheckedStructure::Directory, location, what);
+        // `..` decides.
+        let dotdot = if dotdot == 0 {
+            self.read_dotdot(at)
+        } else {
+            dotdot
+        };
+        if number == ROOT_INODE || (dotdot == parent && dotdot != scan.number) {
+            self.remove_entry(scan, location, entry, previous);
+        }
     }
 
     /// Reads the directory again to find the names whose hashes occur twice.
@@ -606,6 +642,16 @@ impl Checker<'_> {
     pub(super) fn logical(block: u64) -> LogicalBlock {
         LogicalBlock(u32::try_from(block).unwrap_or(u32::MAX))
     }
+}
+
+/// Returns the type in the mode of a file with content, by the file type of its entry.
+fn mode_of_content(entry_code: u8) -> Option<u16> {
+    [
+        (InodeKind::Regular, MODE_REGULAR),
+        (InodeKind::Directory, MODE_DIRECTORY),
+    ]
+    .into_iter()
+    .find_map(|(kind, mode)| (kind.entry_code() == entry_code).then_some(mode))
 }
 
 /// Returns how many blocks from the first on are contiguous on the device.

@@ -54,6 +54,9 @@ pub(in crate::fs::ext4) enum Fix {
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Fixes {
     pub(in crate::fs::ext4) fixes: Vec<Fix>,
+    /// Those of the journal's inode and superblock. Without them it may not be readable, and what
+    /// it holds may answer the other findings.
+    pub(in crate::fs::ext4) journal: Vec<Fix>,
     /// Number of fixes that `e2fsck -p` would leave to `e2fsck -y`.
     pub(in crate::fs::ext4) beyond_preen: u64,
 }

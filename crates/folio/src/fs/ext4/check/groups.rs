@@ -187,6 +187,7 @@ impl Checker<'_> {
                     what,
                 );
             }
+            facts.is_wrong |= !fits;
             fits.then_some(first)
         });
         [facts.block_bitmap, facts.inode_bitmap, facts.inode_table] = found;
@@ -211,16 +212,18 @@ impl Checker<'_> {
 
     fn claim_group(&mut self, number: u32) {
         let facts = self.groups[number as usize];
-        // A bitmap whose block has another use is neither compared nor repaired.
+        // A bitmap whose block has another use is not compared; a repair moves it.
         if let Some(block) = facts.block_bitmap
             && !self.claim_system(number, "block bitmap", block..block + 1, false)
         {
-            self.groups[number as usize].block_bitmap = None;
+            let facts = &mut self.groups[number as usize];
+            (facts.block_bitmap, facts.is_wrong) = (None, true);
         }
         if let Some(block) = facts.inode_bitmap
             && !self.claim_system(number, "inode bitmap", block..block + 1, false)
         {
-            self.groups[number as usize].inode_bitmap = None;
+            let facts = &mut self.groups[number as usize];
+            (facts.inode_bitmap, facts.is_wrong) = (None, true);
         }
         if let Some(first) = facts.inode_table {
             let table = first..first + self.sb.inode_table_blocks();

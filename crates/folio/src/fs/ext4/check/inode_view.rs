@@ -52,7 +52,13 @@ impl InodeView<'_> {
     /// Returns whether the inode is a special file by its mode, and has what only a file with
     /// content has.
     pub(super) fn has_foreign_content(&self) -> bool {
-        self.is_special_file() && (self.size != 0 || self.has(flags::EXTENTS | flags::INLINE_DATA))
+        // A block of attributes is counted, too.
+        let has_blocks = self.raw.blocks_lo.get() != 0 && self.xattr_block() == 0;
+        // A device has its number there.
+        let has_map = self.raw.block.iter().any(|byte| *byte != 0);
+        let has_content = (has_map && (self.size != 0 || has_blocks))
+            || self.has(flags::EXTENTS | flags::INLINE_DATA);
+        self.is_special_file() && has_content
     }
 
     /// Returns whether the inode is a device, a FIFO or a socket.

@@ -128,11 +128,7 @@ impl Checker<'_> {
         if raw.links_count.get() == 0 && !is_orphan && !is_reserved {
             if raw.mode.get() != 0 && raw.dtime.get() == 0 {
                 self.inode_error(&view, format_args!("deleted, but has no deletion time"));
-                // A smaller time would be a link of the orphan list.
-                let min = self.sb.inode_count;
-                let change: InodeChange =
-                    Box::new(move |raw| raw.dtime = raw.ctime.get().max(min).into());
-                self.report.preen(Fix::Inode(number, change));
+                self.inodes.get_mut(number).has_no_deletion_time = true;
             }
             return;
         }
@@ -271,6 +267,7 @@ impl Checker<'_> {
         for (_, start, len) in owner.runs.unwrap_or_default() {
             self.bad_blocks.insert_range(start..start + len);
         }
+        self.find_bad_bitmaps();
         false
     }
 
@@ -304,6 +301,10 @@ impl Checker<'_> {
         let is_large = view.kind == InodeKind::Regular && view.size >= 1 << 32;
         if is_large && !features.ro_compat.contains(RoCompat::LARGE_FILE) {
             self.inode_error(view, format_args!("{} bytes without large_file", view.size));
+            self.report.preen(Fix::Superblock(Box::new(|raw| {
+                let bits = raw.feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
+                raw.feature_ro_compat = bits.into();
+            })));
         }
         self.check_extra_fields(view);
     }
@@ -436,7 +437,8 @@ impl Checker<'_> {
                 format_args!("i_blocks is {stored}, counted {counted}"),
             );
             let change: InodeChange = Box::new(move |raw| set_block_count(raw, counted, has_high));
-            if has_high || counted >> 32 == 0 {
+            // The mode of such a file may be wrong, and its count right.
+            if (has_high || counted >> 32 == 0) && !view.has_foreign_content() {
                 self.report.preen(Fix::Inode(view.number, change));
             }
         }
@@ -471,6 +473,11 @@ impl Checker<'_> {
                         view.size, owner.written_end
                     );
                     self.inode_error(view, what);
+                    let size = owner.written_end.saturating_mul(block_size);
+                    if !owner.is_damaged && size <= self.size_max(view.has(flags::EXTENTS)) {
+                        let change: InodeChange = Box::new(move |raw| set_size(raw, size));
+                        self.report.preen(Fix::Inode(view.number, change));
+                    }
                 }
                 if view.size > self.size_max(view.has(flags::EXTENTS)) {
                     self.inode_error(
@@ -539,6 +546,11 @@ impl Checker<'_> {
             self.report
                 .warning(CheckedStructure::Symlink, location, what);
             return;
+        }
+        if len < view.size && len > 0 && view.is_fast_symlink() == (len < FAST_SYMLINK_MAX) {
+            // Linux ends the target there.
+            let change: InodeChange = Box::new(move |raw| set_size(raw, len));
+            self.report.fix(Fix::Inode(view.number, change));
         }
         if len != view.size || len == 0 || is_full || view.has(flags::INDEX) {
             let what = format_args!("target of {len} bytes, size {}", view.size);
@@ -640,6 +652,7 @@ fn base_misfits(view: &InodeView<'_>, features: Features, is_linux: bool) -> [In
         (
             view.xattr_block() != 0 && !features.compat.contains(Compat::EXT_ATTR),
             "xattr block without ext_attr",
+            // The block decides (`check_xattr_block`).
             None,
         ),
     ]
@@ -752,7 +765,8 @@ fn special_file_misfits(view: &InodeView<'_>) -> [InodeMisfit; 2] {
         (
             view.is_special_file() && view.size != 0,
             "special file with a nonzero size",
-            None,
+            // With content the mode may be wrong.
+            (!view.has_foreign_content()).then_some(|raw| set_size(raw, 0)),
         ),
     ]
 }

@@ -2,7 +2,9 @@
 //! Linux: fs/jbd2.
 
 use super::checker::Checker;
-use super::fix::Fix;
+use super::extents::has_header;
+use super::fix::{BlockChange, Fix, InodeChange, SuperblockChange};
+use super::inodes::raw_inode;
 use super::report::{CheckedStructure, FindingLocation, FindingReporter};
 use super::special::read_file_ahead;
 use crate::base::Result;
@@ -11,10 +13,12 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::fs::ext4::inode::Ext4;
 use crate::fs::ext4::journal::{self, JournalBlocks};
 use crate::fs::ext4::layout::checksum::crc32c;
-use crate::fs::ext4::layout::features::Compat;
+use crate::fs::ext4::layout::disk::{JOURNAL_INODE, RawInode, inode_flags};
+use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
 use std::sync::Arc;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Minimum length of a journal in blocks (`JBD2_MIN_JOURNAL_BLOCKS`).
 const BLOCKS_MIN: u64 = 1024;
@@ -32,6 +36,10 @@ const CHECKSUM_CRC32C: u8 = 4;
 /// Offset of the superblock's checksum, and the length it covers.
 const CHECKSUM_AT: usize = 0xFC;
 const SUPERBLOCK_LEN: usize = 1024;
+/// Offset of the first field that a superblock of version 1 does not have.
+const FIELDS_OF_VERSION_2: usize = 0x24;
+/// Length of `i_block`.
+const INODE_MAP_LEN: usize = 60;
 
 /// Returns the blocks of the journal's inode; `None` without a journal in an inode.
 pub(in crate::fs::ext4) fn journal_blocks(
@@ -170,11 +178,12 @@ impl Checker<'_> {
                 .error(CheckedStructure::Journal, FindingLocation::NONE, what);
         }
         let Some(file) = self.special_files.remove(&number) else {
-            return self.report.error(
+            self.report.error(
                 CheckedStructure::Journal,
                 location,
                 format_args!("the journal's inode is not in use"),
             );
+            return self.restore_journal_inode(number);
         };
         let blocks = file.size / self.sb.block_size as u64;
         if blocks < BLOCKS_MIN || file.contiguous_blocks() < blocks {
@@ -182,7 +191,8 @@ impl Checker<'_> {
                 "{blocks} blocks long, {} of them before the first hole",
                 file.contiguous_blocks()
             );
-            return self.report.error(CheckedStructure::Journal, location, what);
+            self.report.error(CheckedStructure::Journal, location, what);
+            return self.restore_journal_inode(number);
         }
         let Some(first) = file.blocks().next() else {
             return;
@@ -198,6 +208,58 @@ impl Checker<'_> {
         }
     }
 
+    /// Collects the superblock's copy of the journal inode's mapping and size as a fix.
+    fn restore_journal_inode(&mut self, number: u32) {
+        /// `s_jnl_backup_type`: a copy of `i_block` and the size.
+        const BACKUP_BLOCKS: u8 = 1;
+        let raw = &self.sb.raw;
+        let Some(bytes) = self.read_inode(number) else {
+            return;
+        };
+        let inode = raw_inode(&bytes);
+        let is_restored = inode.block == raw.jnl_blocks.as_bytes()[..INODE_MAP_LEN];
+        // Other numbers are those of files, if they are in use.
+        let may_be_replaced = number == JOURNAL_INODE || inode.mode.get() == 0;
+        if raw.jnl_backup_type != BACKUP_BLOCKS || is_restored || !may_be_replaced {
+            return;
+        }
+        let (backup, now) = (raw.jnl_blocks, raw.wtime);
+        let restore: InodeChange = Box::new(move |raw| {
+            let (map, size) = backup.as_bytes().split_at(INODE_MAP_LEN);
+            *raw = RawInode {
+                mode: 0o100_600.into(),
+                links_count: 1.into(),
+                extra_isize: raw.extra_isize,
+                ..RawInode::new_zeroed()
+            };
+            raw.block.copy_from_slice(map);
+            raw.size_high.as_mut_bytes().copy_from_slice(&size[..4]);
+            raw.size_lo.as_mut_bytes().copy_from_slice(&size[4..]);
+            (raw.atime, raw.ctime, raw.mtime) = (now, now, now);
+            if has_header(&raw.block) {
+                raw.flags = inode_flags::EXTENTS.into();
+            }
+        });
+        // The next check counts its blocks.
+        self.report.fix_journal(Fix::Inode(number, restore));
+    }
+
+    /// Collects the superblock of an empty journal as a fix: what the log holds cannot be found.
+    fn empty_journal(&mut self, location: FindingLocation, blocks: u64) {
+        let (Some(block), Ok(count)) = (location.block, u32::try_from(blocks)) else {
+            return;
+        };
+        let uuid = self.sb.raw.uuid;
+        let change: BlockChange =
+            Box::new(move |bytes| journal::write_empty_superblock(bytes, count, uuid));
+        self.report.fix_journal(Fix::Block(block, change));
+        let forget: SuperblockChange = Box::new(|raw| {
+            let bits = raw.feature_incompat.get() & !Incompat::NEEDS_RECOVERY.bits();
+            raw.feature_incompat = bits.into();
+        });
+        self.report.fix_journal(Fix::Superblock(forget));
+    }
+
     /// Checks the journal's superblock, whose inode maps `available` blocks.
     fn check_journal_superblock(
         &mut self,
@@ -206,7 +268,7 @@ impl Checker<'_> {
         available: u64,
         needs_recovery: bool,
     ) {
-        if self.check_journal_format(location, head) {
+        if self.check_journal_format(location, head, available, needs_recovery) {
             self.check_journal_log(location, head, available, needs_recovery);
         }
     }
@@ -216,6 +278,8 @@ impl Checker<'_> {
         &mut self,
         location: FindingLocation,
         head: &JournalSuperblock<'_>,
+        available: u64,
+        needs_recovery: bool,
     ) -> bool {
         let report = &mut self.report;
         let mut error = |what: std::fmt::Arguments<'_>| {
@@ -227,6 +291,7 @@ impl Checker<'_> {
                 head.word(0),
                 head.word(4)
             ));
+            self.empty_journal(location, available);
             return false;
         }
         let incompat = head.incompat();
@@ -250,7 +315,10 @@ impl Checker<'_> {
         }
         if !head.has_valid_checksum() {
             error(format_args!("bad checksum"));
-            if let Some(block) = location.block {
+            if needs_recovery {
+                // Where the log starts and what it holds may be wrong, too.
+                self.empty_journal(location, available);
+            } else if let Some(block) = location.block {
                 report.fix(Fix::Block(block, Box::new(seal_journal)));
             }
         }
@@ -293,13 +361,19 @@ impl Checker<'_> {
                 "log from block {first} to {end}, starting at {start}"
             ));
         }
-        if head.is_v2() && head.word(0x40) > 1 {
-            error(format_args!("used by {} file systems", head.word(0x40)));
-        }
         if start != 0 && !needs_recovery {
             error(format_args!(
                 "holds transactions, but the superblock does not request recovery"
             ));
+        }
+        if head.is_v2() && head.word(0x40) > 1 {
+            error(format_args!("used by {} file systems", head.word(0x40)));
+            if let Some(block) = location.block.filter(|_| start == 0 && !needs_recovery) {
+                // A superblock of version 1 ends here; the fields after it are stray.
+                let clear: BlockChange =
+                    Box::new(|bytes| bytes[FIELDS_OF_VERSION_2..SUPERBLOCK_LEN].fill(0));
+                self.report.fix_journal(Fix::Block(block, clear));
+            }
         }
         if head.word(0x20) != 0 {
             // Linux mounts such a file system, and sets the error state.

@@ -1,10 +1,10 @@
 //! Link counts against the names found, and a path from each directory to the root.
 
 use super::checker::Checker;
-use super::fix::Fix;
+use super::fix::{Fix, InodeChange};
 use super::report::{CheckedStructure, FindingLocation};
 use super::sets::{InodeFacts, InodeKind};
-use crate::fs::ext4::layout::disk::{ROOT_INODE, RawInode};
+use crate::fs::ext4::layout::disk::{ROOT_INODE, RawInode, inode_flags};
 use crate::fs::ext4::layout::features::RoCompat;
 
 /// Maximum link count of a directory (`EXT4_LINK_MAX`). With dir_nlink, a larger count is stored
@@ -35,6 +35,13 @@ impl Checker<'_> {
         self.check_for_cycles();
         let inodes = std::mem::replace(&mut self.inodes, super::sets::InodeFactsTable::new(0));
         for (number, facts) in inodes.known() {
+            if facts.has_no_deletion_time && facts.names == 0 {
+                // A smaller time would be a link of the orphan list.
+                let min = self.sb.inode_count;
+                let change: InodeChange =
+                    Box::new(move |raw| raw.dtime = raw.ctime.get().max(min).into());
+                self.report.preen(Fix::Inode(number, change));
+            }
             if facts.kind != InodeKind::Free && !facts.is_nameless {
                 self.check_link_count(number, facts);
             }
@@ -58,7 +65,6 @@ impl Checker<'_> {
                 location,
                 format_args!("in use, but has no name"),
             );
-            // A directory's own .. would have to follow.
             if links > 0 && !is_directory {
                 self.report.fix(Fix::Reconnect(number));
             }
@@ -85,7 +91,8 @@ impl Checker<'_> {
     }
 
     fn check_parents(&mut self) {
-        for directory in &self.directories {
+        let (mut nameless, mut wrong) = (Vec::new(), Vec::new());
+        for (index, directory) in self.directories.iter().enumerate() {
             let (number, parent, dotdot) = (directory.number, directory.parent, directory.dotdot);
             let location = FindingLocation::inode(number);
             let wanted = if number == ROOT_INODE {
@@ -99,13 +106,35 @@ impl Checker<'_> {
                     location,
                     format_args!("directory has no name"),
                 );
+                // Its .. follows in the next round.
+                nameless.push(number);
             } else if dotdot != wanted && dotdot != 0 {
                 let what =
                     format_args!(".. names inode {dotdot}, but the parent is inode {wanted}");
                 self.report
                     .error(CheckedStructure::Directory, location, what);
+                wrong.push((index, wanted));
             }
         }
+        for number in nameless {
+            self.report.fix(Fix::Reconnect(number));
+        }
+        for (index, parent) in wrong {
+            self.fix_parent(index, parent);
+        }
+    }
+
+    /// Collects a change of `..` as a fix: the entry of the parent decides.
+    fn fix_parent(&mut self, index: usize, parent: u32) {
+        let directory = &self.directories[index];
+        if directory.flags & inode_flags::INLINE_DATA != 0 {
+            let change: InodeChange =
+                Box::new(move |raw| raw.block[..4].copy_from_slice(&parent.to_le_bytes()));
+            return self.report.fix(Fix::Inode(directory.number, change));
+        }
+        self.fix_dots(index, move |_, dotdot| {
+            dotdot[..4].copy_from_slice(&parent.to_le_bytes());
+        });
     }
 
     /// Reports directories that are their own ancestors.

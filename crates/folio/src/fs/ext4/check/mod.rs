@@ -9,7 +9,7 @@
 //!      |   extents.rs block_map.rs -> blocks.rs     claims each block, reports double claims
 //!      |   xattrs.rs inline.rs                      special.rs   resize inode, orphans
 //!      v
-//!   directories.rs index.rs encryption.rs   names, counted per inode
+//!   directories.rs index.rs encryption.rs   names, counted per inode    directory_fixes.rs
 //!      v
 //!   links.rs quota.rs bitmaps.rs   stored counts and bitmaps against the counted ones
 //!      |
@@ -38,6 +38,7 @@ mod block_map;
 mod blocks;
 mod checker;
 mod directories;
+mod directory_fixes;
 mod encryption;
 mod extents;
 mod facts;

@@ -243,6 +243,8 @@ pub(super) struct FindingReporter<'a> {
     listener: &'a mut dyn CheckListener,
     left: usize,
     pub(super) report: CheckReport,
+    /// Number of errors in indices of directories.
+    pub(super) index_errors: u64,
     /// The fixes, for a repair only.
     fixes: Option<&'a mut Fixes>,
 }
@@ -254,6 +256,7 @@ impl<'a> FindingReporter<'a> {
             listener,
             left: findings_max,
             report: CheckReport::default(),
+            index_errors: 0,
             fixes: None,
         }
     }
@@ -274,6 +277,13 @@ impl<'a> FindingReporter<'a> {
             && fixes.fixes.len() < Fixes::MAX
         {
             fixes.fixes.push(fix);
+        }
+    }
+
+    /// Adds a fix of the journal, which `e2fsck -p` makes.
+    pub(super) fn fix_journal(&mut self, fix: Fix) {
+        if let Some(fixes) = &mut self.fixes {
+            fixes.journal.push(fix);
         }
     }
 
@@ -316,6 +326,7 @@ impl<'a> FindingReporter<'a> {
             Severity::Warning => self.report.warnings += 1,
             Severity::Error => self.report.errors += 1,
         }
+        self.index_errors += u64::from(structure == CheckedStructure::Index);
         if self.left == 0 {
             self.report.unreported += 1;
             return;

@@ -132,6 +132,8 @@ pub(super) struct InodeFacts {
     pub(super) is_name_optional: bool,
     /// Whether the mode is that of a special file, and the rest that of a file with content.
     pub(super) has_foreign_content: bool,
+    /// Whether an inode that is not in use has a mode and no time of deletion.
+    pub(super) has_no_deletion_time: bool,
 }
 
 const FACTS: usize = 4096;

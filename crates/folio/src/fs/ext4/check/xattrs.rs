@@ -5,13 +5,13 @@ use super::blocks::BlockOwner;
 use super::checker::Checker;
 use super::encryption::{CONTEXT_SUFFIX, INDEX_ENCRYPTION};
 use super::facts::{EncryptionPolicy, SharedXattrBlock, ValueCharge, XattrFacts};
-use super::fix::Fix;
+use super::fix::{Fix, InodeChange, SuperblockChange};
 use super::inode_view::InodeView;
 use super::inodes::raw_inode;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::base::PhysicalBlock;
 use crate::fs::ext4::layout::disk::inode_flags;
-use crate::fs::ext4::layout::features::Incompat;
+use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::xattr::format::{
     BLOCK_HEADER_LEN, INDEX_SYSTEM, INLINE_DATA_SUFFIX, MAGIC, RawBlockHeader, RawEntry,
     block_checksum, entry_hash, entry_len, seal_block, set_reference_count,
@@ -77,6 +77,9 @@ impl Checker<'_> {
         }
         let mut claimant = BlockOwner::new(owner.number, CheckedStructure::Xattr, None);
         let is_new = self.claim_metadata(&mut claimant, block);
+        if claimant.is_damaged {
+            self.forget_xattr_block(owner.number);
+        }
         owner.clusters += claimant.clusters;
         owner.is_damaged |= claimant.is_damaged;
         let (mut bytes, location) = (Vec::new(), owner.location().at_block(block));
@@ -103,6 +106,14 @@ impl Checker<'_> {
             self.report
                 .error(CheckedStructure::Xattr, location, format_args!("{what}"));
         }
+        if header.magic.get() != MAGIC {
+            self.forget_xattr_block(owner.number);
+        } else if what.is_empty() && !self.sb.features.compat.contains(Compat::EXT_ATTR) {
+            let change: SuperblockChange = Box::new(|raw| {
+                raw.feature_compat = (raw.feature_compat.get() | Compat::EXT_ATTR.bits()).into();
+            });
+            self.report.fix(Fix::Superblock(change));
+        }
         if what == "bad checksum" {
             let seal = move |bytes: &mut [u8]| seal_block(bytes, PhysicalBlock(block), seed);
             self.report.fix(Fix::Block(block, Box::new(seal)));
@@ -126,6 +137,13 @@ impl Checker<'_> {
         };
         self.xattr_blocks.insert(block, shared);
         facts
+    }
+
+    /// Collects a fix for an inode whose block of attributes is none: they cannot be found.
+    fn forget_xattr_block(&mut self, number: u32) {
+        let forget: InodeChange =
+            Box::new(|raw| (raw.file_acl_lo, raw.file_acl_high) = (0.into(), 0.into()));
+        self.report.fix(Fix::Inode(number, forget));
     }
 
     fn xattr_error(&mut self, location: FindingLocation, at: usize, what: std::fmt::Arguments<'_>) {

@@ -139,7 +139,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Returns the bytes that the entry needs.
-    fn used_len(&self) -> usize {
+    pub(crate) fn used_len(&self) -> usize {
         if self.is_unused() {
             0
         } else {
@@ -308,6 +308,37 @@ pub(crate) fn remove(bytes: &mut [u8], offset: usize, len: usize, previous: Opti
     }
 }
 
+/// Returns whether the entry at `offset` ends at `end`.
+pub(crate) fn ends_at(bytes: &[u8], offset: usize, end: usize) -> bool {
+    let header = RawEntryHeader::ref_from_prefix(&bytes[offset..]);
+    header.is_ok_and(|(header, _)| offset + usize::from(header.length.get()) == end)
+}
+
+/// Gives the entry at `offset` the smallest length after which it and the rest of `region` are
+/// entries of inodes up to `inode_count`, the last of which ends with the region; returns whether
+/// there is one.
+pub(crate) fn restore_len(region: &mut [u8], offset: usize, inode_count: u32) -> bool {
+    let Ok((header, _)) = RawEntryHeader::ref_from_prefix(&region[offset..]) else {
+        return false;
+    };
+    let is_possible = |entry: &Entry<'_>| {
+        entry.is_unused() || (entry.number <= inode_count && entry.check_name().is_ok())
+    };
+    let (stored, min) = (header.length.get(), needed_len(header.name_len.into()));
+    for len in (min..=region.len() - offset).step_by(4) {
+        set_len(region, offset, len);
+        let mut rest = Entries {
+            region: &*region,
+            offset,
+        };
+        if rest.all(|entry| entry.is_ok_and(|entry| is_possible(&entry))) {
+            return true;
+        }
+    }
+    set_len(region, offset, stored.into());
+    false
+}
+
 /// Points the entry at `offset` to another inode.
 pub(crate) fn redirect(bytes: &mut [u8], offset: usize, number: u32, file_type: u8) {
     bytes[offset..offset + 4].copy_from_slice(&number.to_le_bytes());
@@ -315,7 +346,7 @@ pub(crate) fn redirect(bytes: &mut [u8], offset: usize, number: u32, file_type: 
 }
 
 /// Makes all of `region` one unused entry.
-pub(super) fn write_unused(region: &mut [u8]) {
+pub(crate) fn write_unused(region: &mut [u8]) {
     region.fill(0);
     set_len(region, 0, region.len());
 }
@@ -334,7 +365,8 @@ pub(super) fn extend_last(region: &mut [u8], len: usize) -> Result<()> {
     Ok(())
 }
 
-fn set_len(bytes: &mut [u8], offset: usize, len: usize) {
+/// Sets the length of the entry at `offset`.
+pub(crate) fn set_len(bytes: &mut [u8], offset: usize, len: usize) {
     bytes[offset + 4..offset + 6].copy_from_slice(&(len as u16).to_le_bytes());
 }
 

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 use zerocopy::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First word of each block of the log, except data blocks.
 pub(super) const MAGIC: u32 = 0xC03B_3998;
@@ -88,6 +88,28 @@ const _: () = assert!(offset_of!(RawJournalSuperblock, checksum) == 0xFC);
 
 /// Offset of the superblock's checksum.
 pub(super) const SUPERBLOCK_CHECKSUM_OFFSET: usize = offset_of!(RawJournalSuperblock, checksum);
+
+/// Writes the superblock of an empty journal of `block_count` blocks into its first block; the
+/// first transaction will be number 1.
+pub(crate) fn write_empty_superblock(block: &mut [u8], block_count: u32, uuid: [u8; 16]) {
+    let raw = RawJournalSuperblock {
+        header: RawHeader {
+            magic: MAGIC.into(),
+            block_type: TYPE_SUPERBLOCK_V2.into(),
+            sequence: 0.into(),
+        },
+        // At most 64 KiB.
+        block_size: (block.len() as u32).into(),
+        block_count: block_count.into(),
+        first: 1.into(),
+        sequence: 1.into(),
+        uuid,
+        user_count: 1.into(),
+        ..RawJournalSuperblock::new_zeroed()
+    };
+    block.fill(0);
+    block[..size_of::<RawJournalSuperblock>()].copy_from_slice(raw.as_bytes());
+}
 
 /// A tag of a descriptor block, with checksums of version 3.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -49,6 +49,7 @@ mod ring;
 mod snapshot;
 pub(crate) mod thread;
 
+pub(crate) use disk::write_empty_superblock;
 pub(crate) use dump::dump;
 pub use dump::{JournalDump, JournalFields, LogRecord, LogRecordKind, LoggedBlock};
 pub(crate) use fast_commit::FastCommitChange;

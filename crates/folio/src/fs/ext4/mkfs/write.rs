@@ -5,6 +5,7 @@ use super::layout::{FileBlocks, INODE_EXTENTS_MAX, Layout};
 use super::options::Identity;
 use crate::base::Result;
 use crate::block::Device;
+use crate::fs::ext4::journal;
 use crate::fs::ext4::layout::checksum::{
     crc32c, group_checksum_crc32c, inode_checksum, inode_seed,
 };
@@ -37,9 +38,6 @@ const DIR_TAIL_LEN: usize = 12;
 const DIR_ENTRY_DIRECTORY: u8 = 2;
 /// `ob_magic` at the end of every block of the orphan file.
 const ORPHAN_BLOCK_MAGIC: u32 = 0x0B10_CA04;
-/// Magic, block type and version of the journal's superblock (jbd2, big-endian).
-const JOURNAL_MAGIC: u32 = 0xC03B_3998;
-const JOURNAL_SUPERBLOCK_V2: u32 = 4;
 
 /// Writes the file system described by `layout` and flushes the device.
 pub(super) fn write(device: &dyn Device, layout: &Layout, identity: &Identity) -> Result<()> {
@@ -155,17 +153,8 @@ impl FormatWriter<'_> {
     /// Writes an empty journal, whose first transaction will be number 1.
     fn write_journal(&mut self, place: &FileBlocks) -> Result<()> {
         let mut bytes = vec![0; self.block_size];
-        let mut put = |offset: usize, value: u32| {
-            bytes[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
-        };
-        put(0x00, JOURNAL_MAGIC);
-        put(0x04, JOURNAL_SUPERBLOCK_V2);
-        put(0x0C, self.block_size as u32);
-        put(0x10, self.layout.geometry.journal_block_count);
-        put(0x14, 1); // first block of the log
-        put(0x18, 1); // first sequence number
-        put(0x40, 1); // number of file systems
-        bytes[0x30..0x40].copy_from_slice(&self.identity.uuid);
+        let count = self.layout.geometry.journal_block_count;
+        journal::write_empty_superblock(&mut bytes, count, self.identity.uuid);
         match place.blocks().next() {
             Some(block) => self.write_block(block, &bytes)?,
             None => return Ok(()),

@@ -278,6 +278,9 @@ fn write_group(device: &dyn Device, superblock: &Superblock, state: &GroupState)
     };
     let halves = |whole: u32| (whole as u16, (whole >> 16) as u16);
     change_descriptor(device, superblock, state.number, |raw| {
+        let halves_of_block = |block: u64| ((block as u32).into(), ((block >> 32) as u32).into());
+        (raw.block_bitmap_lo, raw.block_bitmap_hi) = halves_of_block(state.block_bitmap);
+        (raw.inode_bitmap_lo, raw.inode_bitmap_hi) = halves_of_block(state.inode_bitmap);
         let mut flags = raw.flags.get() & !GROUP_BLOCK_UNINIT;
         let (low, high) = halves(sum(&blocks, covered));
         (raw.block_bitmap_csum_lo, raw.block_bitmap_csum_hi) = (low.into(), high.into());

@@ -31,7 +31,7 @@ use super::inode::Ext4;
 use crate::base::{Clock, Errno, Error, InodeNumber, Result};
 use crate::block::{Device, OverlayDevice};
 use crate::cache::{CacheOptions, PageCache};
-use crate::vfs::{Credentials, MountOptions};
+use crate::vfs::{Credentials, FileType, MountOptions, NewInode};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -76,7 +76,14 @@ pub fn plan_repair(
 ) -> Result<RepairPlan> {
     let overlay = Arc::new(OverlayDevice::new(device.clone()));
     let upper: Arc<dyn Device> = overlay.clone();
-    let replayed = apply::replay(&upper).map_err(|error| error.at("ext4"))?;
+    let mut broken_journal = None;
+    let mut replayed = match apply::replay(&upper).map_err(|error| error.at("ext4")) {
+        Err(error) if error.errno() == Errno::UCLEAN => {
+            broken_journal = Some(error);
+            None
+        }
+        replayed => replayed?,
+    };
     let (mut before, mut beyond_preen, mut is_changed) = (None, 0, false);
     for round in 0..ROUNDS_MAX {
         let mut fixes = Fixes::default();
@@ -90,6 +97,17 @@ pub fn plan_repair(
         report.replayed_transactions = replayed;
         let remaining = collector.findings;
         before.get_or_insert_with(|| report.clone());
+        if let Some(error) = broken_journal.take() {
+            // What the journal holds comes before all other fixes.
+            if fixes.journal.is_empty() {
+                return Err(error);
+            }
+            apply::apply(&*upper, fixes.journal)?;
+            replayed = apply::replay(&upper).map_err(|error| error.at("ext4"))?;
+            is_changed = true;
+            continue;
+        }
+        fixes.fixes.append(&mut fixes.journal);
         let is_left = round + 1 == ROUNDS_MAX || fixes.fixes.is_empty();
         if is_left || !apply_round(&upper, fixes, &report, options.clock, &mut beyond_preen)? {
             if report.is_clean() && (is_changed || replayed.is_some()) {
@@ -140,15 +158,30 @@ fn apply_round(
     *beyond_preen += lost.len() as u64;
     match change_by_mount(device, &lost, clock) {
         Ok(()) => Ok(true),
-        Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(false),
+        // A file system that Folio does not write, or that has no room for lost+found.
+        Err(error) if matches!(error.errno(), Errno::OPNOTSUPP | Errno::NOSPC) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Where e2fsck names lost inodes.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+fn new_folder() -> NewInode<'static> {
+    NewInode {
+        file_type: FileType::Directory,
+        mode: 0o700,
+        uid: 0,
+        gid: 0,
+        device: (0, 0),
+        target: b"",
     }
 }
 
 /// Mounts the file system, which releases its orphans, names lost inodes, and unmounts it.
 ///
 /// # Errors
-/// EOPNOTSUPP for a file system that Folio does not write, or without lost+found.
+/// EOPNOTSUPP for a file system that Folio does not write, or where lost+found is a file.
 fn change_by_mount(device: &Arc<dyn Device>, lost: &[u32], clock: Clock) -> Result<()> {
     let cache = PageCache::new(CacheOptions {
         background_writeback: false,
@@ -160,8 +193,15 @@ fn change_by_mount(device: &Arc<dyn Device>, lost: &[u32], clock: Clock) -> Resu
     };
     let mounted = Ext4::mount(device.clone(), &cache, &options)?;
     if !lost.is_empty() {
-        let folder = mounted.root().lookup(b"lost+found")?;
-        let folder = folder.ok_or(Errno::OPNOTSUPP)?;
+        let folder = match mounted.root().lookup(LOST_AND_FOUND)? {
+            Some(folder) => folder,
+            None => mounted
+                .root()
+                .create(&Credentials::root(), LOST_AND_FOUND, &new_folder())?,
+        };
+        if folder.common().file_type != FileType::Directory {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         for number in lost {
             let inode = mounted.inode(InodeNumber(u64::from(*number)))?;
             // As e2fsck names them. It counts as one more link, which the next check corrects.
