@@ -16,12 +16,15 @@ use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::ops::Range;
 
 /// File type in the mode (`S_IFMT`), and that of a regular file (`S_IFREG`).
 const MODE_TYPE: u16 = 0xF000;
 const MODE_REGULAR: u16 = 0x8000;
 const MODE_DIRECTORY: u16 = 0x4000;
 
+/// Blocks of a hole that a repair fills, at most.
+const HOLE_BLOCKS_MAX: u64 = 64;
 /// Contiguous directory blocks that are read at once, at most.
 const RUN_BLOCKS_MAX: usize = 64;
 /// `s_creator_os`: the Hurd, whose entries have no file types.
@@ -149,7 +152,9 @@ impl Checker<'_> {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             self.report_duplicates(&scan, &names);
         }
-        if self.directories[index].dotdot == 0 {
+        let is_inline = flags & inode_flags::INLINE_DATA != 0;
+        let has_start = is_inline || self.directory_block(index, 0).is_some();
+        if self.directories[index].dotdot == 0 && has_start {
             self.report.error(
                 CheckedStructure::Directory,
                 FindingLocation::inode(number),
@@ -170,7 +175,7 @@ impl Checker<'_> {
             for (i, bytes) in bytes.chunks_exact(self.sb.block_size).enumerate() {
                 let DirectoryBlock { logical, block } = self.directory_blocks[at + i];
                 if logical != next {
-                    self.hole(scan.number, next);
+                    self.hole(scan.number, next..logical);
                 }
                 next = logical + 1;
                 let location = FindingLocation::inode(scan.number).at_block(block);
@@ -179,17 +184,25 @@ impl Checker<'_> {
             at += run;
         }
         if next < size {
-            self.hole(scan.number, next);
+            self.hole(scan.number, next..size);
         }
     }
 
-    fn hole(&mut self, number: u32, logical: u64) {
-        let what = format_args!("block {logical} of the directory is missing");
+    fn hole(&mut self, number: u32, blocks: Range<u64>) {
+        let what = format_args!("block {} of the directory is missing", blocks.start);
         self.report.error(
             CheckedStructure::Directory,
             FindingLocation::inode(number),
             what,
         );
+        // More of them are a wrong size or a wrong block number.
+        if blocks.end - blocks.start <= HOLE_BLOCKS_MAX
+            && let Ok(first) = u32::try_from(blocks.start)
+        {
+            let count = (blocks.end - blocks.start) as u32;
+            self.report
+                .fix(Fix::FillDirectory(number, first..first + count));
+        }
     }
 
     fn read_run(&mut self, block: u64, count: usize, bytes: &mut Vec<u8>, number: u32) {

@@ -1,6 +1,7 @@
 //! Fixes: changes that answer findings, collected by a check on behalf of a repair.
 
 use crate::fs::ext4::layout::disk::{RawInode, RawSuperblock};
+use std::ops::Range;
 
 /// A change of the raw superblock; the repair updates its checksum.
 pub(in crate::fs::ext4) type SuperblockChange = Box<dyn FnOnce(&mut RawSuperblock)>;
@@ -48,6 +49,9 @@ pub(in crate::fs::ext4) enum Fix {
     Orphan,
     /// Gives an inode without a name one in lost+found.
     Reconnect(u32),
+    /// Gives a directory empty blocks where it has none: its inode number, and the blocks' numbers
+    /// in it.
+    FillDirectory(u32, Range<u32>),
 }
 
 /// The fixes of one check.

@@ -449,7 +449,9 @@ impl Checker<'_> {
                 let is_wrong = !view.size.is_multiple_of(block_size)
                     || view.size / block_size != owner.end
                     || view.size == 0;
-                if is_wrong {
+                // Its missing block is reported.
+                let is_lost = owner.end == 0 && view.size == block_size;
+                if is_wrong && !is_lost {
                     let what = format_args!(
                         "directory of {} bytes, with blocks up to {}",
                         view.size, owner.end

@@ -108,7 +108,10 @@ impl Checker<'_> {
                 );
                 // Its .. follows in the next round.
                 nameless.push(number);
-            } else if dotdot != wanted && dotdot != 0 {
+            } else if dotdot == 0 {
+                // Reported with the directory.
+                wrong.push((index, wanted));
+            } else if dotdot != wanted {
                 let what =
                     format_args!(".. names inode {dotdot}, but the parent is inode {wanted}");
                 self.report

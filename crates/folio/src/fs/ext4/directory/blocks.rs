@@ -1,5 +1,6 @@
 //! The blocks of a directory inode, and the inode's operations on names.
 
+use super::block;
 use super::context::{DirectoryBlocks, DirectoryContext, FoundName};
 use super::fold::{fold, is_casefolded};
 use super::inline_data::InlineDirectory;
@@ -9,7 +10,7 @@ use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::name_index::NameIndex;
 use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::journal::metadata::MetadataBlock;
-use crate::fs::ext4::layout::disk::inode_flags;
+use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::map::extent_map::MappedRange;
 use crate::vfs::{DirectoryEntry, FileType, NameFolding};
@@ -65,6 +66,31 @@ impl DirectoryBlocks for OpenDirectory<'_> {
 }
 
 impl Ext4Inode {
+    /// Gives the directory a block without entries where it has a hole, for a repair: the first one
+    /// has `.` and `..`, which is the root.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub(crate) fn fill_directory(&self, logical: LogicalBlock) -> Result<()> {
+        self.change(None, || {
+            let directory = self.open_directory();
+            let mut state = self.state_mut();
+            let physical = self.append_block(&mut state, logical)?;
+            self.mark_dirty(&mut state);
+            drop(state);
+            let block = self.fs.volume.metadata.new_block(physical)?;
+            let root = InodeNumber(ROOT_INODE.into());
+            let mut bytes = block.write();
+            let context = &directory.context;
+            if logical.0 == 0 {
+                return names::write_dots(context, &mut bytes, context.number, root);
+            }
+            block::write_unused(&mut bytes[..block::region_len(context)]);
+            block::seal(context, &mut bytes);
+            Ok(())
+        })
+    }
+
     fn open_directory(&self) -> OpenDirectory<'_> {
         let state = self.state.read();
         let geometry = &self.fs.volume.geometry;

@@ -113,11 +113,20 @@ pub(crate) fn initialize(
     own: InodeNumber,
     parent: InodeNumber,
 ) -> Result<()> {
-    let context = blocks.context();
+    let (_, block) = blocks.append()?;
+    write_dots(blocks.context(), &mut block.write(), own, parent)
+}
+
+/// Writes the first block of a directory, with `.` and `..`.
+pub(super) fn write_dots(
+    context: &DirectoryContext,
+    bytes: &mut [u8],
+    own: InodeNumber,
+    parent: InodeNumber,
+) -> Result<()> {
     let dot = new_entry(context, b".", own, FileType::Directory)?;
     let dot_dot = new_entry(context, b"..", parent, FileType::Directory)?;
-    let (_, block) = blocks.append()?;
-    block::pack(context, &mut block.write(), [dot, dot_dot]);
+    block::pack(context, bytes, [dot, dot_dot]);
     Ok(())
 }
 

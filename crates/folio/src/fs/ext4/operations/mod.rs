@@ -380,7 +380,11 @@ impl Ext4Inode {
     /// Runs one operation on behalf of `caller`, in one transaction. `act` runs again after a
     /// commit if it fails with ENOSPC.  # Errors EROFS on a read-only mount; otherwise those of
     /// `act`.
-    fn change<T>(&self, caller: Option<&Credentials>, act: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn change<T>(
+        &self,
+        caller: Option<&Credentials>,
+        act: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         let options = &self.fs.volume.options;
         let owners = ReservedBlocksOwners {
             uid: options.reserved_uid,

@@ -28,10 +28,10 @@ pub use write::RepairPlan;
 use super::check::fix::{Fix, Fixes};
 use super::check::{CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport};
 use super::inode::Ext4;
-use crate::base::{Clock, Errno, Error, InodeNumber, Result};
+use crate::base::{Clock, Errno, Error, InodeNumber, LogicalBlock, Result};
 use crate::block::{Device, OverlayDevice};
 use crate::cache::{CacheOptions, PageCache};
-use crate::vfs::{Credentials, FileType, MountOptions, NewInode};
+use crate::vfs::{Credentials, FileSystem, FileType, Inode, MountOptions, NewInode};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -136,18 +136,17 @@ fn apply_round(
     clock: Clock,
     beyond_preen: &mut u64,
 ) -> Result<bool> {
-    let (by_mount, others): (Vec<Fix>, Vec<Fix>) = fixes
-        .fixes
-        .into_iter()
-        .partition(|fix| matches!(fix, Fix::Orphan | Fix::Reconnect(_)));
-    let lost = |fix: &Fix| match fix {
-        Fix::Reconnect(number) => Some(*number),
-        _ => None,
-    };
-    let lost: Vec<u32> = by_mount.iter().filter_map(lost).collect();
+    let (by_mount, others): (Vec<Fix>, Vec<Fix>) = fixes.fixes.into_iter().partition(|fix| {
+        matches!(
+            fix,
+            Fix::Orphan | Fix::Reconnect(_) | Fix::FillDirectory(..)
+        )
+    });
+    let is_beyond = |fix: &&Fix| !matches!(fix, Fix::Orphan);
+    let beyond = by_mount.iter().filter(is_beyond).count() as u64;
     if !others.is_empty() {
-        // The next check finds the lost inodes again.
-        *beyond_preen += fixes.beyond_preen - lost.len() as u64;
+        // The next check finds those by the mount again.
+        *beyond_preen += fixes.beyond_preen - beyond;
         apply::apply(&**device, others)?;
         return Ok(true);
     }
@@ -155,8 +154,8 @@ fn apply_round(
     if report.errors > by_mount.len() as u64 {
         return Ok(false);
     }
-    *beyond_preen += lost.len() as u64;
-    match change_by_mount(device, &lost, clock) {
+    *beyond_preen += beyond;
+    match change_by_mount(device, &by_mount, clock) {
         Ok(()) => Ok(true),
         // A file system that Folio does not write, or that has no room for lost+found.
         Err(error) if matches!(error.errno(), Errno::OPNOTSUPP | Errno::NOSPC) => Ok(false),
@@ -167,22 +166,32 @@ fn apply_round(
 /// Where e2fsck names lost inodes.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-fn new_folder() -> NewInode<'static> {
-    NewInode {
+fn lost_and_found(mounted: &dyn FileSystem) -> Result<Arc<dyn Inode>> {
+    let (root, user) = (mounted.root(), Credentials::root());
+    let new = NewInode {
         file_type: FileType::Directory,
         mode: 0o700,
         uid: 0,
         gid: 0,
         device: (0, 0),
         target: b"",
+    };
+    let folder = match root.lookup(LOST_AND_FOUND)? {
+        Some(folder) => folder,
+        None => root.create(&user, LOST_AND_FOUND, &new)?,
+    };
+    match folder.common().file_type {
+        FileType::Directory => Ok(folder),
+        _ => Err(Errno::OPNOTSUPP.into()),
     }
 }
 
-/// Mounts the file system, which releases its orphans, names lost inodes, and unmounts it.
+/// Mounts the file system, which releases its orphans, fills directories, names lost inodes, and
+/// unmounts it.
 ///
 /// # Errors
 /// EOPNOTSUPP for a file system that Folio does not write, or where lost+found is a file.
-fn change_by_mount(device: &Arc<dyn Device>, lost: &[u32], clock: Clock) -> Result<()> {
+fn change_by_mount(device: &Arc<dyn Device>, fixes: &[Fix], clock: Clock) -> Result<()> {
     let cache = PageCache::new(CacheOptions {
         background_writeback: false,
         ..CacheOptions::default()
@@ -191,22 +200,22 @@ fn change_by_mount(device: &Arc<dyn Device>, lost: &[u32], clock: Clock) -> Resu
         clock,
         ..MountOptions::default()
     };
-    let mounted = Ext4::mount(device.clone(), &cache, &options)?;
-    if !lost.is_empty() {
-        let folder = match mounted.root().lookup(LOST_AND_FOUND)? {
-            Some(folder) => folder,
-            None => mounted
-                .root()
-                .create(&Credentials::root(), LOST_AND_FOUND, &new_folder())?,
-        };
-        if folder.common().file_type != FileType::Directory {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        for number in lost {
-            let inode = mounted.inode(InodeNumber(u64::from(*number)))?;
-            // As e2fsck names them. It counts as one more link, which the next check corrects.
-            let name = format!("#{number}");
-            folder.link(&Credentials::root(), name.as_bytes(), &inode)?;
+    let mounted = Ext4::open(device.clone(), &cache, &options)?;
+    for fix in fixes {
+        match fix {
+            Fix::FillDirectory(number, blocks) => {
+                let directory = mounted.fs.inode(u64::from(*number))?;
+                for logical in blocks.clone().map(LogicalBlock) {
+                    directory.fill_directory(logical)?;
+                }
+            }
+            Fix::Reconnect(number) => {
+                let inode = mounted.inode(InodeNumber(u64::from(*number)))?;
+                // As e2fsck names them. It counts as one more link, which the next check corrects.
+                let name = format!("#{number}");
+                lost_and_found(&mounted)?.link(&Credentials::root(), name.as_bytes(), &inode)?;
+            }
+            _ => {}
         }
     }
     mounted.unmount()
