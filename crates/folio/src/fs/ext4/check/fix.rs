@@ -49,6 +49,8 @@ pub(in crate::fs::ext4) enum Fix {
     Orphan,
     /// Gives an inode without a name one in lost+found.
     Reconnect(u32),
+    /// Makes a journal, when nothing else is left.
+    NewJournal,
     /// Gives a directory empty blocks where it has none: its inode number, and the blocks' numbers
     /// in it.
     FillDirectory(u32, Range<u32>),

@@ -7,13 +7,14 @@ use super::fix::{BlockChange, Fix, InodeChange, SuperblockChange};
 use super::inodes::raw_inode;
 use super::report::{CheckedStructure, FindingLocation, FindingReporter};
 use super::special::read_file_ahead;
+use super::superblock::needs_recovery;
 use crate::base::Result;
 use crate::block::{self, Device};
 use crate::cache::{CacheOptions, PageCache};
 use crate::fs::ext4::inode::Ext4;
 use crate::fs::ext4::journal::{self, JournalBlocks};
 use crate::fs::ext4::layout::checksum::crc32c;
-use crate::fs::ext4::layout::disk::{JOURNAL_INODE, RawInode, inode_flags};
+use crate::fs::ext4::layout::disk::{JOURNAL_BACKUP_BLOCKS, JOURNAL_INODE, RawInode, inode_flags};
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
@@ -210,8 +211,6 @@ impl Checker<'_> {
 
     /// Collects the superblock's copy of the journal inode's mapping and size as a fix.
     fn restore_journal_inode(&mut self, number: u32) {
-        /// `s_jnl_backup_type`: a copy of `i_block` and the size.
-        const BACKUP_BLOCKS: u8 = 1;
         let raw = &self.sb.raw;
         let Some(bytes) = self.read_inode(number) else {
             return;
@@ -220,8 +219,9 @@ impl Checker<'_> {
         let is_restored = inode.block == raw.jnl_blocks.as_bytes()[..INODE_MAP_LEN];
         // Other numbers are those of files, if they are in use.
         let may_be_replaced = number == JOURNAL_INODE || inode.mode.get() == 0;
-        if raw.jnl_backup_type != BACKUP_BLOCKS || is_restored || !may_be_replaced {
-            return;
+        let has_backup = raw.jnl_backup_type == JOURNAL_BACKUP_BLOCKS && !is_restored;
+        if !has_backup || !may_be_replaced {
+            return self.delete_journal(number);
         }
         let (backup, now) = (raw.jnl_blocks, raw.wtime);
         let restore: InodeChange = Box::new(move |raw| {
@@ -242,6 +242,27 @@ impl Checker<'_> {
         });
         // The next check counts its blocks.
         self.report.fix_journal(Fix::Inode(number, restore));
+    }
+
+    /// Collects the deletion of an empty journal whose inode is lost as a fix, and a new one.
+    fn delete_journal(&mut self, number: u32) {
+        if number != JOURNAL_INODE || needs_recovery(&self.sb) {
+            return;
+        }
+        let forget: SuperblockChange = Box::new(|raw| {
+            let bits = raw.feature_compat.get() & !Compat::HAS_JOURNAL.bits();
+            (raw.feature_compat, raw.journal_inum) = (bits.into(), 0.into());
+            (raw.jnl_backup_type, raw.jnl_blocks) = (0, FromZeros::new_zeroed());
+        });
+        let clear: InodeChange = Box::new(|raw| {
+            *raw = RawInode {
+                extra_isize: raw.extra_isize,
+                ..RawInode::new_zeroed()
+            }
+        });
+        self.report.fix_journal(Fix::Superblock(forget));
+        self.report.fix_journal(Fix::Inode(number, clear));
+        self.report.fix_journal(Fix::NewJournal);
     }
 
     /// Collects the superblock of an empty journal as a fix: what the log holds cannot be found.

@@ -72,21 +72,14 @@ impl Ext4Inode {
     /// # Errors
     /// ENOSPC.
     pub(crate) fn fill_directory(&self, logical: LogicalBlock) -> Result<()> {
-        self.change(None, || {
-            let directory = self.open_directory();
-            let mut state = self.state_mut();
-            let physical = self.append_block(&mut state, logical)?;
-            self.mark_dirty(&mut state);
-            drop(state);
-            let block = self.fs.volume.metadata.new_block(physical)?;
-            let root = InodeNumber(ROOT_INODE.into());
-            let mut bytes = block.write();
-            let context = &directory.context;
+        let OpenDirectory { context, .. } = self.open_directory();
+        let root = InodeNumber(ROOT_INODE.into());
+        self.append_metadata(logical, |bytes| {
             if logical.0 == 0 {
-                return names::write_dots(context, &mut bytes, context.number, root);
+                return names::write_dots(&context, bytes, context.number, root);
             }
-            block::write_unused(&mut bytes[..block::region_len(context)]);
-            block::seal(context, &mut bytes);
+            block::write_unused(&mut bytes[..block::region_len(&context)]);
+            block::seal(&context, bytes);
             Ok(())
         })
     }

@@ -248,6 +248,29 @@ impl Ext4Inode {
         }
     }
 
+    /// Maps a new block at `logical`, whose zeros `fill` changes. A directory's size reaches its end
+    /// at least.
+    ///
+    /// # Errors
+    /// ENOSPC; those of `fill`.
+    pub(crate) fn append_metadata(
+        &self,
+        logical: LogicalBlock,
+        fill: impl Fn(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let volume = &self.fs.volume;
+        self.change(None, || {
+            let mut state = self.state_mut();
+            let physical = self.append_block(&mut state, logical)?;
+            let end = (u64::from(logical.0) + 1) * volume.block_size as u64;
+            let size = state.recorded_size().max(end);
+            state.set_recorded_size(size);
+            self.mark_dirty(&mut state);
+            drop(state);
+            fill(&mut volume.metadata.new_block(physical)?.write())
+        })
+    }
+
     /// Returns the clusters on the device that the extents `removed` leave without a mapped block,
     /// which the caller frees. The inode is not charged for them any more.
     pub(crate) fn uncharge_removed(

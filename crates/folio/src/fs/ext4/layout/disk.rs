@@ -146,6 +146,21 @@ const _: () = assert!(offset_of!(RawSuperblock, magic) == 0x38);
 const _: () = assert!(offset_of!(RawSuperblock, uuid) == 0x68);
 const _: () = assert!(offset_of!(RawSuperblock, hash_seed) == 0xEC);
 const _: () = assert!(offset_of!(RawSuperblock, desc_size) == 0xFE);
+impl RawSuperblock {
+    /// Stores a copy of the journal inode's mapping and size (`s_jnl_blocks`), from which a lost
+    /// inode is restored.
+    pub(crate) fn back_up_journal(&mut self, inode: &RawInode) {
+        self.jnl_backup_type = JOURNAL_BACKUP_BLOCKS;
+        let bytes = self.jnl_blocks.as_mut_bytes();
+        bytes[..60].copy_from_slice(&inode.block);
+        bytes[60..64].copy_from_slice(inode.size_high.as_bytes());
+        bytes[64..].copy_from_slice(inode.size_lo.as_bytes());
+    }
+}
+
+/// `s_jnl_backup_type`: a copy of `i_block` and the size.
+pub(crate) const JOURNAL_BACKUP_BLOCKS: u8 = 1;
+
 const _: () = assert!(offset_of!(RawSuperblock, jnl_blocks) == 0x10C);
 const _: () = assert!(offset_of!(RawSuperblock, flags) == 0x160);
 const _: () = assert!(offset_of!(RawSuperblock, kbytes_written) == 0x178);

@@ -269,7 +269,7 @@ pub(super) fn has_superblock(group: u32) -> bool {
 }
 
 /// Returns the journal's length for a device's length, both in blocks.
-fn journal_block_count(block_count: u64) -> u32 {
+pub(in crate::fs::ext4) fn journal_block_count(block_count: u64) -> u32 {
     /// Exclusive upper limit of the device's length, and the journal's length.
     const STEPS: [(u64, u32); 8] = [
         (JOURNAL_DEVICE_BLOCKS_MIN, 0),

@@ -20,7 +20,7 @@
 //! choices of mke2fs that Folio follows and those it does not.
 
 mod content;
-mod geometry;
+pub(super) mod geometry;
 mod layout;
 mod options;
 mod write;

@@ -437,7 +437,7 @@ impl FormatWriter<'_> {
         if layout.journal.is_some() {
             raw.journal_inum = JOURNAL_INODE.into();
             raw.orphan_file_inum = ORPHAN_FILE_INODE.into();
-            self.put_journal_backup(&mut raw);
+            raw.back_up_journal(&self.inode(JOURNAL_INODE));
         } else {
             features.compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
         }
@@ -474,17 +474,6 @@ impl FormatWriter<'_> {
         let (lo, hi) = ((now as u32).into(), (now >> 32) as u8);
         (raw.wtime, raw.lastcheck, raw.mkfs_time) = (lo, lo, lo);
         (raw.wtime_hi, raw.lastcheck_hi, raw.mkfs_time_hi) = (hi, hi, hi);
-    }
-
-    /// Stores a copy of the journal inode's mapping and size, from which e2fsck restores a lost
-    /// inode.
-    fn put_journal_backup(&self, raw: &mut RawSuperblock) {
-        let inode = self.inode(JOURNAL_INODE);
-        raw.jnl_backup_type = 1;
-        let bytes = raw.jnl_blocks.as_mut_bytes();
-        bytes[..60].copy_from_slice(&inode.block);
-        bytes[60..64].copy_from_slice(inode.size_high.as_bytes());
-        bytes[64..].copy_from_slice(inode.size_lo.as_bytes());
     }
 }
 

@@ -88,12 +88,13 @@ pub(super) fn apply(device: &dyn Device, fixes: Vec<Fix>) -> Result<()> {
                     device.write_at(&[byte[0] ^ 1 << (bit % 8)], offset)?;
                 }
                 Fix::Block(block, change) => change_block(device, &superblock, block, change)?,
-                // The caller mounts the file system for the last three.
+                // The caller mounts the file system for the last four.
                 Fix::Superblock(_)
                 | Fix::RestoreSuperblock(_)
                 | Fix::Orphan
                 | Fix::Reconnect(_)
-                | Fix::FillDirectory(..) => {}
+                | Fix::FillDirectory(..)
+                | Fix::NewJournal => {}
             }
         }
     }
@@ -118,7 +119,7 @@ fn restore_superblock(device: &dyn Device, mut raw: RawSuperblock) -> Result<()>
     write_superblock(device, raw)
 }
 
-fn change_superblock(device: &dyn Device, changes: Vec<SuperblockChange>) -> Result<()> {
+pub(super) fn change_superblock(device: &dyn Device, changes: Vec<SuperblockChange>) -> Result<()> {
     if changes.is_empty() {
         return Ok(());
     }
@@ -191,7 +192,18 @@ fn inode_offset(device: &dyn Device, superblock: &Superblock, number: u32) -> Re
     Ok(table * block_size + u64::from(slot) * size)
 }
 
-fn change_inode(
+/// Reads an inode's fields.
+pub(super) fn read_inode(
+    device: &dyn Device,
+    superblock: &Superblock,
+    number: u32,
+) -> Result<RawInode> {
+    let mut bytes = vec![0; superblock.inode_size];
+    device.read_at(&mut bytes, inode_offset(device, superblock, number)?)?;
+    Ok(RawInode::of_bytes(&bytes))
+}
+
+pub(super) fn change_inode(
     device: &dyn Device,
     superblock: &Superblock,
     number: u32,
@@ -202,9 +214,7 @@ fn change_inode(
     let mut bytes = vec![0; size];
     device.read_at(&mut bytes, offset)?;
     let known = size.min(size_of::<RawInode>());
-    let mut padded = [0; size_of::<RawInode>()];
-    padded[..known].copy_from_slice(&bytes[..known]);
-    let mut raw: RawInode = zerocopy::transmute!(padded);
+    let mut raw = RawInode::of_bytes(&bytes);
     change(&mut raw);
     bytes[..known].copy_from_slice(&raw.as_bytes()[..known]);
     if let Some(seed) = superblock.checksum_seed {

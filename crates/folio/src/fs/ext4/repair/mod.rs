@@ -4,7 +4,8 @@
 //!   device  <-  overlay in memory:  replay the journal, then repeat
 //!                  check/ -> findings with fixes -> apply.rs   until no fix is left
 //!                                                  orphans, lost inodes: a mount of the overlay
-//!      ^                                              v
+//!      ^                                              journal.rs: a new one, if it is lost
+//!      |                                              v
 //!   write.rs  <-  undo.rs saves the old bytes  <-  clean?   else refuse, nothing was written
 //! ```
 //!
@@ -19,6 +20,7 @@
 //!    leaves a journal that needs recovery as it was.
 
 mod apply;
+mod journal;
 mod undo;
 mod write;
 
@@ -84,7 +86,8 @@ pub fn plan_repair(
         }
         replayed => replayed?,
     };
-    let (mut before, mut beyond_preen, mut is_changed) = (None, 0, false);
+    let (mut before, mut beyond_preen) = (None, 0);
+    let (mut is_changed, mut lacks_journal, mut has_new_journal) = (false, false, false);
     for round in 0..ROUNDS_MAX {
         let mut fixes = Fixes::default();
         let mut collector = RoundListener {
@@ -108,6 +111,12 @@ pub fn plan_repair(
             continue;
         }
         fixes.fixes.append(&mut fixes.journal);
+        lacks_journal |= fixes.fixes.iter().any(|fix| matches!(fix, Fix::NewJournal));
+        if lacks_journal && !has_new_journal && report.is_clean() && round + 1 < ROUNDS_MAX {
+            journal::make_journal(&upper, options.clock)?;
+            has_new_journal = true;
+            continue;
+        }
         let is_left = round + 1 == ROUNDS_MAX || fixes.fixes.is_empty();
         if is_left || !apply_round(&upper, fixes, &report, options.clock, &mut beyond_preen)? {
             if report.is_clean() && (is_changed || replayed.is_some()) {
