@@ -8,6 +8,7 @@
 //!   clean     sound images              features   images with rare features
 //!   judge     e2fsck -fn and folio check on the same bytes
 //!   repair    generated damage, repaired: clean for e2fsck, same files, undone to the byte
+//!   repair_scenes   the same, of damages with one answer
 //! ```
 //!
 //! `FOLIO_CHECK_CASES=5000` sets the number of random changes per image, `FOLIO_CHECK_SEED` the
@@ -21,5 +22,6 @@ mod images;
 mod judge;
 mod map;
 mod repair;
+mod repair_scenes;
 use crate::support::random;
 mod scenes;

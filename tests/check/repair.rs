@@ -249,16 +249,16 @@ fn plan(device: &Arc<dyn Device>) -> Result<RepairPlan, folio::Error> {
 
 /// The results of one image.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     kinds: usize,
     damaged: usize,
-    repaired: usize,
-    refused: Vec<String>,
-    failures: Vec<String>,
+    pub(super) repaired: usize,
+    pub(super) refused: Vec<String>,
+    pub(super) failures: Vec<String>,
 }
 
 /// Repairs a damaged image, if a repair is claimed, and judges the result.
-fn judge_repair(path: &Path, name: &str, is_damaged: bool, tally: &mut Tally) {
+pub(super) fn judge_repair(path: &Path, name: &str, is_damaged: bool, tally: &mut Tally) {
     let damaged = std::fs::read(path).expect("the image");
     let before = readable_files(path);
     let device = open(path, false);

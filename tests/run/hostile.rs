@@ -18,7 +18,7 @@ for_each_caller! {
     dangling_resolver_link_gets_name_servers;
     own_program_is_on_a_read_only_mount;
     overlay_has_the_mode_of_the_image;
-    superuser_is_nobody_outside;
+    superuser_has_an_id_of_its_own;
     system_calls_are_filtered;
     namespaces_need_the_option;
 }
@@ -225,7 +225,7 @@ fn child(id: u32) -> u32 {
     children.unwrap().trim().parse().unwrap()
 }
 
-fn superuser_is_nobody_outside(fixture: &Fixture) {
+fn superuser_has_an_id_of_its_own(fixture: &Fixture) {
     // folio, the first process of the namespace, the shell.
     let status = while_running(fixture, &[], |id| {
         std::fs::read_to_string(format!("/proc/{}/status", child(child(id)))).unwrap()

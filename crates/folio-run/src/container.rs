@@ -86,8 +86,8 @@ impl Container {
         }
     }
 
-    /// Opens the paths of `--bind` for a namespace whose superuser is nobody outside. Owners appear
-    /// inside as they are outside.
+    /// Opens the paths of `--bind` for a namespace with ids of its own. Owners appear inside as
+    /// they are outside.
     fn send_binds(&mut self, options: &Options, init: Pid) -> Result<(), Failure> {
         let namespace = || {
             let path = format!("/proc/{}/ns/user", init.as_raw_nonzero());
@@ -98,8 +98,8 @@ impl Container {
             let mount = open_bind(bind)?;
             if let Err(errno) = set_mount_attributes(mount.as_fd(), 0, Some(namespace.as_fd())) {
                 self.notes.push(format!(
-                    "--bind {}: files are nobody's inside, since the owners of its file system \
-                     cannot be mapped: {}",
+                    "--bind {}: all files appear as those of 65534, since its file system cannot \
+                     map owners: {}",
                     bind.host.display(),
                     describe(errno)
                 ));

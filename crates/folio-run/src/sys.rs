@@ -154,8 +154,8 @@ pub(crate) fn execute(path: &CStr, arguments: &[CString], environment: &[CString
     last_error()
 }
 
-/// Sets attributes (`MOUNT_ATTR_*`) of a mount and of all mounts below it. With a user namespace the
-/// owners of files are mapped into it.
+/// Sets attributes (`MOUNT_ATTR_*`) of a mount and of all mounts below it. With a user namespace
+/// the owners of files are mapped into it.
 ///
 /// # Errors
 /// EINVAL for a file system that cannot map owners, else those of mount_setattr(2).

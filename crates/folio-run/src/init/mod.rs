@@ -171,8 +171,8 @@ fn mount_image(options: &Options, channel: &Channel) -> Result<OwnedFd, Failure>
     };
     let mounted = DetachedMount::new(&attributes, true);
     let mounted = mounted.map_err(|error| explain_fuse(&error))?;
-    // Not before: to the host's files, as /dev/fuse, the namespace's superuser may be nobody. Not
-    // later: a server that has ended is noticed below.
+    // Not before: the namespace's superuser may have no access to the host's files, as /dev/fuse.
+    // Not later: a server that has ended is noticed below.
     become_superuser()?;
     channel
         .send(&Message::Device(mounted.device))

@@ -1,5 +1,5 @@
-//! The command's system calls, filtered by the kernel: those that containers are refused, too, since
-//! they concern the machine, or reach parts of the kernel that were often faulty.
+//! The command's system calls, filtered by the kernel: refused are those that container tools
+//! refuse, since they concern the machine, or reach parts of the kernel that were often faulty.
 //! Linux: seccomp(2), include/uapi/linux/seccomp.h, bpf(4) of the classic machine.
 
 use crate::sys;
@@ -102,7 +102,7 @@ const NAMESPACES: [Call; 15] = [
 ];
 
 /// Filters the system calls of the calling thread and its children from now on. It needs
-/// `CAP_SYS_ADMIN` in its user namespace. Without `allows_namespaces` no user namespace can be made.
+/// `CAP_SYS_ADMIN` in its user namespace. Without `allows_namespaces` no namespace can be made.
 ///
 /// # Errors
 /// EINVAL from a kernel without filters, else those of seccomp(2).

@@ -31,8 +31,8 @@ impl Checker<'_> {
         self.report.fix(Fix::Block(block, change));
     }
 
-    /// Collects a change of `.` and `..` in a directory's first block as a fix; each starts with its
-    /// inode number.
+    /// Collects a change of `.` and `..` in a directory's first block as a fix; each starts with
+    /// its inode number.
     pub(super) fn fix_dots(
         &mut self,
         index: usize,

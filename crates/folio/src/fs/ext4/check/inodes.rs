@@ -415,7 +415,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares `i_blocks` and the size with the mapped blocks.
+    /// Compares `i_blocks`, and then the size, with the mapped blocks.
     fn check_sums(&mut self, view: &InodeView<'_>, owner: &BlockOwner) {
         let unit = self.sb.block_size as u64 / 512;
         let blocks = owner.clusters.saturating_mul(self.sb.cluster_blocks.into());
@@ -442,6 +442,11 @@ impl Checker<'_> {
                 self.report.preen(Fix::Inode(view.number, change));
             }
         }
+        self.check_size(view, owner);
+    }
+
+    /// Compares the size with the mapped blocks.
+    fn check_size(&mut self, view: &InodeView<'_>, owner: &BlockOwner) {
         let block_size = self.sb.block_size as u64;
         let is_inline = view.has(flags::INLINE_DATA);
         match view.kind {

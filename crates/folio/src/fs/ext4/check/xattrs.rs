@@ -78,7 +78,7 @@ impl Checker<'_> {
         let mut claimant = BlockOwner::new(owner.number, CheckedStructure::Xattr, None);
         let is_new = self.claim_metadata(&mut claimant, block);
         if claimant.is_damaged {
-            self.forget_xattr_block(owner.number);
+            self.forget_xattr_block(owner.location());
         }
         owner.clusters += claimant.clusters;
         owner.is_damaged |= claimant.is_damaged;
@@ -90,34 +90,7 @@ impl Checker<'_> {
         let Ok((header, _)) = RawBlockHeader::read_from_prefix(&bytes) else {
             return XattrFacts::default();
         };
-        let seed = self.sb.checksum_seed;
-        let what = if header.magic.get() != MAGIC {
-            "bad magic"
-        } else if header.blocks.get() != 1 {
-            "spans several blocks"
-        } else if seed.is_some_and(|seed| {
-            header.checksum.get() != block_checksum(&bytes, PhysicalBlock(block), seed)
-        }) {
-            "bad checksum"
-        } else {
-            ""
-        };
-        if !what.is_empty() {
-            self.report
-                .error(CheckedStructure::Xattr, location, format_args!("{what}"));
-        }
-        if header.magic.get() != MAGIC {
-            self.forget_xattr_block(owner.number);
-        } else if what.is_empty() && !self.sb.features.compat.contains(Compat::EXT_ATTR) {
-            let change: SuperblockChange = Box::new(|raw| {
-                raw.feature_compat = (raw.feature_compat.get() | Compat::EXT_ATTR.bits()).into();
-            });
-            self.report.fix(Fix::Superblock(change));
-        }
-        if what == "bad checksum" {
-            let seal = move |bytes: &mut [u8]| seal_block(bytes, PhysicalBlock(block), seed);
-            self.report.fix(Fix::Block(block, Box::new(seal)));
-        }
+        self.check_xattr_header(&header, block, &bytes, location);
         let mut facts = XattrFacts::default();
         if header.magic.get() == MAGIC {
             facts = self.check_attributes(&XattrArea {
@@ -139,8 +112,49 @@ impl Checker<'_> {
         facts
     }
 
+    /// Checks the header of a block of attributes.
+    fn check_xattr_header(
+        &mut self,
+        header: &RawBlockHeader,
+        block: u64,
+        bytes: &[u8],
+        location: FindingLocation,
+    ) {
+        let seed = self.sb.checksum_seed;
+        let what = if header.magic.get() != MAGIC {
+            "bad magic"
+        } else if header.blocks.get() != 1 {
+            "spans several blocks"
+        } else if seed.is_some_and(|seed| {
+            header.checksum.get() != block_checksum(bytes, PhysicalBlock(block), seed)
+        }) {
+            "bad checksum"
+        } else {
+            ""
+        };
+        if !what.is_empty() {
+            self.report
+                .error(CheckedStructure::Xattr, location, format_args!("{what}"));
+        }
+        if header.magic.get() != MAGIC {
+            self.forget_xattr_block(location);
+        } else if what.is_empty() && !self.sb.features.compat.contains(Compat::EXT_ATTR) {
+            let change: SuperblockChange = Box::new(|raw| {
+                raw.feature_compat = (raw.feature_compat.get() | Compat::EXT_ATTR.bits()).into();
+            });
+            self.report.fix(Fix::Superblock(change));
+        }
+        if what == "bad checksum" {
+            let seal = move |bytes: &mut [u8]| seal_block(bytes, PhysicalBlock(block), seed);
+            self.report.fix(Fix::Block(block, Box::new(seal)));
+        }
+    }
+
     /// Collects a fix for an inode whose block of attributes is none: they cannot be found.
-    fn forget_xattr_block(&mut self, number: u32) {
+    fn forget_xattr_block(&mut self, location: FindingLocation) {
+        let Some(number) = location.inode else {
+            return;
+        };
         let forget: InodeChange =
             Box::new(|raw| (raw.file_acl_lo, raw.file_acl_high) = (0.into(), 0.into()));
         self.report.fix(Fix::Inode(number, forget));

@@ -248,8 +248,8 @@ impl Ext4Inode {
         }
     }
 
-    /// Maps a new block at `logical`, whose zeros `fill` changes. A directory's size reaches its end
-    /// at least.
+    /// Maps a new block at `logical`, whose zeros `fill` changes. A directory's size reaches its
+    /// end at least.
     ///
     /// # Errors
     /// ENOSPC; those of `fill`.
