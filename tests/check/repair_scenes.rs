@@ -43,7 +43,7 @@ const fn scene(name: &'static str, features: &'static str, script: &'static str)
     }
 }
 
-const SCENES: [Scene; 22] = [
+const SCENES: [Scene; 25] = [
     Scene {
         bytes: Bytes::JournalMagic,
         ..scene("magic of the journal", SUMS, "")
@@ -100,7 +100,10 @@ const SCENES: [Scene; 22] = [
         "rmdir lost+found\nunlink folder\nunlink f1",
     ),
     scene("mode of a directory", OLD, "sif folder mode 0140755"),
+    scene("mode without a type", SUMS, "sif f0 mode 0000644"),
     scene("missing block of a directory", OLD, "punch folder 1 1"),
+    scene("a block of two files", OLD, "sif f0 block[2] 1500"),
+    scene("all blocks of two files", NEW, "copy_inode <14> <12>"),
     scene("size of a symbolic link", OLD, "sif link size 9"),
     Scene {
         bytes: Bytes::EntryLen("f3", 3),

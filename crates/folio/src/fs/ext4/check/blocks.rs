@@ -2,6 +2,7 @@
 
 use super::checker::Checker;
 use super::facts::{BAD_BLOCKS_INODE, DirectoryBlock};
+use super::fix::Fix;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::block::Device;
 use crate::fs::ext4::layout::features::RoCompat;
@@ -33,7 +34,12 @@ pub(super) struct BlockOwner {
     pub(super) runs: Option<Vec<(u64, u64, u64)>>,
     /// Whether the mapping has an error. Its block count is then not compared.
     pub(super) is_damaged: bool,
+    /// Whether a repair may give it copies of data blocks that it shares.
+    pub(super) may_be_copied: bool,
 }
+
+/// Blocks of a run that a repair copies, at most.
+const COPIED_BLOCKS_MAX: u64 = 1 << 14;
 
 /// Runs that the check stores per file, at most.
 const RUNS_MAX: usize = 1 << 16;
@@ -53,6 +59,7 @@ impl BlockOwner {
             first_data: None,
             runs: None,
             is_damaged: false,
+            may_be_copied: false,
         }
     }
 
@@ -125,6 +132,16 @@ impl Checker<'_> {
         }
         let claimed = self.used.insert_range(first..end);
         self.report_double_claim(owner, claimed, &range);
+        let is_metadata = self.system.next(range).is_some();
+        let may_be_copied = owner.may_be_copied && !is_metadata && ratio == 1;
+        if claimed > 0 && may_be_copied && len <= COPIED_BLOCKS_MAX {
+            // Both owners then read what they read before.
+            let blocks = u32::try_from(logical)
+                .and_then(|first| u32::try_from(logical + len).map(|end| first..end));
+            if let Ok(blocks) = blocks {
+                self.report.fix(Fix::Unshare(owner.number, blocks));
+            }
+        }
     }
 
     /// Claims a metadata block of a file. Returns whether the block may be read as such: it is

@@ -18,10 +18,8 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::ops::Range;
 
-/// File type in the mode (`S_IFMT`), and that of a regular file (`S_IFREG`).
+/// File type in the mode (`S_IFMT`).
 const MODE_TYPE: u16 = 0xF000;
-const MODE_REGULAR: u16 = 0x8000;
-const MODE_DIRECTORY: u16 = 0x4000;
 
 /// Blocks of a hole that a repair fills, at most.
 const HOLE_BLOCKS_MAX: u64 = 64;
@@ -511,11 +509,12 @@ impl Checker<'_> {
             self.report
                 .error(CheckedStructure::Directory, location, what);
             let at = entry.offset + 7;
-            if !facts.has_foreign_content {
+            let is_unknown = facts.kind == InodeKind::Unknown;
+            if !facts.has_foreign_content && !is_unknown {
                 self.fix_directory_block(scan, location, move |bytes| bytes[at] = code);
-            } else if let Some(mode) = mode_of_content(entry.file_type) {
-                // Entry and content agree: the mode is wrong. The next check reads the content as
-                // what it then is.
+            } else if let Some(mode) = mode_of_entry(entry.file_type, !is_unknown) {
+                // The mode is none, or entry and content agree against it. The next check reads the
+                // content as what it then is.
                 let change: InodeChange =
                     Box::new(move |raw| raw.mode = (raw.mode.get() & !MODE_TYPE | mode).into());
                 self.report.fix(Fix::Inode(number, change));
@@ -657,14 +656,15 @@ impl Checker<'_> {
     }
 }
 
-/// Returns the type in the mode of a file with content, by the file type of its entry.
-fn mode_of_content(entry_code: u8) -> Option<u16> {
-    [
-        (InodeKind::Regular, MODE_REGULAR),
-        (InodeKind::Directory, MODE_DIRECTORY),
-    ]
-    .into_iter()
-    .find_map(|(kind, mode)| (kind.entry_code() == entry_code).then_some(mode))
+/// Returns the type in the mode of a file, by the file type of its entry.
+fn mode_of_entry(entry_code: u8, has_content: bool) -> Option<u16> {
+    let kinds = [0x8, 0x4, 0x2, 0x6, 0x1, 0xC, 0xA].map(|kind| kind << 12);
+    // A regular file or a directory, if it has content.
+    let count = if has_content { 2 } else { kinds.len() };
+    kinds
+        .into_iter()
+        .take(count)
+        .find(|mode| InodeKind::of_mode(*mode).entry_code() == entry_code)
 }
 
 /// Returns how many blocks from the first on are contiguous on the device.

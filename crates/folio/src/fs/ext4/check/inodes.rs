@@ -358,6 +358,10 @@ impl Checker<'_> {
             .map(|seed| inode_seed(seed, view.number, view.raw.generation.get()));
         let mut owner = BlockOwner::new(view.number, structure, seed);
         owner.is_directory = view.kind == InodeKind::Directory && !is_orphan;
+        owner.may_be_copied = view.kind == InodeKind::Regular
+            && view.number >= self.sb.first_inode
+            && !self.is_special(view.number)
+            && !is_orphan;
         if self.is_special(view.number) {
             owner.runs = Some(Vec::new());
             if view.kind != InodeKind::Regular {

@@ -271,6 +271,41 @@ impl Ext4Inode {
         })
     }
 
+    /// Gives the file its own copy of the block at `logical`, which has another owner, too.
+    ///
+    /// # Errors
+    /// ENOSPC; the device's errors.
+    pub(crate) fn unshare_block(&self, logical: LogicalBlock) -> Result<()> {
+        let (volume, at) = (&self.fs.volume, u64::from(logical.0));
+        let mapped = self.state.read().map.lookup(logical);
+        let content = match mapped {
+            MappedRange::Hole { .. } => return Ok(()),
+            MappedRange::Unwritten { .. } => None,
+            MappedRange::Data { physical, .. } => {
+                let mut bytes = vec![0; volume.block_size];
+                let offset = physical.0 * volume.block_size as u64;
+                volume.device.read_at(&mut bytes, offset)?;
+                Some(bytes)
+            }
+        };
+        self.change(None, || {
+            let mut state = self.state_mut();
+            let removed = state.map.remove(at..at + 1);
+            // The other owner keeps the block.
+            self.uncharge_removed(&mut state, &removed);
+            self.mark_dirty(&mut state);
+            let Some(content) = &content else {
+                return Ok(());
+            };
+            let physical = self.append_block(&mut state, logical)?;
+            self.mark_dirty(&mut state);
+            drop(state);
+            let block = volume.metadata.new_block(physical)?;
+            block.write().copy_from_slice(content);
+            Ok(())
+        })
+    }
+
     /// Returns the clusters on the device that the extents `removed` leave without a mapped block,
     /// which the caller frees. The inode is not charged for them any more.
     pub(crate) fn uncharge_removed(

@@ -88,11 +88,12 @@ pub(super) fn apply(device: &dyn Device, fixes: Vec<Fix>) -> Result<()> {
                     device.write_at(&[byte[0] ^ 1 << (bit % 8)], offset)?;
                 }
                 Fix::Block(block, change) => change_block(device, &superblock, block, change)?,
-                // The caller mounts the file system for the last four.
+                // The caller mounts the file system for the last five.
                 Fix::Superblock(_)
                 | Fix::RestoreSuperblock(_)
                 | Fix::Orphan
                 | Fix::Reconnect(_)
+                | Fix::Unshare(..)
                 | Fix::FillDirectory(..)
                 | Fix::NewJournal => {}
             }

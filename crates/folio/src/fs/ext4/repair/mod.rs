@@ -148,7 +148,7 @@ fn apply_round(
     let (by_mount, others): (Vec<Fix>, Vec<Fix>) = fixes.fixes.into_iter().partition(|fix| {
         matches!(
             fix,
-            Fix::Orphan | Fix::Reconnect(_) | Fix::FillDirectory(..)
+            Fix::Orphan | Fix::Reconnect(_) | Fix::Unshare(..) | Fix::FillDirectory(..)
         )
     });
     let is_beyond = |fix: &&Fix| !matches!(fix, Fix::Orphan);
@@ -166,8 +166,16 @@ fn apply_round(
     *beyond_preen += beyond;
     match change_by_mount(device, &by_mount, clock) {
         Ok(()) => Ok(true),
-        // A file system that Folio does not write, or that has no room for lost+found.
-        Err(error) if matches!(error.errno(), Errno::OPNOTSUPP | Errno::NOSPC) => Ok(false),
+        // A file system that Folio does not write, without room, or with more damage in a file that
+        // is to be changed.
+        Err(error)
+            if matches!(
+                error.errno(),
+                Errno::OPNOTSUPP | Errno::NOSPC | Errno::UCLEAN
+            ) =>
+        {
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }
@@ -195,8 +203,8 @@ fn lost_and_found(mounted: &dyn FileSystem) -> Result<Arc<dyn Inode>> {
     }
 }
 
-/// Mounts the file system, which releases its orphans, fills directories, names lost inodes, and
-/// unmounts it.
+/// Mounts the file system, which releases its orphans, copies shared blocks, fills directories,
+/// names lost inodes, and unmounts it.
 ///
 /// # Errors
 /// EOPNOTSUPP for a file system that Folio does not write, or where lost+found is a file.
@@ -212,6 +220,12 @@ fn change_by_mount(device: &Arc<dyn Device>, fixes: &[Fix], clock: Clock) -> Res
     let mounted = Ext4::open(device.clone(), &cache, &options)?;
     for fix in fixes {
         match fix {
+            Fix::Unshare(number, blocks) => {
+                let file = mounted.fs.inode(u64::from(*number))?;
+                for logical in blocks.clone().map(LogicalBlock) {
+                    file.unshare_block(logical)?;
+                }
+            }
             Fix::FillDirectory(number, blocks) => {
                 let directory = mounted.fs.inode(u64::from(*number))?;
                 for logical in blocks.clone().map(LogicalBlock) {
