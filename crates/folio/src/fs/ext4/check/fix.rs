@@ -51,8 +51,8 @@ pub(in crate::fs::ext4) enum Fix {
     Reconnect(u32),
     /// Makes a journal, when nothing else is left.
     NewJournal,
-    /// Gives a file its own copies of blocks that have another owner, too: its inode number, and the
-    /// blocks' numbers in it.
+    /// Gives a file its own copies of blocks that have another owner, too: its inode number, and
+    /// the blocks' numbers in it.
     Unshare(u32, Range<u32>),
     /// Gives a directory empty blocks where it has none: its inode number, and the blocks' numbers
     /// in it.

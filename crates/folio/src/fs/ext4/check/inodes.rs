@@ -356,19 +356,16 @@ impl Checker<'_> {
             .sb
             .checksum_seed
             .map(|seed| inode_seed(seed, view.number, view.raw.generation.get()));
+        let is_special = self.is_special(view.number);
         let mut owner = BlockOwner::new(view.number, structure, seed);
         owner.is_directory = view.kind == InodeKind::Directory && !is_orphan;
-        owner.may_be_copied = view.kind == InodeKind::Regular
-            && view.number >= self.sb.first_inode
-            && !self.is_special(view.number)
-            && !is_orphan;
-        if self.is_special(view.number) {
+        let is_file = view.kind == InodeKind::Regular && view.number >= self.sb.first_inode;
+        owner.may_be_copied = is_file && !is_special && !is_orphan;
+        if is_special {
             owner.runs = Some(Vec::new());
             if view.kind != InodeKind::Regular {
-                self.inode_error(
-                    view,
-                    format_args!("named by the superblock, but not a regular file"),
-                );
+                let what = format_args!("named by the superblock, but not a regular file");
+                self.inode_error(view, what);
             }
         }
         let first_block = self.directory_blocks.len();
