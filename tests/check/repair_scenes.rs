@@ -43,7 +43,7 @@ const fn scene(name: &'static str, features: &'static str, script: &'static str)
     }
 }
 
-const SCENES: [Scene; 25] = [
+const SCENES: [Scene; 26] = [
     Scene {
         bytes: Bytes::JournalMagic,
         ..scene("magic of the journal", SUMS, "")
@@ -94,6 +94,11 @@ const SCENES: [Scene; 25] = [
     scene("entry of a deleted file", OLD, "clri <12>"),
     scene("links of a file with a name", OLD, "sif f0 links_count 0"),
     scene("directory without a name", OLD, "unlink folder"),
+    scene(
+        "directory in a deleted one",
+        OLD,
+        "mkdir folder/sub\nclri folder",
+    ),
     scene(
         "no lost+found",
         SUMS,

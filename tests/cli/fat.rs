@@ -36,6 +36,8 @@ fn rename_of_case_keeps_the_file() {
     dir.ok(&["-q", "mv", "fat.img:/File.txt", "fat.img:/file.txt"]);
     assert_eq!(dir.ok(&["cat", "fat.img:/FILE.TXT"]), "content");
     assert_eq!(dir.ok(&["ls", "fat.img:/"]), "Folder\nfile.txt\n");
+    dir.ok(&["-q", "mv", "fat.img:/Folder", "fat.img:/FOLDER"]);
+    assert_eq!(dir.ok(&["ls", "fat.img:/"]), "FOLDER\nfile.txt\n");
     let output = dir.command(&["mv", "fat.img:/Folder", "fat.img:/folder/x"]);
     let output = { output }.output().unwrap();
     assert!(!output.status.success(), "{}", text(&output));

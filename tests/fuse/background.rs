@@ -2,7 +2,7 @@
 
 use crate::empty;
 use crate::support::requires;
-use crate::support::tools::{command, fsck, succeed, text};
+use crate::support::tools::{command, fsck, mke2fs, succeed, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::ErrorKind;
@@ -171,6 +171,31 @@ fn killed_server_is_reported() {
     assert_eq!(waited.status.code(), Some(1), "{waited:?}");
     assert!(errors(&waited).contains("killed"), "{waited:?}");
     assert!(wait(&image).status.success());
+}
+
+/// The program that wrote them may have ended before the kernel passed the bytes on.
+#[test]
+fn lost_delayed_writes_fail_the_wait() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let folder = TempDir::new().unwrap();
+    let image = folder.path().join("small.img");
+    mke2fs(&image, "32M", &["-b", "4096"]);
+    let target = Target::new(folder.path());
+    let mounted = mount(&["-o", "writeback"], &image, &target);
+    assert!(mounted.status.success(), "{mounted:?}");
+    let mut file = fs::File::create(target.0.join("f")).unwrap();
+    let bytes = vec![7; 1 << 20];
+    // A write may fail already.
+    let _ = (0..64).try_for_each(|_| std::io::Write::write_all(&mut file, &bytes));
+    drop(file);
+    target.unmount();
+    let waited = wait(&image);
+    assert_eq!(waited.status.code(), Some(1), "{waited:?}");
+    assert!(
+        errors(&waited).contains("could not be stored"),
+        "{waited:?}"
+    );
+    fsck(&image);
 }
 
 #[test]

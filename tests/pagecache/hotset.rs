@@ -106,6 +106,22 @@ fn failed_save_keeps_the_older_set() {
     });
 }
 
+/// The arguments in the wrong order are an image that is lost.
+#[test]
+fn save_replaces_no_file_but_a_hot_set() {
+    let bench = Bench::new();
+    fs::write(bench.path("hot"), vec![7; 100_000]).unwrap();
+    fs::write(bench.path("image"), "content").unwrap();
+    fs::write(bench.path("empty"), "").unwrap();
+    let (output, stderr) = bench.output(&["cache", "save", "image", "hot"]);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("is not a hot set"), "{stderr}");
+    assert_eq!(fs::read(bench.path("image")).unwrap(), b"content");
+    for set in ["empty", "empty", "new"] {
+        bench.ok(&["cache", "save", set, "hot"]);
+    }
+}
+
 /// A file is searched for pages in memory, not for all that it could have.
 #[test]
 fn huge_sparse_file_is_saved_by_its_pages() {

@@ -101,7 +101,11 @@ pub struct HotSetReport {
 /// Saves the resident ranges of `files` to `path`. Writes a new file, and renames it to `path` once
 /// it is complete and durable. Its mode is 0600, because it names files of all users. Where nothing
 /// is resident, an older set at `path` stays: an empty one has no use.
+///
+/// # Errors
+/// `InvalidInput` if `path` is a file with other content, which stays; those of writing a file.
 pub fn save_at(files: &[Found], path: &Path) -> io::Result<HotSetReport> {
+    check_replaced(path)?;
     let (lines, report) = survey(files);
     if lines.is_empty() && path.exists() {
         return Ok(report);
@@ -219,11 +223,10 @@ fn hot(path: &Path) -> Result<Option<Line>, Failure> {
     Ok((!line.pages.is_empty()).then_some(line))
 }
 
-/// Loads a hot set: returns the saved ranges of the files that match, for warming.
-pub fn load(input: impl Read, rule: Match) -> io::Result<(Vec<Found>, HotSetReport)> {
-    let mut input = BufReader::new(zstd::Decoder::new(input)?);
+/// Reads the first line of a hot set of any version.
+fn read_header(input: &mut impl BufRead) -> io::Result<Header> {
     // Anything but a zstd frame fails here.
-    let first = next_line(&mut input).map_err(|_| invalid("not a hot set"))?;
+    let first = next_line(input).map_err(|_| invalid("not a hot set"))?;
     let Some(line) = first else {
         return Err(invalid("not a hot set: the file is empty"));
     };
@@ -231,6 +234,34 @@ pub fn load(input: impl Read, rule: Match) -> io::Result<(Vec<Found>, HotSetRepo
     if header.format != FORMAT {
         return Err(invalid("not a hot set"));
     }
+    Ok(header)
+}
+
+/// Checks that what is at `path` may be replaced: nothing, an empty file, or a hot set.
+fn check_replaced(path: &Path) -> io::Result<()> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    let found = file.metadata()?;
+    if found.is_file() && found.len() == 0 {
+        return Ok(());
+    }
+    let is_hot_set = found.is_file()
+        && zstd::Decoder::new(file)
+            .and_then(|input| read_header(&mut BufReader::new(input)))
+            .is_ok();
+    if is_hot_set {
+        Ok(())
+    } else {
+        Err(invalid("exists, and is not a hot set; it was not replaced"))
+    }
+}
+
+/// Loads a hot set: returns the saved ranges of the files that match, for warming.
+pub fn load(input: impl Read, rule: Match) -> io::Result<(Vec<Found>, HotSetReport)> {
+    let mut input = BufReader::new(zstd::Decoder::new(input)?);
+    let header = read_header(&mut input)?;
     if header.version != VERSION || !header.page_bytes.is_power_of_two() {
         return Err(invalid(&format!(
             "hot set of version {}; this folio reads version {VERSION}",

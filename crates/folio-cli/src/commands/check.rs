@@ -353,7 +353,7 @@ impl Repair {
             return Ok(Some(format!("{}: nothing was written", self.name)));
         }
         Ok(Some(format!(
-            "{}: {changes} of the changes go beyond e2fsck -p; nothing was written; use --yes",
+            "{}: changes beyond e2fsck -p: {changes}; nothing was written; use --yes",
             self.name
         )))
     }
@@ -439,9 +439,12 @@ impl Repair {
         };
         writeln!(
             out,
-            "{}: {replayed}{} errors repaired, {} written; undo: folio check --undo {} {}",
+            "{}: {replayed}{} repaired, {} written; undo: folio check --undo {} {}",
             self.name,
-            plan.before.errors,
+            match plan.before.errors {
+                1 => "1 error".to_owned(),
+                count => format!("{count} errors"),
+            },
             human(plan.changed_bytes()),
             undo_file.display(),
             self.name

@@ -6,17 +6,27 @@ use crate::image_path::ImagePath;
 use folio::vfs::FileType;
 use std::path::PathBuf;
 
-/// Returns the path that `source` gets: below `target` if that is a directory, which several
-/// sources require.
+/// Returns the path that `source` gets: below `target` if that is another directory, which several
+/// sources require. Where names ignore case, another spelling is the same directory.
 pub(super) fn destination(
     image: &Image,
     target: &ImagePath,
     source: &ImagePath,
     has_many_sources: bool,
 ) -> Outcome<PathBuf> {
-    let is_directory = image
-        .stat(&target.path, true)
-        .is_ok_and(|found| found.file_type == FileType::Directory);
+    let found = image.stat(&target.path, true).ok();
+    let is_directory = found
+        .as_ref()
+        .is_some_and(|found| found.file_type == FileType::Directory);
+    let is_respelled = is_directory
+        && source.path != target.path
+        && source.path.parent() == target.path.parent()
+        && image
+            .stat(&source.path, false)
+            .is_ok_and(|own| found.is_some_and(|found| found.number == own.number));
+    if is_respelled && !has_many_sources {
+        return Ok(target.path.clone());
+    }
     match source.path.file_name() {
         Some(name) if is_directory => Ok(target.path.join(name)),
         _ if has_many_sources => Err(Failure::new(format!("{target}: not a directory"))),

@@ -4,7 +4,7 @@ use super::force_share::ForceShare;
 use super::remote;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::mount_record::{self, MountRecord};
-use crate::output::io_reason;
+use crate::output::{human, io_reason};
 use crate::ready;
 use crate::serving::{self, Background, Readiness};
 use crate::session::{Session, clock};
@@ -279,7 +279,15 @@ fn serve(
         served
     };
     let work = || serving::with_request_counts(count_signal, (&counts, session), serve);
-    serving::until_unmounted(signals, (&unmounter, session), || {}, work)
+    let served = serving::until_unmounted(signals, (&unmounter, session), || {}, work);
+    if counts.lost_bytes() > 0 {
+        session.fail(format!(
+            "{source}: {} that programs had written could not be stored: the kernel had delayed \
+             the write (a memory map, or -o writeback), and no space was left, or the disk failed",
+            human(counts.lost_bytes())
+        ));
+    }
+    served
 }
 
 /// Starts this command again as a separate process. Waits until it is ready, or has failed and

@@ -79,6 +79,8 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
 
 /// Options of a FUSE mount that its server has to be given again.
 const FUSE_KEPT: [&str; 3] = ["ro", "allow_other", "default_permissions"];
+/// The same of `folio mount`, which checks permissions by itself.
+const FOLIO_KEPT: [&str; 3] = ["ro", "allow_other", "noexec"];
 
 /// How to start a FUSE server again with other options. The command unmounts only if it names a
 /// program and a source that exist.
@@ -105,8 +107,16 @@ fn fuse(found: &FileSystem, subtype: &str, words: &str) -> Vec<String> {
             "start {server} of {target} with -o {words} ({source} is relative to its directory)"
         )];
     }
+    let folio = || {
+        // Those that the mount table shows; the rest is in the command line of its server.
+        let kept = FOLIO_KEPT.iter().filter(|option| found.has(option));
+        let options: String = kept.map(|option| format!("{option},")).collect();
+        // Pages and attributes are trusted together: what is not cached is asked for.
+        let options = format!("{options}cache=writethrough,ttl=1s");
+        format!("{unmount} && folio mount --background -o {options} {source} {target}")
+    };
     if server == "folio" {
-        return vec![folio(&unmount, &source, &target)];
+        return vec![folio()];
     }
     let kept = FUSE_KEPT.iter().filter(|option| found.has(option));
     let mut options: Vec<_> = kept.copied().collect();
@@ -126,7 +136,7 @@ fn fuse(found: &FileSystem, subtype: &str, words: &str) -> Vec<String> {
         options.join(",")
     )];
     if Path::new(&found.source).is_dir() {
-        all.push(folio(&unmount, &source, &target));
+        all.push(folio());
     }
     all
 }
@@ -143,11 +153,6 @@ fn unmount(found: &FileSystem) -> String {
             process.display()
         ),
     }
-}
-
-/// Pages and attributes are trusted together: what is not cached is asked for.
-fn folio(unmount: &str, source: &str, target: &str) -> String {
-    format!("{unmount} && folio mount --background -o cache=writethrough,ttl=1s {source} {target}")
 }
 
 /// Returns the options of a mount without those that `dropped` and `defaults` name, and with

@@ -243,6 +243,11 @@ impl Server {
             clear_set_id_always(&caller, &handle, call.header.gid)?;
         }
         let written = caller.write(&file, data, args.offset);
+        if args.write_flags & abi::WRITE_CACHE != 0 {
+            let stored = written.as_ref().map_or(0, |count| *count as u64);
+            let lost = u64::from(args.size).saturating_sub(stored);
+            self.counts.add_lost(lost);
+        }
         self.limit_unreported_pages(call.node());
         self.note_own_change(&handle);
         call.send(&WriteOut {

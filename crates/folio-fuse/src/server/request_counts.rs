@@ -1,5 +1,5 @@
 //! The number of requests that a server has handled, by operation: fewer requests for the same work
-//! are what makes a mount fast.
+//! are what makes a mount fast. And what it could not store.
 
 use crate::wire::op;
 use std::fmt;
@@ -9,11 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const NUMBERS: usize = op::STATX as usize + 1;
 
 /// Counters of one server, by operation.
-pub struct RequestCounts([AtomicU64; NUMBERS]);
+pub struct RequestCounts {
+    requests: [AtomicU64; NUMBERS],
+    lost_bytes: AtomicU64,
+}
 
 impl Default for RequestCounts {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; NUMBERS])
+        Self {
+            requests: [const { AtomicU64::new(0) }; NUMBERS],
+            lost_bytes: AtomicU64::new(0),
+        }
     }
 }
 
@@ -27,8 +33,20 @@ impl RequestCounts {
         self.counter(opcode).load(Ordering::Relaxed)
     }
 
+    pub(super) fn add_lost(&self, bytes: u64) {
+        self.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that could not be stored after a program had written them: through a
+    /// memory map, or with delayed writes.
+    pub fn lost_bytes(&self) -> u64 {
+        self.lost_bytes.load(Ordering::Relaxed)
+    }
+
     fn counter(&self, opcode: u32) -> &AtomicU64 {
-        self.0.get(opcode as usize).unwrap_or(&self.0[0])
+        self.requests
+            .get(opcode as usize)
+            .unwrap_or(&self.requests[0])
     }
 }
 
@@ -36,7 +54,7 @@ impl RequestCounts {
 impl fmt::Display for RequestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
-        for (number, count) in (0_u32..).zip(&self.0) {
+        for (number, count) in (0_u32..).zip(&self.requests) {
             let count = count.load(Ordering::Relaxed);
             if count > 0 {
                 let known = op::NAMES.iter().find(|(known, _)| *known == number);

@@ -73,6 +73,8 @@ numbers! {
     notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, DELETE = 6, INC_EPOCH = 8, PRUNE = 9 }
 }
 
+/// `FUSE_WRITE_CACHE`: from the kernel's page cache, not from a program that waits.
+pub(crate) const WRITE_CACHE: u32 = 1;
 /// `FUSE_WRITE_KILL_SUIDGID`.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FUSE_SETXATTR_ACL_KILL_SGID`.

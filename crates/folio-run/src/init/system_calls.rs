@@ -46,7 +46,7 @@ enum Refusal {
 /// A call: its number here, and as a program for i386 makes it on x86_64.
 type Call = (c_long, u32, Refusal);
 
-const REFUSED: [Call; 26] = [
+const REFUSED: [Call; 27] = [
     (libc::SYS_acct, 51, Refusal::Always),
     (libc::SYS_add_key, 286, Refusal::Always),
     (libc::SYS_bpf, 357, Refusal::Always),
@@ -68,8 +68,13 @@ const REFUSED: [Call; 26] = [
     (libc::SYS_reboot, 88, Refusal::Always),
     (libc::SYS_request_key, 287, Refusal::Always),
     (libc::SYS_settimeofday, 79, Refusal::Always),
-    // Reaches the hypervisor whatever the network namespace.
+    // These reach the hypervisor whatever the network namespace.
     (libc::SYS_socket, 359, Refusal::Value(libc::AF_VSOCK as u32)),
+    (
+        libc::SYS_socketpair,
+        360,
+        Refusal::Value(libc::AF_VSOCK as u32),
+    ),
     (libc::SYS_swapoff, 115, Refusal::Always),
     (libc::SYS_swapon, 87, Refusal::Always),
     (libc::SYS_syslog, 103, Refusal::Always),

@@ -17,7 +17,7 @@ Examples:
   folio cache save --exclude '*.log' web.hot /srv/www
 
 The file lists the pages in memory, not their contents: a few bytes for each run of pages. It replaces an older file
-only when it is complete and on the disk. An older file stays if a PATH cannot be read, or nothing is in memory. contrib/systemd has two units that save at shutdown and restore at boot.";
+only when it is complete and on the disk, and no file but a hot set. An older one stays if a PATH cannot be read, or nothing is in memory. contrib/systemd has two units that save at shutdown and restore at boot.";
 
 /// Save which pages of files are in memory
 #[derive(Args)]

@@ -108,6 +108,10 @@ impl Checker<'_> {
                 );
                 // Its .. follows in the next round.
                 nameless.push(number);
+                if self.inodes.get(dotdot).kind != InodeKind::Directory {
+                    // A mount needs one that is possible.
+                    wrong.push((index, ROOT_INODE));
+                }
             } else if dotdot == 0 {
                 // Reported with the directory.
                 wrong.push((index, wanted));
