@@ -1,6 +1,8 @@
 //! `folio check`: the exit codes of e2fsck, findings as text and as JSON.
 
 use super::TestDir;
+use crate::support::requires;
+use crate::support::tools::{mke2fs, run, text};
 use std::os::unix::fs::FileExt;
 
 /// Damages the image: sets the link count of the root directory one too high. mkfs determines the
@@ -176,4 +178,32 @@ fn repair_of_a_qcow2_is_in_place() {
     dir.ok(&["image", "check", "disk.qcow2"]);
     dir.ok(&["check", "--undo", "disk.qcow2.undo", "disk.qcow2"]);
     dir.ok(&["image", "compare", "disk.img", "disk.qcow2"]);
+}
+
+/// A repair that would be refused is not advised.
+#[test]
+fn advice_is_what_can_repair_the_image() {
+    requires!(tool("mke2fs"), tool("debugfs"));
+    let dir = TestDir::new();
+    let image = dir.path("disk.img");
+    mke2fs(&image, "8M", &["-O", "^extent,^64bit"]);
+    std::fs::write(dir.path("f"), vec![7; 9000]).unwrap();
+    let write = format!("write {} f", dir.path("f").display());
+    let change = |request: &str| {
+        let requests = [
+            "-w".as_ref(),
+            "-R".as_ref(),
+            request.as_ref(),
+            image.as_os_str(),
+        ];
+        run("debugfs", requests);
+    };
+    change(&write);
+    change("sif f block[0] 999999");
+    let output = dir.command(&["check", "disk.img"]).output().unwrap();
+    let printed = text(&output);
+    assert!(
+        printed.contains("; repair it with e2fsck -fy disk.img; ") && !printed.contains("--repair"),
+        "{printed}"
+    );
 }

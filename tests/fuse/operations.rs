@@ -1,7 +1,7 @@
 //! Each operation once, by a system call of the host.
 
 use crate::support::requires;
-use crate::support::tools::{fsck, mke2fs, run};
+use crate::support::tools::{command, fsck, mke2fs, run};
 use crate::{Fixture, FuseMount, MountSource, for_each_source, probe};
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
@@ -477,5 +477,39 @@ fn same_size_truncation_frees_preallocation() {
         assert!(sectors() < 100, "by name: {by_name}");
     }
     drop(file);
+    fixture.finish();
+}
+
+/// chattr(1) and lsattr(1) by their own programs, and as debugfs sees the result.
+#[test]
+fn chattr_through_the_mount_is_stored() {
+    requires!(
+        tool("chattr"),
+        tool("lsattr"),
+        tool("debugfs"),
+        tool("setpriv")
+    );
+    let Some(fixture) = Fixture::try_on(MountSource::Image, "rw,allow_other", &[]) else {
+        return;
+    };
+    let (file, folder) = (fixture.at("file"), fixture.at("folder"));
+    fs::write(&file, "content").unwrap();
+    fs::create_dir(&folder).unwrap();
+    let flags = |path: &std::path::Path| {
+        let text = run("lsattr", ["-d".as_ref(), path.as_os_str()]);
+        text.split_whitespace().next().unwrap().replace('-', "")
+    };
+    run("chattr", ["+iA".as_ref(), file.as_os_str()]);
+    assert_eq!(flags(&file), "iAe");
+    assert_eq!(fs::write(&file, "x").unwrap_err().raw_os_error(), Some(1));
+    run("chattr", ["-i".as_ref(), file.as_os_str()]);
+    fs::write(&file, "x").unwrap();
+    run("chattr", ["+TD".as_ref(), folder.as_os_str()]);
+    assert_eq!(flags(&folder), "DTe");
+    // Neither the owner nor the superuser.
+    let words = ["--reuid=60001", "--clear-groups", "chattr", "+d"];
+    let mut other = command("setpriv");
+    assert!(!other.args(words).arg(&file).status().unwrap().success());
+    assert_eq!(flags(&file), "Ae");
     fixture.finish();
 }

@@ -21,6 +21,7 @@ for_each_caller! {
     superuser_has_an_id_of_its_own;
     system_calls_are_filtered;
     namespaces_need_the_option;
+    stopped_command_ends_by_a_signal;
 }
 
 /// Makes another image, from a tree with more files.
@@ -270,4 +271,20 @@ fn namespaces_need_the_option(fixture: &Fixture) {
     );
     let made = fixture.sh_with(&["--allow-namespaces"], script);
     assert_eq!(made, "made\n");
+}
+
+fn stopped_command_ends_by_a_signal(fixture: &Fixture) {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::io::Read;
+    let mut run = fixture.command(&["disk.img", "--", "sh", "-c", "echo ready; kill -STOP $$"]);
+    let mut child = run.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut ready)
+        .unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }

@@ -436,9 +436,20 @@ mod tests {
         let path = folder.path().join("set");
         assert_eq!(save_at(&[], &path).unwrap().files, 0);
         assert!(path.exists(), "the first set may be empty");
-        std::fs::write(&path, "older").unwrap();
+        let inode = || std::fs::metadata(&path).unwrap().ino();
+        let older = inode();
         assert_eq!(save_at(&[], &path).unwrap().files, 0);
-        assert_eq!(std::fs::read(&path).unwrap(), b"older");
+        assert_eq!(inode(), older);
+    }
+
+    #[test]
+    fn set_replaces_no_other_file() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("image");
+        std::fs::write(&path, "content").unwrap();
+        let refused = save_at(&[], &path).unwrap_err();
+        assert!(refused.to_string().contains("not a hot set"), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"content");
     }
 
     fn one(range: Range<u64>) -> Vec<Range<u64>> {

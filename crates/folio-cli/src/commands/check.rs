@@ -207,7 +207,10 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     let checked = checked.map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
     let plan = match checked {
         Checked::Reported(report) => {
-            return conclude(&name, &report, printer.lines.as_deref(), session);
+            let wants_advice = report.errors > 0 && printer.lines.is_none();
+            let advice = wants_advice.then(|| advice(&device, &options, || e2fsck(&place, &*disk)));
+            let report = (&report, advice.as_deref());
+            return conclude(&name, report, printer.lines.as_deref(), session);
         }
         Checked::Planned(plan) => plan,
     };
@@ -234,16 +237,34 @@ enum Checked {
     Planned(RepairPlan),
 }
 
-/// Prints the report of a check without repair.
+/// Returns which repair of the errors would be complete; plans Folio's in memory.
+fn advice(
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    e2fsck: impl FnOnce() -> String,
+) -> String {
+    let options = CheckOptions {
+        findings_max: 0,
+        ..options.clone()
+    };
+    match plan_repair_ext4(device, &options, &mut Vec::new()) {
+        Ok(plan) if plan.is_clean() => "run folio check --repair".to_owned(),
+        _ => format!("repair it with {}", e2fsck()),
+    }
+}
+
+/// Prints the report of a check without repair, and what to do.
 fn conclude(
     name: &str,
-    report: &CheckReport,
+    (report, advice): (&CheckReport, Option<&str>),
     lines: Option<&[FindingRecord]>,
     session: &Session,
 ) -> Outcome {
     match lines {
         Some(lines) => print_json(&to_json(name, report, lines))?,
-        None if !session.quiet => writeln!(std::io::stdout(), "{name}: {}", summary(report))?,
+        None if !session.quiet => {
+            writeln!(std::io::stdout(), "{name}: {}", summary(report, advice))?
+        }
         None => {}
     }
     if report.is_clean() {
@@ -328,7 +349,7 @@ impl Repair {
                 self.name,
                 plan.after.errors,
                 plan.before.errors.max(plan.after.errors),
-                self.e2fsck()
+                e2fsck(&self.place, &*self.disk)
             );
             for finding in errors.take(SHOWN) {
                 text.push_str(&format!("\n  not repaired: {finding}"));
@@ -356,31 +377,6 @@ impl Repair {
             "{}: changes beyond e2fsck -p: {changes}; nothing was written; use --yes",
             self.name
         )))
-    }
-
-    /// Returns the e2fsck command for the same file system.
-    fn e2fsck(&self) -> String {
-        let path = self.place.image.display();
-        let mut magic = [0; 4];
-        let is_read = File::open(&self.place.image)
-            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
-        let is_qcow2 = is_read.is_ok() && magic == *b"QFI\xfb";
-        let Ok(Some(number)) = self.place.partition_number(&*self.disk) else {
-            return if is_qcow2 {
-                format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0")
-            } else {
-                format!("e2fsck -fy {path}")
-            };
-        };
-        if is_qcow2 {
-            return format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0p{number}");
-        }
-        let start = block::partitions(&*self.disk)
-            .unwrap_or_default()
-            .iter()
-            .find(|partition| partition.number == number)
-            .map_or(0, |partition| partition.start_bytes);
-        format!("e2fsck -fy '{path}?offset={start}'")
     }
 
     /// Saves the old bytes, then writes the repair; returns the undo file.
@@ -430,7 +426,7 @@ impl Repair {
         let plan = &self.plan;
         let mut out = std::io::stdout();
         let Some(undo_file) = undo_file else {
-            writeln!(out, "{}: {}", self.name, summary(&plan.after))?;
+            writeln!(out, "{}: {}", self.name, summary(&plan.after, None))?;
             return Ok(());
         };
         let replayed = match plan.before.replayed_transactions {
@@ -465,6 +461,31 @@ fn selected(disk: Arc<dyn Device>, partition: Option<u32>) -> folio::Result<Arc<
     }
 }
 
+/// Returns the e2fsck command for the same file system.
+fn e2fsck(place: &ImagePath, disk: &dyn Device) -> String {
+    let path = place.image.display();
+    let mut magic = [0; 4];
+    let is_read = File::open(&place.image)
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    let is_qcow2 = is_read.is_ok() && magic == *b"QFI\xfb";
+    let Ok(Some(number)) = place.partition_number(disk) else {
+        return if is_qcow2 {
+            format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0")
+        } else {
+            format!("e2fsck -fy {path}")
+        };
+    };
+    if is_qcow2 {
+        return format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0p{number}");
+    }
+    let start = block::partitions(disk)
+        .unwrap_or_default()
+        .iter()
+        .find(|partition| partition.number == number)
+        .map_or(0, |partition| partition.start_bytes);
+    format!("e2fsck -fy '{path}?offset={start}'")
+}
+
 fn bar(session: &Session) -> Option<ProgressBar> {
     if !session.shows_progress() {
         return None;
@@ -495,22 +516,22 @@ fn to_json(image: &str, report: &CheckReport, findings: &[FindingRecord]) -> Val
     })
 }
 
-fn summary(report: &CheckReport) -> String {
+fn summary(report: &CheckReport, advice: Option<&str>) -> String {
     let count =
         |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = match (report.errors, report.is_complete) {
         (0, true) => "clean".to_owned(),
-        (errors, true) => format!("{}; run folio check --repair", count(errors, "error")),
-        (errors, false) => format!(
-            "{}; the check stopped early; run e2fsck -f",
-            count(errors, "error")
-        ),
+        (errors, true) => count(errors, "error"),
+        (errors, false) => format!("{}; the check stopped early", count(errors, "error")),
     };
     if report.warnings > 0 {
         text.push_str(&format!(", {}", count(report.warnings, "warning")));
     }
     if report.unreported > 0 {
         text.push_str(&format!(", {} not shown", report.unreported));
+    }
+    if let Some(advice) = advice {
+        text.push_str(&format!("; {advice}"));
     }
     if !report.is_complete {
         return text;

@@ -4,12 +4,13 @@ use super::Server;
 use super::call::Call;
 use crate::client_options::PermissionChecks;
 use crate::wire::abi::{
-    AttrOut, FITRIM, GetxattrIn, GetxattrOut, IoctlIn, IoctlOut, SETXATTR_ACL_KILL_SGID, SetattrIn,
-    SetxattrExtension, SetxattrIn, StatfsOut, StatxOut, TrimRange, init, set,
+    AttrOut, FITRIM, FSGETXATTR, FlagsArgument, FsXattr, GETFLAGS, GetxattrIn, GetxattrOut,
+    IoctlIn, IoctlOut, SETFLAGS, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExtension, SetxattrIn,
+    StatfsOut, StatxOut, TrimRange, XFLAGS, init, set,
 };
 use crate::wire::encode::{permission_bits, statx};
 use folio::syscall::{Caller, Handle};
-use folio::vfs::{FileType, SetTime, XattrFlags};
+use folio::vfs::{FileType, InodeFlags, SetTime, XattrFlags};
 use folio::{Errno, Result, Timespec};
 
 pub(super) const SET_UID: u16 = 0o4000;
@@ -101,12 +102,56 @@ impl Server {
         clear_set_id_always(caller, handle, call.header.gid)
     }
 
-    /// `FUSE_IOCTL`: FITRIM, for the superuser; ENOTTY for other requests.
+    /// `FUSE_IOCTL`: flags of lsattr(1) and chattr(1), FITRIM; ENOTTY for other requests.
     pub(super) fn ioctl(&self, call: &mut Call<'_>) -> Result<()> {
         let args: IoctlIn = call.arguments.take()?;
-        if args.command != FITRIM {
-            return Err(Errno::NOTTY.into());
+        match args.command {
+            GETFLAGS => self.get_flags(call),
+            SETFLAGS => self.set_flags(call),
+            FSGETXATTR => self.get_fs_xattr(call),
+            FITRIM => self.trim(call),
+            _ => Err(Errno::NOTTY.into()),
         }
+    }
+
+    fn get_flags(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<IoctlOut>() + size_of::<FlagsArgument>())?;
+        let handle = self.nodes.handle(call.node())?;
+        let flags = self.caller(call.credentials, 0).flags(&handle)?.bits();
+        call.send(&IoctlOut::default())?;
+        call.send(&FlagsArgument { flags })
+    }
+
+    fn get_fs_xattr(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<IoctlOut>() + size_of::<FsXattr>())?;
+        let handle = self.nodes.handle(call.node())?;
+        let caller = self.caller(call.credentials, 0);
+        let flags = caller.flags(&handle)?.bits();
+        let set = XFLAGS.iter().filter(|(_, flag)| flags & flag != 0);
+        let found = FsXattr {
+            xflags: set.fold(0, |all, (xflag, _)| all | xflag),
+            project: caller.project(&handle)?,
+            ..FsXattr::default()
+        };
+        call.send(&IoctlOut::default())?;
+        call.send(&found)
+    }
+
+    fn set_flags(&self, call: &mut Call<'_>) -> Result<()> {
+        if self.options.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        call.check_room(size_of::<IoctlOut>())?;
+        let FlagsArgument { flags } = call.arguments.take()?;
+        let handle = self.nodes.handle(call.node())?;
+        let caller = self.caller(call.credentials, 0);
+        caller.set_flags(&handle, InodeFlags::from_bits_retain(flags))?;
+        self.note_own_change(&handle);
+        call.send(&IoctlOut::default())
+    }
+
+    /// Discards free space, for the superuser.
+    fn trim(&self, call: &mut Call<'_>) -> Result<()> {
         if call.header.uid != 0 {
             return Err(Errno::PERM.into());
         }

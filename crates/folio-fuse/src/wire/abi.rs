@@ -79,6 +79,21 @@ pub(crate) const WRITE_CACHE: u32 = 1;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FUSE_SETXATTR_ACL_KILL_SGID`.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
+/// `FS_IOC_GETFLAGS`: `_IOR('f', 1, long)`, but the kernel passes 32 bits (fs/fuse/ioctl.c).
+pub(crate) const GETFLAGS: u32 = 0x8008_6601;
+/// `FS_IOC_SETFLAGS`: `_IOW('f', 2, long)`.
+pub(crate) const SETFLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_FSGETXATTR`: `_IOR('X', 31, struct fsxattr)`, which the kernel sends first.
+pub(crate) const FSGETXATTR: u32 = 0x801C_581F;
+/// Each flag of `fsx_xflags`, and the flag of FS_IOC_GETFLAGS that is the same.
+pub(crate) const XFLAGS: [(u32, u32); 6] = [
+    (0x8, 0x10),
+    (0x10, 0x20),
+    (0x20, 0x8),
+    (0x40, 0x80),
+    (0x80, 0x40),
+    (0x200, 0x2000_0000),
+];
 /// `FITRIM`: `_IOWR('X', 121, struct fstrim_range)`.
 pub(crate) const FITRIM: u32 = 0xC018_5879;
 /// `FUSE_FSYNC_FDATASYNC`.
@@ -189,6 +204,13 @@ message! {
     IoctlIn: 32 { file: u64, flags: u32, command: u32, argument: u64, in_size: u32, out_size: u32 }
     /// `struct fuse_ioctl_out`; bytes of the argument follow.
     IoctlOut: 16 { result: i32, flags: u32, in_vectors: u32, out_vectors: u32 }
+    /// The flags of FS_IOC_GETFLAGS.
+    FlagsArgument: 4 { flags: u32 }
+    /// `struct fsxattr`.
+    FsXattr: 28 {
+        xflags: u32, extent_size: u32, extent_count: u32, project: u32, cow_extent_size: u32, padding: u32,
+        padding2: u32
+    }
     /// `struct fstrim_range`.
     TrimRange: 24 { start: u64, len: u64, len_min: u64 }
     /// `struct fuse_getxattr_in`, also of `FUSE_LISTXATTR`.

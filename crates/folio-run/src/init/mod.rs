@@ -36,7 +36,7 @@ use rustix::process::{
 };
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -270,4 +270,8 @@ fn forward(command: Pid, signal: i32) {
     } else {
         kill_process(command, named)
     };
+    if [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&signal) {
+        // A stopped process gets the signal once it goes on.
+        let _ = kill_process(command, Signal::CONT);
+    }
 }

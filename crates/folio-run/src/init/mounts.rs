@@ -367,8 +367,9 @@ impl Tree {
         let is_kept = |path: &Path| !is_in(path, "/dev") && !is_in(path, "/tmp");
         let created = std::mem::take(&mut self.created);
         for (path, kind) in created.into_iter().rev().filter(|(path, _)| is_kept(path)) {
-            // Not mounted, if it is a folder above.
-            let _ = rustix::mount::unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+            // None, if it is a folder above; two, if --bind names /proc or /sys.
+            let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            while rustix::mount::unmount(&path, flags).is_ok() {}
             let flags = match kind {
                 FileType::Directory => AtFlags::REMOVEDIR,
                 _ => AtFlags::empty(),

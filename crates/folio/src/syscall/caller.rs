@@ -6,8 +6,8 @@ use crate::base::{Errno, InodeNumber, Result, rcu};
 use crate::kernel::Kernel;
 use crate::vfs::{
     self, AttrValidity, Attributes, ChangeListener, Context, Credentials, DirectoryEntry,
-    FallocateMode, FileSystemStatistics, FileType, Location, OpenFile, RenameFlags, SeekKind,
-    SetTime, Start, XattrFlags,
+    FallocateMode, FileSystemStatistics, FileType, InodeFlags, Location, OpenFile, RenameFlags,
+    SeekKind, SetTime, Start, XattrFlags,
 };
 use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
@@ -465,6 +465,34 @@ impl<'a> Caller<'a> {
     /// EPERM unless the owner or privileged, EOPNOTSUPP for a symbolic link, EROFS.
     pub fn chmod(&self, file: &Handle, mode: u16) -> Result<()> {
         self.0.chmod(&file.0, mode)
+    }
+
+    /// Returns the flags of lsattr(1). Linux: the FS_IOC_GETFLAGS ioctl.
+    ///
+    /// # Errors
+    ///
+    /// ENOTTY if the file system has none.
+    pub fn flags(&self, file: &Handle) -> Result<InodeFlags> {
+        file.0.inode().flags()
+    }
+
+    /// Returns the project of a file, as lsattr -p lists it. Linux: the FS_IOC_FSGETXATTR ioctl.
+    ///
+    /// # Errors
+    ///
+    /// ENOTTY if the file system has none.
+    pub fn project(&self, file: &Handle) -> Result<u32> {
+        file.0.inode().project()
+    }
+
+    /// Replaces the flags of chattr(1). Linux: the FS_IOC_SETFLAGS ioctl.
+    ///
+    /// # Errors
+    ///
+    /// EPERM without privilege, EOPNOTSUPP for a flag that cannot be changed, ENOTTY if the file
+    /// system has none, EROFS.
+    pub fn set_flags(&self, file: &Handle, flags: InodeFlags) -> Result<()> {
+        self.0.set_flags(&file.0, flags)
     }
 
     /// Changes owner and group; `None` keeps a value. Linux: fchownat(2).

@@ -1,6 +1,7 @@
 //! The attributes of an inode: file type, stat(2) fields, and changes to them.
 
 use crate::base::{InodeNumber, Timespec};
+use bitflags::bitflags;
 
 /// The type of a file (`S_IFMT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,6 +20,30 @@ pub enum FileType {
     Fifo,
     /// A socket.
     Socket,
+}
+
+bitflags! {
+    /// The flags that lsattr(1) lists and chattr(1) changes, with the numbers of linux/fs.h
+    /// (`FS_*_FL`); a file system may have more of them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct InodeFlags: u32 {
+        /// Each change is durable when its call returns (S).
+        const SYNC = 0x8;
+        /// Cannot be changed (i).
+        const IMMUTABLE = 0x10;
+        /// Can only be appended to (a).
+        const APPEND = 0x20;
+        /// Not saved by dump(8) (d).
+        const NODUMP = 0x40;
+        /// The access time is not updated (A).
+        const NOATIME = 0x80;
+        /// Changes of the directory are durable when their call returns (D).
+        const DIRSYNC = 0x1_0000;
+        /// New folders are placed apart (T).
+        const TOPDIR = 0x2_0000;
+        /// New files inherit the project (P).
+        const PROJECT_INHERIT = 0x2000_0000;
+    }
 }
 
 /// The attributes of an inode, as stat(2) and statx(2) report them.

@@ -13,7 +13,7 @@
 //! Linux: `struct inode_operations`, `struct file_operations`.
 
 use super::attribute_cell::AttributeCell;
-use super::attributes::{AttributeChange, Attributes, FileType, NewInode};
+use super::attributes::{AttributeChange, Attributes, FileType, InodeFlags, NewInode};
 use super::credentials::Credentials;
 use super::validity::AttrValidity;
 use crate::base::lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -248,6 +248,31 @@ pub trait Inode: Send + Sync {
 
     /// Changes attributes.
     fn set_attributes(&self, caller: &Credentials, change: &AttributeChange) -> Result<()>;
+
+    /// Returns the flags of lsattr(1).
+    ///
+    /// # Errors
+    /// ENOTTY if the file system has none.
+    fn flags(&self) -> Result<InodeFlags> {
+        Err(Errno::NOTTY.into())
+    }
+
+    /// Returns the project that is charged for the inode, as lsattr -p lists it.
+    ///
+    /// # Errors
+    /// ENOTTY if the file system has none.
+    fn project(&self) -> Result<u32> {
+        Err(Errno::NOTTY.into())
+    }
+
+    /// Replaces the flags of chattr(1), whose permission the VFS has checked.
+    ///
+    /// # Errors
+    /// ENOTTY if the file system has none, EOPNOTSUPP for a change that it does not support.
+    fn set_flags(&self, caller: &Credentials, flags: InodeFlags) -> Result<()> {
+        let _ = (caller, flags);
+        Err(Errno::NOTTY.into())
+    }
 
     /// Returns the inode called `name` in this directory; `None` if the name does not exist. Never
     /// called for `.` and `..`.

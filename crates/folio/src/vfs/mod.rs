@@ -104,7 +104,7 @@ pub(crate) use access_time::touch_accessed;
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag as AclTag, set_access_acl};
 pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
-pub use attributes::{AttributeChange, Attributes, FileType, NewInode, SetTime};
+pub use attributes::{AttributeChange, Attributes, FileType, InodeFlags, NewInode, SetTime};
 pub use change::{Change, ChangeListener};
 pub(crate) use copy::{copy, copy_range};
 pub use credentials::Credentials;

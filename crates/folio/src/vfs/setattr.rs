@@ -2,7 +2,7 @@
 //! fs/utimes.c.
 
 use super::acl::AclKind;
-use super::attributes::{AttributeChange, FileType, SetTime};
+use super::attributes::{AttributeChange, FileType, InodeFlags, SetTime};
 use super::credentials::Access;
 use super::dentry::Location;
 use super::file::{OFFSET_MAX, set_size};
@@ -39,6 +39,24 @@ impl Context<'_> {
         inode.set_attributes(self.credentials, &change)?;
         // The file system has changed the access ACL, too.
         inode.common().attributes.acls.invalidate(AclKind::Access);
+        drop(lock);
+        location.mount.sync_if_required(inode)
+    }
+
+    /// Replaces the flags of chattr(1). Linux: `vfs_fileattr_set`.
+    pub(crate) fn set_flags(&self, location: &Location, flags: InodeFlags) -> Result<()> {
+        location.mount.check_writable()?;
+        let inode = &**location.inode();
+        revalidate(inode)?;
+        let lock = inode.common().lock.write();
+        if !self.credentials.is_root() {
+            let protection = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+            let is_owner = self.credentials.is_owner(&inode.common().attributes());
+            if !is_owner || (inode.flags()? ^ flags).intersects(protection) {
+                return Err(Errno::PERM.into());
+            }
+        }
+        inode.set_flags(self.credentials, flags)?;
         drop(lock);
         location.mount.sync_if_required(inode)
     }

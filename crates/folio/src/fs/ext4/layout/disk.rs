@@ -303,6 +303,12 @@ pub(crate) mod inode_flags {
     pub(crate) const PROJECT_INHERIT: u32 = 0x2000_0000;
     /// Directory ignores case.
     pub(crate) const CASEFOLD: u32 = 0x4000_0000;
+    /// Flags that lsattr(1) shows (`EXT4_FL_USER_VISIBLE`).
+    pub(crate) const VISIBLE: u32 = 0x725B_DFFF;
+    /// Flags that chattr(1) changes here, of `EXT4_FL_USER_MODIFIABLE`.
+    pub(crate) const MODIFIABLE: u32 = 0xFF | MODIFIABLE_IN_DIRECTORIES;
+    /// Those that only directories have (`EXT4_REG_FLMASK`).
+    pub(crate) const MODIFIABLE_IN_DIRECTORIES: u32 = 0x1_0000 | 0x2_0000 | PROJECT_INHERIT;
     /// Flags that a new file inherits from its directory, of `EXT4_FL_INHERITED`.
     pub(crate) const INHERITED: u32 = 0x8 | 0x40 | NOATIME | PROJECT_INHERIT | CASEFOLD;
     /// Flags that only directories inherit.

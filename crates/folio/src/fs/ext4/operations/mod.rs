@@ -32,11 +32,12 @@ use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::links::{add_directory_link, check_links, drop_directory_link};
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
+use crate::fs::ext4::layout::features::RoCompat;
 use crate::fs::ext4::space::reserved::{ReservedBlocksOwners, ReservedBlocksScope};
 use crate::vfs::{
     AttributeChange, Credentials, DirectoryEntry, FallocateMode, FileExtent, FileOperations,
-    FileType, Inode, InodeCommon, NameFolding, NewInode, Opened, RenameFlags, RenameRequest,
-    SeekKind, SetTime, XattrFlags,
+    FileType, Inode, InodeCommon, InodeFlags, NameFolding, NewInode, Opened, RenameFlags,
+    RenameRequest, SeekKind, SetTime, XattrFlags,
 };
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -64,6 +65,47 @@ impl Inode for Ext4Inode {
                 self.mark_dirty(&mut state);
             }
             change.size_bytes.map_or(Ok(()), |size| self.set_size(size))
+        })
+    }
+
+    fn flags(&self) -> Result<InodeFlags> {
+        let visible = self.state.read().raw.flags.get() & inode_flags::VISIBLE;
+        Ok(InodeFlags::from_bits_retain(visible))
+    }
+
+    fn project(&self) -> Result<u32> {
+        let has_projects = self.fs.volume.geometry.features.ro_compat;
+        if has_projects.contains(RoCompat::PROJECT) {
+            Ok(self.state.read().raw.projid.get())
+        } else {
+            Ok(0)
+        }
+    }
+
+    fn set_flags(&self, caller: &Credentials, flags: InodeFlags) -> Result<()> {
+        self.change(Some(caller), || {
+            let mut state = self.state_mut();
+            let old = state.raw.flags.get();
+            // chattr(1) passes back what it has read.
+            let changed = (old ^ flags.bits()) & inode_flags::VISIBLE;
+            if changed & !inode_flags::MODIFIABLE != 0 {
+                return Err(Error::new(
+                    Errno::OPNOTSUPP,
+                    format!(
+                        "flags {:#x} cannot be changed",
+                        changed & !inode_flags::MODIFIABLE
+                    ),
+                ));
+            }
+            // Linux ignores flags that the file type does not have: `ext4_mask_flags`.
+            let possible = match self.common.file_type {
+                FileType::Directory => inode_flags::MODIFIABLE,
+                _ => inode_flags::MODIFIABLE & !inode_flags::MODIFIABLE_IN_DIRECTORIES,
+            };
+            state.raw.flags = (old ^ changed & possible).into();
+            state.set_changed(self.fs.volume.now());
+            self.mark_dirty(&mut state);
+            Ok(())
         })
     }
 
