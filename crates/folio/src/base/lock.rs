@@ -88,7 +88,8 @@ unsafe impl lock_api::RawMutex for RawMutex {
     }
 }
 
-/// A waiting writer goes before later readers, except recursive ones.
+/// While a writer waits for readers, later readers wait, too, except recursive ones. From its wake
+/// to its turn another thread may be faster.
 pub(crate) struct RawRwLock {
     /// The number of readers or [`WRITER`], and the two bits of waiting threads. Readers sleep on
     /// it.
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_writer_goes_before_fair_readers() {
+    fn waiting_writer_holds_fair_readers_back() {
         let (lock, start, has_written) = (RwLock::new(()), Barrier::new(2), AtomicBool::new(false));
         thread::scope(|scope| {
             let held = lock.read();
@@ -432,8 +433,11 @@ mod tests {
             }
             assert!(lock.try_read_recursive().is_some() && !has_written.load(Relaxed));
             drop((lock.read_recursive(), held));
-            let _read = lock.read();
-            assert!(has_written.load(Relaxed));
+            // Readers that come and go do not keep it out.
+            while !has_written.load(Relaxed) {
+                drop(lock.read());
+                thread::yield_now();
+            }
         });
     }
 }
