@@ -103,7 +103,7 @@ pub struct HotSetReport {
 /// is resident, an older set at `path` stays: an empty one has no use.
 ///
 /// # Errors
-/// `InvalidInput` if `path` is a file with other content, which stays; those of writing a file.
+/// `InvalidData` if `path` is a file with other content, which stays; those of writing a file.
 pub fn save_at(files: &[Found], path: &Path) -> io::Result<HotSetReport> {
     check_replaced(path)?;
     let (lines, report) = survey(files);

@@ -98,19 +98,15 @@ fn write_of_superuser(init: Pid, keeps_ids: bool) -> Result<IdMap, Failure> {
     let range = unused_range().map_err(|errno| Failure::of("cannot choose ids", errno))?;
     // In a container the superuser may have few ids.
     let has_range = own.iter().all(|(_, own)| is_within(range, own));
+    let range = (!keeps_ids && has_range).then_some(range);
     for (kind, own) in &own {
-        let extents = if keeps_ids || !has_range {
-            own.as_slice()
-        } else {
-            &[range]
-        };
-        write_map(init, *kind, extents)?;
+        write_map(
+            init,
+            *kind,
+            range.as_ref().map_or(own, std::slice::from_ref),
+        )?;
     }
-    Ok(if keeps_ids || !has_range {
-        IdMap::Own
-    } else {
-        IdMap::Unused(range.outside)
-    })
+    Ok(range.map_or(IdMap::Own, |range| IdMap::Unused(range.outside)))
 }
 
 /// Returns a map to ids that nothing on this machine has; commands at the same time most likely

@@ -132,9 +132,8 @@ impl Checker<'_> {
         }
         let claimed = self.used.insert_range(first..end);
         self.report_double_claim(owner, claimed, &range);
-        let is_metadata = self.system.next(range).is_some();
-        let may_be_copied = owner.may_be_copied && !is_metadata && ratio == 1;
-        if claimed > 0 && may_be_copied && len <= COPIED_BLOCKS_MAX {
+        let may_be_copied = owner.may_be_copied && ratio == 1 && len <= COPIED_BLOCKS_MAX;
+        if claimed > 0 && may_be_copied && self.system.next(range).is_none() {
             // Both owners then read what they read before.
             let blocks = u32::try_from(logical)
                 .and_then(|first| u32::try_from(logical + len).map(|end| first..end));

@@ -146,6 +146,15 @@ const _: () = assert!(offset_of!(RawSuperblock, magic) == 0x38);
 const _: () = assert!(offset_of!(RawSuperblock, uuid) == 0x68);
 const _: () = assert!(offset_of!(RawSuperblock, hash_seed) == 0xEC);
 const _: () = assert!(offset_of!(RawSuperblock, desc_size) == 0xFE);
+const _: () = assert!(offset_of!(RawSuperblock, jnl_blocks) == 0x10C);
+const _: () = assert!(offset_of!(RawSuperblock, flags) == 0x160);
+const _: () = assert!(offset_of!(RawSuperblock, kbytes_written) == 0x178);
+const _: () = assert!(offset_of!(RawSuperblock, error_count) == 0x194);
+const _: () = assert!(offset_of!(RawSuperblock, mount_opts) == 0x200);
+const _: () = assert!(offset_of!(RawSuperblock, checksum_seed) == 0x270);
+const _: () = assert!(offset_of!(RawSuperblock, orphan_file_inum) == 0x280);
+const _: () = assert!(offset_of!(RawSuperblock, checksum) == 0x3FC);
+
 impl RawSuperblock {
     /// Stores a copy of the journal inode's mapping and size (`s_jnl_blocks`), from which a lost
     /// inode is restored.
@@ -160,15 +169,6 @@ impl RawSuperblock {
 
 /// `s_jnl_backup_type`: a copy of `i_block` and the size.
 pub(crate) const JOURNAL_BACKUP_BLOCKS: u8 = 1;
-
-const _: () = assert!(offset_of!(RawSuperblock, jnl_blocks) == 0x10C);
-const _: () = assert!(offset_of!(RawSuperblock, flags) == 0x160);
-const _: () = assert!(offset_of!(RawSuperblock, kbytes_written) == 0x178);
-const _: () = assert!(offset_of!(RawSuperblock, error_count) == 0x194);
-const _: () = assert!(offset_of!(RawSuperblock, mount_opts) == 0x200);
-const _: () = assert!(offset_of!(RawSuperblock, checksum_seed) == 0x270);
-const _: () = assert!(offset_of!(RawSuperblock, orphan_file_inum) == 0x280);
-const _: () = assert!(offset_of!(RawSuperblock, checksum) == 0x3FC);
 
 /// Offset of [`RawSuperblock::checksum`], and the number of bytes that it covers.
 pub(crate) const SUPERBLOCK_CHECKSUM_OFFSET: usize = offset_of!(RawSuperblock, checksum);

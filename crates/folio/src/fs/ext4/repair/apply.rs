@@ -15,6 +15,7 @@ use crate::fs::ext4::layout::disk::{
 };
 use crate::fs::ext4::layout::features::{Compat, Incompat, RoCompat};
 use crate::fs::ext4::layout::superblock::Superblock;
+use crate::fs::ext4::mount::Mounted;
 use crate::fs::ext4::space::group::descriptor_checksum;
 use crate::vfs::MountOptions;
 use std::sync::Arc;
@@ -38,15 +39,28 @@ pub(super) fn replay(device: &Arc<dyn Device>) -> Result<Option<u32>> {
         return Err(Error::corrupt("needs recovery, but the journal is missing"));
     };
     let recovered = journal::recover(blocks, device.clone())?;
-    let cache = PageCache::new(CacheOptions {
-        background_writeback: false,
-        ..CacheOptions::default()
-    });
-    Ext4::replay_fast_commits(device, &cache, &MountOptions::default(), &recovered.changes)?;
+    let options = MountOptions::default();
+    Ext4::replay_fast_commits(device, &cache(), &options, &recovered.changes)?;
     let count = recovered.transactions;
     recovered.finish()?;
     Superblock::write_recovery_flag(&**device, false)?;
     Ok(Some(count))
+}
+
+/// Mounts the overlay of a repair.
+pub(super) fn mount(device: &Arc<dyn Device>, clock: Clock) -> Result<Mounted> {
+    let options = MountOptions {
+        clock,
+        ..MountOptions::default()
+    };
+    Ext4::open(device.clone(), &cache(), &options)
+}
+
+fn cache() -> Arc<PageCache> {
+    PageCache::new(CacheOptions {
+        background_writeback: false,
+        ..CacheOptions::default()
+    })
 }
 
 /// Applies fixes. Those of the superblock come last: all other fixes rely on its present numbers.

@@ -1,19 +1,17 @@
 //! A new journal for a file system whose journal's inode is lost, and held nothing.
 //! Counterpart: `tune2fs -j`, and e2fsck after it has deleted a journal.
 
-use super::apply::{change_inode, change_superblock, read_inode};
+use super::apply::{change_inode, change_superblock, mount, read_inode};
 use crate::base::{Clock, LogicalBlock, Result};
 use crate::block::Device;
-use crate::cache::{CacheOptions, PageCache};
 use crate::fs::ext4::check::fix::{InodeChange, SuperblockChange};
-use crate::fs::ext4::inode::Ext4;
 use crate::fs::ext4::journal::write_empty_superblock;
 use crate::fs::ext4::layout::disk::{JOURNAL_INODE, RawInode, inode_flags};
 use crate::fs::ext4::layout::extent;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::fs::ext4::mkfs::geometry::journal_block_count;
-use crate::vfs::{FileSystem, MountOptions};
+use crate::vfs::FileSystem;
 use std::sync::Arc;
 use zerocopy::FromZeros;
 
@@ -47,15 +45,7 @@ pub(super) fn make_journal(device: &Arc<dyn Device>, clock: Clock) -> Result<()>
     });
     change_inode(&**device, &superblock, JOURNAL_INODE, prepare)?;
 
-    let cache = PageCache::new(CacheOptions {
-        background_writeback: false,
-        ..CacheOptions::default()
-    });
-    let options = MountOptions {
-        clock,
-        ..MountOptions::default()
-    };
-    let mounted = Ext4::open(device.clone(), &cache, &options)?;
+    let mounted = mount(device, clock)?;
     let inode = mounted.fs.inode(JOURNAL_INODE.into())?;
     for logical in (0..count).map(LogicalBlock) {
         inode.append_metadata(logical, |bytes| {

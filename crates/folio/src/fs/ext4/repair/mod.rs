@@ -29,11 +29,9 @@ pub use write::RepairPlan;
 
 use super::check::fix::{Fix, Fixes};
 use super::check::{CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport};
-use super::inode::Ext4;
 use crate::base::{Clock, Errno, Error, InodeNumber, LogicalBlock, Result};
 use crate::block::{Device, OverlayDevice};
-use crate::cache::{CacheOptions, PageCache};
-use crate::vfs::{Credentials, FileSystem, FileType, Inode, MountOptions, NewInode};
+use crate::vfs::{Credentials, FileSystem, FileType, Inode, NewInode};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -209,15 +207,7 @@ fn lost_and_found(mounted: &dyn FileSystem) -> Result<Arc<dyn Inode>> {
 /// # Errors
 /// EOPNOTSUPP for a file system that Folio does not write, or where lost+found is a file.
 fn change_by_mount(device: &Arc<dyn Device>, fixes: &[Fix], clock: Clock) -> Result<()> {
-    let cache = PageCache::new(CacheOptions {
-        background_writeback: false,
-        ..CacheOptions::default()
-    });
-    let options = MountOptions {
-        clock,
-        ..MountOptions::default()
-    };
-    let mounted = Ext4::open(device.clone(), &cache, &options)?;
+    let mounted = apply::mount(device, clock)?;
     for fix in fixes {
         match fix {
             Fix::Unshare(number, blocks) => {
