@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 fn compare(folder: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+    let mut command = Command::new(super::BENCH);
     command
-        .args(["bench", "compare"])
+        .arg("compare")
         .args(words)
         .current_dir(folder)
         .output()

@@ -1,4 +1,4 @@
-//! `folio bench`: every scenario runs and reports its rows; durations are never checked.
+//! `folio-bench`: every scenario runs and reports its rows; durations are never checked.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -9,15 +9,25 @@ mod page;
 mod scenarios;
 
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use support::tools::{succeed, text};
 
+/// The program under test.
+const BENCH: &str = env!("CARGO_BIN_EXE_folio-bench");
+
+/// The command that it measures, which every build of the workspace makes beside it.
+fn folio() -> PathBuf {
+    let folio = Path::new(BENCH).with_file_name("folio");
+    assert!(folio.exists(), "first: cargo build --package folio-cli");
+    folio
+}
+
 /// `folio bench` with `words`, in `folder`, everything small.
 fn bench(folder: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+    let mut command = Command::new(BENCH);
     command
-        .args(["--quiet", "bench", "--quick"])
+        .args(["--quiet", "--quick"])
         .args(words)
         .current_dir(folder)
         .env("TMPDIR", folder);

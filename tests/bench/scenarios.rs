@@ -110,15 +110,15 @@ fn refused_mount_is_reported_once_with_reason() {
     }
     let folder = TempDir::new().expect("a folder");
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("rights");
-    let program = folder.path().join("folio");
-    std::fs::copy(env!("CARGO_BIN_EXE_folio"), &program).expect("a copy");
+    let program = folder.path().join("folio-bench");
+    std::fs::copy(crate::BENCH, &program).expect("a copy");
+    std::fs::copy(crate::folio(), folder.path().join("folio")).expect("a copy");
     let mut command = command("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&program);
     command.args([
         "--quiet",
-        "bench",
         "--quick",
         "--json",
         "--repeats",
@@ -461,7 +461,7 @@ fn given_container_image_is_built() {
     let folder = folder();
     std::fs::write(folder.path().join("file"), [7; 300_000]).expect("written");
     let folio = |words: &[&str]| {
-        let mut folio = std::process::Command::new(env!("CARGO_BIN_EXE_folio"));
+        let mut folio = std::process::Command::new(crate::folio());
         succeed(folio.arg("-q").args(words).current_dir(folder.path()));
     };
     folio(&["cp", "-a", "--create", "16M", "file", "one.img:/"]);
@@ -496,8 +496,7 @@ fn commands_inside_an_image() {
 #[test]
 fn python_beside_its_rivals() {
     // Of `cargo xtask python`, beside the folder of this build's profile.
-    let folio = Path::new(env!("CARGO_BIN_EXE_folio"));
-    let python = folio
+    let python = Path::new(crate::BENCH)
         .ancestors()
         .nth(2)
         .expect("a folder")
@@ -547,11 +546,11 @@ fn files_in_device_memory() {
 
 #[test]
 fn gpu_that_is_missing_fails_with_one_line() {
-    let mut folio = std::process::Command::new(env!("CARGO_BIN_EXE_folio"));
-    let output = folio
-        .args(["-q", "bench", "--quick", "gpu", "--ordinal", "1000"])
+    let mut bench = std::process::Command::new(crate::BENCH);
+    let output = bench
+        .args(["-q", "--quick", "gpu", "--ordinal", "1000"])
         .output()
-        .expect("folio runs");
+        .expect("folio-bench runs");
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{message}");
     assert!(output.stdout.is_empty());

@@ -4,6 +4,7 @@
 
 mod machine;
 
+use crate::support::guest::machine_file;
 use crate::support::tools::{command, qemu_check, run, succeed, text};
 use crate::support::{report_skip, requires};
 use machine::Machine;
@@ -51,7 +52,7 @@ struct Workshop(TempDir);
 impl Workshop {
     /// Returns `None`, and reports a skip, if this machine lacks a file that boots.
     fn new(files: &[&str]) -> Option<Self> {
-        if let Some(missing) = files.iter().find(|file| !Path::new(file).is_file()) {
+        if let Some(missing) = files.iter().find(|file| !machine_file(file).is_file()) {
             report_skip(&format!("needs the file {missing}"));
             return None;
         }
@@ -123,6 +124,8 @@ impl Workshop {
         let document = fs::read_to_string(path).unwrap();
         let block = document.split("```bash\n").nth(number + 1).unwrap();
         let script = block.split("```").next().unwrap();
+        let loader = machine_file(BOOT_LOADER).display().to_string();
+        let script = &script.replace(BOOT_LOADER, &loader);
         fs::copy(kernel, self.path("kernel")).unwrap();
         self.give(&self.path("kernel"));
         let path = std::env::var("PATH").unwrap_or_default();
@@ -162,7 +165,7 @@ impl Workshop {
         for folder in ["EFI/BOOT", "loader/entries"] {
             fs::create_dir_all(boot.join(folder)).unwrap();
         }
-        fs::copy(BOOT_LOADER, boot.join("EFI/BOOT/BOOTX64.EFI")).unwrap();
+        fs::copy(machine_file(BOOT_LOADER), boot.join("EFI/BOOT/BOOTX64.EFI")).unwrap();
         fs::copy(kernel, boot.join("linux")).unwrap();
         fs::write(boot.join("loader/loader.conf"), "timeout 0\n").unwrap();
         fs::copy(initrd, boot.join("initrd")).unwrap();
@@ -187,9 +190,13 @@ impl Workshop {
 
     /// Starts a machine whose firmware finds the boot loader on the disk.
     fn boot(&self, disk: &str) -> Machine {
-        fs::copy(FIRMWARE_VARIABLES, self.path("variables")).unwrap();
+        fs::copy(machine_file(FIRMWARE_VARIABLES), self.path("variables")).unwrap();
         let path = |name: &str| self.path(name).display().to_string();
-        let firmware = format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}");
+        let firmware = machine_file(FIRMWARE);
+        let firmware = format!(
+            "if=pflash,format=raw,readonly=on,file={}",
+            firmware.display()
+        );
         let variables = format!("if=pflash,format=raw,file={}", path("variables"));
         let disk = format!("if=none,id=disk,format=qcow2,file={}", path(disk));
         let device = "nvme,drive=disk,serial=1";
@@ -213,13 +220,14 @@ impl Workshop {
 
 /// Returns the newest kernel in /boot that mounts a root by itself.
 fn kernel() -> Option<PathBuf> {
-    let mut kernels: Vec<_> = fs::read_dir("/boot")
+    let boot = machine_file("/boot");
+    let mut kernels: Vec<_> = fs::read_dir(&boot)
         .ok()?
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let release = name.strip_prefix("vmlinuz-")?;
-            let config = fs::read_to_string(format!("/boot/config-{release}")).ok()?;
+            let config = fs::read_to_string(boot.join(format!("config-{release}"))).ok()?;
             let has = |option: &&str| config.lines().any(|line| line == *option);
             KERNEL_OPTIONS.iter().all(has).then(|| entry.path())
         })

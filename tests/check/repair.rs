@@ -1,12 +1,13 @@
 //! Repairs: what a repair claims is clean for e2fsck, with the same files; an undo restores all.
 //!
-//! `FOLIO_CHECK_FULL=1` damages all images; `FOLIO_CHECK_REFUSED=1` prints what is refused.
+//! A long run damages all images; `FOLIO_CHECK_REFUSED=1` prints what is refused.
 
 use crate::check::images::{Image, RECIPES, Recipe, debugfs};
 use crate::check::judge::{Verdict, compare, fsck};
 use crate::check::map::{ImageMap, Piece, PieceKind};
 use crate::check::scenes::SCENES;
 use crate::support::requires;
+use crate::support::rounds;
 use crate::support::tools::mke2fs;
 use folio::block::{self, Device, OpenOptions, OverlayDevice};
 use folio::kernel::{CheckOptions, RepairPlan, plan_repair_ext4, undo_repair_ext4};
@@ -331,11 +332,10 @@ fn repair_all(recipe: &Recipe) -> Tally {
 fn claimed_repairs_are_clean_for_e2fsck() {
     requires!(tool("mke2fs"), tool("e2fsck"), tool("debugfs"));
     let mut failures = Vec::new();
-    let is_full = std::env::var_os("FOLIO_CHECK_FULL").is_some();
-    let recipes = if is_full {
+    let recipes = if rounds::is_long() {
         RECIPES.iter().collect()
     } else {
-        vec![&RECIPES[0], &RECIPES[8]]
+        vec![&RECIPES[8]]
     };
     for recipe in recipes {
         let tally = repair_all(recipe);

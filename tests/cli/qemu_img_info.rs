@@ -4,6 +4,7 @@
 use super::qemu_img::{Pair, words};
 use super::support::random::Random;
 use super::support::requires;
+use super::support::rounds;
 use serde_json::Value;
 
 /// The format, the name of a file, and the options of `qemu-img create`.
@@ -96,7 +97,7 @@ fn damaged_foreign_header_never_panics() {
             .filter(|len| *len < good.len())
             .map(|len| good[..len].to_vec())
             .collect();
-        for _ in 0..25 {
+        for _ in 0..rounds::cases(25) {
             let mut bytes = good.clone();
             let end = good.len().saturating_sub(512);
             let starts = [0, 0, 192 << 10, 2 << 20, end];

@@ -2,6 +2,7 @@
 //! allocation. `FOLIO_HOSTILE_CASES` sets the number of cases.
 
 use super::support::random::Random;
+use super::support::rounds;
 use super::{WIDTHS, assert_errno, bytes_of, formatted, mounted, try_mount};
 use folio::block::{Device, MemoryDevice};
 use folio::{Errno, Fs};
@@ -80,7 +81,7 @@ fn change(fs: &Fs, found: &[String]) {
 #[test]
 fn damaged_images_give_errors() {
     let cases = std::env::var("FOLIO_HOSTILE_CASES").ok();
-    let cases = cases.map_or(CASES, |cases| cases.parse().unwrap());
+    let cases = cases.map_or(rounds::cases(CASES), |cases| cases.parse().unwrap());
     for (width, len_bytes) in WIDTHS {
         let whole = image(width, len_bytes);
         let used = whole.iter().rposition(|byte| *byte == 0xda).unwrap();

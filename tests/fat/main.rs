@@ -14,6 +14,7 @@ mod support {
     pub mod random;
     #[macro_use]
     pub mod require;
+    pub mod rounds;
     pub mod tools;
     pub(crate) use require::requires;
 }

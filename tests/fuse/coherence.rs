@@ -213,6 +213,21 @@ fn sizes(shared: &SharedMount) {
     assert_eq!(fs::read(&host).unwrap(), b"sho\0\0\0\0\0theirsours");
 }
 
+/// An append goes to the end of the file also if its size has changed on the host since the client
+/// saw it.
+fn appends(shared: &SharedMount) {
+    let (host, mount) = (shared.host("appends"), shared.mount("appends"));
+    fs::write(&host, b"one ").unwrap();
+    let mut ours = OpenOptions::new().append(true).open(&mount).unwrap();
+    let mut theirs = OpenOptions::new().append(true).open(&host).unwrap();
+    let (ours, theirs): (&mut dyn std::io::Write, &mut dyn std::io::Write) =
+        (&mut ours, &mut theirs);
+    for (file, words) in [(theirs, b"two "), (ours, b"six ")] {
+        file.write_all(words).unwrap();
+    }
+    assert_eq!(fs::read(&host).unwrap(), b"one two six ");
+}
+
 fn names(shared: &SharedMount) {
     let (host, mount) = (
         |name: &str| shared.host(name),
@@ -364,6 +379,7 @@ fn no_cache_external_change_is_seen_soon() {
     let shared = SharedMount::new("rw,cache=none", Promise::Soon);
     // Pages that are mapped stay as they are.
     sizes(&shared);
+    appends(&shared);
     names(&shared);
     attributes(&shared);
     directories(&shared);

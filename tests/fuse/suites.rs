@@ -2,6 +2,7 @@
 //! exclusions.
 
 use crate::support::require::find;
+use crate::support::rounds;
 use crate::support::tools::{command, mke2fs, text, write_program};
 use crate::{Fixture, FuseMount, MountSource, for_each_source};
 use std::fs;
@@ -134,7 +135,8 @@ pub(crate) fn fsx_passes(fixture: Fixture) {
         suite.arg("-f").arg(&settings).arg("-P").arg(scratch.path());
         let file = fixture.at(&format!("file {seed}"));
         let output = suite
-            .args(["-S", &seed.to_string(), "-N", "5000"])
+            .args(["-S", &seed.to_string()])
+            .args(["-N", &rounds::cases(6000).to_string()])
             .arg(file)
             .output()
             .unwrap();

@@ -65,5 +65,5 @@ fn real_tree_has_symlinks_and_hard_links() {
         "{} files, {symlinks} symbolic links, {links} with hard links",
         real.files
     );
-    assert!(real.files >= trees::REAL.files_min && symlinks > 0 && links > 0);
+    assert!(real.files >= trees::real_limits().files_min && symlinks > 0 && links > 0);
 }

@@ -2,6 +2,7 @@
 
 use crate::support::real_tree;
 use crate::support::require::{find, report_skip};
+use crate::support::rounds;
 use crate::support::tools::{command, run, succeed};
 use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 use std::ffi::OsStr;
@@ -11,18 +12,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-/// The size of a real tree: large enough to be typical, small enough for a test.
-pub(crate) const REAL: real_tree::Limits = real_tree::Limits {
-    files_min: 10_000,
-    files_max: 25_000,
-    bytes_max: 400 << 20,
-};
+/// Returns the size of a real tree: large enough to be typical, small enough for a test.
+pub(crate) fn real_limits() -> real_tree::Limits {
+    real_tree::Limits {
+        files_min: rounds::cases(12_000),
+        files_max: rounds::cases(24_000),
+        bytes_max: rounds::cases(384 << 20),
+    }
+}
 
 /// Creates a tree of the machine's own files. Returns false and reports a skip if there are too
 /// few.
 pub(crate) fn real(target: &Path) -> bool {
     fs::create_dir(target).unwrap();
-    real_tree::copy_to(target, REAL)
+    real_tree::copy_to(target, real_limits())
         .map_err(|reason| report_skip(&reason))
         .is_ok()
 }

@@ -27,7 +27,7 @@ fn cases(default: u32) -> ProptestConfig {
     let cases = std::env::var("FOLIO_MODEL_CASES")
         .ok()
         .and_then(|text| text.parse().ok())
-        .unwrap_or(default);
+        .unwrap_or(support::rounds::cases(default));
     ProptestConfig {
         cases,
         failure_persistence: None,

@@ -4,6 +4,7 @@
 mod shrink;
 
 use crate::support;
+use crate::support::rounds;
 
 use folio::block::{
     self, Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice, Recorded, ResizeImage,
@@ -440,7 +441,7 @@ fn cut_everywhere(features: &[&str], start: u64, end: u64, may_repair: bool) {
     let record = recorder.recorded();
     let mut sizes: HashMap<u64, usize> = HashMap::new();
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    for at in 0..=record.len() {
+    for at in (0..=record.len()).step_by(rounds::step(3)) {
         for lossy in [false, true] {
             random = random
                 .wrapping_mul(0x5851_F42D_4C95_7F2D)

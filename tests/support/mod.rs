@@ -14,6 +14,7 @@
 //!     two_sides          a directory that guest and host change     two_sides.rs
 //!     Manifest           names, attributes and content of a tree    manifest.rs
 //!     Random             reproducible random numbers                random.rs
+//!     rounds             how many rounds a long test makes          rounds.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
@@ -27,6 +28,7 @@ pub mod random;
 pub mod real_tree;
 #[macro_use]
 pub mod require;
+pub mod rounds;
 pub mod terminal;
 pub mod tools;
 pub mod two_sides;

@@ -7,9 +7,12 @@ use std::process::{Command, Stdio};
 /// A program that runs another one on a new terminal of 33 lines and 99 columns, and ends with its
 /// exit code. Each line of its input: the text that is awaited, `|`, the keys that follow.
 const ON_TERMINAL: &str = "
-import fcntl, os, pty, select, struct, sys, termios
+import fcntl, os, pty, select, signal, struct, sys, termios
 child, terminal = pty.fork()
 if child == 0:
+    # The tests may have been started with them ignored, and keys of a terminal send them.
+    for number in signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP:
+        signal.signal(number, signal.SIG_DFL)
     os.execvp(sys.argv[1], sys.argv[1:])
 fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 33, 99, 0, 0))
 seen = b''

@@ -1,6 +1,7 @@
 //! Content: a volume reads as a plain disk, before and after reopening, and costs what it says.
 
 use crate::model::{ModelStore, memory_place, place};
+use crate::support::rounds;
 use folio::Errno;
 use folio::block::{Allocation, Device, MemoryDevice};
 use folio_volume::{RetryPolicy, Takeover, Volume, VolumeReader, check, info};
@@ -34,7 +35,7 @@ fn random_changes_read_as_on_plain_disk() {
     let model = MemoryDevice::new(SIZE);
     let mut volume = Volume::create(&place, SIZE).unwrap();
     let mut seed = 20_u64;
-    for step in 0..600_u64 {
+    for step in 0..rounds::cases(600_u64) {
         let len = match random(&mut seed) % 8 {
             0 => random(&mut seed) % (9 << 20) + 1,
             1 => 4096 * (1 + random(&mut seed) % 100),

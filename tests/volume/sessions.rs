@@ -1,6 +1,7 @@
 //! Many short sessions, such as commands: each opens the volume, writes little and ends.
 
 use crate::model::{ModelStore, place};
+use crate::support::rounds;
 use folio::block::Device;
 use folio_volume::{Takeover, Volume};
 use object_store::memory::InMemory;
@@ -26,7 +27,7 @@ fn short_sessions_leave_few_tables_to_read() {
     let content: Arc<InMemory> = Arc::new(InMemory::new());
     drop(Volume::create(&place(content.clone(), "vol"), 1 << 30).unwrap());
     let mut most_requests = 0;
-    for number in 0..200 {
+    for number in 0..rounds::cases(200) {
         let requests = session(&content, number, |_, volume| volume.close().unwrap());
         most_requests = most_requests.max(requests);
     }
@@ -38,7 +39,7 @@ fn crashed_sessions_leave_short_log() {
     let content: Arc<InMemory> = Arc::new(InMemory::new());
     drop(Volume::create(&place(content.clone(), "vol"), 1 << 30).unwrap());
     let mut most_requests = 0;
-    for number in 0..200 {
+    for number in 0..rounds::cases(200) {
         let crash = |store: &ModelStore, volume: Volume| {
             store.kill();
             drop(volume);

@@ -246,7 +246,7 @@ fn image_in_a_file_is_never_a_volume() {
     assert!(missing.contains("check the path"), "{missing}");
 }
 
-/// A closed error output is no failure.
+/// A closed error output is not a failure.
 #[test]
 fn command_outlives_the_reader_of_its_errors() {
     let server = Server::directory();

@@ -50,8 +50,8 @@ fn library_folder(environment: &Path) -> Option<PathBuf> {
         .find(|folder| folder.join("libnvrtc.so.13").exists())
 }
 
-/// Builds `folio`, the tests and the example into a folder, with the script that runs them; runs it
-/// unless `is_built_only`.
+/// Builds `folio-bench`, the tests and the example into a folder, with the script that runs them;
+/// runs it unless `is_built_only`.
 ///
 /// # Errors
 /// What failed.
@@ -63,9 +63,9 @@ pub(crate) fn measure(root: &Path, is_built_only: bool) -> Result<(), String> {
         "build",
         "--release",
         "--package",
-        "folio-cli",
+        "folio-bench",
         "--bin",
-        "folio",
+        "folio-bench",
     ];
     let tests = [
         "test",
@@ -84,7 +84,7 @@ pub(crate) fn measure(root: &Path, is_built_only: bool) -> Result<(), String> {
         "weights",
     ];
     for (arguments, name) in [
-        (&command[..], "folio"),
+        (&command[..], "folio-bench"),
         (&tests, "gpu-tests"),
         (&example, "weights"),
     ] {

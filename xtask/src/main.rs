@@ -1,14 +1,19 @@
 //! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test`, `python` and `gpu`.
 
 mod circles;
+mod clippy;
 mod counts;
 mod gpu;
+mod guest_files;
 mod language;
 mod packages;
+mod pool;
+mod processes;
 mod python;
 mod repository;
 mod run;
 mod source;
+mod tally;
 mod test;
 mod tidy;
 
@@ -45,11 +50,10 @@ enum Task {
         #[arg(long = "crate", value_name = "NAME")]
         name: Option<String>,
     },
-    /// Install what the tests need (as root), then run every check.
+    /// Run every check, and print where the time went. Nothing is installed without --install.
     Test {
-        /// Install nothing, even as root.
-        #[arg(long)]
-        no_install: bool,
+        #[command(flatten)]
+        options: test::Options,
     },
     /// Build the wheel of bindings/python and run its tests, as Test does.
     Python {
@@ -66,6 +70,7 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    processes::restore_signals();
     let root = repository::root();
     match Arguments::parse().task {
         Task::Tidy { lower } => tidy::main(&root, lower),
@@ -77,7 +82,7 @@ fn main() -> ExitCode {
             |error| failure(&error),
             |files| language::main(&root, &files, name.as_deref()),
         ),
-        Task::Test { no_install } => test::main(&root, no_install),
+        Task::Test { options } => test::main(&root, options),
         Task::Python { features } => match python::test(&root, &features) {
             Ok(results) if results.failed == 0 => ExitCode::SUCCESS,
             Ok(results) => failure(&format!("{} tests failed", results.failed)),

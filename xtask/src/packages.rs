@@ -2,7 +2,7 @@
 
 use crate::repository;
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
@@ -63,19 +63,6 @@ const PROGRAMS: [(&str, &str); 51] = [
 /// Test suites that are crates, and their versions.
 const CRATES: [(&str, &str); 2] = [("fsx", "0.3.2"), ("pjdfstest", "0.2.2")];
 
-/// The kernel for guests: a module that it must have, and its package.
-const GUEST_MODULE: &str = "kernel/fs/fuse/virtiofs.ko";
-const GUEST_KERNEL: &str = "linux-image-cloud-amd64";
-
-/// Files that the tests need, and their packages: what boots a disk.
-const FILES: [(&str, &str); 2] = [
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
-    (
-        "/usr/lib/systemd/boot/efi/systemd-bootx64.efi",
-        "systemd-boot-efi",
-    ),
-];
-
 /// Folders that hold system programs but are often missing from a user's PATH.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
@@ -108,24 +95,11 @@ fn missing() -> Vec<&'static str> {
         .map(|(_, package)| *package)
         .collect();
     packages.dedup();
-    let files = FILES.iter().filter(|(file, _)| !Path::new(file).is_file());
-    packages.extend(files.map(|(_, package)| *package));
-    if !has_guest_kernel() {
-        packages.push(GUEST_KERNEL);
-    }
     packages
 }
 
-/// Returns whether there is a kernel that guests can boot.
-fn has_guest_kernel() -> bool {
-    let releases = std::fs::read_dir("/lib/modules").into_iter().flatten();
-    releases
-        .flatten()
-        .any(|release| release.path().join(GUEST_MODULE).is_file())
-}
-
-/// Installs missing packages and crates where that is possible; otherwise prints their names. A
-/// check without its program reports a skip.
+/// Installs missing packages and crates if that is wanted and possible; otherwise prints their
+/// names. A check without its program reports a skip.
 pub(crate) fn provide(may_install: bool) {
     provide_packages(may_install);
     provide_crates(may_install);
@@ -142,7 +116,7 @@ fn provide_crates(may_install: bool) {
     }
     let list = crates.join(" ");
     if !may_install {
-        println!("some checks will be skipped; to run them all: cargo install {list}");
+        println!("some checks will be skipped; to run them all, use --install: {list}");
         return;
     }
     println!("installing {list}");
@@ -166,11 +140,11 @@ fn provide_packages(may_install: bool) {
     let list = packages.join(" ");
     if !may_install || !rustix::process::geteuid().is_root() || !has("apt-get") {
         let by = if has("apt-get") {
-            "apt-get install"
+            "use --install as root, or apt-get install"
         } else {
-            "your package manager: (Debian's names)"
+            "install with your package manager (Debian's names):"
         };
-        println!("some checks will be skipped; to run them all, install as root with {by} {list}");
+        println!("some checks will be skipped; to run them all, {by} {list}");
         return;
     }
     println!("installing {list}");

@@ -1,5 +1,6 @@
 //! The tests of bindings/python: a virtual environment, the wheel, pytest.
 
+use crate::clippy::clippy;
 use crate::packages;
 use crate::repository;
 use crate::run::run;
@@ -73,7 +74,9 @@ pub(crate) fn test(root: &Path, features: &str) -> Result<Results, String> {
     if features.is_empty() && command.exists() {
         build.arg("--command").arg(command);
     }
+    // The tests compiled the crates so.
     let built = build
+        .envs(clippy())
         .env("PATH", path_with(&environment))
         .env("VIRTUAL_ENV", &environment)
         .status();
@@ -109,9 +112,10 @@ pub(crate) fn test(root: &Path, features: &str) -> Result<Results, String> {
 fn compiles_free_threaded(root: &Path, target: &Path) -> bool {
     let config = target.join("free-threaded-python.txt");
     let check = ["check", "--quiet", "--package", "foliofs-python"];
-    let variable = ("PYO3_CONFIG_FILE", config.clone().into_os_string());
+    let mut variables = clippy();
+    variables.push(("PYO3_CONFIG_FILE", config.clone().into_os_string()));
     std::fs::write(&config, FREE_THREADED).is_ok()
-        && run(root, "cargo", &check, &[variable]).succeeded
+        && run(root, "cargo", &check, &variables).succeeded
 }
 
 /// Makes the virtual environment, unless it is ready, and returns its path.

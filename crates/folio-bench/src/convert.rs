@@ -207,7 +207,7 @@ impl Bench<'_> {
                 let (name, program, before) = &self.programs[at];
                 // The target, a source that is compressed, and what else the host has to find pages
                 // for.
-                touch_memory(&self.run.folio, size_mib * 7 / 4)?;
+                touch_memory(size_mib * 7 / 4)?;
                 let mut meter = Meter::default();
                 meter.run(
                     program.as_os_str(),

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -115,13 +115,18 @@ fn text(file: &mut File) -> std::io::Result<String> {
 /// In a virtual machine a page that was unused for a while may have returned to the machine's
 /// host. The first process that uses it again pays several times the price of a copy. This call
 /// gives all contenders the same pages.
-pub(crate) fn touch_memory(folio: &Path, mib: u64) -> Result<(), String> {
+pub(crate) fn touch_memory(mib: u64) -> Result<(), String> {
     Meter::default()
         .run(
-            folio.as_os_str(),
-            ["bench", "touch-memory", &mib.to_string()],
+            this_program()?.as_os_str(),
+            ["touch-memory", &mib.to_string()],
         )
         .map(drop)
+}
+
+/// The program folio-bench, which runs parts of scenarios in processes of their own.
+pub(crate) fn this_program() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("folio-bench: {error}"))
 }
 
 /// Body of that process: writes and reads the memory.

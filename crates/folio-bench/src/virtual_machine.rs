@@ -70,7 +70,7 @@ impl Guest {
         let (kernel, release) = newest_kernel()?;
         let mut archive = Archive::default();
         archive.add("/bin/busybox", 0o755, &read(&busybox)?);
-        let folder = Path::new("/lib/modules").join(release);
+        let folder = machine_file("/lib/modules").join(release);
         let table = String::from_utf8_lossy(&read(&folder.join("modules.dep"))?).into_owned();
         let bare = Self {
             kernel,
@@ -304,9 +304,21 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// Returns the path of a file of this machine that guests use (kernel, firmware): below the folder
+/// that FOLIO_GUEST_FILES names, where it is there.
+pub fn machine_file(path: &str) -> PathBuf {
+    let folder = std::env::var_os("FOLIO_GUEST_FILES");
+    let unpacked = folder.map(|folder| Path::new(&folder).join(path.trim_start_matches('/')));
+    unpacked
+        .filter(|unpacked| unpacked.exists())
+        .unwrap_or_else(|| PathBuf::from(path))
+}
+
 /// The newest kernel in /boot that has virtiofs as a plain module, and its release.
 fn newest_kernel() -> Result<(PathBuf, String), String> {
-    let entries = std::fs::read_dir("/boot").map_err(|error| format!("/boot: {error}"))?;
+    let boot = machine_file("/boot");
+    let entries =
+        std::fs::read_dir(&boot).map_err(|error| format!("{}: {error}", boot.display()))?;
     let mut releases: Vec<String> = entries
         .filter_map(|entry| {
             entry
@@ -317,7 +329,7 @@ fn newest_kernel() -> Result<(PathBuf, String), String> {
                 .map(str::to_owned)
         })
         .filter(|release| {
-            Path::new("/lib/modules")
+            machine_file("/lib/modules")
                 .join(release)
                 .join("kernel/fs/fuse/virtiofs.ko")
                 .is_file()
@@ -327,10 +339,7 @@ fn newest_kernel() -> Result<(PathBuf, String), String> {
     let release = releases
         .pop()
         .ok_or("needs a kernel with virtiofs in /boot (linux-image-cloud-amd64)")?;
-    Ok((
-        Path::new("/boot").join(format!("vmlinuz-{release}")),
-        release,
-    ))
+    Ok((boot.join(format!("vmlinuz-{release}")), release))
 }
 
 /// The paths of a module and of all that it needs, those first; `None` if it is not there. From

@@ -329,6 +329,11 @@ impl Image {
                 let fat = FatFileSystem::mount(device, options.read_only, clock())?;
                 kernel.mount(fat, "/", options)
             }
+            #[cfg(not(feature = "squashfs-erofs"))]
+            Some(OtherFileSystem::NotBuilt(name)) => Err(Error::unsupported(format!(
+                "{name}: this folio was built without the feature squashfs-erofs"
+            ))),
+            #[cfg(feature = "squashfs-erofs")]
             Some(OtherFileSystem::ReadOnly(kind)) => {
                 let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
                 kernel.mount(mounted, "/", options)

@@ -37,7 +37,11 @@ pub(crate) enum OtherFileSystem {
     /// FAT12, FAT16 or FAT32.
     Fat,
     /// One that is read only.
+    #[cfg(feature = "squashfs-erofs")]
     ReadOnly(folio_rofs::Kind),
+    /// One that needs a feature that this build lacks.
+    #[cfg(not(feature = "squashfs-erofs"))]
+    NotBuilt(&'static str),
 }
 
 impl OtherFileSystem {
@@ -49,7 +53,12 @@ impl OtherFileSystem {
     pub(crate) fn on(device: &dyn Device) -> folio::Result<Option<Self>> {
         Ok(match block::contents(device)? {
             Some("fat") => Some(Self::Fat),
+            #[cfg(feature = "squashfs-erofs")]
             Some(name) => folio_rofs::Kind::named(name).map(Self::ReadOnly),
+            #[cfg(not(feature = "squashfs-erofs"))]
+            Some(name @ ("squashfs" | "erofs")) => Some(Self::NotBuilt(name)),
+            #[cfg(not(feature = "squashfs-erofs"))]
+            Some(_) => None,
             None => None,
         })
     }

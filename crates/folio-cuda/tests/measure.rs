@@ -10,7 +10,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/measure-on-gpu");
 
 /// Runs the script with tests that execute `tests`. `None` after a report of the skip.
 fn run_script(folder: &Path, tests: &str) -> Option<Output> {
-    for (name, text) in [("folio", ""), ("weights", ""), ("gpu-tests", tests)] {
+    for (name, text) in [("folio-bench", ""), ("weights", ""), ("gpu-tests", tests)] {
         let path = folder.join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();

@@ -15,7 +15,7 @@
 //!   folio::syscall::{Caller, Handle, OpenHandle}
 //! ```
 //!
-//! Neighbours: `folio-cli`, `folio-virtiofs` and `folio-remote` above; below, folio's public API
+//! Neighbors: `folio-cli`, `folio-virtiofs` and `folio-remote` above; below, folio's public API
 //! alone. The server knows no transport, so that all transports share it.
 //!
 //! Locks: see `server/mod.rs`.

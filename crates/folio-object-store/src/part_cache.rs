@@ -50,7 +50,7 @@ pub struct PartCache {
     sums: File,
     len_bytes: u64,
     /// For each group of parts that was asked for: the stored checksums of the parts that this
-    /// process knows to be present; of others zero.
+    /// process knows to be present, and zero for the rest.
     known: Box<[OnceLock<Box<[AtomicU64]>>]>,
     written_bytes: AtomicU64,
     /// The offset in the file of parts where eviction continues.

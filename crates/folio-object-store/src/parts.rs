@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The unit of caching in bytes. Requests are for one part or for several neighbours.
+/// The unit of caching in bytes. Requests are for one part or for several adjacent parts.
 pub(crate) const PART_BYTES: u64 = 64 << 10;
 /// The longest object that is read: longer than the stores allow. The length is what a server says.
 pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 48;
@@ -23,7 +23,7 @@ pub(crate) const REQUEST_PARTS: u64 = 16;
 /// Parts that stay in memory: 32 MiB. The page cache above keeps what is read again.
 const READY_PARTS_MAX: usize = 512;
 /// Arrivals of parts after which one that was not read to its end is evicted as one that was: its
-/// reader does not come. A reader may be slower than the others.
+/// reader does not come. A reader may be slower than other readers.
 const UNREAD_ARRIVALS_MAX: u64 = 4 * READY_PARTS_MAX as u64;
 
 /// A failure that several readers report.

@@ -14,13 +14,13 @@
 //!                                              |   the command
 //! ```
 //!
-//! Neighbours: `folio-cli` above; `folio-fuse` and the host's kernel below. Needs no root: each
+//! Neighbors: `folio-cli` above; `folio-fuse` and the host's kernel below. Needs no root: each
 //! user may create namespaces and mount FUSE in them. The mount is in no other namespace.
 //!
 //! Invariants:
 //! 1. The process is cloned before it has a second thread.
-//! 2. The first process of the namespace ends with the server, and all others with the first. The
-//!    kernel then writes the mount's data back and removes it, which ends the server.
+//! 2. The first process of the namespace ends with the server, and every other process with the
+//!    first. The kernel then writes the mount's data back and removes it, which ends the server.
 //! 3. Names of the image are resolved with the image as the root, after the host's tree is
 //!    detached.
 //! 4. The command's process closes every descriptor but the standard streams before it follows the

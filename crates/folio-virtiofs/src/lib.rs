@@ -13,7 +13,7 @@
 //!   folio_fuse::Server
 //! ```
 //!
-//! Neighbours: `folio-cli` above; `folio-fuse` and `folio-net` below. A crate of its own, so that
+//! Neighbors: `folio-cli` above; `folio-fuse` and `folio-net` below. A crate of its own, so that
 //! programs that only mount do not build the virtio crates. Sources: virtio 1.2, section 5.11 (file
 //! system device); QEMU, docs/interop/vhost-user.rst.
 //!

@@ -103,8 +103,9 @@
 //! # Limits
 //!
 //! - Linux only (the host; the images come from any system).
-//! - ext4 is read and written with the features that mke2fs 1.47 enables by default, and refused by
-//!   name with most others. ext2 and ext3 are read and written.
+//! - ext2, ext3 and ext4 are read and written with the features that mke2fs 1.47 enables by
+//!   default, and with those in docs/ext4-features.md. Other features are read only or refused by
+//!   name.
 //! - One program writes an image at a time; a lock that QEMU understands enforces it.
 //! - No mmap(2), no locks of fcntl(2); a process has no root directory of its own (chroot).
 

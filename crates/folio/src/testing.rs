@@ -40,7 +40,7 @@
 //!
 //! With `fs.open("/config.new")?.sync_all()?` before the rename, `lost` is 0.
 //!
-//! Neighbours: test programs above; the facade and `block` below. Linux: dm-log-writes.
+//! Neighbors: test programs above; the facade and `block` below. Linux: dm-log-writes.
 
 use crate::base::Result;
 use crate::base::lock::Mutex;

@@ -127,6 +127,24 @@ fn markdown_code_is_left_out() {
 }
 
 #[test]
+fn prose_after_a_drawing_is_checked() {
+    let text = "```text\n  told\n```\n\nWho\n\n```sh\nwho\n```\n\nWho\n";
+    let lines = |file: &str, text: &str| -> Vec<usize> {
+        let found = found(file, text).into_iter();
+        found.map(|(line, ..)| line).collect()
+    };
+    assert_eq!(lines("README.md", text), [2, 5, 11]);
+    let comment: String = text.lines().map(|line| format!("//! {line}\n")).collect();
+    assert_eq!(lines("a.rs", &comment), [2, 5, 11]);
+}
+
+#[test]
+fn an_open_fence_ends_with_its_comment() {
+    let source = "/// ```\n/// who\nfn f() {}\n\n/// Who\nfn g() {}\n";
+    assert_eq!(found("a.rs", source), [(5, "actor", "who".to_owned())]);
+}
+
+#[test]
 fn long_test_names_are_found() {
     let name = "a".repeat(51);
     let source = format!("#[test]\nfn {name}() {{}}\n#[test] fn short() {{}}\nfn b{name}() {{}}");
@@ -162,5 +180,60 @@ fn parts_are_layers_and_crates() {
         ("README.md", "docs"),
     ] {
         assert_eq!(part_of(file), part);
+    }
+}
+
+fn documents() -> Vec<(String, String)> {
+    crate::tidy::documents(&crate::repository::root()).unwrap()
+}
+
+#[test]
+fn architecture_lists_every_unsafe_file() {
+    let files = documents();
+    let list = &files.iter().find(|(name, _)| name == "ARCHITECTURE.md");
+    let list = &list.unwrap().1;
+    for (name, text) in &files {
+        let is_checked = name.contains("/src/") && !name.starts_with("xtask/");
+        let mut tokens = source::tokens(text).into_iter();
+        if !is_checked || !tokens.any(|token| token.text == "unsafe") {
+            continue;
+        }
+        let place = name
+            .strip_prefix("crates/folio/src/")
+            .or_else(|| name.strip_prefix("crates/")?.split('/').next())
+            .unwrap_or("bindings/python");
+        assert!(list.contains(&format!("`{place}`")), "{name}: not listed");
+    }
+}
+
+/// The last column of a table names functions of Linux.
+#[test]
+fn names_in_guides_are_in_the_source() {
+    let files = documents();
+    let is_source = |file: &str| file.starts_with("crates/") && file.ends_with(".rs");
+    let sources: Vec<_> = files.iter().filter(|(file, _)| is_source(file)).collect();
+    let mut names = std::collections::BTreeSet::new();
+    for (_, text) in &sources {
+        names.extend(source::tokens(text).into_iter().map(|token| token.text));
+    }
+    for (guide, text) in &files {
+        if !guide.starts_with("docs/guide/") || guide.ends_with("tour.md") {
+            continue;
+        }
+        let lines = text.split("```").step_by(2).flat_map(str::lines);
+        let lines = lines.map(|line| {
+            line.trim_end_matches('|')
+                .rsplit_once('|')
+                .map_or(line, |(own, _)| own)
+        });
+        for span in lines.flat_map(|line| line.split('`').skip(1).step_by(2)) {
+            let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+            if span.ends_with(".rs") {
+                let is_there = sources.iter().any(|(file, _)| file.ends_with(span));
+                assert!(is_there, "{guide}: {span}");
+            } else if span.contains('_') && span.bytes().all(is_plain) {
+                assert!(names.contains(span), "{guide}: {span}");
+            }
+        }
     }
 }

@@ -44,6 +44,8 @@ pub(crate) fn rust(source: &str, is_test: bool) -> Vec<Run> {
     for piece in source::pieces(source) {
         if piece.kind == Kind::Comment {
             if piece.line != last + 1 {
+                // A fence that is left open ends with its comment.
+                comment.fence = None;
                 out.push(comment.finish(Origin::Comment));
             }
             for (index, line) in piece.text.lines().enumerate() {
@@ -93,13 +95,22 @@ pub(crate) fn markdown(text: &str) -> Vec<Run> {
     out
 }
 
-/// Splits lines into words; keeps count of code spans and code blocks.
+/// A fenced block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fence {
+    /// A drawing, fenced as `text`: its words are prose.
+    Drawing,
+    /// Source or commands, which are not prose.
+    Code,
+}
+
+/// Splits lines into words; keeps count of code spans and fenced blocks.
 #[derive(Default)]
 struct Prose {
     words: Vec<Word>,
     is_code: bool,
-    /// In a code block whose text is not prose.
-    is_block: bool,
+    /// The block that the last fence opened, until the next fence closes it.
+    fence: Option<Fence>,
 }
 
 impl Prose {
@@ -113,11 +124,15 @@ impl Prose {
     fn line(&mut self, line: usize, text: &str) {
         let trimmed = text.trim_start();
         if let Some(language) = trimmed.strip_prefix("```") {
-            self.is_block = !self.is_block && language != "text";
+            self.fence = match self.fence {
+                Some(_) => None,
+                None if language.trim_end() == "text" => Some(Fence::Drawing),
+                None => Some(Fence::Code),
+            };
             self.is_code = false;
             return;
         }
-        if self.is_block {
+        if self.fence == Some(Fence::Code) {
             return;
         }
         for (index, part) in text.split('`').enumerate() {

@@ -289,7 +289,7 @@ impl Bench<'_> {
         if steps.iter().any(|(program, _)| program == "tar") {
             fs::create_dir(self.path("bundle")).map_err(with_context("bundle"))?;
         }
-        touch_memory(&self.run.folio, self.image_mib * 2)?;
+        touch_memory(self.image_mib * 2)?;
         let mut meter = Meter::default();
         for (program, words) in steps {
             meter.run(program, words)?;

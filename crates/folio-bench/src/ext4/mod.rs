@@ -19,8 +19,7 @@ use std::path::PathBuf;
 /// Options of the scenarios.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where images lie; without it, the system's folder for temporary
-    /// files
+    /// A folder on a real disk for the images; without it, the system's folder for temporary files
     #[arg(long)]
     pub(crate) disk_dir: Option<PathBuf>,
     /// Only contenders whose name contains this

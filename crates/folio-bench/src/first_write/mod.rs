@@ -13,7 +13,7 @@ pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 
 use crate::contender::find;
 use crate::evidence::forget;
-use crate::measure::{Cost, Meter, touch_memory};
+use crate::measure::{Cost, Meter, this_program, touch_memory};
 use crate::published::{PublishedCase, Today};
 use crate::report::{Place, Report, Row, Table, Unit, owned, with_context};
 use crate::rows::ratio;
@@ -40,8 +40,7 @@ const LIMITS: [&str; 7] = [
 /// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where images lie; without it, the system's folder for temporary
-    /// files
+    /// A folder on a real disk for the images; without it, the system's folder for temporary files
     #[arg(long)]
     pub(crate) disk_dir: Option<PathBuf>,
     /// Size of the disks in MiB; needs twice that on the real disk [default: 8192]
@@ -339,16 +338,15 @@ impl Bench<'_> {
         depth: u32,
     ) -> Result<Cost, String> {
         let is_quick = self.run.is_quick;
-        touch_memory(&self.run.folio, self.run.sized(TOUCHED_MIB, 16))?;
+        touch_memory(self.run.sized(TOUCHED_MIB, 16))?;
         let mut meter = Meter::default();
         if tool == Tool::Folio {
-            let mut arguments: Vec<OsString> =
-                ["bench", "first-write-job", job.name(), format.name()]
-                    .map(Into::into)
-                    .into();
+            let mut arguments: Vec<OsString> = ["first-write-job", job.name(), format.name()]
+                .map(Into::into)
+                .into();
             arguments.push(image.into());
             arguments.extend(is_quick.then(|| "--tiny".into()));
-            meter.run(self.run.folio.as_os_str(), arguments)?;
+            meter.run(this_program()?.as_os_str(), arguments)?;
             return Ok(meter.cost);
         }
         let size_bytes = self.size_mib << 20;

@@ -77,7 +77,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             let at = (turn + report.repeats as usize) % measured.len();
             let one = &mut measured[at];
             if let Err(reason) = round(one, &jobs, (&source, workload), scratch.path(), run) {
-                // An interrupt ends the run, and is no failure of the contender.
+                // An interrupt ends the run; it is not a failure of the contender.
                 run.check()?;
                 report.skip(&one.contender.name, reason);
                 failed.insert(one.contender.name.clone());

@@ -5,7 +5,7 @@ use super::figures::{Figures, Measured};
 use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
 use super::options::{NAME, Options, ROUNDS};
 use crate::contender::find;
-use crate::measure::Said;
+use crate::measure::{Said, this_program};
 use crate::report::{Report, Verdict, owned, with_context};
 use crate::run::Run;
 use crate::virtual_machine::Guest;
@@ -131,10 +131,7 @@ pub(super) fn measure(
                 virtiofsd.as_deref()
             };
             let program = program.ok_or("no server")?;
-            figures.push(
-                boot(contender, &run.folio, program, source)
-                    .map_err(with_context(contender.name))?,
-            );
+            figures.push(boot(contender, program, source).map_err(with_context(contender.name))?);
         }
         report.repeats += 1;
     }
@@ -184,26 +181,22 @@ fn serve(
 }
 
 /// Runs all jobs in one guest, from its boot to its end.
-fn boot(
-    contender: &Contender,
-    folio: &Path,
-    program: &Path,
-    source: &Path,
-) -> Result<Vec<Option<f64>>, String> {
+fn boot(contender: &Contender, program: &Path, source: &Path) -> Result<Vec<Option<f64>>, String> {
+    let bench = this_program()?;
     let folder = tempfile::tempdir().map_err(with_context("folder"))?;
     let socket = folder.path().join("socket");
     let _server = serve(contender, program, source, &socket)?;
     let guest = Guest::new()?
         .size(MEMORY_MIB, 1)
         .share("share", &socket)
-        .program(folio)?;
-    let name = folio
+        .program(&bench)?;
+    let name = bench
         .file_name()
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned();
     let script = format!(
-        "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} bench shared-folder-guest /mnt || exit 1\n"
+        "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} shared-folder-guest /mnt || exit 1\n"
     );
     let mut figures: Option<Vec<Option<f64>>> = None;
     let (mut delays, mut changed, mut is_unseen) = (Vec::new(), Instant::now(), false);

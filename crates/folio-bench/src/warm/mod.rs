@@ -27,8 +27,7 @@ use std::path::{Path, PathBuf};
 /// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where the files lie; without it, the system's folder for temporary
-    /// files
+    /// A folder on a real disk for the files; without it, the system's folder for temporary files
     #[arg(long)]
     disk_dir: Option<PathBuf>,
     /// Size of all large files together, at least 8M [default: 2G]
@@ -105,10 +104,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         }
         let set = folder.path().join("hot-set");
         let warmers = warmers(run, vmtouch.as_deref(), tree, &set)?;
-        let mut cases: Vec<_> = warmers
-            .into_iter()
-            .map(|warmer| tree.way(warmer, &run.folio))
-            .collect();
+        let mut cases: Vec<_> = warmers.into_iter().map(|warmer| tree.way(warmer)).collect();
         let device = if title == LARGE { fio(tree) } else { None };
         match (device, title == LARGE) {
             (Some(_), _) => cases.push(Case::new(JOB, DEVICE, || {
@@ -208,7 +204,7 @@ fn seek(
         .seeking_files
         .unwrap_or_else(|| run.sized(2000, 40))
         .max(1);
-    // A superuser who may not mount, as in a container, is no reason to lose the other figures.
+    // Where a superuser may not mount, as in a container, the other figures are still measured.
     let disk = match SeekingDisk::new(folder, count) {
         Ok(disk) => RefCell::new(disk),
         Err(reason) => {

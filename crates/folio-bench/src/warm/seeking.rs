@@ -161,7 +161,7 @@ impl SeekingDisk {
 
 impl Drop for SeekingDisk {
     fn drop(&mut self) {
-        // Nobody is left to tell a failure to; what cannot be undone stays for the user to see.
+        // A drop cannot report a failure; what cannot be undone stays for the user to see.
         let _ = self.unmount();
         if let Some((device, before)) = self.device.take() {
             for (name, value) in before {

@@ -184,10 +184,10 @@ impl Tree {
 
     /// `warmer` brings all of it in, after it was put out of memory, into pages that were in use
     /// just before.
-    pub(super) fn way<'a>(&'a self, warmer: Warmer, folio: &'a Path) -> Case<'a> {
+    pub(super) fn way<'a>(&'a self, warmer: Warmer) -> Case<'a> {
         Case::new(JOB, warmer.name, move || {
             let cached_before = self.cold()?;
-            touch_memory(folio, (self.bytes >> 20).clamp(16, TOUCHED_MIB_MAX))?;
+            touch_memory((self.bytes >> 20).clamp(16, TOUCHED_MIB_MAX))?;
             let mut sample = self.time(&warmer)?;
             let share = sample.evidence.cached_after.unwrap_or(0.0);
             // Other processes may have evicted some of it again: only the cached share counts.

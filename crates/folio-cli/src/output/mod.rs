@@ -27,7 +27,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the columns of the terminal that standard output is; none if it is no terminal.
+/// Returns the columns of the terminal on standard output; none if it is not a terminal.
 pub(crate) fn stdout_width() -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
     // Some terminals have no size.

@@ -8,7 +8,7 @@
 //!                                   push.rs  one thread --- Invalidator ---> client
 //! ```
 //!
-//! Neighbours: `server/` above, which owns the queue; the node table below.
+//! Neighbors: `server/` above, which owns the queue; the node table below.
 //!
 //! Locks: the queue, the reply counts, delayed nodes; never two of them, and none while the
 //! client is notified.

@@ -9,7 +9,7 @@
 //!                ioctl.rs               FUSE_DEV_IOC_*
 //! ```
 //!
-//! Neighbours: `server/` and `mount/` above; the node table and the numbers of `wire/` below.
+//! Neighbors: `server/` and `mount/` above; the node table and the numbers of `wire/` below.
 //!
 //! Locks: the list of passed-through files, then a shard of the node table.
 

@@ -14,7 +14,7 @@
 //!   server/, local/
 //! ```
 //!
-//! Neighbours: `folio-cli` and `folio-remote` above; `server/` and `local/` below.
+//! Neighbors: `folio-cli` and `folio-remote` above; `server/` and `local/` below.
 
 mod detached;
 mod invalidator;

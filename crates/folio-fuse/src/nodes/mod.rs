@@ -7,7 +7,7 @@
 //!                                        |  prune.rs           requests to forget nodes
 //! ```
 //!
-//! Neighbours: the operations of `server/` and the change queue above; folio's public API below.
+//! Neighbors: the operations of `server/` and the change queue above; folio's public API below.
 //!
 //! Locks: one shard of a map, or the queue of implicit files; never two of them.
 //!

@@ -94,9 +94,9 @@ impl Server {
     /// Returns the flags to open with: access mode, and those that change reads and writes.
     ///
     /// An implicit file serves every reader and writer. A client that writes back reads the rest of
-    /// the page first. O_APPEND is dropped: the kernel has found the end of the file before it
-    /// writes, and writes mapped pages through the same file. So is O_TRUNC, which arrives as a
-    /// change of size.
+    /// the page first. O_APPEND is dropped, because the kernel writes mapped pages through the same
+    /// file: it has found the end before it writes, else [`Self::finds_end`]. So is O_TRUNC, which
+    /// arrives as a change of size.
     fn open_flags(&self, flags: u32) -> OpenFlags {
         let access_mode = OpenFlags::WRONLY | OpenFlags::RDWR;
         let flags = OpenFlags::from_bits_truncate(flags);
@@ -242,7 +242,11 @@ impl Server {
         if args.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             clear_set_id_always(&caller, &handle, call.header.gid)?;
         }
-        let written = caller.write(&file, data, args.offset);
+        let written = if self.finds_end(&args) {
+            caller.append(&file, data)
+        } else {
+            caller.write(&file, data, args.offset)
+        };
         if args.write_flags & abi::WRITE_CACHE != 0 {
             let stored = written.as_ref().map_or(0, |count| *count as u64);
             let lost = u64::from(args.size).saturating_sub(stored);
@@ -254,6 +258,16 @@ impl Server {
             size: written? as u32,
             padding: 0,
         })
+    }
+
+    /// Whether an appending write goes to the end that this server knows. A client that caches no
+    /// data does not ask for the size before it writes: its offset is where the end was. A page of
+    /// a mapped file has its place, though.
+    fn finds_end(&self, write: &WriteIn) -> bool {
+        let flags = OpenFlags::from_bits_truncate(write.flags);
+        self.options.data == DataCache::None
+            && flags.contains(OpenFlags::APPEND)
+            && write.write_flags & abi::WRITE_CACHE == 0
     }
 
     /// Limits how long the client keeps pages of a node that it has opened by itself, if their

@@ -16,7 +16,7 @@
 //! An operation decodes its arguments, calls [`Caller`] on the node's handle, and encodes the
 //! reply.
 //!
-//! Neighbours: transports above; `wire/`, `nodes/`, `changes/` and `local/` below.
+//! Neighbors: transports above; `wire/`, `nodes/`, `changes/` and `local/` below.
 //!
 //! Locks, none held while another is taken: a shard of the node table, the queue of implicit files,
 //! the change queue. Exception: the list of passed-through files (`local/backing.rs`) comes before

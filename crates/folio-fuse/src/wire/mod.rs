@@ -7,7 +7,7 @@
 //!                     abi.rs      the structs and numbers of linux/fuse.h
 //! ```
 //!
-//! Neighbours: the operations of `server/` above, and transports, which implement [`Reply`]; no
+//! Neighbors: the operations of `server/` above, and transports, which implement [`Reply`]; no
 //! state and no calls into a file system here.
 //!
 //! Invariant:

@@ -312,8 +312,8 @@ impl Inner {
 }
 
 /// Returns the generation of a new session's inodes. It comes from the time, so that no value
-/// repeats after a restart, and always grows. A client's kernel tells by it that an inode number of
-/// an earlier session names another inode now. The kernel keeps 32 bits.
+/// repeats after a restart, and always grows. By it a client's kernel detects that an inode
+/// number of an earlier session names another inode now. The kernel keeps 32 bits.
 fn next_generation() -> u32 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let since_epoch = std::time::SystemTime::now()

@@ -233,8 +233,8 @@ fn start_command(options: &Options, terminal: Option<OwnedFd>) -> Result<Pid, Fa
     }
 }
 
-/// Reaps all processes until the command has ended; returns its exit code. The others are killed by
-/// the end of this process.
+/// Reaps all processes until the command has ended; returns its exit code. The end of this
+/// process kills the rest.
 fn reap(command: Pid, mut signals: Signals) -> Result<u8, Failure> {
     // The command may have ended before the signals were handled.
     let mut signal = SIGCHLD;

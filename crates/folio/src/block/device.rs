@@ -139,8 +139,8 @@ pub trait Device: Send + Sync {
         ))
     }
 
-    /// Returns what identifies the bytes of a device that others may replace, such as the entity
-    /// tag of an object: with the same version, the bytes are the same. None if nothing does.
+    /// Returns what identifies the bytes of a device that external writers may replace, such as the
+    /// entity tag of an object: the same version means the same bytes. None if nothing does.
     fn version(&self) -> Option<String> {
         None
     }

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Each line uses only lines below it. [`open`] and [`create`] find the format, [`select`] the
-//! partition. Neighbours: file systems above use [`Device`], [`overlay()`] and [`contents()`];
+//! partition. Neighbors: file systems above use [`Device`], [`overlay()`] and [`contents()`];
 //! below is the host. Uses `base`, nothing else.
 //!
 //! Lock order: a device over a device takes its own lock first. `qcow2/mod.rs` documents the order

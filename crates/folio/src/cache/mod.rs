@@ -33,8 +33,8 @@
 //! locks its pages shared, in order, and frames that no other thread can find may be locked
 //! together. Reclaim runs against that order and only tries locks. Cleaning the list of dirty
 //! mappings runs against it too, but locks states of listed mappings only; a thread that locks the
-//! list while it has a state locked has that of an unlisted mapping. A pin (`base::rcu`) is no
-//! lock, but no thread waits for bytes while pinned.
+//! list while it has a state locked has that of an unlisted mapping. A pin (`base::rcu`) is
+//! not a lock, but no thread waits for bytes while pinned.
 //!
 //! | operation | concurrent with | ordered by |
 //! |---|---|---|

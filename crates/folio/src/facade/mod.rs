@@ -11,7 +11,7 @@
 //!                         kernel.rs Kernel        one kernel for each mounted Image
 //! ```
 //!
-//! Neighbours: programs above; `syscall` and `kernel.rs` below. No storage logic and no state
+//! Neighbors: programs above; `syscall` and `kernel.rs` below. No storage logic and no state
 //! besides the open files. Calls that have no counterpart in `std::fs` (`fallocate`, extended
 //! attributes, `renameat2`) are made through [`Fs::process`].
 //!

@@ -404,6 +404,16 @@ impl<'a> Caller<'a> {
             .write(self.0.credentials, Start::Offset(offset), &bytes.into())
     }
 
+    /// Writes at the end of the file; returns the number of bytes written. Linux: pwritev2(2) with
+    /// RWF_APPEND.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Caller::write`].
+    pub fn append(&self, file: &OpenHandle, bytes: &[u8]) -> Result<usize> {
+        file.0.append(self.0.credentials, &bytes.into())
+    }
+
     /// Sets the size of an open file in bytes. Linux: ftruncate(2).
     ///
     /// # Errors

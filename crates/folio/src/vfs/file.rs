@@ -285,12 +285,34 @@ impl OpenFile {
         match start {
             Start::Position => {
                 let mut position = self.position.lock();
-                let (end, count) = self.write_chunks(caller, file, *position, bytes)?;
+                let at = self.write_at(*position);
+                let (end, count) = self.write_chunks(caller, file, at, bytes)?;
                 *position = end;
                 Ok(count)
             }
             Start::Offset(offset) if offset > OFFSET_MAX => Err(Errno::INVAL.into()),
-            Start::Offset(offset) => Ok(self.write_chunks(caller, file, offset, bytes)?.1),
+            Start::Offset(offset) => {
+                let at = self.write_at(offset);
+                Ok(self.write_chunks(caller, file, at, bytes)?.1)
+            }
+        }
+    }
+
+    /// Writes bytes as `caller` at the end of the file, whatever the flags: RWF_APPEND of
+    /// pwritev2(2).
+    pub(crate) fn append(&self, caller: &Credentials, bytes: &WriteSource<'_>) -> Result<usize> {
+        self.check_writable()?;
+        let file = self.file_operations()?;
+        let bytes = &bytes.part(0, TRANSFER_MAX);
+        Ok(self.write_chunks(caller, file, WriteAt::End, bytes)?.1)
+    }
+
+    /// Where a write at `offset` goes: with `O_APPEND` to the end.
+    fn write_at(&self, offset: u64) -> WriteAt {
+        if self.flags.contains(OpenFlags::APPEND) {
+            WriteAt::End
+        } else {
+            WriteAt::Offset(offset)
         }
     }
 
@@ -299,16 +321,18 @@ impl OpenFile {
         &self,
         caller: &Credentials,
         file: &dyn FileOperations,
-        offset: u64,
+        mut at: WriteAt,
         bytes: &WriteSource<'_>,
     ) -> Result<(u64, usize)> {
-        let mut end = offset;
-        let mut count = 0;
+        let (mut end, mut count) = (0, 0);
         while count < bytes.len() {
             let chunk = bytes.part(count, WRITE_CHUNK);
-            match self.write_chunk(caller, file, end, &chunk) {
+            match self.write_chunk(caller, file, at, &chunk) {
                 Ok((chunk_end, written)) => {
                     end = chunk_end;
+                    if let WriteAt::Offset(offset) = &mut at {
+                        *offset = chunk_end;
+                    }
                     count += written;
                     if written < chunk.len() {
                         break;
@@ -328,18 +352,16 @@ impl OpenFile {
         &self,
         caller: &Credentials,
         file: &dyn FileOperations,
-        offset: u64,
+        at: WriteAt,
         chunk: &WriteSource<'_>,
     ) -> Result<(u64, usize)> {
         let inode = self.inode();
         revalidate(&**inode)?;
         self.mount().check_writable()?;
         let _lock = self.common().lock.write();
-        let is_append = self.flags.contains(OpenFlags::APPEND);
-        let offset = if is_append {
-            self.regular_size().ok_or_else(|| self.no_data())?
-        } else {
-            offset
+        let offset = match at {
+            WriteAt::End => self.regular_size().ok_or_else(|| self.no_data())?,
+            WriteAt::Offset(offset) => offset,
         };
         let room = OFFSET_MAX.saturating_sub(offset);
         if room == 0 {
@@ -347,11 +369,6 @@ impl OpenFile {
         }
         let chunk = &chunk.part(0, room.try_into().unwrap_or(usize::MAX));
         clear_set_id(&**inode, caller)?;
-        let at = if is_append {
-            WriteAt::End
-        } else {
-            WriteAt::Offset(offset)
-        };
         file.write(caller, at, chunk)
     }
 

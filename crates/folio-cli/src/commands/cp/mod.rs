@@ -79,8 +79,9 @@ An argument names an image if it has a ':' with '/' or nothing after it, and the
 With --create the file of DESTINATION need not exist. Any other argument is a path on the host.
 
 If DESTINATION is a directory, sources go into it under their own names. An existing file is written in place, also
-through symbolic and hard links, as cp(1) does; devices, FIFOs and sockets are refused. With SOURCE_DATE_EPOCH and --uuid, two copies of the same tree are identical byte for
-byte: later modification times become that time, and access times the modification times.";
+through symbolic and hard links, as cp(1) does; devices, FIFOs and sockets are refused. With SOURCE_DATE_EPOCH and
+--uuid, two copies of the same tree are identical byte for byte: later modification times become that time, and access
+times the modification times.";
 
 /// Copy files and trees between the host and images
 #[derive(Args)]

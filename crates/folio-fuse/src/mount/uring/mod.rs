@@ -14,7 +14,7 @@
 //! Linux: fs/fuse/dev_uring.c, since 6.14; the administrator permits it by the parameter
 //! `enable_uring` of the module `fuse`.
 //!
-//! Neighbours: `transport.rs` above, `server/` below.
+//! Neighbors: `transport.rs` above, `server/` below.
 //!
 //! Locks: the list of finished requests of a queue, and the workers' queue; never both, none while
 //! a request is handled.

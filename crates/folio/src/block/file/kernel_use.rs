@@ -225,7 +225,7 @@ impl Mount {
         let target = words.nth(1)?;
         let mut words = after.split(' ').skip(1);
         let (source, options) = (words.next()?, words.next()?);
-        // btrfs and others have a number of their own, so the source is compared as well.
+        // Some file systems (btrfs) have a number of their own, so the source is compared as well.
         let is_here = number.is_some_and(|number| devices.contains(&number))
             || (source.starts_with('/')
                 && block_device(Path::new(source)).is_some_and(|found| devices.contains(&found)));

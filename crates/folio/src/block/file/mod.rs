@@ -18,7 +18,7 @@
 //!   holder.rs       the programs that have a file open, for messages
 //! ```
 //!
-//! Neighbours: above, the image formats; below, the host's system calls and [`super::Device`].
+//! Neighbors: above, the image formats; below, the host's system calls and [`super::Device`].
 
 mod device_file;
 mod facts;

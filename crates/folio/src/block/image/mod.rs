@@ -9,7 +9,7 @@
 //!   qcow2_info.rs                   the facts that a qcow2 header states
 //! ```
 //!
-//! Neighbours: below, `file/`. Above, the formats open their backing files through [`Opener`],
+//! Neighbors: below, `file/`. Above, the formats open their backing files through [`Opener`],
 //! which `tools/open.rs` implements; so no format knows another one.
 
 mod chain;

@@ -20,7 +20,7 @@
 //!
 //! Source: QEMU, docs/interop/qcow2.txt. Reasons and invariants: docs/design/qcow2.md.
 //!
-//! Neighbours: above, `tools/` opens it; below, `file/` and `image/`. Writes keep internal
+//! Neighbors: above, `tools/` opens it; below, `file/` and `image/`. Writes keep internal
 //! snapshots intact; only `offline/snapshots.rs` creates, applies and deletes them. A data cluster
 //! is stored in the image's file, or in the external data file (`disk/data_file.rs`).
 //!

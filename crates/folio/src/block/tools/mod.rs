@@ -16,7 +16,7 @@
 //!           `---------+--> zeros.rs    throttle.rs   bytes per second
 //! ```
 //!
-//! Neighbours: below, the formats. Nothing in `block/` is above.
+//! Neighbors: below, the formats. Nothing in `block/` is above.
 
 #[cfg(feature = "qcow2")]
 mod amend;

@@ -55,7 +55,8 @@
 //!    journal, or without a journal a check by e2fsck.
 //! 5. An inode with dirty fields or pages is on the list of dirty inodes, which keeps it alive. An
 //!    inode without names is on no list, and is written to the table with every change.
-//! 6. All changes of one operation are made under one handle.
+//! 6. All changes of one operation are made under one handle, except by write(2): `write_begin` and
+//!    `write_end` have one each.
 
 pub mod check;
 mod commit;

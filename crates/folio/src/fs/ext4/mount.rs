@@ -117,8 +117,9 @@ impl Ext4 {
         }
     }
 
-    /// Writes the totals of free blocks and inodes if the superblock has others: a system that ends
-    /// without an unmount leaves those of its mount. Linux: fs/ext4/super.c (`ext4_setup_super`).
+    /// Writes the totals of free blocks and inodes if the superblock has other values: a system
+    /// that ends without an unmount leaves those of its mount. Linux: fs/ext4/super.c
+    /// (`ext4_setup_super`).
     fn correct_totals(&self) -> Result<()> {
         let volume = &self.volume;
         let mut superblock = volume.superblock.lock();

@@ -38,7 +38,7 @@
 //!
 //! Invariants:
 //! - H1: the host receives one plain name and a directory's descriptor, never a path from a client,
-//!   and no call follows a link. /proc/self/fd stands for a descriptor, never of a link.
+//!   and no call follows a link. /proc/self/fd is used for a descriptor, never for one of a link.
 //! - H2: a directory's descriptor is used only if its position below the root was checked within
 //!   the last second.
 //! - H3: only regular files and directories are opened with more than `O_PATH`; the type of a file
@@ -210,7 +210,7 @@ impl FileSystem for Hostfs {
         self.shared.writeback.write_back_all()?;
         let mut synced = Vec::new();
         let mut result = Ok(());
-        // Syncs each host file system that a directory in memory is on; the others have no data of
+        // Syncs each host file system that a directory in memory is on; any other has no data of
         // this mount.
         for inode in [self.root.clone()].into_iter().chain(self.shared.inodes()) {
             if inode.is_directory() && !synced.contains(&inode.identity.device) {

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! No code here is recursive, and no number is used unchecked: `count.rs` documents the bounds of
-//! the work. Neighbours: snapshots and resize count with the same code, and change refcounts by the
+//! the work. Neighbors: snapshots and resize count with the same code, and change refcounts by the
 //! difference between the counts before and after.
 
 mod compare;

@@ -15,7 +15,7 @@
 //! `codec.rs` is the only file that names the crates libdeflater and zstd. `no_codec.rs` takes its
 //! place in a build without the Cargo feature `compress`.
 //!
-//! Neighbours: above, `offline/` and `tools/`; below, `metadata/`, `check/` (stale refcounts at
+//! Neighbors: above, `offline/` and `tools/`; below, `metadata/`, `check/` (stale refcounts at
 //! open) and `layout/`.
 
 mod append;

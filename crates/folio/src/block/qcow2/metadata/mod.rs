@@ -8,7 +8,7 @@
 //!   table_cache.rs     L2 tables and refcount blocks, dirty or clean
 //! ```
 //!
-//! Neighbours: `disk/` calls all of it under the metadata lock and writes dirty tables back; below,
+//! Neighbors: `disk/` calls all of it under the metadata lock and writes dirty tables back; below,
 //! `layout/`.
 
 mod cluster_alloc;

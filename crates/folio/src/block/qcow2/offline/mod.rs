@@ -9,7 +9,7 @@
 //!   create.rs   inspect.rs   backing.rs   measure.rs   amend.rs   check_image.rs
 //! ```
 //!
-//! Neighbours: above, `tools/`; below, `disk/` (growing and preallocating), `check/`, `layout/`.
+//! Neighbors: above, `tools/`; below, `disk/` (growing and preallocating), `check/`, `layout/`.
 
 mod amend;
 mod backing;

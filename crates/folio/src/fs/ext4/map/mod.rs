@@ -8,7 +8,7 @@
 //!   delayed.rs      file blocks that wait for writeback to get a place
 //! ```
 //!
-//! Neighbours: an inode holds one of each and locks them; metadata blocks are read below. Has no
+//! Neighbors: an inode holds one of each and locks them; metadata blocks are read below. Has no
 //! locks, and changes neither bitmaps nor reservations: the callers do.
 //!
 //! Invariants:

@@ -19,7 +19,8 @@
 //! before all locks of ext4.
 //!
 //! Invariants:
-//! 1. All changes of one operation are made under one handle.
+//! 1. All changes of one operation are made under one handle, except by write(2): `write_begin` and
+//!    `write_end` have one each.
 //! 2. An operation that can be rejected is rejected before its first change.
 //! 3. An operation that fails with ENOSPC can be run again.
 
@@ -420,8 +421,10 @@ impl FileOperations for Ext4Inode {
 
 impl Ext4Inode {
     /// Runs one operation on behalf of `caller`, in one transaction. `act` runs again after a
-    /// commit if it fails with ENOSPC.  # Errors EROFS on a read-only mount; otherwise those of
-    /// `act`.
+    /// commit if it fails with ENOSPC.
+    ///
+    /// # Errors
+    /// EROFS on a read-only mount; otherwise those of `act`.
     pub(crate) fn change<T>(
         &self,
         caller: Option<&Credentials>,

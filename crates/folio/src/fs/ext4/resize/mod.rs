@@ -24,7 +24,7 @@
 //! 1. Before a transaction, only blocks past the old end are written.
 //! 2. A transaction changes no block past the old end, so that it can be replayed under the old
 //!    superblock.
-//! 3. Backups are written last; an outdated or missing backup is no damage.
+//! 3. Backups are written last; an outdated or missing backup is not damage.
 //!
 //! `shrink/mod.rs` states what holds while it moves blocks and inodes.
 
