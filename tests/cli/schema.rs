@@ -256,6 +256,8 @@ fn every_json_command_has_schema_and_test() {
         .into_iter()
         .filter(takes_json)
         .map(|words| words.join(" "))
+        // The program folio-bench has it in its own help.
+        .chain(["bench compare".to_owned()])
         .collect();
     assert!(
         with_json.contains("image info") && with_json.len() > 10,

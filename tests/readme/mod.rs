@@ -1,4 +1,5 @@
-//! Runs the shell blocks of the README and of the tour, in order, in one directory each.
+//! The documents: shell blocks of the README and of the tour run in order, in one directory each;
+//! other commands parse; links, names of tests and figures are those of the repository.
 
 use crate::support;
 
@@ -161,6 +162,7 @@ fn document_links_lead_to_files() {
         "ARCHITECTURE",
         "CONTRIBUTING",
         "CHANGELOG",
+        "SECURITY",
     ]
     .map(|name| root.join(format!("{name}.md")))
     .into();
@@ -186,17 +188,162 @@ fn document_links_lead_to_files() {
 }
 
 #[test]
-fn document_index_lists_every_document() {
+fn document_lists_name_every_document() {
     let docs = repository().join("docs");
-    let index = std::fs::read_to_string(docs.join("README.md")).unwrap();
-    for folder in ["", "guide/", "design/"] {
-        for entry in std::fs::read_dir(docs.join(folder)).unwrap() {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            let link = format!("]({folder}{name})");
-            assert!(
-                !name.ends_with(".md") || name == "README.md" || index.contains(&link),
-                "docs/README.md lacks {folder}{name}"
-            );
+    // The index, and the order of the site.
+    let lists = ["README.md", "SUMMARY.md"];
+    for list in lists {
+        let text = std::fs::read_to_string(docs.join(list)).unwrap();
+        for folder in ["", "guide/", "design/"] {
+            for entry in std::fs::read_dir(docs.join(folder)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                let link = format!("]({folder}{name})");
+                assert!(
+                    !name.ends_with(".md")
+                        || lists.contains(&name.as_str())
+                        || text.contains(&link),
+                    "docs/{list} lacks {folder}{name}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn japanese_readme_has_the_same_commands() {
+    let [english, japanese] = ["README.md", "README.ja.md"]
+        .map(|name| std::fs::read_to_string(repository().join(name)).unwrap());
+    for language in ["sh", "rust", "python"] {
+        let (ours, theirs) = (blocks(&english, language), blocks(&japanese, language));
+        assert_eq!(ours, theirs, "{language}");
+    }
+    let commands = |text: &str| {
+        let lines = blocks(text, "console");
+        let lines = lines.iter().map(|line| without_comment(line).to_owned());
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(commands(&english), commands(&japanese));
+    let count = |text: &str, start: &str| text.lines().filter(|l| l.starts_with(start)).count();
+    for start in ["## ", "| ", "- "] {
+        assert_eq!(count(&english, start), count(&japanese, start), "{start:?}");
+    }
+}
+
+/// Returns a command without the comment at its end.
+fn without_comment(line: &str) -> &str {
+    line.split_once("  #")
+        .map_or(line, |(command, _)| command)
+        .trim_end()
+}
+
+#[test]
+fn readme_console_commands_parse() {
+    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let lines = blocks(&readme, "console");
+    assert!(lines.len() > 8, "{lines:?}");
+    for line in &lines {
+        let command_line = line.strip_prefix("$ ").or_else(|| line.strip_prefix("# "));
+        let command_line = without_comment(command_line.expect("a prompt begins each line"));
+        succeed(command("bash").args(["-n", "-c", command_line]));
+        let words: Vec<_> = command_line.split_whitespace().collect();
+        match words[..] {
+            ["folio", ref words @ ..] => check_options(words),
+            ["cargo", "install", "--path", path, ..] => {
+                assert!(repository().join(path).is_dir(), "{line}");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Checks that the command has a help page, which names each long option among `words`.
+fn check_options(words: &[&str]) {
+    let names = if words[0] == "serve" { 2 } else { 1 };
+    let mut folio = Command::new(env!("CARGO_BIN_EXE_folio"));
+    let output = folio.arg("help").args(&words[..names]).output().unwrap();
+    assert!(output.status.success(), "{words:?}");
+    let help = String::from_utf8(output.stdout).unwrap();
+    let own = words[names..].iter().take_while(|word| **word != "--");
+    for option in own.filter(|word| word.starts_with("--")) {
+        assert!(help.contains(option), "{words:?}: {option}");
+    }
+}
+
+#[test]
+fn plots_show_the_figures_of_the_table() {
+    let read = |name: &str| std::fs::read_to_string(repository().join(name)).unwrap();
+    let readme = read("README.md");
+    let plots = ["light", "dark"].map(|theme| read(&format!("docs/plots/measured-{theme}.svg")));
+    // Only the colors differ.
+    let [light, dark] = plots.each_ref().map(|plot| {
+        let lines = plot.lines().filter(|line| !line.starts_with("<style>"));
+        lines.collect::<Vec<_>>()
+    });
+    assert_eq!(light, dark);
+    let figures: Vec<_> = light
+        .iter()
+        .filter(|line| line.contains("class=\"figure\""))
+        .map(|line| without_tags(line))
+        .collect();
+    assert_eq!(figures.len(), 10);
+    for figure in figures {
+        let (ours, peer) = figure.split_once(" beside ").unwrap();
+        let (theirs, _) = peer.rsplit_once(", ").unwrap();
+        let is_row = |line: &str| line.starts_with("| ") && has(line, ours) && has(line, theirs);
+        assert!(readme.lines().any(is_row), "{figure}");
+    }
+}
+
+/// Returns whether a row of a table has this figure, and not as a part of another one.
+fn has(row: &str, figure: &str) -> bool {
+    let figures = row.split(['|', ';']).map(str::trim);
+    figures
+        .map(|cell| cell.split(", ").next())
+        .any(|cell| cell == Some(figure))
+}
+
+/// Returns the text of a line of XML.
+fn without_tags(line: &str) -> String {
+    let pieces = line.split('<').filter_map(|piece| piece.split_once('>'));
+    pieces.map(|(_, text)| text).collect()
+}
+
+#[test]
+fn documents_name_tests_that_exist() {
+    let root = repository();
+    let mut sources = String::new();
+    for folder in ["tests", "crates"] {
+        collect_sources(&root.join(folder), &mut sources);
+    }
+    for name in [
+        "SECURITY.md",
+        "docs/promises.md",
+        "docs/remote.md",
+        "docs/run.md",
+        "docs/semantics.md",
+    ] {
+        let text = std::fs::read_to_string(root.join(name)).unwrap();
+        let quoted = text.split('`').skip(1).step_by(2);
+        // Four words and more are the name of a test.
+        let is_name = |word: &&str| {
+            let mut bytes = word.bytes();
+            word.matches('_').count() > 2
+                && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        };
+        let mut tests = quoted.filter(is_name);
+        let missing = tests.find(|test| !sources.contains(&format!("fn {test}(")));
+        assert_eq!(missing, None, "{name}");
+    }
+}
+
+/// Appends the text of all Rust files below `folder`.
+fn collect_sources(folder: &Path, sources: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect_sources(&path, sources);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            sources.push_str(&std::fs::read_to_string(&path).unwrap());
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test`, `python` and `gpu`.
+//! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test`, `python`, `release` and
+//! `gpu`.
 
 mod circles;
 mod clippy;
@@ -10,6 +11,7 @@ mod packages;
 mod pool;
 mod processes;
 mod python;
+mod release;
 mod repository;
 mod run;
 mod source;
@@ -61,6 +63,8 @@ enum Task {
         #[arg(long, default_value = "")]
         features: String,
     },
+    /// Make the artifacts of a release in target/release-artifacts, and try each in a clean root.
+    Release,
     /// Build the programs that test and measure on a GPU into target/gpu, and run them.
     Gpu {
         /// Only build: the folder can be copied to a machine with a GPU.
@@ -87,6 +91,10 @@ fn main() -> ExitCode {
             Ok(results) if results.failed == 0 => ExitCode::SUCCESS,
             Ok(results) => failure(&format!("{} tests failed", results.failed)),
             Err(reason) => failure(&format!("not tested: {reason}")),
+        },
+        Task::Release => match release::main(&root) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => failure(&reason),
         },
         Task::Gpu { build } => match gpu::measure(&root, build) {
             Ok(()) => ExitCode::SUCCESS,

@@ -194,7 +194,7 @@ fn installed(environment: &Path, wheels: &Path) -> bool {
 }
 
 /// Returns PATH with the programs of the environment in front.
-fn path_with(environment: &Path) -> std::ffi::OsString {
+pub(crate) fn path_with(environment: &Path) -> std::ffi::OsString {
     let mut path = environment.join("bin").into_os_string();
     path.push(":");
     path.push(packages::search_path());
