@@ -432,7 +432,7 @@ fn url_without_object_storage_names_the_feature() {
         dir.fails(
             &words,
             2,
-            "cargo install --path crates/folio-cli --features object-store",
+            "cargo install --path crates/folio-cli --features full",
         );
     }
 }

@@ -10,7 +10,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 /// The parameter by which the administrator permits it.
@@ -21,21 +20,25 @@ const THREADS: u64 = 20;
 /// The parameter with another value, until this is dropped.
 struct Parameter {
     before: String,
-    _only: MutexGuard<'static, ()>,
+    /// Its lock holds back the other tests, which may be processes of their own.
+    _only: File,
 }
 
 impl Parameter {
     /// Sets the parameter; reports a skip if the kernel has none.
     fn set(value: &str) -> Option<Self> {
-        static ONLY: Mutex<()> = Mutex::new(());
-        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = fs::read_to_string(PARAMETER)
-            .and_then(|before| fs::write(PARAMETER, value).map(|()| before));
-        match set {
-            Ok(before) => Some(Self {
+        let set = || {
+            let only = File::open(PARAMETER)?;
+            rustix::fs::flock(&only, rustix::fs::FlockOperation::LockExclusive)?;
+            let before = fs::read_to_string(PARAMETER)?;
+            fs::write(PARAMETER, value)?;
+            Ok::<_, std::io::Error>(Self {
                 before,
                 _only: only,
-            }),
+            })
+        };
+        match set() {
+            Ok(set) => Some(set),
             Err(error) => {
                 report_skip(&format!("needs FUSE over io_uring: {PARAMETER}: {error}"));
                 None

@@ -1,5 +1,5 @@
-//! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test`, `python`, `release` and
-//! `gpu`.
+//! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test`, `python`, `release`,
+//! `site` and `gpu`.
 
 mod circles;
 mod clippy;
@@ -14,6 +14,7 @@ mod python;
 mod release;
 mod repository;
 mod run;
+mod site;
 mod source;
 mod tally;
 mod test;
@@ -65,6 +66,8 @@ enum Task {
     },
     /// Make the artifacts of a release in target/release-artifacts, and try each in a clean root.
     Release,
+    /// Make the documents a site with search in target/site, by mdBook.
+    Site,
     /// Build the programs that test and measure on a GPU into target/gpu, and run them.
     Gpu {
         /// Only build: the folder can be copied to a machine with a GPU.
@@ -93,6 +96,10 @@ fn main() -> ExitCode {
             Err(reason) => failure(&format!("not tested: {reason}")),
         },
         Task::Release => match release::main(&root) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => failure(&reason),
+        },
+        Task::Site => match site::make(&root) {
             Ok(()) => ExitCode::SUCCESS,
             Err(reason) => failure(&reason),
         },

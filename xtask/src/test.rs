@@ -29,6 +29,10 @@ const FEATURES: [&str; 2] = [
     "folio-cli/full,folio-bench/object-store,folio-cuda/cuda",
 ];
 
+/// Tests that look at the machine's page cache. They run last, because the tests of folio-bench drop
+/// it.
+const LAST: [&str; 2] = ["folio-cli pagecache", "folio-cli doctor"];
+
 /// What the caller wants beside the checks.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Options {
@@ -172,8 +176,12 @@ fn workspace_tests(tally: &mut Tally, root: &Path, downloads: Downloads, options
     }
     variables.extend(options.long.then(|| ("FOLIO_LONG_TESTS", "1".into())));
     tally.begin("tests");
-    let tests = listed(tally, &binaries);
-    tally.tests(pool::run(&tests, workers(), &variables, pool::print));
+    let (last, first): (Vec<_>, Vec<_>) = listed(tally, &binaries)
+        .into_iter()
+        .partition(|(binary, _)| LAST.contains(&&*binary.name));
+    for tests in [first, last] {
+        tally.tests(pool::run(&tests, workers(), &variables, pool::print));
+    }
 }
 
 /// The tests of all binaries.
@@ -330,7 +338,6 @@ fn model_check(tally: &mut Tally, root: &Path, options: Options) {
         .args(["rustc", "--package", "folio", "--lib", "--profile", "test"])
         .args(["--message-format", "json-render-diagnostics"])
         .args(["--", "--cfg", "folio_model_check"])
-        .envs(clippy())
         .current_dir(root)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -331,7 +331,8 @@ impl Image {
             }
             #[cfg(not(feature = "squashfs-erofs"))]
             Some(OtherFileSystem::NotBuilt(name)) => Err(Error::unsupported(format!(
-                "{name}: this folio was built without the feature squashfs-erofs"
+                "{name}: this folio was built without the feature squashfs-erofs: \
+                 cargo install --path crates/folio-cli --features full"
             ))),
             #[cfg(feature = "squashfs-erofs")]
             Some(OtherFileSystem::ReadOnly(kind)) => {

@@ -26,7 +26,7 @@ pub(crate) fn check_built(name: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{}: built without object storage: cargo install --path crates/folio-cli --features object-store",
+        "{}: built without object storage: cargo install --path crates/folio-cli --features full",
         name.display()
     ))
 }

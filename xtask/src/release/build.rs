@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 pub(super) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Most bytes of a stripped static program: a larger one has gained a dependency unseen.
-const PROGRAM_BYTES_MAX: u64 = 26 << 20;
+const PROGRAM_BYTES_MAX: u64 = 36 << 20;
 
 /// What is being made, and where.
 pub(super) struct Release<'a> {

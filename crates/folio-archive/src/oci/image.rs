@@ -230,7 +230,8 @@ impl ContainerImage {
     #[cfg(not(feature = "registry"))]
     fn registry(_: &str, _: Option<&Platform>) -> Result<Self> {
         Err(Error::unsupported(
-            "this folio was built without the feature registry",
+            "this folio was built without the feature registry: \
+             cargo install --path crates/folio-cli --features full",
         ))
     }
 

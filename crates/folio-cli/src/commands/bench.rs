@@ -42,7 +42,7 @@ pub(crate) fn run(bench: &Bench, session: &Session) -> Outcome {
         if error.kind() == std::io::ErrorKind::NotFound {
             format!(
                 "{PROGRAM} is not installed: it is neither beside {} nor in PATH; \
-             in a checkout, 'cargo build --release --workspace --bins' makes both",
+                 in a checkout: cargo install --path crates/folio-bench",
                 folio.display()
             )
         } else {
