@@ -29,8 +29,7 @@ const FEATURES: [&str; 2] = [
     "folio-cli/full,folio-bench/object-store,folio-cuda/cuda",
 ];
 
-/// Tests that look at the machine's page cache. They run last, because the tests of folio-bench drop
-/// it.
+/// Tests that look at the machine's page cache. They run last: the tests of folio-bench drop it.
 const LAST: [&str; 2] = ["folio-cli pagecache", "folio-cli doctor"];
 
 /// What the caller wants beside the checks.
