@@ -8,9 +8,9 @@ use std::process::Command;
 pub(crate) fn describe_and_kill(root: u32) -> String {
     let tree = tree(root);
     let lines: Vec<_> = tree.iter().map(|pid| describe(*pid)).collect();
-    // From the leaves: no parent starts another child after that.
-    for pid in tree.iter().rev() {
-        if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+    // Parents first: none starts another child, or goes on because its child has ended.
+    for pid in tree {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
