@@ -12,7 +12,7 @@ dpkg -i /release/folio_*.deb /release/folio-bench_*.deb /release/libfolio*.deb
 cd /tmp
 folio cp -a --create auto /etc etc.qcow2:/
 folio check etc.qcow2
-folio cat etc.qcow2:/passwd | cmp - /etc/passwd
+folio cat etc.qcow2:/etc/passwd | cmp - /etc/passwd
 folio bench memcpy --quick >/dev/null
 test -e /usr/share/man/man1/folio-cp.1.gz -o -e /etc/dpkg/dpkg.cfg.d/excludes
 test -x /sbin/mount.fuse.folio
