@@ -5,9 +5,10 @@
 
 use crate::packages;
 use crate::repository;
+use crate::run::output;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Depends on the newest kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
@@ -76,22 +77,6 @@ fn archives(folder: &Path) -> Vec<PathBuf> {
     paths
         .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
         .collect()
-}
-
-/// Runs a command to its end; returns what it printed.
-fn output(command: &mut Command) -> Result<String, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .env("PATH", packages::search_path())
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{name}: {error}"))?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        Err(format!("{name}: {}", errors.trim()))
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long one test may take. The slowest takes a tenth on a quiet machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A test binary, and the folder in which its tests run: that of its package.
 #[derive(Debug, Clone, PartialEq, Eq)]

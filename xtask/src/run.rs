@@ -87,6 +87,29 @@ pub(crate) fn run(
     Outcome { succeeded, counts }
 }
 
+/// Runs a command to its end; returns what it printed.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let name = words(command);
+    let output = command
+        .env("PATH", packages::search_path())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{name}: {}: {}", output.status, errors.trim()))
+    }
+}
+
+/// A command line, for messages.
+pub(crate) fn words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +134,15 @@ mod tests {
                 failed: 2,
                 ignored,
             }
+        );
+    }
+
+    #[test]
+    fn failed_command_is_named() {
+        let error = output(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
+        assert!(
+            error.starts_with("sh -c") && error.ends_with("exit status: 3: why"),
+            "{error}"
         );
     }
 }

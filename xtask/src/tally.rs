@@ -125,7 +125,7 @@ impl Tally {
         format!(
             "\n{}{}{}{}{passed} passed, {failed} failed, {skips} skipped",
             skipped.collect::<String>(),
-            times(&self.steps, &mut self.times.clone(), total),
+            times(&self.steps, &mut self.times, total),
             messages.collect::<String>(),
             failures.collect::<String>()
         )

@@ -144,7 +144,8 @@ type Downloads = JoinHandle<(Vec<(&'static str, OsString)>, Vec<(&'static str, S
 /// Builds all tests, waits for the downloads, and runs the tests. Those on a GPU run where there is
 /// one.
 fn workspace_tests(tally: &mut Tally, root: &Path, downloads: Downloads, options: Options) {
-    let is_linted = !clippy().is_empty();
+    let lints = clippy();
+    let is_linted = !lints.is_empty();
     tally.begin(if is_linted { "build and lint" } else { "build" });
     if !is_linted {
         tally.skip(
@@ -156,7 +157,7 @@ fn workspace_tests(tally: &mut Tally, root: &Path, downloads: Downloads, options
         .args(["test", "--workspace", "--no-run"])
         .args(FEATURES)
         .args(["--message-format", "json-render-diagnostics"])
-        .envs(clippy())
+        .envs(lints)
         .current_dir(root)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

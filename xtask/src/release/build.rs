@@ -3,6 +3,7 @@
 use crate::packages;
 use crate::python;
 use crate::repository;
+use crate::run::{output, words};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -218,33 +219,11 @@ pub(super) fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs a command to its end; returns what it printed.
-pub(super) fn output(command: &mut Command) -> Result<String, String> {
-    let name = words(command);
-    let output = command
-        .env("PATH", command_path(command))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{name}: {error}"))?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        Err(format!("{name}: {}: {}", output.status, errors.trim()))
-    }
-}
-
 /// The PATH that was set for a command, else that of the tests.
 fn command_path(command: &Command) -> OsString {
     let set = command.get_envs().find(|(name, _)| *name == "PATH");
     set.and_then(|(_, path)| path)
         .map_or_else(packages::search_path, ToOwned::to_owned)
-}
-
-fn words(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    words.join(" ")
 }
 
 #[cfg(test)]
@@ -255,14 +234,5 @@ mod tests {
     fn version_is_that_of_the_workspace() {
         let version = version(&repository::root()).unwrap();
         assert_eq!(version.split('.').count(), 3, "{version}");
-    }
-
-    #[test]
-    fn failed_command_is_named() {
-        let error = output(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
-        assert!(
-            error.starts_with("sh -c") && error.ends_with("exit status: 3: why"),
-            "{error}"
-        );
     }
 }

@@ -1,6 +1,7 @@
 //! Debian packages of the programs and of libfolio, by dpkg-deb.
 
-use super::build::{Release, files, output, run, strip};
+use super::build::{Release, files, run, strip};
+use crate::run::output;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The crates of the programs: their licenses (THIRD-PARTY.txt), and a CycloneDX list of them.
 
-use super::build::{Release, output};
+use super::build::Release;
+use crate::run::output;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,8 +32,7 @@ pub(super) fn write(release: &Release<'_>) -> Result<(), String> {
 
 /// The crates from outside this repository that the programs have in them, by name and version.
 fn crates(metadata: &Value) -> Result<Vec<&Value>, String> {
-    let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
-    let nodes = list(&metadata["resolve"]["nodes"]);
+    let nodes = metadata["resolve"]["nodes"].as_array().ok_or("no nodes")?;
     let nodes: BTreeMap<_, _> = nodes
         .iter()
         .filter_map(|node| Some((node["id"].as_str()?, node)))
@@ -60,12 +60,7 @@ fn crates(metadata: &Value) -> Result<Vec<&Value>, String> {
                 .into_iter()
                 .flatten()
                 .filter(is_part)
-                .filter_map(|need| {
-                    let id = need["pkg"].as_str()?;
-                    packages
-                        .iter()
-                        .find_map(|package| package["id"].as_str().filter(|found| *found == id))
-                }),
+                .filter_map(|need| need["pkg"].as_str()),
         );
     }
     let mut crates: Vec<_> = packages

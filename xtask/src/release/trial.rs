@@ -1,7 +1,8 @@
 //! Each artifact in a root that has nothing of this machine: a static program in an empty one, the
 //! packages in a Debian.
 
-use super::build::{Release, output, run};
+use super::build::{Release, run};
+use crate::run::output;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -55,15 +56,7 @@ fn try_static(release: &Release<'_>, folder: &Path) -> Result<(), String> {
             .args(words);
         output(&mut command)
     };
-    inside(&[
-        "/folio",
-        "cp",
-        "--create",
-        "16M",
-        "/folio",
-        "/disk.qcow2:/folio",
-    ])
-    .or_else(|_| inside(&["/folio", "mkfs", "/disk.qcow2", "--size", "16M"]))?;
+    inside(&["/folio", "mkfs", "/disk.qcow2", "--size", "16M"])?;
     let version = inside(&["/folio", "--version"])?;
     if version.trim() != format!("folio {}", release.version) {
         return Err(format!("in an empty root: {version}"));
