@@ -31,6 +31,7 @@ mod random_layers;
 mod read_only;
 mod registries;
 mod reproducible;
+mod sandbox;
 mod schema;
 mod select;
 mod shell;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 51] = [
+const PROGRAMS: [(&str, &str); 53] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -51,6 +51,8 @@ const PROGRAMS: [(&str, &str); 51] = [
     ("mandoc", "mandoc"),
     ("c++", "g++"),
     ("valgrind", "valgrind"),
+    ("gdb", "gdb"),
+    ("abidiff", "abigail-tools"),
     ("pkg-config", "pkg-config"),
     ("go", "golang-go"),
     ("zsh", "zsh"),

@@ -1,22 +1,25 @@
 //! The documents as a site with search, by mdBook, in target/site.
 //!
-//! The pages link to files beside `docs/`, which mdBook does not see. So a copy of all documents is
-//! made, in the same folders, and `docs/SUMMARY.md` is moved to its top.
+//! The pages link to files beside `docs/`, which mdBook does not see. So a copy of all documents,
+//! and of the files to which they link, is made, in the same folders, and `docs/SUMMARY.md` is moved
+//! to its top. In the site every link must lead to a file.
 
 use crate::packages;
 use crate::repository;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Documents outside `docs/`.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 8] = [
     "README.md",
+    "README.ja.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
     "bindings/python/README.md",
+    "fuzz/README.md",
 ];
 
 /// Makes the site.
@@ -32,20 +35,8 @@ pub(crate) fn make(root: &Path) -> Result<(), String> {
     let target = target.map_err(|error| error.to_string())?;
     let stage = target.join("site-source");
     let _ = fs::remove_dir_all(&stage);
-    copy_all(&root.join("docs"), &stage.join("docs")).map_err(|error| error.to_string())?;
-    for file in BESIDE {
-        let to = stage.join(file);
-        let folder = to.parent().unwrap_or(&stage);
-        fs::create_dir_all(folder)
-            .and_then(|()| fs::copy(root.join(file), &to))
-            .map_err(|error| format!("{file}: {error}"))?;
-    }
-    let summary = fs::read_to_string(root.join("docs/SUMMARY.md"));
-    let summary = summary.map_err(|error| error.to_string())?;
-    fs::write(stage.join("SUMMARY.md"), from_top(&summary)).map_err(|error| error.to_string())?;
-    let _ = fs::remove_file(stage.join("docs/SUMMARY.md"));
-    fs::rename(stage.join("docs/book.toml"), stage.join("book.toml"))
-        .map_err(|error| error.to_string())?;
+    let _ = fs::remove_dir_all(target.join("site"));
+    stage_documents(root, &stage)?;
     let status = Command::new("mdbook")
         .args(["build", "--dest-dir"])
         .arg(target.join("site"))
@@ -55,12 +46,105 @@ pub(crate) fn make(root: &Path) -> Result<(), String> {
         .status();
     match status {
         Ok(status) if status.success() => {
-            println!("{}", target.join("site/index.html").display());
+            let site = target.join("site");
+            check_links(&site)?;
+            println!("{}", site.join("index.html").display());
             Ok(())
         }
         Ok(status) => Err(format!("mdbook: {status}")),
         Err(error) => Err(format!("mdbook: {error}")),
     }
+}
+
+/// Copies the documents, and the files to which they link, into `stage`.
+fn stage_documents(root: &Path, stage: &Path) -> Result<(), String> {
+    let failed = |place: &Path| {
+        let place = place.display().to_string();
+        move |error: std::io::Error| format!("{place}: {error}")
+    };
+    let docs = root.join("docs");
+    copy_all(&docs, &stage.join("docs")).map_err(failed(&docs))?;
+    for file in BESIDE {
+        copy_file(&root.join(file), &stage.join(file)).map_err(failed(Path::new(file)))?;
+    }
+    let summary = stage.join("docs/SUMMARY.md");
+    let text = fs::read_to_string(&summary).map_err(failed(&summary))?;
+    fs::write(stage.join("SUMMARY.md"), from_top(&text)).map_err(failed(&summary))?;
+    fs::remove_file(&summary).map_err(failed(&summary))?;
+    let book = stage.join("docs/book.toml");
+    fs::rename(&book, stage.join("book.toml")).map_err(failed(&book))?;
+    for page in files_below(stage).map_err(failed(stage))? {
+        let is_page = page.extension().is_some_and(|end| end == "md");
+        let text = fs::read_to_string(&page).unwrap_or_default();
+        let links = text.split("](").skip(1).filter(|_| is_page);
+        for link in links.filter_map(|rest| rest.split([')', '#']).next()) {
+            let Some(linked) = linked_file(&page, link) else {
+                continue;
+            };
+            let inside = linked.strip_prefix(stage).unwrap_or(&linked);
+            let source = root.join(inside);
+            if source.is_file() && !linked.exists() {
+                copy_file(&source, &linked).map_err(failed(&source))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fails with the links of the site's pages that lead to no file.
+fn check_links(site: &Path) -> Result<(), String> {
+    let mut broken = Vec::new();
+    for page in files_below(site).map_err(|error| error.to_string())? {
+        // Neither is read as a page: all chapters in one, from one folder; and that of a server.
+        let is_other = page.ends_with("print.html") || page.ends_with("404.html");
+        if is_other || page.extension().is_none_or(|end| end != "html") {
+            continue;
+        }
+        let text = fs::read_to_string(&page).map_err(|error| error.to_string())?;
+        let links = ["href=\"", "src=\"", "srcset=\""]
+            .into_iter()
+            .flat_map(|attribute| text.split(attribute).skip(1));
+        for link in links.filter_map(|rest| rest.split(['"', '#', '?']).next()) {
+            if linked_file(&page, link).is_some_and(|linked| !linked.is_file()) {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    if broken.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("links that lead nowhere:\n{}", broken.join("\n")))
+    }
+}
+
+/// Returns the file to which a page links; `None` for an address, or a place in the page.
+fn linked_file(page: &Path, link: &str) -> Option<PathBuf> {
+    if link.is_empty() || link.contains(':') {
+        return None;
+    }
+    let mut place = page.parent()?.to_owned();
+    for name in link.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(place.pop()),
+            name => place.push(name),
+        }
+    }
+    Some(place)
+}
+
+/// Returns all files below a folder.
+fn files_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            files.extend(files_below(&entry.path())?);
+        } else {
+            files.push(entry.path());
+        }
+    }
+    Ok(files)
 }
 
 /// The summary as it reads one folder further up.
@@ -69,17 +153,19 @@ fn from_top(summary: &str) -> String {
 }
 
 fn copy_all(from: &Path, to: &Path) -> std::io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_all(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
+    for file in files_below(from)? {
+        let inside = file.strip_prefix(from).unwrap_or(&file);
+        copy_file(&file, &to.join(inside))?;
     }
     Ok(())
+}
+
+/// Copies a file, into folders made for it.
+fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::copy(from, to).map(drop)
 }
 
 #[cfg(test)]
@@ -93,5 +179,20 @@ mod tests {
             from_top(summary),
             "- [Run](docs/run.md)\n- [Security](SECURITY.md)\n"
         );
+    }
+
+    #[test]
+    fn broken_links_of_a_site_are_named() {
+        let site = std::env::temp_dir().join(format!("folio-site-{}", std::process::id()));
+        fs::create_dir_all(site.join("docs")).unwrap();
+        let page = "<a href=\"../index.html#a\"> <a href=\"#b\"> <a href=\"https://x/\">";
+        fs::write(site.join("docs/a.html"), page).unwrap();
+        fs::write(site.join("index.html"), "<img src=\"docs/b.svg\">").unwrap();
+        let checked = check_links(&site);
+        fs::write(site.join("docs/b.svg"), "").unwrap();
+        let mended = check_links(&site);
+        fs::remove_dir_all(&site).unwrap();
+        assert!(checked.unwrap_err().ends_with("index.html: docs/b.svg"));
+        assert_eq!(mended, Ok(()));
     }
 }

@@ -4,7 +4,8 @@
 //! ```text
 //!   cli            the tree of commands     value_parsers, global_options    option values
 //!     v
-//!   commands/      one file per command     serving, ready   commands that serve until a signal
+//!   commands/      one file per command     serving, ready, sandbox   commands that serve until a
+//!     |                                     signal
 //!     v
 //!   image, source  an opened image or directory: device, kernel, process      walk   trees in images
 //!     v
@@ -55,11 +56,13 @@ mod progress;
 mod qemu_img;
 mod qemu_words;
 mod ready;
+mod sandbox;
 mod serving;
 mod session;
 mod source;
 mod system_log;
 mod trace;
+mod unmount_process;
 mod value_parsers;
 mod volumes;
 mod walk;

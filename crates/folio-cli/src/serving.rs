@@ -6,7 +6,7 @@ use crate::mount_record::MountRecord;
 use crate::ready;
 use crate::session::Session;
 use folio::Errno;
-use folio_fuse::{RequestCounts, Unmounter};
+use folio_fuse::RequestCounts;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::fs::{File, OpenOptions};
@@ -56,18 +56,18 @@ pub(crate) fn until_signal<T>(
 }
 
 /// Runs `work`, and unmounts at a signal: at the first one if the mount is not busy. A further one,
-/// or SIGTERM, detaches a busy mount from the tree, calls `detached`, and serves the programs that
+/// or SIGTERM, detaches (`unmount(true)`) a busy mount from the tree, calls `detached`, and serves the programs that
 /// use it until they are done. So it does after an external `umount -l`.
 pub(crate) fn until_unmounted<T>(
     mut signals: Signals,
-    (unmounter, session): (&Unmounter, &Session),
+    (unmount, session): (&(dyn Fn(bool) -> folio::Result<()> + Sync), &Session),
     detached: impl Fn() + Send,
     work: impl FnOnce() -> T,
 ) -> T {
     on_signals(
         &signals.handle(),
         || {
-            unmount_on_signal(&mut signals, unmounter, session, detached);
+            unmount_on_signal(&mut signals, unmount, session, detached);
         },
         work,
     )
@@ -108,13 +108,13 @@ fn on_signals<T>(
 
 fn unmount_on_signal(
     signals: &mut Signals,
-    unmounter: &Unmounter,
+    unmount: &dyn Fn(bool) -> folio::Result<()>,
     session: &Session,
     detached: impl Fn(),
 ) {
     let mut was_busy = false;
     for signal in signals.forever() {
-        let error = match unmounter.unmount(false) {
+        let error = match unmount(false) {
             Ok(()) => return,
             Err(error) => error,
         };
@@ -124,7 +124,7 @@ fn unmount_on_signal(
         } else if error.errno() != Errno::BUSY {
             session.fail(explain(&error));
         } else if was_busy || signal != SIGINT {
-            match unmounter.unmount(true) {
+            match unmount(true) {
                 Ok(()) => {
                     session.note("in use: detached; folio serves it until its last user closes it");
                     detached();

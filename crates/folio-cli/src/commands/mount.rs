@@ -6,9 +6,11 @@ use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::mount_record::{self, MountRecord};
 use crate::output::{human, io_reason};
 use crate::ready;
+use crate::sandbox::{Reach, Sandbox, SandboxArgs};
 use crate::serving::{self, Background, Readiness};
 use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
+use crate::unmount_process::{self, UnmountProcess};
 use clap::Args;
 use folio::vfs::MountOptions;
 use folio_fuse::{AllowedUsers, SessionOptions};
@@ -111,6 +113,8 @@ pub(crate) struct Mount {
     share: ForceShare,
     #[command(flatten)]
     remote: remote::MountArgs,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 impl Mount {
@@ -132,6 +136,9 @@ enum Work {
 
 /// Runs the command.
 pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
+    if let Some(target) = unmount_process::requested() {
+        return unmount_process::run(&target);
+    }
     if mount.wait {
         return mount_record::wait(&mount.source, session);
     }
@@ -198,8 +205,10 @@ fn serve_work(mount: &Mount, session: &Session, work: Work, readiness: Readiness
         }
         Work::Local(source, options, inside) => {
             mount.share.apply(session);
+            let sandbox = Sandbox::of_mount(mount.sandbox, Reach::of(&source));
             let mounted = source.mount(session, &inside)?;
-            let served = serve(mount, session, &mounted, (&options, &inside), readiness);
+            let options = (&options, &inside);
+            let served = serve(mount, (session, &sandbox), &mounted, options, readiness);
             let closed = mounted.close();
             served.and(closed)
         }
@@ -255,7 +264,7 @@ fn options(
 /// Mounts and serves until an unmount.
 fn serve(
     mount: &Mount,
-    session: &Session,
+    (session, sandbox): (&Session, &Sandbox),
     source: &Mounted,
     (options, inside): (&SessionOptions, &MountOptions),
     readiness: Readiness<'_>,
@@ -267,19 +276,23 @@ fn serve(
     tracing::info!(target = %mount.target().display(), threads = options.threads, allowed = ?options.allowed, "FUSE mount made");
     // From here on a signal unmounts. Before, it ends the program, and nothing has changed yet.
     let signals = serving::signals()?;
-    let unmounter = mounted.unmounter();
+    let (unmounter, process) = (mounted.unmounter(), unmount_process_of(sandbox, &mounted)?);
+    let unmount = |lazily| match &process {
+        Some(process) => process.unmount(lazily),
+        None => unmounter.unmount(lazily),
+    };
     let counts = mounted.request_counts();
     let serve = || {
         let description = format!("{source} is on {}", mount.target().display());
         let served = source.with_warnings(session, || {
             serving::report_ready(readiness, session, &description)
-                .and_then(|()| Ok(mounted.serve()?))
+                .and_then(|()| Ok(mounted.serve_confined(|| sandbox.close())?))
         });
         ready::notify_stopping();
         served
     };
     let work = || serving::with_request_counts(count_signal, (&counts, session), serve);
-    let served = serving::until_unmounted(signals, (&unmounter, session), || {}, work);
+    let served = serving::until_unmounted(signals, (&unmount, session), || {}, work);
     if counts.lost_bytes() > 0 {
         session.fail(format!(
             "{source}: {} that programs had written could not be stored: the kernel had delayed \
@@ -288,6 +301,18 @@ fn serve(
         ));
     }
     served
+}
+
+/// Starts the process that unmounts, where this one will not be able to: only the set-user-ID
+/// program unmounts a user's mount, and a confined server starts no programs.
+fn unmount_process_of(
+    sandbox: &Sandbox,
+    mounted: &folio_fuse::Session,
+) -> Outcome<Option<UnmountProcess>> {
+    if !sandbox.is_on() || rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    Ok(Some(UnmountProcess::start(mounted.unmounter().target())?))
 }
 
 /// Starts this command again as a separate process. Waits until it is ready, or has failed and

@@ -2,6 +2,7 @@
 
 use crate::exit::{Failure, Outcome, explain};
 use crate::ready;
+use crate::sandbox::Sandbox;
 use crate::serving::{self, Readiness};
 use crate::session::Session;
 use clap::Args;
@@ -47,6 +48,13 @@ pub(super) struct ShareArgs {
     allow_cid: Vec<u32>,
 }
 
+impl ShareArgs {
+    /// Returns the file of the key.
+    pub(super) fn key_file(&self) -> Option<&Path> {
+        self.key_file.as_deref()
+    }
+}
+
 /// Options of `folio mount` for a remote share.
 #[derive(Args)]
 pub(super) struct MountArgs {
@@ -87,7 +95,7 @@ pub(super) fn share_name(source: &Path) -> String {
 /// Serves a share until a signal.
 pub(super) fn serve(
     args: &ShareArgs,
-    session: &Session,
+    (session, sandbox): (&Session, &Sandbox),
     place: &Address,
     name: &str,
     share: Share,
@@ -119,7 +127,10 @@ pub(super) fn serve(
             if !session.quiet {
                 session.note(format_args!("{description} until Ctrl-C"));
             }
-            let served = notified.and_then(|()| Ok(server.serve()?));
+            let served = notified.and_then(|()| {
+                sandbox.close();
+                Ok(server.serve()?)
+            });
             ready::notify_stopping();
             served
         },
@@ -153,7 +164,8 @@ pub(super) fn mount(request: &MountRequest<'_>, session: &Session, place: Addres
     let mounted = remote.mount(request.target, &words)?;
     let signals = serving::signals()?;
     let (unmounter, abandon) = (mounted.unmounter(), mounted.abandoner());
-    serving::until_unmounted(signals, (&unmounter, session), abandon, || {
+    let unmount = |lazily| unmounter.unmount(lazily);
+    serving::until_unmounted(signals, (&unmount, session), abandon, || {
         let served = serving::report_ready(request.readiness, session, &description)
             .and_then(|()| Ok(mounted.serve()?));
         ready::notify_stopping();

@@ -4,6 +4,7 @@ use super::image::shared_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image_path::ImagePath;
 use crate::objects::is_url;
+use crate::sandbox::{Places, Reach, Sandbox, SandboxArgs};
 use crate::serving;
 use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
@@ -81,6 +82,8 @@ struct Nbd {
     /// Format of the image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     /// Print a line of JSON with the URI once clients can connect
     #[arg(long)]
     json: bool,
@@ -110,6 +113,20 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
         );
         return Err(Failure::usage(text));
     }
+    if let Some(overlay) = &nbd.overlay {
+        create_overlay(overlay, &place.image, nbd.format)
+            .map_err(|error| Failure::image(&error))?;
+    }
+    let places = Places {
+        socket: nbd.socket.as_deref(),
+        ..Places::default()
+    };
+    let reach = match nbd.backing.policy() {
+        // A backing file may be an object.
+        BackingPolicy::Anywhere => Reach::ObjectStore,
+        _ => Reach::of_image(&place),
+    };
+    let sandbox = Sandbox::begin(nbd.sandbox, reach, places);
     // A signal ends the command at once until the image is open. Then it stops the server.
     let device = open(nbd, &place)?;
     let (size, read_only) = (device.len_bytes(), device.is_read_only());
@@ -140,6 +157,7 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
             // The socket listens, so clients that connect from now on are served.
             let reported = report_ready(nbd, session, &place, (&uri, size, read_only));
             reported.and_then(|()| {
+                sandbox.close();
                 server
                     .serve()
                     .map_err(|error| serve_failure(&place, &error))
@@ -170,37 +188,48 @@ fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
     }
 }
 
-/// Opens an overlay over an image; creates it if it is missing.
+/// Creates the overlay of an image if it is missing.
+fn create_overlay(overlay: &Path, base: &Path, format: Option<ImageFormat>) -> folio::Result<()> {
+    if overlay.exists() {
+        return Ok(());
+    }
+    let base = base_of_overlay(base)?;
+    let options = OpenOptions {
+        read_only: true,
+        format,
+        ..OpenOptions::default()
+    };
+    let len_bytes = block::open(&base, &options)?.len_bytes();
+    let format = match format {
+        Some(format) => format,
+        None => block::format_of(&base)?,
+    };
+    let options = CreateOptions {
+        backing: Some(BackingName {
+            name: base.display().to_string(),
+            format: Some(format),
+        }),
+        ..CreateOptions::default()
+    };
+    block::create_with(overlay, ImageFormat::Qcow2, len_bytes, &options).map(drop)
+}
+
+/// Returns the name of an image in its overlay, which does not depend on the working directory.
+fn base_of_overlay(base: &Path) -> folio::Result<PathBuf> {
+    if is_url(base.as_os_str()) {
+        return Ok(base.to_owned());
+    }
+    base.canonicalize()
+        .map_err(|error| folio::Error::io("open", error).at(base.display().to_string()))
+}
+
+/// Opens the overlay of an image.
 fn open_overlay(
     overlay: &Path,
     base: &Path,
     options: &OpenOptions,
 ) -> folio::Result<Arc<dyn Device>> {
-    let base = if is_url(base.as_os_str()) {
-        base.to_owned()
-    } else {
-        base.canonicalize()
-            .map_err(|error| folio::Error::io("open", error).at(base.display().to_string()))?
-    };
-    if !overlay.exists() {
-        let base_options = OpenOptions {
-            read_only: true,
-            ..options.clone()
-        };
-        let len_bytes = block::open(&base, &base_options)?.len_bytes();
-        let format = match options.format {
-            Some(format) => format,
-            None => block::format_of(&base)?,
-        };
-        let created = CreateOptions {
-            backing: Some(BackingName {
-                name: base.display().to_string(),
-                format: Some(format),
-            }),
-            ..CreateOptions::default()
-        };
-        block::create_with(overlay, ImageFormat::Qcow2, len_bytes, &created)?;
-    }
+    let base = base_of_overlay(base)?;
     let info = block::info(overlay, &OpenOptions::default())?;
     if info.backing_path.as_deref() != Some(&*base) {
         let found = info.backing_path.unwrap_or_default();

@@ -3,12 +3,14 @@
 use super::remote;
 use crate::exit::{Failure, Outcome, explain};
 use crate::ready;
+use crate::sandbox::{Places, Reach, Sandbox, SandboxArgs};
 use crate::serving;
 use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
 use clap::{ArgGroup, Args};
 use folio::vfs::MountOptions;
 use folio_fuse::{ClientOptions, FOREVER, PermissionChecks, Server};
+use folio_remote::Address;
 use folio_virtiofs::{ConnectionEvent, Service, ServiceOptions};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -72,6 +74,8 @@ pub(crate) struct Share {
     /// End when the first guest disconnects
     #[arg(long, conflicts_with = "listen")]
     once: bool,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 /// The default validity of a directory's names and attributes in the guest: at most one tick of its
@@ -91,6 +95,7 @@ struct ShareOptions {
 pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
     let source = Source::parse(&share.source)?;
     let options = parse_options(share, session, &source)?;
+    let sandbox = confine(share, &source);
     let mounted = source.mount(session, &options.inside)?;
     let served = mounted.with_warnings(session, || match (&share.remote.listen, &share.socket) {
         (Some(address), _) => {
@@ -101,14 +106,28 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
                 options: options.guest.clone(),
                 name: remote::share_name(&source.path()),
             };
-            remote::serve(&share.remote, session, address, &name, what)
+            remote::serve(&share.remote, (session, &sandbox), address, &name, what)
         }
-        (None, Some(socket)) => serve(share, session, socket, &mounted, &options),
+        (None, Some(socket)) => serve(share, (session, &sandbox), socket, &mounted, &options),
         // clap requires one of them.
         (None, None) => Ok(()),
     });
     let closed = mounted.close();
     served.and(closed)
+}
+
+/// Limits the files that the server can reach.
+fn confine(share: &Share, source: &Source) -> Sandbox {
+    let listens = match &share.remote.listen {
+        Some(Address::Unix(path)) => Some(path),
+        _ => share.socket.as_ref(),
+    };
+    let places = Places {
+        socket: listens.map(PathBuf::as_path),
+        key_file: share.remote.key_file(),
+        ready_fd: share.remote.ready_fd,
+    };
+    Sandbox::begin(share.sandbox, Reach::of(source), places)
 }
 
 fn parse_options(share: &Share, session: &Session, source: &Source) -> Outcome<ShareOptions> {
@@ -157,7 +176,7 @@ fn parse_options(share: &Share, session: &Session, source: &Source) -> Outcome<S
 /// Serves guests until a signal.
 fn serve(
     share: &Share,
-    session: &Session,
+    (session, sandbox): (&Session, &Sandbox),
     socket: &Path,
     mounted: &Mounted,
     options: &ShareOptions,
@@ -190,7 +209,10 @@ fn serve(
                     session.note(format_args!("disconnected a virtual machine: {why}"))
                 }
             };
-            let served = notified.and_then(|()| Ok(service.serve(start, report)?));
+            let served = notified.and_then(|()| {
+                sandbox.close();
+                Ok(service.serve(start, report)?)
+            });
             ready::notify_stopping();
             served
         },

@@ -283,9 +283,9 @@ impl Unmounter {
         Self { target }
     }
 
-    /// Returns the target for messages.
-    pub(super) fn target(&self) -> String {
-        self.target.display().to_string()
+    /// Returns the mountpoint, as an absolute path.
+    pub fn target(&self) -> &Path {
+        &self.target
     }
 
     /// Unmounts. With `lazily` it leaves the tree at once, and the session ends with its last user.
@@ -341,6 +341,6 @@ impl Unmounter {
     }
 
     fn at_target(&self, error: Error) -> Error {
-        error.at(self.target())
+        error.at(self.target.display().to_string())
     }
 }

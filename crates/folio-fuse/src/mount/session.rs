@@ -68,12 +68,24 @@ impl Session {
     /// # Errors
     /// Those of /dev/fuse, and of starting the threads.
     pub fn serve(self) -> Result<()> {
+        self.serve_confined(|| {})
+    }
+
+    /// As [`Session::serve`]. Calls `confine` once serving needs no further descriptor, ring or
+    /// thread, so that the process can give up the right to open any.
+    ///
+    /// # Errors
+    /// As [`Session::serve`].
+    pub fn serve_confined(self, confine: impl FnOnce()) -> Result<()> {
         let Self {
             device,
             mut mountpoint,
         } = self;
-        let served = device.serve_with(mountpoint.take_sync_device());
-        served.map_err(|error| error.at(mountpoint.unmounter().target()))
+        let served = device.serve_with(mountpoint.take_sync_device(), confine);
+        served.map_err(|error| {
+            let target = mountpoint.unmounter().target().display().to_string();
+            error.at(target)
+        })
     }
 }
 
@@ -162,10 +174,10 @@ impl DeviceSession {
     /// # Errors
     /// Those of /dev/fuse, and of starting the threads.
     pub fn serve(self) -> Result<()> {
-        self.serve_with(None)
+        self.serve_with(None, || {})
     }
 
-    fn serve_with(self, sync_device: Option<SyncDevice>) -> Result<()> {
+    fn serve_with(self, sync_device: Option<SyncDevice>, started: impl FnOnce()) -> Result<()> {
         let Self {
             server,
             transport,
@@ -186,7 +198,7 @@ impl DeviceSession {
         let push_thread = is_shared.then(|| spawn("folio-push", Server::push_changes));
         // Without it the kernel forgets nodes when it needs memory itself.
         let prune_thread = spawn("folio-prune", Server::prune_nodes).ok();
-        let served = transport.run(threads);
+        let served = transport.run(threads, started);
         server.stop_pushing();
         // Not after a failure: a notice that waits for a request which no thread serves would wait
         // for ever.

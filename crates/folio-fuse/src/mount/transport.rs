@@ -57,8 +57,9 @@ impl DeviceTransport {
         }
     }
 
-    /// Serves requests with `threads` threads until the file system is unmounted and unused.
-    pub(super) fn run(&self, threads: usize) -> io::Result<()> {
+    /// Serves requests with `threads` threads until the file system is unmounted and unused. Calls
+    /// `started` once it needs no further descriptor, ring or thread.
+    pub(super) fn run(&self, threads: usize, started: impl FnOnce()) -> io::Result<()> {
         std::thread::scope(|scope| {
             // Fails before the kernel sends a request.
             let queues = if self.server.is_over_uring() {
@@ -79,6 +80,7 @@ impl DeviceTransport {
             let threads: Vec<_> = (1..threads)
                 .map_while(|number| spawn(number).ok())
                 .collect();
+            started();
             let served = self.serve(&self.device, &seeks);
             drop(seeks);
             threads

@@ -7,6 +7,7 @@ use crate::changes::ReplyGuard;
 use crate::server::{Outcome, Server, replies_with_attributes};
 use crate::wire::Message;
 use crate::wire::abi::UringCommand;
+use io_uring::register::Restriction;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -33,7 +34,8 @@ enum Command {
     CommitAndFetch = 2,
 }
 
-/// A ring with large submissions, as FUSE needs them.
+/// A ring with large submissions, as FUSE needs them, and no other operations than its own: no
+/// filter of system calls sees what a ring does.
 pub(super) struct Ring(IoUring<squeue::Entry128, cqueue::Entry>);
 
 impl Ring {
@@ -41,9 +43,13 @@ impl Ring {
         // Completions run when the thread waits for them, not as interrupts.
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun();
-        builder
-            .build((SLOTS + 1).next_power_of_two() as u32)
-            .map(Self)
+        builder.setup_r_disabled();
+        let ring: IoUring<_, _> = builder.build((SLOTS + 1).next_power_of_two() as u32)?;
+        let operations = [opcode::UringCmd80::CODE, opcode::PollAdd::CODE];
+        ring.submitter()
+            .register_restrictions(&mut operations.map(Restriction::sqe_op))?;
+        ring.submitter().register_enable_rings()?;
+        Ok(Self(ring))
     }
 
     /// Adds a submission, sent with the next wait.
