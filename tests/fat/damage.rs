@@ -4,14 +4,13 @@
 use super::support::random::Random;
 use super::support::rounds;
 use super::{WIDTHS, assert_errno, bytes_of, formatted, mounted, try_mount};
+use folio::Errno;
 use folio::block::{Device, MemoryDevice};
-use folio::{Errno, Fs};
 use folio_fat::FatWidth;
+use folio_fat::fuzzing::{NAMES_MAX, change, walk};
 use std::sync::Arc;
 
 const CASES: u64 = 100;
-/// Names visited in one walk, at most.
-const NAMES_MAX: usize = 2000;
 
 /// Makes a tree with each kind of structure; returns the image.
 fn image(width: FatWidth, len_bytes: u64) -> Vec<u8> {
@@ -31,51 +30,6 @@ fn device_of(bytes: &[u8]) -> Arc<dyn Device> {
     let device = MemoryDevice::new(bytes.len() as u64);
     device.write_at(bytes, 0).unwrap();
     Arc::new(device)
-}
-
-/// Reads all of a tree, and returns its files.
-fn walk(fs: &Fs) -> Vec<String> {
-    let mut found = vec![String::new()];
-    let mut at = 0;
-    while at < found.len() && found.len() < NAMES_MAX {
-        let path = found[at].clone();
-        at += 1;
-        let is_directory = fs.metadata(&path).is_ok_and(|metadata| metadata.is_dir());
-        if is_directory || path.is_empty() {
-            let entries = fs.read_dir(format!("{path}/")).into_iter().flatten();
-            for entry in entries.take(NAMES_MAX).map_while(Result::ok) {
-                if let Some(name) = entry.file_name().to_str() {
-                    found.push(format!("{path}/{name}"));
-                }
-            }
-        } else if let Ok(file) = fs.open(&path) {
-            let mut buf = vec![0; 1 << 16];
-            for offset in [0, 1 << 16, u64::from(u32::MAX) - 10] {
-                let _ = fs.process().pread(file.fd(), &mut buf, offset);
-            }
-        }
-    }
-    found
-}
-
-/// Changes much of a tree; any call may fail.
-fn change(fs: &Fs, found: &[String]) {
-    for (path, number) in found.iter().zip(0..) {
-        let _ = match number % 6 {
-            0 => fs.remove_file(path),
-            1 => fs.rename(path, format!("/renamed {number}")),
-            2 => fs.rename(path, "/SHORT.TXT"),
-            3 => fs.write(path, vec![1; 3000]),
-            4 => fs.create_dir(format!("{path}/new directory")),
-            _ => fs
-                .open_options()
-                .write(true)
-                .open(path)
-                .and_then(|file| file.set_len(70_000)),
-        };
-    }
-    let _ = fs.statistics("/");
-    let _ = fs.sync();
 }
 
 #[test]

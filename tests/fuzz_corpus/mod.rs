@@ -1,52 +1,12 @@
-//! The fuzz targets on stable Rust, with their stored corpora and a few random inputs.
+//! The fuzz targets on stable Rust, with their stored corpora and a few other inputs.
 
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "it is a crate of its own under fuzz/")]
 mod targets;
 
-use std::fs;
-use std::path::Path;
+mod replay;
 
-/// Random inputs per target; `FOLIO_FUZZ_CASES` overrides it.
-const CASES: u64 = 40;
-
-fn cases() -> u64 {
-    std::env::var("FOLIO_FUZZ_CASES")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(CASES)
-}
-
-/// Runs `target` on all stored inputs and on some random ones.
-fn run(name: &str, target: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(name);
-    let mut stored = 0;
-    for entry in
-        fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-    {
-        let path = entry.unwrap().path();
-        let bytes = fs::read(&path).unwrap();
-        let outcome = std::panic::catch_unwind(|| target(&bytes));
-        assert!(outcome.is_ok(), "{name}: {} panics", path.display());
-        stored += 1;
-    }
-    assert!(stored > 0, "{}: the corpus is empty", folder.display());
-    for seed in 0..cases() {
-        let mut state = seed;
-        let bytes: Vec<u8> = (0..200)
-            .map(|_| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) as u8
-            })
-            .collect();
-        let outcome = std::panic::catch_unwind(|| target(&bytes));
-        assert!(outcome.is_ok(), "{name}: seed {seed} panics");
-    }
-}
+use replay::run;
 
 #[test]
 fn superblock_inputs_do_not_panic() {

@@ -25,6 +25,8 @@
 mod compression;
 mod contents;
 mod entry;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod manifest;
 mod mode;
 mod observer;

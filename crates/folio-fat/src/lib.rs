@@ -29,6 +29,8 @@ mod directory;
 mod entry;
 mod file_system;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod layout;
 mod names;
 mod table;

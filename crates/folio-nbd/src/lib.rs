@@ -41,6 +41,8 @@
 mod client;
 mod command;
 mod connection;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod protocol;
 mod reply_queue;

@@ -26,6 +26,8 @@ const LEVEL: i32 = 3;
 /// Maximum line length: a path, and the runs of a file of some terabytes. A hostile file must not
 /// exhaust memory.
 const LINE_BYTES_MAX: u64 = 64 << 20;
+/// Memory for the files of a set, in bytes. A few bytes of zstd may decompress to gigabytes.
+const SET_BYTES_MAX: usize = 1 << 30;
 /// Suffix of an incomplete set.
 const UNFINISHED: &str = ".unfinished";
 
@@ -260,30 +262,7 @@ fn check_replaced(path: &Path) -> io::Result<()> {
 
 /// Loads a hot set: returns the saved ranges of the files that match, for warming.
 pub fn load(input: impl Read, rule: Match) -> io::Result<(Vec<Found>, HotSetReport)> {
-    let mut input = BufReader::new(zstd::Decoder::new(input)?);
-    let header = read_header(&mut input)?;
-    if header.version != VERSION || !header.page_bytes.is_power_of_two() {
-        return Err(invalid(&format!(
-            "hot set of version {}; this folio reads version {VERSION}",
-            header.version
-        )));
-    }
-    let mut parts = Vec::new();
-    while let Some(line) = next_line(&mut input)? {
-        let line: Line = serde_json::from_slice(&line).map_err(|_| invalid("damaged hot set"))?;
-        let (size_bytes, mtime, inode) = (line.size, line.mtime, line.inode);
-        let ranges = ranges(&line.pages, header.page_bytes, size_bytes);
-        let ranges = ranges.ok_or_else(|| invalid("damaged hot set"))?;
-        parts.push(SavedFile {
-            found: Found {
-                path: line.path.path(),
-                inode,
-                ranges,
-            },
-            size_bytes,
-            mtime,
-        });
-    }
+    let parts = read_parts(input, SET_BYTES_MAX)?;
     let sizes = parallel::map(&parts, |part| part.size_now(rule));
     let (mut files, mut report) = (Vec::new(), HotSetReport::default());
     for (mut part, size_bytes) in parts.into_iter().zip(sizes) {
@@ -294,16 +273,47 @@ pub fn load(input: impl Read, rule: Match) -> io::Result<(Vec<Found>, HotSetRepo
         part.found.ranges = part.found.clipped(size_bytes);
         if !part.found.ranges.is_empty() {
             report.files += 1;
-            report.bytes += part
-                .found
-                .ranges
-                .iter()
-                .map(|range| range.end - range.start)
-                .sum::<u64>();
+            let len = |range: &Range<u64>| range.end - range.start;
+            let bytes: u64 = part.found.ranges.iter().map(len).sum();
+            // A hostile set may list a large file many times.
+            report.bytes = report.bytes.saturating_add(bytes);
             files.push(part.found);
         }
     }
     Ok((files, report))
+}
+
+/// Reads the files of a hot set, which take at most `bytes_max` in memory.
+fn read_parts(input: impl Read, bytes_max: usize) -> io::Result<Vec<SavedFile>> {
+    let mut input = BufReader::new(zstd::Decoder::new(input)?);
+    let header = read_header(&mut input)?;
+    if header.version != VERSION || !header.page_bytes.is_power_of_two() {
+        return Err(invalid(&format!(
+            "hot set of version {}; this folio reads version {VERSION}",
+            header.version
+        )));
+    }
+    let (mut parts, mut left) = (Vec::new(), bytes_max);
+    while let Some(line) = next_line(&mut input)? {
+        let line: Line = serde_json::from_slice(&line).map_err(|_| invalid("damaged hot set"))?;
+        let (size_bytes, mtime, inode) = (line.size, line.mtime, line.inode);
+        let ranges = ranges(&line.pages, header.page_bytes, size_bytes);
+        let ranges = ranges.ok_or_else(|| invalid("damaged hot set"))?;
+        let part = SavedFile {
+            found: Found {
+                path: line.path.path(),
+                inode,
+                ranges,
+            },
+            size_bytes,
+            mtime,
+        };
+        left = left
+            .checked_sub(part.len_bytes())
+            .ok_or_else(|| invalid("the hot set describes too many files"))?;
+        parts.push(part);
+    }
+    Ok(parts)
 }
 
 /// A file of a hot set, with its attributes at the time of the save.
@@ -314,6 +324,12 @@ struct SavedFile {
 }
 
 impl SavedFile {
+    /// Returns about the number of bytes in memory.
+    fn len_bytes(&self) -> usize {
+        let Found { path, ranges, .. } = &self.found;
+        size_of::<Self>() + path.as_os_str().len() + size_of_val(ranges.as_slice())
+    }
+
     /// Returns the present size of the file, `None` for one that does not match.
     fn size_now(&self, rule: Match) -> Option<u64> {
         let now = std::fs::metadata(&self.found.path).ok()?;
@@ -400,6 +416,19 @@ mod tests {
                 .ranges,
             one(0..3 << 20)
         );
+    }
+
+    #[test]
+    fn set_that_exceeds_the_memory_is_refused() {
+        let mut text = format!("{{\"format\":{FORMAT:?},\"version\":1,\"page_bytes\":4096}}\n");
+        text.push_str(
+            &"{\"path\":\"/\",\"size\":0,\"mtime\":[0,0],\"inode\":1,\"pages\":[]}\n"
+                .repeat(50_000),
+        );
+        let set = zstd::encode_all(text.as_bytes(), LEVEL).unwrap();
+        assert!(set.len() < 5000, "{}", set.len());
+        assert_eq!(read_parts(&set[..], 50 << 20).unwrap().len(), 50_000);
+        assert!(read_parts(&set[..], 1 << 20).is_err());
     }
 
     #[test]

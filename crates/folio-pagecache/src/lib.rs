@@ -16,6 +16,8 @@
 #![deny(unsafe_code)]
 
 mod device;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hotset;
 mod meminfo;
 mod memory;

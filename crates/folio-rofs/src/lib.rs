@@ -14,6 +14,8 @@
 
 mod device_reader;
 mod erofs;
+#[doc(hidden)]
+pub mod fuzzing;
 mod panics;
 mod squashfs;
 mod squashfs_xattrs;

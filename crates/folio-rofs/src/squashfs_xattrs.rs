@@ -34,6 +34,8 @@ const IS_ELSEWHERE: u16 = 0x100;
 const VALUE_LEN_MAX: usize = 64 << 10;
 /// Bytes of all attributes of a file, at most.
 const ALL_LEN_MAX: usize = 16 << 20;
+/// Bytes that each attribute counts beyond its name and value: reading one may decompress a block.
+const ENTRY_LEN: usize = 256;
 
 /// The table of extended attributes.
 pub(crate) struct XattrTable {
@@ -112,7 +114,7 @@ impl XattrTable {
                 self.at(entries.number::<8>()?)?.value()?
             };
             left = left
-                .checked_sub(name.len() + value.len() + 1)
+                .checked_sub(name.len() + value.len() + ENTRY_LEN)
                 .ok_or_else(damaged)?;
             // Linux ignores those of other namespaces.
             if let Some(prefix) = PREFIXES.get(usize::from(kind & !IS_ELSEWHERE)) {
@@ -202,4 +204,48 @@ pub(crate) fn error(error: &BackhandError) -> Error {
         _ => Errno::UCLEAN,
     };
     Error::new(errno, format!("squashfs: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::squashfs::read_tree;
+    use folio::block::MemoryDevice;
+
+    /// Where the superblock has the place of the table.
+    const TABLE_AT: usize = 56;
+    /// Header of a metadata block of 8 KiB that is stored without compression.
+    const BLOCK_HEADER: u16 = 0x8000 | METADATA_MAXSIZE as u16;
+
+    fn number(bytes: &[u8], at: usize) -> usize {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
+    }
+
+    /// Attributes without name and value, each in 8 bytes: a small image has millions of them.
+    #[test]
+    fn too_many_attributes_are_refused() {
+        let mut bytes = include_bytes!("../../../fuzz/corpus/squashfs/stored").to_vec();
+        let table = number(&bytes, TABLE_AT);
+        let start = number(&bytes, table);
+        // The first id, behind the header of its block.
+        let id = number(&bytes, table + HEADER_LEN as usize) + 2;
+        let place = ((bytes.len() - start) as u64) << 16;
+        bytes[id..id + 8].copy_from_slice(&place.to_le_bytes());
+        bytes[id + 8..id + 12].copy_from_slice(&u32::MAX.to_le_bytes());
+        for _ in 0..2 * ALL_LEN_MAX / ENTRY_LEN * 8 / METADATA_MAXSIZE {
+            bytes.extend(BLOCK_HEADER.to_le_bytes());
+            bytes.extend([0; METADATA_MAXSIZE]);
+        }
+        let device = Arc::new(MemoryDevice::new(bytes.len() as u64));
+        device.write_at(&bytes, 0).unwrap();
+        let tree = read_tree(device).unwrap();
+        let found = (0..tree.nodes.len()).map(|node| tree.content.xattrs(node));
+        let failed: Vec<_> = found.filter_map(Result::err).collect();
+        assert!(!failed.is_empty(), "no file has the attributes");
+        assert!(
+            failed[0].to_string().contains("are damaged"),
+            "{}",
+            failed[0]
+        );
+    }
 }

@@ -80,13 +80,7 @@ pub fn check(
     reads_data: bool,
     progress: &mut dyn FnMut(WorkProgress),
 ) -> Result<CheckReport> {
-    let mut check = Check {
-        place,
-        reads_data,
-        progress,
-        sizes: BTreeMap::new(),
-        report: CheckReport::default(),
-    };
+    let mut check = Check::new(place, reads_data, progress);
     let view = VolumeReader::open(place, None)?.view();
     check.map("last flush", &view)?;
     for snapshot in snapshots(place)? {
@@ -100,6 +94,19 @@ pub fn check(
     Ok(check.report)
 }
 
+/// Checks that every segment named by a map exists in full, and that its blocks match their
+/// checksums.
+///
+/// # Errors
+///
+/// The store's.
+pub(crate) fn check_map(place: &StorePlace, map: &VolumeMap) -> Result<CheckReport> {
+    let mut quiet = |_| {};
+    let mut check = Check::new(place, true, &mut quiet);
+    check.map("map", map)?;
+    Ok(check.report)
+}
+
 /// A check under way.
 struct Check<'a> {
     place: &'a StorePlace,
@@ -110,7 +117,17 @@ struct Check<'a> {
     report: CheckReport,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    fn new(place: &'a StorePlace, reads_data: bool, progress: Report<'a>) -> Self {
+        Self {
+            place,
+            reads_data,
+            progress,
+            sizes: BTreeMap::new(),
+            report: CheckReport::default(),
+        }
+    }
+
     fn problem(&mut self, problem: String) {
         self.report.problems.push(problem);
     }

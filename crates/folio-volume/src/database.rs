@@ -7,7 +7,7 @@
 use crate::map::{MapLoader, MapState};
 use crate::place::{StorePlace, explained};
 use folio::{Errno, Error, Result};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use object_store::ObjectStore;
 use object_store::path::Path;
 use slatedb::admin::{Admin, AdminBuilder};
@@ -21,6 +21,7 @@ use slatedb::{
     CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, GarbageCollectorBuilder,
     PathResolver, VersionedManifest, WriteBatch,
 };
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,6 +41,8 @@ const TABLES_MAX: usize = 48;
 const COMPACTION_POLL: Duration = Duration::from_millis(250);
 /// The time after which a compaction is left to a later one.
 const COMPACTION_TIME_MAX: Duration = Duration::from_secs(120);
+/// The operation in errors of the map's entries.
+const READ: &str = "read the map";
 /// Longer than any process lives, for timers that must not fire.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -86,13 +89,12 @@ impl Database {
             object_store_max_retries: Some(0),
             ..Settings::default()
         };
-        let db = Db::builder(place.map_path(), place.store.clone())
+        let opened = Db::builder(place.map_path(), place.store.clone())
             .with_settings(settings)
             .with_system_clock(place.clock.clone())
             .with_db_cache_disabled()
-            .build()
-            .await
-            .map_err(|e| map_error(place, "open the map", e))?;
+            .build();
+        let db = checked(place, "open the map", opened).await?;
         for view in db.manifest().all_sst_views() {
             let time_ms = view.sst.id.value().timestamp_ms();
             place.clock.pass(i64::try_from(time_ms).unwrap_or(0));
@@ -113,10 +115,11 @@ impl Database {
     pub(crate) async fn load(&self) -> Result<MapState> {
         let manifest = self.db.manifest();
         preload(&self.place, &manifest).await;
+        let options = scan_options();
         let entries = self
             .db
-            .scan_with_options::<std::ops::RangeFull>(.., &scan_options())
-            .await;
+            .scan_with_options::<std::ops::RangeFull>(.., &options);
+        let entries = checked(&self.place, READ, entries).await;
         let (map, last_commit) = load(&self.place, entries).await?;
         if last_commit >= manifest.last_l0_seq() + COMMITS_PER_TABLE
             && let Err(error) = self.shorten().await
@@ -295,13 +298,12 @@ pub(crate) async fn load_read_only(
         .with_system_clock(place.clock.clone())
         .with_reader_mode(mode)
         .with_db_cache_disabled()
-        .build()
-        .await;
-    let reader = reader.map_err(|e| map_error(place, "open the map", e))?;
+        .build();
+    let reader = checked(place, "open the map", reader).await?;
     preload(place, &reader.manifest()).await;
-    let entries = reader
-        .scan_with_options::<std::ops::RangeFull>(.., &scan_options())
-        .await;
+    let options = scan_options();
+    let entries = reader.scan_with_options::<std::ops::RangeFull>(.., &options);
+    let entries = checked(place, READ, entries).await;
     let map = load(place, entries).await;
     let closed = reader.close().await;
     let (map, _) = map?;
@@ -324,8 +326,7 @@ pub(crate) async fn manifest(
     place: &StorePlace,
     operation: &str,
 ) -> Result<Option<VersionedManifest>> {
-    let manifest = admin(place).read_manifest(None).await;
-    manifest.map_err(|e| map_error(place, operation, e))
+    checked(place, operation, admin(place).read_manifest(None)).await
 }
 
 /// Returns the administration of the map, for checkpoints.
@@ -396,16 +397,12 @@ async fn preload(place: &StorePlace, manifest: &VersionedManifest) {
 
 /// Reads all entries of a map, and releases what was preloaded. Returns the number of the last
 /// commit too.
-async fn load(
-    place: &StorePlace,
-    entries: Result<DbIterator, slatedb::Error>,
-) -> Result<(MapState, u64)> {
-    let failed = |e| map_error(place, "read the map", e);
+async fn load(place: &StorePlace, entries: Result<DbIterator>) -> Result<(MapState, u64)> {
     let mut loader = MapLoader::default();
     let mut last_commit = 0;
     let read = async {
-        let mut entries = entries.map_err(failed)?;
-        while let Some(entry) = entries.next().await.map_err(failed)? {
+        let mut entries = entries?;
+        while let Some(entry) = checked(place, READ, entries.next()).await? {
             place.clock.pass(entry.create_ts);
             last_commit = last_commit.max(entry.seq);
             let added = loader.add(&entry.key, &entry.value);
@@ -424,6 +421,25 @@ fn scan_options() -> ScanOptions {
     ScanOptions::default()
         .with_read_ahead_bytes(8 << 20)
         .with_max_fetch_tasks(8)
+}
+
+/// Runs slatedb on stored objects. Its panics on damaged ones become errors.
+///
+/// # Errors
+///
+/// EUCLEAN for damaged objects; the store's errors.
+pub(crate) async fn checked<T>(
+    place: &StorePlace,
+    operation: &str,
+    work: impl Future<Output = Result<T, slatedb::Error>>,
+) -> Result<T> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(done) => done.map_err(|e| map_error(place, operation, e)),
+        Err(_) => {
+            let text = format!("{operation}: damaged: the reader of the map panicked");
+            Err(Error::new(Errno::UCLEAN, text).at(place.name()))
+        }
+    }
 }
 
 /// Converts an error of slatedb.
@@ -449,6 +465,7 @@ mod tests {
     use super::*;
     use crate::format::{FLUSH_KEY, FORMAT_VERSION, META_KEY, VolumeMeta, inline_key};
     use futures_util::TryStreamExt;
+    use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
     use object_store::throttle::{ThrottleConfig, ThrottledStore};
     use slatedb_common::clock::SystemClock;
@@ -488,6 +505,36 @@ mod tests {
         let folder = Path::from(format!("{}/{folder}", place.map_path()));
         let listed = place.store.list(Some(&folder)).map_ok(|meta| meta.size);
         listed.try_collect().await.unwrap()
+    }
+
+    #[test]
+    fn damaged_manifest_gives_an_error() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let store = Arc::new(InMemory::new());
+        let place = StorePlace::new(store.clone(), "vol".into(), runtime.handle().clone(), "vol");
+        let newest = runtime.block_on(async {
+            let database = Database::open(&place).await.unwrap();
+            commit(&database, 1).await;
+            database.close(true).await.unwrap();
+            let folder = Path::from(format!("{}/manifest", place.map_path()));
+            let listed: Vec<_> = store.list(Some(&folder)).try_collect().await.unwrap();
+            listed.into_iter().map(|meta| meta.location).max().unwrap()
+        });
+        let whole = runtime.block_on(async {
+            let read = store.get(&newest).await.unwrap();
+            read.bytes().await.unwrap()
+        });
+        let mut failures = 0;
+        for at in 0..whole.len() {
+            for value in [0, 0xff] {
+                let mut bytes = whole.to_vec();
+                bytes[at] = value;
+                // slatedb panics at some of them.
+                runtime.block_on(store.put(&newest, bytes.into())).unwrap();
+                failures += usize::from(runtime.block_on(load_read_only(&place, None)).is_err());
+            }
+        }
+        assert!(failures > 10, "{failures} failures");
     }
 
     /// The sessions of commands, a minute after each other.

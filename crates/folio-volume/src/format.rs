@@ -6,11 +6,14 @@ use crc_fast::CrcAlgorithm;
 use folio::{Errno, Error, Result};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a block, the unit of the map.
 pub const BLOCK_BYTES: usize = 4096;
+/// The sizes that a disk may have, in bytes.
+pub(crate) const SIZES: RangeInclusive<u64> = 1..=1 << 60;
 /// Blocks of a group, the unit of a map entry: 256 KiB.
 pub(crate) const GROUP_BLOCKS: u64 = 64;
 /// Blocks of the largest segment: 8 MiB.

@@ -65,9 +65,16 @@ pub struct GcReport {
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Condemned {
+pub(crate) struct Condemned {
     /// Seconds since 1970 at which each path was first found unused.
     since: BTreeMap<String, u64>,
+}
+
+impl Condemned {
+    /// Parses the stored list. A damaged one is empty: its segments then wait anew.
+    pub(crate) fn parse(stored: &[u8]) -> Self {
+        serde_json::from_slice(stored).unwrap_or_default()
+    }
 }
 
 impl Volume {
@@ -191,7 +198,7 @@ async fn read_run(place: &StorePlace, run: &[UsedBlock]) -> Result<Bytes> {
 /// that; ENOENT if there is no volume; the store's errors.
 pub fn delete_volume(place: &StorePlace, takeover: Takeover) -> Result<u64> {
     let meta = match place.wait(read_mark(place))? {
-        Some(mark) => serde_json::from_slice(&mark).ok(),
+        Some(mark) => parse_mark(&mark),
         None => begin_deletion(place, takeover)?,
     };
     let deleted = place.wait(delete_all(place))?;
@@ -238,6 +245,12 @@ fn begin_deletion(place: &StorePlace, takeover: Takeover) -> Result<Option<Volum
     let marked = place.wait(place.store.put(&path, PutPayload::from(mark)));
     marked.map_err(|e| place.error("mark the volume as deleted", e))?;
     Ok(meta)
+}
+
+/// Parses the mark of a volume whose deletion has begun. One without a description, or a damaged
+/// one, names no parent.
+pub(crate) fn parse_mark(mark: &[u8]) -> Option<VolumeMeta> {
+    serde_json::from_slice(mark).ok()
 }
 
 /// Returns the mark of a volume whose deletion has begun: its description.
@@ -308,7 +321,7 @@ async fn delete_unused(
 async fn read_condemned(place: &StorePlace, path: &Path) -> Result<Condemned> {
     let read = async { place.store.get(path).await?.bytes().await };
     match read.await {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+        Ok(bytes) => Ok(Condemned::parse(&bytes)),
         Err(object_store::Error::NotFound { .. }) => Ok(Condemned::default()),
         Err(e) => Err(place.error("read the list of unused segments", e)),
     }

@@ -33,6 +33,8 @@ mod check;
 mod clock;
 mod database;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gc;
 mod images;
 mod layer;

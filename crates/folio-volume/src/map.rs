@@ -4,8 +4,8 @@
 //! opened, so a read costs requests for data only.
 
 use crate::format::{
-    BLOCK_BYTES, BlockRef, FORMAT_VERSION, GROUP_BLOCKS, Group, Key, Place, SegmentId, VolumeMeta,
-    WriterRecord, decode_group, encode_group,
+    BLOCK_BYTES, BlockRef, FORMAT_VERSION, GROUP_BLOCKS, Group, Key, Place, SIZES, SegmentId,
+    VolumeMeta, WriterRecord, decode_group, encode_group,
 };
 use crate::place::StorePlace;
 use bytes::Bytes;
@@ -110,6 +110,15 @@ impl MapLoader {
                 meta.format
             )));
         }
+        // Offsets within the disk, and the next flush number, must not overflow.
+        if !SIZES.contains(&meta.size_bytes) {
+            let size_bytes = meta.size_bytes;
+            let text = format!("map: invalid size of {size_bytes} bytes");
+            return Err(Error::corrupt(text));
+        }
+        if self.flush == u64::MAX {
+            return Err(Error::corrupt("map: invalid flush number"));
+        }
         let blocks = meta.size_bytes.div_ceil(BLOCK_BYTES as u64);
         let map = VolumeMap {
             meta,
@@ -119,11 +128,15 @@ impl MapLoader {
             inline: self.inline,
         };
         for (&number, value) in &map.groups {
+            // Also one without blocks: its number leads to the next block that is stored.
+            if number >= blocks.div_ceil(GROUP_BLOCKS) {
+                return Err(Error::corrupt(format!("map: invalid group {number}")));
+            }
             let group = decode_group(value, map.meta.origins.len())
                 .map_err(|e| e.at(format!("group {number}")))?;
             for (n, block) in group.iter().enumerate() {
                 let Some(stored) = block else { continue };
-                let block = number.saturating_mul(GROUP_BLOCKS).saturating_add(n as u64);
+                let block = number * GROUP_BLOCKS + n as u64;
                 let is_missing = stored.place == Place::Inline && !map.inline.contains_key(&block);
                 if block >= blocks || is_missing {
                     return Err(Error::corrupt(format!(
@@ -227,5 +240,42 @@ impl VolumeMap {
             .keys()
             .map(|&number| self.group(number).iter().flatten().count() as u64)
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{FLUSH_KEY, META_KEY, group_key};
+
+    /// Loads a map of a disk of this size, with one more entry.
+    fn load(size_bytes: u64, key: &[u8], value: &[u8]) -> Result<MapState> {
+        let meta = VolumeMeta {
+            format: FORMAT_VERSION,
+            id: uuid::Uuid::nil(),
+            size_bytes,
+            origins: vec!["vol".to_owned()],
+            parent_checkpoint: None,
+        };
+        let mut loader = MapLoader::default();
+        loader.add(META_KEY, &meta.to_json()?)?;
+        loader.add(key, value)?;
+        loader.finish()
+    }
+
+    #[test]
+    fn map_beyond_the_disk_is_refused() {
+        let flush = |number: u64| number.to_le_bytes();
+        assert!(load(1 << 60, FLUSH_KEY, &flush(1)).is_ok());
+        for size_bytes in [0, (1 << 60) + 1, u64::MAX] {
+            assert!(load(size_bytes, FLUSH_KEY, &flush(1)).is_err());
+        }
+        // The next flush would have number 0.
+        assert!(load(4096, FLUSH_KEY, &flush(u64::MAX)).is_err());
+        // Groups without blocks.
+        assert!(load(65 * 4096, &group_key(1), b"").is_ok());
+        for group in [2, u64::MAX / 64, u64::MAX] {
+            assert!(load(65 * 4096, &group_key(group), b"").is_err());
+        }
     }
 }

@@ -42,7 +42,7 @@ impl VolumeReader {
     /// ENOENT if there is no volume; EUCLEAN for a damaged map; the store's errors.
     pub fn open(place: &StorePlace, poll: Option<Duration>) -> Result<Self> {
         let started = Instant::now();
-        Self::with(place, load(place)?, poll, started)
+        Ok(Self::with(place, load(place)?, poll, started))
     }
 
     /// Opens a snapshot of a volume.
@@ -53,23 +53,24 @@ impl VolumeReader {
     pub fn open_snapshot(place: &StorePlace, name: &str) -> Result<Self> {
         let snapshot = snapshot::find(place, name)?;
         let map = place.wait(database::load_read_only(place, Some(snapshot.id)))?;
-        Self::with(place, map.volume(place)?, None, Instant::now())
+        Ok(Self::with(place, map.volume(place)?, None, Instant::now()))
     }
 
-    fn with(
+    /// Returns the volume at the state of `map`, which was the newest at `started`.
+    pub(crate) fn with(
         place: &StorePlace,
         map: VolumeMap,
         poll: Option<Duration>,
         started: Instant,
-    ) -> Result<Self> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             place: place.clone(),
             cache: ReadCache::default(),
             origins: origin_paths(&map.meta),
             view: RwLock::new(Arc::new(map)),
             poll,
             refreshed: Mutex::new(started),
-        })
+        }
     }
 
     /// Returns the volume's description.

@@ -15,7 +15,7 @@ use crate::changes::{Changes, difference};
 use crate::database;
 use crate::database::Database;
 use crate::format::{
-    BLOCK_BYTES, BlockRef, FORMAT_VERSION, META_KEY, SEGMENT_BLOCKS, VolumeMeta, WRITER_KEY,
+    BLOCK_BYTES, BlockRef, FORMAT_VERSION, META_KEY, SEGMENT_BLOCKS, SIZES, VolumeMeta, WRITER_KEY,
     WriterRecord, group_key, inline_key,
 };
 use crate::layer::{Layer, Outgoing, Source, State, block_range};
@@ -208,7 +208,7 @@ impl Volume {
 
 /// Rejects a size that no volume has.
 pub(crate) fn check_size(place: &StorePlace, size_bytes: u64) -> Result<()> {
-    if (1..=1 << 60).contains(&size_bytes) {
+    if SIZES.contains(&size_bytes) {
         return Ok(());
     }
     let reason = format!("invalid size of {size_bytes} bytes: expected 1 byte to 1 EiB");

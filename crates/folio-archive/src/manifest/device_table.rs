@@ -11,7 +11,7 @@
 //! The mode, user and group -1 of a table stay as they are.
 
 use super::capabilities;
-use super::entry::{ManifestEntry, ManifestKind, Owner, line_error, plain_path};
+use super::entry::{ManifestEntries, ManifestEntry, ManifestKind, Owner, line_error, plain_path};
 use crate::tar::base64_decoded;
 use folio::{Result, Timespec};
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ const COUNT_MAX: u32 = 4096;
 
 /// Parses a table.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
-    let mut entries = Vec::new();
+    let mut entries = ManifestEntries::new(text.len());
     for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line_number = at + 1;
         let text = String::from_utf8_lossy(line);
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
             continue;
         }
         if let Some(xattr) = text.strip_prefix("|xattr") {
-            let last: Option<&mut ManifestEntry> = entries.last_mut();
+            let last = entries.last_mut();
             let last = last.ok_or_else(|| line_error(line_number, "|xattr without a file"))?;
             let (name, value) = split_xattr(xattr.trim(), line_number)?;
             last.xattrs.push((name.to_vec(), value.to_vec()));
@@ -48,12 +48,12 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
                 )
             })?;
             entry.xattrs.push((name.to_vec(), value));
-            entries.push(entry);
+            entries.push(entry)?;
             continue;
         }
         parse_line(&columns(text, usize::MAX).0, line_number, &mut entries)?;
     }
-    Ok(entries)
+    Ok(entries.into_vec())
 }
 
 /// Splits at blanks; double quotes and backslashes keep them, as mksquashfs reads names. After
@@ -142,7 +142,7 @@ fn path(name: &str, line: usize) -> Result<Vec<u8>> {
     plain_path(name.as_bytes()).ok_or_else(|| line_error(line, "the name has '..'"))
 }
 
-fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>) -> Result<()> {
+fn parse_line(columns: &[String], line: usize, entries: &mut ManifestEntries) -> Result<()> {
     let column = |at: usize| {
         columns
             .get(at)
@@ -157,8 +157,7 @@ fn parse_line(columns: &[String], line: usize, entries: &mut Vec<ManifestEntry>)
     if letter == "l" {
         let target = column(2).and_then(|target| plain_path(target.as_bytes()));
         entry.kind = Some(ManifestKind::HardLink(target.ok_or_else(missing)?));
-        entries.push(entry);
-        return Ok(());
+        return entries.push(entry);
     }
     let skip = usize::from(is_timed);
     if is_timed {
@@ -227,13 +226,12 @@ fn kind(
 fn add_nodes<'a>(
     entry: &ManifestEntry,
     column: &dyn Fn(usize) -> Option<&'a str>,
-    entries: &mut Vec<ManifestEntry>,
+    entries: &mut ManifestEntries,
 ) -> Result<()> {
     let number = |at: usize| column(at).and_then(|text| text.parse::<u32>().ok());
     let count = number(9).unwrap_or(0);
     if count == 0 {
-        entries.push(entry.clone());
-        return Ok(());
+        return entries.push(entry.clone());
     }
     if count > COUNT_MAX {
         return Err(line_error(
@@ -252,7 +250,7 @@ fn add_nodes<'a>(
         {
             *minor = minor.saturating_add(grown);
         }
-        entries.push(one);
+        entries.push(one)?;
     }
     Ok(())
 }

@@ -1,6 +1,10 @@
 //! One file of a manifest.
 
-use folio::{Errno, Error, Timespec};
+use folio::{Errno, Error, Result, Timespec};
+
+/// Memory for the entries of any manifest, in bytes, and more for each byte of its text.
+const BYTES_MIN: usize = 32 << 20;
+const BYTES_PER_BYTE: usize = 64;
 
 /// A user or group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +83,61 @@ impl ManifestEntry {
             is_optional: false,
             line,
         }
+    }
+
+    /// Returns about the number of bytes in memory.
+    fn len_bytes(&self) -> usize {
+        let owner = |owner: &Option<Owner>| match owner {
+            Some(Owner::Name(name)) => name.len(),
+            _ => 0,
+        };
+        let target = match &self.kind {
+            Some(ManifestKind::Symlink(target) | ManifestKind::HardLink(target)) => target.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + self.path.len() + target + owner(&self.user) + owner(&self.group)
+    }
+}
+
+/// The entries of a manifest. Their memory is limited, because a line may describe thousands of
+/// device nodes, and defaults and names of directories count for many lines.
+pub(super) struct ManifestEntries {
+    all: Vec<ManifestEntry>,
+    /// Bytes that further entries may take.
+    left_bytes: usize,
+}
+
+impl ManifestEntries {
+    /// Creates an empty list for a manifest of `text_len` bytes.
+    pub(super) fn new(text_len: usize) -> Self {
+        Self {
+            all: Vec::new(),
+            left_bytes: BYTES_MIN.saturating_add(text_len.saturating_mul(BYTES_PER_BYTE)),
+        }
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the entries take too much memory.
+    pub(super) fn push(&mut self, entry: ManifestEntry) -> Result<()> {
+        let left = self.left_bytes.checked_sub(entry.len_bytes());
+        self.left_bytes = left.ok_or_else(|| {
+            line_error(entry.line, "too many files with long names for a manifest")
+        })?;
+        self.all.push(entry);
+        Ok(())
+    }
+
+    /// Returns the last entry.
+    pub(super) fn last_mut(&mut self) -> Option<&mut ManifestEntry> {
+        self.all.last_mut()
+    }
+
+    /// Returns all entries.
+    pub(super) fn into_vec(self) -> Vec<ManifestEntry> {
+        self.all
     }
 }
 

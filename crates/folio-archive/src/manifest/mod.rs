@@ -33,3 +33,29 @@ pub fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
         device_table::parse(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_exceed_the_memory_are_refused() {
+        let long = "n".repeat(1_000_000);
+        let nodes = format!("/{long} c 644 0 0 1 1 0 1 4096\n");
+        assert!(parse(nodes.as_bytes()).is_err());
+        let nested = format!("{} type=dir\n", "d".repeat(1000)).repeat(1000);
+        assert!(parse(nested.as_bytes()).is_err());
+        let default = format!("/set type=file uname={long}\n{}", "a\n".repeat(100_000));
+        assert!(parse(default.as_bytes()).is_err());
+        // What real tables have.
+        let nodes = "/dev/tty c 666 0 0 4 0 0 1 4096\n".repeat(8);
+        assert_eq!(parse(nodes.as_bytes()).unwrap().len(), 8 * 4096);
+    }
+
+    #[test]
+    fn many_defaults_are_parsed_in_a_short_time() {
+        let defaults: String = (0..50_000).map(|number| format!(" k{number}=v")).collect();
+        let text = format!("/set type=file{defaults}\n{}", "a\n".repeat(50_000));
+        assert_eq!(parse(text.as_bytes()).unwrap().len(), 50_000);
+    }
+}

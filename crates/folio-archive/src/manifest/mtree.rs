@@ -1,6 +1,6 @@
 //! mtree(5): paths, or names within directories, with KEY=VALUE words.
 
-use super::entry::{ManifestEntry, ManifestKind, Owner, line_error, plain_path};
+use super::entry::{ManifestEntries, ManifestEntry, ManifestKind, Owner, line_error, plain_path};
 use crate::mode::parse_mode;
 use folio::vfs::{Attributes, FileType};
 use folio::{Result, Timespec};
@@ -29,7 +29,7 @@ pub(super) fn is_mtree(text: &[u8]) -> bool {
 
 /// Parses a manifest.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
-    let mut entries = Vec::new();
+    let mut entries = ManifestEntries::new(text.len());
     let mut defaults: BTreeMap<String, String> = BTreeMap::new();
     // The directories of names without a slash.
     let mut folders: Vec<Vec<u8>> = Vec::new();
@@ -50,7 +50,8 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
         };
         match name {
             "/set" => {
-                defaults.extend(words.map(pair));
+                let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+                defaults.extend(words.map(pair).map(owned));
                 continue;
             }
             "/unset" => {
@@ -65,8 +66,10 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
             }
             _ => {}
         }
-        let mut keys = defaults.clone();
-        keys.extend(words.map(pair));
+        let keys = Keys {
+            own: words.map(pair).collect(),
+            defaults: &defaults,
+        };
         let name = decoded(name);
         let is_path = name.contains(&b'/');
         let path = if is_path {
@@ -86,21 +89,34 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>> {
                 .unwrap_or(b"");
             folders.push(name.to_vec());
         }
-        entries.push(entry);
+        entries.push(entry)?;
     }
-    Ok(entries)
+    Ok(entries.into_vec())
 }
 
-fn pair(word: &str) -> (String, String) {
-    let (key, value) = word.split_once('=').unwrap_or((word, ""));
-    (key.to_owned(), value.to_owned())
+/// The words of a line, and the defaults of `/set`. They are not merged: a copy of all defaults for
+/// each line takes a time that grows with the square of the manifest.
+struct Keys<'a> {
+    own: BTreeMap<&'a str, &'a str>,
+    defaults: &'a BTreeMap<String, String>,
 }
 
-fn entry(path: Vec<u8>, keys: &BTreeMap<String, String>, line: usize) -> Result<ManifestEntry> {
-    let value = |key: &str| keys.get(key).map(String::as_str);
+impl Keys<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        let default = || self.defaults.get(key).map(String::as_str);
+        self.own.get(key).copied().or_else(default)
+    }
+}
+
+fn pair(word: &str) -> (&str, &str) {
+    word.split_once('=').unwrap_or((word, ""))
+}
+
+fn entry(path: Vec<u8>, keys: &Keys<'_>, line: usize) -> Result<ManifestEntry> {
+    let value = |key: &str| keys.get(key);
     let invalid = |key: &str| line_error(line, format!("invalid value of {key}"));
     let mut entry = ManifestEntry::new(path, line);
-    entry.is_optional = keys.contains_key("optional");
+    entry.is_optional = value("optional").is_some();
     // A symbolic mode changes mode 0, as in mtree(8).
     let is_directory = value("type") == Some("dir");
     entry.mode = value("mode")

@@ -90,13 +90,28 @@ pub(super) struct Manifest {
     pub(super) layers: Vec<Descriptor>,
 }
 
-/// The part of an image's configuration that unpacking needs.
+/// The part of an image's configuration that unpacking needs. The platform's fields are listed,
+/// because serde keeps all other fields in memory for a flattened structure.
 #[derive(Debug, Deserialize)]
 pub(super) struct Config {
-    #[serde(flatten)]
-    pub(super) platform: PlatformDocument,
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    variant: Option<String>,
     #[serde(default)]
     pub(super) rootfs: RootFs,
+}
+
+impl Config {
+    pub(super) fn platform(&self) -> PlatformDocument {
+        PlatformDocument {
+            architecture: self.architecture.clone(),
+            os: self.os.clone(),
+            variant: self.variant.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

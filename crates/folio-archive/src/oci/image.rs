@@ -22,8 +22,8 @@ const AHEAD_BUFFERS: usize = 64;
 const AHEAD_LAYERS_MAX: usize = 4;
 /// Lists of images within lists.
 const INDEX_DEPTH_MAX: usize = 4;
-/// Tags that a message lists.
-const TAGS_LISTED_MAX: usize = 20;
+/// Tags or platforms that a message lists.
+const LISTED_MAX: usize = 20;
 
 /// A container image, opened for unpacking.
 pub struct ContainerImage {
@@ -82,7 +82,8 @@ impl ContainerImage {
         Ok(image)
     }
 
-    fn layout(
+    /// Opens the image of a layout.
+    pub(super) fn layout(
         blobs: Box<dyn Blobs>,
         tag: Option<&str>,
         platform: Option<&Platform>,
@@ -93,12 +94,11 @@ impl ContainerImage {
         let tags = || all.iter().filter_map(Descriptor::tag);
         let is_tagged = |one: &&Descriptor| tag.is_none_or(|tag| one.tag() == Some(tag));
         // An image may have several tags.
-        let mut tagged: Vec<&Descriptor> = Vec::new();
-        for one in all.iter().filter(is_tagged) {
-            if tagged.iter().all(|known| known.digest != one.digest) {
-                tagged.push(one);
-            }
-        }
+        let mut known = BTreeSet::new();
+        let tagged = all.iter().filter(is_tagged);
+        let tagged: Vec<_> = tagged
+            .filter(|one| known.insert(one.digest.as_str()))
+            .collect();
         let descriptor = match tagged[..] {
             [] => return Err(missing_tag(tag, tags())),
             [one] => one,
@@ -430,7 +430,7 @@ fn is_same_name(a: &str, b: &str) -> bool {
 }
 
 fn missing_tag<'a>(tag: Option<&str>, known: impl Iterator<Item = &'a str>) -> Error {
-    let known: BTreeSet<_> = known.take(TAGS_LISTED_MAX).collect();
+    let known: BTreeSet<_> = known.take(LISTED_MAX).collect();
     let known = known.into_iter().collect::<Vec<_>>().join(", ");
     let reason = match tag {
         Some(tag) => format!("no image with the tag {tag}; there are: {known}"),
@@ -440,10 +440,13 @@ fn missing_tag<'a>(tag: Option<&str>, known: impl Iterator<Item = &'a str>) -> E
 }
 
 fn ambiguous(several: &[&Descriptor]) -> Error {
-    let names = several.iter().map(|one| match &one.platform {
-        Some(platform) => format!("{} ({})", one.digest, Platform::from(platform)),
-        None => one.digest.clone(),
-    });
+    let names = several
+        .iter()
+        .take(LISTED_MAX)
+        .map(|one| match &one.platform {
+            Some(platform) => format!("{} ({})", one.digest, Platform::from(platform)),
+            None => one.digest.clone(),
+        });
     let names: Vec<_> = names.collect();
     let reason = format!(
         "several images fit: {}; copy one of them to a tag of its own with skopeo",
@@ -463,7 +466,8 @@ fn check_platform(
         return Ok(());
     };
     let config: Config = parse(config, "config")?;
-    let found = listed.unwrap_or(&config.platform);
+    let own = config.platform();
+    let found = listed.unwrap_or(&own);
     if wanted.matches(found) {
         return Ok(());
     }
@@ -496,7 +500,8 @@ fn select<'a>(all: &[&'a Descriptor], platform: Option<&Platform>) -> Result<Vec
         return Ok(found);
     }
     let known = images.iter().filter_map(|one| one.platform.as_ref());
-    let known: Vec<_> = known.map(|one| Platform::from(one).to_string()).collect();
+    let known = known.map(|one| Platform::from(one).to_string());
+    let known: Vec<_> = known.take(LISTED_MAX).collect();
     let reason = format!("no image for {wanted}; there are: {}", known.join(", "));
     Err(Error::new(Errno::NOENT, reason))
 }
@@ -504,6 +509,44 @@ fn select<'a>(all: &[&'a Descriptor], platform: Option<&Platform>) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A layout whose only file is its index.
+    struct IndexOnly(Vec<u8>);
+
+    impl Blobs for IndexOnly {
+        fn open(&self, _: &str) -> Result<BlobReader> {
+            Ok(Box::new(io::Cursor::new(self.0.clone())))
+        }
+    }
+
+    #[test]
+    fn index_of_many_images_is_read_in_a_short_time() {
+        // A search in the list for each image takes minutes.
+        let images: Vec<_> = (0..300_000)
+            .map(|number| format!("{{\"digest\":\"sha256:{number}\"}}"))
+            .collect();
+        let text = format!(
+            "{{\"schemaVersion\":2,\"manifests\":[{}]}}",
+            images.join(",")
+        );
+        let opened = ContainerImage::layout(Box::new(IndexOnly(text.into_bytes())), None, None);
+        let error = opened.err().unwrap();
+        assert_eq!(error.errno(), Errno::INVAL);
+        assert!(
+            error.to_string().len() < 2000,
+            "the message lists all images"
+        );
+    }
+
+    #[test]
+    fn platform_of_a_configuration_is_read() {
+        let text = br#"{"architecture":"arm","os":"linux","variant":"v7","x":[1,2]}"#;
+        let config: Config = parse(text, "config").unwrap();
+        let platform = Platform::from(&config.platform());
+        assert_eq!(platform.to_string(), "linux/arm/v7");
+        let empty: Config = parse(b"{}", "config").unwrap();
+        assert_eq!(empty.platform().os, "");
+    }
 
     #[test]
     fn docker_names_are_compared_in_short_form() {

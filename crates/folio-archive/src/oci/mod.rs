@@ -17,6 +17,7 @@ mod blobs;
 mod difference;
 mod digest;
 mod documents;
+pub(crate) mod fuzzing;
 mod image;
 mod layout;
 #[cfg(feature = "registry")]

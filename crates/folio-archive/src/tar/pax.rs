@@ -1,6 +1,12 @@
 //! The records of extended headers: `length key=value\n`, where the value may be any bytes.
 
-use folio::{Error, Result, Timespec};
+use folio::{Errno, Error, Result, Timespec};
+use std::collections::HashSet;
+
+/// Most records of one entry. Each takes more memory than its bytes in a header.
+const RECORDS_MAX: usize = 1 << 18;
+/// Memory that a record takes beyond its bytes, about.
+const RECORD_BYTES: usize = 64;
 
 /// The records of one or several extended headers, later ones after earlier ones.
 #[derive(Debug, Clone, Default)]
@@ -11,7 +17,7 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// EUCLEAN: a length or a separator is wrong.
+    /// EUCLEAN: a length or a separator is wrong. EFBIG: too many records.
     pub(super) fn add(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() && bytes[0] != 0 {
             let damaged = || Error::corrupt("invalid record in a PAX header");
@@ -31,15 +37,27 @@ impl Records {
                 .position(|byte| *byte == b'=')
                 .ok_or_else(damaged)?;
             let (key, value) = (&record[..equals], &record[equals + 1..]);
+            if self.0.len() >= RECORDS_MAX {
+                let reason = format!("a file has more than {RECORDS_MAX} PAX records");
+                return Err(Error::new(Errno::FBIG, reason));
+            }
             self.0.push((key.to_vec(), value.to_vec()));
             bytes = &bytes[len..];
         }
         Ok(())
     }
 
-    /// Returns the bytes of all records.
+    /// Drops all values of a key but the last one.
+    pub(super) fn keep_last(&mut self) {
+        let mut known = HashSet::new();
+        self.0.reverse();
+        self.0.retain(|(key, _)| known.insert(key.clone()));
+        self.0.reverse();
+    }
+
+    /// Returns about the bytes that all records take in memory.
     pub(super) fn len_bytes(&self) -> usize {
-        let len = |(key, value): &(Vec<u8>, Vec<u8>)| key.len() + value.len();
+        let len = |(key, value): &(Vec<u8>, Vec<u8>)| key.len() + value.len() + RECORD_BYTES;
         self.0.iter().map(len).sum()
     }
 
@@ -180,6 +198,22 @@ mod tests {
         assert_eq!(records.0.len(), 121);
         assert!((0..120).all(|len| records.0[len].1 == value[..len]));
         assert_eq!(records.get("SCHILY.xattr.user.x"), Some(value.as_slice()));
+    }
+
+    #[test]
+    fn records_beyond_the_limit_are_refused() {
+        let mut records = Records::default();
+        let bytes = b"4 =\n".repeat(RECORDS_MAX);
+        records.add(&bytes).unwrap();
+        assert_eq!(records.add(b"4 =\n").unwrap_err().errno(), Errno::FBIG);
+        records.keep_last();
+        assert_eq!(records.0.len(), 1);
+        records.add(b"6 k=1\n6 j=2\n6 k=3\n").unwrap();
+        records.keep_last();
+        assert_eq!(records.get("k"), Some(&b"3"[..]));
+        assert_eq!(records.0.len(), 3);
+        // Small records take more memory than their bytes.
+        assert!(records.len_bytes() > 3 * RECORD_BYTES);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 
 /// Longest name, in bytes. Linux has none above 4096.
 const NAME_BYTES_MAX: usize = 64 << 10;
-/// Bytes of all records of global extended headers.
+/// Bytes of all records of global extended headers, in memory.
 const GLOBAL_BYTES_MAX: usize = 64 << 10;
 /// Bytes read at a time where content is skipped: headers, and small files between them.
 const SEEKING_BUFFER_BYTES: usize = 4 << 10;
@@ -227,16 +227,11 @@ impl<R: BufRead> Reader<R> {
             match header.type_flag {
                 b'x' | b'X' | b'g' => {
                     let bytes = self.extension(&header, &mut extensions)?;
-                    let into = if header.type_flag == b'g' {
-                        &mut self.global
+                    if header.type_flag == b'g' {
+                        self.add_global(&bytes)?;
                     } else {
                         extensions.has_records = true;
-                        &mut extensions.records
-                    };
-                    into.add(&bytes)?;
-                    // They are copied for each entry.
-                    if self.global.len_bytes() > GLOBAL_BYTES_MAX {
-                        return Err(Error::new(Errno::FBIG, "too many global PAX records"));
+                        extensions.records.add(&bytes)?;
                     }
                 }
                 b'L' => {
@@ -283,6 +278,16 @@ impl<R: BufRead> Reader<R> {
         self.input.read_exact(&mut block).map_err(input_error)?;
         self.at += BLOCK_BYTES as u64;
         Ok(block)
+    }
+
+    /// Adds the records of a global extended header, which are copied for each entry.
+    fn add_global(&mut self, bytes: &[u8]) -> Result<()> {
+        self.global.add(bytes)?;
+        self.global.keep_last();
+        if self.global.len_bytes() > GLOBAL_BYTES_MAX {
+            return Err(Error::new(Errno::FBIG, "too many global PAX records"));
+        }
+        Ok(())
     }
 
     /// Reads the content of an extended header.

@@ -1,0 +1,5 @@
+//! The documents in an archive of `docker save`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_archive::fuzzing::docker_archive(data));

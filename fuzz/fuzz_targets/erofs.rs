@@ -1,0 +1,5 @@
+//! An erofs that is mounted and read.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_rofs::fuzzing::erofs(data));

@@ -1,0 +1,5 @@
+//! A FAT that is mounted, read and changed.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_fat::fuzzing::image(data));

@@ -1,0 +1,5 @@
+//! A manifest that is applied to a small file system.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_archive::fuzzing::manifest(data));

@@ -1,0 +1,5 @@
+//! A squashfs that is mounted and read.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_rofs::fuzzing::squashfs(data));

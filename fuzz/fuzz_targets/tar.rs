@@ -1,0 +1,5 @@
+//! A tar archive, compressed or not, that is unpacked and written again.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_archive::fuzzing::tar(data));
