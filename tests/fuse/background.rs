@@ -224,3 +224,50 @@ fn helper_of_mount_serves_lines_of_fstab() {
     let refused = helper("rw,nonsense");
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
+
+#[test]
+fn helper_of_mount_changes_a_running_mount() {
+    requires!(root, fuse, tool("mke2fs"));
+    let folder = TempDir::new().unwrap();
+    let image = empty(folder.path());
+    let target = Target::new(folder.path());
+    let helper = folder.path().join("mount.fuseblk.folio");
+    symlink(env!("CARGO_BIN_EXE_folio"), &helper).unwrap();
+    let helper = |options| {
+        let mut command = command(helper.to_str().unwrap());
+        let command = command.arg(&image).arg(&target.0).args(["-o", options]);
+        command.output().unwrap()
+    };
+    let file = target.0.join("f");
+    let done = |options| {
+        let output = helper(options);
+        assert!(output.status.success(), "{options}: {}", errors(&output));
+    };
+    let refused = |options, why| {
+        let output = helper(options);
+        assert_eq!(output.status.code(), Some(1), "{options}: {output:?}");
+        assert!(errors(&output).contains(why), "{options}: {output:?}");
+    };
+    done("commit=7,threads=2,noauto");
+    // As mount(8) calls it: flags of the kernel, options of fstab, and those that are asked for.
+    done("ro,remount,commit=7,threads=2");
+    let error = fs::write(&file, "x").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
+    done("rw,noexec,remount,noauto_da_alloc");
+    fs::write(&file, "#!/bin/sh").unwrap();
+    let flags = rustix::fs::statvfs(&target.0).unwrap().f_flag;
+    assert!(flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC));
+    refused("rw,remount,commit=9", "only a new mount changes");
+    refused("rw,remount,nonsense", "only a new mount changes");
+    refused("rw,remount,threads=3", "only a new mount changes");
+    // As it is shown in /proc/mounts.
+    done("rw,remount,user_id=0,group_id=0,default_permissions");
+    target.unmount();
+    assert!(wait(&image).status.success());
+    refused("rw,remount", "no mount of folio");
+    done("ro");
+    refused("rw,remount", "opened read-only");
+    target.unmount();
+    assert!(wait(&image).status.success());
+    fsck(&image);
+}

@@ -90,11 +90,13 @@ fn main() -> ExitCode {
             |files| language::main(&root, &files, name.as_deref()),
         ),
         Task::Test { options } => test::main(&root, options),
-        Task::Python { features } => match python::test(&root, &features) {
-            Ok(results) if results.failed == 0 => ExitCode::SUCCESS,
-            Ok(results) => failure(&format!("{} tests failed", results.failed)),
-            Err(reason) => failure(&format!("not tested: {reason}")),
-        },
+        Task::Python { features } => {
+            match python::build(&root, &features).and_then(|wheel| python::test(&root, &wheel)) {
+                Ok(results) if results.failed == 0 => ExitCode::SUCCESS,
+                Ok(results) => failure(&format!("{} tests failed", results.failed)),
+                Err(reason) => failure(&format!("not tested: {reason}")),
+            }
+        }
         Task::Release => match release::main(&root) {
             Ok(()) => ExitCode::SUCCESS,
             Err(reason) => failure(&reason),

@@ -100,14 +100,9 @@ fn missing() -> Vec<&'static str> {
     packages
 }
 
-/// Installs missing packages and crates if that is wanted and possible; otherwise prints their
-/// names. A check without its program reports a skip.
-pub(crate) fn provide(may_install: bool) {
-    provide_packages(may_install);
-    provide_crates(may_install);
-}
-
-fn provide_crates(may_install: bool) {
+/// Installs missing crates if that is wanted; otherwise prints their names. A check without its
+/// program reports a skip.
+pub(crate) fn provide_crates(may_install: bool) {
     let crates: Vec<_> = CRATES
         .iter()
         .filter(|(name, _)| !has(name))
@@ -133,7 +128,9 @@ fn provide_crates(may_install: bool) {
     }
 }
 
-fn provide_packages(may_install: bool) {
+/// Installs missing packages if that is wanted and possible; otherwise prints their names. A check
+/// without its program reports a skip.
+pub(crate) fn provide_packages(may_install: bool) {
     let packages = missing();
     if packages.is_empty() {
         println!("all packages that the tests need are installed");

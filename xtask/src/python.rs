@@ -50,7 +50,17 @@ pub(crate) struct Results {
     pub(crate) skipped: Vec<(String, String)>,
 }
 
-/// Builds the wheel with `features` and runs its tests.
+/// The wheel, to be tested.
+pub(crate) struct Wheel {
+    environment: PathBuf,
+    /// The folder that holds it.
+    folder: PathBuf,
+    is_built: bool,
+    /// Whether the module compiles for a free-threaded Python, too.
+    is_free_threaded: bool,
+}
+
+/// Builds the wheel with `features`.
 ///
 /// The test command passes none: with "object-store", most crates of the module would compile once
 /// more, because other packages use them with other features.
@@ -58,17 +68,16 @@ pub(crate) struct Results {
 /// # Errors
 ///
 /// The reason why nothing can be tested here.
-pub(crate) fn test(root: &Path, features: &str) -> Result<Results, String> {
-    let folder = root.join("bindings/python");
+pub(crate) fn build(root: &Path, features: &str) -> Result<Wheel, String> {
     let target = std::path::absolute(repository::target_folder());
     let target = target.map_err(|error| error.to_string())?;
     let environment = provide()?;
-    let compiles = compiles_free_threaded(root, &target);
-    let wheels = target.join("python-wheels");
-    let _ = std::fs::remove_dir_all(&wheels);
-    let mut build = Command::new(folder.join("build-wheel"));
+    let is_free_threaded = compiles_free_threaded(root, &target);
+    let folder = target.join("python-wheels");
+    let _ = std::fs::remove_dir_all(&folder);
+    let mut build = Command::new(root.join("bindings/python/build-wheel"));
     build.args(["--profile", "dev", "--features", features, "--out"]);
-    build.arg(&wheels);
+    build.arg(&folder);
     // Of the other tests, whose features differ from those of a build of its own.
     let command = target.join("debug/folio");
     if features.is_empty() && command.exists() {
@@ -80,7 +89,22 @@ pub(crate) fn test(root: &Path, features: &str) -> Result<Results, String> {
         .env("PATH", path_with(&environment))
         .env("VIRTUAL_ENV", &environment)
         .status();
-    if !built.is_ok_and(|status| status.success()) || !installed(&environment, &wheels) {
+    Ok(Wheel {
+        is_built: built.is_ok_and(|status| status.success()),
+        environment,
+        folder,
+        is_free_threaded,
+    })
+}
+
+/// Runs the tests of the wheel.
+///
+/// # Errors
+///
+/// The reason why nothing can be tested here.
+pub(crate) fn test(root: &Path, wheel: &Wheel) -> Result<Results, String> {
+    let environment = &wheel.environment;
+    if !wheel.is_built || !installed(environment, &wheel.folder) {
         return Ok(Results {
             failed: 1,
             ..Results::default()
@@ -88,8 +112,8 @@ pub(crate) fn test(root: &Path, features: &str) -> Result<Results, String> {
     }
     let output = Command::new(environment.join("bin/pytest"))
         .args(["-rs", "--tb=short", "--color=no"])
-        .current_dir(&folder)
-        .env("PATH", path_with(&environment))
+        .current_dir(root.join("bindings/python"))
+        .env("PATH", path_with(environment))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
@@ -101,7 +125,7 @@ pub(crate) fn test(root: &Path, features: &str) -> Result<Results, String> {
     if !output.status.success() {
         results.failed = results.failed.max(1);
     }
-    if !compiles {
+    if !wheel.is_free_threaded {
         println!("foliofs does not compile for a free-threaded Python");
         results.failed += 1;
     }

@@ -1,8 +1,8 @@
 //! The documents as a site with search, by mdBook, in target/site.
 //!
 //! The pages link to files beside `docs/`, which mdBook does not see. So a copy of all documents,
-//! and of the files to which they link, is made, in the same folders, and `docs/SUMMARY.md` is moved
-//! to its top. In the site every link must lead to a file.
+//! and of the files to which they link, is made, in the same folders, and `docs/SUMMARY.md` is
+//! moved to its top. In the site every link must lead to a file.
 
 use crate::packages;
 use crate::repository;
@@ -190,9 +190,9 @@ mod tests {
         fs::write(site.join("index.html"), "<img src=\"docs/b.svg\">").unwrap();
         let checked = check_links(&site);
         fs::write(site.join("docs/b.svg"), "").unwrap();
-        let mended = check_links(&site);
+        let complete = check_links(&site);
         fs::remove_dir_all(&site).unwrap();
         assert!(checked.unwrap_err().ends_with("index.html: docs/b.svg"));
-        assert_eq!(mended, Ok(()));
+        assert_eq!(complete, Ok(()));
     }
 }

@@ -8,6 +8,7 @@ use crate::guest_files;
 use crate::packages;
 use crate::pool;
 use crate::python;
+use crate::release;
 use crate::repository;
 use crate::run::run;
 use crate::tally::Tally;
@@ -24,9 +25,11 @@ const REBUILD_BYTES: u64 = 2 << 30;
 
 /// Features that the default build leaves out. Checks and tests have them, in one build of the
 /// workspace: another selection of packages or features would compile most crates again.
-const FEATURES: [&str; 2] = [
+const FEATURES: [&str; 4] = [
     "--features",
-    "folio-cli/full,folio-bench/object-store,folio-cuda/cuda",
+    release::FEATURES,
+    "--features",
+    "folio-cuda/cuda",
 ];
 
 /// Tests that look at the machine's page cache. They run last: the tests of folio-bench drop it.
@@ -38,7 +41,7 @@ pub(crate) struct Options {
     /// Install the packages and crates that are missing; needs root for packages.
     #[arg(long)]
     pub(crate) install: bool,
-    /// Run the long rounds too: every cut of each crash test, the model checker's larger bounds.
+    /// Run the long rounds too: every cut of each crash test, weak memory under loom.
     #[arg(long)]
     pub(crate) long: bool,
 }
@@ -60,9 +63,10 @@ pub(crate) fn main(root: &Path, options: Options) -> ExitCode {
         return ExitCode::FAILURE;
     }
     tally.begin("packages");
-    packages::provide(options.install);
+    packages::provide_packages(options.install);
     // Downloads wait for the network while crates compile.
-    let downloads = std::thread::spawn(download);
+    let may_install = options.install;
+    let downloads = std::thread::spawn(move || download(may_install));
     tally.begin("deny");
     deny(&mut tally, root);
     workspace_tests(&mut tally, root, downloads, options);
@@ -71,12 +75,10 @@ pub(crate) fn main(root: &Path, options: Options) -> ExitCode {
     tally.doc_tests(&run(root, "cargo", &doc_tests, &clippy()));
     tally.begin("examples");
     examples(&mut tally, root);
-    tally.begin("python");
-    python_tests(&mut tally, root);
-    tally.begin("features");
-    features(&mut tally, root);
-    tally.begin("model check");
-    model_check(&mut tally, root, options);
+    if options.long {
+        tally.begin("loom check");
+        loom_check(&mut tally, root);
+    }
     println!("{}", tally.closing());
     if tally.has_failures() {
         ExitCode::FAILURE
@@ -122,7 +124,8 @@ fn deny(tally: &mut Tally, root: &Path) {
 /// What tests need beside packages and crates, below the target folder: stores of objects, a kernel
 /// and firmware for guests, NVRTC, Python's packages. Returns the variables that name them, and
 /// what is missing.
-fn download() -> (Vec<(&'static str, OsString)>, Vec<(&'static str, String)>) {
+fn download(may_install: bool) -> (Vec<(&'static str, OsString)>, Vec<(&'static str, String)>) {
+    packages::provide_crates(may_install);
     install_stores();
     let (mut variables, mut missing) = (Vec::new(), Vec::new());
     match gpu::nvrtc() {
@@ -176,11 +179,20 @@ fn workspace_tests(tally: &mut Tally, root: &Path, downloads: Downloads, options
     }
     variables.extend(options.long.then(|| ("FOLIO_LONG_TESTS", "1".into())));
     tally.begin("tests");
+    let asides = std::thread::spawn({
+        let root = root.to_owned();
+        move || Asides::build(&root)
+    });
     let (last, first): (Vec<_>, Vec<_>) = listed(tally, &binaries)
         .into_iter()
         .partition(|(binary, _)| LAST.contains(&&*binary.name));
     for tests in [first, last] {
         tally.tests(pool::run(&tests, workers(), &variables, pool::print));
+    }
+    tally.begin("builds beside the tests");
+    match asides.join() {
+        Ok(asides) => asides.check(tally, root),
+        Err(_) => tally.check("builds beside the tests", false),
     }
 }
 
@@ -199,18 +211,6 @@ fn listed<'a>(tally: &mut Tally, binaries: &'a [pool::Binary]) -> Vec<(&'a pool:
 /// Tests at a time: some wait for a timer or for a server's start.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from) + 1
-}
-
-fn python_tests(tally: &mut Tally, root: &Path) {
-    match python::test(root, "") {
-        Err(reason) => tally.skip("python", &reason),
-        Ok(results) => {
-            tally.add(results.passed, results.failed, "a test of bindings/python");
-            for (name, reason) in &results.skipped {
-                tally.skip(name, reason);
-            }
-        }
-    }
 }
 
 /// Installs stores for tests into the target folder, where Go is installed. A test without its
@@ -274,15 +274,56 @@ fn examples(tally: &mut Tally, root: &Path) {
     }
 }
 
+/// Builds that wait for no test: they take what the tests, which often wait, leave of the machine.
+struct Asides {
+    /// Selections of features, and whether they compile.
+    features: Vec<(String, bool)>,
+    /// The tests of the page cache, with shuttle's locks.
+    races: Vec<pool::Binary>,
+    wheel: Result<python::Wheel, String>,
+}
+
+impl Asides {
+    fn build(root: &Path) -> Self {
+        // The priority of this thread, which its commands inherit: tests come first.
+        let _ = rustix::process::nice(10);
+        Self {
+            wheel: python::build(root, ""),
+            races: races(root),
+            features: features(root),
+        }
+    }
+
+    /// Adds the results, and runs the tests that were built.
+    fn check(self, tally: &mut Tally, root: &Path) {
+        for (name, compiles) in self.features {
+            tally.check(&name, compiles);
+        }
+        tally.begin("model check");
+        models(tally, &self.races, "model_check");
+        tally.begin("python");
+        match self.wheel.and_then(|wheel| python::test(root, &wheel)) {
+            Err(reason) => tally.skip("python", &reason),
+            Ok(results) => {
+                tally.add(results.passed, results.failed, "a test of bindings/python");
+                for (name, reason) in &results.skipped {
+                    tally.skip(name, reason);
+                }
+            }
+        }
+    }
+}
+
 /// Checks that the command compiles with its default features, and the library with every
 /// combination of its own; the default, all of them, is compiled by the tests. The feature
 /// `compress` includes `qcow2`.
-fn features(tally: &mut Tally, root: &Path) {
+fn features(root: &Path) -> Vec<(String, bool)> {
     let check = ["check", "--quiet", "--package"];
+    let mut results = Vec::new();
     for package in ["folio-cli", "folio-bench"] {
         let arguments = [&check[..], &[package]].concat();
-        let succeeded = run(root, "cargo", &arguments, &[]).succeeded;
-        tally.check(&format!("default features of {package}"), succeeded);
+        let name = format!("default features of {package}");
+        results.push((name, run(root, "cargo", &arguments, &[]).succeeded));
     }
     for format in ["", "qcow2", "compress"] {
         for partitions in ["", "partitions"] {
@@ -292,20 +333,14 @@ fn features(tally: &mut Tally, root: &Path) {
                 if features == "compress,partitions,hostfs," {
                     continue;
                 }
-                let arguments = [
-                    "check",
-                    "--quiet",
-                    "--package",
-                    "folio",
-                    "--no-default-features",
-                    "--features",
-                    &features,
-                ];
-                let succeeded = run(root, "cargo", &arguments, &[]).succeeded;
-                tally.check(&format!("features {features:?}"), succeeded);
+                let selection = ["folio", "--no-default-features", "--features", &features];
+                let arguments = [&check[..], &selection].concat();
+                let name = format!("features {features:?}");
+                results.push((name, run(root, "cargo", &arguments, &[]).succeeded));
             }
         }
     }
+    results
 }
 
 fn scratch_folder(name: &str) -> std::io::Result<PathBuf> {
@@ -331,27 +366,51 @@ fn example_names(root: &Path) -> Vec<String> {
     out
 }
 
-/// Runs the races of the page cache under shuttle. The flag reaches the crate `folio` alone, so
-/// that its dependencies are those of the other tests.
-fn model_check(tally: &mut Tally, root: &Path, options: Options) {
-    let output = Command::new("cargo")
+/// Builds the tests of the page cache's races, under shuttle. The flag reaches the crate `folio`
+/// alone, so that its dependencies are those of the other tests.
+fn races(root: &Path) -> Vec<pool::Binary> {
+    let mut cargo = Command::new("cargo");
+    cargo
         .args(["rustc", "--package", "folio", "--lib", "--profile", "test"])
         .args(["--message-format", "json-render-diagnostics"])
-        .args(["--", "--cfg", "folio_model_check"])
+        .args(["--", "--cfg", "folio_model_check"]);
+    built(root, cargo)
+}
+
+/// Runs the lock-free structures under loom, which models weak memory.
+///
+/// A flag of one crate, as shuttle's, does not reach the manifest: all test builds would compile
+/// loom. So the flag is one of all crates, which are compiled once more, in a folder of their own.
+fn loom_check(tally: &mut Tally, root: &Path) {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["test", "--package", "folio", "--lib", "--no-run"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .arg("--target-dir")
+        .arg(repository::target_folder().join("loom"))
+        .env("RUSTFLAGS", "--cfg folio_loom");
+    models(tally, &built(root, cargo), "loom_check");
+}
+
+/// Builds tests by `cargo`.
+fn built(root: &Path, mut cargo: Command) -> Vec<pool::Binary> {
+    let output = cargo
         .current_dir(root)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output();
     let messages = output.map(|output| output.stdout).unwrap_or_default();
-    let binaries = pool::binaries(&String::from_utf8_lossy(&messages));
-    let mut tests = listed(tally, &binaries);
-    tests.retain(|(_, name)| name.contains("model_check"));
+    pool::binaries(&String::from_utf8_lossy(&messages))
+}
+
+/// Runs the tests with `part` in their names.
+fn models(tally: &mut Tally, binaries: &[pool::Binary], part: &str) {
+    let mut tests = listed(tally, binaries);
+    tests.retain(|(_, name)| name.contains(part));
     if tests.is_empty() {
-        tally.check("model check", false);
+        tally.check(part, false);
     }
-    let long = options.long.then(|| ("FOLIO_LONG_TESTS", "1".into()));
-    let variables: Vec<_> = long.into_iter().collect();
-    tally.tests(pool::run(&tests, workers(), &variables, pool::print));
+    tally.tests(pool::run(&tests, workers(), &[], pool::print));
 }
 
 /// Free bytes of the file system that holds `folder` or will hold it; `None` if unknown.

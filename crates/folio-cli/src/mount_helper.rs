@@ -1,12 +1,13 @@
 //! The manners of a helper of mount(8): `mount.fuse.folio SOURCE TARGET [-o OPTIONS]`, for
-//! `mount -t fuse.folio` and /etc/fstab.
+//! `mount -t fuse.folio` and /etc/fstab, and to remount.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// The name that selects these manners.
-const NAME: &str = "mount.fuse.folio";
+/// The names that select these manners. The kernel has the second type for a mount behind a block
+/// device, as that of an image by root.
+const NAMES: [&str; 2] = ["mount.fuse.folio", "mount.fuseblk.folio"];
 
 /// Options of fstab(5) that concern mount(8) or systemd alone.
 const OF_FSTAB: [&str; 10] = [
@@ -16,7 +17,7 @@ const OF_FSTAB: [&str; 10] = [
 /// Returns the command line of `folio mount` if the program is called as a helper of mount(8).
 pub(crate) fn command_line(words: Vec<OsString>) -> Vec<OsString> {
     let name = words.first().and_then(|word| Path::new(word).file_name());
-    if name != Some(OsStr::new(NAME)) {
+    if !NAMES.iter().any(|known| name == Some(OsStr::new(known))) {
         return words;
     }
     let mut line: Vec<OsString> = ["folio", "mount", "--background"].map(Into::into).into();
@@ -33,11 +34,14 @@ pub(crate) fn command_line(words: Vec<OsString>) -> Vec<OsString> {
         }
     }
     let mut kept: Vec<&[u8]> = Vec::new();
-    for option in options
+    let words = options
         .iter()
-        .flat_map(|list| list.as_bytes().split(|byte| *byte == b','))
-    {
+        .flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
+    let is_remount = words.clone().any(|word| word == b"remount");
+    for option in words {
         match option.strip_prefix(b"key_file=") {
+            // Only a remount makes a mount writable again.
+            None if is_remount && option == b"rw" => kept.push(option),
             Some(path) => line.extend(["--key-file".into(), OsString::from_vec(path.into())]),
             None if is_of_fstab(option) => {}
             None => kept.push(option),
@@ -97,6 +101,8 @@ mod tests {
             "-v",
         ];
         assert_eq!(line(&given), [&expected[..3], &keyed].concat());
+        let given = [&words[..], &["rw,noauto,remount,ro"]].concat();
+        assert_eq!(line(&given)[4], "rw,remount,ro");
         let other = ["folio", "mount", "-o", "rw"];
         assert_eq!(line(&other), other);
     }

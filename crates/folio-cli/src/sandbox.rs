@@ -1,5 +1,5 @@
-//! The confinement of servers: what a server does not need after its start, it gives up, so that a
-//! client who takes it over by damaged bytes reaches the served image or directory alone.
+//! The confinement of servers: what a server does not need after its start, it gives up, so that
+//! damaged bytes that take it over reach the served image or directory alone.
 //!
 //! ```text
 //!   begin     Landlock: the folders in which this thread, and those it starts, may create, remove

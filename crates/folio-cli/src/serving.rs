@@ -56,8 +56,8 @@ pub(crate) fn until_signal<T>(
 }
 
 /// Runs `work`, and unmounts at a signal: at the first one if the mount is not busy. A further one,
-/// or SIGTERM, detaches (`unmount(true)`) a busy mount from the tree, calls `detached`, and serves the programs that
-/// use it until they are done. So it does after an external `umount -l`.
+/// or SIGTERM, detaches (`unmount(true)`) a busy mount from the tree, calls `detached`, and serves
+/// the programs that use it until they are done. So it does after an external `umount -l`.
 pub(crate) fn until_unmounted<T>(
     mut signals: Signals,
     (unmount, session): (&(dyn Fn(bool) -> folio::Result<()> + Sync), &Session),

@@ -41,7 +41,7 @@ pub use client_options::{ClientOptions, DataCache, FOREVER, PermissionChecks, pa
 pub use local::Passthrough;
 pub use mount::{
     AllowedUsers, DetachedMount, DeviceSession, MountAttributes, Mountpoint, Session,
-    SessionOptions, Unmounter, Uring,
+    SessionOptions, Unmounter, Uring, remount,
 };
 pub use nodes::ROOT;
 pub use server::{Outcome, RequestCounts, Server, Wait};

@@ -180,6 +180,20 @@ impl Kernel {
         Ok(found.mount.file_system().warnings())
     }
 
+    /// Changes an option of the mounted file system that `target` is on: one word, such as
+    /// `noauto_da_alloc`. Linux: mount(2) with `MS_REMOUNT`.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for an unknown option, EOPNOTSUPP for one that only a new mount changes, EROFS for
+    /// `rw` if the file system was mounted read-only; those of a path walk.
+    pub fn remount(&self, target: impl AsRef<Path>, option: &str) -> Result<()> {
+        let target = target.as_ref();
+        let found = self.find(target).map_err(|error| place(error, target))?;
+        let changed = found.mount.file_system().remount(option);
+        changed.map_err(|error| place(error, target))
+    }
+
     /// Mounts a new, empty ramfs over the directory `target`. Linux: mount(2) with type ramfs.
     ///
     /// # Errors

@@ -312,6 +312,10 @@ mod tests {
     fn replace(options: &str, is_synced: bool) -> io::Result<usize> {
         let disk = PowerCutDisk::new(16 << 20)?;
         let fs = disk.image().options(options)?.mount()?;
+        replace_on(&disk, &fs, is_synced)
+    }
+
+    fn replace_on(disk: &PowerCutDisk, fs: &FileSystem, is_synced: bool) -> io::Result<usize> {
         fs.write("/config", "old")?;
         fs.sync()?;
         let start = disk.now();
@@ -333,6 +337,28 @@ mod tests {
             }
         }
         Ok(wrong)
+    }
+
+    #[test]
+    fn remount_changes_auto_da_alloc() {
+        let remount = |words: &[&str]| {
+            let disk = PowerCutDisk::new(16 << 20).unwrap();
+            let fs = disk.image().mount().unwrap();
+            for word in words {
+                fs.kernel().remount("/", word).unwrap();
+            }
+            replace_on(&disk, &fs, false).unwrap()
+        };
+        assert!(remount(&["noauto_da_alloc"]) > 0);
+        // An option that is as it was changes nothing.
+        let back = ["noauto_da_alloc", "auto_da_alloc", "commit=5", "rw"];
+        assert_eq!(remount(&back), 0);
+        let disk = PowerCutDisk::new(16 << 20).unwrap();
+        let fs = disk.image().mount().unwrap();
+        let refused = |word| fs.kernel().remount("/", word).unwrap_err().errno();
+        assert_eq!(refused("commit=30"), Errno::OPNOTSUPP);
+        assert_eq!(refused("data=journal"), Errno::OPNOTSUPP);
+        assert_eq!(refused("nonsense"), Errno::INVAL);
     }
 
     #[test]

@@ -9,6 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(super) const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Features of the packaged programs.
+pub(crate) const FEATURES: &str = "folio-cli/full,folio-bench/object-store";
+/// Features of the wheel.
+pub(super) const WHEEL_FEATURES: &str = "object-store";
+/// The name by which programs find libfolio.
+pub(super) const SONAME: &str = "libfolio.so.0";
 
 /// Most bytes of a stripped static program: a larger one has gained a dependency unseen.
 const PROGRAM_BYTES_MAX: u64 = 36 << 20;
@@ -78,7 +84,7 @@ impl<'a> Release<'a> {
             "--lib",
         ]);
         cargo.args(["--crate-type", "cdylib,staticlib"]);
-        cargo.args(["--", "-C", "link-arg=-Wl,-soname,libfolio.so.0"]);
+        cargo.args(["--", "-C", &format!("link-arg=-Wl,-soname,{SONAME}")]);
         run(&mut cargo)?;
         Ok(built)
     }
@@ -91,7 +97,8 @@ impl<'a> Release<'a> {
         let command = self.program("folio");
         let mut build = Command::new(self.root.join("bindings/python/build-wheel"));
         build
-            .args(["--profile", "dist", "--features", "object-store", "--out"])
+            .args(["--profile", "dist", "--features"])
+            .args([WHEEL_FEATURES, "--out"])
             .arg(&wheels)
             // Static, so that the wheel's command runs with any C library.
             .arg("--command")
@@ -134,7 +141,7 @@ impl<'a> Release<'a> {
             "--package",
             "folio-bench",
         ]);
-        cargo.args(["--features", "folio-cli/full,folio-bench/object-store"]);
+        cargo.args(["--features", FEATURES]);
         run(&mut cargo)?;
         Ok(self.built(kind))
     }

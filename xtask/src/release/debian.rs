@@ -1,6 +1,6 @@
 //! Debian packages of the programs and of libfolio, by dpkg-deb.
 
-use super::build::{Release, files, run, strip};
+use super::build::{Release, SONAME, files, run, strip};
 use crate::run::output;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Name, section, packages that it needs beside the C library, and description.
-const PACKAGES: [(&str, &str, &str, &str); 4] = [
+pub(super) const PACKAGES: [(&str, &str, &str, &str); 4] = [
     (
         "folio",
         "admin",
@@ -38,7 +38,26 @@ const PACKAGES: [(&str, &str, &str, &str); 4] = [
     ),
 ];
 
+/// Shell, and the file of its completions.
+pub(super) const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/folio"),
+    ("zsh", "usr/share/zsh/vendor-completions/_folio"),
+    ("fish", "usr/share/fish/vendor_completions.d/folio.fish"),
+];
+
+/// The systemd units, in the repository.
+pub(super) const UNITS: &str = "contrib/systemd";
+/// Both types of mounts that the kernel shows: `mount_helper` of folio-cli.
+pub(super) const MOUNT_HELPERS: [&str; 2] =
+    ["usr/sbin/mount.fuse.folio", "usr/sbin/mount.fuseblk.folio"];
+pub(super) const HEADER: &str = "usr/include/folio.h";
+
 const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
+
+/// Files of libfolio, in [`LIBRARY_FOLDER`].
+pub(super) const LINKED_NAME: &str = "libfolio.so";
+pub(super) const STATIC_LIBRARY: &str = "libfolio.a";
+pub(super) const PKG_CONFIG: &str = "pkgconfig/folio.pc";
 
 /// Packs what was built.
 pub(super) fn make(release: &Release<'_>, built: &Path) -> Result<(), String> {
@@ -94,17 +113,13 @@ fn fill_folio(release: &Release<'_>, built: &Path, root: &Path) -> Result<(), St
     let mut compress = Command::new("gzip");
     compress.args(["-9", "-n"]).args(files(&pages));
     run(&mut compress)?;
-    for (shell, file) in [
-        ("bash", "usr/share/bash-completion/completions/folio"),
-        ("zsh", "usr/share/zsh/vendor-completions/_folio"),
-        ("fish", "usr/share/fish/vendor_completions.d/folio.fish"),
-    ] {
+    for (shell, file) in COMPLETIONS {
         write(
             &root.join(file),
             &output(Command::new(&program).args(["completions", shell]))?,
         )?;
     }
-    for unit in files(&release.root.join("contrib/systemd")) {
+    for unit in files(&release.root.join(UNITS)) {
         let name = unit.file_name().unwrap_or_default();
         copy(
             &unit,
@@ -112,29 +127,32 @@ fn fill_folio(release: &Release<'_>, built: &Path, root: &Path) -> Result<(), St
             0o644,
         )?;
     }
-    let helper = root.join("usr/sbin/mount.fuse.folio");
-    parent(&helper)?;
-    symlink("../bin/folio", &helper).map_err(|error| error.to_string())
+    for helper in MOUNT_HELPERS {
+        let helper = root.join(helper);
+        parent(&helper)?;
+        symlink("../bin/folio", &helper).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// libfolio: the shared library, and what programs are built with.
 fn fill_library(release: &Release<'_>, built: &Path, stage: &Path) -> Result<(), String> {
     let shared = stage.join("libfolio0").join(LIBRARY_FOLDER);
-    let file = format!("libfolio.so.{}", release.version);
+    let file = format!("{LINKED_NAME}.{}", release.version);
     strip_into(&built.join("libfolio_c.so"), &shared.join(&file))?;
-    symlink(&file, shared.join("libfolio.so.0")).map_err(|error| error.to_string())?;
+    symlink(&file, shared.join(SONAME)).map_err(|error| error.to_string())?;
     let development = stage.join("libfolio-dev");
     let folder = development.join(LIBRARY_FOLDER);
     copy(
         &built.join("libfolio_c.a"),
-        &folder.join("libfolio.a"),
+        &folder.join(STATIC_LIBRARY),
         0o644,
     )?;
-    symlink("libfolio.so.0", folder.join("libfolio.so")).map_err(|error| error.to_string())?;
+    symlink(SONAME, folder.join(LINKED_NAME)).map_err(|error| error.to_string())?;
     let header = release.root.join("crates/folio-c/include/folio.h");
-    copy(&header, &development.join("usr/include/folio.h"), 0o644)?;
+    copy(&header, &development.join(HEADER), 0o644)?;
     write(
-        &folder.join("pkgconfig/folio.pc"),
+        &folder.join(PKG_CONFIG),
         &format!(
             "prefix=/usr\nlibdir=${{prefix}}/lib/x86_64-linux-gnu\nincludedir=${{prefix}}/include\n\n\
              Name: folio\nDescription: Linux's file I/O path as a library\nVersion: {}\n\

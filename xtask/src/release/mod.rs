@@ -8,6 +8,8 @@
 //!   SHA256SUMS
 //!     v
 //!   trial.rs      each artifact in a root of its own
+//!
+//!   recipes.rs    tests: the recipes of contrib install what the .deb packages do
 //! ```
 //!
 //! Builds name no folder of this machine, and times are those of the last commit
@@ -16,8 +18,11 @@
 mod build;
 mod debian;
 mod notices;
+#[cfg(test)]
+mod recipes;
 mod trial;
 
+pub(crate) use build::FEATURES;
 use build::Release;
 use std::path::Path;
 

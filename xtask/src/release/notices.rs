@@ -1,6 +1,6 @@
 //! The crates of the programs: their licenses (THIRD-PARTY.txt), and a CycloneDX list of them.
 
-use super::build::Release;
+use super::build::{FEATURES, Release, TARGET, WHEEL_FEATURES};
 use crate::run::output;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,16 +10,12 @@ use std::process::Command;
 /// Writes both files.
 pub(super) fn write(release: &Release<'_>) -> Result<(), String> {
     println!("== notices");
-    let features = "folio-cli/full,folio-bench/object-store,foliofs-python/object-store";
+    let wheel = format!("foliofs-python/{}", WHEEL_FEATURES);
     let text = output(
         Command::new("cargo")
             .args(["metadata", "--format-version", "1", "--locked"])
-            .args([
-                "--filter-platform",
-                super::build::TARGET,
-                "--features",
-                features,
-            ])
+            .args(["--filter-platform", TARGET])
+            .args(["--features", FEATURES, "--features", &wheel])
             .current_dir(release.root),
     )?;
     let metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;

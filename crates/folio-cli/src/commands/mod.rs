@@ -47,6 +47,7 @@ mod ownership;
 #[cfg(feature = "object-store")]
 mod push;
 mod remote;
+mod remount;
 mod resize;
 mod rm;
 mod run;

@@ -2,6 +2,7 @@
 
 use super::force_share::ForceShare;
 use super::remote;
+use super::remount;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::mount_record::{self, MountRecord};
 use crate::output::{human, io_reason};
@@ -47,6 +48,8 @@ they are kept until folio mount --wait, or the next mount of the image or on the
 
 As a link called mount.fuse.folio in /sbin, folio serves mount -t fuse.folio SOURCE TARGET and lines of /etc/fstab:
   /srv/disk.img  /mnt  fuse.folio  nofail,noatime  0 0
+Then mount -o remount changes a running mount: ro, rw, atime and its kin, suid, dev and exec in the kernel, and
+auto_da_alloc= in folio. Other options are refused: only a new mount changes them.
 
 Changes reach an image 1 second after the last one, and within 5 seconds (-o commit=SECONDS) while changes go on.
 fsync(2) makes a file durable at once.
@@ -141,6 +144,9 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
     }
     if mount.wait {
         return mount_record::wait(&mount.source, session);
+    }
+    if remount::is_requested(&session.options) {
+        return remount::run(mount.target(), &session.options, mount.ro);
     }
     let work = match remote::parse_address(&mount.source)? {
         Some(address) => Work::Remote(address),
@@ -244,6 +250,7 @@ fn options(
             words.push_str(word);
         }
     }
+    options.given.clone_from(&session.options);
     if mount.allow_other {
         options.allowed = AllowedUsers::All;
     }

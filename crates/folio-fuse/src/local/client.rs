@@ -23,6 +23,8 @@ pub(crate) struct LocalClient {
     only_user: Option<u32>,
     /// Whether requests may come over io_uring.
     may_use_uring: bool,
+    /// The words of `-o`.
+    given: Vec<String>,
     /// Whether the kernel can invalidate all names at once.
     has_epochs: AtomicBool,
     /// Whether the kernel supports passthrough.
@@ -34,13 +36,14 @@ impl LocalClient {
         policy: CachePolicy,
         backings: Option<Backings>,
         only_user: Option<u32>,
-        may_use_uring: bool,
+        (may_use_uring, given): (bool, Vec<String>),
     ) -> Self {
         Self {
             policy,
             backings,
             only_user,
             may_use_uring,
+            given,
             has_epochs: AtomicBool::new(false),
             has_passthrough: AtomicBool::new(false),
         }
@@ -49,6 +52,11 @@ impl LocalClient {
     /// Returns whether changes are pushed, so that the kernel drops no pages by itself.
     fn is_pushed(&self) -> bool {
         self.policy.invalidation == Invalidation::Push
+    }
+
+    /// Returns whether the mount was made with this word of `-o`.
+    pub(crate) fn was_given(&self, word: &str) -> bool {
+        self.given.iter().any(|given| given == word)
     }
 
     /// Returns whether the kernel opens files of the host by itself.

@@ -1,7 +1,8 @@
-//! The ioctl(2)s of /dev/fuse and of loop devices. Linux: linux/fuse.h, `FUSE_DEV_IOC_*`;
-//! linux/loop.h.
+//! The ioctl(2)s of /dev/fuse, of Folio's mounts and of loop devices. Linux: linux/fuse.h,
+//! `FUSE_DEV_IOC_*`; linux/loop.h.
 #![allow(unsafe_code)]
 
+use crate::wire::abi::{REMOUNT, REMOUNT_LEN};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Result;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
@@ -89,6 +90,13 @@ pub(crate) fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Resu
 pub(crate) fn close_backing(device: BorrowedFd<'_>, id: u32) -> Result<()> {
     // SAFETY: the argument is a number (`fuse_dev_ioctl_backing_close`).
     unsafe { ioctl(device, DeviceIoctl::<BACKING_CLOSE, u32>(id)) }.map(drop)
+}
+
+/// Sends a word to the server of the mount that holds `file`.
+pub(crate) fn remount(file: BorrowedFd<'_>, word: [u8; REMOUNT_LEN]) -> Result<()> {
+    const CODE: Opcode = REMOUNT as Opcode;
+    // SAFETY: the argument is the word that the call reads (`fuse_do_ioctl`).
+    unsafe { ioctl(file, DeviceIoctl::<CODE, [u8; REMOUNT_LEN]>(word)) }.map(drop)
 }
 
 /// Returns the number of a loop device that is free now. `control` is /dev/loop-control.

@@ -27,6 +27,6 @@ mod uring;
 mod writeback;
 
 pub use detached::DetachedMount;
-pub use mountpoint::{Mountpoint, Unmounter};
+pub use mountpoint::{Mountpoint, Unmounter, remount};
 pub use options::{AllowedUsers, MountAttributes, SessionOptions, Uring};
 pub use session::{DeviceSession, Session};

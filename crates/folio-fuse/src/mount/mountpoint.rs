@@ -3,6 +3,8 @@
 
 use super::options::MountAttributes;
 use super::sync_device::{self, SyncDevice};
+use crate::local::ioctl;
+use crate::wire::abi::REMOUNT_LEN;
 use folio::{Errno, Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -12,7 +14,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -232,6 +234,27 @@ fn receive_fd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
         _ => None,
     });
     Ok(fd)
+}
+
+/// Has the server of the mount on `target` change an option of its file system: a word of mount(8).
+/// The kernel's own flags are changed by mount(2).
+///
+/// # Errors
+/// ENOTTY if no server of this library is mounted there, EPERM without privilege, EINVAL for a word
+/// that the file system does not know, EOPNOTSUPP for one that only a new mount changes, EROFS for
+/// `rw` if it was mounted read-only.
+pub fn remount(target: &Path, word: &str) -> Result<()> {
+    let mut argument = [0; REMOUNT_LEN];
+    let bytes = word.as_bytes();
+    // A zero byte ends it.
+    if bytes.len() >= argument.len() || bytes.contains(&0) {
+        return Err(Errno::INVAL.into());
+    }
+    argument[..bytes.len()].copy_from_slice(bytes);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(target, flags, Mode::empty())
+        .and_then(|root| ioctl::remount(root.as_fd(), argument))
+        .map_err(Error::from)
 }
 
 /// Unmounts, from any thread.

@@ -60,6 +60,8 @@ pub struct SessionOptions {
     pub permissions: PermissionChecks,
     /// The mount's source in /proc/mounts.
     pub source: String,
+    /// All words of `-o`. A remount that names one again changes nothing.
+    pub given: Vec<String>,
     /// Threads that serve requests.
     pub threads: usize,
     /// Whether the kernel reads and writes files of the host by itself.
@@ -84,6 +86,7 @@ impl SessionOptions {
             allowed: AllowedUsers::Owner,
             permissions: PermissionChecks::ByClient,
             source: source.into(),
+            given: Vec::new(),
             // At least two: one may wait for the device.
             threads: cores.clamp(2, THREADS_MAX),
             passthrough: Passthrough::Auto,

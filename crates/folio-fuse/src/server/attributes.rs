@@ -5,8 +5,8 @@ use super::call::Call;
 use crate::client_options::PermissionChecks;
 use crate::wire::abi::{
     AttrOut, FITRIM, FSGETXATTR, FlagsArgument, FsXattr, GETFLAGS, GetxattrIn, GetxattrOut,
-    IoctlIn, IoctlOut, SETFLAGS, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExtension, SetxattrIn,
-    StatfsOut, StatxOut, TrimRange, XFLAGS, init, set,
+    IoctlIn, IoctlOut, REMOUNT, SETFLAGS, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExtension,
+    SetxattrIn, StatfsOut, StatxOut, TrimRange, XFLAGS, init, set,
 };
 use crate::wire::encode::{permission_bits, statx};
 use folio::syscall::{Caller, Handle};
@@ -110,6 +110,7 @@ impl Server {
             SETFLAGS => self.set_flags(call),
             FSGETXATTR => self.get_fs_xattr(call),
             FITRIM => self.trim(call),
+            REMOUNT => self.remount(call),
             _ => Err(Errno::NOTTY.into()),
         }
     }
@@ -166,6 +167,22 @@ impl Server {
         range.len = caller.fitrim(&handle, bytes, range.len_min)?;
         call.send(&IoctlOut::default())?;
         call.send(&range)
+    }
+
+    /// Changes an option of the mounted file system, for the superuser.
+    fn remount(&self, call: &mut Call<'_>) -> Result<()> {
+        if call.header.uid != 0 {
+            return Err(Errno::PERM.into());
+        }
+        call.check_room(size_of::<IoctlOut>())?;
+        let word = call.arguments.name()?;
+        let word = std::str::from_utf8(word).map_err(|_| Errno::INVAL)?;
+        match self.kernel.remount("/", word) {
+            // An option of the mount, as it is.
+            Err(error) if error.errno() == Errno::INVAL && self.was_given(word) => {}
+            changed => changed?,
+        }
+        call.send(&IoctlOut::default())
     }
 
     /// `FUSE_STATFS`.

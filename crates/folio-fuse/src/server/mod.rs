@@ -372,6 +372,13 @@ impl Server {
         replied.map(|()| Done::Replied)
     }
 
+    /// Returns whether the local mount was made with this word of `-o`.
+    fn was_given(&self, word: &str) -> bool {
+        self.local
+            .as_ref()
+            .is_some_and(|local| local.was_given(word))
+    }
+
     /// Returns whether the local kernel opens files of the host by itself.
     fn skips_host_open(&self) -> bool {
         self.local.as_ref().is_some_and(LocalClient::skips_open)

@@ -96,6 +96,11 @@ pub(crate) const XFLAGS: [(u32, u32); 6] = [
 ];
 /// `FITRIM`: `_IOWR('X', 121, struct fstrim_range)`.
 pub(crate) const FITRIM: u32 = 0xC018_5879;
+/// Changes an option of the mounted file system, for the superuser: `_IOW('F', 1, char[256])`, a
+/// word of mount(8) with zero bytes behind it. Of Folio alone, so that mount(8) reaches the server.
+pub(crate) const REMOUNT: u32 = 0x4100_4601;
+/// Bytes of the argument of [`REMOUNT`].
+pub(crate) const REMOUNT_LEN: usize = 256;
 /// `FUSE_FSYNC_FDATASYNC`.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 /// `STATX_BASIC_STATS` and `STATX_BTIME`.

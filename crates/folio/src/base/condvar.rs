@@ -2,9 +2,9 @@
 //! parking_lot's interface. Threads of a mount wait all the time, on conditions: a child of fork(2)
 //! inherits nothing of them but a count, in the copies of those mounts, which it never uses.
 
-use crate::base::lock::MutexGuard;
-use rustix::thread::futex::{self, Flags};
-use std::sync::atomic::{AtomicU32, Ordering};
+use super::futex::{AtomicU32, sleep, wake};
+use super::lock::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
@@ -44,9 +44,8 @@ impl Condvar {
                 if left == Some(Duration::ZERO) {
                     break;
                 }
-                let left = left.and_then(|left| left.try_into().ok());
                 // It also returns for a signal, or if a notification was faster.
-                let _ = futex::wait(&self.notified, Flags::PRIVATE, notified, left.as_ref());
+                sleep(&self.notified, notified, left);
             }
         });
         self.waiters.fetch_sub(1, Ordering::Relaxed);
@@ -67,12 +66,12 @@ impl Condvar {
         // change had counted itself before.
         if self.waiters.load(Ordering::Relaxed) > 0 {
             self.notified.fetch_add(1, Ordering::Relaxed);
-            let _ = futex::wake(&self.notified, Flags::PRIVATE, count);
+            wake(&self.notified, count);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(folio_loom)))]
 mod tests {
     use super::*;
     use crate::base::lock::Mutex;

@@ -11,10 +11,9 @@
 
 #![allow(unsafe_code)]
 
+use super::futex::{AtomicU32, SPINS, sleep, wake};
 use lock_api::GuardNoSend;
-use rustix::thread::futex::{self, Flags};
 use std::hint;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 pub(crate) type Mutex<T> = lock_api::Mutex<RawMutex, T>;
@@ -22,9 +21,6 @@ pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
 pub(crate) type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
 pub(crate) type RwLockReadGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawRwLock, T>;
 pub(crate) type RwLockWriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawRwLock, T>;
-
-/// Loads before a waiter sleeps.
-const SPINS: u32 = 100;
 
 /// The mutex of Drepper, "Futexes Are Tricky" (2011), section 5: [`UNLOCKED`], [`LOCKED`], or
 /// [`CONTENDED`].
@@ -49,7 +45,7 @@ impl RawMutex {
         }
         // The lock is taken as contended: this thread does not know whether another one sleeps.
         while self.0.swap(CONTENDED, Acquire) != UNLOCKED {
-            sleep(&self.0, CONTENDED);
+            sleep(&self.0, CONTENDED, None);
         }
     }
 }
@@ -152,7 +148,7 @@ impl RawRwLock {
             }
             assert_ne!(state & HOLDERS, WRITER - 1, "too many readers");
             if self.set(state, READERS_WAIT) {
-                sleep(&self.state, state | READERS_WAIT);
+                sleep(&self.state, state | READERS_WAIT, None);
             }
         }
     }
@@ -183,7 +179,7 @@ impl RawRwLock {
                 let wakes = self.writer_wakes.load(Acquire);
                 let state = self.state.load(Relaxed);
                 if state & HOLDERS != 0 && state & WRITERS_WAIT != 0 {
-                    sleep(&self.writer_wakes, wakes);
+                    sleep(&self.writer_wakes, wakes, None);
                 }
             }
         }
@@ -341,17 +337,7 @@ fn spin(state: &AtomicU32, is_wanted: impl Fn(u32) -> bool) -> u32 {
     state.load(Relaxed)
 }
 
-/// Sleeps while the word is `expected`. Returns for a signal, too.
-fn sleep(word: &AtomicU32, expected: u32) {
-    let _ = futex::wait(word, Flags::PRIVATE, expected, None);
-}
-
-/// Wakes threads that sleep on a word, and returns whether there were any.
-fn wake(word: &AtomicU32, count: u32) -> bool {
-    futex::wake(word, Flags::PRIVATE, count).is_ok_and(|woken| woken > 0)
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(folio_loom)))]
 mod tests {
     use super::*;
     use std::sync::Barrier;

@@ -14,12 +14,16 @@
 //! under either.
 
 mod aligned_buffer;
+#[cfg_attr(folio_loom, allow(dead_code))]
 pub(crate) mod condvar;
 mod error;
 pub(crate) mod fork;
+mod futex;
 mod ids;
 mod limit;
 pub(crate) mod lock;
+#[cfg(all(test, folio_loom))]
+pub(crate) mod loom_check;
 pub(crate) mod owner_process;
 pub(crate) mod per_process;
 pub(crate) mod rcu;

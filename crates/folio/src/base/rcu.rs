@@ -230,7 +230,7 @@ pub(crate) struct RcuCell<T> {
 
 impl<T: Send + Sync + 'static> RcuCell<T> {
     /// Creates an empty cell.
-    pub(crate) const fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             pointer: AtomicPtr::new(std::ptr::null_mut()),
             owns: PhantomData,
@@ -349,7 +349,7 @@ impl<'p, T> Ref<'p, T> {
 impl<T> Drop for RcuCell<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        let pointer = *self.pointer.get_mut();
+        let pointer = self.pointer.load(Ordering::Relaxed);
         if !pointer.is_null() {
             // SAFETY: `&mut self` is the only access to the cell, whose reference is released here.
             drop(unsafe { Arc::from_raw(pointer) });

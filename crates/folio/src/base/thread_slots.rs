@@ -10,13 +10,14 @@ use super::sync::thread::LocalKey;
 use super::sync::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::ops::Deref;
+use std::sync::atomic;
 
 /// The slots of all threads of the process that ever claimed one.
 pub(crate) struct ThreadSlots<T: Send + Sync + 'static> {
     slots: PerProcess<Mutex<Vec<&'static ThreadSlot<T>>>>,
     /// Runs in a child of fork(2): the calling thread has no slot.
     forget: extern "C" fn(),
-    is_forgotten: AtomicBool,
+    is_forgotten: atomic::AtomicBool,
 }
 
 /// One thread's slot. It has cache lines of its own, in pairs, which the processor fetches
@@ -36,7 +37,7 @@ impl<T: Send + Sync> ThreadSlots<T> {
         Self {
             slots: PerProcess::new(|| Mutex::new(Vec::new())),
             forget,
-            is_forgotten: AtomicBool::new(false),
+            is_forgotten: atomic::AtomicBool::new(false),
         }
     }
 

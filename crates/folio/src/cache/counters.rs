@@ -160,7 +160,7 @@ extern "C" fn forget_table() {
 #[cold]
 fn register() -> &'static ThreadSlot<HitTable> {
     let table = thread_slots::claim(&mut TABLES.lock_to_claim(), &TABLE, || HitTable {
-        entries: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; ENTRIES],
+        entries: std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0))),
         last: (AtomicU64::new(0), AtomicU64::new(0)),
     });
     let _ = RELEASE.try_with(|_| ());

@@ -96,8 +96,8 @@ enum Node {
 impl Node {
     fn leaf(start: u64) -> Self {
         Self::Leaf(Leaf {
-            large: [const { AtomicU32::new(0) }; LEAF / GROUP as usize],
-            pages: [const { AtomicU32::new(0) }; LEAF],
+            large: std::array::from_fn(|_| AtomicU32::new(0)),
+            pages: std::array::from_fn(|_| AtomicU32::new(0)),
             start,
             present: AtomicU32::new(0),
             dirty: AtomicU32::new(0),
@@ -106,7 +106,7 @@ impl Node {
 
     fn branch(start: u64, child_bits: u32) -> Self {
         Self::Branch(Branch {
-            children: [const { RcuCell::empty() }; FANOUT],
+            children: std::array::from_fn(|_| RcuCell::empty()),
             start,
             child_bits,
             present: AtomicU32::new(0),
@@ -200,11 +200,11 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             first: FirstPages {
                 large: AtomicU32::new(0),
-                pages: [const { AtomicU32::new(0) }; GROUP as usize],
+                pages: std::array::from_fn(|_| AtomicU32::new(0)),
             },
             first_dirty: AtomicU32::new(0),
             root: RcuCell::empty(),

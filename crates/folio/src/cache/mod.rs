@@ -78,6 +78,8 @@ mod folio;
 mod folio_ref;
 mod index;
 mod locked;
+#[cfg(all(test, folio_loom))]
+mod loom_check;
 mod mapping;
 #[cfg(all(test, folio_model_check))]
 mod model_check;

@@ -20,13 +20,13 @@ use super::dentry::{Dentry, Name, name_heap_bytes};
 use super::inode::Inode;
 use super::validity::{AttrValidity, NameValidity, RevalidateTicket};
 use crate::base::rcu::{self, Grace, Over, Pin, RcuCell, Ref, Replaced};
+use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::cache::{ObjectCharge, ObjectMemory};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -508,6 +508,12 @@ impl DentryCache {
         hasher.write_u64(parent);
         hasher.write(name);
         hasher.finish()
+    }
+
+    /// Returns the address of the shard of a name.
+    #[cfg(all(test, folio_loom))]
+    pub(super) fn shard_of(&self, parent: &Dentry, name: &[u8]) -> usize {
+        std::ptr::from_ref(self.shard(self.hash(parent.id(), name))).addr()
     }
 
     #[inline]

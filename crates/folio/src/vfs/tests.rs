@@ -14,6 +14,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+#[cfg(folio_loom)]
+mod loom_check;
+
 const ALIVE: u64 = 0x600d_600d;
 
 /// An inode that counts its instances; also a directory.

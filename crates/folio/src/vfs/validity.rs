@@ -17,9 +17,9 @@
 //! Linux: `d_revalidate`, `fuse_update_attributes`.
 
 use crate::base::lock::Mutex;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::time::{ClockId, clock_gettime};
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

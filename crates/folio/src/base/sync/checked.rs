@@ -1,15 +1,25 @@
-//! The locks, atomics and threads of shuttle, with the interface of native.rs.
+//! The locks, atomics and threads of a model checker, with the interface of native.rs.
 //!
 //! Shuttle makes every atomic operation sequentially consistent: it checks the order of steps, not
-//! the effects of weak memory.
+//! the effects of weak memory. Loom checks both, of tests with few steps. A sequentially consistent
+//! load or store of loom only acquires or releases; its fences are exact.
 
-pub(crate) use shuttle::hint::spin_loop;
-pub(crate) use shuttle::sync::atomic;
-pub(crate) use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
-pub(crate) use shuttle::{thread, thread_local};
+pub(crate) use checker::hint::spin_loop;
+pub(crate) use checker::sync::{RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use checker::{lazy_static, thread};
+#[cfg(folio_loom)]
+use loom as checker;
+#[cfg(not(folio_loom))]
+use shuttle as checker;
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
+
+pub(crate) mod atomic {
+    pub(crate) use super::checker::sync::atomic::*;
+    #[cfg(folio_loom)]
+    pub(crate) use std::sync::atomic::compiler_fence;
+}
 
 pub(crate) const IS_MODEL_CHECKED: bool = true;
 
@@ -21,21 +31,33 @@ pub(crate) fn step() {
 /// Defines statics that live for one execution.
 macro_rules! process_wide {
     ($($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
-        shuttle::lazy_static! { $($(#[$attribute])* static ref $name: $type = $value;)* }
+        $crate::base::sync::lazy_static! { $($(#[$attribute])* static ref $name: $type = $value;)* }
     };
 }
 pub(crate) use process_wide;
 
+/// Defines variables of each thread. Loom's macro accepts no `const` block.
+#[cfg(folio_loom)]
+macro_rules! loom_thread_local {
+    ($(static $name:ident: $type:ty = const $value:block;)*) => {
+        loom::thread_local! { $(static $name: $type = $value;)* }
+    };
+}
+#[cfg(folio_loom)]
+pub(crate) use loom_thread_local as thread_local;
+#[cfg(not(folio_loom))]
+pub(crate) use shuttle::thread_local;
+
 /// A mutex without poisoning, as Folio's.
 #[derive(Default)]
-pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+pub(crate) struct Mutex<T>(checker::sync::Mutex<T>);
 
 /// Empty only while its owner waits for a condition.
-pub(crate) struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+pub(crate) struct MutexGuard<'a, T>(Option<checker::sync::MutexGuard<'a, T>>);
 
 impl<T> Mutex<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self(shuttle::sync::Mutex::new(value))
+    pub(crate) fn new(value: T) -> Self {
+        Self(checker::sync::Mutex::new(value))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
@@ -66,11 +88,11 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 }
 
 #[derive(Default)]
-pub(crate) struct Condvar(shuttle::sync::Condvar);
+pub(crate) struct Condvar(checker::sync::Condvar);
 
 impl Condvar {
-    pub(crate) const fn new() -> Self {
-        Self(shuttle::sync::Condvar::new())
+    pub(crate) fn new() -> Self {
+        Self(checker::sync::Condvar::new())
     }
 
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
@@ -92,11 +114,11 @@ impl Condvar {
     }
 }
 
-pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
+pub(crate) struct RwLock<T>(checker::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self(shuttle::sync::RwLock::new(value))
+    pub(crate) fn new(value: T) -> Self {
+        Self(checker::sync::RwLock::new(value))
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {

@@ -299,6 +299,15 @@ impl FileSystem for Mounted {
         self.fs.trim(range, len_min).map_err(|e| e.at("ext4"))
     }
 
+    fn remount(&self, option: &str) -> Result<()> {
+        match option {
+            "ro" => self.sync(),
+            "rw" if self.is_read_only() => Err(Errno::ROFS.into()),
+            "rw" => Ok(()),
+            _ => self.fs.volume.set_option(option),
+        }
+    }
+
     fn is_read_only(&self) -> bool {
         self.fs.volume.is_read_only
     }

@@ -50,6 +50,14 @@ pub(crate) enum AutoDaAlloc {
     Off,
 }
 
+impl AutoDaAlloc {
+    /// Returns the variant of a number that `as` has made.
+    pub(crate) fn from_number(number: u8) -> Self {
+        let all = [Self::Commit, Self::Close, Self::Off];
+        all[usize::from(number) % all.len()]
+    }
+}
+
 /// The reaction to damage in a mounted file system (`errors=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorPolicy {
@@ -229,6 +237,15 @@ impl Ext4Options {
             reserved_uid: raw.def_resuid.get().into(),
             reserved_gid: raw.def_resgid.get().into(),
         }
+    }
+
+    /// Returns the options with another word, for a remount.
+    ///
+    /// # Errors
+    /// EINVAL for an unknown word or value.
+    pub(crate) fn with(mut self, word: &str) -> Result<Self> {
+        self.set(word, &mut ExplicitOptions::default())?;
+        Ok(self)
     }
 
     /// Applies one word.

@@ -20,7 +20,7 @@ use super::journal::{Handle, Journal, JournalBlocks};
 use super::layout::disk::SUPERBLOCK_OFFSET;
 use super::layout::features::{Compat, Incompat, RoCompat};
 use super::layout::superblock::Superblock;
-use super::options::Ext4Options;
+use super::options::{AutoDaAlloc, Ext4Options};
 use super::space::{Purpose, Space, group};
 use crate::base::lock::Mutex;
 use crate::base::{Clock, Errno, Error, PAGE_SIZE, PhysicalBlock, Result, Timespec};
@@ -59,7 +59,9 @@ pub(crate) struct Volume {
     pub(crate) checksum_seed: Option<u32>,
     pub(crate) space: Mutex<Space>,
     pub(crate) is_read_only: bool,
+    /// As mounted, but for `auto_da_alloc`, which a remount changes.
     pub(crate) options: Ext4Options,
+    auto_da_alloc: AtomicU8,
     /// Set at mount, if the file system has one and is mounted for writing.
     pub(crate) journal: OnceLock<Journal>,
     /// The first failure that no call could return; the next sync returns it.
@@ -107,6 +109,7 @@ impl Volume {
             metadata,
             first_error: Mutex::new(None),
             is_read_only: options.read_only,
+            auto_da_alloc: AtomicU8::new(ext4_options.auto_da_alloc as u8),
             options: ext4_options,
             journal: OnceLock::new(),
             failure_level: AtomicU8::new(FAILURE_NONE),
@@ -193,6 +196,34 @@ impl Volume {
     /// Whether this mount may write to the device.
     pub(crate) fn is_writing(&self) -> bool {
         !self.is_read_only
+    }
+
+    /// Returns the protection of replaced files at present.
+    pub(crate) fn auto_da_alloc(&self) -> AutoDaAlloc {
+        AutoDaAlloc::from_number(self.auto_da_alloc.load(Ordering::Relaxed))
+    }
+
+    /// Changes an option of the mounted file system, or accepts one that is as it was.
+    ///
+    /// # Errors
+    /// EINVAL for an unknown option or value, EOPNOTSUPP for one that only a new mount changes.
+    pub(crate) fn set_option(&self, word: &str) -> Result<()> {
+        let changed = self.options.clone().with(word)?;
+        let auto_da_alloc = changed.auto_da_alloc;
+        let same = Ext4Options {
+            auto_da_alloc: self.options.auto_da_alloc,
+            ..changed
+        };
+        if same != self.options {
+            let why = format!("only a new mount changes the option {word:?}");
+            return Err(Error::new(Errno::OPNOTSUPP, why));
+        }
+        if word.contains("auto_da_alloc") {
+            // Files held back under the earlier protection are released as under it.
+            self.auto_da_alloc
+                .store(auto_da_alloc as u8, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Fails with EROFS for changes after a failure that `errors=remount-ro` answers, with EIO

@@ -52,7 +52,7 @@ impl Ext4Inode {
             // ones follow.
             held.is_ready = false;
         }
-        let is_needed = fs.volume.options.auto_da_alloc == AutoDaAlloc::Commit
+        let is_needed = fs.volume.auto_da_alloc() == AutoDaAlloc::Commit
             && fs.volume.journal.get().is_some()
             && state.held.is_none()
             // New contents stay in memory until the hold ends: extents are few, pointers are not.
@@ -138,22 +138,20 @@ impl Ext4Inode {
 
     /// Handles the close of a writable descriptor.
     pub(crate) fn note_closed(&self) {
-        match self.fs.volume.options.auto_da_alloc {
-            AutoDaAlloc::Commit => drop(self.release_hold()),
-            AutoDaAlloc::Close => {
-                let was_truncated = self.state.read().was_truncated;
-                if was_truncated {
-                    self.state_mut().was_truncated = false;
-                    self.start_writing();
-                }
+        // Under the other protections, a hold from before a remount.
+        self.release_hold();
+        if self.fs.volume.auto_da_alloc() == AutoDaAlloc::Close {
+            let was_truncated = self.state.read().was_truncated;
+            if was_truncated {
+                self.state_mut().was_truncated = false;
+                self.start_writing();
             }
-            AutoDaAlloc::Off => {}
         }
     }
 
     /// Prepares a rename over another inode's name, before its transaction.
     pub(crate) fn prepare_replacing(&self) {
-        if self.fs.volume.options.auto_da_alloc == AutoDaAlloc::Close {
+        if self.fs.volume.auto_da_alloc() == AutoDaAlloc::Close {
             self.start_writing();
         }
     }
@@ -161,7 +159,7 @@ impl Ext4Inode {
     /// Orders the inode, which takes a new name in this transaction: the name must not be committed
     /// without the data. The caller has a handle.
     pub(crate) fn note_named(&self) {
-        if self.fs.volume.options.auto_da_alloc == AutoDaAlloc::Commit {
+        if self.fs.volume.auto_da_alloc() == AutoDaAlloc::Commit {
             self.fs.note_published();
             // A reader of the new name must not find contents from before a truncation.
             if !self.release_hold() && self.has_dirty_pages() {
@@ -194,7 +192,7 @@ impl Ext4 {
     /// Notes that the running transaction changes a name on which other files may depend. The
     /// caller has a handle.
     pub(crate) fn note_published(&self) {
-        if self.volume.options.auto_da_alloc == AutoDaAlloc::Commit {
+        if self.volume.auto_da_alloc() == AutoDaAlloc::Commit {
             self.publishes.store(true, Ordering::Release);
         }
     }
