@@ -10,7 +10,7 @@ use crate::guest::Memory;
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::{io, mem, ptr};
 use vm_memory::{GuestMemoryBackend, MmapRegion};
@@ -24,6 +24,8 @@ static EARLIER: OnceLock<libc::sigaction> = OnceLock::new();
 /// A region for the handler, which takes no lock.
 struct Slot {
     is_taken: AtomicBool,
+    /// Odd while the region changes: its start and length belong together.
+    changes: AtomicUsize,
     /// The first address, or 0 while the region is not watched.
     start: AtomicUsize,
     len_bytes: AtomicUsize,
@@ -34,10 +36,36 @@ impl Slot {
     const fn free() -> Self {
         Self {
             is_taken: AtomicBool::new(false),
+            changes: AtomicUsize::new(0),
             start: AtomicUsize::new(0),
             len_bytes: AtomicUsize::new(0),
             is_lost: AtomicBool::new(false),
         }
+    }
+
+    /// Sets the region, for the owner of the slot.
+    fn set(&self, start: usize, len_bytes: usize) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes
+            .store(changes.wrapping_add(1), Ordering::Relaxed);
+        // A reader of a new value sees the odd number, too.
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.len_bytes.store(len_bytes, Ordering::Relaxed);
+        self.changes
+            .store(changes.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Returns start and length; `None` while they change.
+    fn region(&self) -> Option<(usize, usize)> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let region = (
+            self.start.load(Ordering::Relaxed),
+            self.len_bytes.load(Ordering::Relaxed),
+        );
+        fence(Ordering::Acquire);
+        let is_whole = changes.is_multiple_of(2) && changes == self.changes.load(Ordering::Relaxed);
+        is_whole.then_some(region)
     }
 }
 
@@ -54,15 +82,14 @@ impl WatchedRegion {
             .iter()
             .find(|slot| !slot.is_taken.swap(true, Ordering::Acquire))?;
         slot.is_lost.store(false, Ordering::Relaxed);
-        slot.len_bytes.store(mapping.size(), Ordering::Relaxed);
-        slot.start.store(mapping.as_ptr().addr(), Ordering::Release);
+        slot.set(mapping.as_ptr().addr(), mapping.size());
         Some(Self { slot, mapping })
     }
 }
 
 impl Drop for WatchedRegion {
     fn drop(&mut self) {
-        self.slot.start.store(0, Ordering::Release);
+        self.slot.set(0, 0);
         self.slot.is_taken.store(false, Ordering::Release);
     }
 }
@@ -138,8 +165,10 @@ extern "C" fn handle_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_v
     // SAFETY: SIGBUS has an address.
     let address = unsafe { info.si_addr() }.addr();
     for slot in &SLOTS {
-        let start = slot.start.load(Ordering::Acquire);
-        let len_bytes = slot.len_bytes.load(Ordering::Relaxed);
+        // The region of this access stays as it is: a request holds its memory.
+        let Some((start, len_bytes)) = slot.region() else {
+            continue;
+        };
         if start == 0 || !(start..start + len_bytes).contains(&address) {
             continue;
         }
@@ -171,6 +200,26 @@ mod tests {
     fn memory_of(file: &File) -> Memory {
         let part = FileOffset::new(file.try_clone().unwrap(), 0);
         Memory::from_ranges_with_files([(GuestAddress(0), LEN, Some(part))]).unwrap()
+    }
+
+    #[test]
+    fn start_and_length_of_a_slot_belong_together() {
+        let slot = Slot::free();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..100_000 {
+                    slot.set(number, number * 2);
+                }
+            });
+            let mut last = 0;
+            while last < 99_999 {
+                let Some((start, len_bytes)) = slot.region() else {
+                    continue;
+                };
+                assert_eq!(len_bytes, start * 2);
+                last = start;
+            }
+        });
     }
 
     #[test]
