@@ -151,6 +151,12 @@ fn rewriting_by_truncation() {
     let results = measured(&["auto-da-alloc", "--only", "folio"]);
     // Each on disks of this machine, and on a model of a disk.
     assert_eq!(published(&results), [6.0, 6.0, 0.35, 0.35, 0.35, 0.35]);
+    let skipped = results["scenarios"][0]["not_measured"].as_array();
+    let is_skipped = skipped.is_some_and(|all| all.iter().any(|one| one["what"] == "folio mount"));
+    let is_measured = contenders(&results)
+        .iter()
+        .any(|name| name == "folio mount");
+    assert!(is_measured != is_skipped, "{results}");
     let figures = &results["scenarios"][0]["story"]["figures"];
     let today = figures[1]["today"].as_array().expect("figures");
     assert!(!today.is_empty(), "{figures}");

@@ -4,11 +4,13 @@
 //!   library.rs   the library, which cargo builds as an example of the crate folio-c
 //!   toolchain.rs compilers, AddressSanitizer, valgrind
 //!     header.rs       include/folio.h against cbindgen
+//!     abi.rs          include/folio.h and the library against abi/libfolio.abi
 //!     conformance.rs  conformance.c on libfolio and on the kernel, with equal results
 //!     programs.rs     calls.c, threads.c, kernels.c, fork.c: what the system calls do not have
 //!     examples.rs     the examples of the crate, in C and Go, and the programs of the manual
 //! ```
 
+mod abi;
 mod conformance;
 mod examples;
 mod header;

@@ -299,7 +299,7 @@ fn extended_partition_is_not_overwritten() {
     // Free space is behind the extended partition, and inside it.
     let added = dir.ok(&["disk", "add", "disk.img", "--type", "linux", "--size", "1M"]);
     assert!(
-        added.contains("disk.img@3: 1048576 bytes from byte 41943040"),
+        added.contains("disk.img@3: 1.0M from byte 41943040"),
         "{added}"
     );
     let verified = run("sfdisk", ["-V".as_ref(), image.as_os_str()]);

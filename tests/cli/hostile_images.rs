@@ -122,3 +122,39 @@ fn names_do_not_control_the_terminal() {
         assert!(!printed.contains("\u{1b}]0;PWN"), "{words:?}: {printed:?}");
     }
 }
+
+/// A name that is both a link out of the destination and a directory: whichever is copied first,
+/// the files of the directory stay in the destination.
+#[test]
+fn copy_writes_through_no_link_of_the_image() {
+    requires!(tool("mke2fs"), tool("debugfs"));
+    let dir = TestDir::new();
+    let folder = dir.folder.path();
+    let outside = folder.join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(folder.join("payload"), "payload").unwrap();
+    for order in [["/link", "/folder"], ["/folder", "/link"]] {
+        let image = folder.join("twice.img");
+        let _ = std::fs::remove_file(&image);
+        mke2fs(&image, "2M", &["-b", "1024", "-O", "^metadata_csum"]);
+        let payload = folder.join("payload");
+        let requests = [
+            "mkdir /folder".to_owned(),
+            format!("write {} /folder/file", payload.display()),
+            format!("symlink /link {}", outside.display()),
+            "mkdir /tree".to_owned(),
+            format!("ln {} /tree/a", order[0]),
+            format!("ln {} /tree/a", order[1]),
+        ];
+        for request in &requests {
+            run("debugfs", ["-w", "-R", request, image.to_str().unwrap()]);
+        }
+        let listed = folio(&dir, &["ls", "twice.img:/tree"]);
+        assert_eq!(text(&listed).matches('a').count(), 2, "{listed:?}");
+        let target = folder.join("target");
+        let _ = std::fs::remove_dir_all(&target);
+        let copied = folio(&dir, &["cp", "-a", "twice.img:/tree", "target"]);
+        let left = std::fs::read_dir(&outside).unwrap().count();
+        assert_eq!(left, 0, "{copied:?}");
+    }
+}

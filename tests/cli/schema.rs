@@ -246,6 +246,41 @@ fn json_output_matches_its_schema() {
 }
 
 #[test]
+fn failure_before_a_result_is_json() {
+    let dir = images();
+    for (words, rest, code) in [
+        ("bench compare", "absent.json absent.json", 1),
+        ("cache restore", "absent.hot", 1),
+        ("check", "absent.img", 8),
+        ("debug", "disk.img stat /none", 1),
+        ("disk list", "disk.img", 1),
+        ("image info", "absent.qcow2", 3),
+        ("info", "absent.img", 3),
+        ("ls", "--stats absent.img", 3),
+        ("resize", "disk.img 1K", 3),
+    ] {
+        let line = format!("{words} --json {rest}");
+        let mut command = dir.command(&line.split(' ').collect::<Vec<_>>());
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_matches_schema("error", &line, &text);
+        let printed: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(printed["exit_code"], code, "folio {line}: {printed}");
+        assert_eq!(output.status.code(), Some(code), "folio {line}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        let message = printed["error"].as_str().unwrap();
+        assert!(error.contains(message), "folio {line}: {printed}: {error}");
+        // Without --json, standard output is empty.
+        let mut command = dir.command(&words.split(' ').chain(rest.split(' ')).collect::<Vec<_>>());
+        assert_eq!(
+            command.output().unwrap().stdout,
+            b"",
+            "folio {words} {rest}"
+        );
+    }
+}
+
+#[test]
 fn every_json_command_has_schema_and_test() {
     let takes_json = |words: &Vec<String>| {
         let help = help(words, 100);
@@ -292,7 +327,7 @@ fn every_json_command_has_schema_and_test() {
         let name = file.unwrap().file_name().into_string().unwrap();
         let words = name.trim_end_matches(".json").replace('-', " ");
         assert!(
-            with_json.contains(&words) || is_for_objects(&words),
+            with_json.contains(&words) || is_for_objects(&words) || words == "error",
             "docs/schema/{name}: folio {words} has no --json"
         );
     }

@@ -271,3 +271,24 @@ fn helper_of_mount_changes_a_running_mount() {
     assert!(wait(&image).status.success());
     fsck(&image);
 }
+
+/// An image may come from any source: its programs gain no privileges, its device nodes do nothing.
+#[test]
+fn mount_of_an_image_is_nosuid_and_nodev() {
+    requires!(root, fuse, tool("mke2fs"));
+    let folder = TempDir::new().unwrap();
+    let image = empty(folder.path());
+    let target = Target::new(folder.path());
+    let flags = rustix::fs::StatVfsMountFlags::NOSUID | rustix::fs::StatVfsMountFlags::NODEV;
+    for (options, expected) in [
+        (&[][..], flags),
+        (&["-o", "suid,dev"], flags.difference(flags)),
+    ] {
+        let mounted = mount(options, &image, &target);
+        assert!(mounted.status.success(), "{mounted:?}");
+        let found = rustix::fs::statvfs(&target.0).unwrap().f_flag;
+        target.unmount();
+        assert!(wait(&image).status.success());
+        assert_eq!(found & flags, expected, "{options:?}");
+    }
+}

@@ -111,6 +111,10 @@ fn main() -> ExitCode {
         Err(Failure::Failed(reason)) => {
             if !reason.is_empty() {
                 eprintln!("folio bench: {reason}");
+                if options.json {
+                    // The message and the exit code say the same.
+                    let _ = print_json(&serde_json::json!({"error": reason, "exit_code": 1}));
+                }
             }
             ExitCode::FAILURE
         }

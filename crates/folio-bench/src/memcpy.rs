@@ -94,8 +94,14 @@ fn c_verdict(row: &Row) -> Option<Verdict> {
     Some(Verdict {
         aim,
         is_met: more_ns <= C_CALL_NS_MAX,
-        figures: format!("{more_ns:+.1} ns"),
+        figures: difference(more_ns),
     })
+}
+
+/// Returns a difference of times in words.
+fn difference(more_ns: f64) -> String {
+    let word = if more_ns < 0.0 { "less" } else { "more" };
+    format!("{:.1} ns {word}", more_ns.abs())
 }
 
 fn published_case(report: &Report) -> PublishedCase {
@@ -128,6 +134,12 @@ fn published_case(report: &Report) -> PublishedCase {
 mod tests {
     use super::*;
     use std::path::PathBuf;
+
+    #[test]
+    fn difference_of_times_has_no_sign() {
+        let words = [-93.46, 0.0, 12.5].map(difference);
+        assert_eq!(words, ["93.5 ns less", "0.0 ns more", "12.5 ns more"]);
+    }
 
     #[test]
     fn every_copy_is_measured() {

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 /// Modules of the guest's kernel, loaded with what they need.
 const MODULES: [&str; 2] = ["virtio_pci", "virtiofs"];
@@ -23,6 +23,10 @@ pub const HOST_ADDRESS: &str = "10.0.2.2";
 /// The commands that set up the guest's network.
 pub const START_NETWORK: &str =
     "ip link set lo up; ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up\n";
+/// How long a guest may take until its script begins.
+const BOOT_LIMIT: Duration = Duration::from_secs(200);
+/// The end of the line before those of the script.
+const BEGUN: &str = "@@begun";
 /// The prefix of the line with the script's exit status.
 const ENDED: &str = "@@ended ";
 
@@ -57,8 +61,68 @@ pub struct Run {
     pub lines: Vec<String>,
     /// Its exit status; `None` if the guest ended otherwise.
     pub status: Option<i32>,
+    /// Whether the script began.
+    pub has_begun: bool,
+    /// The time within which the guest had to boot or to end, if it did not.
+    pub missed: Option<Duration>,
     /// Standard error of QEMU.
     pub errors: String,
+}
+
+impl Run {
+    /// Collects the lines of a guest until it ends, or misses the time to boot or to end.
+    pub(crate) fn collect(
+        lines: &mpsc::Receiver<String>,
+        [boot_limit, limit]: [Duration; 2],
+        mut on_line: impl FnMut(&str),
+    ) -> Self {
+        let start = Instant::now();
+        let mut run = Self {
+            lines: Vec::new(),
+            status: None,
+            has_begun: false,
+            missed: None,
+            errors: String::new(),
+        };
+        loop {
+            let limit = if run.has_begun { limit } else { boot_limit };
+            let line = match lines.recv_timeout(limit.saturating_sub(start.elapsed())) {
+                Ok(line) => line,
+                // The end of QEMU.
+                Err(RecvTimeoutError::Disconnected) => return run,
+                Err(RecvTimeoutError::Timeout) => {
+                    run.missed = Some(limit);
+                    return run;
+                }
+            };
+            if line.ends_with(BEGUN) {
+                run.has_begun = true;
+                continue;
+            }
+            if let Some(status) = line.strip_prefix(ENDED) {
+                run.status = status.trim().parse().ok();
+            }
+            on_line(&line);
+            run.lines.push(line);
+        }
+    }
+
+    /// Returns how it failed, in words, with the last lines.
+    pub fn explain(&self) -> String {
+        const SHOWN: usize = 20;
+        let how = match self.missed {
+            Some(limit) => {
+                let what = if self.has_begun { "end" } else { "boot" };
+                format!("the guest did not {what} within {} s", limit.as_secs())
+            }
+            None => "the guest failed".to_owned(),
+        };
+        let last = &self.lines[self.lines.len().saturating_sub(SHOWN)..];
+        let said = [last.join(" | "), self.errors.trim().to_owned()];
+        said.into_iter()
+            .filter(|text| !text.is_empty())
+            .fold(how, |all, text| all + "; " + &text)
+    }
 }
 
 impl Guest {
@@ -168,7 +232,7 @@ impl Guest {
         mut self,
         script: &str,
         limit: Duration,
-        mut on_line: impl FnMut(&str),
+        on_line: impl FnMut(&str),
     ) -> Result<Run, String> {
         self.archive.add("/script", 0o755, script.as_bytes());
         let init = self.init();
@@ -199,24 +263,7 @@ impl Guest {
                 }
             }
         });
-        let deadline = std::time::Instant::now() + limit;
-        let mut run = Run {
-            lines: Vec::new(),
-            status: None,
-            errors: String::new(),
-        };
-        loop {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            // An end of the output is the end of QEMU.
-            let Ok(line) = receiver.recv_timeout(left) else {
-                break;
-            };
-            if let Some(status) = line.strip_prefix(ENDED) {
-                run.status = status.trim().parse().ok();
-            }
-            on_line(&line);
-            run.lines.push(line);
-        }
+        let mut run = Run::collect(&receiver, [BOOT_LIMIT.min(limit), limit], on_line);
         drop(machine);
         drop(receiver);
         let _ = reader.join();
@@ -234,7 +281,7 @@ impl Guest {
             text.push_str(&format!("insmod {module}\n"));
         }
         text.push_str(&format!(
-            "sh /script 2>&1\nstatus=$?; echo; echo {ENDED}$status\nsync\npoweroff -f\n"
+            "echo {BEGUN}\nsh /script 2>&1\nstatus=$?; echo; echo {ENDED}$status\nsync\npoweroff -f\n"
         ));
         text
     }

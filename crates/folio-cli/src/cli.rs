@@ -6,7 +6,7 @@ use crate::manual::notes;
 use crate::output::color;
 use crate::{exit, hints, qemu_img};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use std::ffi::OsString;
 
 /// Linux's file I/O path as a command: file systems in disk images, shared folders, the page cache
@@ -40,7 +40,10 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
             tree = qemu_img::shape(tree);
         }
         let matches = tree.try_get_matches_from_mut(words)?;
-        Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut tree))
+        let mut arguments =
+            Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut tree))?;
+        arguments.global.json = is_json(&matches);
+        Ok(arguments)
     };
     match parse(tree().color(color)) {
         Err(error) if is_help(&error) => {
@@ -51,6 +54,14 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
             hints::add(&mut error, &tree(), words);
             error
         }),
+    }
+}
+
+/// Returns whether the innermost command was given `--json`.
+fn is_json(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, inner)) => is_json(inner),
+        None => matches!(matches.try_get_one("json"), Ok(Some(true))),
     }
 }
 

@@ -52,9 +52,9 @@ pub(crate) enum Exit {
     BrokenPipe,
 }
 
-impl From<Exit> for std::process::ExitCode {
+impl From<Exit> for u8 {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
+        match exit {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
@@ -68,7 +68,13 @@ impl From<Exit> for std::process::ExitCode {
             Exit::QemuImg(code) | Exit::Command(code) => code,
             Exit::Interrupted => 130,
             Exit::BrokenPipe => 141,
-        })
+        }
+    }
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(u8::from(exit))
     }
 }
 

@@ -51,4 +51,7 @@ pub(crate) struct GlobalOptions {
     /// The directory of an image that paths without an image start in; for folio shell
     #[arg(long, global = true, hide = true, value_name = "IMAGE:/path")]
     pub(crate) inside: Option<OsString>,
+    /// Whether the command has its own `--json`, and it was given.
+    #[arg(skip)]
+    pub(crate) json: bool,
 }

@@ -47,6 +47,8 @@ pub(crate) struct Session {
     stats: bool,
     /// The JSON to print together with the counters.
     list: Mutex<Option<serde_json::Value>>,
+    /// Whether a failure is printed as JSON, too: there is `--json`, and no other output yet.
+    fails_in_json: AtomicBool,
     failures: AtomicU64,
     created: AtomicU64,
     /// Images are read without their locks.
@@ -94,6 +96,7 @@ impl Session {
             counters: Arc::default(),
             stats: global.stats,
             list: Mutex::new(None),
+            fails_in_json: AtomicBool::new(global.json),
             failures: AtomicU64::new(0),
             created: AtomicU64::new(0),
             shares_images: AtomicBool::new(false),
@@ -289,6 +292,7 @@ impl Session {
 
     /// Prints JSON; with `--stats` at the end, together with the counters.
     pub(crate) fn print_json(&self, list: &impl Serialize) -> Outcome {
+        self.fails_in_json.store(false, Ordering::Relaxed);
         if self.is_qemu_img() {
             let value = serde_json::to_value(list).map_err(std::io::Error::from)?;
             return Ok(std::io::stdout().write_all(qemu_json(&value).as_bytes())?);
@@ -301,8 +305,15 @@ impl Session {
         Ok(())
     }
 
+    /// Prints JSON; with `--stats` the counters go to standard error.
+    pub(crate) fn print_json_alone(&self, value: &impl Serialize) -> Outcome {
+        self.fails_in_json.store(false, Ordering::Relaxed);
+        Ok(print_json(value)?)
+    }
+
     /// Prints one of many values as JSON, in one line.
     pub(crate) fn print_json_line(&self, value: &impl Serialize) -> Outcome {
+        self.fails_in_json.store(false, Ordering::Relaxed);
         let mut out = std::io::stdout().lock();
         serde_json::to_writer(&mut out, value).map_err(std::io::Error::from)?;
         out.write_all(b"\n")?;
@@ -348,11 +359,18 @@ impl Session {
         }
         match outcome.and(printed) {
             Err(failure) => {
+                let exit = self.manners.exit(failure.exit);
                 if !failure.message.is_empty() {
                     let hint = self.option_hint(&failure.message);
-                    self.print_message(FAILURE, &format!("{}{hint}", failure.message));
+                    let text = format!("{}{hint}", failure.message);
+                    self.print_message(FAILURE, &text);
+                    if self.fails_in_json.load(Ordering::Relaxed) && !self.is_qemu_img() {
+                        let code = u8::from(exit);
+                        // The exit code and the message say the same.
+                        let _ = print_json(&json!({ "error": text, "exit_code": code }));
+                    }
                 }
-                self.manners.exit(failure.exit)
+                exit
             }
             Ok(()) if self.failures.load(Ordering::Relaxed) > 0 => Exit::Failed,
             Ok(()) => Exit::Done,

@@ -304,6 +304,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Errno;
     use std::collections::HashSet;
     use std::io;
 
@@ -315,7 +316,7 @@ mod tests {
         replace_on(&disk, &fs, is_synced)
     }
 
-    fn replace_on(disk: &PowerCutDisk, fs: &FileSystem, is_synced: bool) -> io::Result<usize> {
+    fn replace_on(disk: &PowerCutDisk, fs: &crate::Fs, is_synced: bool) -> io::Result<usize> {
         fs.write("/config", "old")?;
         fs.sync()?;
         let start = disk.now();

@@ -25,8 +25,14 @@ impl Table {
     }
 
     /// Adds a round of a contender at a job.
-    pub(crate) fn add(&mut self, contender: usize, job: usize, seconds: f64, written_bytes: u64) {
-        let device_written_bytes = Some(written_bytes as f64);
+    pub(crate) fn add(
+        &mut self,
+        contender: usize,
+        job: usize,
+        seconds: f64,
+        written_bytes: Option<u64>,
+    ) {
+        let device_written_bytes = written_bytes.map(|bytes| bytes as f64);
         let evidence = Evidence {
             device_written_bytes,
             ..Evidence::default()

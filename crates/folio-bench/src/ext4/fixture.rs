@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const ROOT: &str = "/disk";
+/// Name of [`Contender::FolioMount`].
+pub(super) const FOLIO_MOUNT: &str = "folio mount";
 /// Page cache of Folio: as the kernel's, larger than anything written here.
 const CACHE_BYTES: u64 = 3 << 30;
 
@@ -31,6 +33,8 @@ pub(crate) enum Contender {
     KernelLimited(&'static str),
     /// fuse2fs on an image on the real disk.
     Fuse2fs,
+    /// `folio mount`, by this program, of an image on the real disk.
+    FolioMount(PathBuf),
 }
 
 /// A file system of Folio's.
@@ -73,6 +77,7 @@ impl Contender {
                 format!("kernel{}", words(options))
             }
             Self::Fuse2fs => "fuse2fs".to_owned(),
+            Self::FolioMount(_) => FOLIO_MOUNT.to_owned(),
         }
     }
 
@@ -127,6 +132,7 @@ impl Contender {
                 )?)
             }
             Self::Fuse2fs => Fixture::host(Hosted::fuse2fs(folder, size_mib)?),
+            Self::FolioMount(program) => Fixture::host(Hosted::folio(folder, size_mib, program)?),
         }
     }
 }
@@ -319,10 +325,10 @@ impl Fixture {
         }
     }
 
-    /// Bytes that have reached the disk so far.
-    pub(crate) fn written_bytes(&self) -> u64 {
+    /// Bytes that have reached the disk so far, where they are counted.
+    pub(crate) fn written_bytes(&self) -> Option<u64> {
         match self {
-            Self::Own(own) => own.disk.counters().written_bytes,
+            Self::Own(own) => Some(own.disk.counters().written_bytes),
             Self::Host(hosted, _) => hosted.written_bytes(),
         }
     }

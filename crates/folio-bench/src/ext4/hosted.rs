@@ -1,13 +1,13 @@
-//! File systems that the host's kernel mounts: its own ext4 on a loop device, and fuse2fs.
+//! File systems that the host's kernel mounts: its own ext4 on a loop device, `folio mount` and
+//! fuse2fs.
 
 use crate::contender::find;
 use crate::measure::Meter;
+use crate::mounted::Mounted;
 use crate::report::with_context;
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 /// File that limits the bytes per second of a device (cgroup v1, blkio controller).
 const THROTTLE: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
@@ -19,9 +19,29 @@ pub(crate) struct Hosted {
     /// `loop7`, for the kernel's ext4.
     device: Option<String>,
     is_throttled: bool,
+    mount_options: String,
+    /// Whether the kernel's ext4 is mounted.
     is_mounted: bool,
-    /// fuse2fs in the foreground. After umount(8) it still writes the image until it exits.
-    daemon: Option<Child>,
+    /// The FUSE server that mounts, unless the kernel does.
+    server: Option<Server>,
+    /// The mount of that server.
+    served: Option<Mounted>,
+}
+
+/// A FUSE server in the foreground: `PROGRAM WORDS IMAGE FOLDER -o OPTIONS`.
+#[derive(Debug, Clone)]
+struct Server {
+    program: PathBuf,
+    words: &'static [&'static str],
+}
+
+impl Server {
+    fn fuse2fs() -> Result<Self, String> {
+        Ok(Self {
+            program: find("fuse2fs").ok_or("fuse2fs is not installed")?,
+            words: &["-f"],
+        })
+    }
 }
 
 /// Why the kernel's ext4 cannot be measured here.
@@ -41,11 +61,25 @@ pub(crate) fn fuse2fs_missing() -> Option<String> {
         .into_iter()
         .find(|name| find(name).is_none());
     let is_root = rustix::process::geteuid().is_root();
-    let has_fuse = Path::new("/dev/fuse").exists();
     lacks
         .map(|name| format!("{name} is not installed"))
-        .or((!has_fuse).then(|| "no /dev/fuse".to_owned()))
+        .or_else(fuse_missing)
         .or((!is_root).then(|| "needs root".to_owned()))
+}
+
+/// Why no FUSE server can be measured here.
+pub(crate) fn fuse_missing() -> Option<String> {
+    (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned())
+}
+
+/// Why `folio mount` by this program cannot be measured here.
+pub(crate) fn folio_missing(program: &Path) -> Option<String> {
+    let is_there = program.is_file() || find(&program.to_string_lossy()).is_some();
+    let has_mke2fs = find("mke2fs").is_some();
+    (!is_there)
+        .then(|| "the program folio is not installed".to_owned())
+        .or((!has_mke2fs).then(|| "mke2fs is not installed".to_owned()))
+        .or_else(fuse_missing)
 }
 
 /// Why a device's rate cannot be limited here.
@@ -67,15 +101,12 @@ pub(crate) fn make_image(image: &Path, size_mib: u64) -> Result<(), String> {
     let size = format!("{size_mib}M");
     // With its inode tables and journal written now, so that no thread of the kernel does it during
     // a round.
-    let fixed = [
-        "-q",
-        "-F",
-        "-t",
-        "ext4",
-        "-E",
-        "lazy_itable_init=0,lazy_journal_init=0",
-    ]
-    .map(OsStr::new);
+    let now = "lazy_itable_init=0,lazy_journal_init=0";
+    let owner = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    // Its root directory is the user's, for mounts without root.
+    let extended = format!("{now},root_owner={owner}:{group}");
+    let fixed = ["-q", "-F", "-t", "ext4", "-E", &extended].map(OsStr::new);
     let arguments = fixed.into_iter();
     command(
         "mke2fs",
@@ -104,8 +135,10 @@ impl Hosted {
             image: path,
             device: None,
             is_throttled: false,
+            mount_options: String::new(),
             is_mounted: false,
-            daemon: None,
+            server: None,
+            served: None,
         })
     }
 
@@ -129,8 +162,30 @@ impl Hosted {
 
     /// Makes a fresh ext4 in `folder`, mounted by fuse2fs.
     pub(crate) fn fuse2fs(folder: &Path, size_mib: u64) -> Result<Self, String> {
-        let mut hosted = Self::unmounted(folder, "fuse2fs", |path| make_image(path, size_mib))?;
-        hosted.mount("rw")?;
+        let image = |path: &Path| make_image(path, size_mib);
+        Self::served(folder, "fuse2fs", image, Server::fuse2fs()?, "rw")
+    }
+
+    /// Makes a fresh ext4 in `folder`, mounted by this program's `folio mount`.
+    pub(crate) fn folio(folder: &Path, size_mib: u64, program: &Path) -> Result<Self, String> {
+        let server = Server {
+            program: program.to_owned(),
+            words: &["--quiet", "mount"],
+        };
+        let image = |path: &Path| make_image(path, size_mib);
+        Self::served(folder, "folio", image, server, "rw")
+    }
+
+    fn served(
+        folder: &Path,
+        name: &str,
+        image: impl FnOnce(&Path) -> Result<(), String>,
+        server: Server,
+        options: &str,
+    ) -> Result<Self, String> {
+        let mut hosted = Self::unmounted(folder, name, image)?;
+        hosted.server = Some(server);
+        hosted.mount(options)?;
         Ok(hosted)
     }
 
@@ -144,9 +199,8 @@ impl Hosted {
 
     /// Mounts an image that exists in `folder`, read only, by fuse2fs.
     pub(crate) fn fuse2fs_reader(folder: &Path, image: &Path) -> Result<Self, String> {
-        let mut hosted = Self::unmounted(folder, "fuse2fs", |path| link(image, path))?;
-        hosted.mount("ro")?;
-        Ok(hosted)
+        let image = |path: &Path| link(image, path);
+        Self::served(folder, "fuse2fs", image, Server::fuse2fs()?, "ro")
     }
 
     fn attach(&mut self) -> Result<(), String> {
@@ -157,52 +211,30 @@ impl Hosted {
     }
 
     fn mount(&mut self, options: &str) -> Result<(), String> {
-        match &self.device {
-            Some(device) => {
-                let device = format!("/dev/{device}");
-                let arguments = ["-t", "ext4", "-o", options, &device].map(OsStr::new);
-                command(
-                    "mount",
-                    arguments.into_iter().chain([self.mount_point.as_os_str()]),
-                )?;
-            }
-            None => self.start_fuse2fs(options)?,
+        options.clone_into(&mut self.mount_options);
+        if let Some(server) = &self.server {
+            let mut command = Command::new(&server.program);
+            command
+                .args(server.words)
+                .args([&self.image, &self.mount_point])
+                .args(["-o", options]);
+            self.served = Some(Mounted::start(command, &self.mount_point)?);
+        } else if let Some(device) = &self.device {
+            let device = format!("/dev/{device}");
+            let arguments = ["-t", "ext4", "-o", options, &device].map(OsStr::new);
+            command(
+                "mount",
+                arguments.into_iter().chain([self.mount_point.as_os_str()]),
+            )?;
+            self.is_mounted = true;
         }
-        self.is_mounted = true;
-        Ok(())
-    }
-
-    fn start_fuse2fs(&mut self, options: &str) -> Result<(), String> {
-        let path = find("fuse2fs").ok_or("fuse2fs is not installed")?;
-        let mut daemon = Command::new(path)
-            .arg("-f")
-            .args([&self.image, &self.mount_point])
-            .args(["-o", options])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(with_context("fuse2fs"))?;
-        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev());
-        let outside = device(&self.image).map_err(with_context(self.image.display()))?;
-        while device(&self.mount_point).is_ok_and(|inside| inside == outside) {
-            if let Some(status) = daemon.try_wait().map_err(with_context("fuse2fs"))? {
-                return Err(format!("fuse2fs: {status}"));
-            }
-            std::thread::park_timeout(Duration::from_millis(2));
-        }
-        self.daemon = Some(daemon);
         Ok(())
     }
 
     /// Unmounts and mounts again, so that nothing is cached above the image.
     pub(crate) fn remount(&mut self) -> Result<(), String> {
         self.unmount()?;
-        self.mount(if self.device.is_some() {
-            "defaults"
-        } else {
-            "rw"
-        })
+        self.mount(&self.mount_options.clone())
     }
 
     /// Returns the image, for a caller that drops it from the host's page cache.
@@ -211,11 +243,11 @@ impl Hosted {
     }
 
     fn unmount(&mut self) -> Result<(), String> {
+        if let Some(mut served) = self.served.take() {
+            return served.unmount();
+        }
         command("umount", [&self.mount_point])?;
         self.is_mounted = false;
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.wait().map_err(with_context("fuse2fs"))?;
-        }
         Ok(())
     }
 
@@ -229,9 +261,9 @@ impl Hosted {
             .map_err(with_context(THROTTLE))
     }
 
-    /// Returns the bytes written to the loop device so far; 0 for fuse2fs, which reports none.
-    pub(crate) fn written_bytes(&self) -> u64 {
-        let Some(device) = &self.device else { return 0 };
+    /// Returns the bytes written to the loop device so far; `None` for FUSE servers.
+    pub(crate) fn written_bytes(&self) -> Option<u64> {
+        let device = self.device.as_ref()?;
         let text = std::fs::read_to_string(format!("/sys/block/{device}/stat")).unwrap_or_default();
         // Sectors written: Documentation/block/stat.rst.
         let sectors: u64 = text
@@ -239,7 +271,7 @@ impl Hosted {
             .nth(6)
             .and_then(|field| field.parse().ok())
             .unwrap_or(0);
-        sectors * 512
+        Some(sectors * 512)
     }
 }
 
@@ -252,6 +284,8 @@ impl Drop for Hosted {
         if self.is_mounted {
             let _ = self.unmount();
         }
+        // Its drop unmounts.
+        self.served = None;
         if let Some(device) = &self.device {
             let _ = command("losetup", ["--detach", &format!("/dev/{device}")]);
         }

@@ -77,7 +77,8 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             for job in 0..JOBS.len() {
                 let before = fixture.written_bytes();
                 let seconds = once(&mut fixture, job, workload)?;
-                let written = fixture.written_bytes().saturating_sub(before);
+                let written = fixture.written_bytes().zip(before);
+                let written = written.map(|(now, before)| now.saturating_sub(before));
                 table.add(at, job, seconds, written);
             }
             fixture.end()?;

@@ -39,9 +39,7 @@ impl Contender {
     /// Returns why it cannot run here.
     pub(super) fn missing(&self) -> Option<String> {
         match self.kind {
-            Kind::Image | Kind::Directory => {
-                (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned())
-            }
+            Kind::Image | Kind::Directory => hosted::fuse_missing(),
             Kind::Kernel => hosted::kernel_missing(),
             Kind::Fuse2fs => hosted::fuse2fs_missing(),
         }

@@ -72,8 +72,8 @@ const CONTENDERS: [Contender; 7] = [
 ];
 
 const LIMITS: [&str; 4] = [
-    "the guest is emulated where there is no KVM: what the processor does costs many times what it costs on hardware, for \
-     all contenders alike",
+    "the guest is emulated, without KVM: what the processor does costs many times what it costs on hardware, for all \
+     contenders alike",
     "a change counts until the guest reports over its serial line that it has seen it",
     "auto of virtiofsd treats names and attributes as valid for a second, as ttl=1s does here",
     "folio share without options has no rival in the same mode: it is coherent and cached",
@@ -131,6 +131,7 @@ pub(super) fn measure(
                 virtiofsd.as_deref()
             };
             let program = program.ok_or("no server")?;
+            (run.step)(&format!("{NAME}: a guest of {}", contender.name))?;
             figures.push(boot(contender, program, source).map_err(with_context(contender.name))?);
         }
         report.repeats += 1;
@@ -219,14 +220,9 @@ fn boot(contender: &Contender, program: &Path, source: &Path) -> Result<Vec<Opti
     if let Some(error) = failed {
         return Err(error);
     }
-    let said = || {
-        format!(
-            "the guest failed: {}; {}",
-            run.lines.join(" | "),
-            run.errors.trim()
-        )
-    };
-    let mut figures = figures.filter(|_| run.status == Some(0)).ok_or_else(said)?;
+    let mut figures = figures
+        .filter(|_| run.status == Some(0))
+        .ok_or_else(|| run.explain())?;
     figures.extend(if is_unseen {
         vec![None, None]
     } else {
@@ -263,4 +259,40 @@ fn verdicts(modes: &[&Contender], measured: &[Figures]) -> Vec<Verdict> {
         }
     }
     verdicts
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::virtual_machine::Run;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// Collects these lines of a guest, which then ends or is silent.
+    fn collected(lines: &[&str], ends: bool) -> Run {
+        let (sender, receiver) = mpsc::channel();
+        let mut sender = Some(sender);
+        for line in lines {
+            let sent = sender
+                .as_ref()
+                .map(|sender| sender.send((*line).to_owned()));
+            assert_eq!(sent, Some(Ok(())));
+        }
+        sender.take_if(|_| ends);
+        Run::collect(
+            &receiver,
+            [Duration::ZERO, Duration::from_millis(1)],
+            |_| (),
+        )
+    }
+
+    #[test]
+    fn silent_guest_is_given_up_with_a_reason() {
+        let silent = collected(&[], false);
+        assert_eq!(silent.explain(), "the guest did not boot within 0 s");
+        let stuck = collected(&["loaded@@begun", "a", "b"], false);
+        assert_eq!(stuck.explain(), "the guest did not end within 0 s; a | b");
+        let ended = collected(&["@@begun", "a", "@@ended 3"], true);
+        assert_eq!((ended.status, ended.missed), (Some(3), None));
+        assert_eq!(ended.explain(), "the guest failed; a | @@ended 3");
+    }
 }

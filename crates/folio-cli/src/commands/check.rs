@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, open_device, open_to_read};
 use crate::image_path::ImagePath;
 use crate::output::color::{self, FAILURE, WARNING, paint};
-use crate::output::{human, print_json};
+use crate::output::{counted, human};
 use crate::session::{Session, clock};
 use crate::value_parsers::size;
 use clap::Args;
@@ -261,7 +261,7 @@ fn conclude(
     session: &Session,
 ) -> Outcome {
     match lines {
-        Some(lines) => print_json(&to_json(name, report, lines))?,
+        Some(lines) => session.print_json_alone(&to_json(name, report, lines))?,
         None if !session.quiet => {
             writeln!(std::io::stdout(), "{name}: {}", summary(report, advice))?
         }
@@ -318,7 +318,7 @@ impl Repair {
             json["repaired"] = json!(is_repaired);
             json["written_bytes"] = json!(undo_file.as_ref().map_or(0, |_| plan.changed_bytes()));
             json["undo_file"] = json!(undo_file.as_ref().map(|file| file.display().to_string()));
-            print_json(&json)?;
+            session.print_json_alone(&json)?;
         } else if !session.quiet && refusal.is_none() {
             self.print(undo_file.as_deref())?;
         }
@@ -430,17 +430,14 @@ impl Repair {
             return Ok(());
         };
         let replayed = match plan.before.replayed_transactions {
-            Some(count) => format!("{count} transactions replayed, "),
+            Some(count) => format!("{} replayed, ", counted(count.into(), "transaction")),
             None => String::new(),
         };
         writeln!(
             out,
             "{}: {replayed}{} repaired, {} written; undo: folio check --undo {} {}",
             self.name,
-            match plan.before.errors {
-                1 => "1 error".to_owned(),
-                count => format!("{count} errors"),
-            },
+            counted(plan.before.errors, "error"),
             human(plan.changed_bytes()),
             undo_file.display(),
             self.name
@@ -517,15 +514,13 @@ fn to_json(image: &str, report: &CheckReport, findings: &[FindingRecord]) -> Val
 }
 
 fn summary(report: &CheckReport, advice: Option<&str>) -> String {
-    let count =
-        |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = match (report.errors, report.is_complete) {
         (0, true) => "clean".to_owned(),
-        (errors, true) => count(errors, "error"),
-        (errors, false) => format!("{}; the check stopped early", count(errors, "error")),
+        (errors, true) => counted(errors, "error"),
+        (errors, false) => format!("{}; the check stopped early", counted(errors, "error")),
     };
     if report.warnings > 0 {
-        text.push_str(&format!(", {}", count(report.warnings, "warning")));
+        text.push_str(&format!(", {}", counted(report.warnings, "warning")));
     }
     if report.unreported > 0 {
         text.push_str(&format!(", {} not shown", report.unreported));
@@ -538,6 +533,7 @@ fn summary(report: &CheckReport, advice: Option<&str>) -> String {
     }
     let bytes = |blocks: u64| human(blocks.saturating_mul(report.block_size.into()));
     let (used, all) = (bytes(report.blocks_used), bytes(report.block_count));
-    let (inodes, directories) = (report.inodes_used, report.directories);
-    format!("{text}; {inodes} inodes in use, {directories} directories, {used} of {all}")
+    let inodes = counted(report.inodes_used.into(), "inode");
+    let directories = counted(report.directories.into(), "directory");
+    format!("{text}; {inodes} in use, {directories}, {used} of {all}")
 }

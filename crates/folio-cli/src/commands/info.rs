@@ -5,7 +5,7 @@ use crate::exit::{Failure, Outcome};
 use crate::image::open_to_read;
 use crate::image_path::{ImagePath, OtherFileSystem, contents_name};
 use crate::output::color::heading;
-use crate::output::{human, print_json, printable, stamp};
+use crate::output::{counted, human, printable, stamp};
 use crate::session::Session;
 use clap::Args;
 use folio::Timespec;
@@ -84,7 +84,7 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
     let partition = place.partition_number(&*disk).map_err(failure)?;
     let report = examine(name.clone(), found, disk, partition).map_err(failure)?;
     if info.json {
-        return Ok(print_json(&to_json(&report))?);
+        return session.print_json_alone(&to_json(&report));
     }
     let text = to_text(&report);
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
@@ -372,10 +372,7 @@ fn interval_text(seconds: u64) -> String {
         let count = left / unit;
         left %= unit;
         if count > 0 {
-            parts.push(format!(
-                "{count} {name}{}",
-                if count == 1 { "" } else { "s" }
-            ));
+            parts.push(counted(count, name));
         }
     }
     if parts.is_empty() {

@@ -3,6 +3,7 @@
 use super::cp::object::parse_url;
 use crate::exit::{Failure, Outcome, explain};
 use crate::objects::images;
+use crate::output::human;
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
@@ -120,7 +121,9 @@ fn report(push: &Push, session: &Session, url: &ObjectUrl, replaced: Option<Repl
     }
     if is_replaced {
         session.note(format_args!(
-            "{url}: replaced; {sent_bytes} bytes sent, {copied_bytes} bytes copied in the store"
+            "{url}: replaced; {} sent, {} copied in the store",
+            human(sent_bytes),
+            human(copied_bytes)
         ));
     } else {
         session.note(format_args!("{url}: the overlay has no changes"));

@@ -3,7 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
-use crate::output::{human, print_json};
+use crate::output::{counted, human};
 use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
 use clap::Args;
@@ -91,7 +91,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         cut(&place, resize.size, &report)?;
     }
     if resize.json {
-        print_json(&to_json(&name, &report))?;
+        session.print_json_alone(&to_json(&name, &report))?;
     } else if !session.quiet {
         writeln!(std::io::stdout(), "{name}: {}", summary(&report))?;
     }
@@ -206,26 +206,25 @@ pub(crate) fn summary(report: &ResizeReport) -> String {
     }
     if new.blocks < old.blocks {
         return format!(
-            "{} blocks of {block_size} bytes before, {} now ({} -> {}): removed {} blocks, {} inodes, {} groups",
+            "{} blocks of {block_size} bytes before, {} now ({} -> {}): removed {}, {}, {}",
             old.blocks,
             new.blocks,
             size(old.blocks),
             size(new.blocks),
-            old.blocks - new.blocks,
-            old.inodes - new.inodes,
-            old.groups - new.groups,
+            counted(old.blocks - new.blocks, "block"),
+            counted((old.inodes - new.inodes).into(), "inode"),
+            counted((old.groups - new.groups).into(), "group"),
         );
     }
     format!(
-        "{} blocks of {block_size} bytes before, {} now ({} -> {}): added {} blocks, {} of them free, {} inodes, \
-         {} groups",
+        "{} blocks of {block_size} bytes before, {} now ({} -> {}): added {}, {} of them free, {}, {}",
         old.blocks,
         new.blocks,
         size(old.blocks),
         size(new.blocks),
-        new.blocks - old.blocks,
+        counted(new.blocks - old.blocks, "block"),
         new.free_blocks.saturating_sub(old.free_blocks),
-        new.inodes - old.inodes,
-        new.groups - old.groups,
+        counted((new.inodes - old.inodes).into(), "inode"),
+        counted((new.groups - old.groups).into(), "group"),
     )
 }

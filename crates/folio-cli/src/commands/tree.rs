@@ -4,7 +4,7 @@ use super::stat::link_target;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
-use crate::output::{FileRecord, NamePrinter};
+use crate::output::{FileRecord, NamePrinter, counted};
 use crate::session::Session;
 use crate::walk::join;
 use clap::Args;
@@ -115,10 +115,7 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
         drop(out);
         return session.print_json(&records);
     }
-    let directories = match directories {
-        1 => "1 directory".to_owned(),
-        count => format!("{count} directories"),
-    };
-    writeln!(out, "\n{directories}, {}", crate::output::files(files))?;
+    let (directories, files) = (counted(directories, "directory"), counted(files, "file"));
+    writeln!(out, "\n{directories}, {files}")?;
     Ok(out.flush()?)
 }

@@ -1,7 +1,7 @@
 //! `folio volume`: writable disks on object storage.
 
 use crate::exit::{Failure, Outcome};
-use crate::output::{human, printable};
+use crate::output::{counted, human, printable};
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
@@ -191,7 +191,7 @@ pub(crate) fn run(volume: &Volume, session: &Session) -> Outcome {
         VolumeCommand::Gc { url, min_age } => collect(&report, url, *min_age),
         VolumeCommand::Delete { url } => {
             let count = delete_volume(&place(url)?, takeover()).map_err(failed)?;
-            let text = format!("deleted, {count} objects");
+            let text = format!("deleted, {}", counted(count, "object"));
             report.done(url, &text, json!({"objects": count}))
         }
     }
@@ -287,8 +287,8 @@ impl Report<'_> {
         let (logical, stored) = (human(info.logical_bytes), human(info.stored_bytes));
         writeln!(
             out,
-            "stored   {stored} in {} objects, for {logical} of the disk",
-            info.objects
+            "stored   {stored} in {}, for {logical} of the disk",
+            counted(info.objects, "object")
         )?;
         writeln!(out, "flushes  {}", info.flush)?;
         if let Some(parent) = info.meta.origins.get(1) {
@@ -364,12 +364,16 @@ impl Report<'_> {
             for problem in &checked.problems {
                 writeln!(out, "{}", printable(problem))?;
             }
-            let (states, blocks) = (checked.states, checked.blocks);
-            writeln!(out, "{}: {states} states, {blocks} blocks", url.display())?;
+            let states = counted(checked.states, "state");
+            let blocks = counted(checked.blocks, "block");
+            writeln!(out, "{}: {states}, {blocks}", url.display())?;
         }
         match checked.problems.len() {
             0 => Ok(()),
-            count => Err(Failure::new(format!("{}: {count} problems", url.display()))),
+            count => {
+                let problems = counted(count as u64, "problem");
+                Err(Failure::new(format!("{}: {problems}", url.display())))
+            }
         }
     }
 

@@ -94,12 +94,13 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
-/// Formats a count as `1 file`, `2 files`.
-pub(crate) fn files(count: u64) -> String {
-    if count == 1 {
-        "1 file".to_owned()
-    } else {
-        format!("{count} files")
+/// Formats a count of a noun: `1 file`, `2 files`, `2 directories`.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    let stem = noun.strip_suffix('y');
+    match stem.filter(|stem| !stem.ends_with(['a', 'e', 'o', 'u'])) {
+        _ if count == 1 => format!("1 {noun}"),
+        Some(stem) => format!("{count} {stem}ies"),
+        None => format!("{count} {noun}s"),
     }
 }
 
@@ -281,6 +282,20 @@ mod tests {
         assert_eq!(
             printable("a\u{1b}[2Jb\r\tc\u{e9}"),
             "a\\u{1b}[2Jb\\r\tc\u{e9}"
+        );
+    }
+
+    #[test]
+    fn counted_nouns_have_their_plural() {
+        let nouns = ["file", "entry", "day"];
+        let texts = [0, 1, 2].map(|count| nouns.map(|noun| counted(count, noun)).join(", "));
+        assert_eq!(
+            texts,
+            [
+                "0 files, 0 entries, 0 days",
+                "1 file, 1 entry, 1 day",
+                "2 files, 2 entries, 2 days"
+            ]
         );
     }
 

@@ -11,7 +11,6 @@ pub(super) fn attributes(facts: &Facts) -> Vec<String> {
         facts,
         &Words {
             fuse: "attr_timeout=1,entry_timeout=1",
-            virtiofs: "--cache auto",
             nine_p: "cache=loose",
             nfs: "actimeo=3",
             cifs: "actimeo=1",
@@ -26,7 +25,6 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
         facts,
         &Words {
             fuse: "kernel_cache",
-            virtiofs: "--cache auto",
             nine_p: "cache=loose",
             nfs: "fsc",
             cifs: "cache=strict",
@@ -35,10 +33,9 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
     )
 }
 
-/// Options of `-o` (for virtiofs: of its daemon) that fix one fault.
+/// Options of `-o` that fix one fault.
 struct Words {
     fuse: &'static str,
-    virtiofs: &'static str,
     nine_p: &'static str,
     nfs: &'static str,
     cifs: &'static str,
@@ -64,10 +61,11 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
     };
     match fs_type {
         "fuse" | "fuseblk" => fuse(found, subtype, words.fuse),
-        "virtiofs" => vec![format!(
-            "on the host: virtiofsd {} (instead of --cache never)",
-            words.virtiofs
-        )],
+        // Its guests do not see which server it is.
+        "virtiofs" => vec![
+            "on the host: folio share (without -o cache=none and ttl=0)".to_owned(),
+            "on the host: virtiofsd --cache auto (instead of --cache never)".to_owned(),
+        ],
         "9p" => again(words.nine_p),
         "nfs" | "nfs4" => again(words.nfs),
         // The password is not among the options of a mount.
@@ -242,7 +240,7 @@ mod tests {
                 "fuse.bindfs",
                 "start the server of /mnt with -o attr_timeout=1,entry_timeout=1",
             ),
-            ("virtiofs", "--cache auto"),
+            ("virtiofs", "folio share (without -o cache=none and ttl=0)"),
             ("9p", "cache=loose"),
             ("nfs4", "mount -t nfs4 -o actimeo=3 /srv/source /mnt"),
             ("smb3", "mount -o remount,actimeo=1 /mnt"),
@@ -254,6 +252,7 @@ mod tests {
             assert!(options[0].contains(word), "{fs_type}: {options:?}");
         }
         assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
+        assert!(page_cache(&healthy("virtiofs"))[1].contains("virtiofsd --cache auto"));
     }
 
     fn file_system(facts: &mut Facts) -> &mut FileSystem {

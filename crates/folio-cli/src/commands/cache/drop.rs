@@ -2,7 +2,7 @@
 
 use crate::commands::select::Select;
 use crate::exit::Outcome;
-use crate::output::{FailureRecord, PathRecord, files, human};
+use crate::output::{FailureRecord, PathRecord, counted, human};
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
@@ -125,7 +125,7 @@ impl DropReport {
         write!(
             out,
             "{}, {before} in memory: {dropped} dropped",
-            files(self.files)
+            counted(self.files, "file")
         )?;
         match self.stayed_bytes {
             0 => writeln!(out)?,
@@ -148,14 +148,14 @@ impl DropReport {
             writeln!(
                 out,
                 "         and {} more",
-                files((self.stayed.len() - NAMED) as u64)
+                counted((self.stayed.len() - NAMED) as u64, "file")
             )?;
         }
         if self.unknown_files > 0 {
             writeln!(
                 out,
                 "{} dropped; residency unknown: {}",
-                files(self.unknown_files),
+                counted(self.unknown_files, "file"),
                 UnknownReason::Rights
             )?;
         }

@@ -100,7 +100,7 @@ pub(super) fn run(command: &Save, session: &Session) -> Outcome {
         out,
         "{} of {} in memory: saved",
         human(report.hot_bytes),
-        crate::output::files(report.files)
+        crate::output::counted(report.files, "file")
     )?;
     write!(
         out,
@@ -113,7 +113,7 @@ pub(super) fn run(command: &Save, session: &Session) -> Outcome {
         count => writeln!(
             out,
             "; residency unknown for {}",
-            crate::output::files(count)
+            crate::output::counted(count, "file")
         )?,
     }
     Ok(out.flush()?)

@@ -218,7 +218,10 @@ impl Status {
         writeln!(
             out,
             "{}",
-            totals.line(&format!("{}{unknown}", crate::output::files(totals.files)))
+            totals.line(&format!(
+                "{}{unknown}",
+                crate::output::counted(totals.files, "file")
+            ))
         )?;
         Ok(out.flush()?)
     }

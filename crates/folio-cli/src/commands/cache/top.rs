@@ -2,7 +2,7 @@
 
 use crate::exit::Outcome;
 use crate::output::color::heading;
-use crate::output::{FailureRecord, PathRecord, files, human};
+use crate::output::{FailureRecord, PathRecord, counted, human};
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
@@ -244,7 +244,7 @@ impl TopReport {
             )?;
             match (&line.program, line.pid, line.kind) {
                 (Some(program), Some(pid), _) => writeln!(out, " ({program}, {pid})")?,
-                (_, _, "directory") => writeln!(out, " ({})", files(line.files))?,
+                (_, _, "directory") => writeln!(out, " ({})", counted(line.files, "file"))?,
                 _ => writeln!(out)?,
             }
         }
@@ -252,7 +252,7 @@ impl TopReport {
         write!(
             out,
             "{resident:>7} of {}, {} examined",
-            files(self.files),
+            counted(self.files, "file"),
             self.files_seen
         )?;
         writeln!(out, " in {:.1} s", self.seconds)?;
@@ -273,7 +273,7 @@ impl TopReport {
         if self.unknown_files > 0 {
             session.note(format_args!(
                 "residency unknown for {}: run this command as root",
-                files(self.unknown_files)
+                counted(self.unknown_files, "file")
             ));
         }
         for mount in &self.left_out {

@@ -16,7 +16,6 @@ mod text;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
-use crate::output::print_json;
 use crate::session::Session;
 use answer::Answer;
 use clap::Args;
@@ -84,7 +83,7 @@ pub(crate) fn run(debug: &Debug, session: &Session) -> Outcome {
     let answer = answer(&inspector, request)
         .map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))?;
     if debug.json {
-        return Ok(print_json(&json::of(&answer))?);
+        return session.print_json_alone(&json::of(&answer));
     }
     Ok(text::print(&answer)?)
 }

@@ -8,6 +8,7 @@ use crate::commands::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
+use crate::output::human;
 use crate::session::Session;
 use crate::value_parsers::NewSize;
 use clap::Args;
@@ -120,7 +121,8 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     if !session.quiet {
         writeln!(
             std::io::stdout(),
-            "{name}@{number}: {len} bytes from byte {start}"
+            "{name}@{number}: {} from byte {start}",
+            human(len)
         )?;
     }
     Ok(())

@@ -2,8 +2,8 @@
 
 use crate::exit::Outcome;
 use crate::manual::notes;
-use crate::output::NamePrinter;
 use crate::output::color::{self, FAILURE, FINE, WARNING, paint};
+use crate::output::{NamePrinter, counted};
 use folio_doctor::{Certainty, Check, Kind, Layer, Step, Verdict};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -70,9 +70,7 @@ pub(super) fn print(report: &DoctorReport, shown: Shown) -> Outcome {
     }
     // Without an examined path there is nothing to count.
     if !report.paths.is_empty() {
-        let count = report.faults;
-        let faults = if count == 1 { "fault" } else { "faults" };
-        writeln!(out, "{count} {faults}")?;
+        writeln!(out, "{}", counted(report.faults as u64, "fault"))?;
     }
     Ok(out.flush()?)
 }

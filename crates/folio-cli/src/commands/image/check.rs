@@ -3,6 +3,7 @@
 use super::shared_options::{OutputOptions, SourceCacheOptions, image_failure};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image_name::NameOptions;
+use crate::output::counted;
 use crate::qemu_words::reword_finding;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
@@ -159,7 +160,9 @@ fn print_human(report: &ImageCheck, is_qemu_img: bool) -> std::io::Result<()> {
     if leaks_fixed + corruptions_fixed > 0 {
         writeln!(
             out,
-            "Repaired: {leaks_fixed} leaked clusters, {corruptions_fixed} errors\n"
+            "Repaired: {}, {}\n",
+            counted(*leaks_fixed, "leaked cluster"),
+            counted(*corruptions_fixed, "error")
         )?;
     }
     if report.leaks + report.corruptions + report.check_errors == 0 {
@@ -168,24 +171,24 @@ fn print_human(report: &ImageCheck, is_qemu_img: bool) -> std::io::Result<()> {
     if report.corruptions > 0 {
         writeln!(
             out,
-            "{} errors were found on the image.",
-            report.corruptions
+            "{} found on the image.",
+            counted(report.corruptions, "error")
         )?;
         writeln!(out, "Data may be damaged, or later writes may damage it.\n")?;
     }
     if report.leaks > 0 {
         writeln!(
             out,
-            "{} leaked clusters were found on the image.",
-            report.leaks
+            "{} found on the image.",
+            counted(report.leaks, "leaked cluster")
         )?;
         writeln!(out, "Space is lost, no data.\n")?;
     }
     if report.check_errors > 0 {
         writeln!(
             out,
-            "{} parts of the image could not be checked.\n",
-            report.check_errors
+            "{} of the image could not be checked.\n",
+            counted(report.check_errors, "part")
         )?;
     }
     print_totals(report)

@@ -2,7 +2,7 @@
 //! bar, the report.
 
 use crate::exit::Outcome;
-use crate::output::{FailureRecord, files, human};
+use crate::output::{FailureRecord, counted, human};
 use crate::progress::Progress as Bar;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
@@ -192,7 +192,7 @@ impl WarmReport {
             return session.print_json(self);
         }
         let mut out = std::io::stdout().lock();
-        let (files, size) = (files(self.files), human(self.size_bytes));
+        let (files, size) = (counted(self.files, "file"), human(self.size_bytes));
         let there = human(self.resident_before_bytes);
         if self.dry_run {
             let missing = self.size_bytes - self.resident_before_bytes;
@@ -230,7 +230,7 @@ impl WarmReport {
             write!(
                 out,
                 "; {} left out: removed or replaced since the save",
-                crate::output::files(self.changed_files)
+                counted(self.changed_files, "file")
             )?;
         }
         writeln!(out)?;

@@ -67,7 +67,7 @@ pub fn selected(disk: &Arc<dyn Device>, number: Option<u32>) -> Result<Option<Pa
         1 => Ok(holders.pop()),
         _ => {
             let list = list(&holders);
-            let what = format!("several file systems: select one by its number; {list}");
+            let what = format!("several file systems: select one by number or label; {list}");
             Err(Error::new(Errno::INVAL, what))
         }
     }

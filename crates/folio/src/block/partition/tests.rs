@@ -53,10 +53,10 @@ fn only_ext4_partition_is_selected() {
     assert_eq!(device.len_bytes(), MIB);
     assert!(holds_ext4(&*device).unwrap());
     bytes[MIB as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
-    assert_eq!(
-        select(disk_of(&bytes), None).err().unwrap().errno(),
-        Errno::INVAL
-    );
+    let refused = select(disk_of(&bytes), None).err().unwrap();
+    assert_eq!(refused.errno(), Errno::INVAL);
+    let advice = "select one by number or label; partitions: 1 (1.0 MiB, ";
+    assert!(refused.to_string().contains(advice), "{refused}");
     assert!(select(disk_of(&bytes), Some(2)).is_ok());
     assert_eq!(
         select(disk_of(&bytes), Some(3)).err().unwrap().errno(),
