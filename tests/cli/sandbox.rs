@@ -52,6 +52,7 @@ impl Server {
     }
 
     /// Waits until the kernel filters its system calls.
+    #[expect(clippy::disallowed_methods, reason = "the kernel does not notify")]
     fn wait_until_confined(&self) {
         let status = format!("/proc/{}/status", self.child.id());
         for _ in 0..1000 {

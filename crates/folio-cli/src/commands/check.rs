@@ -533,7 +533,7 @@ fn summary(report: &CheckReport, advice: Option<&str>) -> String {
     }
     let bytes = |blocks: u64| human(blocks.saturating_mul(report.block_size.into()));
     let (used, all) = (bytes(report.blocks_used), bytes(report.block_count));
-    let inodes = counted(report.inodes_used.into(), "inode");
-    let directories = counted(report.directories.into(), "directory");
+    let inodes = counted(report.inodes_used, "inode");
+    let directories = counted(report.directories, "directory");
     format!("{text}; {inodes} in use, {directories}, {used} of {all}")
 }
