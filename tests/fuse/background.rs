@@ -198,23 +198,24 @@ fn lost_delayed_writes_fail_the_wait() {
     fsck(&image);
 }
 
+/// Calls folio as mount(8) calls its helper `name`.
+fn call_helper(name: &str, image: &Path, target: &Target, options: &str) -> Output {
+    let helper = image.with_file_name(name);
+    if !helper.exists() {
+        symlink(env!("CARGO_BIN_EXE_folio"), &helper).unwrap();
+    }
+    let mut command = command(helper.to_str().unwrap());
+    let command = command.arg(image).arg(&target.0).args(["-o", options]);
+    command.output().unwrap()
+}
+
 #[test]
 fn helper_of_mount_serves_lines_of_fstab() {
     requires!(root, fuse, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let image = empty(folder.path());
     let target = Target::new(folder.path());
-    let helper = folder.path().join("mount.fuse.folio");
-    symlink(env!("CARGO_BIN_EXE_folio"), &helper).unwrap();
-    let helper = |options| {
-        let mut command = command(helper.to_str().unwrap());
-        command
-            .arg(&image)
-            .arg(&target.0)
-            .args(["-o", options])
-            .output()
-            .unwrap()
-    };
+    let helper = |options| call_helper("mount.fuse.folio", &image, &target, options);
     let mounted = helper("ro,nofail,noauto,x-systemd.automount");
     assert!(mounted.status.success(), "{mounted:?}");
     let refused = fs::write(target.0.join("f"), "x").unwrap_err();
@@ -231,13 +232,7 @@ fn helper_of_mount_changes_a_running_mount() {
     let folder = TempDir::new().unwrap();
     let image = empty(folder.path());
     let target = Target::new(folder.path());
-    let helper = folder.path().join("mount.fuseblk.folio");
-    symlink(env!("CARGO_BIN_EXE_folio"), &helper).unwrap();
-    let helper = |options| {
-        let mut command = command(helper.to_str().unwrap());
-        let command = command.arg(&image).arg(&target.0).args(["-o", options]);
-        command.output().unwrap()
-    };
+    let helper = |options| call_helper("mount.fuseblk.folio", &image, &target, options);
     let file = target.0.join("f");
     let done = |options| {
         let output = helper(options);

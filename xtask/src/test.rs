@@ -156,19 +156,14 @@ fn workspace_tests(tally: &mut Tally, root: &Path, downloads: Downloads, options
             "not in this toolchain: rustup component add clippy",
         );
     }
-    let output = Command::new("cargo")
+    let mut cargo = Command::new("cargo");
+    cargo
         .args(["test", "--workspace", "--no-run"])
         .args(FEATURES)
         .args(["--message-format", "json-render-diagnostics"])
-        .envs(lints)
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output();
-    let built = output.as_ref().is_ok_and(|output| output.status.success());
-    tally.check("build and lint", built);
-    let messages = output.map(|output| output.stdout).unwrap_or_default();
-    let binaries = pool::binaries(&String::from_utf8_lossy(&messages));
+        .envs(lints);
+    let (succeeded, binaries) = built(root, cargo);
+    tally.check("build and lint", succeeded);
     tally.begin("downloads");
     let (mut variables, missing) = downloads.join().unwrap_or_else(|_| {
         let reason = "the installation panicked".to_owned();
@@ -374,7 +369,7 @@ fn races(root: &Path) -> Vec<pool::Binary> {
         .args(["rustc", "--package", "folio", "--lib", "--profile", "test"])
         .args(["--message-format", "json-render-diagnostics"])
         .args(["--", "--cfg", "folio_model_check"]);
-    built(root, cargo)
+    built(root, cargo).1
 }
 
 /// Runs the lock-free structures under loom, which models weak memory.
@@ -389,18 +384,20 @@ fn loom_check(tally: &mut Tally, root: &Path) {
         .arg("--target-dir")
         .arg(repository::target_folder().join("loom"))
         .env("RUSTFLAGS", "--cfg folio_loom");
-    models(tally, &built(root, cargo), "loom_check");
+    models(tally, &built(root, cargo).1, "loom_check");
 }
 
-/// Builds tests by `cargo`.
-fn built(root: &Path, mut cargo: Command) -> Vec<pool::Binary> {
+/// Builds tests by `cargo`; returns whether it succeeded, and what was built.
+fn built(root: &Path, mut cargo: Command) -> (bool, Vec<pool::Binary>) {
     let output = cargo
         .current_dir(root)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output();
+    let succeeded = output.as_ref().is_ok_and(|output| output.status.success());
     let messages = output.map(|output| output.stdout).unwrap_or_default();
-    pool::binaries(&String::from_utf8_lossy(&messages))
+    let binaries = pool::binaries(&String::from_utf8_lossy(&messages));
+    (succeeded, binaries)
 }
 
 /// Runs the tests with `part` in their names.

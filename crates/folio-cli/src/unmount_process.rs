@@ -9,7 +9,7 @@ use folio::{Errno, Error};
 use folio_fuse::Unmounter;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
@@ -65,7 +65,7 @@ impl UnmountProcess {
 }
 
 /// Returns the mountpoint if this process is to unmount.
-pub(crate) fn requested() -> Option<std::path::PathBuf> {
+pub(crate) fn requested() -> Option<PathBuf> {
     std::env::var_os(TARGET).map(Into::into)
 }
 

@@ -44,6 +44,7 @@ pub use probe::image::{BackingFile, ImageFacts};
 pub use probe::layers::{Disk, FileSystem, Layer, LoopRange, Step, chain_of};
 pub use probe::memory::{During, Pressure};
 pub use probe::memory_group::MemoryGroup;
+pub use probe::mounts::shown_options;
 pub use probe::reads::{Pass, Reads};
 pub use probe::rename::Rename;
 pub use probe::rewrite::{FirstWrites, Rewrite};

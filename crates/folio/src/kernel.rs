@@ -1,7 +1,7 @@
 //! The composition root: the only file that names concrete file systems and devices.
 
 use crate::base::owner_process::OwnerProcess;
-use crate::base::{Clock, Error, Result, Timespec};
+use crate::base::{Clock, Errno, Error, Result, Timespec};
 use crate::block::Device;
 use crate::cache::{CacheOptions, Counters, PageCache};
 use crate::fs::ext4::{self, Ext4};
@@ -190,7 +190,14 @@ impl Kernel {
     pub fn remount(&self, target: impl AsRef<Path>, option: &str) -> Result<()> {
         let target = target.as_ref();
         let found = self.find(target).map_err(|error| place(error, target))?;
-        let changed = found.mount.file_system().remount(option);
+        let file_system = found.mount.file_system();
+        let changed = match option {
+            // Changes end above the file system; it stores those that it has.
+            "ro" => file_system.sync(),
+            "rw" if file_system.is_read_only() => Err(Errno::ROFS.into()),
+            "rw" => Ok(()),
+            _ => file_system.set_option(option),
+        };
         changed.map_err(|error| place(error, target))
     }
 

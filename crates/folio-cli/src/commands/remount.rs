@@ -49,7 +49,7 @@ pub(super) fn run(target: &Path, words: &[String], is_read_only: bool) -> Outcom
     let kept = KEPT.iter().filter(|(flag, _)| found.f_flag.contains(*flag));
     let was: MountFlags = kept.map(|(_, flag)| *flag).collect();
     let mut flags = was;
-    let shown = shown_options(target);
+    let shown = folio_doctor::shown_options(target);
     let mut of_server = Vec::new();
     for word in words {
         match FLAGS.iter().find(|(name, _, _)| name == word) {
@@ -58,51 +58,26 @@ pub(super) fn run(target: &Path, words: &[String], is_read_only: bool) -> Outcom
             None => of_server.push(word),
         }
     }
-    flags.set(
-        MountFlags::RDONLY,
-        flags.contains(MountFlags::RDONLY) || is_read_only,
-    );
-    // Asked first: it refuses what it cannot do before anything has changed.
-    let access = if flags.contains(MountFlags::RDONLY) {
-        "ro"
-    } else {
-        "rw"
+    if is_read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let is_read_only = flags.contains(MountFlags::RDONLY);
+    let ask = |word: &str| {
+        folio_fuse::remount(target, word).map_err(|error| failed(reason(word, &error)))
     };
-    folio_fuse::remount(target, access).map_err(|error| failed(reason(access, &error)))?;
+    // Asked first: it refuses what it cannot do before anything has changed.
+    ask(if is_read_only { "ro" } else { "rw" })?;
     for word in of_server {
-        folio_fuse::remount(target, word).map_err(|error| failed(reason(word, &error)))?;
+        ask(word)?;
     }
     if flags != was {
         mount_remount(target, flags, c"").map_err(|error| failed(format!("remount: {error}")))?;
     }
-    // What was written until the kernel refused it.
-    folio_fuse::remount(target, access).map_err(|error| failed(reason(access, &error)))
-}
-
-/// Returns the options that the kernel shows for the mount on `target`. Linux: proc_pid_mounts(5).
-fn shown_options(target: &Path) -> Vec<String> {
-    let path = target.canonicalize().unwrap_or_else(|_| target.into());
-    let escapes = [
-        ("\\", "\\134"),
-        (" ", "\\040"),
-        ("\t", "\\011"),
-        ("\n", "\\012"),
-    ];
-    let path = escapes
-        .iter()
-        .fold(path.to_string_lossy().into_owned(), |path, (from, to)| {
-            path.replace(from, to)
-        });
-    let mounts = std::fs::read("/proc/self/mounts").unwrap_or_default();
-    let mounts = String::from_utf8_lossy(&mounts);
-    // The last one is the one on top.
-    let line = mounts
-        .lines()
-        .rev()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|fields| fields.get(1) == Some(&&*path));
-    let options = line.and_then(|fields| fields.get(3).map(|options| options.split(',')));
-    options.into_iter().flatten().map(str::to_owned).collect()
+    if is_read_only {
+        // What was written until the kernel refused it.
+        ask("ro")?;
+    }
+    Ok(())
 }
 
 /// Says why the server refuses a word.

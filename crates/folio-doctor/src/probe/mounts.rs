@@ -22,6 +22,20 @@ pub(crate) fn parse(text: &str) -> Vec<Mount> {
     text.lines().filter_map(line).collect()
 }
 
+/// Returns the options that the kernel shows for the mount on `target`, of the mount and of its
+/// file system; none if nothing is mounted there.
+pub fn shown_options(target: &Path) -> Vec<String> {
+    let target = target.canonicalize().unwrap_or_else(|_| target.into());
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // The last one is the one on top.
+    let mounts = parse(&text).into_iter().rev();
+    mounts
+        .filter(|mount| mount.mount_point == target)
+        .map(|mount| mount.options)
+        .next()
+        .unwrap_or_default()
+}
+
 fn line(line: &str) -> Option<Mount> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut words = mount.split(' ');

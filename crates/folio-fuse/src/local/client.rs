@@ -36,7 +36,8 @@ impl LocalClient {
         policy: CachePolicy,
         backings: Option<Backings>,
         only_user: Option<u32>,
-        (may_use_uring, given): (bool, Vec<String>),
+        may_use_uring: bool,
+        given: Vec<String>,
     ) -> Self {
         Self {
             policy,

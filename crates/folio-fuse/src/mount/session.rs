@@ -133,8 +133,9 @@ impl DeviceSession {
         let len_min = policy.passthrough_len_min().filter(|_| user.is_root());
         let backings = len_min.map(|len_min| Backings::new(Arc::clone(&device), len_min));
         let only_user = (options.allowed == AllowedUsers::OwnerAndRoot).then_some(user.as_raw());
-        let kept = (may_use_uring(options.uring)?, options.given.clone());
-        let local = LocalClient::new(policy, backings, only_user, kept);
+        let over_uring = may_use_uring(options.uring)?;
+        let given = options.given.clone();
+        let local = LocalClient::new(policy, backings, only_user, over_uring, given);
         let client = ClientOptions {
             hides_owners: options.hides_owners,
             ..policy.client_options()

@@ -74,19 +74,13 @@ pub trait FileSystem: Send + Sync {
         Err(Errno::NOTTY.into())
     }
 
-    /// Changes an option of the mounted file system: a word of mount(8). Linux: a remount.
+    /// Changes an option of this type while it is mounted: a word of mount(8). Linux: a remount.
     ///
     /// # Errors
-    /// EINVAL for an unknown option, EOPNOTSUPP for one that only a new mount changes, EROFS for
-    /// `rw` if the file system was mounted read-only.
-    fn remount(&self, option: &str) -> Result<()> {
-        match option {
-            // Changes end above the file system; it stores those that it has.
-            "ro" => self.sync(),
-            "rw" if self.is_read_only() => Err(Errno::ROFS.into()),
-            "rw" => Ok(()),
-            _ => Err(Errno::INVAL.into()),
-        }
+    /// EINVAL for an unknown option, EOPNOTSUPP for one that only a new mount changes.
+    fn set_option(&self, option: &str) -> Result<()> {
+        let _ = option;
+        Err(Errno::INVAL.into())
     }
 
     /// Returns warnings for the user that mounted the file system, each a sentence without a full

@@ -299,13 +299,8 @@ impl FileSystem for Mounted {
         self.fs.trim(range, len_min).map_err(|e| e.at("ext4"))
     }
 
-    fn remount(&self, option: &str) -> Result<()> {
-        match option {
-            "ro" => self.sync(),
-            "rw" if self.is_read_only() => Err(Errno::ROFS.into()),
-            "rw" => Ok(()),
-            _ => self.fs.volume.set_option(option),
-        }
+    fn set_option(&self, option: &str) -> Result<()> {
+        self.fs.volume.set_option(option)
     }
 
     fn is_read_only(&self) -> bool {
