@@ -40,8 +40,10 @@ impl LocalMount {
         let options = MountOptions::parse(options)?;
         kernel.mount_ext4(device, "/", &options)?;
         let folder = TempDir::with_prefix("folio-git-").unwrap();
-        let named = SessionOptions::new("folio-git");
-        let session = Session::mount(kernel.clone(), &options, folder.path(), &named)?;
+        // A program that calls sync(2) all the time would make everything durable.
+        let mut apart = SessionOptions::new("folio-git");
+        apart.sends_sync = false;
+        let session = Session::mount(kernel.clone(), &options, folder.path(), &apart)?;
         Ok(Self {
             folder,
             unmounter: session.unmounter(),

@@ -4,10 +4,15 @@ use crate::kernel::images::{self, EXACT, Format, Maker, UPSTREAM, at, folio, fol
 use crate::kernel::trees::{self, LARGE_BLOCKS};
 use crate::support::tools::{command, fsck, run, succeed};
 use crate::support::{Manifest, Mounted, requires};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+
+/// Block size of an image of 1 GiB.
+const BLOCK: usize = 4096;
 
 /// Creates a scratch folder with the attribute tree, and its manifest.
 fn prepared() -> (TempDir, PathBuf, Manifest) {
@@ -124,21 +129,17 @@ fn tree_copied_between_images_is_equal() {
 /// Returns a copy of an image taken while the kernel had it mounted, and the kernel's tree at
 /// `/renamed`. The last changes are only in the journal, and one inode was unlinked while open.
 fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
-    // On a busy machine, Linux may write the journal's content to its place before the copy.
-    (0..8)
-        .find_map(|_| try_left_dirty(scratch, tree))
-        .expect("a copy that needs its journal")
-}
-
-/// Returns the copy unless it does not need its journal.
-fn try_left_dirty(scratch: &TempDir, tree: &Path) -> Option<(PathBuf, Manifest)> {
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
-    let dirty = scratch.path().join("dirty.img");
+    let (before, dirty) = (
+        scratch.path().join("before.img"),
+        scratch.path().join("dirty.img"),
+    );
     let mounted = Mounted::new(&image, "rw");
     let (srv, renamed) = (mounted.path().join("srv"), mounted.path().join("renamed"));
     images::kernel_copy(tree, &srv);
     // syncfs checkpoints all changes; fsync only commits to the journal.
     run("sync", [OsStr::new("-f"), mounted.path().as_os_str()]);
+    copy_sparsely(&image, &before);
     std::fs::rename(&srv, &renamed).unwrap();
     std::fs::remove_dir_all(renamed.join("many")).unwrap();
     for index in 0..200 {
@@ -157,25 +158,68 @@ fn try_left_dirty(scratch: &TempDir, tree: &Path) -> Option<(PathBuf, Manifest)>
             .unwrap();
     }
     File::open(mounted.path()).unwrap().sync_all().unwrap();
-    let sparse = ["--sparse=always"].map(OsStr::new);
-    succeed(
-        command("cp")
-            .args(sparse)
-            .args([image.as_os_str(), dirty.as_os_str()]),
-    );
+    copy_sparsely(&image, &dirty);
     let want = Manifest::of(&renamed, EXACT);
     drop(open);
     mounted.unmount();
+    lose_checkpoints(&before, &dirty);
     let text = run("dumpe2fs", [OsStr::new("-h"), dirty.as_os_str()]);
     assert!(
         text.contains("needs_recovery"),
         "the copy is not dirty:\n{text}"
     );
-    let text = run(
-        "debugfs",
-        [OsStr::new("-R"), OsStr::new("ls -p /"), dirty.as_os_str()],
+    let names = debugfs(&dirty, "ls -p /");
+    assert!(
+        !names.contains("renamed"),
+        "not only in the journal: {names}"
     );
-    (!text.contains("renamed")).then_some((dirty, want))
+    (dirty, want)
+}
+
+fn copy_sparsely(from: &Path, to: &Path) {
+    succeed(
+        command("cp")
+            .arg("--sparse=always")
+            .args([from.as_os_str(), to.as_os_str()]),
+    );
+}
+
+fn debugfs(image: &Path, request: &str) -> String {
+    run(
+        "debugfs",
+        ["-R", request]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([image.as_os_str()]),
+    )
+}
+
+/// Gives each block in the journal of `dirty` its content of `before`, which a power cut may leave.
+/// A sync(2) by any program of the machine writes these blocks to their places.
+fn lose_checkpoints(before: &Path, dirty: &Path) {
+    let text = debugfs(dirty, "logdump");
+    let numbers = |start: &str| -> BTreeSet<u64> {
+        let lines = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(start));
+        let word = |line: &str| line.split([' ', ',']).next().unwrap().parse().unwrap();
+        lines.map(word).collect()
+    };
+    // A revoked block may have become one of a file.
+    let revoked = numbers("Revoke FS block ");
+    let logged = numbers("FS block ");
+    let restored: Vec<_> = logged.difference(&revoked).collect();
+    assert!(!restored.is_empty(), "no block in the journal:\n{text}");
+    let (from, to) = (
+        File::open(before).unwrap(),
+        File::options().write(true).open(dirty).unwrap(),
+    );
+    let mut block = vec![0; BLOCK];
+    for number in restored {
+        let offset = number * BLOCK as u64;
+        from.read_exact_at(&mut block, offset).unwrap();
+        to.write_all_at(&block, offset).unwrap();
+    }
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn commit_block_partly_written_is_replayed() {
 fn damaged_fast_commit_is_refused_as_by_linux() {
     requires!(root, loop_devices, linux(5, 10), tool("mke2fs"));
     let folder = TempDir::new().unwrap();
-    // On a busy machine, the last commit may be a full one: fast commits before it are not read.
+    // The last commit may be a full one, made for a sync(2): fast commits before it are not read.
     let is_refused = |seed| !damaged_head_is_mounted(folder.path(), seed);
     assert!((3..13).any(is_refused), "no image has a fast commit last");
 }

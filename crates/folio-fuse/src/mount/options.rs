@@ -71,6 +71,9 @@ pub struct SessionOptions {
     /// Whether all inodes are presented as the superuser's, for a user namespace without other ids.
     /// The file system keeps their owners.
     pub hides_owners: bool,
+    /// Whether sync(2) and syncfs(2) reach a file system that delays writes, if the kernel can send
+    /// them: see [`MountAttributes::sends_sync`].
+    pub sends_sync: bool,
     /// What the kernel caches; by default what suits the mounted file system.
     pub(super) page_caching: Option<PageCaching>,
 }
@@ -92,6 +95,7 @@ impl SessionOptions {
             passthrough: Passthrough::Auto,
             uring: Uring::Auto,
             hides_owners: false,
+            sends_sync: true,
             page_caching: None,
         }
     }
@@ -150,7 +154,7 @@ impl SessionOptions {
     ) -> MountAttributes {
         MountAttributes {
             source: self.source.clone(),
-            sends_sync: delays_writes && !inside.read_only,
+            sends_sync: self.sends_sync && delays_writes && !inside.read_only,
             // The kernel has no such option for root alone: the server denies other users.
             allow_other: self.allowed != AllowedUsers::Owner,
             read_only: inside.read_only,
