@@ -129,6 +129,14 @@ fn tree_copied_between_images_is_equal() {
 /// Returns a copy of an image taken while the kernel had it mounted, and the kernel's tree at
 /// `/renamed`. The last changes are only in the journal, and one inode was unlinked while open.
 fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
+    // Short of memory, Linux may empty its journal at any moment.
+    (0..8)
+        .find_map(|_| try_left_dirty(scratch, tree))
+        .expect("a copy that needs its journal")
+}
+
+/// Returns the copy unless it does not need its journal.
+fn try_left_dirty(scratch: &TempDir, tree: &Path) -> Option<(PathBuf, Manifest)> {
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
     let (before, dirty) = (
         scratch.path().join("before.img"),
@@ -168,12 +176,8 @@ fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
         text.contains("needs_recovery"),
         "the copy is not dirty:\n{text}"
     );
-    let names = debugfs(&dirty, "ls -p /");
-    assert!(
-        !names.contains("renamed"),
-        "not only in the journal: {names}"
-    );
-    (dirty, want)
+    let names = debugfs(&dirty, "ls -p /renamed");
+    (!names.contains("added 199")).then_some((dirty, want))
 }
 
 fn copy_sparsely(from: &Path, to: &Path) {
@@ -197,7 +201,7 @@ fn debugfs(image: &Path, request: &str) -> String {
 /// Gives each block in the journal of `dirty` its content of `before`, which a power cut may leave.
 /// A sync(2) by any program of the machine writes these blocks to their places.
 fn lose_checkpoints(before: &Path, dirty: &Path) {
-    let text = debugfs(dirty, "logdump");
+    let text = debugfs(dirty, "logdump -a");
     let numbers = |start: &str| -> BTreeSet<u64> {
         let lines = text
             .lines()
@@ -208,14 +212,12 @@ fn lose_checkpoints(before: &Path, dirty: &Path) {
     // A revoked block may have become one of a file.
     let revoked = numbers("Revoke FS block ");
     let logged = numbers("FS block ");
-    let restored: Vec<_> = logged.difference(&revoked).collect();
-    assert!(!restored.is_empty(), "no block in the journal:\n{text}");
     let (from, to) = (
         File::open(before).unwrap(),
         File::options().write(true).open(dirty).unwrap(),
     );
     let mut block = vec![0; BLOCK];
-    for number in restored {
+    for number in logged.difference(&revoked) {
         let offset = number * BLOCK as u64;
         from.read_exact_at(&mut block, offset).unwrap();
         to.write_all_at(&block, offset).unwrap();
