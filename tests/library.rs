@@ -6,6 +6,7 @@ mod crash;
 mod durability;
 mod ext4;
 mod facade;
+mod fat;
 mod forks;
 mod fuzz_corpus;
 mod hostile;

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_rofs::fuzzing::erofs(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_fuzz::erofs(data));

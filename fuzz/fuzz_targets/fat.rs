@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_fat::fuzzing::image(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_fuzz::fat::fat(data));

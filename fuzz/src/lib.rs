@@ -8,6 +8,8 @@
 //!   journal.rs  a log to replay, given by the input
 //!   exercise.rs mounts an image, reads all of it, makes changes of every kind
 //!   operations.rs  the same system calls on ext4 and on a ramfs
+//!   fat.rs      a FAT to mount, read and change
+//!   rofs.rs     a squashfs or erofs to mount and read
 //!   qcow2/      the same for disk images, with a separate exercise
 //! ```
 //!
@@ -17,9 +19,11 @@
 mod base;
 mod edit;
 mod exercise;
+pub mod fat;
 mod journal;
 mod operations;
 mod qcow2;
+mod rofs;
 mod seal;
 
 pub use journal::journal;
@@ -28,6 +32,7 @@ pub use qcow2::{
     qcow2_compressed, qcow2_header, qcow2_operations, qcow2_refcounts, qcow2_snapshots,
     qcow2_tables,
 };
+pub use rofs::{erofs, squashfs};
 
 use base::StructureClass;
 

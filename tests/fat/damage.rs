@@ -1,13 +1,13 @@
 //! Damaged images: every call returns a result or an error, without a panic, a hang or a huge
 //! allocation. `FOLIO_HOSTILE_CASES` sets the number of cases.
 
-use super::support::random::Random;
-use super::support::rounds;
 use super::{WIDTHS, assert_errno, bytes_of, formatted, mounted, try_mount};
+use crate::fuzz_corpus::targets::fat::{NAMES_MAX, change, walk};
+use crate::support::random::Random;
+use crate::support::rounds;
 use folio::Errno;
 use folio::block::{Device, MemoryDevice};
-use folio_fat::FatWidth;
-use folio_fat::fuzzing::{NAMES_MAX, change, walk};
+use folio::fs::fat::FatWidth;
 use std::sync::Arc;
 
 const CASES: u64 = 100;

@@ -1,8 +1,8 @@
 //! Random operations on a FAT and on a plain tree give equal results, names and contents.
 
-use super::support::random::Random;
-use super::support::requires;
 use super::{WIDTHS, assert_clean, formatted, mounted};
+use crate::support::random::Random;
+use crate::support::requires;
 use folio::Fs;
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};

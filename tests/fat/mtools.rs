@@ -1,8 +1,8 @@
 //! mtools reads what Folio wrote, and Folio reads what mtools wrote.
 
-use super::support::requires;
-use super::support::tools::{command, run, succeed};
 use super::{WIDTHS, bytes_of, formatted, mounted, names, stored};
+use crate::support::requires;
+use crate::support::tools::{command, run, succeed};
 use folio::block::{Device, MemoryDevice};
 use std::path::Path;
 use std::sync::Arc;

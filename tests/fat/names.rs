@@ -1,7 +1,7 @@
 //! Names: case, short aliases, renames, and the inodes that they find.
 
-use super::support::requires;
 use super::{WIDTHS, assert_clean, assert_errno, formatted, mounted, names};
+use crate::support::requires;
 use folio::Errno;
 use folio::vfs::RenameFlags;
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,9 +1,9 @@
 //! A full file system: what has no space is refused, and nothing is lost.
 
-use super::support::requires;
 use super::{WIDTHS, assert_clean, assert_errno, formatted, mounted, names};
+use crate::support::requires;
+use folio::fs::fat::FatWidth;
 use folio::{Errno, Fs};
-use folio_fat::FatWidth;
 use std::io::Write;
 
 fn fill(fs: &Fs, name: &str) -> u64 {

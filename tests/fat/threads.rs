@@ -1,8 +1,8 @@
 //! Threads that change one FAT: no call waits for ever, and the result is consistent.
 
-use super::support::random::Random;
-use super::support::requires;
 use super::{WIDTHS, assert_clean, formatted, mounted};
+use crate::support::random::Random;
+use crate::support::requires;
 
 const THREADS: u64 = 4;
 const OPERATIONS: usize = 400;

@@ -2,7 +2,7 @@
 
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "it is a crate of its own under fuzz/")]
-mod targets;
+pub(crate) mod targets;
 
 mod replay;
 
@@ -66,4 +66,21 @@ fn qcow2_compressed_inputs_do_not_panic() {
 #[test]
 fn qcow2_operations_inputs_do_not_panic() {
     run("qcow2_operations", targets::qcow2_operations);
+}
+
+#[test]
+fn fat_inputs_do_not_panic() {
+    run("fat", targets::fat::fat);
+}
+
+#[cfg(feature = "squashfs")]
+#[test]
+fn squashfs_inputs_do_not_panic() {
+    run("squashfs", targets::squashfs);
+}
+
+#[cfg(feature = "erofs")]
+#[test]
+fn erofs_inputs_do_not_panic() {
+    run("erofs", targets::erofs);
 }

@@ -249,16 +249,10 @@ impl<'a, W: Write> Packer<'a, W> {
     }
 
     fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
-        loop {
-            let entries = self.process.getdents(fd, 1024)?;
-            if entries.is_empty() {
-                names.sort_unstable();
-                return Ok(names);
-            }
-            let entries = entries.into_iter().map(|entry| entry.name);
-            names.extend(entries.filter(|name| !matches!(name.as_slice(), b"." | b"..")));
-        }
+        let entries = self.process.readdir(fd)?.into_iter();
+        let mut names: Vec<_> = entries.map(|entry| entry.name).collect();
+        names.sort_unstable();
+        Ok(names)
     }
 
     fn file(

@@ -7,7 +7,7 @@ use crate::device::{FolioDeviceOps, device_of};
 use crate::fork;
 use crate::kernel::at;
 use crate::options::{self, Growable};
-use folio::block::{self, CreateOptions, Device, ImageFormat};
+use folio::block::{self, CreateOptions, Device, FileSystemKind, ImageFormat};
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::{Errno, Error, Result};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -179,7 +179,7 @@ fn refuse_used(device: &dyn Device) -> Result<()> {
     }
     let found = match block::contents(device)? {
         Some(name) => name,
-        None if block::holds_ext4(device)? => "ext4",
+        None if FileSystemKind::of(device)?.is_some() => "ext4",
         None => "data",
     };
     let message = format!("it holds {found}: set FOLIO_MKFS_FORCE to overwrite it");

@@ -76,10 +76,11 @@ pub extern "C" fn folio_kernel_free(kernel: Option<Box<FolioKernel>>) -> c_int {
     })
 }
 
-/// Mounts a file system over the directory `target`, as mount(2) does. `type` is "ext4", with the
-/// image `source` (IMAGE, or IMAGE@N for its Nth partition); "hostfs", with a directory of the
-/// host; "ramfs" or "tmpfs", without a source. `flags` combines FOLIO_MS_*, and `data` has options
-/// of the file system as `mount -o` writes them; it may be null.
+/// Mounts a file system over the directory `target`, as mount(2) does. `type` is "auto", with the
+/// image `source` (IMAGE, or IMAGE@N for its Nth partition) of any file system that Folio reads:
+/// ext2, ext3, ext4, FAT, squashfs, erofs; "ext4", to accept ext2, ext3 and ext4 alone; "hostfs",
+/// with a directory of the host; "ramfs" or "tmpfs", without a source. `flags` combines FOLIO_MS_*,
+/// and `data` has options of the file system as `mount -o` writes them; it may be null.
 #[unsafe(no_mangle)]
 pub extern "C" fn folio_mount(
     kernel: Option<&FolioKernel>,
@@ -94,10 +95,13 @@ pub extern "C" fn folio_mount(
         let target = target.path()?;
         let options = mount_options(flags, &data)?;
         match r#type.bytes()? {
-            b"ext4" => {
+            kind @ (b"auto" | b"ext4") => {
                 let name = source.path()?;
                 let device = open_image(name, options.read_only)?;
-                let mounted = kernel.mount_ext4(device, target, &options);
+                let mounted = match kind {
+                    b"ext4" => kernel.mount_ext4(device, target, &options),
+                    _ => kernel.mount_image(device, target, &options),
+                };
                 mounted.map_err(|error| at(error, name))?;
             }
             b"hostfs" => kernel.mount_hostfs(source.path()?, target, &options)?,
@@ -106,7 +110,7 @@ pub extern "C" fn folio_mount(
             other => {
                 let other = String::from_utf8_lossy(other);
                 let message = format!(
-                    "unknown file system type {other:?}: expected ext4, hostfs, ramfs or tmpfs"
+                    "unknown file system type {other:?}: expected auto, ext4, hostfs, ramfs or tmpfs"
                 );
                 return Err(Error::new(Errno::NODEV, message));
             }
@@ -115,7 +119,7 @@ pub extern "C" fn folio_mount(
     })
 }
 
-/// Mounts the ext4 file system on a device of the program's own. `ops` is copied; `context` is
+/// Mounts the file system on a device of the program's own. `ops` is copied; `context` is
 /// passed to its calls. After a failure `ops->release` was called, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folio_mount_device(
@@ -131,7 +135,7 @@ pub unsafe extern "C" fn folio_mount_device(
         let device = unsafe { device_of(ops, context) }?;
         let kernel = &handle(kernel)?.kernel;
         let options = mount_options(flags, &data)?;
-        kernel.mount_ext4(block::select(device, None)?, target.path()?, &options)?;
+        kernel.mount_image(block::select(device, None)?, target.path()?, &options)?;
         Ok(0)
     })
 }

@@ -1,6 +1,6 @@
 //! Exit codes, and the failures that lead to them.
 
-use folio::{Errno, Error, ErrorKind};
+use folio::{Detail, Errno, Error, ErrorKind};
 use std::error::Error as StdError;
 
 /// The section on exit codes of `folio help`.
@@ -116,44 +116,63 @@ pub(crate) struct Failure {
     pub(crate) exit: Exit,
     /// The message to print; empty if the failure has been printed already.
     pub(crate) message: String,
+    /// The library's error behind it: callers match its detail, never the message.
+    pub(crate) error: Option<Box<Error>>,
 }
 
 /// The result of a command, or of one of its steps.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// A usage error.
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    /// A failure with this exit code.
+    pub(crate) fn exiting(exit: Exit, message: impl Into<String>) -> Self {
         Self {
-            exit: Exit::Usage,
+            exit,
             message: message.into(),
+            error: None,
         }
     }
 
-    /// An image that cannot be used. If the host has no room for it, the operation failed.
-    pub(crate) fn image(error: &Error) -> Self {
-        let is_full = error.kind() == ErrorKind::Io
-            && matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
-        Self {
-            exit: if is_full { Exit::Failed } else { Exit::Image },
-            message: explain(error),
-        }
+    /// A usage error.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::exiting(Exit::Usage, message)
     }
 
     /// A failed operation.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self {
-            exit: Exit::Failed,
-            message: message.into(),
+        Self::exiting(Exit::Failed, message)
+    }
+
+    /// An image that cannot be used. If the host has no room for it, the operation failed.
+    pub(crate) fn image(error: Error) -> Self {
+        let is_full = error.kind() == ErrorKind::Io
+            && matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
+        let exit = if is_full { Exit::Failed } else { Exit::Image };
+        Self::exiting(exit, explain(&error)).caused_by(error)
+    }
+
+    /// Adds the error behind the failure.
+    pub(crate) fn caused_by(mut self, error: Error) -> Self {
+        self.error = Some(Box::new(error));
+        self
+    }
+
+    /// Returns what the failure is about, if the library says so.
+    pub(crate) fn detail(&self) -> Option<&Detail> {
+        self.error.as_ref()?.detail()
+    }
+
+    /// Adds to the message what a user may do, if the failure is about this.
+    pub(crate) fn hint(mut self, detail: &Detail, words: &str) -> Self {
+        if self.detail() == Some(detail) {
+            self.message.push_str(words);
         }
+        self
     }
 
     /// Interrupted by Ctrl-C.
     pub(crate) fn interrupted() -> Self {
-        Self {
-            exit: Exit::Interrupted,
-            message: String::new(),
-        }
+        Self::exiting(Exit::Interrupted, "")
     }
 }
 
@@ -162,7 +181,7 @@ impl From<Error> for Failure {
         match error.errno() {
             // Ctrl-C ended a wait.
             Errno::INTR => Self::interrupted(),
-            _ => Self::new(explain(&error)),
+            _ => Self::new(explain(&error)).caused_by(error),
         }
     }
 }
@@ -171,10 +190,7 @@ impl From<Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
-            return Self {
-                exit: Exit::BrokenPipe,
-                message: String::new(),
-            };
+            return Self::exiting(Exit::BrokenPipe, "");
         }
         Self::new(explain(&Error::io("standard output", error)))
     }

@@ -1,7 +1,7 @@
 //! An opened image: the device, and a kernel of its own in which its file system is `/`.
 
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::image_path::{ImagePath, OtherFileSystem, has_pattern, refuse_protocol};
+use crate::image_path::{ImagePath, has_pattern, refuse_protocol};
 use crate::interruptible::InterruptibleDevice;
 use crate::nearest::{nearest_file, nearest_path};
 use crate::objects::{check_built, is_url};
@@ -15,15 +15,12 @@ use folio::cache::Counters;
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AtFlags, Credentials, OpenFlags};
 use folio::vfs::{AccessTime, Attributes, MountOptions};
-use folio::{Kernel, KernelOptions, Process};
-use folio_fat::FatFileSystem;
+use folio::{Detail, Kernel, KernelOptions, Process};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Entries per getdents call.
-const GETDENTS_MAX: usize = 1024;
 /// Bytes read of a passwd or group file.
 const OWNERS_LEN_MAX: usize = 4 << 20;
 
@@ -60,13 +57,13 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
         check_built(path).map_err(Failure::usage)?;
     }
     if path.is_dir() {
-        return Err(Failure {
-            exit: Exit::Image,
-            message: format!(
+        return Err(Failure::exiting(
+            Exit::Image,
+            format!(
                 "{}: is a directory of the host, not an image",
                 path.display()
             ),
-        });
+        ));
     }
     let options = OpenOptions {
         read_only: access == Access::Read,
@@ -78,14 +75,9 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
 /// Opens the device of an image for reading; with `-U` also one that another program may write.
 pub(crate) fn open_to_read(session: &Session, path: &Path) -> Outcome<Arc<dyn Device>> {
     if !session.shares_images() {
-        return open_device(path, Access::Read).map_err(|mut failure| {
-            if failure.message.contains("the image is in use by ") {
-                failure
-                    .message
-                    .push_str("; -U reads it nevertheless, and may see changes halfway");
-            }
-            failure
-        });
+        let hint = "; -U reads it nevertheless, and may see changes halfway";
+        let opened = open_device(path, Access::Read);
+        return opened.map_err(|failure| failure.hint(&Detail::ImageInUse, hint));
     }
     let options = OpenOptions {
         read_only: true,
@@ -93,6 +85,17 @@ pub(crate) fn open_to_read(session: &Session, path: &Path) -> Outcome<Arc<dyn De
         ..OpenOptions::default()
     };
     block::open(path, &options).map_err(|error| image_failure(error, path))
+}
+
+/// Returns the names in a directory, sorted, without `.` and `..`.
+pub(crate) fn sorted_names(process: &Process, path: &Path) -> folio::Result<Vec<Vec<u8>>> {
+    let fd = process.open(path, OpenFlags::DIRECTORY, 0)?;
+    let listed = process.readdir(fd);
+    process.close(fd)?;
+    let listed = listed.map_err(|error| error.within(path.display().to_string()))?;
+    let mut names: Vec<_> = listed.into_iter().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// Whether both paths lead to the same file.
@@ -104,7 +107,7 @@ pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
 /// Returns the part of a disk that holds the file system.
 fn select(place: &ImagePath, disk: &Arc<dyn Device>) -> Outcome<Arc<dyn Device>> {
     let selected = place.select(disk.clone());
-    selected.map_err(|error| mount_failure(&error.at(place.image_name())))
+    selected.map_err(|error| mount_failure(error.at(place.image_name())))
 }
 
 /// Returns the failure to open an image, with the nearest existing file name if it is missing.
@@ -114,7 +117,7 @@ fn image_failure(error: Error, path: &Path) -> Failure {
     } else {
         None
     };
-    let mut failure = Failure::image(&name_once(error, path));
+    let mut failure = Failure::image(error.within(path.display().to_string()));
     if let Some(hint) = hint {
         failure.message.push_str(&format!("; did you mean {hint}?"));
     }
@@ -189,16 +192,7 @@ pub(crate) fn format_device(
 }
 
 fn text(error: Error, path: &Path) -> String {
-    explain(&name_once(error, path))
-}
-
-fn name_once(error: Error, path: &Path) -> Error {
-    let name = path.display().to_string();
-    if error.to_string().starts_with(&name) {
-        error
-    } else {
-        error.at(name)
-    }
+    explain(&error.within(path.display().to_string()))
 }
 
 /// Returns the requested format, or the one that the file's name implies.
@@ -324,24 +318,8 @@ impl Image {
             file_system_bytes = device.len_bytes(),
             "device opened"
         );
-        let mounted = OtherFileSystem::on(&*device).and_then(|other| match other {
-            Some(OtherFileSystem::Fat) => {
-                let fat = FatFileSystem::mount(device, options.read_only, clock())?;
-                kernel.mount(fat, "/", options)
-            }
-            #[cfg(not(feature = "squashfs-erofs"))]
-            Some(OtherFileSystem::NotBuilt(name)) => Err(Error::unsupported(format!(
-                "{name}: this folio was built without the feature squashfs-erofs: \
-                 cargo install --path crates/folio-cli --features full"
-            ))),
-            #[cfg(feature = "squashfs-erofs")]
-            Some(OtherFileSystem::ReadOnly(kind)) => {
-                let mounted = folio_rofs::mount(device, kind, kernel.cache())?;
-                kernel.mount(mounted, "/", options)
-            }
-            None => kernel.mount_ext4(device, "/", options),
-        });
-        mounted.map_err(|error| mount_failure(&error.at(name.clone())))?;
+        let mounted = kernel.mount_image(device, "/", options);
+        mounted.map_err(|error| mount_failure(error.at(name.clone())))?;
         let process = kernel.process(Credentials::root());
         Ok(Self {
             name,
@@ -472,21 +450,7 @@ impl Image {
 
     /// Returns the names in a directory, sorted, without `.` and `..`.
     pub(crate) fn names(&self, path: &Path) -> folio::Result<Vec<Vec<u8>>> {
-        let process = &self.process;
-        let fd = process.open(path, OpenFlags::DIRECTORY, 0)?;
-        let mut names = Vec::new();
-        let listed = loop {
-            match process.getdents(fd, GETDENTS_MAX) {
-                Ok(entries) if entries.is_empty() => break Ok(()),
-                Ok(entries) => names.extend(entries.into_iter().map(|entry| entry.name)),
-                Err(error) => break Err(error.at(path.display().to_string())),
-            }
-        };
-        process.close(fd)?;
-        listed?;
-        names.retain(|name| name != b"." && name != b"..");
-        names.sort_unstable();
-        Ok(names)
+        sorted_names(&self.process, path)
     }
 
     /// Returns the users and groups of the image's own /etc/passwd and /etc/group. Without such a
@@ -557,10 +521,16 @@ impl Image {
 
 /// Returns the failure of a mount: a usage error for a mount option, else an image that cannot be
 /// used.
-pub(crate) fn mount_failure(error: &Error) -> Failure {
-    let failure = Failure::image(error);
-    if error.errno() == Errno::INVAL && failure.message.contains("mount option") {
-        return Failure::usage(failure.message);
+pub(crate) fn mount_failure(error: Error) -> Failure {
+    let mut failure = Failure::image(error);
+    match failure.detail() {
+        Some(Detail::UnknownMountOption | Detail::InvalidMountOption) => {
+            failure.exit = Exit::Usage;
+        }
+        Some(Detail::FeatureNotBuilt { .. }) => failure
+            .message
+            .push_str(": cargo install --path crates/folio-cli --features full"),
+        _ => {}
     }
     failure
 }

@@ -3,7 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use crate::objects::{check_built, has_inner_path, is_url, split_url};
 use folio::block::{self, Device, PartitionName, split_partition};
-use folio_fat::FatWidth;
+use folio::fs::fat::FatWidth;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct ImagePath {
     /// The image file.
     pub(crate) image: PathBuf,
-    /// The partition; `None` is the only one that holds ext4.
+    /// The partition; `None` is the one that [`block::select`] finds.
     pub(crate) partition: Option<PartitionName>,
     /// The absolute path inside.
     pub(crate) path: PathBuf,
@@ -29,39 +29,6 @@ pub(crate) enum PathArgument {
     Image(ImagePath),
     /// On the host.
     Host(PathBuf),
-}
-
-/// A file system that Folio reads besides ext4.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum OtherFileSystem {
-    /// FAT12, FAT16 or FAT32.
-    Fat,
-    /// One that is read only.
-    #[cfg(feature = "squashfs-erofs")]
-    ReadOnly(folio_rofs::Kind),
-    /// One that needs a feature that this build lacks.
-    #[cfg(not(feature = "squashfs-erofs"))]
-    NotBuilt(&'static str),
-}
-
-impl OtherFileSystem {
-    /// Returns the file system on `device`, unless it is ext4 or unknown. Reads the device once.
-    ///
-    /// # Errors
-    ///
-    /// The device's errors.
-    pub(crate) fn on(device: &dyn Device) -> folio::Result<Option<Self>> {
-        Ok(match block::contents(device)? {
-            Some("fat") => Some(Self::Fat),
-            #[cfg(feature = "squashfs-erofs")]
-            Some(name) => folio_rofs::Kind::named(name).map(Self::ReadOnly),
-            #[cfg(not(feature = "squashfs-erofs"))]
-            Some(name @ ("squashfs" | "erofs")) => Some(Self::NotBuilt(name)),
-            #[cfg(not(feature = "squashfs-erofs"))]
-            Some(_) => None,
-            None => None,
-        })
-    }
 }
 
 /// Returns the name of what `device`, without an ext4, holds; of a FAT with its width.
@@ -173,18 +140,14 @@ impl ImagePath {
         name.map(|name| name.number(disk)).transpose()
     }
 
-    /// Returns the device of the file system: the partition, the whole disk, or the only partition
-    /// with ext4.
+    /// Returns the device of the file system: the partition, or the one that [`block::select`]
+    /// finds.
     ///
     /// # Errors
     ///
     /// Those of [`block::select`].
     pub(crate) fn select(&self, disk: Arc<dyn Device>) -> folio::Result<Arc<dyn Device>> {
         let number = self.partition_number(&*disk)?;
-        // The boot sector of a FAT looks like that of a disk with partitions.
-        if number.is_none() && OtherFileSystem::on(&*disk)?.is_some() {
-            return Ok(disk);
-        }
         block::select(disk, number)
     }
 
@@ -196,9 +159,6 @@ impl ImagePath {
     /// Those of [`Self::select`].
     pub(crate) fn selected(&self, disk: &Arc<dyn Device>) -> folio::Result<Option<u32>> {
         let number = self.partition_number(&**disk)?;
-        if number.is_none() && OtherFileSystem::on(&**disk)?.is_some() {
-            return Ok(None);
-        }
         let selected = block::selected(disk, number)?;
         Ok(selected.map(|partition| partition.number))
     }

@@ -1,7 +1,9 @@
 //! The manners of qemu-img: its name, defaults, exit codes and messages, for scripts that call it.
 
 use crate::exit::Exit;
+use crate::value_parsers::InvalidSize;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::error::Error as StdError;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -100,7 +102,8 @@ pub(crate) fn usage_error(error: &clap::Error) -> Exit {
             text[..end].trim_end().to_owned()
         }
     };
-    if message.contains("invalid size") {
+    let is_size = |cause: &(dyn StdError + 'static)| cause.is::<InvalidSize>();
+    if StdError::source(error).is_some_and(is_size) {
         eprintln!(
             "{NAME}: Invalid image size specified. You may use k, M, G, T, P or E suffixes for\n\
              {NAME}: kilobytes, megabytes, gigabytes, terabytes, petabytes and exabytes."

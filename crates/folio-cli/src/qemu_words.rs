@@ -1,114 +1,82 @@
-//! Messages in the words of qemu-img, which scripts compare.
-//!
-//! Folio's messages say `PLACE: PHRASE`. Each phrase here has a counterpart; any other message is
-//! printed as it is.
+//! Failures in the words of qemu-img, which scripts compare.
 
-/// Phrases whose counterpart follows the place: Folio's, qemu-img's.
-const AT_PLACE: [(&str, &str); 6] = [
-    (
-        "invalid cluster size: expected a power of two from 512 bytes to 2 MiB",
-        "Cluster size must be a power of two between 512 and 2048k",
-    ),
-    (
-        "invalid refcount width: expected a power of two from 1 to 64 bits",
-        "Refcount width must be a power of two and may not exceed 64 bits",
-    ),
-    (
-        "refcounts of other than 16 bits need compat 1.1",
-        "Different refcount widths than 16 bits require compatibility level 1.1 or above (use \
-         version=v3 or greater)",
-    ),
-    (
-        "lazy refcounts need compat 1.1",
-        "Lazy refcounts only supported with compatibility level 1.1 and above (use version=v3 or \
-         greater)",
-    ),
-    (
-        "too large for clusters of this size",
-        "The image size is too large for file format 'qcow2' (try using a larger cluster size)",
-    ),
-    (
-        "new backing file: open: No such file or directory",
-        "Could not open backing file: No such file or directory",
-    ),
-];
+use crate::exit::Failure;
+use folio::{Detail, Errno, Error, ErrorKind};
 
-/// Phrases whose counterpart names no place.
-const WITHOUT_PLACE: [(&str, &str); 4] = [
-    (
-        "preallocation applies to growing only",
-        "Preallocation can only be used for growing images",
-    ),
-    (
-        "the raw format has no metadata to check",
-        "This image format does not support checks",
-    ),
-    (
-        "resizing a version 2 image with snapshots",
-        "Can't resize a v2 image which has snapshots",
-    ),
-    (
-        "the image is larger already: shrinking would lose the content behind its new end; use \
-         --shrink to allow that",
-        "Use the --shrink option to perform a shrink operation.\n\
-         qemu-img: warning: Shrinking an image will delete all data beyond the shrunken image's \
-         end. Before performing such an operation, make sure there is no important data there.",
-    ),
-];
+/// Returns the message of qemu-img for a failure; Folio's if it has no counterpart.
+pub(crate) fn reword(failure: &Failure) -> String {
+    let counterpart = failure.error.as_deref().and_then(of_error);
+    counterpart.unwrap_or_else(|| failure.message.clone())
+}
 
-/// Phrases about an image that cannot be opened.
-const ON_OPEN: [(&str, &str); 1] = [("header: the image is too big", "Image is too big")];
+/// Returns the message of qemu-img for a failure to open the backing file of a new image.
+pub(crate) fn of_backing(failure: &Failure) -> String {
+    match failure.error.as_deref().and_then(missing_file) {
+        Some(name) => format!("Could not open '{name}': No such file or directory"),
+        None => reword(failure),
+    }
+}
 
-const FEATURES: &str = ": qcow2: unsupported features: ";
-const LOOP: &str = ": the image is its own backing file";
-/// Between the name of a new image and the message about its backing file.
-pub(crate) const BACKING_IMAGE: &str = ": backing image: ";
-const MISSING: &str = ": open: No such file or directory";
-
-/// Returns the message of qemu-img for a message of Folio.
-pub(crate) fn reword(message: &str) -> String {
-    let at = |phrase: &str| message.strip_suffix(phrase)?.strip_suffix(": ");
-    for (phrase, words) in AT_PLACE {
-        if let Some(place) = at(phrase) {
-            return format!("{place}: {words}");
+fn of_error(error: &Error) -> Option<String> {
+    if let Some(name) = missing_file(error) {
+        return Some(format!(
+            "Could not open '{name}': Could not open '{name}': No such file or directory"
+        ));
+    }
+    let at_place = |words: &str| {
+        let places: Vec<_> = error.places().collect();
+        format!("{}: {words}", places.join(": "))
+    };
+    let image = error.place().unwrap_or_default();
+    Some(match error.detail()? {
+        Detail::InvalidClusterSize => {
+            at_place("Cluster size must be a power of two between 512 and 2048k")
         }
-    }
-    for (phrase, words) in WITHOUT_PLACE {
-        if at(phrase).is_some() {
-            return words.to_owned();
+        Detail::InvalidRefcountWidth => {
+            at_place("Refcount width must be a power of two and may not exceed 64 bits")
         }
-    }
-    for (phrase, words) in ON_OPEN {
-        if let Some(place) = at(phrase) {
-            let place = place.strip_suffix(": qcow2").unwrap_or(place);
-            return format!("Could not open '{place}': {words}");
+        Detail::RefcountWidthNeedsVersion3 => at_place(
+            "Different refcount widths than 16 bits require compatibility level 1.1 or above (use \
+             version=v3 or greater)",
+        ),
+        Detail::LazyRefcountsNeedVersion3 => at_place(
+            "Lazy refcounts only supported with compatibility level 1.1 and above (use version=v3 \
+             or greater)",
+        ),
+        Detail::TooLargeForClusters => at_place(
+            "The image size is too large for file format 'qcow2' (try using a larger cluster size)",
+        ),
+        Detail::PreallocationWithoutGrowth => {
+            "Preallocation can only be used for growing images".to_owned()
         }
-    }
-    if let Some((place, names)) = message.split_once(FEATURES) {
-        let names = names.replace("unknown incompatible", "Unknown incompatible");
-        return format!("Could not open '{place}': Unsupported qcow2 feature(s): {names}");
-    }
-    if let Some(places) = message.strip_suffix(LOOP) {
-        let place = places
-            .rsplit_once("backing file: ")
-            .map_or(places, |(_, place)| place);
-        // Folio begins the name of a file beside the image with its folder.
-        let place = place.strip_prefix("./").unwrap_or(place);
-        return format!("Backing file '{place}' creates an infinite loop.");
-    }
-    if let Some((place, why)) = message.split_once(BACKING_IMAGE) {
-        let why = match why.strip_suffix(MISSING) {
-            Some(name) => format!("Could not open '{name}': No such file or directory"),
-            None => reword(why),
-        };
-        return format!("{place}: {why}\nCould not open backing image.");
-    }
-    match message.strip_suffix(MISSING) {
-        Some(place) if !place.contains(": ") => {
-            format!("Could not open '{place}': Could not open '{place}': No such file or directory")
+        Detail::NoMetadata => "This image format does not support checks".to_owned(),
+        Detail::SnapshotsOfVersion2 => "Can't resize a v2 image which has snapshots".to_owned(),
+        Detail::WouldShrink => "Use the --shrink option to perform a shrink operation.\n\
+             qemu-img: warning: Shrinking an image will delete all data beyond the shrunken \
+             image's end. Before performing such an operation, make sure there is no important \
+             data there."
+            .to_owned(),
+        Detail::DiskTooLarge => format!("Could not open '{image}': Image is too big"),
+        Detail::UnsupportedFeatures { names } => {
+            let names = names.replace("unknown incompatible", "Unknown incompatible");
+            format!("Could not open '{image}': Unsupported qcow2 feature(s): {names}")
         }
-        _ => message.to_owned(),
-    }
+        Detail::BackingLoop => {
+            let name = error.places().next_back().unwrap_or_default();
+            // Folio begins the name of a file beside the image with its folder.
+            let name = name.strip_prefix("./").unwrap_or(name);
+            format!("Backing file '{name}' creates an infinite loop.")
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the name of the file that could not be opened because it does not exist.
+fn missing_file(error: &Error) -> Option<&str> {
+    let is_missing = error.kind() == ErrorKind::Io && error.errno() == Errno::NOENT;
+    let mut places = error.places();
+    let place = places.next()?;
+    (is_missing && places.next().is_none()).then_some(place)
 }
 
 /// Returns the line of `qemu-img check` for a finding of Folio.
@@ -131,33 +99,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_of_folio_has_the_words_of_qemu_img() {
-        for (own, want) in [
+    fn failure_has_the_words_of_qemu_img() {
+        let missing = || Error::io("open", std::io::Error::from(Errno::NOENT)).at("b");
+        let looped = Error::from(Errno::LOOP).about(Detail::BackingLoop);
+        let features = Detail::UnsupportedFeatures {
+            names: "x, unknown incompatible feature: c0".to_owned(),
+        };
+        for (error, want) in [
             (
-                "a: invalid cluster size: expected a power of two from 512 bytes to 2 MiB",
+                Error::from(Errno::INVAL)
+                    .about(Detail::InvalidClusterSize)
+                    .at("a"),
                 "a: Cluster size must be a power of two between 512 and 2048k",
             ),
             (
-                "a: qcow2: unsupported features: x, unknown incompatible feature: c0",
+                Error::unsupported("features")
+                    .about(features)
+                    .at("qcow2")
+                    .at("a"),
                 "Could not open 'a': Unsupported qcow2 feature(s): x, Unknown incompatible \
                  feature: c0",
             ),
             (
-                "a: backing file: backing file: ./b: the image is its own backing file",
+                looped.at("./b").at("backing file").at("a"),
                 "Backing file 'b' creates an infinite loop.",
             ),
             (
-                "a: open: No such file or directory",
-                "Could not open 'a': Could not open 'a': No such file or directory",
+                missing(),
+                "Could not open 'b': Could not open 'b': No such file or directory",
             ),
             (
-                "a: backing image: b: open: No such file or directory",
-                "a: Could not open 'b': No such file or directory\nCould not open backing image.",
+                Error::from(Errno::NOSPC).at("a"),
+                "a: No space left on device",
             ),
-            ("a: something else", "a: something else"),
         ] {
-            assert_eq!(reword(own), want);
+            assert_eq!(reword(&Failure::image(error)), want);
         }
+        let of_missing = of_backing(&Failure::image(missing()));
+        assert_eq!(of_missing, "Could not open 'b': No such file or directory");
     }
 
     #[test]

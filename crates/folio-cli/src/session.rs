@@ -7,13 +7,13 @@ use crate::objects::requests_json;
 use crate::output::color::{self, FAILURE, paint};
 use crate::output::{counters_json, print_json, printable, qemu_json};
 use crate::qemu_img::Manners;
-use crate::qemu_words::reword;
+use crate::qemu_words;
 use crate::system_log;
 use crate::trace;
 use anstyle::Style;
 use folio::base::Clock;
 use folio::cache::Counters;
-use folio::{Error, Timespec};
+use folio::{Detail, Error, Timespec};
 use indicatif::MultiProgress;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -192,10 +192,7 @@ impl Session {
     /// Prints a message. Names may come from an image, so terminal control characters are escaped.
     fn print_message(&self, style: Style, message: &str) {
         let lead = self.message_lead(style);
-        let message = match self.manners {
-            Manners::Folio => printable(message),
-            Manners::QemuImg => reword(&printable(message)),
-        };
+        let message = printable(message);
         if self.logs_to_system.load(Ordering::Relaxed) {
             system_log::send(&format!("{lead} {message}"));
         }
@@ -222,8 +219,8 @@ impl Session {
     }
 
     /// Returns a suggestion for a failure about an unknown mount option.
-    fn option_hint(&self, message: &str) -> String {
-        if !message.contains("unknown mount option") {
+    fn option_hint(&self, failure: &Failure) -> String {
+        if failure.detail() != Some(&Detail::UnknownMountOption) {
             return String::new();
         }
         let known = || {
@@ -361,8 +358,12 @@ impl Session {
             Err(failure) => {
                 let exit = self.manners.exit(failure.exit);
                 if !failure.message.is_empty() {
-                    let hint = self.option_hint(&failure.message);
-                    let text = format!("{}{hint}", failure.message);
+                    let text = match self.manners {
+                        Manners::Folio => {
+                            format!("{}{}", failure.message, self.option_hint(&failure))
+                        }
+                        Manners::QemuImg => qemu_words::reword(&failure),
+                    };
                     self.print_message(FAILURE, &text);
                     if self.fails_in_json.load(Ordering::Relaxed) && !self.is_qemu_img() {
                         let code = u8::from(exit);

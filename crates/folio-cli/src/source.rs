@@ -79,7 +79,7 @@ impl Source {
                 let name = path.display().to_string();
                 kernel
                     .mount_hostfs(path, "/", options)
-                    .map_err(|error| mount_failure(&error.at(name.clone())))?;
+                    .map_err(|error| mount_failure(error.at(name.clone())))?;
                 Ok(Mounted::Directory {
                     name,
                     kernel,

@@ -5,6 +5,7 @@ use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use folio::block::ImageFormat;
 use folio::kernel::ExtraSpace;
 use parse_size::Config;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Returns a parser of image format names.
@@ -18,16 +19,36 @@ pub(crate) fn image_file() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| image_name::local(&path).map(|_| path))
 }
 
+/// A word that is no size.
+#[derive(Debug)]
+pub(crate) struct InvalidSize(String);
+
+impl fmt::Display for InvalidSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(word) = self;
+        write!(
+            f,
+            "invalid size {word:?}: expected a number with K, M, G or T (e.g. 512M)"
+        )
+    }
+}
+
+impl std::error::Error for InvalidSize {}
+
+impl From<InvalidSize> for String {
+    fn from(invalid: InvalidSize) -> Self {
+        invalid.to_string()
+    }
+}
+
 /// Parses a size in bytes: a number with K, M, G, T or P, in units of 1024 as in mke2fs and
 /// qemu-img.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, InvalidSize> {
     let size = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => Config::new().with_binary().parse_size(text).ok(),
     };
-    size.ok_or_else(|| {
-        format!("invalid size {text:?}: expected a number with K, M, G or T (e.g. 512M)")
-    })
+    size.ok_or_else(|| InvalidSize(text.to_owned()))
 }
 
 /// Parses the size of a page cache, in bytes.

@@ -70,9 +70,7 @@ mod with_feature {
         let url: ObjectUrl = text
             .parse()
             .map_err(|e| Failure::usage(format!("{text}: {e}")))?;
-        let place = images()?
-            .place(&url)
-            .map_err(|error| Failure::image(&error))?;
+        let place = images()?.place(&url).map_err(Failure::image)?;
         place.ok_or_else(|| {
             Failure::usage(format!(
                 "{text}: a web server holds no volume: give s3, gs, az or file"
@@ -88,7 +86,7 @@ mod with_feature {
     pub(crate) fn refuse_object(url: &ObjectUrl) -> Outcome {
         let name = url.to_string();
         let place = images()?.place(url);
-        let Some(place) = place.map_err(|error| Failure::image(&error))? else {
+        let Some(place) = place.map_err(Failure::image)? else {
             return Ok(());
         };
         match volume_around(&place) {
@@ -97,14 +95,14 @@ mod with_feature {
                 "{name}: a volume is there ({root}): give another URL, or copy into the volume's \
                  disk with folio image convert -n"
             ))),
-            Err(error) => Err(Failure::image(&error)),
+            Err(error) => Err(Failure::image(error)),
         }
     }
 
     /// Creates a volume of `len_bytes` bytes, or opens one that holds nothing yet.
     pub(crate) fn create(name: &Path, len_bytes: u64) -> Outcome<Arc<dyn Device>> {
         let place = place(name)?;
-        let failed = |error: Error| Failure::image(&error);
+        let failed = |error: Error| Failure::image(error);
         let volume = match Volume::open(&place, takeover()) {
             Ok(volume) => volume,
             Err(error) if error.errno() == Errno::NOENT => {
@@ -144,7 +142,7 @@ mod with_feature {
     /// Closes the volumes that this process wrote and no device uses any more.
     pub(crate) fn close_unused() -> Outcome {
         let closed = images()?.close_unused();
-        closed.map_err(|error| Failure::image(&error))
+        closed.map_err(Failure::image)
     }
 
     /// Returns the size of the volume at a URL; none if there is no volume.
@@ -155,13 +153,13 @@ mod with_feature {
         match VolumeReader::open(&place(name)?, None) {
             Ok(volume) => Ok(Some(volume.len_bytes())),
             Err(error) if error.errno() == Errno::NOENT => Ok(None),
-            Err(error) => Err(Failure::image(&error)),
+            Err(error) => Err(Failure::image(error)),
         }
     }
 
     /// Creates a volume after the required tests of the store.
     pub(crate) fn create_checked(place: &StorePlace, len_bytes: u64) -> Outcome<Volume> {
-        let failed = |error: Error| Failure::image(&error);
+        let failed = |error: Error| Failure::image(error);
         // The tests leave objects in the store for a moment.
         check_vacant(place).map_err(failed)?;
         let tests = folio_volume::check_store(place, folio_volume::StoreTests::Required);

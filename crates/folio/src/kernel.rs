@@ -2,12 +2,16 @@
 
 use crate::base::owner_process::OwnerProcess;
 use crate::base::{Clock, Errno, Error, Result, Timespec};
-use crate::block::Device;
+use crate::block::{Device, FileSystemKind};
 use crate::cache::{CacheOptions, Counters, PageCache};
 use crate::fs::ext4::{self, Ext4};
+#[cfg(feature = "fat")]
+use crate::fs::fat::FatFileSystem;
 #[cfg(feature = "hostfs")]
 use crate::fs::hostfs::{self, Hostfs};
 use crate::fs::ramfs::{self, FrameFiles, FrameMemory, Ramfs};
+#[cfg(any(feature = "squashfs", feature = "erofs"))]
+use crate::fs::rofs;
 use crate::vfs::{
     AccessTime, ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions,
     Vfs,
@@ -105,6 +109,49 @@ impl Kernel {
             cache: ManuallyDrop::new(cache),
             clock: options.clock,
             owner: OwnerProcess::current(),
+        })
+    }
+
+    /// Mounts the file system on `device`, of any [`FileSystemKind`], over the directory `target`.
+    /// [`crate::block::select`] finds the partition of a disk. Linux: mount(8) with `-t auto`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Kernel::mount_ext4`]; EOPNOTSUPP for a kind whose feature this build lacks.
+    pub fn mount_image(
+        self: &Arc<Self>,
+        device: Arc<dyn Device>,
+        target: impl AsRef<Path>,
+        options: &MountOptions,
+    ) -> Result<()> {
+        self.mount(self.open_image(device, options)?, target, options)
+    }
+
+    fn open_image(
+        &self,
+        device: Arc<dyn Device>,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
+        Ok(match FileSystemKind::of(&*device)? {
+            // Without a file system ext4's error names what the device holds instead.
+            None | Some(FileSystemKind::Ext4) => Ext4::mount(device, &self.cache, options)?,
+            #[cfg(feature = "fat")]
+            Some(FileSystemKind::Fat) => {
+                FatFileSystem::mount(device, options.read_only, options.clock)?
+            }
+            #[cfg(feature = "squashfs")]
+            Some(FileSystemKind::Squashfs) => rofs::mount_squashfs(device, &self.cache)?,
+            #[cfg(feature = "erofs")]
+            Some(FileSystemKind::Erofs) => rofs::mount_erofs(device, &self.cache)?,
+            #[cfg(not(all(feature = "fat", feature = "squashfs", feature = "erofs")))]
+            Some(kind) => {
+                let what =
+                    format!("{kind}: this build lacks the feature {kind} of the crate folio");
+                let detail = crate::base::Detail::FeatureNotBuilt {
+                    feature: kind.to_string(),
+                };
+                return Err(Error::unsupported(what).about(detail));
+            }
         })
     }
 

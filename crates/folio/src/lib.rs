@@ -131,7 +131,7 @@ pub mod syscall;
 pub mod testing;
 pub mod vfs;
 
-pub use base::{AlignedBuffer, Errno, Error, ErrorKind, Result, Timespec, errno_of};
+pub use base::{AlignedBuffer, Detail, Errno, Error, ErrorKind, Result, Timespec, errno_of};
 pub use facade::{DirEntry, File, Fs, Image, Metadata, OpenOptions, ReadDir, Walk};
 pub use kernel::{Kernel, KernelOptions};
 pub use syscall::Process;

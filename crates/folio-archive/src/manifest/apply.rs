@@ -187,15 +187,8 @@ impl Target<'_> {
     }
 
     fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
-        loop {
-            let entries = self.process.getdents(fd, 1024)?;
-            if entries.is_empty() {
-                return Ok(names);
-            }
-            let entries = entries.into_iter().map(|entry| entry.name);
-            names.extend(entries.filter(|name| !matches!(name.as_slice(), b"." | b"..")));
-        }
+        let entries = self.process.readdir(fd)?.into_iter();
+        Ok(entries.map(|entry| entry.name).collect())
     }
 
     fn create(&self, at: Fd, name: &[u8], kind: &ManifestKind, mode: Option<u16>) -> Result<()> {

@@ -148,15 +148,8 @@ fn names(process: &Process, fd: Fd) -> Result<Vec<Vec<u8>>> {
 }
 
 fn read_names(process: &Process, fd: Fd) -> Result<Vec<Vec<u8>>> {
-    let mut names = Vec::new();
-    loop {
-        let entries = process.getdents(fd, 1024)?;
-        if entries.is_empty() {
-            return Ok(names);
-        }
-        let entries = entries.into_iter().map(|entry| entry.name);
-        names.extend(entries.filter(|name| !matches!(name.as_slice(), b"." | b"..")));
-    }
+    let entries = process.readdir(fd)?.into_iter();
+    Ok(entries.map(|entry| entry.name).collect())
 }
 
 /// Removes a directory with everything in it. It keeps its place in a list, because a hostile layer

@@ -9,7 +9,7 @@ use crate::output::{counted, human};
 use crate::session::{Session, clock};
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{self, Device};
+use folio::block::{self, Device, FileSystemKind};
 use folio::kernel::{
     CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, RepairPlan, Severity,
     check_ext4, plan_repair_ext4, undo_repair_ext4,
@@ -176,7 +176,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     let device = place
         .partition_number(&*disk)
         .and_then(|number| selected(disk.clone(), number))
-        .map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
+        .map_err(|error| not_checked(Failure::image(error.at(name.clone()))))?;
     if let Some(saved) = &check.undo {
         return undo(&name, &*device, saved, session);
     }
@@ -204,7 +204,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     }
     session.refuse_options()?;
     session.check_interrupt()?;
-    let checked = checked.map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
+    let checked = checked.map_err(|error| not_checked(Failure::image(error.at(name.clone()))))?;
     let plan = match checked {
         Checked::Reported(report) => {
             let wants_advice = report.errors > 0 && printer.lines.is_none();
@@ -270,20 +270,14 @@ fn conclude(
     if report.is_clean() {
         Ok(())
     } else {
-        Err(Failure {
-            exit: Exit::ErrorsLeft,
-            message: String::new(),
-        })
+        Err(Failure::exiting(Exit::ErrorsLeft, String::new()))
     }
 }
 
 /// Restores the bytes in an undo file.
 fn undo(name: &str, device: &dyn Device, saved: &Path, session: &Session) -> Outcome {
     session.check_interrupt()?;
-    let not_restored = |message: String| Failure {
-        exit: Exit::NotChecked,
-        message,
-    };
+    let not_restored = |message: String| Failure::exiting(Exit::NotChecked, message);
     let file =
         File::open(saved).map_err(|error| not_restored(format!("{}: {error}", saved.display())))?;
     let report = undo_repair_ext4(device, &mut BufReader::new(file))
@@ -323,14 +317,8 @@ impl Repair {
             self.print(undo_file.as_deref())?;
         }
         match refusal {
-            Some(message) => Err(Failure {
-                exit: Exit::ErrorsLeft,
-                message,
-            }),
-            None if is_repaired => Err(Failure {
-                exit: Exit::Repaired,
-                message: String::new(),
-            }),
+            Some(message) => Err(Failure::exiting(Exit::ErrorsLeft, message)),
+            None if is_repaired => Err(Failure::exiting(Exit::Repaired, String::new())),
             None => Ok(()),
         }
     }
@@ -386,10 +374,7 @@ impl Repair {
             name.push(".undo");
             name.into()
         });
-        let failed = |what: String| Failure {
-            exit: Exit::NotChecked,
-            message: what,
-        };
+        let failed = |what: String| Failure::exiting(Exit::NotChecked, what);
         let io = |error: std::io::Error| {
             let hint = if error.kind() == std::io::ErrorKind::AlreadyExists {
                 "; move it away or use --undo-file"
@@ -449,8 +434,9 @@ impl Repair {
 /// Returns the device to check: the whole disk, too, if it has neither a superblock nor partitions.
 /// A backup of the superblock may still be intact.
 fn selected(disk: Arc<dyn Device>, partition: Option<u32>) -> folio::Result<Arc<dyn Device>> {
-    let is_bare =
-        partition.is_none() && !block::holds_ext4(&*disk)? && block::partitions(&*disk)?.is_empty();
+    let is_bare = partition.is_none()
+        && FileSystemKind::of(&*disk)? != Some(FileSystemKind::Ext4)
+        && block::partitions(&*disk)?.is_empty();
     if is_bare {
         Ok(disk)
     } else {

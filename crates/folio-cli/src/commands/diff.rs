@@ -1,7 +1,7 @@
 //! `folio diff`: compares files and trees of images, and of the host.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::image::{Access, Image, mount_failure};
+use crate::image::{Access, Image, mount_failure, sorted_names};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::session::{Session, clock};
 use crate::walk::join;
@@ -88,10 +88,7 @@ pub(crate) fn run(diff: &Diff, session: &Session) -> Outcome {
         session.print_json(&report)?;
     }
     if count > 0 {
-        return Err(Failure {
-            exit: Exit::Failed,
-            message: String::new(),
-        });
+        return Err(Failure::exiting(Exit::Failed, String::new()));
     }
     Ok(())
 }
@@ -183,7 +180,7 @@ impl Side {
         };
         kernel
             .mount_hostfs(folder, "/", &options)
-            .map_err(|error| mount_failure(&error.at(name.clone())))?;
+            .map_err(|error| mount_failure(error.at(name.clone())))?;
         Ok(Self {
             process: kernel.process(Credentials::root()),
             kernel,
@@ -199,7 +196,7 @@ impl Side {
     }
 
     fn failure(&self, path: &Path, error: &folio::Error) -> Failure {
-        Failure::image(&folio::Error::new(
+        Failure::image(folio::Error::new(
             error.errno(),
             format!("{}: {}: {error}", self.name, path.display()),
         ))
@@ -213,24 +210,6 @@ impl Side {
             Err(error) if error.errno() == folio::Errno::NOENT => Ok(None),
             found => found.map(Some),
         }
-    }
-
-    /// Returns the names in a directory, sorted.
-    fn names(&self, path: &Path) -> folio::Result<Vec<Vec<u8>>> {
-        let fd = self.process.open(path, OpenFlags::DIRECTORY, 0)?;
-        let mut names = Vec::new();
-        let listed = loop {
-            match self.process.getdents(fd, 1024) {
-                Ok(entries) if entries.is_empty() => break Ok(()),
-                Ok(entries) => names.extend(entries.into_iter().map(|entry| entry.name)),
-                Err(error) => break Err(error),
-            }
-        };
-        self.process.close(fd)?;
-        listed?;
-        names.retain(|name| name != b"." && name != b"..");
-        names.sort_unstable();
-        Ok(names)
     }
 
     fn xattrs(&self, path: &Path) -> folio::Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -314,7 +293,7 @@ impl Comparison<'_> {
     }
 
     fn names(&self, side: usize, path: &Path) -> Outcome<Vec<Vec<u8>>> {
-        self.on(side, path, |side, path| side.names(path))
+        self.on(side, path, |side, path| sorted_names(&side.process, path))
     }
 
     fn report(&mut self, kind: char, path: &Path) -> Outcome {

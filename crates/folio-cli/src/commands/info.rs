@@ -3,13 +3,15 @@
 use super::force_share::ForceShare;
 use crate::exit::{Failure, Outcome};
 use crate::image::open_to_read;
-use crate::image_path::{ImagePath, OtherFileSystem, contents_name};
+use crate::image_path::{ImagePath, contents_name};
 use crate::output::color::heading;
 use crate::output::{counted, human, printable, stamp};
 use crate::session::Session;
 use clap::Args;
 use folio::Timespec;
-use folio::block::{self, Device, ImageInfo, OpenOptions, PartitionDevice, PartitionTable};
+use folio::block::{
+    self, Device, FileSystemKind, ImageInfo, OpenOptions, PartitionDevice, PartitionTable,
+};
 use folio::kernel::{FieldValue, SuperblockField, SuperblockSummary, summarize_ext4};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -72,7 +74,7 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
         )));
     }
     let name = place.image_name();
-    let failure = |error: folio::Error| Failure::image(&error.at(name.clone()));
+    let failure = |error: folio::Error| Failure::image(error.at(name.clone()));
     info.share.apply(session);
     let disk = open_to_read(session, &place.image)?;
     // Already open, so the lock of a second open would be refused on some hosts.
@@ -80,7 +82,7 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
         is_shared: true,
         ..OpenOptions::default()
     };
-    let found = block::info(&place.image, &options).map_err(|error| Failure::image(&error))?;
+    let found = block::info(&place.image, &options).map_err(Failure::image)?;
     let partition = place.partition_number(&*disk).map_err(failure)?;
     let report = examine(name.clone(), found, disk, partition).map_err(failure)?;
     if info.json {
@@ -98,7 +100,7 @@ fn examine(
 ) -> folio::Result<ImageReport> {
     // A file system without a table may have bytes of a boot record before its superblock, and a
     // FAT begins with one.
-    let is_file_system = block::holds_ext4(&*disk)? || OtherFileSystem::on(&*disk)?.is_some();
+    let is_file_system = FileSystemKind::of(&*disk)?.is_some();
     let has_table = partition.is_some() || !is_file_system;
     let table = if has_table {
         block::partition_table(&*disk)?
@@ -135,7 +137,7 @@ fn examine(
 }
 
 fn contents(device: &Arc<dyn Device>) -> folio::Result<Contents> {
-    if block::holds_ext4(&**device)? {
+    if FileSystemKind::of(&**device)? == Some(FileSystemKind::Ext4) {
         return summarize_ext4(device).map(Contents::FileSystem);
     }
     Ok(contents_name(device)?.map_or(Contents::Unknown, Contents::Other))

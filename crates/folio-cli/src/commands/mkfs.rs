@@ -96,7 +96,7 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
         let selected = place
             .partition_number(&*device)
             .and_then(|number| select(device, number));
-        device = selected.map_err(|error| Failure::image(&error.at(name.clone())))?;
+        device = selected.map_err(|error| Failure::image(error.at(name.clone())))?;
     }
     // A new volume, or a partition of a new disk, is there to be formatted.
     let is_made_for_it = is_volume || place.partition.is_some();

@@ -350,8 +350,5 @@ fn start_in_background() -> Outcome {
         Some(3) => Exit::Image,
         _ => Exit::Failed,
     };
-    Err(Failure {
-        exit,
-        message: String::new(),
-    })
+    Err(Failure::exiting(exit, ""))
 }

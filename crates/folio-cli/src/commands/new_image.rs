@@ -120,7 +120,7 @@ impl NewImage {
         }
         // The sources may be in the same disk, so they are read before it is opened.
         let least = least_size(ExtraSpace::None, options.clone())?;
-        let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
+        let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
         let disk = image::open_device(&place.image, Access::Write)?;
         let number = place.partition_number(&*disk).map_err(failed)?;
         let window = block::select(disk.clone(), number).map_err(failed)?;

@@ -70,7 +70,7 @@ pub(crate) fn run(push: &Push, session: &Session) -> Outcome {
         backing: BackingPolicy::Within(url.to_string().into()),
         ..OpenOptions::default()
     };
-    let overlay = block::open(&push.overlay, &options).map_err(|error| Failure::image(&error))?;
+    let overlay = block::open(&push.overlay, &options).map_err(Failure::image)?;
     let changed = Changed::new(overlay, &object, &url).map_err(failed)?;
     let Some(changed) = changed else {
         return report(push, session, &url, None);
@@ -134,7 +134,7 @@ fn report(push: &Push, session: &Session, url: &ObjectUrl, replaced: Option<Repl
 /// Checks that the object is the overlay's backing file.
 fn check_backing(overlay: &Path, url: &ObjectUrl) -> Outcome {
     let info = block::info(overlay, &OpenOptions::default());
-    let info = info.map_err(|error| Failure::image(&error))?;
+    let info = info.map_err(Failure::image)?;
     let found = info.backing_path.unwrap_or_default();
     if found.as_os_str() == url.to_string().as_str() {
         return Ok(());

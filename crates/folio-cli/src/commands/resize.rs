@@ -60,7 +60,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         )));
     }
     let name = place.image_name();
-    let failed = |error: Error| Failure::image(&error.at(name.clone()));
+    let failed = |error: Error| Failure::image(error.at(name.clone()));
     let options = ResizeOptions {
         to_minimum: resize.minimum,
         ..options(resize.size)
@@ -81,8 +81,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         plan_resize_ext4(&*device.file_system, size, &options).map_err(failed)?;
         session.check_interrupt()?;
         drop(device);
-        block::resize(&place.image, size, &ResizeImage::default())
-            .map_err(|error| Failure::image(&error))?;
+        block::resize(&place.image, size, &ResizeImage::default()).map_err(Failure::image)?;
         device = open(&place)?;
     }
     let report = resize_file_system(session, &device.file_system, &options, &name)?;
@@ -130,7 +129,7 @@ pub(crate) fn resize_file_system(
         bar.finish_and_clear();
     }
     session.check_interrupt()?;
-    resized.map_err(|error| Failure::image(&error.at(name.to_owned())))
+    resized.map_err(|error| Failure::image(error.at(name.to_owned())))
 }
 
 /// Cuts the image behind its file system. A block device keeps its size.
@@ -144,8 +143,7 @@ fn cut(place: &ImagePath, size: Option<u64>, report: &ResizeReport) -> Outcome {
         may_shrink: true,
         ..ResizeImage::default()
     };
-    block::resize(&place.image, size.unwrap_or(end).max(end), &options)
-        .map_err(|error| Failure::image(&error))
+    block::resize(&place.image, size.unwrap_or(end).max(end), &options).map_err(Failure::image)
 }
 
 /// An open image.
@@ -158,7 +156,7 @@ fn open(place: &ImagePath) -> Outcome<OpenImage> {
     let disk = open_device(&place.image, Access::Write)?;
     let file_system = place
         .select(disk.clone())
-        .map_err(|error| Failure::image(&error.at(place.image_name())))?;
+        .map_err(|error| Failure::image(error.at(place.image_name())))?;
     let is_partition = !Arc::ptr_eq(&disk, &file_system);
     Ok(OpenImage {
         file_system,

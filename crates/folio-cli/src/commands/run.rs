@@ -160,10 +160,7 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
 }
 
 fn failure(failure: folio_run::Failure) -> Failure {
-    Failure {
-        exit: Exit::Command(failure.exit),
-        message: failure.message,
-    }
+    Failure::exiting(Exit::Command(failure.exit), failure.message)
 }
 
 /// Splits `-o` into options of the FUSE mount and those of the file system.
@@ -374,7 +371,7 @@ impl Overlay {
             backing: BackingPolicy::Anywhere,
             ..OpenOptions::default()
         };
-        let device = block::open(&self.path, &options).map_err(|error| Failure::image(&error))?;
+        let device = block::open(&self.path, &options).map_err(Failure::image)?;
         if self.is_thrown_away {
             // Nothing remains of it, however this process ends.
             std::fs::remove_file(&self.path).map_err(|error| cannot(&self.path, &error))?;

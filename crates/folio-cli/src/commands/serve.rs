@@ -114,8 +114,7 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     if let Some(overlay) = &nbd.overlay {
-        create_overlay(overlay, &place.image, nbd.format)
-            .map_err(|error| Failure::image(&error))?;
+        create_overlay(overlay, &place.image, nbd.format).map_err(Failure::image)?;
     }
     let places = Places {
         socket: nbd.socket.as_deref(),
@@ -176,15 +175,13 @@ fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
     let device = match &nbd.overlay {
         None => block::open(&place.image, &options)
             .map_err(|error| image_failure(error, &place.image))?,
-        Some(overlay) => {
-            open_overlay(overlay, &place.image, &options).map_err(|error| Failure::image(&error))?
-        }
+        Some(overlay) => open_overlay(overlay, &place.image, &options).map_err(Failure::image)?,
     };
     match place.partition {
         None => Ok(device),
         Some(_) => place
             .select(device)
-            .map_err(|error| Failure::image(&error.at(place.image_name()))),
+            .map_err(|error| Failure::image(error.at(place.image_name()))),
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn run(store: &Store, session: &Session) -> Outcome {
     session.refuse_options()?;
     let StoreCommand::Check(check) = &store.command;
     let tests = check_store(&place(&check.url)?, StoreTests::All);
-    let tests = tests.map_err(|error| Failure::image(&error))?;
+    let tests = tests.map_err(Failure::image)?;
     let refused = refusal(&tests);
     if check.json {
         session.print_json(&json!({

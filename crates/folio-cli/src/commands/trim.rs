@@ -61,7 +61,7 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
     };
     let allocated = || match block::info(&place.image, &options) {
         Ok(info) => Ok(info.allocated_bytes),
-        Err(error) => Err(Failure::image(&error)),
+        Err(error) => Err(Failure::image(error)),
     };
     let device = open_device(&place.image, Access::Write)?;
     let before = allocated()?;
@@ -71,7 +71,7 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
     let discarded = discarded?;
     closed?;
     // The file system has nothing to write, but a qcow2 image frees clusters at a flush.
-    device.flush().map_err(|error| Failure::image(&error))?;
+    device.flush().map_err(Failure::image)?;
     drop(device);
     let after = allocated()?;
     let name = place.image_name();

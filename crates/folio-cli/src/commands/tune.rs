@@ -83,7 +83,7 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
     Image::replay(session, &place, device.clone())?;
     let device = place
         .select(device)
-        .map_err(|error| Failure::image(&error.at(place.image_name())))?;
+        .map_err(|error| Failure::image(error.at(place.image_name())))?;
     tune_ext4(&*device, &options).map_err(|error| {
         let text = format!("{}: {}", place.image_name(), explain(&error));
         // Only an invalid value of an option causes EINVAL.

@@ -138,7 +138,7 @@ pub(crate) fn name(volume: &Volume) -> &'static str {
 }
 
 fn failed(error: folio::Error) -> Failure {
-    Failure::image(&error)
+    Failure::image(error)
 }
 
 fn open(url: &Path) -> Outcome<OpenVolume> {

@@ -1,4 +1,9 @@
-//! The error type: an errno for programs; operation, place and cause for people.
+//! The error type: errno and [`Detail`] for programs; operation, places and cause for people.
+//!
+//! Who adds what: the layer that finds the fault gives the errno, the reason and, if a caller may
+//! act on it, the detail. Each layer that knows a name adds it as a place, once: the structure its
+//! number, the file system its kind, [`crate::block::open`] the image, a system call its path. Text
+//! is for people: code that decides matches errno, kind, detail and places.
 
 use super::Errno;
 use std::borrow::Cow;
@@ -10,6 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The class of a failure, beyond its errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ErrorKind {
     /// An ordinary errno, as a system call would return it: no such file, not a directory, no
     /// space.
@@ -20,6 +26,53 @@ pub enum ErrorKind {
     Unsupported,
     /// The host or a device failed to read or write. Errno is the host's, often EIO.
     Io,
+}
+
+/// What a failure is about, for a caller that acts on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Detail {
+    /// A mount option that the file system does not know.
+    UnknownMountOption,
+    /// A known mount option with an invalid value, or one that another option or the file system
+    /// excludes.
+    InvalidMountOption,
+    /// This build lacks a feature of the crate, and so a kind of file system.
+    FeatureNotBuilt {
+        /// The feature's name in Cargo.toml.
+        feature: String,
+    },
+    /// Another program, or another open of this one, uses the image.
+    ImageInUse,
+    /// The policy for backing files refuses one.
+    BackingRefused,
+    /// A chain of backing files leads back to an image in it.
+    BackingLoop,
+    /// A smaller size would lose content, which the options do not allow.
+    WouldShrink,
+    /// Preallocation was requested for an image that does not grow.
+    PreallocationWithoutGrowth,
+    /// The image's format has no metadata that could be checked.
+    NoMetadata,
+    /// A qcow2 image of version 2 with internal snapshots cannot be resized.
+    SnapshotsOfVersion2,
+    /// The image needs features that Folio does not support.
+    UnsupportedFeatures {
+        /// Their names, as the image or its format has them.
+        names: String,
+    },
+    /// The disk is larger than an existing image's format can map.
+    DiskTooLarge,
+    /// The size is larger than a qcow2 image with clusters of this size can map.
+    TooLargeForClusters,
+    /// The cluster size of a new image is not a power of two from 512 bytes to 2 MiB.
+    InvalidClusterSize,
+    /// The width of refcounts is not a power of two from 1 to 64 bits.
+    InvalidRefcountWidth,
+    /// Refcounts of another width than 16 bits need qcow2 of version 3.
+    RefcountWidthNeedsVersion3,
+    /// Lazy refcounts need qcow2 of version 3.
+    LazyRefcountsNeedVersion3,
 }
 
 /// A failure: errno, operation, place and cause.
@@ -39,6 +92,7 @@ struct Full {
     /// From outermost to innermost: "disk.img", "ext4", "inode 12".
     places: Vec<Cow<'static, str>>,
     reason: Cow<'static, str>,
+    detail: Option<Detail>,
     cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -73,31 +127,50 @@ impl Error {
     /// Adds a place: the first call names the innermost place, later calls the enclosing ones.
     #[must_use]
     pub fn at(self, place: impl Into<Cow<'static, str>>) -> Self {
-        let mut full = match self.0 {
-            Repr::Full(full) => full,
-            Repr::Plain(errno) => Box::new(Full {
-                kind: ErrorKind::Errno,
-                errno,
-                places: Vec::new(),
-                reason: Cow::Borrowed(""),
-                cause: None,
-            }),
-        };
+        let mut full = self.into_full();
         full.places.insert(0, place.into());
+        Self(Repr::Full(full))
+    }
+
+    /// Adds an enclosing place, unless the error names it as the outermost one already.
+    #[must_use]
+    pub fn within(self, place: impl Into<Cow<'static, str>>) -> Self {
+        let place = place.into();
+        if self.place() == Some(&*place) {
+            self
+        } else {
+            self.at(place)
+        }
+    }
+
+    /// Adds what the failure is about.
+    #[must_use]
+    pub fn about(self, detail: Detail) -> Self {
+        let mut full = self.into_full();
+        full.detail = Some(detail);
         Self(Repr::Full(full))
     }
 
     /// Adds the cause.
     #[must_use]
     pub fn caused_by(self, cause: impl StdError + Send + Sync + 'static) -> Self {
-        let mut full = match self.0 {
-            Repr::Full(full) => full,
-            Repr::Plain(errno) => {
-                return Self::full(ErrorKind::Errno, errno, "".into(), Some(Box::new(cause)));
-            }
-        };
+        let mut full = self.into_full();
         full.cause = Some(Box::new(cause));
         Self(Repr::Full(full))
+    }
+
+    fn into_full(self) -> Box<Full> {
+        match self.0 {
+            Repr::Full(full) => full,
+            Repr::Plain(errno) => Box::new(Full {
+                kind: ErrorKind::Errno,
+                errno,
+                places: Vec::new(),
+                reason: Cow::Borrowed(""),
+                detail: None,
+                cause: None,
+            }),
+        }
     }
 
     /// Returns the errno, as of a system call.
@@ -122,11 +195,41 @@ impl Error {
         }
     }
 
-    /// Returns the outermost place, if there is one.
-    pub fn place(&self) -> Option<&str> {
+    /// Returns what the failure is about, if a caller may act on it.
+    pub fn detail(&self) -> Option<&Detail> {
         match &self.0 {
             Repr::Plain(_) => None,
-            Repr::Full(full) => full.places.first().map(Cow::as_ref),
+            Repr::Full(full) => full.detail.as_ref(),
+        }
+    }
+
+    /// Returns the places from the outermost to the innermost: image, partition, file system,
+    /// structure, or the path of a system call.
+    pub fn places(&self) -> impl DoubleEndedIterator<Item = &str> {
+        let places = match &self.0 {
+            Repr::Plain(_) => &[][..],
+            Repr::Full(full) => &full.places,
+        };
+        places.iter().map(Cow::as_ref)
+    }
+
+    /// Returns the outermost place, if there is one.
+    pub fn place(&self) -> Option<&str> {
+        self.places().next()
+    }
+
+    /// Returns the reason or operation without places and causes; the errno's words without one.
+    pub fn reason(&self) -> String {
+        let full = match &self.0 {
+            Repr::Plain(errno) => return errno_text(*errno),
+            Repr::Full(full) => full,
+        };
+        match (&full.reason, &full.cause) {
+            (reason, None) if reason.is_empty() => errno_text(full.errno),
+            (reason, Some(_)) if full.kind == ErrorKind::Io => {
+                format!("{reason}: {}", errno_text(full.errno))
+            }
+            (reason, _) => reason.to_string(),
         }
     }
 
@@ -141,6 +244,7 @@ impl Error {
             errno,
             places: Vec::new(),
             reason,
+            detail: None,
             cause,
         })))
     }
@@ -191,20 +295,10 @@ pub fn errno_of(error: &std::io::Error) -> Option<Errno> {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let full = match &self.0 {
-            Repr::Plain(errno) => return f.write_str(&errno_text(*errno)),
-            Repr::Full(full) => full,
-        };
-        for place in &full.places {
+        for place in self.places() {
             write!(f, "{place}: ")?;
         }
-        match (&full.reason, &full.cause) {
-            (reason, None) if reason.is_empty() => f.write_str(&errno_text(full.errno)),
-            (reason, Some(_)) if full.kind == ErrorKind::Io => {
-                write!(f, "{reason}: {}", errno_text(full.errno))
-            }
-            (reason, _) => f.write_str(reason),
-        }
+        f.write_str(&self.reason())
     }
 }
 
@@ -257,6 +351,15 @@ mod tests {
             (error.place(), Error::from(Errno::NOENT).place()),
             (Some("ext4"), None)
         );
+    }
+
+    #[test]
+    fn enclosing_place_is_added_once() {
+        let error = Error::from(Errno::NOENT).about(Detail::BackingLoop).at("a");
+        let error = error.within("a").within("b").within("b");
+        assert_eq!(error.places().collect::<Vec<_>>(), ["b", "a"]);
+        assert_eq!(error.detail(), Some(&Detail::BackingLoop));
+        assert_eq!(error.to_string(), "b: a: No such file or directory");
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod time;
 pub(crate) mod unwind;
 
 pub use aligned_buffer::AlignedBuffer;
-pub use error::{Error, ErrorKind, Result, errno_of};
+pub use error::{Detail, Error, ErrorKind, Result, errno_of};
 pub use ids::{InodeNumber, LogicalBlock, PhysicalBlock};
 pub use limit::Limit;
 pub use time::{Clock, Timespec};

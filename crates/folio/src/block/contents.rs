@@ -1,7 +1,8 @@
-//! The names of formats that Folio does not open, for messages.
+//! Kinds of file systems on devices, and the names of other formats.
 
 use super::device::Device;
 use crate::base::Result;
+use std::fmt;
 
 /// Bytes at the start of a disk that are examined.
 const HEAD_BYTES: usize = 128 << 10;
@@ -59,11 +60,68 @@ pub fn contents(device: &dyn Device) -> Result<Option<&'static str>> {
     })
 }
 
+/// A kind of file system that Folio mounts from a device, if it was built with its feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileSystemKind {
+    /// ext2, ext3 or ext4.
+    Ext4,
+    /// FAT12, FAT16 or FAT32.
+    Fat,
+    /// squashfs 4.
+    Squashfs,
+    /// erofs.
+    Erofs,
+}
+
+impl FileSystemKind {
+    /// Returns the kind of the file system that `device` starts with, by its magic number; `None`
+    /// without one that Folio mounts.
+    ///
+    /// # Errors
+    ///
+    /// The device's errors.
+    pub fn of(device: &dyn Device) -> Result<Option<Self>> {
+        // First, as mke2fs leaves a boot sector as it is, and with it the name of an earlier FAT.
+        if holds_ext4(device)? {
+            return Ok(Some(Self::Ext4));
+        }
+        Ok(match contents(device)? {
+            Some("fat") => Some(Self::Fat),
+            Some("squashfs") => Some(Self::Squashfs),
+            Some("erofs") => Some(Self::Erofs),
+            _ => None,
+        })
+    }
+}
+
+impl fmt::Display for FileSystemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ext4 => "ext4",
+            Self::Fat => "fat",
+            Self::Squashfs => "squashfs",
+            Self::Erofs => "erofs",
+        })
+    }
+}
+
+/// Whether `device` starts with an ext2, ext3 or ext4 file system, by its magic number.
+fn holds_ext4(device: &dyn Device) -> Result<bool> {
+    const MAGIC_OFFSET: u64 = 1024 + 56;
+    const MAGIC: [u8; 2] = 0xef53u16.to_le_bytes();
+    let mut magic = [0; 2];
+    if device.len_bytes() < MAGIC_OFFSET + 2 {
+        return Ok(false);
+    }
+    device.read_at(&mut magic, MAGIC_OFFSET)?;
+    Ok(magic == MAGIC)
+}
+
 /// Returns the words about a disk or partition that holds `name` and no ext4.
 pub(crate) fn foreign_contents(name: &str) -> String {
     let reads = match name {
         "only zeros" => "",
-        // Also by the crates for other file systems.
         _ => "; Folio reads ext4, FAT, squashfs and erofs",
     };
     format!("it holds {name}{reads}")

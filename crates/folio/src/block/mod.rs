@@ -5,7 +5,7 @@
 //!         |                  |
 //!     claim.rs             |  one writer of each byte of a device
 //!     guarded.rs           |  panics of a caller's device become EIO
-//!     contents.rs          |  names of other formats, for messages
+//!     contents.rs          |  the kind of file system, names of other formats
 //!         |   tools/         |  open, create, copy, compare, resize, check, rebase ...
 //!         |     |            v
 //!         |   raw.rs, qcow2/, partition/, memory.rs, overlay.rs, wrappers/    devices
@@ -46,8 +46,8 @@ mod tools;
 mod wrappers;
 
 pub(crate) use claim::DeviceClaim;
-pub use contents::contents;
 pub(crate) use contents::foreign_contents;
+pub use contents::{FileSystemKind, contents};
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
 pub use file::{RemoteImage, RemoteImages, provide_remote_images};
 pub(crate) use guarded::guard;
@@ -63,7 +63,7 @@ pub use partition::{
 };
 pub use partition::{
     Partition, PartitionDevice, PartitionName, PartitionTable, PartitionType, TableScheme,
-    holds_ext4, partition_table, partitions, select, selected, split_partition,
+    partition_table, partitions, select, selected, split_partition,
 };
 #[cfg(feature = "qcow2")]
 pub use qcow2::{

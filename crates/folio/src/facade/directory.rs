@@ -183,19 +183,8 @@ impl OpenDirectory {
     /// Removes every entry of `handle` that is not a directory; keeps the names of those that are.
     fn empty_of_files(handle: File, name: Vec<u8>) -> io::Result<Self> {
         let process = handle.process();
-        let mut entries = Vec::new();
-        loop {
-            let batch = process.getdents(handle.fd(), BATCH_ENTRIES)?;
-            if batch.is_empty() {
-                break;
-            }
-            entries.extend(batch);
-        }
         let mut subdirectories = Vec::new();
-        for entry in entries {
-            if entry.name == b"." || entry.name == b".." {
-                continue;
-            }
+        for entry in process.readdir(handle.fd())? {
             let name = OsStr::from_bytes(&entry.name);
             let file_type = match entry.file_type {
                 Some(file_type) => file_type,

@@ -9,7 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An image file or a device that holds an ext4 file system, and how it is mounted.
+/// An image file or a device that holds a file system, and how it is mounted: any
+/// [`FileSystemKind`](crate::block::FileSystemKind). New ones are ext4.
 ///
 /// Nothing is opened before [`Image::mount`].
 ///
@@ -103,8 +104,8 @@ impl Image {
         self
     }
 
-    /// Chooses a partition by its number in the GPT or MBR. Without this, the whole disk if an ext4
-    /// file system starts there, else the only partition that holds one.
+    /// Chooses a partition by its number in the GPT or MBR. Without this, the whole disk if a file
+    /// system starts there, else the partition that [`block::selected`] finds.
     #[must_use]
     pub fn partition(mut self, number: u32) -> Self {
         self.partition = Some(number);
@@ -196,7 +197,7 @@ impl Image {
             None => block::select(device, self.partition)?,
         };
         let kernel = Kernel::new(self.kernel_options.clone());
-        kernel.mount_ext4(device, "/", &self.mount_options)?;
+        kernel.mount_image(device, "/", &self.mount_options)?;
         Ok(Fs::new(kernel))
     }
 }

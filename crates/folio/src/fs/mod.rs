@@ -3,13 +3,17 @@
 //! ```text
 //!   vfs    [file system traits: vfs/filesystem.rs, vfs/inode.rs]
 //!             |
-//!      ramfs  ext4  hostfs             ramfs with limits: tmpfs, on a device: gpufs
-//!             |        |
-//!             |     a directory of the host
+//!      ramfs  ext4  fat  rofs  hostfs      ramfs with limits: tmpfs, on a device: gpufs
+//!             |      |    |      |        rofs: squashfs and erofs, read only
+//!             |      |    |   a directory of the host
 //!          [device trait: block/device.rs]
 //! ```
 
 pub mod ext4;
+#[cfg(feature = "fat")]
+pub mod fat;
 #[cfg(feature = "hostfs")]
 pub mod hostfs;
 pub mod ramfs;
+#[cfg(any(feature = "squashfs", feature = "erofs"))]
+pub mod rofs;

@@ -247,6 +247,18 @@ impl Process {
         Ok(entries)
     }
 
+    /// Returns the remaining entries of an open directory, without `.` and `..`, in the order of the
+    /// file system. Linux: readdir(3).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::getdents_with`].
+    pub fn readdir(&self, fd: Fd) -> Result<Vec<Dirent>> {
+        let mut entries = self.getdents(fd, usize::MAX)?;
+        entries.retain(|entry| !matches!(&*entry.name, b"." | b".."));
+        Ok(entries)
+    }
+
     /// Calls `sink` for the next entries of an open directory, including `.` and `..`, until it
     /// breaks: the entry at which it breaks is the first of the next call. `sink` may not use the
     /// directory. Linux: getdents64(2), `iterate_dir`.

@@ -16,7 +16,8 @@
 //! A later option overrides an earlier one. Any other word belongs to the file system
 //! ([`MountOptions::file_system`]), which rejects unknown words by name.
 
-use crate::base::{Clock, Errno, Error, Result};
+use crate::base::{Clock, Detail, Errno, Error, Result};
+use std::borrow::Cow;
 use std::fmt;
 
 /// The policy for access times.
@@ -128,6 +129,13 @@ impl MountOptions {
     /// Returns the error for an unknown word: EINVAL.
     pub(crate) fn unknown(word: &str) -> Error {
         Error::new(Errno::INVAL, format!("unknown mount option {word:?}"))
+            .about(Detail::UnknownMountOption)
+    }
+
+    /// Returns the error for an invalid value of a known option, or for one that another option or
+    /// the file system excludes: EINVAL.
+    pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Errno::INVAL, why).about(Detail::InvalidMountOption)
     }
 
     /// Parses the options of one file system: words separated by commas. Calls `set` with the name
@@ -147,8 +155,7 @@ impl MountOptions {
                 return Err(Self::unknown(option));
             }
             set(name, value).ok_or_else(|| {
-                let message = format!("invalid value in mount option {option:?}");
-                Error::new(Errno::INVAL, message)
+                Self::invalid(format!("invalid value in mount option {option:?}"))
             })?;
         }
         Ok(())

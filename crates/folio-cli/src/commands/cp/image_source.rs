@@ -88,17 +88,8 @@ impl<'a> Source for ImageSource<'a> {
     }
 
     fn list(&self, dir: &ImageNode<'a>) -> Result<EntryNames, Error> {
-        let mut names = Vec::new();
-        loop {
-            let entries = dir.process.getdents(dir.fd, 1024)?;
-            if entries.is_empty() {
-                return Ok(names);
-            }
-            let entries = entries
-                .into_iter()
-                .filter(|entry| !matches!(&*entry.name, b"." | b".."));
-            names.extend(entries.map(|entry| (entry.name, entry.file_type)));
-        }
+        let entries = dir.process.readdir(dir.fd)?.into_iter();
+        Ok(entries.map(|entry| (entry.name, entry.file_type)).collect())
     }
 
     fn read_at(&self, file: &ImageNode<'a>, buf: &mut [u8], offset: u64) -> Result<usize, Error> {

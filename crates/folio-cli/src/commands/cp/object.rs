@@ -76,9 +76,7 @@ fn download(source: &OsStr, destination: &Path, session: &Session) -> Outcome {
     let Some(images) = images() else {
         return Err(Failure::usage("object storage is not set up"));
     };
-    let device = images
-        .open_object(&url)
-        .map_err(|error| Failure::image(&error))?;
+    let device = images.open_object(&url).map_err(Failure::image)?;
     let name = url.key().rsplit('/').next().unwrap_or_default();
     let path = if destination.is_dir() {
         destination.join(name)
@@ -89,7 +87,7 @@ fn download(source: &OsStr, destination: &Path, session: &Session) -> Outcome {
         let why = "source and destination are the same file";
         return Err(Failure::new(format!("{}: {why}", path.display())));
     }
-    let failed = |error: folio::Error| Failure::image(&error);
+    let failed = |error: folio::Error| Failure::image(error);
     let (len_bytes, options) = (device.len_bytes(), CreateOptions::default());
     let new =
         NewImage::create(&path, ImageFormat::Raw, len_bytes, &options, true).map_err(failed)?;

@@ -513,13 +513,9 @@ impl<'a, T: Target> Writer<'a, T> {
 
 /// Returns the error without the argument of the call, which is only the last part of a path.
 fn reason(error: &Error) -> String {
-    let plain = Error::from(error.errno());
-    let is_errno = error.kind() == folio::ErrorKind::Errno;
-    let text = error.to_string();
-    if is_errno && (!text.contains(' ') || text.ends_with(&format!(": {plain}"))) {
-        explain(&plain)
-    } else {
-        explain(error)
+    match error.kind() {
+        folio::ErrorKind::Errno => error.reason(),
+        _ => explain(error),
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn run(debug: &Debug, session: &Session) -> Outcome {
     let inspector = place
         .select(disk)
         .and_then(Ext4Inspector::open)
-        .map_err(|error| Failure::image(&error.at(name.clone())))?;
+        .map_err(|error| Failure::image(error.at(name.clone())))?;
     let answer = answer(&inspector, request)
         .map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))?;
     if debug.json {

@@ -89,7 +89,7 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     spec.platform.clone_from(&add.platform);
     spec.filesystem_label.clone_from(&add.filesystem_label);
     let content = Content::new(session, &spec)?;
-    let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
+    let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
     let disk = open_device(&place.image, Access::Write)?;
     let free = block::free_space(&*disk).map_err(failed)?;
     let table = block::partition_table(&*disk).map_err(failed)?;

@@ -19,10 +19,10 @@ use crate::progress::Progress;
 use crate::session::{Session, clock};
 use crate::value_parsers::uuid;
 use folio::block::{Device, PartitionDevice, PartitionName};
+use folio::fs::fat::{self, FatOptions, FatWidth};
 use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
 use folio_archive::oci::Reference;
 use folio_archive::{Contents, EntryKind};
-use folio_fat::{FatOptions, FatWidth};
 use std::cell::OnceCell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -278,7 +278,7 @@ impl Content {
                     label: self.label.clone(),
                     volume_id: self.volume_id(identity)?,
                 };
-                folio_fat::format(&window, &options).map_err(failed)?;
+                fat::format(&window, &options).map_err(failed)?;
             }
         }
         self.fill(session, (disk.clone(), window), &place)

@@ -7,7 +7,7 @@ use crate::image_path::ImagePath;
 use crate::output::human;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{self, Device, Partition, PartitionDevice};
+use folio::block::{self, Device, FileSystemKind, Partition, PartitionDevice};
 use folio::kernel::{ResizeReport, plan_resize_ext4};
 use serde_json::json;
 use std::ffi::OsString;
@@ -42,7 +42,7 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     let name = place.image_name();
-    let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
+    let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
     let disk = open_device(&place.image, Access::Write)?;
     let wanted = place.partition_number(&*disk).map_err(failed)?;
     let old = match find(&*disk, wanted).map_err(failed)? {
@@ -58,7 +58,8 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
         }
     };
     let window = window(&disk, &old).map_err(failed)?;
-    let has_ext4 = block::holds_ext4(&*window).map_err(failed)?;
+    let kind = FileSystemKind::of(&*window).map_err(failed)?;
+    let has_ext4 = kind == Some(FileSystemKind::Ext4);
     if has_ext4 {
         // Refuse a file system that cannot grow before the first change.
         plan_resize_ext4(&*window, old.len_bytes, &resize::options(None)).map_err(failed)?;
@@ -101,7 +102,7 @@ fn grow_ext4(
     partition: &Partition,
     name: &str,
 ) -> Outcome<ResizeReport> {
-    let failed = |error: folio::Error| Failure::image(&error.at(name.to_owned()));
+    let failed = |error: folio::Error| Failure::image(error.at(name.to_owned()));
     let window = window(disk, partition).map_err(failed)?;
     resize::resize_file_system(session, &window, &resize::options(None), name)
 }

@@ -7,7 +7,7 @@ use crate::image_path::{ImagePath, contents_name};
 use crate::output::human;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{self, Device, Partition, PartitionDevice, PartitionTable};
+use folio::block::{self, Device, FileSystemKind, Partition, PartitionDevice, PartitionTable};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::Write;
@@ -36,7 +36,7 @@ pub(super) fn run(list: &List, session: &Session) -> Outcome {
         return Err(Failure::usage(text));
     }
     let name = place.image_name();
-    let failed = |error: folio::Error| Failure::image(&error.at(name.clone()));
+    let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
     list.share.apply(session);
     let disk = open_to_read(session, &place.image)?;
     let Some(table) = block::partition_table(&*disk).map_err(failed)? else {
@@ -83,7 +83,7 @@ fn contents_of(
         partition.start_bytes,
         partition.len_bytes,
     )?);
-    if block::holds_ext4(&*window)? {
+    if FileSystemKind::of(&*window)? == Some(FileSystemKind::Ext4) {
         return Ok(Some("ext4"));
     }
     Ok(contents_name(&window)?.filter(|name| *name != "only zeros"))

@@ -170,12 +170,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     for NotProbed { path, reason } in &report.not_probed {
         session.fail(format_args!("{path}: {reason}"));
     }
-    let ends = |exit| {
-        Err(Failure {
-            exit,
-            message: String::new(),
-        })
-    };
+    let ends = |exit| Err(Failure::exiting(exit, ""));
     match (report.not_probed.is_empty(), report.faults) {
         (false, _) => ends(Exit::NotProbed),
         (true, 0) => Ok(()),

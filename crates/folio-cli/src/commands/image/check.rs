@@ -113,10 +113,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         ImageCheck { leaks: 1.., .. } => 3,
         _ => return Ok(()),
     };
-    Err(Failure {
-        exit: Exit::QemuImg(code),
-        message: String::new(),
-    })
+    Err(Failure::exiting(Exit::QemuImg(code), String::new()))
 }
 
 fn to_json(path: &Path, report: &ImageCheck) -> Value {

@@ -119,9 +119,6 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     }
     match comparison.difference {
         None => Ok(()),
-        Some(_) => Err(Failure {
-            exit: Exit::Failed,
-            message: String::new(),
-        }),
+        Some(_) => Err(Failure::exiting(Exit::Failed, String::new())),
     }
 }

@@ -218,7 +218,7 @@ fn run_locally(convert: &Convert, session: &Session) -> Outcome {
             Err(Failure::interrupted())
         }
         // The error names the file that failed, source or target.
-        Err(error) if is_at_source(&error, &from) => Err(Failure::image(&error)),
+        Err(error) if is_at_source(&error, &from) => Err(Failure::image(error)),
         Err(error) => Err(image_failure(error, target_path)),
     }
 }
@@ -245,9 +245,8 @@ fn open_target(
 
 /// Whether an error names one of the sources.
 fn is_at_source(error: &Error, sources: &[NamedImage]) -> bool {
-    let text = error.to_string();
     let mut names = sources.iter().map(|source| source.path.to_string_lossy());
-    names.any(|name| text.starts_with(&*name))
+    names.any(|name| error.place() == Some(&*name))
 }
 
 /// Returns the options of the new image.

@@ -52,7 +52,7 @@ impl SourceOptions {
                 let number = partition.number(&*device);
                 let selected = number.and_then(|number| block::select(device, Some(number)));
                 device = selected
-                    .map_err(|error| Failure::image(&error.at(image.path.display().to_string())))?;
+                    .map_err(|error| Failure::image(error.at(image.path.display().to_string())))?;
             }
             if !self.salvage {
                 return Ok(device);

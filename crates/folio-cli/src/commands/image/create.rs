@@ -9,7 +9,7 @@ use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::image_name::NameOptions;
 use crate::image_path::{refuse_partition, refuse_protocol};
-use crate::qemu_words::BACKING_IMAGE;
+use crate::qemu_words;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
@@ -128,8 +128,7 @@ fn at_new_image(failure: Failure, session: &Session, file: &Path) -> Failure {
     if !session.is_qemu_img() {
         return failure;
     }
-    Failure {
-        message: format!("{}{BACKING_IMAGE}{}", file.display(), failure.message),
-        ..failure
-    }
+    let why = qemu_words::of_backing(&failure);
+    let message = format!("{}: {why}\nCould not open backing image.", file.display());
+    Failure::exiting(failure.exit, message)
 }

@@ -162,6 +162,6 @@ fn local(name: &Path) -> Outcome<PathBuf> {
 
 /// Returns the failure of a copy, whose error may name the source.
 fn failure(error: Error, source: &Path, target: &Path) -> Failure {
-    let is_source = error.to_string().starts_with(&*source.to_string_lossy());
+    let is_source = error.place() == Some(&*source.to_string_lossy());
     image_failure(error, if is_source { source } else { target })
 }

@@ -7,6 +7,7 @@ use crate::image_name::NameOptions;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
+use folio::Detail;
 use folio::block::{self, ImageFormat, ResizeImage};
 use std::io::Write;
 use std::path::PathBuf;
@@ -89,11 +90,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     // Preallocation takes long. After an end in the middle the image is as after a crash: valid.
     let resized = session.until_interrupt(|| (), || block::resize(path, len_bytes, &options));
     resized.map_err(|error| {
-        let mut failure = image_failure(error, path);
-        if failure.message.contains("would lose the content") {
-            failure.message.push_str("; use --shrink to allow that");
-        }
-        failure
+        image_failure(error, path).hint(&Detail::WouldShrink, "; use --shrink to allow that")
     })?;
     if !session.quiet {
         writeln!(std::io::stdout(), "Image resized.")?;

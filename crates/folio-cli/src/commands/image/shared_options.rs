@@ -1,11 +1,11 @@
 //! Options that several subcommands of `folio image` share.
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::image_name::split_commas;
 use crate::objects::is_url;
 use clap::{Args, ValueEnum};
 use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions, SnapshotSelector};
-use folio::{Errno, Error};
+use folio::{Detail, Errno, Error};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -157,31 +157,18 @@ pub(crate) fn new_image_failure(error: Error, path: &Path) -> Failure {
     }
     // EINVAL has another cause only for files that cannot be replaced, such as FIFOs.
     let is_option = error.errno() == Errno::INVAL && (path.is_file() || !path.exists());
-    let failure = image_failure(error, path);
+    let mut failure = image_failure(error, path);
     if is_option {
-        Failure::usage(failure.message)
-    } else {
-        failure
-    }
-}
-
-/// Returns the failure of a call on the image at `path`, which is named only once.
-pub(crate) fn image_failure(error: Error, path: &Path) -> Failure {
-    let error = named_once(error, path);
-    let mut failure = Failure::image(&error);
-    if error.errno() == Errno::PERM && failure.message.contains("backing file") {
-        failure.message.push_str(
-            "; use --backing allow for any file, or --backing dir=FOLDER for those in a directory",
-        );
+        failure.exit = Exit::Usage;
     }
     failure
 }
 
-fn named_once(error: Error, path: &Path) -> Error {
-    let name = path.display().to_string();
-    if error.to_string().starts_with(&name) {
-        error
-    } else {
-        error.at(name)
-    }
+/// Returns the failure of a call on the image at `path`, which is named only once.
+pub(crate) fn image_failure(error: Error, path: &Path) -> Failure {
+    let failure = Failure::image(error.within(path.display().to_string()));
+    failure.hint(
+        &Detail::BackingRefused,
+        "; use --backing allow for any file, or --backing dir=FOLDER for those in a directory",
+    )
 }

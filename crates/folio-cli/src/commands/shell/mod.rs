@@ -406,8 +406,8 @@ fn unknown(name: &str) -> Failure {
     let hint = crate::nearest::nearest(name, known)
         .map(|meant| format!("; did you mean {meant}?"))
         .unwrap_or_default();
-    Failure {
-        exit: Exit::Usage,
-        message: format!("{name}: unknown command{hint} (help lists the commands)"),
-    }
+    Failure::exiting(
+        Exit::Usage,
+        format!("{name}: unknown command{hint} (help lists the commands)"),
+    )
 }

@@ -53,7 +53,9 @@ enum Budget {
 
 fn budget(text: &str) -> Result<Budget, String> {
     let Some(number) = text.strip_suffix('%') else {
-        return crate::value_parsers::size(text).map(Budget::Bytes);
+        return crate::value_parsers::size(text)
+            .map(Budget::Bytes)
+            .map_err(String::from);
     };
     match number.trim().parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Budget::Share(percent / 100.0)),

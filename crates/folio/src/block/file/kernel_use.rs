@@ -9,7 +9,7 @@
 //!
 //! e2fsprogs: lib/ext2fs/ismounted.c.
 
-use crate::base::{Errno, Error, Result};
+use crate::base::{Detail, Errno, Error, Result};
 use rustix::fs::{Dev, OFlags, major, makedev, minor};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -63,7 +63,10 @@ pub(crate) fn check(file: &File, path: &Path, read_only: bool) -> Result<()> {
 /// Explains why the kernel refused to open a block device exclusively.
 pub(crate) fn explain_busy(device: &Metadata) -> Error {
     find(device).map_or_else(
-        || Error::new(Errno::BUSY, "another program or the kernel uses the device"),
+        || {
+            let why = "another program or the kernel uses the device";
+            Error::new(Errno::BUSY, why).about(Detail::ImageInUse)
+        },
         |found| busy(&found),
     )
 }
@@ -71,7 +74,7 @@ pub(crate) fn explain_busy(device: &Metadata) -> Error {
 fn busy(found: &KernelUse) -> Error {
     let KernelUse { what, remedy, .. } = found;
     let why = format!("the image is in use by the kernel ({what}): {remedy} first");
-    Error::new(Errno::BUSY, why)
+    Error::new(Errno::BUSY, why).about(Detail::ImageInUse)
 }
 
 /// Returns the use of an image, unless it ends within a second.

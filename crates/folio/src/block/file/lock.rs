@@ -7,7 +7,7 @@
 //! one process exclude each other as well.
 
 use super::holder::holders;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Detail, Errno, Error, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::File;
@@ -113,7 +113,7 @@ fn busy(file: &File, how: &str) -> Error {
     if !holders.others.is_empty() {
         text = format!("{text}: {}", holders.others.join(", "));
     }
-    Error::new(Errno::BUSY, text)
+    Error::new(Errno::BUSY, text).about(Detail::ImageInUse)
 }
 
 fn byte_lock(kind: i32, byte: i64) -> libc::flock {

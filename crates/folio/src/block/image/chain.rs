@@ -3,7 +3,7 @@
 
 use super::format::ImageFormat;
 use super::options::{BackingPolicy, OpenOptions, SnapshotSelector};
-use crate::base::{Errno, Error, Result};
+use crate::base::{Detail, Errno, Error, Result};
 use crate::block::Device;
 use crate::block::file::{HostFile, refuse_remote};
 use std::os::unix::fs::MetadataExt;
@@ -90,7 +90,9 @@ impl Chain {
     fn add(&mut self, identity: Identity, name: &str) -> Result<()> {
         if self.opened.contains(&identity) {
             let why = "the image is its own backing file";
-            return Err(Error::new(Errno::LOOP, why).at(name.to_owned()));
+            return Err(Error::new(Errno::LOOP, why)
+                .about(Detail::BackingLoop)
+                .at(name.to_owned()));
         }
         self.opened.push(identity);
         Ok(())

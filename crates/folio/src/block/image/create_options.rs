@@ -1,7 +1,7 @@
 //! Options of a new image, named as `qemu-img create -o` names them.
 
 use super::format::ImageFormat;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Detail, Errno, Error, Result};
 
 const BACKING_NAME_BYTES_MAX: usize = 1023;
 
@@ -45,6 +45,14 @@ pub enum Preallocation {
     Falloc,
     /// Space of the host as well, by writing zeros.
     Full,
+}
+
+impl Preallocation {
+    /// Returns the error of a preallocation without growth: EINVAL.
+    pub(crate) fn without_growth() -> Error {
+        Error::new(Errno::INVAL, "preallocation applies to growing only")
+            .about(Detail::PreallocationWithoutGrowth)
+    }
 }
 
 /// The backing file of a new image.
@@ -104,11 +112,19 @@ impl CreateOptions {
     /// EINVAL with the option at fault.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |what: &'static str| Err(Error::new(Errno::INVAL, what));
+        let refuse_about =
+            |detail: Detail, what: &'static str| Err(Error::new(Errno::INVAL, what).about(detail));
         if !self.cluster_bytes.is_power_of_two() || !(512..=2 << 20).contains(&self.cluster_bytes) {
-            return refuse("invalid cluster size: expected a power of two from 512 bytes to 2 MiB");
+            return refuse_about(
+                Detail::InvalidClusterSize,
+                "invalid cluster size: expected a power of two from 512 bytes to 2 MiB",
+            );
         }
         if !self.refcount_bits.is_power_of_two() || self.refcount_bits > 64 {
-            return refuse("invalid refcount width: expected a power of two from 1 to 64 bits");
+            return refuse_about(
+                Detail::InvalidRefcountWidth,
+                "invalid refcount width: expected a power of two from 1 to 64 bits",
+            );
         }
         if self.extended_l2 && self.cluster_bytes < 16 << 10 {
             return refuse("extended L2 entries need clusters of at least 16 KiB");
@@ -130,10 +146,14 @@ impl CreateOptions {
             return Ok(());
         }
         match () {
-            () if self.refcount_bits != 16 => {
-                refuse("refcounts of other than 16 bits need compat 1.1")
-            }
-            () if self.lazy_refcounts => refuse("lazy refcounts need compat 1.1"),
+            () if self.refcount_bits != 16 => refuse_about(
+                Detail::RefcountWidthNeedsVersion3,
+                "refcounts of other than 16 bits need compat 1.1",
+            ),
+            () if self.lazy_refcounts => refuse_about(
+                Detail::LazyRefcountsNeedVersion3,
+                "lazy refcounts need compat 1.1",
+            ),
             () if self.compression != Compression::Zlib => refuse("zstd needs compat 1.1"),
             () if self.extended_l2 => refuse("extended L2 entries need compat 1.1"),
             () if self.data_file.is_some() => refuse("an external data file needs compat 1.1"),

@@ -48,7 +48,7 @@ pub use entry::{Partition, PartitionTable};
 pub use name::{PartitionName, split_partition};
 #[cfg(feature = "partitions")]
 pub use new_table::{NewPartition, NewPartitionTable};
-pub use select::{holds_ext4, select, selected};
+pub use select::{select, selected};
 pub use table::{partition_table, partitions};
 pub use types::{PartitionType, TableScheme};
 pub use window::PartitionDevice;

@@ -4,25 +4,9 @@ use super::entry::Partition;
 use super::table::partitions;
 use super::window::PartitionDevice;
 use crate::base::{Errno, Error, Result};
-use crate::block::{Device, contents, foreign_contents};
+use crate::block::{Device, FileSystemKind, contents, foreign_contents};
 use std::fmt::Write as _;
 use std::sync::Arc;
-
-/// Whether `device` starts with an ext2, ext3 or ext4 file system, by its magic number.
-///
-/// # Errors
-///
-/// The device's errors.
-pub fn holds_ext4(device: &dyn Device) -> Result<bool> {
-    const MAGIC_OFFSET: u64 = 1024 + 56;
-    const MAGIC: [u8; 2] = 0xef53u16.to_le_bytes();
-    let mut magic = [0; 2];
-    if device.len_bytes() < MAGIC_OFFSET + 2 {
-        return Ok(false);
-    }
-    device.read_at(&mut magic, MAGIC_OFFSET)?;
-    Ok(magic == MAGIC)
-}
 
 /// Returns the device that holds the file system: that of the [`selected`] partition, or the whole
 /// disk.
@@ -38,8 +22,8 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
 }
 
 /// Returns the partition that holds the file system: partition `number`. Without a number it is the
-/// whole disk, `None`, if that starts with ext4, else the only partition that does, else the only
-/// one with squashfs or erofs.
+/// whole disk, `None`, if that starts with a [`FileSystemKind`], else the only partition with ext4,
+/// else the only one with squashfs or erofs, else the FAT in the only partition of the disk.
 ///
 /// # Errors
 ///
@@ -54,13 +38,29 @@ pub fn selected(disk: &Arc<dyn Device>, number: Option<u32>) -> Result<Option<Pa
         };
         return Ok(Some(found.swap_remove(at)));
     }
-    if holds_ext4(&**disk)? {
+    // First: the boot sector of a FAT looks like that of a disk with partitions.
+    if FileSystemKind::of(&**disk)?.is_some() {
         return Ok(None);
     }
     let found = partitions(&**disk)?;
-    let mut holders = partitions_where(disk, &found, holds_ext4)?;
+    let kinds: Vec<_> = found
+        .iter()
+        .map(|partition| FileSystemKind::of(&window(disk, partition)?))
+        .collect::<Result<_>>()?;
+    let of_kinds = |wanted: &[FileSystemKind]| -> Vec<Partition> {
+        let is_wanted =
+            |kind: &Option<FileSystemKind>| kind.is_some_and(|kind| wanted.contains(&kind));
+        let found = found.iter().zip(&kinds);
+        let wanted = found.filter(|(_, kind)| is_wanted(kind));
+        wanted.map(|(partition, _)| partition.clone()).collect()
+    };
+    let mut holders = of_kinds(&[FileSystemKind::Ext4]);
     if holders.is_empty() {
-        holders = partitions_where(disk, &found, holds_read_only)?;
+        holders = of_kinds(&[FileSystemKind::Squashfs, FileSystemKind::Erofs]);
+    }
+    // Beside other partitions a FAT is the firmware's, not the file system that a user means.
+    if holders.is_empty() && found.len() == 1 {
+        holders = of_kinds(&[FileSystemKind::Fat]);
     }
     match holders.len() {
         0 => Err(Error::new(Errno::NXIO, no_file_system(disk, &found)?)),
@@ -99,26 +99,6 @@ fn no_file_system(disk: &Arc<dyn Device>, partitions: &[Partition]) -> Result<St
         }
     }
     Ok(text)
-}
-
-/// Whether the device holds a file system that is made for partitions of the system, read only.
-fn holds_read_only(device: &dyn Device) -> Result<bool> {
-    Ok(matches!(contents(device)?, Some("squashfs" | "erofs")))
-}
-
-/// Returns the partitions whose device fulfills `holds`.
-fn partitions_where(
-    disk: &Arc<dyn Device>,
-    partitions: &[Partition],
-    holds: fn(&dyn Device) -> Result<bool>,
-) -> Result<Vec<Partition>> {
-    let mut found = Vec::new();
-    for partition in partitions {
-        if holds(&window(disk, partition)?)? {
-            found.push(partition.clone());
-        }
-    }
-    Ok(found)
 }
 
 /// Formats a list: "partitions: 1 (100.0 MiB, EFI system), 2 (1.9 GiB, Linux filesystem)".

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::Errno;
-use crate::block::{Device, MemoryDevice};
+use crate::block::{Device, FileSystemKind, MemoryDevice};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -51,7 +51,10 @@ fn only_ext4_partition_is_selected() {
     bytes[(2 * MIB) as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
     let device = select(disk_of(&bytes), None).unwrap();
     assert_eq!(device.len_bytes(), MIB);
-    assert!(holds_ext4(&*device).unwrap());
+    assert_eq!(
+        FileSystemKind::of(&*device).unwrap(),
+        Some(FileSystemKind::Ext4)
+    );
     bytes[MIB as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
     let refused = select(disk_of(&bytes), None).err().unwrap();
     assert_eq!(refused.errno(), Errno::INVAL);

@@ -1,6 +1,6 @@
 //! Checks an image that no process has open: open, lock, check, close.
 
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Detail, Error, ErrorKind, Result};
 use crate::block::Device;
 use crate::block::file::{DeviceFile, HostFile, ImageFile, open_for_facts, open_remote, remote};
 use crate::block::image::{ImageFormat, detect};
@@ -60,7 +60,7 @@ fn check_file(
             qcow2::check_image(file, repair, report).map_err(|error| at_file(error, file))
         }
         ImageFormat::Raw => Err(at_file(
-            Error::unsupported("the raw format has no metadata to check"),
+            Error::unsupported("the raw format has no metadata to check").about(Detail::NoMetadata),
             file,
         )),
     }

@@ -1,7 +1,7 @@
 //! Resizes an image, whatever its format.
 
 use super::open::open_file;
-use crate::base::{Errno, Error, ErrorKind, Result};
+use crate::base::{Detail, Errno, Error, ErrorKind, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{BackingPolicy, ImageFormat, OpenOptions, Preallocation, detect};
 #[cfg(feature = "qcow2")]
@@ -44,8 +44,7 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
     let name = file.name().to_owned();
     let at_image = |error: Error| match error.kind() {
         ErrorKind::Io => error,
-        _ if error.to_string().starts_with(&name) => error,
-        _ => error.at(name.clone()),
+        _ => error.within(name.clone()),
     };
     let Some(len_bytes) = len_bytes.checked_next_multiple_of(512) else {
         return Err(at_image(Errno::FBIG.into()));
@@ -61,7 +60,8 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
     if len_bytes < old_bytes && !options.may_shrink {
         let why =
             "the image is larger already: shrinking would lose the content behind its new end";
-        return Err(at_image(Error::new(Errno::INVAL, why)));
+        let shrinks = Error::new(Errno::INVAL, why).about(Detail::WouldShrink);
+        return Err(at_image(shrinks));
     }
     match format {
         #[cfg(not(feature = "qcow2"))]
@@ -92,10 +92,7 @@ fn resize_raw(
     preallocation: Preallocation,
 ) -> Result<()> {
     if len_bytes < old_bytes && preallocation != Preallocation::Off {
-        return Err(Error::new(
-            Errno::INVAL,
-            "preallocation applies to growing only",
-        ));
+        return Err(Preallocation::without_growth());
     }
     let new = len_bytes.saturating_sub(old_bytes);
     match preallocation {

@@ -21,7 +21,7 @@
 //!
 //! Other options of Linux are rejected like any unknown word.
 
-use crate::base::{Errno, Error, Result};
+use crate::base::Result;
 use crate::fs::ext4::layout::features::Compat;
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
@@ -259,10 +259,9 @@ impl Ext4Options {
         }
         .map_err(|error| match error {
             OptionError::Unknown => MountOptions::unknown(word),
-            OptionError::Value(expected) => Error::new(
-                Errno::INVAL,
-                format!("invalid value in mount option {word:?}: expected {expected}"),
-            ),
+            OptionError::Value(expected) => MountOptions::invalid(format!(
+                "invalid value in mount option {word:?}: expected {expected}"
+            )),
         })
     }
 
@@ -354,15 +353,13 @@ impl Ext4Options {
             && (explicit.data || explicit.commit)
         {
             let option = if explicit.data { "data=" } else { "commit=" };
-            return Err(Error::new(
-                Errno::INVAL,
-                format!("mount option {option} requires a journal, which the file system lacks"),
-            ));
+            return Err(MountOptions::invalid(format!(
+                "mount option {option} requires a journal, which the file system lacks"
+            )));
         }
         if self.data == DataMode::Journal {
             if explicit.delalloc {
-                return Err(Error::new(
-                    Errno::INVAL,
+                return Err(MountOptions::invalid(
                     "conflicting mount options data=journal and delalloc; drop one of them",
                 ));
             }
@@ -400,6 +397,7 @@ fn number<N: FromStr>(text: &str) -> Result<N, OptionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Errno;
     use crate::block::MemoryDevice;
     use crate::fs::ext4::mkfs::{FormatOptions, format};
 

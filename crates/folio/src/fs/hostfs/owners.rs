@@ -1,6 +1,7 @@
 //! The mapping between owners inside the mount and owners on the host.
 
 use crate::base::{Errno, Error, Result};
+use crate::vfs::MountOptions;
 
 /// The id of unmapped owners (`/proc/sys/kernel/overflowuid`).
 pub(super) const OVERFLOW_ID: u32 = 65534;
@@ -31,8 +32,7 @@ impl Owners {
     /// Fails with EINVAL unless every id has at most one counterpart.
     pub(super) fn check(&self) -> Result<()> {
         if self.squash.is_some() && !(self.users.is_empty() && self.groups.is_empty()) {
-            return Err(Error::new(
-                Errno::INVAL,
+            return Err(MountOptions::invalid(
                 "conflicting mount options squash= and map=: give only one of them",
             ));
         }
@@ -43,8 +43,7 @@ impl Owners {
                     intersect(range.inside, other.inside) || intersect(range.outside, other.outside)
                 };
                 if ranges[..index].iter().any(overlaps) {
-                    return Err(Error::new(
-                        Errno::INVAL,
+                    return Err(MountOptions::invalid(
                         "overlapping ranges in mount option map=: give each id once",
                     ));
                 }

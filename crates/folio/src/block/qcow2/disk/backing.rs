@@ -1,10 +1,11 @@
 //! Paths of the files that an image names: its backing file and its external data file, if the
 //! policy allows them.
 
-use crate::base::{Errno, Error, Result};
+use crate::base::{Detail, Errno, Error, Result};
 use crate::block::Device;
 use crate::block::file::{remote, resolve_remote};
 use crate::block::image::{BackingPolicy, Chain};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 /// Largest number of images in a chain.
@@ -48,10 +49,7 @@ pub(crate) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Re
     let (allowed, why) = match chain.policy() {
         BackingPolicy::Anywhere => return Ok(path),
         BackingPolicy::Refuse => {
-            return Err(at_name(Error::new(
-                Errno::PERM,
-                format!("{what}s are not allowed here"),
-            )));
+            return Err(at_name(refused(format!("{what}s are not allowed here"))));
         }
         BackingPolicy::Beside => (
             folder,
@@ -69,13 +67,13 @@ pub(crate) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Re
     };
     let (real_allowed, real_path) = (real(allowed)?, real(&path)?);
     if !real_path.starts_with(&real_allowed) {
-        return Err(at_name(Error::new(Errno::PERM, why)));
+        return Err(at_name(refused(why)));
     }
     // A device node gives access to a device outside, wherever the node is. The open checks it
     // again, and follows no links ([`Chain::open_file`]).
     if !std::fs::metadata(&real_path).is_ok_and(|found| found.is_file()) {
         let why = "is not a regular file, as the backing policy requires";
-        return Err(at_name(Error::new(Errno::PERM, why)));
+        return Err(at_name(refused(why)));
     }
     Ok(real_path)
 }
@@ -125,5 +123,9 @@ fn check_remote(image: &Path, url: &Path, chain: &Chain) -> Result<()> {
          trustworthy",
         url.display()
     );
-    Err(Error::new(Errno::PERM, why))
+    Err(refused(why))
+}
+
+fn refused(why: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(Errno::PERM, why).about(Detail::BackingRefused)
 }

@@ -12,7 +12,7 @@ use super::raw_header::{
     REFCOUNT_TABLE_BYTES_MAX, RawHeader, V2_BYTES, V3_BYTES_MIN, read_raw,
 };
 use super::snapshot_table::SnapshotEntry;
-use crate::base::{Error, Result};
+use crate::base::{Detail, Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::image::{Compression, DataFileName};
 use std::io::IoSliceMut;
@@ -285,10 +285,9 @@ fn check_table(
 fn check_features(incompatible: u64, extensions: &KnownExtensions) -> Result<()> {
     let unknown = incompatible & !READABLE;
     if unknown != 0 {
-        return Err(Error::unsupported(format!(
-            "unsupported features: {}",
-            extensions.feature_names(unknown)
-        )));
+        let names = extensions.feature_names(unknown);
+        let what = format!("unsupported features: {names}");
+        return Err(Error::unsupported(what).about(Detail::UnsupportedFeatures { names }));
     }
     Ok(())
 }

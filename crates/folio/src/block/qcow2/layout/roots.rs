@@ -7,7 +7,7 @@ use super::extensions::{self, Extension, number};
 use super::features::{AUTOCLEAR_BITMAPS, DATA_FILE, EXTENDED_L2, READABLE};
 use super::raw_header::{L1_BYTES_MAX, REFCOUNT_TABLE_BYTES_MAX, RawHeader, read_raw};
 use super::snapshot_table::{self, SnapshotEntry};
-use crate::base::{Error, Result};
+use crate::base::{Detail, Error, Result};
 use crate::block::file::ImageFile;
 
 /// QEMU opens no image whose size needs more L1 entries.
@@ -127,7 +127,8 @@ impl Roots {
             crypto_header: None,
         };
         if this.len_bytes / this.l2_covers_bytes() > L1_ENTRIES_MAX {
-            return bad("the image is too big".to_owned());
+            return bad("the image is too big".to_owned())
+                .map_err(|error| error.about(Detail::DiskTooLarge));
         }
         this.take_extensions(&raw, extensions::read(file, &raw)?)?;
         Ok(this)

@@ -2,7 +2,7 @@
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("Header", "Header extensions", "Feature name table").
 
-use crate::base::{Errno, Error, ErrorKind, Result};
+use crate::base::{Detail, Errno, Error, ErrorKind, Result};
 use crate::block::Device;
 use crate::block::file::{DeviceFile, HostFile, ImageFile};
 use crate::block::image::{
@@ -29,9 +29,14 @@ struct Layout {
     l1_clusters: u64,
 }
 
+/// Returns the error for a size that clusters of this size cannot map: EFBIG.
+pub(super) fn too_large() -> Error {
+    Error::new(Errno::FBIG, "too large for clusters of this size")
+        .about(Detail::TooLargeForClusters)
+}
+
 impl Layout {
     fn new(len_bytes: u64, options: &CreateOptions) -> Result<Self> {
-        let too_large = || Error::new(Errno::FBIG, "too large for clusters of this size");
         let cluster = u64::from(options.cluster_bytes);
         let bits = cluster.trailing_zeros();
         let refcount_order = options.refcount_bits.trailing_zeros();

@@ -1,6 +1,7 @@
 //! The size of an image file, computed before the image is created.
 
-use crate::base::{Errno, Error, Result};
+use super::create::too_large;
+use crate::base::Result;
 use crate::block::image::CreateOptions;
 use crate::block::qcow2::layout::bitmaps::{self, DirtyBitmap};
 use crate::block::qcow2::layout::raw_header::L1_BYTES_MAX;
@@ -19,8 +20,7 @@ pub(crate) fn full_file_bytes(len_bytes: u64, options: &CreateOptions) -> Result
     let data = len_bytes.div_ceil(cluster);
     let l2_tables = data.div_ceil(cluster / entry_bytes);
     if l2_tables > L1_BYTES_MAX / 8 {
-        let why = "too large for clusters of this size";
-        return Err(Error::new(Errno::FBIG, why));
+        return Err(too_large());
     }
     let l1_clusters = (l2_tables * 8).div_ceil(cluster);
     let used = 1 + l1_clusters + l2_tables + data;

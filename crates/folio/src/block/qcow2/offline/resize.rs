@@ -1,7 +1,8 @@
 //! Resizes the disk of an image: a new L1 table where needed, then the size in the header.
 
 use super::change::{TableChange, entry_bytes, read_entries, write_disk};
-use crate::base::{Errno, Error, Result};
+use super::create::too_large;
+use crate::base::{Detail, Error, Result};
 use crate::block::Device;
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{Chain, Preallocation};
@@ -31,16 +32,12 @@ pub(crate) fn resize(
 ) -> Result<()> {
     let roots = Roots::read(&file)?;
     if roots.version < 3 && !roots.snapshots.is_empty() {
-        return Err(Error::unsupported(
-            "resizing a version 2 image with snapshots",
-        ));
+        let what = "resizing a version 2 image with snapshots";
+        return Err(Error::unsupported(what).about(Detail::SnapshotsOfVersion2));
     }
     let l1_entries = len_bytes.div_ceil(roots.l2_covers_bytes());
     if l1_entries * 8 > L1_BYTES_MAX {
-        return Err(Error::new(
-            Errno::FBIG,
-            "too large for clusters of this size",
-        ));
+        return Err(too_large());
     }
     if len_bytes > roots.len_bytes {
         bitmaps::mark_in_use(&file)?;
@@ -52,10 +49,7 @@ pub(crate) fn resize(
         ));
     }
     if preallocation != Preallocation::Off {
-        return Err(Error::new(
-            Errno::INVAL,
-            "preallocation applies to growing only",
-        ));
+        return Err(Preallocation::without_growth());
     }
     if len_bytes == roots.len_bytes {
         return Ok(());

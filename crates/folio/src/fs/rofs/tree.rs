@@ -1,10 +1,10 @@
 //! All inodes of a read-only file system, in memory, as the VFS sees them.
 
-use crate::panics::without_panic;
-use folio::base::{Errno, Error, InodeNumber, Result};
-use folio::cache::{Mapping, PageCache, Store};
-use folio::syscall::Credentials;
-use folio::vfs::{
+use super::panics::without_panic;
+use crate::base::{Errno, Error, InodeNumber, Result};
+use crate::cache::{Mapping, PageCache, Store};
+use crate::vfs::Credentials;
+use crate::vfs::{
     AttributeChange, Attributes, DirectoryEntry, FileOperations, FileSystem, FileSystemStatistics,
     FileType, Inode, InodeCommon, NewInode, RenameRequest, SeekKind,
 };

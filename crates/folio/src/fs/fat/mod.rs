@@ -1,4 +1,4 @@
-//! FAT12, FAT16 and FAT32 in Folio's VFS: for EFI system partitions and other small file systems.
+//! FAT12, FAT16 and FAT32: for EFI system partitions and other small file systems.
 //!
 //! ```text
 //!   file_system.rs   FileSystem and Inode of the VFS: names, data, times
@@ -29,8 +29,6 @@ mod directory;
 mod entry;
 mod file_system;
 mod format;
-#[doc(hidden)]
-pub mod fuzzing;
 mod layout;
 mod names;
 mod table;

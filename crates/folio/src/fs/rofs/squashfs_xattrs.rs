@@ -9,16 +9,17 @@
 //! Ids, names and values are in compressed metadata blocks. They are read at each call, so that no
 //! image can make them large in memory. Linux: fs/squashfs/xattr.c, xattr_id.c.
 
-use crate::device_reader::DeviceReader;
-use crate::tree::Xattrs;
+use super::device_reader::DeviceReader;
+use super::tree::Xattrs;
+use crate::base::lock::Mutex;
+use crate::base::{Errno, Error, Result};
+use crate::block::Device;
 use backhand::kind::Kind;
 use backhand::v4::metadata::{METADATA_MAXSIZE, read_block};
 use backhand::v4::squashfs::NOT_SET;
 use backhand::{BackhandError, Squashfs, SuperBlock};
-use folio::base::{Errno, Error, Result};
-use folio::block::Device;
 use std::io::BufReader;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The id of an inode without extended attributes.
 pub(crate) const NO_XATTRS: u32 = !0;
@@ -79,12 +80,11 @@ impl XattrTable {
 
     /// Returns the attributes with an id.
     pub(crate) fn get(&self, id: u32) -> Result<Xattrs> {
-        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, xattrs)) = last().as_ref().filter(|(known, _)| *known == id) {
+        if let Some((_, xattrs)) = self.last.lock().as_ref().filter(|(known, _)| *known == id) {
             return Ok(xattrs.clone());
         }
         let xattrs = self.read(id)?;
-        *last() = Some((id, xattrs.clone()));
+        *self.last.lock() = Some((id, xattrs.clone()));
         Ok(xattrs)
     }
 
@@ -209,8 +209,8 @@ pub(crate) fn error(error: &BackhandError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::squashfs::read_tree;
-    use folio::block::MemoryDevice;
+    use crate::block::MemoryDevice;
+    use crate::fs::rofs::squashfs::read_tree;
 
     /// Where the superblock has the place of the table.
     const TABLE_AT: usize = 56;
@@ -224,7 +224,7 @@ mod tests {
     /// Attributes without name and value, each in 8 bytes: a small image has millions of them.
     #[test]
     fn too_many_attributes_are_refused() {
-        let mut bytes = include_bytes!("../../../fuzz/corpus/squashfs/stored").to_vec();
+        let mut bytes = include_bytes!("../../../../../fuzz/corpus/squashfs/stored").to_vec();
         let table = number(&bytes, TABLE_AT);
         let start = number(&bytes, table);
         // The first id, behind the header of its block.

@@ -1,13 +1,13 @@
 //! The tree of a squashfs, by the crate `backhand`.
 
-use crate::device_reader::DeviceReader;
-use crate::squashfs_xattrs::{NO_XATTRS, XattrTable, error};
-use crate::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
+use super::device_reader::DeviceReader;
+use super::squashfs_xattrs::{NO_XATTRS, XattrTable, error};
+use super::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
+use crate::base::{Errno, Error, InodeNumber, Result, Timespec};
+use crate::block::Device;
+use crate::vfs::{Attributes, FileType};
 use backhand::v4::inode::InodeInner;
 use backhand::{FilesystemReader, Inode, NodeHeader, Squashfs, SquashfsFileReader};
-use folio::base::{Errno, Error, InodeNumber, Result, Timespec};
-use folio::block::Device;
-use folio::vfs::{Attributes, FileType};
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;

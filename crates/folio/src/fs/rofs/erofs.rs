@@ -1,12 +1,12 @@
 //! The tree of an erofs, by the crate `erofs-rs`.
 
-use crate::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
+use super::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
+use crate::base::{Errno, Error, InodeNumber, Result, Timespec};
+use crate::block::Device;
+use crate::vfs::{Attributes, FileType};
 use erofs_rs::r#async::EroFS;
 use erofs_rs::backend::AsyncImage;
 use erofs_rs::types::{Inode, Layout};
-use folio::base::{Errno, Error, InodeNumber, Result, Timespec};
-use folio::block::Device;
-use folio::vfs::{Attributes, FileType};
 use rustix::fs::FileType as RawType;
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;

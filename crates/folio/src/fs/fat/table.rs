@@ -1,14 +1,14 @@
 //! The table: links of clusters, their allocation, and the information sector.
 
-use crate::cache::BlockCache;
-use crate::chain::{Chain, ClusterMap, Run};
-use crate::layout::{
+use super::cache::BlockCache;
+use super::chain::{Chain, ClusterMap, Run};
+use super::layout::{
     BOOT_BYTES, CLUSTER_MIN, Geometry, INFO_FREE_AT, INFO_SIGNATURES, STATE_DIRTY, damaged, u16_at,
     u32_at,
 };
-use crate::width::FatWidth;
-use folio::block::Device;
-use folio::{Errno, Result};
+use super::width::FatWidth;
+use crate::base::{Errno, Result};
+use crate::block::Device;
 use std::sync::Arc;
 
 /// Bytes of the table that are read at once: whole entries of each width.

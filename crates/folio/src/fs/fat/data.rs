@@ -1,10 +1,10 @@
 //! The data of files: reads and writes by runs of neighboring clusters, and changes of size.
 
-use crate::chain::Chain;
-use crate::layout::damaged;
-use crate::table::Disk;
-use crate::volume::Node;
-use folio::{Errno, Result, Timespec};
+use super::chain::Chain;
+use super::layout::damaged;
+use super::table::Disk;
+use super::volume::Node;
+use crate::base::{Errno, Result, Timespec};
 use std::ops::Range;
 
 impl Node {

@@ -8,26 +8,15 @@ mod mtools;
 mod names;
 mod space;
 mod threads;
-#[path = "../support"]
-mod support {
-    #![allow(dead_code, unreachable_pub)]
-    pub mod random;
-    #[macro_use]
-    pub mod require;
-    pub mod rounds;
-    pub mod tools;
-    pub(crate) use require::requires;
-}
 
-use folio::base::Clock;
+use crate::support::tools::run;
 use folio::block::{Device, MemoryDevice};
+use folio::fs::fat::{self, FatOptions, FatWidth};
 use folio::vfs::MountOptions;
 use folio::{Errno, Fs, Kernel, KernelOptions};
-use folio_fat::{FatFileSystem, FatOptions, FatWidth};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use support::tools::run;
 use tempfile::TempDir;
 
 /// The widths, each with the size of a small disk.
@@ -44,7 +33,7 @@ fn formatted(width: FatWidth, len_bytes: u64) -> Arc<dyn Device> {
         label: "TEST".to_owned(),
         volume_id: 0x1234_5678,
     };
-    folio_fat::format(&device, &options).unwrap();
+    fat::format(&device, &options).unwrap();
     assert_eq!(FatWidth::of(&device).unwrap(), width);
     device
 }
@@ -54,14 +43,13 @@ fn mounted(device: &Arc<dyn Device>) -> Fs {
 }
 
 fn try_mount(device: &Arc<dyn Device>) -> folio::Result<Fs> {
-    let fat = FatFileSystem::mount(device.clone(), false, Clock::System)?;
     let options = KernelOptions {
         cache_bytes: 1 << 20,
         background_writeback: false,
         ..KernelOptions::default()
     };
     let kernel = Kernel::new(options);
-    kernel.mount(fat, "/", &MountOptions::default())?;
+    kernel.mount_image(device.clone(), "/", &MountOptions::default())?;
     Ok(Fs::new(kernel))
 }
 

@@ -1,8 +1,8 @@
 //! The device with a cache of blocks: tables and directories change a few bytes at a time, and are
 //! written in long runs. The data of files passes the cache by.
 
-use folio::block::Device;
-use folio::{Errno, Result};
+use crate::base::{Errno, Result};
+use crate::block::Device;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

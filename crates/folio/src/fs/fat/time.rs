@@ -1,6 +1,6 @@
 //! Timestamps of FAT: local times without a zone, here UTC, from 1980 to 2107.
 
-use folio::Timespec;
+use crate::base::Timespec;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;

@@ -1,8 +1,8 @@
 //! Names: short ones of 8 and 3 characters, long ones in UTF-16 over several slots, and which of
 //! them are the same. Linux: fs/fat/namei_vfat.c.
 
-use crate::layout::{ENTRY_BYTES, u16_at};
-use folio::{Errno, Error, Result};
+use super::layout::{ENTRY_BYTES, u16_at};
+use crate::base::{Errno, Error, Result};
 
 /// A short name as a directory entry has it, padded with spaces.
 pub(crate) type ShortName = [u8; 11];

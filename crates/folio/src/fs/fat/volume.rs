@@ -1,16 +1,17 @@
 //! A mounted FAT: its inodes in memory, each at the slot of its entry, and the lock over all.
 
-use crate::chain::Chain;
-use crate::directory::Directory;
-use crate::entry::Entry;
-use crate::layout::{CLUSTER_MIN, ENTRY_BYTES, RootPlace, damaged};
-use crate::table::Disk;
-use folio::base::Clock;
-use folio::block::Device;
-use folio::vfs::Inode;
-use folio::{Errno, Result};
+use super::chain::Chain;
+use super::directory::Directory;
+use super::entry::Entry;
+use super::layout::{CLUSTER_MIN, ENTRY_BYTES, RootPlace, damaged};
+use super::table::Disk;
+use crate::base::Clock;
+use crate::base::lock::{Mutex, MutexGuard};
+use crate::base::{Errno, Result};
+use crate::block::Device;
+use crate::vfs::Inode;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 pub(crate) const ROOT_NUMBER: u64 = 1;
 /// The first inode number that is not the place of a slot.
@@ -93,7 +94,7 @@ impl Volume {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Runs `work`, which reads.

@@ -1,12 +1,12 @@
 //! A new FAT file system.
 
-use crate::chain::Chain;
-use crate::entry::Entry;
-use crate::layout::{BOOT_BYTES, ENTRY_BYTES, INFO_FREE_AT, INFO_SIGNATURES};
-use crate::table::Disk;
-use crate::width::FatWidth;
-use folio::block::Device;
-use folio::{Errno, Error, Result};
+use super::chain::Chain;
+use super::entry::Entry;
+use super::layout::{BOOT_BYTES, ENTRY_BYTES, INFO_FREE_AT, INFO_SIGNATURES};
+use super::table::Disk;
+use super::width::FatWidth;
+use crate::base::{Errno, Error, Result};
+use crate::block::Device;
 use std::sync::Arc;
 
 /// Bytes of a label.

@@ -1,14 +1,14 @@
 //! Changes of names: create, remove, rename, each refused before its first write. Linux:
 //! fs/fat/namei_vfat.c.
 
-use crate::chain::Chain;
-use crate::directory::Name;
-use crate::entry::{DOT, DOT_DOT, Entry};
-use crate::layout::{ENTRY_BYTES, damaged};
-use crate::names::checked;
-use crate::table::Disk;
-use crate::volume::{ROOT_NUMBER, State};
-use folio::{Errno, Result, Timespec};
+use super::chain::Chain;
+use super::directory::Name;
+use super::entry::{DOT, DOT_DOT, Entry};
+use super::layout::{ENTRY_BYTES, damaged};
+use super::names::checked;
+use super::table::Disk;
+use super::volume::{ROOT_NUMBER, State};
+use crate::base::{Errno, Result, Timespec};
 
 /// A file or directory to be created.
 pub(crate) struct NewFile<'a> {

@@ -1,6 +1,6 @@
 //! The clusters of one file or directory, in order, as far as the table was followed.
 
-use crate::layout::CLUSTER_MIN;
+use super::layout::CLUSTER_MIN;
 
 /// Neighboring clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Panics of the crates on damaged images, as errors.
 
-use folio::base::{Errno, Error, Result};
+use crate::base::{Errno, Error, Result};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;

@@ -1,9 +1,9 @@
 //! A directory entry with a short name: the inode of a FAT.
 
-use crate::layout::{ENTRY_BYTES, u16_at, u32_at};
-use crate::names::{LONG_ATTRIBUTES, ShortName};
-use crate::time::{FatTime, from_fat, to_fat};
-use folio::Timespec;
+use super::layout::{ENTRY_BYTES, u16_at, u32_at};
+use super::names::{LONG_ATTRIBUTES, ShortName};
+use super::time::{FatTime, from_fat, to_fat};
+use crate::base::Timespec;
 
 pub(crate) const DELETED: u8 = 0xe5;
 pub(crate) const DOT: &ShortName = b".          ";

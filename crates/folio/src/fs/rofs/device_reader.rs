@@ -1,6 +1,6 @@
 //! A device as a stream that seeks.
 
-use folio::block::Device;
+use crate::block::Device;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! A directory: an index of its names in memory, made by one scan, and its slots on the disk.
 
-use crate::chain::Chain;
-use crate::entry::{DELETED, Entry};
-use crate::layout::{ENTRY_BYTES, RootPlace, damaged};
-use crate::names::{LongName, ShortName, decode_short, fold, long_slots, numbered, short_basis};
-use crate::table::Disk;
-use folio::{Errno, Result};
+use super::chain::Chain;
+use super::entry::{DELETED, Entry};
+use super::layout::{ENTRY_BYTES, RootPlace, damaged};
+use super::names::{LongName, ShortName, decode_short, fold, long_slots, numbered, short_basis};
+use super::table::Disk;
+use crate::base::{Errno, Result};
 use std::collections::{BTreeMap, HashMap};
 
 /// Most slots of a directory.

@@ -1,10 +1,10 @@
-//! The fuzz target's entry: a damaged FAT, which is mounted, read and changed. Not public API.
+//! A damaged FAT, which is mounted, read and changed.
 
-use crate::file_system::FatFileSystem;
-use folio::base::Clock;
+use super::exercise::CLOCK;
 use folio::block::{Device, MemoryDevice};
+use folio::fs::fat::FatFileSystem;
 use folio::vfs::MountOptions;
-use folio::{Fs, Kernel, KernelOptions, Timespec};
+use folio::{Fs, Kernel, KernelOptions};
 use std::sync::Arc;
 
 /// Size of the device: zeros follow the input, so that a small input can be a FAT16 or FAT32.
@@ -13,11 +13,9 @@ const DEVICE_BYTES: u64 = 4 << 20;
 const INPUT_BYTES_MAX: usize = 256 << 10;
 /// Names visited in one walk, at most.
 pub const NAMES_MAX: usize = 2000;
-/// A fixed time, the same in each run.
-const CLOCK: Clock = Clock::Fixed(Timespec::new(1_700_000_000, 0));
 
 /// Mounts the FAT that begins with `data`, read-only and then for writing; reads and changes it.
-pub fn image(data: &[u8]) {
+pub fn fat(data: &[u8]) {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(DEVICE_BYTES));
     let input = &data[..data.len().min(INPUT_BYTES_MAX)];
     if device.write_at(input, 0).is_err() {
@@ -95,18 +93,4 @@ pub fn change(fs: &Fs, found: &[String]) {
     }
     let _ = fs.statistics("/");
     let _ = fs.sync();
-}
-
-#[cfg(test)]
-#[path = "../../../tests/fuzz_corpus/replay.rs"]
-mod replay;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fat_inputs_do_not_panic() {
-        replay::run("fat", image);
-    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Source: Microsoft FAT Specification (2004); Linux: fs/fat/inode.c (`fat_read_bpb`).
 
-use crate::width::FatWidth;
-use folio::{Error, Result};
+use super::width::FatWidth;
+use crate::base::{Error, Result};
 
 /// Bytes of the boot sector that are read.
 pub(crate) const BOOT_BYTES: usize = 512;

@@ -1,20 +1,20 @@
 //! The VFS's view of a FAT: inodes, their names and attributes.
 
-use crate::changes::{NewFile, Rename};
-use crate::entry::Entry;
-use crate::names::fold;
-use crate::time::{from_fat, to_fat};
-use crate::volume::{ROOT_NUMBER, State, Volume};
-use folio::base::{Clock, InodeNumber};
-use folio::block::Device;
-use folio::cache::WriteSource;
-use folio::syscall::Credentials;
-use folio::vfs::{
+use super::changes::{NewFile, Rename};
+use super::entry::Entry;
+use super::names::fold;
+use super::time::{from_fat, to_fat};
+use super::volume::{ROOT_NUMBER, State, Volume};
+use crate::base::{Clock, InodeNumber};
+use crate::base::{Errno, Error, Result, Timespec};
+use crate::block::Device;
+use crate::cache::WriteSource;
+use crate::vfs::Credentials;
+use crate::vfs::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileOperations, FileSystem,
     FileSystemStatistics, FileType, Inode, InodeCommon, NameFolding, NewInode, RenameFlags,
     RenameRequest, SeekKind, SetTime, WriteAt,
 };
-use folio::{Errno, Error, Result, Timespec};
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
