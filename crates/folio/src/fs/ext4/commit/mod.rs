@@ -63,6 +63,7 @@ impl Ext4 {
         if !self.volume.is_changed.load(Ordering::Acquire) {
             self.mark_changed()?;
         }
+        // Outside of the handle: an eviction may have to wait for a commit.
         self.evict_retired();
         if !is_within_operation() {
             self.limit_lazy_times();
@@ -91,6 +92,7 @@ impl Ext4 {
             superblock.raw.state = (superblock.raw.state.get() & !STATE_VALID).into();
             self.volume.write_superblock(&superblock)?;
         }
+        // Durable before the first change: a mount drops the log of a file system that looks clean.
         if !self.volume.device.has_atomic_flushes() {
             self.volume.device.flush()?;
         }
@@ -196,6 +198,8 @@ impl Ext4 {
         if journal.is_committed(sequence) {
             return Ok(true);
         }
+        // Most of the data while operations run, so that they stop only for what is added
+        // meanwhile.
         self.write_ordered()?;
         let closed = committer.close(|| self.write_ordered(), || self.close_transaction(journal));
         closed.map_err(|error| match error {
@@ -236,9 +240,12 @@ impl Ext4 {
     /// stopped. Returns the transaction, unless nothing changed.
     fn close_transaction(&self, journal: &Journal) -> Result<Option<Transaction>> {
         self.publishes.store(false, Ordering::Release);
+        // Holds first: they put extents into inodes, which the next step flushes.
         let hidden = self.finish_holds()?;
         self.flush_inodes()?;
+        // Inodes before quotas and bitmaps: a flush may allocate blocks of the extent tree.
         self.write_quotas()?;
+        // After the inodes: a flush writes all of an inode, and `i_dtime` links the orphans.
         self.write_orphans()?;
         let mut superblock = self.volume.superblock.lock();
         self.volume
@@ -284,6 +291,7 @@ impl Ext4 {
         if let Some(mapping) = &inode.common.mapping {
             mapping.write_back(0..u64::MAX)?;
         }
+        // Only after writeback, which changes the inode when it allocates blocks.
         let sequence = {
             let state = inode.state.read();
             if data_only {
@@ -346,6 +354,7 @@ impl Ext4 {
     /// the device.
     fn empty_journal(&self, journal: &Journal) -> Result<()> {
         let mut committer = journal.committer();
+        // The log is empty before the flag is cleared: a mount without the flag does not replay.
         committer.checkpoint()?;
         let mut superblock = self.volume.superblock.lock();
         superblock

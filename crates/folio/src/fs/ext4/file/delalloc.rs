@@ -185,6 +185,7 @@ impl Ext4Inode {
             clusters -= 1;
         }
         let goal = state.map.goal(LogicalBlock(first));
+        // Locked until the reservation is released: in between the blocks would count twice.
         let mut space = volume.space.lock();
         let allocated = match known {
             Some(start) => start..start + u64::from(cluster_blocks),

@@ -131,6 +131,8 @@ impl Ext4Inode {
         let end = ((offset + total as u64) / block_size).min(u64::from(u32::MAX));
         let mut fresh = Vec::new();
         let planned = self.pieces_to_write(first..end, offset, &mut fresh);
+        // Without the inode's lock: the pages are locked, and the store keeps a commit from
+        // mapping.
         let written = planned.and_then(|(pieces, unwritten)| {
             for piece in pieces {
                 if let Some(at) = piece.device_offset {
@@ -164,6 +166,7 @@ impl Ext4Inode {
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
         }
+        // The size last: the table shows bytes only when they are on the device.
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         self.raise_disk_size(&mut state, size.min(offset + total as u64));
         if state.map_is_dirty && state.layout == ContentLayout::BlockMap {
@@ -259,6 +262,7 @@ impl Ext4Inode {
         }
         if size_bytes < old {
             self.zero_partial_block(size_bytes)?;
+            // Pages before blocks: writeback must find no page whose blocks are freed.
             mapping.truncate(size_bytes);
             let is_held = size_bytes == 0 && {
                 let mut state = self.state_mut();

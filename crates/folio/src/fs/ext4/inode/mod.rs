@@ -155,6 +155,7 @@ impl Drop for StateGuard<'_> {
         if let Some(charge) = &mut self.state.charge {
             charge.resize(len_bytes);
         }
+        // Under the lock, so that stat(2) never finds older attributes after newer ones.
         common.attributes.store(&self.state.attributes(
             *number,
             common.file_type,
@@ -243,6 +244,7 @@ impl Ext4 {
     /// Removes the entry of an inode that is dropped.
     pub(crate) fn forget_inode(&self, number: u32) {
         let mut loaded = self.loaded.lock();
+        // The slot may be in use again: the entry of a living inode stays.
         if loaded
             .get(&number)
             .is_some_and(|weak| weak.strong_count() == 0)
@@ -255,6 +257,8 @@ impl Ext4 {
     /// inode's eviction would wait for its own thread; it waits for [`Ext4::evict_retired`].
     pub(crate) fn retire(inode: Arc<Ext4Inode>) {
         let fs = inode.fs.clone();
+        // Not `try_unwrap`: if two threads drop the last references at once, one must get the
+        // inode.
         if let Some(mut last) = Arc::into_inner(inode)
             && last.state.get_mut().link_count() == 0
         {

@@ -232,6 +232,7 @@ impl Committer<'_> {
             return Ok(None);
         };
         if let Err(error) = self.write_transaction(&transaction) {
+            // Its copies exist nowhere else: the pages are clean and may be evicted.
             self.log.closed = Some(transaction);
             return Err(error);
         }
@@ -246,7 +247,9 @@ impl Committer<'_> {
         let sequence = self.log.next;
         self.log.write(transaction)?;
         self.journal.snapshots.commit();
+        // Not earlier: a checkpoint before the transaction is in the log must write these blocks.
         self.journal.snapshots.forget(&transaction.revoked);
+        // Last: fsync(2) returns as soon as it sees this number.
         self.journal.committed.store(sequence, Ordering::Release);
         Ok(())
     }
