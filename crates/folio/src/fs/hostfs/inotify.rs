@@ -195,6 +195,7 @@ impl<I> Inotify<I> {
         events: WatchFlags,
         now_ns: u64,
     ) -> bool {
+        // Locked over the call: the thread that reads an event of the watch must find the inode.
         let mut watched = self.watched.lock();
         match inotify::add_watch(&*self.fd, host_calls::path_of(fd), events) {
             Ok(wd) => {

@@ -269,6 +269,7 @@ impl HostInode {
             return Err(self.stale());
         };
         self.keep_fd(&fd);
+        // From before the question: a move since then must not count as checked.
         self.validate_position(now_ns);
         self.apply_unless_busy(question, &status);
         Ok(fd)

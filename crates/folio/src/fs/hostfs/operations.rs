@@ -49,6 +49,7 @@ impl HostInode {
         let uid = outside(change.uid, &|uid| owners.outside_user(uid))?;
         let gid = outside(change.gid, &|gid| owners.outside_group(gid))?;
         if uid.is_some() || gid.is_some() {
+            // Owner before mode: chown(2) may clear the set-user-ID and set-group-ID bits.
             set_owner(&fd, uid, gid)?;
         }
         if let Some(mode) = change.mode
@@ -61,6 +62,7 @@ impl HostInode {
                 last_access: host_time(change.accessed),
                 last_modification: host_time(modified),
             };
+            // The times last: a truncation sets them.
             host_calls::retry(|| rustix::fs::utimensat(&*fd, c"", &times, AtFlags::EMPTY_PATH))?;
         }
         own.end()?;

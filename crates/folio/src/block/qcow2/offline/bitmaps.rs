@@ -206,6 +206,8 @@ fn commit(
     let without = after.autoclear & !AUTOCLEAR_BITMAPS;
     after.autoclear = if entries.is_empty() { without } else { with };
     let Some((directory, count)) = after.bitmaps else {
+        // file| set_autoclear(file, without))?;| The bit first: without it a reader ignores the
+        // extension, whose clusters are free by then.
         tables.commit(&after, &mut |file| set_autoclear(file, without))?;
         return set_extension(file, None);
     };

@@ -43,6 +43,7 @@ pub(crate) fn resize(
         ));
     }
     if len_bytes > roots.len_bytes {
+        // Before the size changes: the bitmaps describe the old one.
         bitmaps::mark_in_use(&file)?;
         return grow(file, path, chain, len_bytes, preallocation);
     }
@@ -107,6 +108,7 @@ fn grow(
         preallocation,
         old_bytes.next_multiple_of(after.cluster_bytes()),
     )?;
+    // The new part reads as zeros, durably, before the header shows it.
     device.flush()?;
     device
         .file
