@@ -280,6 +280,7 @@ impl ClientRequest<'_> {
             ..
         } = self.request;
         let len = len_bytes as usize;
+        // Replies that wait must not be held back by the reads below.
         replies.send(self.client)?;
         let fill = |data: &mut [u8]| device.read_at(data, offset);
         if self.mode.is_structured {
@@ -287,6 +288,7 @@ impl ClientRequest<'_> {
         } else {
             replies.push_simple_data(cookie, PIECE_BYTES, fill)?;
         }
+        // Held to the end: all pieces are one chunk (invariant 3).
         let _output = self.client.lock_output();
         replies.send_locked(&self.client.stream)?;
         let mut done = PIECE_BYTES;
@@ -301,6 +303,7 @@ impl ClientRequest<'_> {
                 Ok(()) => {}
                 // The announced bytes have to follow; an error chunk after them marks the failure.
                 Err(_) if self.mode.is_structured => piece.fill(0),
+                // A simple reply has room for an error in its header only, and that is sent.
                 Err(error) => {
                     self.client.report(error);
                     return Err(CommandError::Stream(io::ErrorKind::Other.into()));
@@ -413,6 +416,7 @@ impl ClientRequest<'_> {
         if let Err(error) = extents(device, offset, len_bytes, extents_max, |len, state| {
             replies.push_extent(len, state)
         }) {
+            // The error reply takes the place of the chunk.
             replies.truncate(start);
             return Err(error.into());
         }

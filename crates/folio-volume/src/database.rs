@@ -133,6 +133,7 @@ impl Database {
     /// these become one and what they replaced is collected. Writers of a few commits each need
     /// this: each of them leaves a table.
     async fn shorten(&self) -> Result<()> {
+        // First: a compaction works on tables only, not on the log.
         self.write_table().await?;
         let _turn = self.upkeep.compaction_turn.lock().await;
         if self.tables() >= TABLES_BEFORE_COMPACTION {
@@ -152,6 +153,7 @@ impl Database {
         };
         self.db.flush_with_options(log).await.map_err(failed)?;
         let commits = self.upkeep.commits.fetch_add(1, Ordering::Relaxed) + 1;
+        // The next open reads every commit since the last table, each with a request.
         if commits.is_multiple_of(COMMITS_PER_TABLE) {
             self.start_table().await;
         }
@@ -161,12 +163,14 @@ impl Database {
     /// Starts a table, after the one under way and, with too many tables, after their compaction.
     async fn start_table(&self) {
         if self.tables() >= TABLES_MAX {
+            // Only a wait: the holder of the turn compacts.
             drop(self.upkeep.compaction_turn.lock().await);
         }
         let turn = self.upkeep.table_turn.clone().lock_owned().await;
         let this = self.clone();
         self.place.runtime.spawn(async move {
             let written = this.write_table().await;
+            // The next table need not wait for a compaction.
             drop(turn);
             let done = match written {
                 Ok(()) => this.tidy().await,

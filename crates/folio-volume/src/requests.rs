@@ -387,6 +387,8 @@ impl Listing {
                 Err(error) if is_below_file(&error) => return None,
                 Err(error) if this.is_begun => return Some((Err(seal(error)), None)),
                 Err(error) => {
+                    // A failed stream does not go on. Before the first object a new one repeats
+                    // nothing.
                     this.objects = None;
                     if let Err(error) = this.attempts.next(error).await {
                         return Some((Err(error), None));

@@ -191,6 +191,7 @@ impl ChangeQueue {
     /// meanwhile are not waited for.
     pub(super) fn wait_for_replies(&self) {
         let mut replies = self.replies.lock();
+        // Both periods: a reply of an earlier one may still be in progress.
         for _ in 0..2 {
             let period = replies.period;
             replies.period = 1 - period;

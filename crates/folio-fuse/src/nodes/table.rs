@@ -151,6 +151,7 @@ impl NodeTable {
 
     /// Counts one lookup of the inode, whose entry is about to be sent.
     pub(crate) fn look_up(&self, handle: Handle) -> Result<NodeEntry> {
+        // Before the lookup is counted: after a failure the client has nothing to forget (N1).
         let attributes = self.stat(&handle)?;
         let mut entry = NodeEntry {
             id: self.id(&handle),

@@ -240,6 +240,7 @@ impl Server {
         let file = self.open_file(call.node(), args.file, true)?;
         let (caller, handle) = (self.caller(call.credentials, 0), file.handle());
         if args.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            // Before the write: no program with new contents may run with the old set-user-ID bit.
             clear_set_id_always(&caller, &handle, call.header.gid)?;
         }
         let written = if self.finds_end(&args) {
