@@ -32,8 +32,8 @@ Without --repair nothing is written.
 links, checksums, sizes, entries and indices of directories, and the journal and the superblock from their backups.
 Files without a name get one in lost+found. It repairs in memory first, checks the result, and writes only if no error
 is left. Otherwise it writes nothing, and names the errors and the e2fsck command to use. The bytes it replaces are
-saved first, in IMAGE.undo or --undo-file; --undo restores them. Changes that e2fsck -p leaves to e2fsck -y are confirmed on the terminal, or by
---yes. Images of all formats are repaired in place.
+saved first, in IMAGE.undo or --undo-file; --undo restores them. Changes that e2fsck -p leaves to e2fsck -y are
+confirmed on the terminal, or by --yes. Images of all formats are repaired in place.
 
 A journal with transactions is replayed in memory first, so that the check sees what a mount would see. With
 --no-replay the check reads the image as it is, like e2fsck -fn; it may then report errors that a mount would repair.

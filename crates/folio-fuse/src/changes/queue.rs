@@ -129,6 +129,7 @@ impl ChangeQueue {
         match items.order.pop_front() {
             _ if items.is_closed => QueueEvent::Closed,
             Some(item) => {
+                // From here on a change of it is queued again.
                 items.known.remove(&item);
                 QueueEvent::Stale(item)
             }

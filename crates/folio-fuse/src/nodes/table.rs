@@ -182,6 +182,7 @@ impl NodeTable {
             node.lookups += 1;
             entry.generation = node.generation;
         });
+        // Without the lock of the shard: the last handle of an inode may evict it.
         match spare {
             Some(spare) => self.release(spare),
             None if self.memory.is_over_limit() => self.prune_requests.add(),
@@ -287,6 +288,7 @@ impl NodeTable {
         file: OpenHandle,
     ) -> Result<OpenHandle> {
         let added = self.nodes.change(node, |node| {
+            // Another thread may have opened it meanwhile: both use the first file.
             let slot = node.implicit_files.slot(writes);
             let is_new = slot.is_none();
             if is_new {

@@ -33,6 +33,7 @@ fn host_time(time: Option<SetTime>) -> rustix::fs::Timespec {
 impl HostInode {
     fn change_attributes(&self, change: &AttributeChange) -> Result<()> {
         let fd = self.descriptor()?;
+        // A later write-back would set the time again.
         if matches!(change.modified, Some(SetTime::To(_))) {
             self.write_back_all()?;
         }

@@ -294,6 +294,7 @@ impl HostInode {
     pub(super) fn begin_own(&self) -> Result<OwnChange<'_>> {
         let status = self.status()?;
         let mut state = self.data_state.lock();
+        // An external change until here must not count as ours: the pages are dropped.
         if state.stamp != status.stamp {
             state.is_suspect = true;
         }

@@ -66,7 +66,7 @@ pub(crate) fn repair(
         let why = "some tables could not be followed: clusters that seem leaked may be theirs, and are kept";
         findings.report(Finding::Failure(why.to_owned()));
     }
-    // | is_correct| A flag states that the refcount is one, so it follows the refcounts.
+    // A flag states that the refcount is one, so it follows the refcounts.
     if raised || is_correct(&counted, &mut refcounts)? {
         return align_copied_flags(file, &roots, &counted, &mut refcounts, &mut |what| {
             findings.report(Finding::Repaired(what));

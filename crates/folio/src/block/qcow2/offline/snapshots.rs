@@ -90,8 +90,7 @@ pub(crate) fn create(file: &dyn ImageFile, name: &str, date: Timespec) -> Result
     }
     let l1: Vec<u64> = read_entries(file, after.l1.region())?
         .iter()
-        // entry| entry & !COPIED)| Both L1 tables name the L2 tables now, so that neither may be
-        // written in place.
+        // Both L1 tables name the L2 tables now, so that neither may be written in place.
         .map(|entry| entry & !COPIED)
         .collect();
     let l1_offset = change.put_table(&entry_bytes(&l1))?;
