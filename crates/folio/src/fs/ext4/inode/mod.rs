@@ -234,6 +234,7 @@ impl Ext4 {
     pub(crate) fn remember(&self, inode: Arc<Ext4Inode>) -> Arc<Ext4Inode> {
         let mut loaded = self.loaded.lock();
         if let Some(known) = loaded.get(&inode.number).and_then(Weak::upgrade) {
+            // The drop of the surplus inode locks the list.
             drop(loaded);
             return known;
         }
@@ -342,6 +343,7 @@ impl Ext4Inode {
             FileType::Directory if volume.has_incompat(Incompat::LARGE_DIR) => {
                 state.recorded_size()
             }
+            // Linux ignores the upper half for all other types.
             _ => state.raw.size_lo.get().into(),
         };
         if size > i64::MAX as u64 {

@@ -217,6 +217,7 @@ impl Committer<'_> {
         self.log.closed = close().map_err(CloseError::Close)?;
         if self.log.closed.is_some() {
             self.journal.has_closed.store(true, Ordering::Release);
+            // Changes from here on belong to the next transaction.
             self.journal
                 .running
                 .store(self.log.next.wrapping_add(1), Ordering::Release);
@@ -246,6 +247,7 @@ impl Committer<'_> {
         }
         let sequence = self.log.next;
         self.log.write(transaction)?;
+        // Not before: only a block in the log may be checkpointed (invariant 3).
         self.journal.snapshots.commit();
         // Not earlier: a checkpoint before the transaction is in the log must write these blocks.
         self.journal.snapshots.forget(&transaction.revoked);

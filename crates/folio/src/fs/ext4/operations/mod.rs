@@ -192,6 +192,7 @@ impl Inode for Ext4Inode {
             let target = self.same_fs(target)?;
             self.check_mutable(false)?;
             target.check_mutable(false)?;
+            // First: it may fail, and nothing after it can.
             self.remove_name(name)?;
             self.fs.note_published();
             self.note_names_changed(&mut self.state_mut());
@@ -213,6 +214,7 @@ impl Inode for Ext4Inode {
             if !target.is_empty_directory()? {
                 return Err(Errno::NOTEMPTY.into());
             }
+            // First: it may fail, and nothing after it can.
             self.remove_name(name)?;
             target.drop_all_links();
             let mut state = self.state_mut();
@@ -247,6 +249,7 @@ impl Inode for Ext4Inode {
             if let Some(other) = replaced.filter(|_| is_exchange) {
                 other.note_named();
             }
+            // Before the first change: there may be no space for it.
             let whiteout = request
                 .whiteout
                 .map(|new| self.new_inode(new))
@@ -446,6 +449,7 @@ impl Ext4Inode {
                 let _handle = self.fs.volume.start();
                 act()
             };
+            // Also after a failure, which may come after a part was changed.
             self.fs.note_change();
             let error = match done {
                 Err(error) if error.errno() == Errno::NOSPC && !is_last => error,
@@ -550,6 +554,7 @@ impl Ext4Inode {
             SetTime::To(time) => time,
         };
         if let Some(mode) = change.mode {
+            // First: the ACL may need space, the mode does not.
             if self.fs.volume.options.acl {
                 self.change_acl_mode(state, mode)?;
             }

@@ -167,6 +167,7 @@ impl Group {
             self.set_used_dirs(change(self.used_dirs(), is_used));
         }
         self.clear_flag(GROUP_INODE_UNINIT);
+        // e2fsck skips the end of the table that was never used: no inode in use may be there.
         if is_used
             && superblock
                 .features
@@ -188,6 +189,7 @@ impl Group {
             return false;
         };
         let freed = self.freed.get_or_insert_with(|| Bitmap::new(blocks.len()));
+        // A second free would give the blocks to two files.
         if !blocks.all_set(range.clone()) || freed.next_set(range.start, range.end).is_some() {
             return false;
         }
@@ -284,6 +286,7 @@ impl Group {
             )?;
             Bitmap::from_bytes(&bytes, len)
         };
+        // A file would get them otherwise (invariant 1 of `Space`).
         for zone in self.own_zones(number, superblock) {
             if let Some(range) = zone_in_group(&zone, number, superblock)
                 && !bitmap.all_set(range)
@@ -444,6 +447,7 @@ impl Group {
         let block = metadata.block(block)?;
         let mut bytes = block.write();
         let slot = &mut bytes[start..start + superblock.descriptor_len];
+        // On disk hidden blocks count as free, in memory as used.
         let free_blocks = self.free_blocks();
         self.set_free_blocks(free_blocks + hidden_count);
         let known = slot.len().min(size_of::<RawGroupDescriptor>());
