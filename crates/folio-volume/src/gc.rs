@@ -99,6 +99,7 @@ impl Volume {
             core.place.wait(async {
                 core.database.write_table().await?;
                 core.database.compact().await?;
+                // Before segments are counted: a clone that does not exist needs none.
                 snapshot::drop_abandoned(&core.place, options.min_age).await?;
                 delete_unused(core, map, options.min_age, &mut report).await?;
                 database::collect(&core.place, options.min_age).await;

@@ -234,6 +234,7 @@ impl Requests {
                     attributes,
                     bytes,
                 };
+                // A longer object is read in ranges, as they are needed.
                 (object.bytes.len() as u64 == object.meta.size).then_some((path, object))
             })
             .buffer_unordered(PRELOADS_IN_FLIGHT);
@@ -381,6 +382,7 @@ impl Listing {
                 Ok(None) => return None,
                 Ok(Some(found)) => {
                     this.is_begun = true;
+                    // Each object has the whole timeout.
                     this.attempts = Attempts::new(this.requests.policy, &this.requests.uplink);
                     return Some((Ok(found), Some(this)));
                 }
