@@ -221,6 +221,7 @@ impl Replay<'_> {
         let generation = |bytes: &[u8]| bytes[BLOCK_FIELD.end..BLOCK_FIELD.end + 4].to_vec();
         let mut old = None;
         if let Some(inode) = self.inode(number)? {
+            // The record has no extents: the new inode keeps those of the slot.
             let slot = self.write_out(&inode)?;
             let is_unlinked = inode.state.read().link_count() == 0;
             self.inodes.remove(&number);

@@ -79,6 +79,7 @@ impl Ext4 {
     /// Marks the device as not clean: it needs a replay of the journal, or without one e2fsck.
     fn mark_changed(&self) -> Result<()> {
         let mut superblock = self.volume.superblock.lock();
+        // Another thread may have marked it meanwhile.
         if self.volume.is_changed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -96,6 +97,7 @@ impl Ext4 {
         if !self.volume.device.has_atomic_flushes() {
             self.volume.device.flush()?;
         }
+        // Only now: another thread that sees it makes its change at once.
         self.volume.is_changed.store(true, Ordering::Release);
         drop(superblock);
         self.start_commit_thread();
@@ -255,11 +257,14 @@ impl Ext4 {
         if self.volume.metadata.dirty_len() == 0 && journal.snapshots.data_len() == 0 {
             return Ok(None);
         }
+        // In every transaction: its counts follow the bitmaps.
         let (number, block) = self.volume.superblock_block(&superblock)?;
         drop(superblock);
         journal.snapshots.insert(number, block);
         let freed = self.volume.space.lock().close_freed(&self.volume.geometry);
+        // With a journal this copies the blocks into the transaction.
         self.volume.metadata.write_back()?;
+        // Only what the log has could be replayed over the next use of a block.
         let revoked = freed
             .iter()
             .flat_map(|range| journal.snapshots.logged_in(range.clone()))
@@ -303,6 +308,7 @@ impl Ext4 {
         // Contents that were held back are in no transaction yet, whatever number the inode has.
         let sequence = if is_held { journal.running() } else { sequence };
         if journal.is_committed(sequence) {
+            // Data written in place since that commit is not durable yet.
             self.volume.device_barrier()
         } else {
             self.commit(journal, sequence)
@@ -377,6 +383,7 @@ impl Ext4 {
             .lock()
             .flush(&mut superblock, &self.volume.metadata, &[])?;
         self.volume.metadata.write_back()?;
+        // The superblock calls clean only what is durable.
         self.volume.device.flush()?;
         let failed = self.volume.take_first_error();
         if failed.is_err() {

@@ -50,6 +50,7 @@ impl Ext4Inode {
             .checked_add(range.end - range.start)
             .ok_or(Errno::FBIG)?;
         self.check_size(new_size)?;
+        // Before the map moves: dirty pages and delayed blocks have the old offsets.
         self.write_back_from(mapping, range.start)?;
         let by = blocks.end - blocks.start;
         let mut state = self.state_mut();

@@ -253,6 +253,7 @@ impl Ext4Inode {
         let old = mapping.size_bytes();
         if self.keep_inline(size_bytes)? {
             if size_bytes < old {
+                // The rest of the page must read as zeros if the file grows again.
                 mapping.zero_range(size_bytes..old)?;
                 mapping.truncate(size_bytes);
             } else {
@@ -351,6 +352,7 @@ impl Ext4Inode {
             self.mark_dirty(&mut state);
         }
         self.trim_tree_reservation(&mut state);
+        // The locks of pages come before that of the state.
         drop(state);
         if let Some(mapping) = self.common.mapping.as_ref().filter(|_| !removed.is_empty()) {
             // Readers may have loaded pages of these blocks in the meantime, or be loading them:
