@@ -105,6 +105,7 @@ impl ClientRequest<'_> {
             return invalid("empty range");
         }
         let len_bytes = self.client.export().device.len_bytes();
+        // A flush has no range.
         if command != Command::Flush && request.end().is_none_or(|end| end > len_bytes) {
             let number = match command {
                 Command::Write | Command::WriteZeroes => error::NOSPC,
@@ -200,6 +201,7 @@ impl ClientRequest<'_> {
         changed: Result<()>,
     ) -> std::result::Result<(), CommandError> {
         changed?;
+        // The whole device: it cannot flush a range.
         if self.request.flags.contains(CommandFlags::FUA) {
             self.client.export().device.flush()?;
         }
@@ -282,6 +284,7 @@ impl ClientRequest<'_> {
         let len = len_bytes as usize;
         // Replies that wait must not be held back by the reads below.
         replies.send(self.client)?;
+        // Read before the lock: until its header is sent, a failed reply can be an error.
         let fill = |data: &mut [u8]| device.read_at(data, offset);
         if self.mode.is_structured {
             replies.push_data((0, cookie), offset, (PIECE_BYTES, len), fill)?;
@@ -384,6 +387,7 @@ impl ClientRequest<'_> {
         } = self.request;
         let mut done = 0;
         while done < u64::from(len_bytes) {
+            // A long request must not hold up a stop.
             if self.client.server.stopper.is_stopping() {
                 break;
             }

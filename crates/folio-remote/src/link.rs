@@ -269,6 +269,7 @@ impl State {
             }
             batch.push(Frame::empty(FrameKind::Acknowledge));
         }
+        // Each frame carries the acknowledgement.
         self.reported = self.received;
         self.unreported_bytes = 0;
         Some((stream, self.received))

@@ -106,6 +106,7 @@ impl Relay {
     pub(super) fn read_requests(&self) -> Result<()> {
         let mut buffer = vec![0; self.message_bytes_max];
         loop {
+            // Before the read: a request that is read must be kept until its reply.
             self.wait_for_room();
             let Some(request) = self.read_request(&mut buffer)? else {
                 return Ok(());
