@@ -105,6 +105,7 @@ impl ClientRequest<'_> {
             return invalid("empty range");
         }
         let len_bytes = self.client.export().device.len_bytes();
+        // A flush has no range.
         if command != Command::Flush && request.end().is_none_or(|end| end > len_bytes) {
             let number = match command {
                 Command::Write | Command::WriteZeroes => error::NOSPC,
@@ -200,6 +201,7 @@ impl ClientRequest<'_> {
         changed: Result<()>,
     ) -> std::result::Result<(), CommandError> {
         changed?;
+        // The whole device: it cannot flush a range.
         if self.request.flags.contains(CommandFlags::FUA) {
             self.client.export().device.flush()?;
         }
@@ -280,13 +282,16 @@ impl ClientRequest<'_> {
             ..
         } = self.request;
         let len = len_bytes as usize;
+        // Replies that wait must not be held back by the reads below.
         replies.send(self.client)?;
+        // Read before the lock: until its header is sent, a failed reply can be an error.
         let fill = |data: &mut [u8]| device.read_at(data, offset);
         if self.mode.is_structured {
             replies.push_data((0, cookie), offset, (PIECE_BYTES, len), fill)?;
         } else {
             replies.push_simple_data(cookie, PIECE_BYTES, fill)?;
         }
+        // Held to the end: all pieces are one chunk (invariant 3).
         let _output = self.client.lock_output();
         replies.send_locked(&self.client.stream)?;
         let mut done = PIECE_BYTES;
@@ -301,6 +306,7 @@ impl ClientRequest<'_> {
                 Ok(()) => {}
                 // The announced bytes have to follow; an error chunk after them marks the failure.
                 Err(_) if self.mode.is_structured => piece.fill(0),
+                // A simple reply has room for an error in its header only, and that is sent.
                 Err(error) => {
                     self.client.report(error);
                     return Err(CommandError::Stream(io::ErrorKind::Other.into()));
@@ -381,6 +387,7 @@ impl ClientRequest<'_> {
         } = self.request;
         let mut done = 0;
         while done < u64::from(len_bytes) {
+            // A long request must not hold up a stop.
             if self.client.server.stopper.is_stopping() {
                 break;
             }
@@ -413,6 +420,7 @@ impl ClientRequest<'_> {
         if let Err(error) = extents(device, offset, len_bytes, extents_max, |len, state| {
             replies.push_extent(len, state)
         }) {
+            // The error reply takes the place of the chunk.
             replies.truncate(start);
             return Err(error.into());
         }

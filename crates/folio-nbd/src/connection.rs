@@ -102,6 +102,7 @@ fn take_read_turn(turn: ReadTurn, buffers: &mut WorkBuffers, pool: &WorkerPool<C
         // must not wait for it.
         client.stream.shutdown(Shutdown::Both);
     }
+    // The buffers stay with the thread, which may serve another client next.
     buffers.replies.truncate(0);
 }
 
@@ -162,6 +163,8 @@ fn serve(
         let sent = run.and_then(|()| buffers.replies.send(&client));
         match handed_over {
             Ok(()) => {
+                // Only now: a client that takes no replies must not start more requests (invariant
+                // 1).
                 client.end_request();
                 return sent;
             }
@@ -213,6 +216,7 @@ fn receive(
             buffers.replies.send(client)?;
         }
         match checked {
+            // The payload comes all the same; the next request is behind it.
             Err(_) => reader.skip(&client.stream, len as u64)?,
             Ok(()) if len <= PIECE_BYTES => {
                 reader.read_exact(&client.stream, resized(&mut buffers.payload, len))?;
@@ -247,6 +251,7 @@ fn write_in_pieces(
         let count = (len - done).min(PIECE_BYTES);
         let piece = resized(&mut buffers.payload, count);
         reader.read_exact(&client.stream, piece)?;
+        // After a failure the rest is received but not written.
         if written.is_ok() {
             let offset = request.request.offset + done as u64;
             written = client.export().device.write_at(piece, offset);

@@ -227,6 +227,7 @@ impl Negotiation<'_> {
     fn meta_context(&mut self, option: u32, data: &[u8]) {
         let sets = option == option::SET_META_CONTEXT;
         if sets {
+            // A new selection replaces the earlier one, even if it fails.
             self.mode.has_allocation_context = false;
         }
         if !self.mode.is_structured {

@@ -64,6 +64,7 @@ impl ReplyQueue {
 
     /// Sends all queued bytes; the caller holds the connection's output lock.
     pub(crate) fn send_locked(&mut self, stream: &Stream) -> io::Result<()> {
+        // Also if the write fails: a part may be sent, and must not be sent again.
         let len = std::mem::take(&mut self.len);
         stream.write_all(&self.bytes[..len])
     }
@@ -86,6 +87,7 @@ impl ReplyQueue {
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let (header, data) = self.spare(16 + count).split_at_mut(16);
+        // Data before the header: after a failure nothing is committed.
         fill(data)?;
         encode_simple_header(header, cookie, 0);
         self.commit(16 + count);
@@ -113,6 +115,7 @@ impl ReplyQueue {
         let (header, data) = self
             .spare(CONTENT_HEADER_BYTES + count)
             .split_at_mut(CONTENT_HEADER_BYTES);
+        // Data before the header: after a failure nothing is committed.
         fill(data)?;
         // `total` is at most a request's length, 32 MiB.
         header[..CHUNK_HEADER_BYTES].copy_from_slice(&chunk_header(

@@ -77,13 +77,16 @@ impl Server {
     pub fn serve(self) -> Result<()> {
         let accepted = self.accept_clients();
         let state = &self.state;
+        // Also after a failure to accept: threads that read must end.
         state.stopper.stop();
+        // In this direction only: received requests are still answered (invariant 4).
         state.shutdown_connections(Shutdown::Read);
         if !state.wait_for_all_closed(Some(Instant::now() + GRACE)) {
             state.report("disconnecting clients that take no replies");
             state.shutdown_connections(Shutdown::Both);
             state.wait_for_all_closed(None);
         }
+        // Before the flush: no write may come after it.
         self.pool.close(None);
         let flushed = state.export.device.flush();
         accepted.and(flushed)

@@ -43,6 +43,7 @@ impl Profile {
             settings: HashMap::new(),
         };
         let mut is_found = false;
+        // In this order: a setting of the credentials file wins.
         for (variable, file, is_config) in [
             ("AWS_CONFIG_FILE", "config", true),
             ("AWS_SHARED_CREDENTIALS_FILE", "credentials", false),

@@ -114,6 +114,7 @@ impl HttpService for CountingService {
         let sending = uplink.sending(sent_bytes);
         let answer = self.client.execute(request);
         let answer = uplink.within(Instant::now(), self.time_limit, answer).await;
+        // Its bytes do not extend the limits of other requests any more.
         drop(sending);
         let response = match answer.unwrap_or_else(|| Err(timed_out())) {
             Ok(response) => response,
@@ -130,6 +131,7 @@ impl HttpService for CountingService {
             // Outside of an operation, for example at a refresh of credentials, no report needs it.
             let _ = FAILED_REQUEST_ID.try_with(|failed| *failed.lock() = id.map(ToOwned::to_owned));
         }
+        // A server that ignores the range must not fill the memory.
         let max_bytes = if response.status().is_success() {
             wanted_bytes
         } else {
@@ -157,6 +159,7 @@ struct LimitedBody {
 impl LimitedBody {
     fn into_response(self) -> HttpResponseBody {
         let frames = stream::try_unfold(self, |mut this| async move {
+            // For each piece: a slow connection that goes on is fine.
             let next = tokio::time::timeout(this.time_limit, this.body.frame());
             let Some(frame) = next.await.map_err(|_| timed_out())? else {
                 return Ok(None);

@@ -115,6 +115,7 @@ impl ObjectDevice {
         }
         let operation = format!("open (read bytes 0-{})", FIRST_BYTES - 1);
         let opened = store.run(&operation, async {
+            // One request for the length, the version and what an image format reads first.
             let options = GetOptions {
                 range: Some(GetRange::Bounded(0..FIRST_BYTES)),
                 ..GetOptions::default()
@@ -148,6 +149,7 @@ impl ObjectDevice {
             url = %store.url(), bytes = version.len_bytes, e_tag = version.e_tag, "object opened"
         );
         let name = store.url().to_string();
+        // A weak tag does not identify bytes: such an object is not kept on the disk.
         let cache = version
             .match_tag()
             .and_then(|tag| cache(&name, &tag, version.len_bytes));
@@ -265,6 +267,7 @@ impl Object {
         };
         let first = range.start / PART_BYTES;
         let mut end = first * PART_BYTES;
+        // The checksum is that of a whole part.
         if end < range.start {
             return 0;
         }
@@ -285,6 +288,7 @@ impl Object {
     /// Returns a part, from memory, from the disk, or from the store. `fetches` are requests of the
     /// caller, whose failures are its own.
     fn part(self: &Arc<Self>, part: u64, fetches: &[Arc<Fetch>]) -> Result<Bytes> {
+        // Else a request of this read that failed would be made again below.
         if let Some(fetch) = fetches.iter().find(|fetch| fetch.parts.contains(&part)) {
             fetch.wait()?;
         }
@@ -292,6 +296,7 @@ impl Object {
             if let Found::Bytes(bytes) = self.parts.get(part)? {
                 return Ok(bytes);
             }
+            // The part may have left the memory again.
             if let Some(bytes) = self.cache.as_ref().and_then(|cache| cache.read(part)) {
                 return Ok(bytes);
             }
@@ -310,6 +315,7 @@ impl Object {
     fn arrived(&self, fetch: &Fetch, bytes: &Bytes) {
         let len = (self.range_of(&fetch.parts).end - fetch.parts.start * PART_BYTES) as usize;
         let bytes = bytes.slice(..len.min(bytes.len()));
+        // First: a part that leaves the memory at once is then on the disk.
         if let Some(cache) = &self.cache {
             cache.write(fetch.parts.start, &bytes);
         }
@@ -324,6 +330,7 @@ impl Object {
         for attempt in 1.. {
             let options = GetOptions {
                 range: Some(GetRange::Bounded(range.clone())),
+                // A store that ignores the condition is caught below.
                 if_match: self.version.match_tag(),
                 ..GetOptions::default()
             };
@@ -390,6 +397,7 @@ impl FetchGuard {
             Ok(_permit) => self.object.get(self.object.range_of(&fetch.parts)).await,
             Err(_) => Err(Error::from(Errno::IO)),
         };
+        // From here on there is a result.
         self.fetch = None;
         match result {
             Ok(bytes) => self.object.arrived(&fetch, &bytes),
@@ -400,6 +408,7 @@ impl FetchGuard {
 
 impl Drop for FetchGuard {
     fn drop(&mut self) {
+        // Without a result its readers would wait for ever.
         if let Some(fetch) = &self.fetch {
             let error = Error::new(Errno::IO, "the request was canceled");
             self.object.parts.fail(fetch, &error);

@@ -174,6 +174,7 @@ impl PartCache {
         let mut is_valid = is_found;
         let mut check = |part, crc: Crc| {
             if !is_found || self.known_sum(part) != sum_of(part, &crc) {
+                // From now on the part is absent: the next reader fetches it.
                 self.set_known(part, 0);
                 is_valid = false;
             }
@@ -246,6 +247,7 @@ impl PartCache {
         let mut found = files(&self.options.folder)?;
         let mut total: u64 = found.iter().map(|file| file.bytes).sum();
         found.sort_by_key(|file| file.used);
+        // Not this object's file, which is in use.
         for file in found.iter().filter(|file| file.parts != self.parts_path) {
             if total <= self.options.size_bytes {
                 return Ok(());
@@ -256,6 +258,7 @@ impl PartCache {
             total = total.saturating_sub(file.bytes);
         }
         if total > self.options.size_bytes {
+            // An eighth more, so that not each of the next writes has to evict.
             let surplus = total - self.options.size_bytes + self.options.size_bytes / 8;
             self.evict_parts(surplus)?;
         }

@@ -73,6 +73,7 @@ impl PartCopier {
             .s3
             .signed_url(Method::PUT, &self.path, Duration::from_secs(60))
             .await?;
+        // Only the address is taken from it: the headers below need a signature of their own.
         let base = url.as_str().split('?').next().unwrap_or_default();
         let (part, id) = (index + 1, &self.upload_id);
         let uri = format!("{base}?partNumber={part}&uploadId={id}");
@@ -86,6 +87,7 @@ impl PartCopier {
                 "x-amz-copy-source-range",
                 format!("bytes={}-{last}", range.start),
             ),
+            // Parts of two versions must not be mixed.
             ("x-amz-copy-source-if-match", self.e_tag.clone()),
             ("content-length", "0".to_owned()),
         ] {

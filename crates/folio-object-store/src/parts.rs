@@ -199,6 +199,7 @@ impl Parts {
             state.evict();
         }
         drop(state);
+        // Only now: a reader that wakes looks for the parts.
         fetch.finish(Ok(()));
     }
 
@@ -209,6 +210,7 @@ impl Parts {
             state.slots.remove(&part);
         }
         drop(state);
+        // Only now: a reader that tries again must find the parts absent.
         fetch.finish(Err(SharedFailure::new(error)));
     }
 }

@@ -48,6 +48,7 @@ impl ReadAhead {
         self.reads += 1;
         let found = self.streams.iter().position(|stream| stream.has(read));
         let Some(at) = found else {
+            // The reader that was idle longest makes room.
             if self.streams.len() == STREAMS_MAX {
                 self.streams.remove(0);
             }

@@ -70,6 +70,7 @@ pub fn upload(store: &Store, source: &dyn Device, progress: &UploadProgress<'_>)
             if (progress.is_canceled)() {
                 return Err(Errno::INTR.into());
             }
+            // Before the next part is read: all parts in flight are in memory.
             if sending.len() == UPLOADS_IN_FLIGHT {
                 finish_first(store, &mut sending, progress)?;
             }
@@ -87,6 +88,7 @@ pub fn upload(store: &Store, source: &dyn Device, progress: &UploadProgress<'_>)
                 .map(drop)
         });
     if sent.is_err() {
+        // First: a part that the store takes after the cancellation may stay there.
         for (_, part) in &sending {
             part.abort();
         }

@@ -89,6 +89,7 @@ impl Key {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         for part in [&[role], transcript].concat() {
+            // With the length: bytes cannot move from one part to the next.
             mac.update(&(part.len() as u64).to_le_bytes());
             mac.update(part);
         }

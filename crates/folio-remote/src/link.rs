@@ -90,6 +90,7 @@ impl Link {
     /// [`Link::attach`].
     pub(crate) fn detach(&self) -> u64 {
         let mut state = self.state.lock();
+        // A frame that the old stream's reader still has does not count any more (L1).
         state.generation += 1;
         if let Some(stream) = state.stream.take() {
             stream.shutdown(Shutdown::Both);
@@ -112,6 +113,7 @@ impl Link {
             ));
         }
         state.acknowledge(peer_received);
+        // What the peer lacks goes over the new stream again.
         state.sent = 0;
         state.reported = state.received;
         state.unreported_bytes = 0;
@@ -156,6 +158,7 @@ impl Link {
         acknowledged: u64,
     ) -> Result<bool, ProtocolViolation> {
         let mut state = self.state.lock();
+        // A stream that was replaced may still deliver frames; the new one delivers them again.
         if state.generation != generation || state.stream.is_none() {
             return Ok(false);
         }
@@ -164,6 +167,7 @@ impl Link {
         }
         state.acknowledge(acknowledged);
         if kind.is_numbered() {
+            // Before the caller handles it: a resumed session must not deliver it twice (L1).
             state.received += 1;
             state.unreported_bytes += len;
             if state.needs_acknowledgement() {
@@ -201,6 +205,7 @@ impl Link {
         state.is_sending = true;
         let frame = Frame::goodbye(reason);
         let header = frame.header(state.received);
+        // `is_sending` keeps frames out of the middle: the lock is free during the write.
         drop(state);
         // The session ends either way.
         let _ = stream.write_all_vectored(&[&header, &frame.body]);
@@ -218,6 +223,7 @@ impl Link {
             let generation = state.generation;
             let sent = MutexGuard::unlocked(&mut state, || send_batch(&stream, &batch, received));
             state.is_sending = false;
+            // A later stream must not end by the failure of this one.
             if sent.is_err() && state.generation == generation {
                 state.lose();
             }
@@ -263,6 +269,7 @@ impl State {
             }
             batch.push(Frame::empty(FrameKind::Acknowledge));
         }
+        // Each frame carries the acknowledgement.
         self.reported = self.received;
         self.unreported_bytes = 0;
         Some((stream, self.received))

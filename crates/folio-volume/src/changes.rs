@@ -23,6 +23,7 @@ impl Changes {
         let mut inline = Vec::new();
         for (&block, slot) in layer {
             let number = block / GROUP_BLOCKS;
+            // A group is stored as a whole: what did not change comes from the map.
             let group = groups.entry(number).or_insert_with(|| map.group(number));
             let was_inline = map.inline_blocks().contains_key(&block);
             let (stored, bytes) = match slot {
@@ -38,6 +39,7 @@ impl Changes {
                 Slot::Zero => (None, None),
             };
             group[(block % GROUP_BLOCKS) as usize] = stored;
+            // The map must not keep the bytes that a segment has now.
             if bytes.is_some() || was_inline {
                 inline.push((block, bytes));
             }

@@ -79,9 +79,11 @@ impl Database {
     /// Opens the map, creates it if it does not exist, and fences its last writer.
     pub(crate) async fn open(place: &StorePlace) -> Result<Self> {
         let settings = Settings {
+            // No timer: each commit asks for its flush.
             flush_interval: None,
             l0_sst_size_bytes: TABLE_BYTES,
             manifest_poll_interval: NEVER,
+            // No limit: slatedb would let writes wait for its compactor, which does not run.
             l0_max_ssts: 1 << 20,
             l0_max_ssts_per_key: 1 << 20,
             compactor_options: None,
@@ -95,6 +97,7 @@ impl Database {
             .with_db_cache_disabled()
             .build();
         let db = checked(place, "open the map", opened).await?;
+        // A new table must not have an earlier time than these.
         for view in db.manifest().all_sst_views() {
             let time_ms = view.sst.id.value().timestamp_ms();
             place.clock.pass(i64::try_from(time_ms).unwrap_or(0));
@@ -133,6 +136,7 @@ impl Database {
     /// these become one and what they replaced is collected. Writers of a few commits each need
     /// this: each of them leaves a table.
     async fn shorten(&self) -> Result<()> {
+        // First: a compaction works on tables only, not on the log.
         self.write_table().await?;
         let _turn = self.upkeep.compaction_turn.lock().await;
         if self.tables() >= TABLES_BEFORE_COMPACTION {
@@ -152,6 +156,7 @@ impl Database {
         };
         self.db.flush_with_options(log).await.map_err(failed)?;
         let commits = self.upkeep.commits.fetch_add(1, Ordering::Relaxed) + 1;
+        // The next open reads every commit since the last table, each with a request.
         if commits.is_multiple_of(COMMITS_PER_TABLE) {
             self.start_table().await;
         }
@@ -161,12 +166,14 @@ impl Database {
     /// Starts a table, after the one under way and, with too many tables, after their compaction.
     async fn start_table(&self) {
         if self.tables() >= TABLES_MAX {
+            // Only a wait: the holder of the turn compacts.
             drop(self.upkeep.compaction_turn.lock().await);
         }
         let turn = self.upkeep.table_turn.clone().lock_owned().await;
         let this = self.clone();
         self.place.runtime.spawn(async move {
             let written = this.write_table().await;
+            // The next table need not wait for a compaction.
             drop(turn);
             let done = match written {
                 Ok(()) => this.tidy().await,
@@ -272,6 +279,7 @@ impl Database {
         if is_tidy && let Err(error) = self.shorten().await {
             tracing::warn!("{error}");
         }
+        // No flush: a commit is durable when it returns.
         let options = CloseOptions::default().with_flush_type(None);
         let closed = self.db.close_with_options(options).await;
         closed.map_err(|e| map_error(&self.place, "close the map", e))
@@ -411,6 +419,7 @@ async fn load(place: &StorePlace, entries: Result<DbIterator>) -> Result<(MapSta
         Ok::<_, Error>(())
     };
     let read = read.await;
+    // Also after a failure: the tables take memory.
     place.store.forget();
     read?;
     let map = loader.finish().map_err(|e| e.at(place.name()))?;

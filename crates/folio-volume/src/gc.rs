@@ -99,6 +99,7 @@ impl Volume {
             core.place.wait(async {
                 core.database.write_table().await?;
                 core.database.compact().await?;
+                // Before segments are counted: a clone that does not exist needs none.
                 snapshot::drop_abandoned(&core.place, options.min_age).await?;
                 delete_unused(core, map, options.min_age, &mut report).await?;
                 database::collect(&core.place, options.min_age).await;
@@ -149,6 +150,7 @@ fn rewrite_sparse(core: &Arc<Core>, progress: Report<'_>) -> Result<u64> {
             progress(WorkProgress::Done((run.len() * BLOCK_BYTES) as u64));
         }
     }
+    // The map must name the new segments before the caller counts the old ones as unused.
     core.flush()?;
     Ok(expected)
 }
@@ -231,6 +233,7 @@ fn begin_deletion(place: &StorePlace, takeover: Takeover) -> Result<Option<Volum
     let meta = if let MapState::Volume(_) = place.wait(database::load_read_only(place, None))? {
         let volume = Volume::open(place, takeover)?;
         let mut batch = slatedb::WriteBatch::new();
+        // Before any object is deleted: no program may open the rest of a volume.
         batch.delete(META_KEY);
         place.wait(volume.core().database.commit(batch))?;
         Some(volume.meta().clone())
@@ -242,6 +245,7 @@ fn begin_deletion(place: &StorePlace, takeover: Takeover) -> Result<Option<Volum
     let mark = serde_json::to_vec(&meta)
         .map_err(|e| Error::new(Errno::INVAL, "describe the volume").caused_by(e))?;
     let path = deletion_mark(place);
+    // Durable before the first object is deleted: a later call then finishes the deletion.
     let marked = place.wait(place.store.put(&path, PutPayload::from(mark)));
     marked.map_err(|e| place.error("mark the volume as deleted", e))?;
     Ok(meta)
@@ -299,6 +303,7 @@ async fn delete_unused(
         if now.saturating_sub(since) >= min_age.as_secs() {
             old.push(meta);
         } else {
+            // A reader may still be at a flush that names it.
             waiting.since.insert(key, since);
         }
     }
@@ -308,6 +313,7 @@ async fn delete_unused(
     report.waiting_segments = waiting.since.len() as u64;
     report.deleted_segments = old.len() as u64;
     report.deleted_bytes = old.iter().map(|meta| meta.size).sum();
+    // Before the deletions: an interrupted one must not restart the wait of the rest.
     let json = serde_json::to_vec(&waiting)
         .map_err(|e| Error::corrupt("list of unused segments").caused_by(e))?;
     place

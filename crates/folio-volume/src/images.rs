@@ -80,6 +80,7 @@ impl StoredImages {
         let unused: Vec<_> = open
             .extract_if(.., |volume| Arc::strong_count(volume) == 1)
             .collect();
+        // Without the lock: closing a volume makes requests.
         drop(open);
         let closed = unused.iter().map(|volume| volume.close());
         closed.fold(Ok(()), Result::and)

@@ -124,6 +124,7 @@ impl State {
         self.versions += 1;
         let version = self.versions;
         self.pending.insert(block, Slot::Data { bytes, version });
+        // Also if an upload has older bytes of it: `end_upload` knows them by their version.
         self.fresh.insert(block);
     }
 
@@ -147,6 +148,7 @@ impl State {
     pub(crate) fn clear(&mut self, block: u64) {
         self.fresh.remove(&block);
         if self.flushing.contains_key(&block) || self.map.blocks(block, 1)[0].is_some() {
+            // Without an entry the layers below would show their bytes again.
             self.pending.insert(block, Slot::Zero);
         } else {
             self.pending.remove(&block);
@@ -211,6 +213,7 @@ impl State {
 
     /// Begins a flush and returns the blocks that no upload has.
     pub(crate) fn begin_flush(&mut self) -> Vec<Outgoing> {
+        // First: it finds the bytes in the pending layer.
         let rest = self.take_fresh(usize::MAX);
         self.flushing = std::mem::take(&mut self.pending);
         self.generation += 1;
@@ -265,6 +268,7 @@ impl State {
             Err(error) => return self.fail(&error),
         };
         for (&(block, expected), stored) in blocks.iter().zip(stored) {
+            // A block that was written again keeps the newer bytes until their own upload.
             for layer in [&mut self.pending, &mut self.flushing] {
                 if let Some(slot) = layer.get_mut(&block)
                     && matches!(slot, Slot::Data { version, .. } if *version == expected)
@@ -287,6 +291,7 @@ impl State {
             .zip(self.map.blocks(first, count))
             .map(|(block, stored)| map_source(&self.map, block, stored))
             .collect();
+        // From the oldest to the newest: the last one wins.
         for layer in [&self.flushing, &self.pending] {
             for (&block, slot) in layer.range(range.clone()) {
                 found[(block - first) as usize] = match slot {

@@ -105,6 +105,7 @@ async fn read_run(place: &StorePlace, cache: &ReadCache, path: &Path, run: &Run)
             }
         }
     }
+    // Long runs, and blocks that may be damaged on the way only, are read past the cache.
     segment::read(place, path, run.index, &run.checksums).await
 }
 

@@ -97,6 +97,7 @@ impl VolumeReader {
     }
 
     fn refresh_at(&self, refreshed: &mut Instant) -> Result<()> {
+        // Before the load: the view is at least as new as this time.
         let started = Instant::now();
         let map = load(&self.place)?;
         let mut view = self.view.write();
@@ -104,6 +105,7 @@ impl VolumeReader {
             let reason = "the volume was deleted and created again (open it again)";
             return Err(Error::new(Errno::STALE, reason).at(self.place.name()));
         }
+        // Another thread may have loaded a later flush meanwhile.
         if map.flush > view.flush {
             *view = Arc::new(map);
         }

@@ -234,6 +234,7 @@ impl Requests {
                     attributes,
                     bytes,
                 };
+                // A longer object is read in ranges, as they are needed.
                 (object.bytes.len() as u64 == object.meta.size).then_some((path, object))
             })
             .buffer_unordered(PRELOADS_IN_FLIGHT);
@@ -381,12 +382,15 @@ impl Listing {
                 Ok(None) => return None,
                 Ok(Some(found)) => {
                     this.is_begun = true;
+                    // Each object has the whole timeout.
                     this.attempts = Attempts::new(this.requests.policy, &this.requests.uplink);
                     return Some((Ok(found), Some(this)));
                 }
                 Err(error) if is_below_file(&error) => return None,
                 Err(error) if this.is_begun => return Some((Err(seal(error)), None)),
                 Err(error) => {
+                    // A failed stream does not go on. Before the first object a new one repeats
+                    // nothing.
                     this.objects = None;
                     if let Err(error) = this.attempts.next(error).await {
                         return Some((Err(error), None));

@@ -97,6 +97,7 @@ pub(crate) fn delete_checkpoint(place: &StorePlace, id: uuid::Uuid) -> Result<()
 /// ENOENT if there is no such snapshot; EEXIST if there is a volume at `target`; EINVAL if other
 /// objects are below it or a volume is above it; the store's errors.
 pub fn clone_snapshot(place: &StorePlace, name: &str, target: &StorePlace) -> Result<Volume> {
+    // First: a refusal must not leave a checkpoint.
     place.wait(refuse_occupied(target))?;
     let snapshot = find(place, name)?;
     let options = CheckpointOptions {
@@ -104,6 +105,7 @@ pub fn clone_snapshot(place: &StorePlace, name: &str, target: &StorePlace) -> Re
         source: Some(snapshot.id),
         name: Some(format!("{CLONE}{}", target.root)),
     };
+    // Before the clone: from its first moment on its segments must not be collected.
     let created = place.wait(admin(place).create_detached_checkpoint(&options));
     let id = created
         .map_err(|e| map_error(place, "create a checkpoint", e))?

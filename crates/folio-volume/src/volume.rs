@@ -136,6 +136,7 @@ impl Volume {
                 (false, false) => return Err(place.missing()),
                 (false, true) => {}
             }
+            // First: the open below fences the writer, alive or not.
             if takeover == Takeover::Refuse {
                 let map = database::load_read_only(place, None).await?;
                 refuse_open(place, map.volume(place)?.writer)?;
@@ -151,6 +152,7 @@ impl Volume {
     fn announced(place: &StorePlace, database: Database, map: VolumeMap) -> Result<Self> {
         let this = Self::new(place, database, map);
         let announcement = this.core.announcement()?;
+        // Before the first use: a program that opens the volume next must see this writer.
         place.wait(this.core.database.commit(announcement))?;
         this.core.state.lock().is_recorded = true;
         Ok(this)
@@ -273,6 +275,8 @@ impl Core {
 
     /// Writes a part of one block.
     fn write_part(self: &Arc<Self>, block: u64, start: usize, bytes: &[u8]) -> Result<()> {
+        // Exclusive from the read to the change: a write of another part of the block would be
+        // lost.
         let alone = self.gate.write();
         let mut whole = vec![0; BLOCK_BYTES];
         self.read_blocks(block, 1, &mut whole)?;
@@ -284,6 +288,7 @@ impl Core {
             state.note_partial(block);
             state.full_segment()
         };
+        // Before `send`, which waits while the uploads are slow.
         drop(alone);
         self.send(outgoing);
         Ok(())
@@ -310,6 +315,7 @@ impl Core {
         let Some((generation, blocks)) = outgoing else {
             return;
         };
+        // The only limit of memory: a writer faster than the store waits here.
         let permit = self.place.wait(self.uploads.clone().acquire_owned());
         let core = Arc::clone(self);
         self.place.runtime.spawn(async move {
@@ -341,6 +347,8 @@ impl Core {
         let (generation, mut rest) = {
             let mut state = self.state.lock();
             state.check()?;
+            // Under the turn an earlier flush has ended, so nothing pending means that all is
+            // durable.
             if state.pending.is_empty() {
                 return Ok(());
             }
@@ -361,6 +369,7 @@ impl Core {
         let changes = {
             let mut state = self.state.lock();
             while state.is_uploading(generation) {
+                // The map must not name a segment before it is stored (invariant 1).
                 self.uploaded.wait(&mut state);
             }
             state.check()?;
@@ -372,6 +381,7 @@ impl Core {
             state.fail(&error);
             return Err(error);
         }
+        // Not before: reads find these blocks in the flushing layer until then.
         changes.apply(&mut state.map);
         state.flushing = Layer::new();
         state.is_recorded = true;
@@ -426,6 +436,7 @@ impl Core {
         }
         let flushed = self.flush();
         let is_recorded = self.state.lock().is_recorded;
+        // After a failed flush the record stays open: the next user must notice the loss.
         if flushed.is_ok() && is_recorded {
             let mut batch = WriteBatch::new();
             batch.put(WRITER_KEY, self.record(false)?);
@@ -441,6 +452,7 @@ impl Core {
             Ok(())
         };
         let reason = Error::new(Errno::BADF, "the volume is closed").at(self.place.name());
+        // Last: a flush refuses to run after a failure.
         self.state.lock().fail(&reason);
         flushed.and(closed)
     }
@@ -456,6 +468,7 @@ impl Core {
     pub(crate) fn rewrite(self: &Arc<Self>, block: u64, seen: BlockRef, bytes: Bytes) {
         let outgoing = {
             let mut state = self.state.lock();
+            // Under the same lock as the change: a write between them would be lost.
             let is_changed = state.pending.contains_key(&block)
                 || state.flushing.contains_key(&block)
                 || state.map.blocks(block, 1)[0] != Some(seen);
@@ -471,6 +484,7 @@ impl Core {
     /// Makes the content that of `old`, as one flush.
     pub(crate) fn replace(self: &Arc<Self>, old: &VolumeMap) -> Result<()> {
         self.flush()?;
+        // What was written since that flush is discarded: it came before the replacement.
         let _alone = self.gate.write();
         let _turn = self.flush_turn.lock();
         let mut batch = WriteBatch::new();
@@ -499,6 +513,7 @@ impl Core {
         self: &Arc<Self>,
         work: impl FnOnce(&VolumeMap) -> Result<T>,
     ) -> Result<T> {
+        // Before the flush: no change may come between it and the work.
         let _alone = self.gate.write();
         self.flush()?;
         let map = self.state.lock().map.clone();

@@ -28,12 +28,12 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Without --repair nothing is written.
 
---repair replays the journal, releases orphans and makes each change that is the only answer to an error: bitmaps,
-counts, links, checksums, sizes, entries and indices of directories, the journal and the superblock from their backups.
+--repair replays the journal, releases orphans and fixes each error that has only one possible fix: in bitmaps, counts,
+links, checksums, sizes, entries and indices of directories, and the journal and the superblock from their backups.
 Files without a name get one in lost+found. It repairs in memory first, checks the result, and writes only if no error
-is left; else it names the errors and the e2fsck command to use. The bytes it replaces are saved before, in IMAGE.undo
-or --undo-file; --undo restores them. Changes that e2fsck -p leaves to e2fsck -y are confirmed on the terminal, or by
---yes. Images of all formats are repaired in place.
+is left. Otherwise it writes nothing, and names the errors and the e2fsck command to use. The bytes it replaces are
+saved first, in IMAGE.undo or --undo-file; --undo restores them. Changes that e2fsck -p leaves to e2fsck -y are
+confirmed on the terminal, or by --yes. Images of all formats are repaired in place.
 
 A journal with transactions is replayed in memory first, so that the check sees what a mount would see. With
 --no-replay the check reads the image as it is, like e2fsck -fn; it may then report errors that a mount would repair.
@@ -61,7 +61,7 @@ pub(crate) struct Check {
     /// Ignore the journal and check the image as it is
     #[arg(long)]
     no_replay: bool,
-    /// Repair the errors that have exactly one answer, if all of them have
+    /// Repair, if every error has exactly one possible fix
     #[arg(long, conflicts_with = "no_replay")]
     repair: bool,
     /// Repair without a question

@@ -36,7 +36,7 @@ pub(crate) struct Ls {
     /// List subdirectories too
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Print one name per line, as always
+    /// Accepted for compatibility; output is always one name per line
     #[arg(short = '1')]
     one: bool,
     /// Show inode numbers

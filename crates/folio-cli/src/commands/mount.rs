@@ -35,8 +35,9 @@ Examples:
   folio mount vsock:2:5000 /mnt                    a share of this guest's host; see folio share --listen
   folio mount --key-file key tcp:[::1]:5000 /mnt   a share of another machine, here through a tunnel
 
-sync and syncfs(2) write everything to the image if root mounts, since Linux 6.18. Else only fsync, an unmount and the
-timers below do: docs/semantics.md.
+Changes reach the image 1 second after the last one, and within 5 seconds (-o commit=SECONDS) while changes go on.
+fsync(2) writes a file at once, and an unmount writes everything. So do sync(2) and syncfs(2) if root mounts, on Linux
+6.18 or later: docs/semantics.md.
 
 The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it calls folio. An
 unmount returns before the image is complete. The image stays locked until then, so other folio commands refuse it:
@@ -50,9 +51,6 @@ As a link called mount.fuse.folio in /sbin, folio serves mount -t fuse.folio SOU
   /srv/disk.img  /mnt  fuse.folio  nofail,noatime  0 0
 Then mount -o remount changes a running mount: ro, rw, atime and its kin, suid, dev and exec in the kernel, and
 auto_da_alloc= in folio. Other options are refused: only a new mount changes them.
-
-Changes reach an image 1 second after the last one, and within 5 seconds (-o commit=SECONDS) while changes go on.
-fsync(2) makes a file durable at once.
 
 SIGUSR1 prints the number of requests from the kernel so far, by operation.
 

@@ -32,8 +32,8 @@ Examples:
   folio run --at /mnt disk.img -- tar -C /mnt -cf out.tar .   the host's tree, the image at /mnt
 
 The command sees the image as /, with new /proc, /dev and /tmp, and /sys and the host's /etc/resolv.conf read-only. It
-runs in namespaces of its own: it sees no other processes, and its mounts are in no table of the host. All its processes
-end with it. The image is locked meanwhile, and clean afterwards.
+runs in namespaces of its own: it sees no other processes, and its mounts are in no table of the host. When the
+command exits, all its processes are stopped. The image is locked while it runs and clean when it ends.
 
 Root is the calling user inside. Other ids need ranges for the user in /etc/subuid and /etc/subgid, and the programs
 newuidmap and newgidmap (package uidmap). Without them all files appear as root's, keep their owners in the image, and

@@ -68,7 +68,7 @@ struct Nbd {
     /// The address to listen on with --port
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into(), conflicts_with = "socket")]
     bind: IpAddr,
-    /// Write into this qcow2 image, created if missing, over IMAGE, which stays as it is
+    /// Write changes to this qcow2 overlay (created if missing); IMAGE is not changed
     #[arg(long, value_name = "FILE", conflicts_with = "read_only")]
     overlay: Option<PathBuf>,
     /// Refuse all changes, and let other programs read the image meanwhile

@@ -84,6 +84,7 @@ impl Pusher<'_> {
         match item {
             StaleItem::Node(node) => self.invalidate_node(*node),
             StaleItem::Name(parent, name) => {
+                // A client that does not know the directory has no names of it.
                 if self.nodes.is_known(*parent) {
                     let _ = self.invalidator.invalidate_name(*parent, name);
                 }
@@ -127,6 +128,7 @@ impl Pusher<'_> {
             let Ok(handle) = self.nodes.handle(node) else {
                 continue;
             };
+            // Folio has ignored the events of this moment, too: it asks the host again.
             handle.invalidate();
             if handle
                 .stat()

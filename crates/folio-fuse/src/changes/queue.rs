@@ -129,6 +129,7 @@ impl ChangeQueue {
         match items.order.pop_front() {
             _ if items.is_closed => QueueEvent::Closed,
             Some(item) => {
+                // From here on a change of it is queued again.
                 items.known.remove(&item);
                 QueueEvent::Stale(item)
             }
@@ -191,6 +192,7 @@ impl ChangeQueue {
     /// meanwhile are not waited for.
     pub(super) fn wait_for_replies(&self) {
         let mut replies = self.replies.lock();
+        // Both periods: a reply of an earlier one may still be in progress.
         for _ in 0..2 {
             let period = replies.period;
             replies.period = 1 - period;

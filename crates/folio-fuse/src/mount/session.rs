@@ -201,6 +201,7 @@ impl DeviceSession {
         // Without it the kernel forgets nodes when it needs memory itself.
         let prune_thread = spawn("folio-prune", Server::prune_nodes).ok();
         let served = transport.run(threads, started);
+        // After the last request: until then the kernel's caches must be invalidated.
         server.stop_pushing();
         // Not after a failure: a notice that waits for a request which no thread serves would wait
         // for ever.

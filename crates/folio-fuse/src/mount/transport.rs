@@ -82,6 +82,7 @@ impl DeviceTransport {
                 .collect();
             started();
             let served = self.serve(&self.device, &seeks);
+            // The thread of seeks ends with the last sender.
             drop(seeks);
             threads
                 .into_iter()

@@ -151,6 +151,7 @@ impl NodeTable {
 
     /// Counts one lookup of the inode, whose entry is about to be sent.
     pub(crate) fn look_up(&self, handle: Handle) -> Result<NodeEntry> {
+        // Before the lookup is counted: after a failure the client has nothing to forget (N1).
         let attributes = self.stat(&handle)?;
         let mut entry = NodeEntry {
             id: self.id(&handle),
@@ -181,6 +182,7 @@ impl NodeTable {
             node.lookups += 1;
             entry.generation = node.generation;
         });
+        // Without the lock of the shard: the last handle of an inode may evict it.
         match spare {
             Some(spare) => self.release(spare),
             None if self.memory.is_over_limit() => self.prune_requests.add(),
@@ -286,6 +288,7 @@ impl NodeTable {
         file: OpenHandle,
     ) -> Result<OpenHandle> {
         let added = self.nodes.change(node, |node| {
+            // Another thread may have opened it meanwhile: both use the first file.
             let slot = node.implicit_files.slot(writes);
             let is_new = slot.is_none();
             if is_new {

@@ -77,6 +77,7 @@ impl Server {
             (true, false) => Some(SetTime::To(Timespec { secs, nanos })),
             (false, _) => None,
         };
+        // Last: the truncation sets the times, too.
         caller.set_times(
             &handle,
             time(set::ATIME, set::ATIME_NOW, args.atime, args.atime_nanos),

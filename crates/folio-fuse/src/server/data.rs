@@ -55,6 +55,7 @@ impl Server {
 
     /// `FUSE_CREATE`.
     pub(super) fn create(&self, call: &mut Call<'_>) -> Result<()> {
+        // First: what was created must have its reply.
         call.check_room(size_of::<EntryOut>() + size_of::<OpenOut>())?;
         let args: CreateIn = call.arguments.take()?;
         let name = call.arguments.name()?;
@@ -209,6 +210,7 @@ impl Server {
             .min(call.reply.room())
             .min(TRANSFER_MAX);
         let file = self.open_file(call.node(), args.file, false)?;
+        // Before the read: the time to live must not begin after the pages are read.
         self.limit_unreported_pages(call.node());
         let mut offset = args.offset;
         let mut is_complete = true;
@@ -240,6 +242,7 @@ impl Server {
         let file = self.open_file(call.node(), args.file, true)?;
         let (caller, handle) = (self.caller(call.credentials, 0), file.handle());
         if args.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            // Before the write: no program with new contents may run with the old set-user-ID bit.
             clear_set_id_always(&caller, &handle, call.header.gid)?;
         }
         let written = if self.finds_end(&args) {
@@ -253,6 +256,7 @@ impl Server {
             self.counts.add_lost(lost);
         }
         self.limit_unreported_pages(call.node());
+        // Also after a failure, which may come after a part was written.
         self.note_own_change(&handle);
         call.send(&WriteOut {
             size: written? as u32,

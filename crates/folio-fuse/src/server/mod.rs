@@ -245,6 +245,7 @@ impl Server {
         if !may_wait && is_slow(header.opcode) {
             return Err(Wait::Long);
         }
+        // An attempt that had to wait may have left bytes.
         reply.restart();
         let mut call = Call {
             header,

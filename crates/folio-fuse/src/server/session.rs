@@ -41,6 +41,7 @@ impl Server {
         if let Some(local) = &self.local {
             local.negotiate(&args, agreed)?;
         }
+        // Before the reply: the requests after it rely on them.
         self.capabilities.store(agreed, Ordering::Relaxed);
         let reply = InitOut {
             major: abi::MAJOR,

@@ -100,6 +100,7 @@ impl Notices {
             match message {
                 Some(message) => write(&message),
                 None => {
+                    // Only now: entries that came since the mark was set are dropped, too.
                     let (nodes, names) = cache.lock().entries();
                     if drops_all_nodes {
                         nodes.iter().for_each(|node| write(&forget_node(*node)));

@@ -106,6 +106,7 @@ impl Relay {
     pub(super) fn read_requests(&self) -> Result<()> {
         let mut buffer = vec![0; self.message_bytes_max];
         loop {
+            // Before the read: a request that is read must be kept until its reply.
             self.wait_for_room();
             let Some(request) = self.read_request(&mut buffer)? else {
                 return Ok(());
@@ -159,6 +160,7 @@ impl Relay {
         }
         let link = state.link.clone();
         drop(state);
+        // After the request is in the list: the reply may come at once.
         if let Some(link) = link {
             // The link has no limit: the bytes under way are limited here.
             let _ = link.push(Frame::shared(bytes));
@@ -201,6 +203,7 @@ impl Relay {
         // Without one, the request has failed here meanwhile.
         let Some(request) = request else { return true };
         if request.is_interrupted {
+            // The server has counted a lookup that the kernel will never forget.
             self.forget_unseen_node(&request.bytes, reply);
             return true;
         }
@@ -239,6 +242,7 @@ impl Relay {
 
     /// Answers `FUSE_INIT`, and forwards requests to `link` from now on.
     pub(super) fn begin(&self, reply: &[u8], link: Arc<Link>) {
+        // Before the reply: the kernel's next request may follow it at once.
         self.state.lock().link = Some(link);
         self.write(reply);
     }
@@ -253,6 +257,7 @@ impl Relay {
         state.link = Some(link);
         state.failing = None;
         drop(state);
+        // The new server has no record of what the kernel has cached.
         self.notices.drop_everything();
         true
     }

@@ -236,6 +236,8 @@ impl ServerConnection {
     fn try_to_reconnect(&mut self, relay: &Relay) -> Result<bool, ConnectError> {
         let request = SessionRequest {
             session: self.grant.session,
+            // The number must not grow after it is sent: the server sends what follows it once
+            // more.
             received: self.link.detach(),
         };
         let (stream, mut reader, grant) = connect(&self.address, self.key.as_ref(), request)?;
@@ -258,6 +260,7 @@ impl ServerConnection {
             (self.report)("reconnected; nothing was lost");
             return Ok(true);
         }
+        // A new session numbers its frames from the start: the old link cannot go on.
         let (link, generation) = new_link(&stream)?;
         let reply = first_reply(&link, generation, &mut reader, &self.init)?;
         if reply != self.init_reply {

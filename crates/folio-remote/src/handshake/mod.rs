@@ -197,6 +197,7 @@ pub(crate) fn greet(
     transport.send(&proof).map_err(handshake_error)?;
     let (answer, welcome, server_proof) = read_welcome(transport)?;
     match (key, &answer) {
+        // The proof covers all messages: the grant was not changed on the way.
         (Some(key), SessionAnswer::Granted(_))
             if !key.check(
                 b"folio server 1",

@@ -52,6 +52,7 @@ impl Connection {
     pub(super) fn work(self: Arc<Self>) {
         let mut reply = Message::default();
         while let Some(request) = self.next_request() {
+            // Before the request runs: it may wait long, and the next must not wait for it.
             self.ensure_reader();
             let notify_other_clients =
                 |notice: Notice<'_>| self.state.notify_other_sessions(&self.session, notice);

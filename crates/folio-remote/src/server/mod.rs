@@ -292,11 +292,13 @@ impl Inner {
     ) -> Result<u64> {
         let request = &handshake.request;
         let is_resumed = request.session == session.id;
+        // Between the number and the attachment another stream must not change the number.
         let _one_stream_at_a_time = session.resuming.lock();
         let grant = SessionGrant {
             is_resumed,
             kernel_checks_permissions: self.share.permissions == PermissionChecks::ByClient,
             session: session.id,
+            // A frame that counts after this number would be sent again, and run twice (S2).
             received: session.link.detach(),
             message_bytes_max: REQUEST_MAX as u32,
             under_way_bytes_max: UNDER_WAY_BYTES_MAX as u32,

@@ -108,10 +108,12 @@ impl Session {
 
     /// Ends the session: releases nodes and files, and sends the reason to the client.
     pub(super) fn end(&self, reason: &str) {
+        // Several threads may find the end; one of them releases.
         if std::mem::replace(&mut self.lifetime.lock().has_ended, true) {
             return;
         }
         self.link.send_goodbye(reason);
+        // Before the nodes are released: no later request is accepted.
         self.link.detach();
         self.fuse.stop_pushing();
         self.can_send.notify_all();
@@ -128,10 +130,12 @@ impl Session {
         reply: &mut Message,
         notify_other_clients: impl FnMut(Notice<'_>),
     ) -> Result<(), ProtocolViolation> {
+        // Before the file system is asked: a change after its answer may overtake the reply (S3).
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let reply_guard = self.fuse.begin_reply();
         let run = self.run_counted_request(request, reply, notify_other_clients);
         drop(reply_guard);
+        // Only with the reply in the queue: a later change cannot overtake it.
         self.under_way.fetch_sub(1, Ordering::SeqCst);
         run
     }
@@ -265,6 +269,7 @@ impl Invalidator for Session {
 
     fn invalidate_all_names(&self) -> io::Result<()> {
         self.wait_until_sendable()?;
+        // All names are dropped below, those to be repeated included.
         *self.repeats.lock() = RepeatedChanges::default();
         self.send(Frame::empty(FrameKind::DropNames))
     }

@@ -81,6 +81,7 @@ impl ServerState {
     /// Ends a session, and reports `reason` to the client and, unless the client itself has ended
     /// it, to the operator.
     pub(super) fn end_session(&self, session: &Arc<Session>, reason: &str) {
+        // First: no client resumes it from here on.
         self.sessions
             .lock()
             .retain(|other| !Arc::ptr_eq(other, session));

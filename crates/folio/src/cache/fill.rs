@@ -178,6 +178,7 @@ impl AddressSpace {
             self.pool.folio(*frame).begin(self.number, index);
             holds.push(FolioRef::from_frame(&self.pool, *frame));
         }
+        // Locked before the index has them: a reader that finds BUSY waits for the lock.
         let mut guards: Vec<_> = holds
             .iter()
             .map(|hold| PageWriteGuard::lock(&self.pool, hold.frame()))
@@ -191,6 +192,7 @@ impl AddressSpace {
         let result = self
             .cache()
             .call_store(|| store.read_pages(pages.start * PAGE, &mut slices_mut(&mut guards)));
+        // Before the unlock: a waiter then finds the page present, or removed.
         self.end_fill(pages.start, &holds, purpose, result.is_ok());
         drop(guards);
         if result.is_ok() {
@@ -213,6 +215,7 @@ impl AddressSpace {
             .clone()
             .take_while(|index| self.index.word(*index, &pin) == Word::ABSENT)
             .count() as u64;
+        // A thread that waits for memory must not hold off a grace period (C9).
         drop(pin);
         let end = pages.start + absent;
         let mut frames = Vec::with_capacity(absent as usize);

@@ -104,9 +104,11 @@ impl AddressSpace {
         self.writeback.count_dirty(1);
         self.count(|tally| &tally.dirtied_pages, 1);
         self.count(|tally| &tally.dirty_pages, 1);
+        // C2: the pages could not be written if the file system dropped the store meanwhile.
         if state.held_store.is_none() {
             state.held_store = store.upgrade();
         }
+        // The mapping is unlisted, so no cleaner of the list wants the state that is locked here.
         if !state.is_listed {
             state.is_listed = true;
             self.writeback.list(self.clone());
@@ -190,6 +192,7 @@ impl AddressSpace {
             };
             holds.push(hold);
         }
+        // Under the lock of the search: a sync that comes now waits for this run.
         state.runs_in_flight += 1;
         Some(DirtyRun { first, holds })
     }
@@ -241,6 +244,7 @@ impl AddressSpace {
         let end = (start..locked)
             .find(|offset| !is_dirty(*offset))
             .unwrap_or(locked);
+        // Before the write: the bytes are locked, so a later change marks the page again (C8).
         for offset in start..end {
             self.index
                 .change(run.first + offset as u64, 0, Word::DIRTY, &pin);

@@ -62,6 +62,7 @@ impl Folio {
             0,
             "the frame still has references"
         );
+        // The count last: a thread that takes a reference finds the new owner and index.
         self.refs.store(1, Ordering::Release);
     }
 

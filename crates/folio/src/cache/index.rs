@@ -263,6 +263,7 @@ impl Index {
                 let above = Node::branch(0, root.bits());
                 if let Node::Branch(branch) = &above {
                     branch.present.store(1, Ordering::Relaxed);
+                    // Complete before it becomes the root: readers walk it at once.
                     drop(branch.children[0].replace(Some(root)));
                 }
                 drop(self.root.replace(Some(Arc::new(above))));
@@ -290,6 +291,7 @@ impl Index {
     pub(super) fn insert(&self, index: u64, word: Word, pin: &Pin) {
         let slot = self.find_or_create(index, pin);
         debug_assert_eq!(slot.word(), Word::ABSENT);
+        // Release: a reader that finds the word finds the bytes that it names (C5).
         slot.page.store(word.0, Ordering::Release);
         if let Some((present, _)) = slot.counts {
             present.fetch_add(1, Ordering::Relaxed);
@@ -302,6 +304,7 @@ impl Index {
         let Some(slot) = self.find(index, pin) else {
             return Word::ABSENT;
         };
+        // The large folio first: no reader finds it after one of its pages (C6).
         slot.large.store(0, Ordering::Release);
         let word = Word(slot.page.swap(0, Ordering::AcqRel));
         if word == Word::ABSENT {
@@ -375,6 +378,7 @@ impl Index {
         };
         for offset in 0..GROUP {
             let word = self.word(first + u64::from(offset), pin);
+            // A large folio would hide a mark from the reader that should start the next readahead.
             if word.frame() != Some(frame + offset) || word.has(Word::BUSY | Word::MARK) {
                 return;
             }

@@ -346,6 +346,7 @@ impl AddressSpace {
         let Some(hold) = FolioRef::try_new(&self.pool, guard.frame()) else {
             return Ok(false);
         };
+        // Before the insertion: a page beyond the limit must not be found, not even for a moment.
         self.charge_limit(1)?;
         self.index.insert(
             index,

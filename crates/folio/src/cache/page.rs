@@ -36,6 +36,7 @@ impl Page {
     /// to its store. Linux: `folio_lock`, `folio_mark_dirty`.
     pub fn write(&self) -> PageWriteGuard<'_> {
         let guard = PageWriteGuard::lock(self.owner.pool(), self.frame);
+        // With the bytes locked: writeback either has these changes, or finds the page dirty again.
         self.owner.mark_dirty(self.index, self.frame);
         guard
     }
@@ -109,6 +110,7 @@ impl Mapping {
             let hold = inner.new_page(index)?;
             let mut guard = PageWriteGuard::lock(&inner.pool, hold.frame());
             guard.zero(0..PAGE_SIZE);
+            // Zeros before the insertion: a reader copies from the page without its lock.
             if inner.insert(&guard, index, 0)? {
                 drop(guard);
                 inner.add_candidates(&[hold.frame()]);

@@ -135,6 +135,7 @@ impl Pool {
         if excess(0) == 0 {
             return 0;
         }
+        // Only now: within the budget, allocations do not contend for the free list.
         let mut free = self.free.lock();
         self.leave_limbo(&mut free);
         excess(free.in_limbo())
@@ -263,6 +264,8 @@ impl Pool {
             }
             if free.waiting.is_none() && !free.limbo.is_empty() {
                 let limbo = std::mem::take(&mut free.limbo);
+                // No word names these frames any more, so only readers before this moment can use
+                // them (C4).
                 free.waiting = Some((Grace::start(), limbo));
             }
         }

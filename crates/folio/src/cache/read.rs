@@ -26,6 +26,7 @@ impl Mapping {
             return None;
         }
         counters::count_hits(inner.number, pages_of(offset, len));
+        // Clipped again: a truncation during the copy may have dropped some of the bytes.
         Some(len.min(inner.clip(offset, len)))
     }
 

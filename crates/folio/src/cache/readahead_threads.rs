@@ -124,6 +124,7 @@ fn run(shared: &PlanQueue) {
         };
         let (now, later) = plan.split(STEP);
         if let Some(later) = later {
+            // Before this step is read: the other thread takes the next one meanwhile.
             shared.state.lock().plans.push_back((mapping, later));
             shared.wake.notify_one();
         }

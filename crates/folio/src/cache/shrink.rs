@@ -21,6 +21,7 @@ impl Mapping {
         if size_bytes >= old {
             return;
         }
+        // After the new size: a fill that begins now reads zeros past it.
         self.0.drop_pages(size_bytes.div_ceil(PAGE)..u64::MAX);
         let start = (size_bytes % PAGE) as usize;
         if start > 0 {
@@ -98,6 +99,7 @@ impl AddressSpace {
         let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else {
             return false;
         };
+        // The last check: a reader may take a reference without any lock until here.
         if !self.pool.folio(frame).try_freeze(1) {
             return false;
         }
@@ -146,6 +148,7 @@ impl AddressSpace {
             swapped.extend(state.swapped.remove(&index));
         }
         let may_be_written = state.runs_in_flight > 0;
+        // Unlocked before the wait below: writeback locks bytes first, then the state.
         drop((state, pin));
         drop(store);
         self.forget_swapped(swapped);

@@ -89,6 +89,8 @@ impl AddressSpace {
             return false;
         }
         self.has_swapped.store(true, Ordering::Release);
+        // Under one lock with the removal: the page is in one of both places for any thread that
+        // locks the state.
         state.swapped.insert(index, swapped);
         self.index.remove(index, &pin);
         drop((state, pin, guard));
@@ -130,6 +132,7 @@ impl AddressSpace {
             swap.store
                 .read_pages(swapped.slot * PAGE, &mut slices_mut(&mut guards))
         });
+        // The file may have been truncated within the page while it was swapped.
         guards[0].zero(swapped.len..PAGE_SIZE);
         let pin = rcu::pin();
         let mut state = self.state.lock();

@@ -32,6 +32,7 @@ impl Mapping {
     /// # Errors
     /// As for [`Mapping::write`].
     pub fn write_from(&self, offset: u64, source: &WriteSource<'_>) -> Result<usize> {
+        // Before a page is locked: the throttled writer may have to write back (C10).
         self.0.writeback.throttle()?;
         let mut done = 0;
         while done < source.len() {

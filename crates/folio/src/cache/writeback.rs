@@ -224,6 +224,7 @@ impl WritebackState {
     /// Writes mappings, oldest first, until at most `keep_bytes` are dirty; with 0, all, and waits
     /// for other threads' writeback.
     fn write_back(&self, keep_bytes: u64) -> Result<()> {
+        // A copy: the stores below may dirty metadata pages, which list their mapping.
         let listed: Vec<Arc<dyn PageOwner>> = self.dirty.lock().clone();
         let mut result = Ok(());
         for mapping in &listed {

@@ -28,9 +28,9 @@ Nothing is changed. The command reads files, and a part of them twice, so this p
 ends. Further ones are renamed in a hidden directory, .folio-doctor-*, which stays behind only if the command is killed.
 
 Each fault has its evidence, its certainty, and a command that fixes it. Certain means counted, likely means one step
-inferred, hint means that other causes are possible. A fault has a measured cost; what is merely unusual is a note.
-Faults and notes are printed, and the rest counted; --all prints it: what is fine, and with ? what could not be
-determined, with the reason; --write-probe prints the latter, too. The image behind a mount or a loop device is examined, too.
+inferred, hint means that other causes are possible. Faults are backed by a measurement; anything merely unusual is
+listed as a note. Other findings are only counted; --all prints them. A ? marks what could not be determined, and why;
+--write-probe prints these, too. The image behind a mount or a loop device is examined, too.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined.";
 

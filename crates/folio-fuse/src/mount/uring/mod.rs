@@ -87,6 +87,7 @@ pub(super) fn start<'scope>(
         })?);
         begin.push(begins);
     }
+    // A thread that panics sends nothing: without this sender the channel then ends.
     drop(created);
     if let Some(error) = creations.iter().take(usize::from(count)).flatten().next() {
         return Err(error.into());
@@ -99,6 +100,7 @@ pub(super) fn start<'scope>(
             Ok(())
         })?);
     }
+    // Only now: the kernel blocks all programs from the first queue to the last (U4).
     for begins in begin {
         let _ = begins.send(());
     }

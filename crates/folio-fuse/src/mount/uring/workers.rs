@@ -47,6 +47,7 @@ impl Replies {
 
     fn add(&self, slot: usize, reply: Option<Message>) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the event: the thread that wakes takes it.
         ready.push((slot, reply));
         drop(ready);
         // Fails only if the counter is at its maximum, and thus readable.

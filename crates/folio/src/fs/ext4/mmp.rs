@@ -102,6 +102,7 @@ impl MountProtection {
     /// EBUSY if another host has taken it.
     pub(super) fn release(self) -> Result<()> {
         let Self { block, thread } = self;
+        // The thread would write its next number over the mark.
         drop(thread);
         block.check_own()?;
         block.write(CLEAN)
@@ -144,6 +145,7 @@ impl MmpBlock {
             }
             number => {
                 tracing::info!(seconds = pause.as_secs(), "ext4: does another host use it?");
+                // A host that has it mounted writes at least once within this time.
                 wait(pause);
                 let now = self.read()?;
                 if u32_at(&now, SEQUENCE_AT) != number {
@@ -152,6 +154,7 @@ impl MmpBlock {
             }
         }
         self.write(random_sequence()?)?;
+        // Two hosts may have read the old number at once: the one that wrote last stays.
         wait(pause);
         let now = self.read()?;
         if self.written.lock().as_ref() != Some(&now) {

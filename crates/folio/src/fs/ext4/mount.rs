@@ -104,10 +104,12 @@ impl Ext4 {
     /// Makes an attached file system ready for use, and returns its root.
     fn start_up(self: &Arc<Self>) -> Result<Arc<Ext4Inode>> {
         if self.volume.is_writing() {
+            // Before the journal opens: the log is empty, so no older superblock replaces this one.
             self.correct_totals()?;
             self.open_journal()?;
             self.open_quotas()?;
             self.find_orphan_file()?;
+            // Last: it frees blocks and inodes, which needs journal, quotas and orphan file.
             self.process_orphans()?;
         }
         let root = self.inode(ROOT_INODE.into())?;
@@ -185,8 +187,10 @@ impl Ext4 {
             in_memory = options.read_only,
             "ext4 journal replayed"
         );
+        // Before the log is emptied: an interrupted replay starts again from the same records.
         Self::replay_fast_commits(&device, cache, options, &recovered.changes)?;
         recovered.finish()?;
+        // After the log is empty: without the flag, a log that is left would never be replayed.
         Superblock::write_recovery_flag(&*device, false)?;
         device.flush()?;
         let superblock = Superblock::load(&*device)?;
@@ -281,6 +285,7 @@ impl FileSystem for Mounted {
 
     fn unmount(&self) -> Result<()> {
         let synced = self.fs.sync_all(true);
+        // After the last write: from here on another host may mount the device.
         let released = match self.protection.lock().take() {
             Some(protection) if synced.is_ok() => protection.release(),
             _ => Ok(()),

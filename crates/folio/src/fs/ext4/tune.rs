@@ -222,10 +222,12 @@ fn write(device: &dyn Device, superblock: &Superblock, options: &TuneOptions) ->
         if let Ok(old) = RawSuperblock::read_from_bytes(&bytes)
             && old.magic.get() == SUPERBLOCK_MAGIC
         {
+            // A backup must not claim to be clean.
             copy.raw.state = old.state;
         }
         device.write_at(&copy.to_bytes(now), offset)?;
     }
+    // The primary changes last: until then the file system is as it was.
     device.flush()?;
     device.write_at(&superblock.to_bytes(now), SUPERBLOCK_OFFSET)?;
     device.flush()

@@ -152,7 +152,10 @@ impl Volume {
     pub(crate) fn use_journal(&self, blocks: JournalBlocks) -> Result<()> {
         {
             let mut space = self.space.lock();
+            // From the first change on, no block is reused before its transaction is durable.
             space.defer_frees();
+            // A forged file must not get the journal's blocks: what it wrote there would be
+            // replayed.
             space.protect(&blocks.runs);
         }
         let journal = self.open_journal(blocks, self.options.barrier)?;
@@ -279,6 +282,7 @@ impl Volume {
     pub(crate) fn superblock_block(&self, superblock: &Superblock) -> Result<(u64, Arc<[u8]>)> {
         let number = SUPERBLOCK_OFFSET / self.block_size as u64;
         let start = (SUPERBLOCK_OFFSET % self.block_size as u64) as usize;
+        // With large blocks the boot sector is in the same one: its bytes stay.
         let mut block = vec![0; self.block_size];
         self.device
             .read_at(&mut block, number * self.block_size as u64)?;
@@ -325,6 +329,7 @@ impl Volume {
 
     /// Frees blocks that held metadata, and drops their contents from the cache.
     pub(crate) fn free_metadata(&self, range: Range<u64>) -> Result<()> {
+        // Before the blocks are free: dirty bytes must not be written over their next use.
         self.metadata.forget(range.clone());
         self.free_data(range)
     }

@@ -65,6 +65,7 @@ impl<I> Default for RecentlyCreated<I> {
 
 impl<I> RecentlyCreated<I> {
     pub(super) fn add(&mut self, inode: Weak<I>, fd: OwnedFd) {
+        // The entry of an evicted inode would keep its descriptor open.
         self.0.retain(|(inode, _)| inode.strong_count() > 0);
         if self.0.len() == RECENTLY_CREATED_MAX {
             self.0.pop_front();

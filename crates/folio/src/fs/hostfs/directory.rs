@@ -22,6 +22,7 @@ impl HostInode {
     /// Returns the inode that `name` refers to; `None` if the name does not exist.
     pub(super) fn look_up(&self, name: &[u8]) -> Result<Option<Arc<Self>>> {
         check_name(name)?;
+        // The watch before the question: a change in between is reported.
         self.watch_directory();
         let directory = self.reach()?;
         let now_ns = monotonic_ns();
@@ -49,6 +50,7 @@ impl HostInode {
     pub(super) fn create_named(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Self>> {
         check_name(name)?;
         let directory = self.reach()?;
+        // Before the call: its event may arrive before it returns.
         self.expect(name, NameChange::Created, None);
         let now = Clock::System.now();
         let before = Timespec::new(now.secs - CREATION_SLACK_SECS, now.nanos);
@@ -70,6 +72,7 @@ impl HostInode {
                 let _: Result<()> = retry(|| rustix::fs::unlinkat(&*directory, name, flags));
             })
         });
+        // After a failure, too: part of the change may have been made.
         self.invalidate();
         let (fd, status) = created.inspect_err(|_| self.note_failure(name, NameChange::Created))?;
         let inode = self.shared.inode(&status);
@@ -186,6 +189,7 @@ impl HostInode {
     pub(super) fn remove(&self, name: &[u8], target: &Self) -> Result<()> {
         check_name(name)?;
         let directory = self.reach()?;
+        // While the name still leads there: afterwards only a descriptor reaches the file.
         target.keep_if_last(self, &directory, name)?;
         let flags = if target.is_directory() {
             AtFlags::REMOVEDIR
@@ -258,6 +262,7 @@ impl HostInode {
             replaced.into_iter().for_each(Self::release_unlinked);
             return moved;
         }
+        // The old name before the new one: a directory has one known name at most.
         source.forget_location(self, name);
         if let Some(replaced) = replaced {
             replaced.forget_location(new_parent, new_name);

@@ -20,6 +20,7 @@ const OWN_OFFSET: u64 = u64::MAX;
 
 impl Store for HostInode {
     fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        // The ticket before the read: a later answer is newer than the end found here (H4).
         let question = self.ask();
         let fd = self.readable()?;
         let mut rest = bufs;
@@ -116,6 +117,7 @@ impl HostInode {
                 Ok::<_, crate::base::Error>((retry(|| rustix::fs::tell(&*fd))?, count))
             }
         })?;
+        // Pages before the status: `end` makes the host's new times valid for them (H5).
         mapping.update(end.saturating_sub(count as u64), &bytes.part(0, count));
         own.end()?;
         Ok((end, count))
@@ -171,6 +173,7 @@ impl HostInode {
         let mapping = self.mapping()?;
         let fd = self.writable()?;
         retry(|| rustix::fs::ftruncate(&*fd, size_bytes))?;
+        // The host first: it may refuse, and the pages are then still right.
         mapping.truncate(size_bytes);
         if self.shared.options.cache == CacheMode::WriteBack {
             // A writeback of pages past the new end may have been in progress.
@@ -199,6 +202,7 @@ impl HostInode {
             FallocateMode::InsertRange => FallocateFlags::INSERT_RANGE,
         };
         let mapping = self.mapping()?;
+        // The host moves or frees the bytes that it has: dirty pages must be among them.
         mapping.write_back(0..u64::MAX)?;
         let fd = self.writable()?;
         let own = self.begin_own()?;

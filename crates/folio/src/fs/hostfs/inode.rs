@@ -243,6 +243,7 @@ impl MountState {
         {
             return cached;
         }
+        // With the table locked, so that there is one object for each inode.
         let inode = HostInode::new(self, status);
         inodes.insert(key, Arc::downgrade(&inode));
         drop(inodes);

@@ -141,6 +141,7 @@ impl<I> Inotify<I> {
 
     /// Stops the thread that reads events.
     pub(super) fn stop(&self, root: &OwnedFd) {
+        // Before the event: the thread looks at it when it wakes.
         self.is_stopping.store(true, Ordering::SeqCst);
         // Removing a watch causes an event, which wakes the thread.
         let path = host_calls::path_of(root);
@@ -195,6 +196,7 @@ impl<I> Inotify<I> {
         events: WatchFlags,
         now_ns: u64,
     ) -> bool {
+        // Locked over the call: the thread that reads an event of the watch must find the inode.
         let mut watched = self.watched.lock();
         match inotify::add_watch(&*self.fd, host_calls::path_of(fd), events) {
             Ok(wd) => {

@@ -70,6 +70,7 @@ impl HostInode {
         let max = if is_directory { 1 } else { LOCATIONS_MAX };
         let kept = max.min(locations.len());
         let dropped: SmallVec<[KnownLocation; 1]> = locations.drain(kept..).collect();
+        // The rest may be the last references to directories: dropped without the lock.
         drop(locations);
         drop(dropped);
     }
@@ -140,6 +141,7 @@ impl HostInode {
             std::ptr::eq(&*location.parent, parent) && *location.name == *name
         });
         let dropped = index.map(|index| locations.remove(index));
+        // It may be the last reference to the directory: dropped without the lock.
         drop(locations);
         drop(dropped);
         self.slot.invalidate_position();
@@ -269,6 +271,7 @@ impl HostInode {
             return Err(self.stale());
         };
         self.keep_fd(&fd);
+        // From before the question: a move since then must not count as checked.
         self.validate_position(now_ns);
         self.apply_unless_busy(question, &status);
         Ok(fd)

@@ -156,6 +156,8 @@ impl HostInode {
             return;
         }
         if is_data {
+            // Before the invalidation: the question that follows must drop the pages, whatever the
+            // times say.
             self.data_state.lock().is_suspect = true;
         }
         self.invalidate();
@@ -218,6 +220,7 @@ impl HostInode {
     /// Falls back to the time to live after the watch was removed.
     fn handle_watch_removed(&self) {
         self.watch.clear();
+        // Before the invalidation: an answer from here on must not be valid for ever.
         self.validity().set_name_ttl(self.shared.options.ttl_ns());
         self.invalidate_names();
         // Changes of files in it are no longer reported, either.
@@ -293,6 +296,7 @@ impl MountState {
     /// Falls back to the time to live everywhere, after reading events failed.
     fn end_notifications(&self) {
         if let Some(inotify) = &self.inotify {
+            // First, so that no inode gets a watch whose events are not read.
             inotify.disable();
         }
         self.warn(NO_EVENTS);

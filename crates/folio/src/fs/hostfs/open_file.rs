@@ -49,6 +49,7 @@ impl Drop for OpenHostFile {
         let becomes_idle =
             descriptors.readers == 0 && descriptors.read.is_some() && !descriptors.is_idle;
         descriptors.is_idle |= becomes_idle;
+        // Closed without the lock: close(2) may wait for the host.
         drop(descriptors);
         drop(unused);
         if becomes_idle {
@@ -189,6 +190,7 @@ impl HostInode {
         if self.descriptors.lock().held.is_some() {
             return;
         }
+        // Counted before the open: threads together must not exceed the limit.
         let held_count = &self.shared.held_count;
         if held_count.fetch_add(1, Ordering::Relaxed) < self.shared.held_max
             && let Ok(fd) = self.open_by_name()

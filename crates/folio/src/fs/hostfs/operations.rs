@@ -33,6 +33,7 @@ fn host_time(time: Option<SetTime>) -> rustix::fs::Timespec {
 impl HostInode {
     fn change_attributes(&self, change: &AttributeChange) -> Result<()> {
         let fd = self.descriptor()?;
+        // A later write-back would set the time again.
         if matches!(change.modified, Some(SetTime::To(_))) {
             self.write_back_all()?;
         }
@@ -49,6 +50,7 @@ impl HostInode {
         let uid = outside(change.uid, &|uid| owners.outside_user(uid))?;
         let gid = outside(change.gid, &|gid| owners.outside_group(gid))?;
         if uid.is_some() || gid.is_some() {
+            // Owner before mode: chown(2) may clear the set-user-ID and set-group-ID bits.
             set_owner(&fd, uid, gid)?;
         }
         if let Some(mode) = change.mode
@@ -61,6 +63,7 @@ impl HostInode {
                 last_access: host_time(change.accessed),
                 last_modification: host_time(modified),
             };
+            // The times last: a truncation sets them.
             host_calls::retry(|| rustix::fs::utimensat(&*fd, c"", &times, AtFlags::EMPTY_PATH))?;
         }
         own.end()?;

@@ -18,6 +18,7 @@ impl HostInode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        // A description of its own: the position of the cached one is shared.
         let fd = host_calls::open_directory(&*self.reach()?)?;
         if cookie > 0 {
             retry(|| rustix::fs::seek(&fd, SeekFrom::Start(cookie)))?;

@@ -96,11 +96,13 @@ impl HostInode {
 
     /// Asks the host, unless another thread asks after this call began.
     pub(super) fn ask_host(&self) -> Result<()> {
+        // Before the lock: a question that begins after this answers this caller, too.
         let before = self.asked_count.load(Ordering::SeqCst);
         let _asking = self.revalidating.lock();
         if self.answered_count.load(Ordering::SeqCst) > before {
             return Ok(());
         }
+        // The watch before the question: a change in between is reported.
         self.watch_inode();
         let count = self.asked_count.fetch_add(1, Ordering::SeqCst) + 1;
         let question = self.ask();
@@ -175,6 +177,7 @@ impl HostInode {
         self.validity().set_change_notifications(
             is_notified && self.shared.options.notified_ttl_ns() == FOREVER_NS,
         );
+        // Last: a reader that finds the answer valid must find the new size, and no old page.
         self.validity().validate(
             question.validity_ticket,
             self.valid_for_ns(is_notified, recheck_ns, now_ns, age_ns),
@@ -291,6 +294,7 @@ impl HostInode {
     pub(super) fn begin_own(&self) -> Result<OwnChange<'_>> {
         let status = self.status()?;
         let mut state = self.data_state.lock();
+        // An external change until here must not count as ours: the pages are dropped.
         if state.stamp != status.stamp {
             state.is_suspect = true;
         }

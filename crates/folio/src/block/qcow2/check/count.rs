@@ -121,6 +121,7 @@ impl Walk<'_, '_> {
         if let Some((directory, count)) = roots.bitmaps {
             self.bitmaps(directory, count)?;
         }
+        // Last: a refcount block may have no other use, and all other uses are counted by now.
         self.refcount_tree()
     }
 
@@ -437,6 +438,7 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         let mut rest = &bytes[..];
+        // As for snapshots: overlapping tables must not be read again and again.
         let mut left = self.file_bytes;
         for index in 0..count {
             let what = format!("bitmap {index}");

@@ -103,6 +103,7 @@ impl Counts {
         });
         let old = piece.uses[index];
         let is_alone = used_as == Use::Metadata || old & Use::Metadata.bit() != 0;
+        // L2 tables and data clusters may have many references, all other structures one.
         if (old != 0 && is_alone) || old & !OVERLAP & !used_as.bit() != 0 {
             piece.uses[index] |= OVERLAP;
         }

@@ -42,6 +42,7 @@ pub(crate) fn repair(
     }
     let mut refcounts = RefcountFile::read(file, &roots)?;
     let raised = repair == Repair::All;
+    // Raised first: a cluster whose refcount is too low may be given away by the next write.
     if raised {
         correct_refcounts(
             &roots,
@@ -65,6 +66,7 @@ pub(crate) fn repair(
         let why = "some tables could not be followed: clusters that seem leaked may be theirs, and are kept";
         findings.report(Finding::Failure(why.to_owned()));
     }
+    // A flag states that the refcount is one, so it follows the refcounts.
     if raised || is_correct(&counted, &mut refcounts)? {
         return align_copied_flags(file, &roots, &counted, &mut refcounts, &mut |what| {
             findings.report(Finding::Repaired(what));
@@ -90,6 +92,7 @@ pub(crate) fn clear_marks(file: &dyn ImageFile) -> Result<()> {
     if raw.version.get() < 3 || marks & (DIRTY | CORRUPT) == 0 {
         return Ok(());
     }
+    // All repairs are durable before the image counts as clean.
     file.sync_data()?;
     file.write(
         &[IoSlice::new(&(marks & !(DIRTY | CORRUPT)).to_be_bytes())],
@@ -176,6 +179,7 @@ pub(crate) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result
         },
         ..roots.clone()
     };
+    // Without the old tree, which is replaced, and may be damaged.
     let counted = count(file, &without, &mut FindingSink::new(&mut |_| {}))?;
     let mut old = RefcountFile::read(file, roots)?;
     let plan = TreePlan::make(roots, &counted, &mut old, spare)?;
@@ -190,6 +194,7 @@ pub(crate) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result
     }
     let table_at = end - table.len() as u64;
     file.write(&[IoSlice::new(&table)], table_at)?;
+    // The tree is durable before the header names it.
     file.sync_data()?;
     let mut field = [0; 12];
     field[..8].copy_from_slice(&table_at.to_be_bytes());
@@ -238,6 +243,7 @@ impl TreePlan {
         loop {
             let end = start + blocks.len() as u64 + table_clusters + spare;
             let before = (blocks.len(), table_clusters);
+            // The blocks describe themselves and the table, so both grow until nothing is added.
             blocks.extend(start >> bits..=end >> bits);
             let entries = blocks.last().map_or(0, |last| last + 1);
             table_clusters = (entries * 8).div_ceil(roots.cluster_bytes());

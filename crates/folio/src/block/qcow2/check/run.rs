@@ -54,6 +54,7 @@ pub(crate) fn check_tables(
     let (found, wrong_flags) = look(file, &roots, flags, &mut findings)?;
     let all = found.leaks + found.corruptions + found.check_errors + wrong_flags;
     let is_marked = roots.incompatible & (DIRTY | CORRUPT) != 0;
+    // A repair changes tables, of which an unknown feature may state something.
     if repair != Repair::Nothing {
         repair::clear_unknown_autoclear(file, roots.autoclear)?;
     }
@@ -67,6 +68,7 @@ pub(crate) fn check_tables(
     left.leaks_fixed = found.leaks.saturating_sub(left.leaks);
     left.corruptions_fixed = found.corruptions.saturating_sub(left.corruptions) + aligned;
     left = with_flags(left, wrong_left);
+    // Not with errors left: the next writer must repair or reject the image.
     if repair == Repair::All && left.corruptions + left.check_errors == 0 {
         repair::clear_marks(file)?;
     }

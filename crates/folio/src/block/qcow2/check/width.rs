@@ -34,6 +34,7 @@ pub(crate) fn set_refcount_order(file: &dyn ImageFile, roots: &Roots, order: u32
         ..roots.clone()
     };
     let counted = count(file, &without, &mut FindingSink::new(&mut |_| {}))?;
+    // Before the first write: a refcount that does not fit rejects the change.
     check_values(&without, &counted)?;
     let tree = NewTree::plan(&without, &counted, free_end(file, roots, &counted)?)?;
     let refcount_table = tree.write(file, &without, &counted)?;
@@ -45,6 +46,7 @@ pub(crate) fn set_refcount_order(file: &dyn ImageFile, roots: &Roots, order: u32
     raw.refcount_table_clusters = (clusters as u32).into();
     let fields = offset_of!(RawHeader, refcount_table_offset)..V3_BYTES_MIN;
     let bytes = &raw.as_bytes()[fields.clone()];
+    // One sector: width and place of the tree change at once.
     file.write(&[IoSlice::new(bytes)], fields.start as u64)?;
     file.sync_data()?;
     let after = Roots {

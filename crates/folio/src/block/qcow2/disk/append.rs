@@ -53,6 +53,8 @@ impl Appender {
         }
         while self.limit - self.at < len_bytes {
             let run = refcounts.allocate(file, (RUN_BYTES >> bits).max(2))?;
+            // Clusters packed byte by byte must be contiguous: the rest of the old run is given
+            // back.
             if run.host != self.limit {
                 self.give_back(refcounts, file, bits)?;
                 self.at = run.host;
@@ -130,7 +132,9 @@ impl Qcow2Device {
                 "compressed clusters in an external data file",
             ));
         }
+        // Before `io` is held: a write-back waits for all transfers.
         self.make_room()?;
+        // New bytes may go where an older compressed cluster was, which may still be cached.
         self.decompressor.invalidate();
         let _io = self.io.read();
         let mut hosts = Vec::with_capacity(clusters.len());
@@ -146,6 +150,7 @@ impl Qcow2Device {
                 )?);
             }
         }
+        // Data before entries, so that no reader finds a cluster without its bytes.
         self.write_runs(clusters, &hosts, bytes)?;
         let mut metadata = self.metadata.lock();
         for (packed, host) in clusters.iter().zip(hosts) {

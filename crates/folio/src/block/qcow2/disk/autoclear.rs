@@ -45,6 +45,7 @@ impl Autoclear {
             file.write(&[IoSlice::new(&self.kept.to_be_bytes())], AUTOCLEAR_FIELD)?;
             file.sync_data()?;
         }
+        // Only once it is durable: a writer that sees false changes the disk at once.
         self.is_due.store(false, Ordering::Release);
         Ok(())
     }

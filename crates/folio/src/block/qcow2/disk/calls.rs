@@ -96,6 +96,7 @@ impl Device for Qcow2Device {
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         let find = || {
             self.check(offset, len_bytes)?;
+            // Before `io` is held: a write-back waits for all transfers.
             self.make_room()?;
             let _io = self.io.read();
             let (kind, mut count) = self.kind_at(offset, len_bytes)?;

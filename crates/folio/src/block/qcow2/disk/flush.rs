@@ -55,6 +55,7 @@ impl DirtyTables {
             });
         refcounts.is_table_dirty = false;
         refcounts.is_table_moved = false;
+        // The header names the old refcount table until this write-back ends.
         metadata.releases.append(&mut refcounts.retired);
         (blocks, refcount_table)
     }
@@ -68,6 +69,7 @@ impl DirtyTables {
 
     /// Writes data and refcounts, then the tables that point to them, from the leaves to the root.
     fn write(&self, file: &dyn ImageFile, l1_offset: u64) -> Result<()> {
+        // Refcounts first: a table in the file must never name a cluster that counts as free.
         for block in &self.blocks {
             block.write(file)?;
         }
@@ -79,6 +81,7 @@ impl DirtyTables {
         for table in &self.l2 {
             table.write(file)?;
         }
+        // L2 tables are durable before an L1 entry names them.
         if !self.l1.is_empty() {
             file.sync_data()?;
             for (index, entry) in &self.l1 {
@@ -118,6 +121,7 @@ impl DirtyTables {
 impl RefcountTable {
     fn write(&self, file: &dyn ImageFile) -> Result<()> {
         file.write(&[IoSlice::new(&self.bytes)], self.at)?;
+        // The table is durable before the header names it, and before a block counts as used.
         file.sync_data()?;
         if self.is_moved {
             let mut field = [0; 12];
@@ -141,6 +145,7 @@ impl Qcow2Device {
         } else {
             Ok(())
         };
+        // No write-back and no transfer may set the bit again behind this check.
         let _no_flush = self.flushing.lock();
         let _no_transfer = self.io.write();
         // A write may have changed a table since.
@@ -161,6 +166,7 @@ impl Qcow2Device {
     /// The files' errors; the tables stay dirty then.
     pub(in crate::block::qcow2) fn write_back(&self, refcounts: RefcountWrites) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
+        // One snapshot of all tables: an L2 table never goes without the refcounts that it needs.
         let dirty = DirtyTables::take(&mut self.metadata.lock(), refcounts);
         if let Some(data) = &self.data_file
             && let Err(error) = data.file.sync_data()
@@ -171,6 +177,7 @@ impl Qcow2Device {
         if dirty.is_empty() && dirty.releases.is_empty() {
             return self.file.sync_data();
         }
+        // Before the first table: a program killed from here on leaves refcounts to correct.
         let marked = self.dirty_bit.set(&*self.file);
         let result = marked.and_then(|()| dirty.write(&*self.file, self.l1_offset));
         let releases = dirty.put_back(&mut self.metadata.lock(), result.is_ok());

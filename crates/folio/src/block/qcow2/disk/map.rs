@@ -9,6 +9,7 @@ impl Qcow2Device {
     /// Returns which image of the chain provides the bytes at `offset`, and for how many bytes.
     pub(super) fn map_entry_at(&self, offset: u64, len_bytes: u64) -> Result<(MapEntry, u64)> {
         self.check(offset, len_bytes)?;
+        // Before `io` is held: a write-back waits for all transfers.
         self.make_room()?;
         let _io = self.io.read();
         let (mapping, count) = self.metadata.lock().map(&*self.file, offset, len_bytes)?;

@@ -164,6 +164,8 @@ impl Qcow2Device {
     ) -> Result<Self> {
         let at_image = |error: Error| error.at("qcow2").at(file.name().to_owned());
         let repaired;
+        // Before the tables are read: a refcount that is too low would let a write take a used
+        // cluster.
         let header = if header.is_dirty() && !file.is_read_only() {
             check::repair_stale_refcounts(&*file).map_err(at_image)?;
             repaired = Header::read(&*file).map_err(at_image)?;

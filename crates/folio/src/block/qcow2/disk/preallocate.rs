@@ -62,6 +62,7 @@ impl Qcow2Device {
         offset: u64,
         entries: NewEntries,
     ) -> Result<u64> {
+        // Before `io` is held: a write-back waits for all transfers.
         self.make_room()?;
         let _io = self.io.read();
         let mut metadata = self.metadata.lock();
@@ -77,6 +78,7 @@ impl Qcow2Device {
         if entries == NewEntries::Reserved {
             new.range = offset..offset;
         }
+        // The space before the entries: without it the clusters are freed again.
         match self.take_space(how, &new, left) {
             Ok(()) => metadata.finish(&*self.file, &new)?,
             Err(error) => {

@@ -12,7 +12,9 @@ impl Qcow2Device {
     pub(super) fn read(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         let len_bytes = iov::len_mut(bufs);
         self.check(offset, len_bytes)?;
+        // Before `io` is held: a write-back waits for all transfers.
         self.make_room()?;
+        // Held until the bytes are read: clusters of this lookup are not reused before.
         let _io = self.io.read();
         let mut runs: SmallVec<[(Mapping, u64); 8]> = SmallVec::new();
         {

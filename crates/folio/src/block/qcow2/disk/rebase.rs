@@ -37,6 +37,7 @@ impl Qcow2Device {
 
     /// Makes everything durable, then writes the name of another backing file.
     pub(in crate::block) fn rebase_to(&self, name: Option<&BackingName>) -> Result<()> {
+        // Copied data is durable before the header names a file that lacks it.
         self.write_back(RefcountWrites::Now)?;
         backing_name::set(&*self.file, name).map_err(|error| self.at_image(error))
     }
@@ -45,6 +46,7 @@ impl Qcow2Device {
     pub(in crate::block) fn make_empty(&mut self) -> Result<()> {
         let len_bytes = self.geometry.len_bytes;
         self.release(0, len_bytes)?;
+        // Tables before space: a table in the file must not name data that was cleared.
         self.write_back(RefcountWrites::Now)?;
         match &self.data_file {
             Some(data) => data.clear(0..len_bytes),

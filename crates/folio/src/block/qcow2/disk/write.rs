@@ -16,7 +16,9 @@ impl Qcow2Device {
         change: impl FnOnce(u64, u64) -> Result<()>,
         fill: impl FnOnce(&NewClusters) -> Result<u64>,
     ) -> Result<u64> {
+        // Before `io` is held: a write-back waits for all transfers.
         self.make_room()?;
+        // Held to the end: the old clusters, whose bytes are copied, are not reused before.
         let _io = self.io.read();
         let plan = {
             let mut metadata = self.metadata.lock();
@@ -37,6 +39,8 @@ impl Qcow2Device {
             // Unreachable: the loop above ends with another plan.
             WritePlan::Wait => return Ok(0),
         };
+        // Without the metadata lock: the run is in flight, so no other write plans the same
+        // clusters.
         let filled = fill(&new);
         let mut metadata = self.metadata.lock();
         let finished = match &filled {
@@ -67,6 +71,8 @@ impl Qcow2Device {
         let is_fresh = match &self.data_file {
             None => {
                 let run_end = new.clusters.host + (new.clusters.count << bits);
+                // Before the write that grows the file: the host then finds the space in one
+                // extent.
                 self.reserve.extend_to(&*self.file, run_end)?;
                 new.clusters.is_fresh
             }

@@ -44,6 +44,7 @@ impl Qcow2Device {
                 }
                 ClearResult::Wait => self.write_done.wait(&mut metadata),
                 ClearResult::Compressed(end) => {
+                    // `zero_part` takes both locks itself.
                     drop((metadata, io));
                     if !is_discard {
                         self.zero_part(at..end.min(self.geometry.len_bytes))?;

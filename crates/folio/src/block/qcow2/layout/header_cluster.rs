@@ -124,6 +124,7 @@ fn write(file: &dyn ImageFile, mut head: Vec<u8>, name: &[u8], name_at: usize) -
     if head.len() > first {
         file.write(&[IoSlice::new(&head[first..])], first as u64)?;
     }
+    // What the first sector names is durable before it.
     file.sync_data()?;
     file.write(&[IoSlice::new(&head[..first])], 0)?;
     file.sync_data()

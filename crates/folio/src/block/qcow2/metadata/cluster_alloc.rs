@@ -226,6 +226,7 @@ impl Metadata {
                 len_bytes: run_bytes,
             });
         }
+        // After the check for writes in place, which need not wait: their cluster exists.
         if self.is_in_flight(first..first + 1) {
             return Ok(WritePlan::Wait);
         }
@@ -268,9 +269,11 @@ impl Metadata {
             Some(_) => wanted,
             None => self.count_without_own_cluster(file, first, wanted)?,
         };
+        // A shorter run instead of a wait: the rest is planned again.
         while self.is_in_flight(first..first + count) {
             count -= 1;
         }
+        // Before the clusters are allocated: a failure here leaves none to free.
         self.own_table(file, first)?;
         let clusters = match own_cluster {
             Some(host) => Allocated {
@@ -287,6 +290,7 @@ impl Metadata {
             None => self.refcounts.allocate(file, count)?,
         };
         let end = bytes.end.min((first + clusters.count) << bits);
+        // From here on other writes to these guest clusters wait.
         self.in_flight.push(first..first + clusters.count);
         let mut new = NewClusters {
             first,
@@ -362,6 +366,7 @@ impl Metadata {
         if geometry.is_raw || (!geometry.has_backing && self.l2_table(file, l1_index)?.is_none()) {
             return Ok(ClearResult::Upto(end));
         }
+        // A snapshot may share the table: its entries must stay.
         self.own_table(file, first)?;
         for index in 0..count as usize {
             let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
@@ -455,6 +460,7 @@ impl Metadata {
         match (shared_at, self.l2.get(l1_index)) {
             (Some(old), Some(table)) => {
                 table.move_to(new.host);
+                // The L1 table in the file names the old table until the next write-back.
                 self.releases.push((old >> bits, 1));
             }
             _ => {
@@ -522,6 +528,7 @@ impl Metadata {
             };
             let entry = old.with_data(geometry, host, units, new.is_reused);
             table.set_entry(geometry, l2_index + index as usize, entry);
+            // The L2 table in the file names the old cluster until the next write-back.
             if !new.is_reused {
                 self.release_later(old.descriptor(geometry, cluster)?);
             }

@@ -131,6 +131,7 @@ impl Refcounts {
                 .unwrap_or(entries.min(found.saturating_add(count_max)));
             let first = (block << self.block_bits()) + found;
             let count = end - found;
+            // Before the refcounts change: a damaged image must not lose a table.
             self.check_free(first, count)?;
             self.set_run(file, first, count)?;
             self.first_free = first + count;
@@ -276,6 +277,7 @@ impl Refcounts {
         }
         let cluster = block << self.block_bits();
         self.check_free(cluster, 1)?;
+        // The block before its refcounts: it describes its own cluster.
         self.put_block(block, cluster);
         self.set_run(file, cluster, 1)?;
         self.mark_allocated(cluster, 1);
@@ -323,6 +325,7 @@ impl Refcounts {
         }
         self.set_run(file, start, blocks + clusters)?;
         self.mark_allocated(start, blocks + clusters);
+        // Freed once the header names the new table.
         self.retired
             .push((self.table_at >> self.cluster_bits, self.table_clusters));
         self.table_at = (start + blocks) << self.cluster_bits;

@@ -196,7 +196,9 @@ impl TableCache {
                     bytes: table.bytes.clone(),
                     range: start..end,
                 });
+                // A change from here on marks the table again, and goes into the next write-back.
                 table.dirty = 0..0;
+                // Not evicted before it is written: the file has older bytes.
                 table.is_writing = true;
             }
         }

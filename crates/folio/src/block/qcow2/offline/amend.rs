@@ -104,6 +104,7 @@ pub(crate) fn check_amend(file: &dyn ImageFile, options: &AmendOptions) -> Resul
 pub(crate) fn amend(file: &dyn ImageFile, options: &AmendOptions) -> Result<()> {
     // The image has no errors, and its refcounts are not stale.
     let order = TableChange::begin(file)?.roots().refcount_order;
+    // First: only the header of version 3 has the width of refcounts.
     if options.compat == Some(Compat::V1_1) {
         let mut header = HeaderCluster::read(file)?;
         if header.raw.version.get() == 2 {
@@ -117,6 +118,7 @@ pub(crate) fn amend(file: &dyn ImageFile, options: &AmendOptions) -> Result<()> 
     {
         check::set_refcount_order(file, &Roots::read(file)?, bits.trailing_zeros())?;
     }
+    // Read again: both changes above write it.
     let mut header = HeaderCluster::read(file)?;
     let before = (header.raw.compatible, header.raw.autoclear);
     // Version 2 has none.
@@ -170,6 +172,7 @@ pub(crate) fn expand_zeros(file: HostFile, path: &Path) -> Result<()> {
     while at < len_bytes {
         let (entry, mut count) = device.map_entry(at, len_bytes - at)?;
         if entry.is_present && entry.kind != Allocation::Data {
+            // Version 2 has no zero clusters: only data hides the backing file.
             if has_backing {
                 count = count.min(PIECE_BYTES);
                 device.write_at(&zeros[..count as usize], at)?;

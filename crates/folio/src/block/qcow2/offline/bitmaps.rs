@@ -201,11 +201,14 @@ fn commit(
         // At most 65535.
         after.bitmaps = Some((Region { at, len_bytes }, entries.len() as u32));
     }
+    // The tables above may have needed a larger refcount table, at another place.
     after.refcount_table = tables.roots().refcount_table;
     let with = after.autoclear | AUTOCLEAR_BITMAPS;
     let without = after.autoclear & !AUTOCLEAR_BITMAPS;
     after.autoclear = if entries.is_empty() { without } else { with };
     let Some((directory, count)) = after.bitmaps else {
+        // The bit first: without it a reader ignores the extension, whose clusters are free by
+        // then.
         tables.commit(&after, &mut |file| set_autoclear(file, without))?;
         return set_extension(file, None);
     };

@@ -134,6 +134,7 @@ impl<'a> TableChange<'a> {
     /// Writes a new refcount tree that describes `clusters` more clusters, and frees the old one.
     fn make_refcounts_for(&mut self, clusters: u64) -> Result<()> {
         let old = self.tree_clusters()?;
+        // The new tree first: the old one counts as used until the header names the new one.
         self.roots = check::rebuild(self.file, &self.roots, clusters)?;
         self.before = count(self.file, &self.roots, &mut FindingSink::new(&mut |_| {}))?;
         let mut refcounts = RefcountFile::read(self.file, &self.roots)?;
@@ -166,6 +167,7 @@ impl<'a> TableChange<'a> {
         switch: &mut dyn FnMut(&dyn ImageFile) -> Result<()>,
     ) -> Result<()> {
         let file = self.file;
+        // A refcount may be too high at a power cut, never too low.
         self.raise(after)?;
         switch(file)?;
         file.sync_data()?;
@@ -247,6 +249,7 @@ impl<'a> TableChange<'a> {
         }
         refcounts.sync()?;
         align_copied_flags(file, after, &counted, &mut refcounts, &mut |_| {})?;
+        // Refcounts and flags agree from here on.
         self.mark(0)?;
         for run in unused.chunk_by(|a, b| a + 1 == *b) {
             let at = run.first().copied().unwrap_or_default() << after.cluster_bits;

@@ -61,6 +61,7 @@ fn discard_excess(file: &dyn ImageFile, report: &mut dyn FnMut(&Finding)) -> Res
     table.resize(table.len().next_multiple_of(1 << cluster_bits), 0);
     let table_at = file.len_bytes()?.next_multiple_of(1 << cluster_bits);
     file.write(&[IoSlice::new(&table)], table_at)?;
+    // The table is durable before the header names it.
     file.sync_data()?;
     let mut fields = [0; 12];
     // At most 65536.

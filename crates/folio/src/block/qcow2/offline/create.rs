@@ -256,6 +256,7 @@ fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Resul
         1 << layout.bits,
     )?;
     file.fill_with_zeros(layout.l1_offset(), l1_bytes)?;
+    // The header last: without it no program takes the file for an image.
     file.write(&[IoSlice::new(&head)], 0)
 }
 

@@ -40,6 +40,7 @@ pub(crate) fn resize(
         return Err(too_large());
     }
     if len_bytes > roots.len_bytes {
+        // Before the size changes: the bitmaps describe the old one.
         bitmaps::mark_in_use(&file)?;
         return grow(file, path, chain, len_bytes, preallocation);
     }
@@ -101,6 +102,7 @@ fn grow(
         preallocation,
         old_bytes.next_multiple_of(after.cluster_bytes()),
     )?;
+    // The new part reads as zeros, durably, before the header shows it.
     device.flush()?;
     device
         .file

@@ -90,6 +90,7 @@ pub(crate) fn create(file: &dyn ImageFile, name: &str, date: Timespec) -> Result
     }
     let l1: Vec<u64> = read_entries(file, after.l1.region())?
         .iter()
+        // Both L1 tables name the L2 tables now, so that neither may be written in place.
         .map(|entry| entry & !COPIED)
         .collect();
     let l1_offset = change.put_table(&entry_bytes(&l1))?;
@@ -152,6 +153,7 @@ pub(crate) fn apply(file: &dyn ImageFile, which: &str) -> Result<()> {
     if l1.len() < needed as usize {
         l1.resize(needed as usize, 0);
     }
+    // The snapshot keeps its tables: the disk copies them before it writes.
     l1.iter_mut().for_each(|entry| *entry &= !COPIED);
     after.l1 = L1 {
         at: change.put_table(&entry_bytes(&l1))?,

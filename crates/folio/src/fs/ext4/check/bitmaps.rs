@@ -170,6 +170,7 @@ impl Checker<'_> {
         let bit = (0..len).find(is_free)?;
         let ratio = u64::from(self.sb.cluster_blocks);
         let block = self.sb.group_start(group) + u64::from(bit) * ratio;
+        // The group's other bitmap must not get the same block.
         self.used.insert(self.cluster_of(block));
         Some(block)
     }

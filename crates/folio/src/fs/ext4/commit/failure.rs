@@ -62,6 +62,7 @@ impl Volume {
     /// is allowed to `level`.
     fn fail(&self, level: u8) {
         let before = self.failure_level.fetch_max(level, Ordering::AcqRel);
+        // The journal goes first: a running commit must not log more of a damaged state.
         if level != FAILURE_NONE
             && let Some(journal) = self.journal.get()
         {

@@ -204,6 +204,7 @@ impl Replay<'_> {
             return Ok(());
         };
         let start = u64::from(extent.logical);
+        // What the range maps now may be from an interrupted replay; the map takes no overlap.
         self.remove_range(&inode, start..start + u64::from(extent.len));
         let mut state = inode.state_mut();
         state.map.insert(extent);
@@ -220,6 +221,7 @@ impl Replay<'_> {
         let generation = |bytes: &[u8]| bytes[BLOCK_FIELD.end..BLOCK_FIELD.end + 4].to_vec();
         let mut old = None;
         if let Some(inode) = self.inode(number)? {
+            // The record has no extents: the new inode keeps those of the slot.
             let slot = self.write_out(&inode)?;
             let is_unlinked = inode.state.read().link_count() == 0;
             self.inodes.remove(&number);
@@ -282,6 +284,7 @@ impl Replay<'_> {
                 "second name for directory {number}"
             )));
         }
+        // A new directory has no blocks yet: fast commits record none for it.
         if is_directory && inode.state.read().recorded_size() == 0 {
             inode.initialize_directory(parent)?;
         }
@@ -360,17 +363,20 @@ impl Replay<'_> {
             );
         }
         used.sort_unstable_by_key(|range| range.start);
+        // Before the bitmaps change: a block in two files cannot be settled for both.
         if let Some(pair) = used.windows(2).find(|pair| pair[0].end > pair[1].start) {
             return Err(Error::corrupt(format!(
                 "block {} belongs to two files",
                 pair[1].start
             )));
         }
+        // Used blocks before free ones: a block that left one file may now belong to another.
         for range in &used {
             self.settle(range.clone(), true)?;
         }
         for range in std::mem::take(&mut self.unsettled) {
             for free in without(range, &used) {
+                // Dirty bytes of a tree block would otherwise overwrite the next use of the block.
                 self.fs.volume.metadata.forget(free.clone());
                 self.settle(free, false)?;
             }

@@ -63,6 +63,7 @@ impl Ext4 {
         if !self.volume.is_changed.load(Ordering::Acquire) {
             self.mark_changed()?;
         }
+        // Outside of the handle: an eviction may have to wait for a commit.
         self.evict_retired();
         if !is_within_operation() {
             self.limit_lazy_times();
@@ -78,6 +79,7 @@ impl Ext4 {
     /// Marks the device as not clean: it needs a replay of the journal, or without one e2fsck.
     fn mark_changed(&self) -> Result<()> {
         let mut superblock = self.volume.superblock.lock();
+        // Another thread may have marked it meanwhile.
         if self.volume.is_changed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -91,9 +93,11 @@ impl Ext4 {
             superblock.raw.state = (superblock.raw.state.get() & !STATE_VALID).into();
             self.volume.write_superblock(&superblock)?;
         }
+        // Durable before the first change: a mount drops the log of a file system that looks clean.
         if !self.volume.device.has_atomic_flushes() {
             self.volume.device.flush()?;
         }
+        // Only now: another thread that sees it makes its change at once.
         self.volume.is_changed.store(true, Ordering::Release);
         drop(superblock);
         self.start_commit_thread();
@@ -196,6 +200,8 @@ impl Ext4 {
         if journal.is_committed(sequence) {
             return Ok(true);
         }
+        // Most of the data while operations run, so that they stop only for what is added
+        // meanwhile.
         self.write_ordered()?;
         let closed = committer.close(|| self.write_ordered(), || self.close_transaction(journal));
         closed.map_err(|error| match error {
@@ -236,9 +242,12 @@ impl Ext4 {
     /// stopped. Returns the transaction, unless nothing changed.
     fn close_transaction(&self, journal: &Journal) -> Result<Option<Transaction>> {
         self.publishes.store(false, Ordering::Release);
+        // Holds first: they put extents into inodes, which the next step flushes.
         let hidden = self.finish_holds()?;
         self.flush_inodes()?;
+        // Inodes before quotas and bitmaps: a flush may allocate blocks of the extent tree.
         self.write_quotas()?;
+        // After the inodes: a flush writes all of an inode, and `i_dtime` links the orphans.
         self.write_orphans()?;
         let mut superblock = self.volume.superblock.lock();
         self.volume
@@ -248,11 +257,14 @@ impl Ext4 {
         if self.volume.metadata.dirty_len() == 0 && journal.snapshots.data_len() == 0 {
             return Ok(None);
         }
+        // In every transaction: its counts follow the bitmaps.
         let (number, block) = self.volume.superblock_block(&superblock)?;
         drop(superblock);
         journal.snapshots.insert(number, block);
         let freed = self.volume.space.lock().close_freed(&self.volume.geometry);
+        // With a journal this copies the blocks into the transaction.
         self.volume.metadata.write_back()?;
+        // Only what the log has could be replayed over the next use of a block.
         let revoked = freed
             .iter()
             .flat_map(|range| journal.snapshots.logged_in(range.clone()))
@@ -284,6 +296,7 @@ impl Ext4 {
         if let Some(mapping) = &inode.common.mapping {
             mapping.write_back(0..u64::MAX)?;
         }
+        // Only after writeback, which changes the inode when it allocates blocks.
         let sequence = {
             let state = inode.state.read();
             if data_only {
@@ -295,6 +308,7 @@ impl Ext4 {
         // Contents that were held back are in no transaction yet, whatever number the inode has.
         let sequence = if is_held { journal.running() } else { sequence };
         if journal.is_committed(sequence) {
+            // Data written in place since that commit is not durable yet.
             self.volume.device_barrier()
         } else {
             self.commit(journal, sequence)
@@ -346,6 +360,7 @@ impl Ext4 {
     /// the device.
     fn empty_journal(&self, journal: &Journal) -> Result<()> {
         let mut committer = journal.committer();
+        // The log is empty before the flag is cleared: a mount without the flag does not replay.
         committer.checkpoint()?;
         let mut superblock = self.volume.superblock.lock();
         superblock
@@ -368,6 +383,7 @@ impl Ext4 {
             .lock()
             .flush(&mut superblock, &self.volume.metadata, &[])?;
         self.volume.metadata.write_back()?;
+        // The superblock calls clean only what is durable.
         self.volume.device.flush()?;
         let failed = self.volume.take_first_error();
         if failed.is_err() {

@@ -86,6 +86,7 @@ impl Ext4 {
                         &orphan_checksum(file.seed, number.0, entries).to_le_bytes(),
                     );
                 }
+                // A write makes the block part of the transaction, even if no byte differs.
                 if *block.read() != *bytes {
                     block.write().copy_from_slice(&bytes);
                 }
@@ -99,6 +100,7 @@ impl Ext4 {
                 .set(RoCompat::ORPHAN_PRESENT, is_any);
         }
         let mut next = 0;
+        // From the end: each inode links to the one after it, the superblock to the first.
         for number in left.rev() {
             self.set_deletion_time(number, next)?;
             next = number;
@@ -125,11 +127,13 @@ impl Ext4 {
         let _handle = self.volume.start();
         let inode = self.remember(Ext4Inode::load(self, number, true)?);
         let mut state = inode.state_mut();
+        // The field had the link to the next orphan, instead of a time.
         state.raw.dtime = 0.into();
         if state.link_count() == 0 {
             // Dropping the last reference frees it.
             return Ok(());
         }
+        // Under the handle of the truncation: the inode stays listed if a crash undoes that.
         self.orphans.lock().remove(number);
         inode.mark_dirty(&mut state);
         let keep = state

@@ -279,6 +279,7 @@ impl OpenQuotaFile<'_> {
         if let Some(mapping) = &inode.common.mapping {
             mapping.set_size_bytes(size);
         }
+        // At once: in a commit the inodes are flushed before the quotas.
         inode.flush(&mut state)?;
         inode.trim_tree_reservation(&mut state);
         Ok(())

@@ -125,6 +125,7 @@ impl CommitSchedule {
         clock.advance();
         if !fs.has_unwritten() {
             clock.rest();
+            // Again: a change just before `rest` saw a ticking thread and did not wake it.
             if !fs.has_unwritten() {
                 self.waiting_since = None;
                 self.resting_since = Instant::now();
@@ -141,8 +142,10 @@ impl CommitSchedule {
         let since = *self.waiting_since.get_or_insert(earliest);
         if self.is_quiet(clock) || since.elapsed() + tick >= self.interval {
             let begun = Instant::now();
+            // Before the write: a change during it may miss it, and counts for the next one.
             self.written_before = clock.advance();
             fs.write_changes();
+            // Not the end of the write: a change that missed it has waited since then.
             self.waiting_since = Some(begun);
         }
         tick

@@ -37,6 +37,7 @@ impl DirectoryBlocks for OpenDirectory<'_> {
     }
 
     fn block(&self, block: LogicalBlock) -> Result<MetadataBlock> {
+        // The state is not locked while the device is read.
         let mapped = self.inode.state.read().map.lookup(block);
         match mapped {
             MappedRange::Data { physical, .. } => self.inode.fs.volume.metadata.block(physical),
@@ -150,6 +151,7 @@ impl Ext4Inode {
     fn move_entries_to_block(&self, directory: &InlineDirectory) -> Result<()> {
         let blocks = self.open_directory();
         let mut bytes = vec![0; blocks.context.block_size];
+        // First: damaged entries must be found before the inode changes.
         directory.write_block(&blocks.context, &mut bytes)?;
         self.leave_inode(&mut self.state_mut())?;
         match blocks.append() {
@@ -217,6 +219,7 @@ impl Ext4Inode {
         let was_indexed = self.is_indexed();
         let mut is_indexed = was_indexed;
         let result = names::insert(&blocks, &mut is_indexed, name, number, file_type);
+        // Also after an error: the index may be made, and the name not inserted.
         if is_indexed != was_indexed {
             let mut state = self.state_mut();
             state.raw.flags |= inode_flags::INDEX;

@@ -242,6 +242,7 @@ pub(crate) fn visit_leaves(
     loop {
         visit_once(blocks, &mut visited, path.leaf)?;
         leaves.push((path.leaf, blocks.block(path.leaf)?.read().to_vec()));
+        // All leaves of one hash in one call: their names are sorted together.
         if path.advance(blocks, |key| key & 1 == 1)? {
             continue;
         }
@@ -336,6 +337,7 @@ fn split_leaf(
     let first_hash = entries[split].0;
     let key = first_hash | u32::from(entries[split - 1].0 == first_hash);
 
+    // Before the leaf is changed: ENOSPC leaves no trace (invariant 3).
     let (new_logical, new_block) = blocks.append()?;
     let high = entries[split..].iter().map(|(_, entry)| *entry);
     block::pack(context, &mut new_block.write(), high);
@@ -439,6 +441,7 @@ pub(crate) fn convert(blocks: &dyn DirectoryBlocks) -> Result<()> {
     let (own, parent) = (dot(b".")?, dot(b"..")?);
     let entries = live_entries(context, &copy, 2).map_err(place)?;
 
+    // Before the first block is changed: ENOSPC leaves no trace (invariant 3).
     let (leaf_logical, leaf) = blocks.append()?;
     block::pack(context, &mut leaf.write(), entries);
     let info = RawRootInfo {
@@ -451,6 +454,7 @@ pub(crate) fn convert(blocks: &dyn DirectoryBlocks) -> Result<()> {
     let mut bytes = block.write();
     bytes.fill(0);
     block::write_entry(&mut bytes, 0, 12, &own);
+    // To a reader without index support `..` fills the block.
     block::write_entry(&mut bytes, 12, context.block_size - 12, &parent);
     bytes[ROOT_INFO_AT..ROOT_ENTRIES_AT].copy_from_slice(info.as_bytes());
     set_child(&mut bytes, ROOT_ENTRIES_AT, 0, leaf_logical);

@@ -122,6 +122,7 @@ impl InlineDirectory {
         if data_max < len + ENTRY_LEN_MIN {
             return Ok(false);
         }
+        // Damage that is found below must not leave the longer value.
         let before = self.data.clone();
         self.data.resize(data_max, 0);
         let grown = block::extend_last(&mut self.data, len).map_err(|e| in_directory(context, e));
@@ -184,6 +185,7 @@ impl InlineDirectory {
     /// # Errors
     /// EUCLEAN for damaged entries.
     pub(super) fn write_block(&self, context: &DirectoryContext, bytes: &mut [u8]) -> Result<()> {
+        // Only for its checks of each entry.
         self.is_empty(context)?;
         let file_type = context.type_code(FileType::Directory);
         // Both numbers were read from 32 bits.

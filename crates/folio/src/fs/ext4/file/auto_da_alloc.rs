@@ -65,6 +65,7 @@ impl Ext4Inode {
         let Some(this) = self.this.upgrade().filter(|_| is_needed) else {
             return Ok(false);
         };
+        // The root that is kept must lead to the map that is kept: no later flush writes it.
         if state.map_is_dirty {
             self.flush_map(state)?;
         }
@@ -93,6 +94,7 @@ impl Ext4Inode {
             let mut state = self.state_mut();
             if let Some(held) = &mut state.held {
                 held.is_ready = true;
+                // A hold ends only with data on the device: the commit must not find it dirty.
                 self.order();
             }
         }
@@ -114,6 +116,7 @@ impl Ext4Inode {
         for block in held.map.tree_blocks() {
             fs.volume.free_metadata(*block..block + 1)?;
         }
+        // The new blocks reach the bitmaps in the transaction that shows them in the inode.
         let mut space = fs.volume.space.lock();
         for extent in state.map.extents() {
             space.unhide(&fs.volume.geometry, extent.physical_range());
@@ -261,6 +264,7 @@ impl Ext4 {
             drop(state);
             Self::retire(inode);
         }
+        // Files with dirty pages stay ordered for the next transaction: their write failed.
         let written = self
             .ordered_inodes
             .take_if(|inode| !inode.has_dirty_pages());

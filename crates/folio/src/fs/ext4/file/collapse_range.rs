@@ -22,11 +22,13 @@ impl Ext4Inode {
             ));
         }
         let blocks = self.whole_blocks(&range)?;
+        // Before the map moves: dirty pages and delayed blocks have the old offsets.
         self.write_back_from(mapping, range.start)?;
         self.remove_blocks(blocks.start..blocks.end)?;
         let new_size = size - (range.end - range.start);
         let by = -((blocks.end - blocks.start) as i64);
         self.move_tail(mapping, self.state_mut(), (blocks.end, by), new_size);
+        // After the map moved: a page that is read now has the new contents.
         self.drop_pages_from(mapping, range.start);
         Ok(())
     }
@@ -48,6 +50,7 @@ impl Ext4Inode {
             .checked_add(range.end - range.start)
             .ok_or(Errno::FBIG)?;
         self.check_size(new_size)?;
+        // Before the map moves: dirty pages and delayed blocks have the old offsets.
         self.write_back_from(mapping, range.start)?;
         let by = blocks.end - blocks.start;
         let mut state = self.state_mut();
@@ -55,6 +58,7 @@ impl Ext4Inode {
         if state.map.end() + by > u64::from(u32::MAX) {
             return Err(Errno::FBIG.into());
         }
+        // The inserted hole may split an extent.
         self.reserve_tree(&mut state, 1)?;
         self.move_tail(mapping, state, (blocks.start, by as i64), new_size);
         self.drop_pages_from(mapping, range.start);

@@ -185,6 +185,7 @@ impl Ext4Inode {
             clusters -= 1;
         }
         let goal = state.map.goal(LogicalBlock(first));
+        // Locked until the reservation is released: in between the blocks would count twice.
         let mut space = volume.space.lock();
         let allocated = match known {
             Some(start) => start..start + u64::from(cluster_blocks),
@@ -235,6 +236,7 @@ impl Ext4Inode {
         self.check_reach(state, (at + 1) * volume.block_size as u64)?;
         let range = logical.0..logical.0 + 1;
         self.allocate_run(state, range, Purpose::Metadata, false, false)?;
+        // Here, not in the commit: a commit must find room for the tree.
         if let Err(error) = self.reserve_tree(state, 0) {
             let removed = state.map.remove(at..at + 1);
             for range in self.uncharge_removed(state, &removed) {

@@ -62,6 +62,7 @@ impl Ext4Inode {
         if mode != FallocateMode::PunchHole {
             self.allocate_unwritten(range)?;
         }
+        // Only once the space is there: without space the size stays.
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange)
             && end > mapping.size_bytes()
         {
@@ -93,6 +94,7 @@ impl Ext4Inode {
                 mapping.zero_range(edge)?;
             }
         }
+        // Pages before blocks: a dirty page would be written into a block that is free.
         if whole_pages.start < whole_pages.end {
             mapping.punch(whole_pages);
         }
@@ -146,6 +148,7 @@ impl Ext4Inode {
             let (run, purpose) = (block..delayed.start, Purpose::LargeFile);
             let len = self.allocate_run(&mut state, run, purpose, false, true)?;
             self.mark_dirty(&mut state);
+            // Extents of scattered space may need tree blocks, which a commit must find.
             self.reserve_tree(&mut state, 0)?;
             block += len;
         }

@@ -87,6 +87,7 @@ impl Ext4Inode {
             return Ok(());
         };
         // `keep_inline` checked that they fit.
+        // Before the state is locked: reading a page may lock it, too.
         let bytes = read_start(mapping, mapping.size_bytes() as usize)?;
         let mut state = self.state_mut();
         let (in_field, rest) = bytes.split_at(bytes.len().min(state.raw.block.len()));

@@ -131,6 +131,8 @@ impl Ext4Inode {
         let end = ((offset + total as u64) / block_size).min(u64::from(u32::MAX));
         let mut fresh = Vec::new();
         let planned = self.pieces_to_write(first..end, offset, &mut fresh);
+        // Without the inode's lock: the pages are locked, and the store keeps a commit from
+        // mapping.
         let written = planned.and_then(|(pieces, unwritten)| {
             for piece in pieces {
                 if let Some(at) = piece.device_offset {
@@ -164,6 +166,7 @@ impl Ext4Inode {
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
         }
+        // The size last: the table shows bytes only when they are on the device.
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         self.raise_disk_size(&mut state, size.min(offset + total as u64));
         if state.map_is_dirty && state.layout == ContentLayout::BlockMap {
@@ -250,6 +253,7 @@ impl Ext4Inode {
         let old = mapping.size_bytes();
         if self.keep_inline(size_bytes)? {
             if size_bytes < old {
+                // The rest of the page must read as zeros if the file grows again.
                 mapping.zero_range(size_bytes..old)?;
                 mapping.truncate(size_bytes);
             } else {
@@ -259,6 +263,7 @@ impl Ext4Inode {
         }
         if size_bytes < old {
             self.zero_partial_block(size_bytes)?;
+            // Pages before blocks: writeback must find no page whose blocks are freed.
             mapping.truncate(size_bytes);
             let is_held = size_bytes == 0 && {
                 let mut state = self.state_mut();
@@ -347,6 +352,7 @@ impl Ext4Inode {
             self.mark_dirty(&mut state);
         }
         self.trim_tree_reservation(&mut state);
+        // The locks of pages come before that of the state.
         drop(state);
         if let Some(mapping) = self.common.mapping.as_ref().filter(|_| !removed.is_empty()) {
             // Readers may have loaded pages of these blocks in the meantime, or be loading them:

@@ -38,6 +38,7 @@ impl ChangeClock {
     /// before may not have.
     pub(crate) fn rest(&self) {
         self.is_resting.store(true, Ordering::SeqCst);
+        // A new tick: a change that is noted in the old one would not look at `is_resting`.
         self.advance();
     }
 

@@ -69,6 +69,7 @@ impl Ext4Inode {
             state.set_recorded_size(size);
             volume.note_file_size(size);
         }
+        // While a truncation is held, the table keeps the root of the old contents.
         if state.map_is_dirty && state.layout.has_blocks() && state.held.is_none() {
             self.flush_map(state)?;
         }
@@ -101,6 +102,7 @@ impl Ext4Inode {
         } else {
             state.map.store(&mut root, &context, allocate)?
         };
+        // Only after all blocks were allocated: without space the root stays as it was.
         state.raw.block = root;
         let added = state.map.tree_blocks().len() as i64 - before;
         // Each is in a cluster of its own.
@@ -142,6 +144,7 @@ impl Ext4Inode {
         let quotas = self.quotas(state);
         let block_size = self.fs.volume.block_size;
         let usage = |slot: &[u8], is_used: bool| is_used.then(|| InodeUsage::of(slot, block_size));
+        // What the table has, not memory: the quota files must agree with the table.
         let before = quotas.and_then(|_| usage(slot, state.is_in_table));
         self.encode(state, slot);
         if let Some(quotas) = quotas {

@@ -155,6 +155,7 @@ impl Drop for StateGuard<'_> {
         if let Some(charge) = &mut self.state.charge {
             charge.resize(len_bytes);
         }
+        // Under the lock, so that stat(2) never finds older attributes after newer ones.
         common.attributes.store(&self.state.attributes(
             *number,
             common.file_type,
@@ -233,6 +234,7 @@ impl Ext4 {
     pub(crate) fn remember(&self, inode: Arc<Ext4Inode>) -> Arc<Ext4Inode> {
         let mut loaded = self.loaded.lock();
         if let Some(known) = loaded.get(&inode.number).and_then(Weak::upgrade) {
+            // The drop of the surplus inode locks the list.
             drop(loaded);
             return known;
         }
@@ -243,6 +245,7 @@ impl Ext4 {
     /// Removes the entry of an inode that is dropped.
     pub(crate) fn forget_inode(&self, number: u32) {
         let mut loaded = self.loaded.lock();
+        // The slot may be in use again: the entry of a living inode stays.
         if loaded
             .get(&number)
             .is_some_and(|weak| weak.strong_count() == 0)
@@ -255,6 +258,8 @@ impl Ext4 {
     /// inode's eviction would wait for its own thread; it waits for [`Ext4::evict_retired`].
     pub(crate) fn retire(inode: Arc<Ext4Inode>) {
         let fs = inode.fs.clone();
+        // Not `try_unwrap`: if two threads drop the last references at once, one must get the
+        // inode.
         if let Some(mut last) = Arc::into_inner(inode)
             && last.state.get_mut().link_count() == 0
         {
@@ -338,6 +343,7 @@ impl Ext4Inode {
             FileType::Directory if volume.has_incompat(Incompat::LARGE_DIR) => {
                 state.recorded_size()
             }
+            // Linux ignores the upper half for all other types.
             _ => state.raw.size_lo.get().into(),
         };
         if size > i64::MAX as u64 {

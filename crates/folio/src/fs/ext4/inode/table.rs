@@ -22,6 +22,7 @@ impl Volume {
         let superblock = &self.geometry;
         let (_, index) = inode_place(superblock, number);
         let offset = index as usize * self.inode_size;
+        // Locked for the place only: the read may wait for the device.
         let table = self.space.lock().inode_table(superblock, number);
         let block = self
             .metadata

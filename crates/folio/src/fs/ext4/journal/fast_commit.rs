@@ -157,6 +157,7 @@ impl FastCommitScan {
         let Some((features, sequence)) = word(value, 0).zip(word(value, 4)) else {
             return Ok(false);
         };
+        // A HEAD of another transaction is a remainder: a full commit does not clear the area.
         if sequence != self.sequence {
             return Ok(false);
         }
@@ -188,6 +189,7 @@ impl FastCommitScan {
         for change in self.pending.drain(..) {
             changes.extend(change?);
         }
+        // Each fast commit has a checksum of its own, so a torn one does not spoil those before it.
         self.crc = 0;
         Ok(true)
     }

@@ -70,6 +70,8 @@ impl Log {
                 "writing a journal that was not replayed; mount without noload",
             ));
         }
+        // FAST_COMMIT stays: without it the kernel would count the area into the ring. ASYNC_COMMIT
+        // goes: this writer flushes before each commit block.
         let mut features = ring.features & INCOMPAT_FAST_COMMIT | INCOMPAT_REVOKE;
         features |= if is_64bit { INCOMPAT_64BIT } else { 0 };
         if wants_checksums {
@@ -79,6 +81,7 @@ impl Log {
         ring.features = features;
         ring.seed = wants_checksums.then(|| crc32c(!0, &ring.superblock.uuid));
         ring.superblock.feature_incompat = features.into();
+        // jbd2 rejects checksums of version 1 beside version 3.
         ring.superblock.feature_compat =
             (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
         let next = ring.superblock.sequence.get();
@@ -212,11 +215,13 @@ impl Log {
         // sectors. Linux refuses to mount after a torn commit block.
         blocks.push(Cow::Owned(vec![0; self.block_size()]));
         let end = self.write_blocks(self.head, &blocks)?;
+        // All of the transaction before its commit block, which makes recovery replay it.
         self.order()?;
         self.write_blocks(
             commit_at,
             &[Cow::Owned(self.commit_block(transaction.time))],
         )?;
+        // The commit block before what relies on it: checkpoints, and new contents of freed blocks.
         self.order()?;
         self.is_unflushed = self.needs_flush;
         self.used += blocks.len() as u32;
@@ -367,6 +372,7 @@ impl Log {
                 .device
                 .write_vectored_at(&slices, run[0].0 * self.block_size() as u64)?;
         }
+        // In place before the log is emptied: without the log there is no second copy.
         self.order()?;
         let full = (self.ring.superblock.start, self.ring.superblock.sequence);
         self.ring.superblock.start = 0.into();
@@ -380,6 +386,7 @@ impl Log {
             return Err(error);
         }
         self.is_start_stale = false;
+        // Kept until here: after a failure the next checkpoint writes them again.
         snapshots.clear_committed();
         self.used = 0;
         Ok(())

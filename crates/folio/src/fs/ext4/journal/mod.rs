@@ -217,6 +217,7 @@ impl Committer<'_> {
         self.log.closed = close().map_err(CloseError::Close)?;
         if self.log.closed.is_some() {
             self.journal.has_closed.store(true, Ordering::Release);
+            // Changes from here on belong to the next transaction.
             self.journal
                 .running
                 .store(self.log.next.wrapping_add(1), Ordering::Release);
@@ -232,6 +233,7 @@ impl Committer<'_> {
             return Ok(None);
         };
         if let Err(error) = self.write_transaction(&transaction) {
+            // Its copies exist nowhere else: the pages are clean and may be evicted.
             self.log.closed = Some(transaction);
             return Err(error);
         }
@@ -245,8 +247,11 @@ impl Committer<'_> {
         }
         let sequence = self.log.next;
         self.log.write(transaction)?;
+        // Not before: only a block in the log may be checkpointed (invariant 3).
         self.journal.snapshots.commit();
+        // Not earlier: a checkpoint before the transaction is in the log must write these blocks.
         self.journal.snapshots.forget(&transaction.revoked);
+        // Last: fsync(2) returns as soon as it sees this number.
         self.journal.committed.store(sequence, Ordering::Release);
         Ok(())
     }

@@ -70,6 +70,8 @@ impl Recovered {
     pub(crate) fn finish(mut self) -> Result<()> {
         let Some(end) = self.end else { return Ok(()) };
         self.ring.superblock.start = 0.into();
+        // Skips a number, as jbd2 does: blocks of an incomplete transaction `end` may be in the
+        // ring, and must not continue the new log.
         self.ring.superblock.sequence = end.wrapping_add(1).into();
         self.ring.write_superblock()?;
         self.ring.device.flush()
@@ -131,10 +133,12 @@ impl Recovery {
         }
         let mut revokes = HashMap::new();
         let end = self.scan(&mut revokes)?;
+        // Before the first write, so that invalid fast commits leave the device unchanged.
         let changes = fast_commit::read(&self.0, end)?;
         // Without checksums only the targets of the blocks can be refused.
         self.replay(end, &revokes, ReplayPass::Verify)?;
         self.replay(end, &revokes, ReplayPass::Write)?;
+        // The log is the only other copy: `finish` empties it.
         self.0.device.flush()?;
         let transactions = end.wrapping_sub(self.0.superblock.sequence.get());
         Ok(Recovered {
@@ -220,6 +224,7 @@ impl Recovery {
         let sum = std::mem::replace(&mut scan.sum, !0);
         let is_valid = !self.has_sums() || commit_sum_matches(&commit, sum);
         let is_good = scan.bad_block.is_none() && block.has_valid_checksum && is_valid;
+        // Time does not run backwards in one log (jbd2: `last_trans_commit_time`).
         if !is_good && secs < scan.committed_secs {
             return Ok(false);
         }
@@ -263,6 +268,8 @@ impl Recovery {
             match block.block_type {
                 TYPE_DESCRIPTOR => {
                     for tag in self.tags(&block.bytes) {
+                        // A revoke counts in its own transaction, too, as in jbd2: the block is
+                        // free at its end.
                         let is_revoked = revokes
                             .get(&tag.target)
                             .is_some_and(|by| by.wrapping_sub(sequence) as i32 >= 0);

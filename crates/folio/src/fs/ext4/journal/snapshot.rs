@@ -62,6 +62,7 @@ impl Snapshots {
         let mut found: BlockCopies = committed
             .map(|(number, bytes)| (*number, bytes.clone()))
             .collect();
+        // From the oldest to the newest: a later copy replaces an earlier one.
         found.extend(
             maps.committing
                 .range(range.clone())
@@ -115,6 +116,7 @@ impl Snapshots {
     pub(crate) fn close(&self, freed: &[Range<u64>]) -> BlockCopies {
         let mut maps = self.maps.write();
         let mut running = std::mem::take(&mut maps.running);
+        // The block may have its next use when these copies are checkpointed.
         for range in freed {
             let numbers: Vec<u64> = running
                 .range(range.clone())

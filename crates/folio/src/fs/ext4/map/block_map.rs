@@ -127,6 +127,7 @@ pub(crate) fn store(
         let number = PhysicalBlock(map.tree_blocks[at]);
         let bytes = pointer_block_bytes(map, slot, block_size)?;
         let is_known = fresh.binary_search(&slot).is_err();
+        // A block that stays as it is need not be in the transaction.
         if is_known && *context.metadata.block(number)?.read() == *bytes {
             continue;
         }
@@ -294,6 +295,7 @@ impl BlockMapVisitor for RunCollector<'_> {
             ));
         }
         let block = self.context.metadata.block(PhysicalBlock(number.into()))?;
+        // A copy, so that no page stays locked while the levels below are read.
         let bytes = block.read().to_vec();
         Ok(Some(bytes))
     }

@@ -93,6 +93,7 @@ impl ExtentMap {
                 is_unwritten: false,
             });
         }
+        // What was loaded is not a change.
         map.changed = 0..0;
         map
     }
@@ -322,6 +323,7 @@ impl ExtentMap {
         }
         let needed = self.tree_blocks_needed(0, context.block_size) as usize;
         let known = self.tree_blocks.len();
+        // All blocks first: without space the tree on the device stays as it is.
         while self.tree_blocks.len() < needed {
             self.tree_blocks.push(allocate()?.0);
         }

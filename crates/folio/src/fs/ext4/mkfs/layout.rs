@@ -84,6 +84,7 @@ impl Layout {
         for first in (0..layout.geometry.group_count).step_by(GROUPS_PER_FLEX as usize) {
             layout.place_flex(first)?;
         }
+        // Before the files: only the journal counts as overhead, too, as in Linux.
         layout.overhead_block_count =
             u64::from(layout.geometry.first_data_block) + layout.used.count();
         layout.place_files()?;

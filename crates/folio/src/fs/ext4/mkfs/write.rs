@@ -49,6 +49,7 @@ pub(super) fn write(device: &dyn Device, layout: &Layout, identity: &Identity) -
         seed: crc32c(!0, &identity.uuid),
         written_bytes: 0,
     };
+    // First: it erases an old superblock, so that an interrupted format leaves none.
     writer.zero_used_blocks()?;
     writer.write_files()?;
     writer.write_inodes()?;

@@ -25,7 +25,9 @@ impl Ext4Inode {
     /// Frees the blocks and the slot of an inode without names.
     fn evict(&self) -> Result<()> {
         let volume = &self.fs.volume;
+        // One transaction frees blocks, attributes and slot, or the orphan list keeps the inode.
         let _handle = volume.start();
+        // Pages first: none may be written into blocks that are free.
         if let Some(mapping) = &self.common.mapping {
             mapping.truncate(0);
         }
@@ -65,7 +67,9 @@ impl Ext4Inode {
             true,
         );
         drop(state);
+        // The number leaves the list before the slot is free: its next inode may be an orphan, too.
         self.fs.orphans.lock().remove(self.number);
+        // Last: from here on another thread may take the slot and write it.
         volume.free_inode(self.number, is_directory)
     }
 }

@@ -55,6 +55,7 @@ impl Inode for Ext4Inode {
     fn set_attributes(&self, caller: &Credentials, change: &AttributeChange) -> Result<()> {
         self.change(Some(caller), || {
             self.check_mutable(false)?;
+            // Before the first change: an owner without an entry may need space for it.
             self.fs.add_owners([change.uid, change.gid, None])?;
             if let Some(size_bytes) = change.size_bytes {
                 self.check_contents_mutable()?;
@@ -156,6 +157,7 @@ impl Inode for Ext4Inode {
             let mut state = inode.state_mut();
             state.raw.links_count = 0.into();
             drop(state);
+            // The list would keep the inode alive; as an orphan it is written at once instead.
             inode.forget_dirty();
             inode.mark_dirty(&mut inode.state_mut());
             let inode: Arc<dyn Inode> = inode;
@@ -190,6 +192,7 @@ impl Inode for Ext4Inode {
             let target = self.same_fs(target)?;
             self.check_mutable(false)?;
             target.check_mutable(false)?;
+            // First: it may fail, and nothing after it can.
             self.remove_name(name)?;
             self.fs.note_published();
             self.note_names_changed(&mut self.state_mut());
@@ -211,6 +214,7 @@ impl Inode for Ext4Inode {
             if !target.is_empty_directory()? {
                 return Err(Errno::NOTEMPTY.into());
             }
+            // First: it may fail, and nothing after it can.
             self.remove_name(name)?;
             target.drop_all_links();
             let mut state = self.state_mut();
@@ -224,6 +228,7 @@ impl Inode for Ext4Inode {
         let RenameRequest { name, new_name, .. } = *request;
         let is_exchange = request.flags.contains(RenameFlags::EXCHANGE);
         if request.replaced.is_some() && !is_exchange {
+            // Outside of the handle: a commit waits for handles, and would wait for this data.
             self.same_fs(request.source)?.prepare_replacing();
         }
         self.change(Some(caller), || {
@@ -244,6 +249,7 @@ impl Inode for Ext4Inode {
             if let Some(other) = replaced.filter(|_| is_exchange) {
                 other.note_named();
             }
+            // Before the first change: there may be no space for it.
             let whiteout = request
                 .whiteout
                 .map(|new| self.new_inode(new))
@@ -443,12 +449,14 @@ impl Ext4Inode {
                 let _handle = self.fs.volume.start();
                 act()
             };
+            // Also after a failure, which may come after a part was changed.
             self.fs.note_change();
             let error = match done {
                 Err(error) if error.errno() == Errno::NOSPC && !is_last => error,
                 done => return done.map_err(|e| self.handle_error(e)),
             };
             is_last = true;
+            // The handle is dropped: a commit waits for all of them.
             if !self.fs.commit_for_space()? {
                 return Err(self.handle_error(error));
             }
@@ -546,6 +554,7 @@ impl Ext4Inode {
             SetTime::To(time) => time,
         };
         if let Some(mode) = change.mode {
+            // First: the ACL may need space, the mode does not.
             if self.fs.volume.options.acl {
                 self.change_acl_mode(state, mode)?;
             }
@@ -571,6 +580,7 @@ impl Ext4Inode {
         fs.limit_dirty_inodes()?;
         let parent = self.state.read().raw;
         let project = fs.volume.inherited_project(&parent);
+        // Before the slot is allocated, so that ENOSPC leaves nothing to undo.
         fs.add_owners([Some(new.uid), Some(new.gid), Some(project)])?;
         let is_directory = new.file_type == FileType::Directory;
         let number = fs.volume.space.lock().allocate_inode(
@@ -721,6 +731,7 @@ impl Ext4Inode {
             return self.mark_dirty(&mut state);
         }
         drop(state);
+        // Off the lists, which would keep it alive: the last reference must evict it.
         self.forget_dirty();
         self.note_unnamed();
     }

@@ -95,6 +95,7 @@ pub fn undo(device: &dyn Device, saved: &mut dyn Read) -> Result<UndoReport> {
     if device.is_read_only() {
         return Err(Error::new(Errno::ROFS, "the image is read-only"));
     }
+    // All records are checked before the first one is written.
     let records = read_records(device, saved)?;
     let mut restored_bytes = 0;
     for (offset, bytes) in &records {

@@ -130,6 +130,7 @@ impl RepairPlan {
             return Err(Error::new(Errno::ROFS, "the image is read-only"));
         }
         let mut bytes = Vec::new();
+        // The superblock says that the file system is clean: all the rest is durable before it.
         for is_last in [false, true] {
             for page in self.pages.iter().filter(|page| page.is_last == is_last) {
                 self.read_page(page, true, &mut bytes)?;

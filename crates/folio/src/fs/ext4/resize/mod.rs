@@ -118,6 +118,7 @@ fn run(
         let is_done = if is_shrunk {
             let wanted = (!options.to_minimum).then_some(wanted);
             let done = shrink::run(&mut resizer, wanted, progress);
+            // Each transaction has left a consistent file system: it is clean, only not as small.
             if matches!(&done, Err(error) if error.errno() == Errno::NOSPC) {
                 resizer.end()?;
             }
@@ -163,6 +164,7 @@ impl Resizer {
         let old = &self.superblock;
         let mut new = plan::with_blocks(old, blocks)?;
         let mut groups = NewGroups::place(&new, old.group_count)?;
+        // Before the transaction that makes them part of the file system (invariant 1).
         groups.write(&*self.device, &new)?;
         let mut changes = BlockChanges::new(&*self.device, old);
         let extended = layout::extend_last_group(&mut changes, &new)?;

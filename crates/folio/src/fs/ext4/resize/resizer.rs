@@ -84,6 +84,7 @@ impl Resizer {
             let space = fs.volume.space.lock();
             (space.available_blocks(), space.free_inodes())
         };
+        // After the mount, which may have replayed the journal.
         let superblock = Superblock::load(&**device)?;
         let journal = open_journal(device, &superblock, clock)?;
         let reserved_share = (superblock.reserved_blocks(), superblock.block_count);
@@ -127,6 +128,7 @@ impl Resizer {
             Some(_) => clean.features.incompat.remove(Incompat::NEEDS_RECOVERY),
             None => clean.raw.state = (clean.raw.state.get() | STATE_VALID).into(),
         }
+        // Before the mark: a clean file system has its backups.
         copies::write(&*self.device, &clean, self.clock.now())?;
         self.write_superblock(&clean)?;
         self.superblock = clean;

@@ -43,6 +43,7 @@ impl Space {
                     let len = u64::from(run.end - run.start);
                     if len >= count_min {
                         group.set_aside(run.clone());
+                        // Free on disk, but not to be reserved meanwhile.
                         self.pending_blocks += len;
                         return Ok(Some(block(run.start)..block(run.end)));
                     }

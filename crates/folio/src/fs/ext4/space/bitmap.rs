@@ -37,6 +37,7 @@ impl Bitmap {
 
     /// Fills `bytes`, a whole block: the bits, then ones to the end, which is the format's padding.
     pub(crate) fn write_to(&self, bytes: &mut [u8]) {
+        // The bits past the end are set: there are no blocks.
         bytes.fill(0xFF);
         for (word, chunk) in self.words.iter().zip(bytes.chunks_mut(8)) {
             let raw = word.to_le_bytes();

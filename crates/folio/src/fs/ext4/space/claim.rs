@@ -73,6 +73,7 @@ impl Space {
         }
         bitmap.set(index..index + 1);
         let table = group.inode_table();
+        // Before `note_inode`, which changes both.
         let unused = if group.has_flag(superblock, super::GROUP_INODE_UNINIT) {
             superblock.inodes_per_group
         } else {

@@ -167,6 +167,7 @@ impl Group {
             self.set_used_dirs(change(self.used_dirs(), is_used));
         }
         self.clear_flag(GROUP_INODE_UNINIT);
+        // e2fsck skips the end of the table that was never used: no inode in use may be there.
         if is_used
             && superblock
                 .features
@@ -188,6 +189,7 @@ impl Group {
             return false;
         };
         let freed = self.freed.get_or_insert_with(|| Bitmap::new(blocks.len()));
+        // A second free would give the blocks to two files.
         if !blocks.all_set(range.clone()) || freed.next_set(range.start, range.end).is_some() {
             return false;
         }
@@ -197,6 +199,7 @@ impl Group {
 
     /// Sets the freed blocks aside while their transaction is committed, and returns them.
     pub(crate) fn close_freed(&mut self) -> Vec<Range<u32>> {
+        // Apart from what the next transaction frees meanwhile: only these become usable with it.
         self.freeing = self.freed.take();
         self.freeing
             .as_ref()
@@ -265,6 +268,7 @@ impl Group {
         let len = superblock
             .group_len(number)
             .div_ceil(superblock.cluster_blocks);
+        // The block of an uninitialized bitmap may have any bytes.
         let bitmap = if self.has_flag(superblock, GROUP_BLOCK_UNINIT) {
             let mut bitmap = Bitmap::new(len);
             for zone in self.own_zones(number, superblock) {
@@ -282,6 +286,7 @@ impl Group {
             )?;
             Bitmap::from_bytes(&bytes, len)
         };
+        // A file would get them otherwise (invariant 1 of `Space`).
         for zone in self.own_zones(number, superblock) {
             if let Some(range) = zone_in_group(&zone, number, superblock)
                 && !bitmap.all_set(range)
@@ -291,6 +296,7 @@ impl Group {
                 ));
             }
         }
+        // A wrong count would break the promise that reserved space can be allocated.
         let free = bitmap.count_clear();
         if free == self.free_blocks() {
             Ok(bitmap)
@@ -416,6 +422,7 @@ impl Group {
         let mut hidden_count = 0;
         if let (true, Some(bitmap)) = (self.blocks_dirty, &self.blocks) {
             let mut shown = std::borrow::Cow::Borrowed(bitmap);
+            // Free on disk with this transaction, but set in memory until it is durable.
             let freed = self.freed.iter().flat_map(Bitmap::set_runs);
             for run in freed.chain(self.aside.iter().cloned()) {
                 shown.to_mut().clear(run);
@@ -440,10 +447,12 @@ impl Group {
         let block = metadata.block(block)?;
         let mut bytes = block.write();
         let slot = &mut bytes[start..start + superblock.descriptor_len];
+        // On disk hidden blocks count as free, in memory as used.
         let free_blocks = self.free_blocks();
         self.set_free_blocks(free_blocks + hidden_count);
         let known = slot.len().min(size_of::<RawGroupDescriptor>());
         slot[..known].copy_from_slice(&self.raw.as_bytes()[..known]);
+        // Of the bytes just stored, including those past the known fields; then stored again.
         self.raw.checksum = descriptor_checksum(number, slot, superblock).into();
         slot[..known].copy_from_slice(&self.raw.as_bytes()[..known]);
         self.set_free_blocks(free_blocks);

@@ -216,6 +216,7 @@ impl Space {
         {
             return Ok(run);
         }
+        // Whole runs first: a file is split only where no group has room for it.
         let mut len_min = len_max.min(superblock.blocks_per_group / 2);
         loop {
             if let Some(run) =
@@ -254,6 +255,7 @@ impl Space {
         let run = bitmap
             .next_clear_run(bit, len_max)
             .filter(|run| run.start == bit);
+        // A short continuation would only add an extent; a new place may take all of the run.
         match run.filter(|run| run.len() as u32 >= len_max.min(CONTINUATION_MIN)) {
             Some(run) => Ok(Some(self.take(superblock, number, run))),
             None => Ok(None),
@@ -302,6 +304,7 @@ impl Space {
                 self.cursors[purpose as usize] = run.end;
                 return Ok(Some(run));
             }
+            // A search from the middle has not seen all runs.
             if from == 0 {
                 group.longest_free_run = longest;
             }
@@ -496,6 +499,7 @@ impl Space {
         superblock.raw.free_blocks_count_lo = (blocks as u32).into();
         superblock.raw.free_blocks_count_hi = ((blocks >> 32) as u32).into();
         superblock.raw.free_inodes_count = (self.free_inodes as u32).into();
+        // Otherwise `close_freed` takes them.
         if !self.defers_frees {
             self.dirty_groups.clear();
         }
@@ -521,6 +525,7 @@ impl Space {
             .iter()
             .map(|range| superblock.group_of(range.start).0)
             .collect();
+        // In order: `close_freed` goes through the groups in order.
         groups.dedup();
         for number in groups {
             let count = self.groups[number as usize].finish_freed();

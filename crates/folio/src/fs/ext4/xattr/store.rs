@@ -174,6 +174,7 @@ impl Ext4Inode {
     /// Writes all attributes of the inode, replacing those it has.
     fn store_xattrs(&self, state: &mut InodeState, mut xattrs: Vec<Xattr>) -> Result<()> {
         let volume = &self.fs.volume;
+        // Before the change: afterwards the old references are unknown.
         let mut held = self.held_values(state)?;
         let before = if volume.has_incompat(Incompat::EA_INODE) {
             self.stored_xattrs(state)?
@@ -181,6 +182,7 @@ impl Ext4Inode {
             Vec::new()
         };
         let (layout, made) = self.lay_out(state, &mut xattrs)?;
+        // The new values have no entry then: their references must not stay.
         if let Err(error) = self.store_layout(state, layout) {
             self.drop_values(&made)?;
             return Err(error);
@@ -206,6 +208,7 @@ impl Ext4Inode {
                 let number = if old != 0 && !self.is_shared(old)? {
                     PhysicalBlock(old)
                 } else {
+                    // Before the old block is dropped: without space nothing has changed.
                     let number = volume.allocate_metadata(false)?;
                     self.drop_xattr_block(state)?;
                     state.set_xattr_block(number.0);
@@ -220,6 +223,7 @@ impl Ext4Inode {
                     .copy_from_slice(&bytes);
             }
         }
+        // Last: everything that can fail has succeeded.
         state.xattr_area_mut().copy_from_slice(&layout.inode_area);
         Ok(())
     }

@@ -139,6 +139,7 @@ impl Ext4Inode {
         if !self.has_value_inodes(state) {
             return Ok(Vec::new());
         }
+        // The entries of a shared block hold one reference for all its inodes.
         let is_own_block = state.xattr_block() == 0 || !self.is_shared(state.xattr_block())?;
         let xattrs = if is_own_block {
             self.stored_xattrs(state)?

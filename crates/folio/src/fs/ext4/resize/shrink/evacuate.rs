@@ -84,6 +84,7 @@ impl Shrinker<'_> {
             let from = extent.physical..extent.physical + u64::from(len);
             if !extent.is_unwritten {
                 self.copy(&from, run.start)?;
+                // Their checksums cover the number of the block.
                 if self.old.raw.orphan_file_inum.get() == inode.number {
                     self.seal_orphan_blocks(inode, run.clone())?;
                 }
@@ -212,6 +213,7 @@ impl Shrinker<'_> {
     pub(super) fn evacuate_xattrs(&mut self, block: u64, sharers: &[u32]) -> Result<()> {
         let mut bytes = self.changes.read(block)?;
         let to = self.maps.allocate(self.old, 1)?.start;
+        // Its checksum covers the number of the block.
         seal_block(&mut bytes, PhysicalBlock(to), self.old.checksum_seed);
         self.write_new(to, &bytes)?;
         for number in sharers {

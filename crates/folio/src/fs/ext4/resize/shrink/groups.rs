@@ -301,6 +301,7 @@ impl GroupMaps {
     /// Adds all changed bitmaps and descriptors to `changes`.
     pub(super) fn flush(&mut self, changes: &mut BlockChanges<'_>) -> Result<()> {
         let superblock = changes.old();
+        // First: this makes groups dirty.
         for run in std::mem::take(&mut self.freed) {
             self.mark_free(superblock, run)?;
         }

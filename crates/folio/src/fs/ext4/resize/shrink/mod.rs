@@ -305,6 +305,7 @@ impl Shrinker<'_> {
             .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
             .collect();
         self.journal_backup = words.try_into().ok();
+        // A journal cannot log its own move.
         self.journal = None;
         self.commit()?;
         let superblock = Superblock::load(&*self.device)?;

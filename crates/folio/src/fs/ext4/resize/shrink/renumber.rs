@@ -40,6 +40,7 @@ impl Shrinker<'_> {
             .copied()
             .filter(|number| !is_moved(*number));
         let mut directories_now: Vec<u32> = kept.collect();
+        // First: the places of names that are collected below have the new numbers.
         for number in directories
             .iter()
             .copied()
