@@ -4,7 +4,7 @@ use crate::support::tools::{command, fsck, mke2fs, run, succeed};
 use crate::support::{Mounted, requires};
 use folio::block::{self, OpenOptions};
 use folio::syscall::{Credentials, OpenFlags};
-use folio::vfs::{MountOptions, XattrFlags};
+use folio::vfs::{DeviceNumber, MountOptions, XattrFlags};
 use folio::{Kernel, KernelOptions, Process};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -245,7 +245,7 @@ fn inherited_acls_equal_the_kernel() {
                 at("p"),
                 folio::vfs::FileType::Fifo,
                 0o666,
-                (0, 0),
+                DeviceNumber::default(),
             )
             .unwrap();
             root.chmod(at("p"), 0o666).unwrap();

@@ -5,7 +5,7 @@ use crate::entry::Entry;
 use crate::names::fold;
 use crate::time::{from_fat, to_fat};
 use crate::volume::{ROOT_NUMBER, State, Volume};
-use folio::base::{Clock, InodeNumber};
+use folio::base::{Clock, DeviceNumber, InodeNumber};
 use folio::block::Device;
 use folio::cache::WriteSource;
 use folio::syscall::Credentials;
@@ -118,7 +118,7 @@ impl FatInode {
             size_bytes: len_bytes,
             blocks_512: len_bytes.div_ceil(512),
             block_size: 4096,
-            device: (0, 0),
+            device: DeviceNumber::default(),
             accessed: entry.accessed(),
             modified: entry.modified(),
             changed: entry.modified(),

@@ -224,17 +224,20 @@ impl ClientRequest<'_> {
             return Ok(());
         }
         if !self.mode.is_structured || self.request.flags.contains(CommandFlags::DF) {
-            return match (len <= PIECE_BYTES, self.mode.is_structured) {
-                (false, _) => self.read_long(replies, device),
-                (true, true) => {
-                    let fill = |data: &mut [u8]| device.read_at(data, offset);
-                    Ok(replies.push_data((chunk::DONE, cookie), offset, (len, len), fill)?)
-                }
-                (true, false) => {
-                    Ok(replies
-                        .push_simple_data(cookie, len, |data| device.read_at(data, offset))?)
-                }
-            };
+            if len > PIECE_BYTES {
+                return self.read_long(replies, device);
+            }
+            let fill = |data: &mut [u8]| device.read_at(data, offset);
+            return Ok(if self.mode.is_structured {
+                let whole = ContentChunk {
+                    flags: chunk::DONE,
+                    cookie,
+                    offset,
+                };
+                replies.push_data(whole, len, len, fill)?
+            } else {
+                replies.push_simple_data(cookie, len, fill)?
+            });
         }
         let mut at = offset;
         while at < end {
@@ -251,16 +254,17 @@ impl ClientRequest<'_> {
                 count = count.min(PIECE_BYTES as u64);
             }
             let flags = if at + count == end { chunk::DONE } else { 0 };
+            let chunk = ContentChunk {
+                flags,
+                cookie,
+                offset: at,
+            };
             match kind {
                 Allocation::Data => {
                     let count = count as usize;
-                    replies.push_data((flags, cookie), at, (count, count), |data| {
-                        device.read_at(data, at)
-                    })?;
+                    replies.push_data(chunk, count, count, |data| device.read_at(data, at))?;
                 }
-                Allocation::Hole | Allocation::Zero => {
-                    replies.push_hole((flags, cookie), at, count as u32)
-                }
+                Allocation::Hole | Allocation::Zero => replies.push_hole(chunk, count as u32),
             }
             at += count;
         }
@@ -283,7 +287,12 @@ impl ClientRequest<'_> {
         replies.send(self.client)?;
         let fill = |data: &mut [u8]| device.read_at(data, offset);
         if self.mode.is_structured {
-            replies.push_data((0, cookie), offset, (PIECE_BYTES, len), fill)?;
+            let chunk = ContentChunk {
+                flags: 0,
+                cookie,
+                offset,
+            };
+            replies.push_data(chunk, PIECE_BYTES, len, fill)?;
         } else {
             replies.push_simple_data(cookie, PIECE_BYTES, fill)?;
         }

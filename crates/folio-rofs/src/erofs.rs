@@ -4,7 +4,7 @@ use crate::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
 use erofs_rs::r#async::EroFS;
 use erofs_rs::backend::AsyncImage;
 use erofs_rs::types::{Inode, Layout};
-use folio::base::{Errno, Error, InodeNumber, Result, Timespec};
+use folio::base::{DeviceNumber, Errno, Error, InodeNumber, Result, Timespec};
 use folio::block::Device;
 use folio::vfs::{Attributes, FileType};
 use rustix::fs::FileType as RawType;
@@ -145,7 +145,10 @@ fn attributes(index: NodeIndex, inode: &Inode) -> Attributes {
         size_bytes,
         blocks_512: size_bytes.div_ceil(512),
         block_size: 4096,
-        device: inode.device().unwrap_or_default(),
+        device: inode
+            .device()
+            .map(|(major, minor)| DeviceNumber::new(major, minor))
+            .unwrap_or_default(),
         accessed: modified,
         modified,
         changed: modified,

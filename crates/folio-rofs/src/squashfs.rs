@@ -5,7 +5,7 @@ use crate::squashfs_xattrs::{NO_XATTRS, XattrTable, error};
 use crate::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
 use backhand::v4::inode::InodeInner;
 use backhand::{FilesystemReader, Inode, NodeHeader, Squashfs, SquashfsFileReader};
-use folio::base::{Errno, Error, InodeNumber, Result, Timespec};
+use folio::base::{DeviceNumber, Errno, Error, InodeNumber, Result, Timespec};
 use folio::block::Device;
 use folio::vfs::{Attributes, FileType};
 use std::collections::HashMap;
@@ -236,7 +236,7 @@ fn attributes(inode: &Inode, header: &NodeHeader) -> Attributes {
         blocks_512: size_bytes.div_ceil(512),
         block_size: 4096,
         // include/linux/kdev_t.h, `new_decode_dev`.
-        device: (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00),
+        device: DeviceNumber::new(device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00),
         accessed: modified,
         modified,
         changed: modified,

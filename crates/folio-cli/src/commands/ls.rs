@@ -219,7 +219,7 @@ fn columns(ls: &Ls, owners: &Owners, entry: &Entry) -> Vec<String> {
     let found = &entry.attributes;
     let size = match found.file_type {
         FileType::CharacterDevice | FileType::BlockDevice => {
-            format!("{}, {}", found.device.0, found.device.1)
+            format!("{}, {}", found.device.major, found.device.minor)
         }
         _ if ls.human => human(found.size_bytes),
         _ => found.size_bytes.to_string(),

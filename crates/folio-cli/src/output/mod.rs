@@ -167,7 +167,7 @@ impl FileRecord {
             links: found.link_count,
             size: found.size_bytes,
             allocated: found.blocks_512.saturating_mul(512),
-            device: is_device.then_some([found.device.0, found.device.1]),
+            device: is_device.then_some([found.device.major, found.device.minor]),
             accessed: stamp(found.accessed),
             modified: stamp(found.modified),
             changed: stamp(found.changed),

@@ -180,7 +180,12 @@ impl LocalClient {
             Invalidation::Ttl => nodes.is_as_opened_before(node),
         };
         let has_notifications = self.is_pushed() && nodes.has_change_notifications(node);
-        self.policy.pages(has_notifications, is_unchanged)
+        let contents = if is_unchanged {
+            OpenedContents::Unchanged
+        } else {
+            OpenedContents::Changed
+        };
+        self.policy.pages(has_notifications, contents)
     }
 
     /// Returns what the kernel does with the listing of a directory that is opened.

@@ -26,7 +26,7 @@ impl Ext4Inode {
         self.remove_blocks(blocks.start..blocks.end)?;
         let new_size = size - (range.end - range.start);
         let by = -((blocks.end - blocks.start) as i64);
-        self.move_tail(mapping, self.state_mut(), (blocks.end, by), new_size);
+        self.move_tail(mapping, self.state_mut(), blocks.end, by, new_size);
         self.drop_pages_from(mapping, range.start);
         Ok(())
     }
@@ -56,7 +56,7 @@ impl Ext4Inode {
             return Err(Errno::FBIG.into());
         }
         self.reserve_tree(&mut state, 1)?;
-        self.move_tail(mapping, state, (blocks.start, by as i64), new_size);
+        self.move_tail(mapping, state, blocks.start, by as i64, new_size);
         self.drop_pages_from(mapping, range.start);
         Ok(())
     }
@@ -67,7 +67,8 @@ impl Ext4Inode {
         &self,
         mapping: &Mapping,
         mut state: StateGuard<'_>,
-        (from, by): (u64, i64),
+        from: u64,
+        by: i64,
         new_size: u64,
     ) {
         // Below the size, which is at most 2^32 blocks.
