@@ -586,10 +586,10 @@ fn fill_beyond_the_limit_fails_with_enospc() {
     };
     let (source, fd) = (world.open("/source"), world.open("/gpu/f"));
     world.process.pwrite(source, &[1; 70_000], 0).unwrap();
-    let fill = |fds| fill(&world.process, &*world.device, &world.files, fds, 1);
-    assert_eq!(fill((source, fd)).unwrap_err().errno(), Errno::NOSPC);
+    let fill = |from, to| fill(&world.process, &*world.device, &world.files, from, to, 1);
+    assert_eq!(fill(source, fd).unwrap_err().errno(), Errno::NOSPC);
     world.process.ftruncate(source, 65_536).unwrap();
-    assert_eq!(fill((source, fd)).unwrap(), 65_536);
+    assert_eq!(fill(source, fd).unwrap(), 65_536);
     assert_eq!(world.content(fd), [1; 65_536]);
 }
 

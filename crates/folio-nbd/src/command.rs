@@ -6,7 +6,7 @@ use crate::protocol::{
     ALLOCATION_CONTEXT_ID, Command, CommandFlags, Request, STATE_HOLE, STATE_ZERO, chunk, error,
     error_number,
 };
-use crate::reply_queue::ReplyQueue;
+use crate::reply_queue::{ContentChunk, ReplyQueue};
 use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
@@ -228,16 +228,17 @@ impl ClientRequest<'_> {
                 return self.read_long(replies, device);
             }
             let fill = |data: &mut [u8]| device.read_at(data, offset);
-            return Ok(if self.mode.is_structured {
+            if self.mode.is_structured {
                 let whole = ContentChunk {
                     flags: chunk::DONE,
                     cookie,
                     offset,
                 };
-                replies.push_data(whole, len, len, fill)?
+                replies.push_data(whole, len, len, fill)?;
             } else {
-                replies.push_simple_data(cookie, len, fill)?
-            });
+                replies.push_simple_data(cookie, len, fill)?;
+            }
+            return Ok(());
         }
         let mut at = offset;
         while at < end {
@@ -254,7 +255,7 @@ impl ClientRequest<'_> {
                 count = count.min(PIECE_BYTES as u64);
             }
             let flags = if at + count == end { chunk::DONE } else { 0 };
-            let chunk = ContentChunk {
+            let header = ContentChunk {
                 flags,
                 cookie,
                 offset: at,
@@ -262,9 +263,9 @@ impl ClientRequest<'_> {
             match kind {
                 Allocation::Data => {
                     let count = count as usize;
-                    replies.push_data(chunk, count, count, |data| device.read_at(data, at))?;
+                    replies.push_data(header, count, count, |data| device.read_at(data, at))?;
                 }
-                Allocation::Hole | Allocation::Zero => replies.push_hole(chunk, count as u32),
+                Allocation::Hole | Allocation::Zero => replies.push_hole(header, count as u32),
             }
             at += count;
         }
@@ -287,12 +288,12 @@ impl ClientRequest<'_> {
         replies.send(self.client)?;
         let fill = |data: &mut [u8]| device.read_at(data, offset);
         if self.mode.is_structured {
-            let chunk = ContentChunk {
+            let header = ContentChunk {
                 flags: 0,
                 cookie,
                 offset,
             };
-            replies.push_data(chunk, PIECE_BYTES, len, fill)?;
+            replies.push_data(header, PIECE_BYTES, len, fill)?;
         } else {
             replies.push_simple_data(cookie, PIECE_BYTES, fill)?;
         }

@@ -129,7 +129,7 @@ nonsense
     fn lines_are_read_with_escapes_and_optional_fields() {
         let mounts = parse(TEXT);
         assert_eq!(mounts.len(), 4);
-        assert_eq!(mounts[0].device, (254, 0));
+        assert_eq!(mounts[0].device, DeviceNumber::new(254, 0));
         assert_eq!(mounts[1].mount_point, Path::new("/mnt/with space"));
         assert_eq!(mounts[2].root, Path::new("/srv/data"));
         assert_eq!(mounts[2].options, ["ro", "rw", "discard"]);

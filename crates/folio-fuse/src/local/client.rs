@@ -1,7 +1,7 @@
 //! The local kernel as a client.
 
 use super::backing::Backings;
-use super::cache_policy::{CachePolicy, Invalidation, Passthrough, in_ticks};
+use super::cache_policy::{CachePolicy, Invalidation, OpenedContents, Passthrough, in_ticks};
 use crate::nodes::NodeTable;
 use crate::wire::abi::{self, InHeader, InitIn, init, open};
 use crate::wire::op;

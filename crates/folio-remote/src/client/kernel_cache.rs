@@ -234,7 +234,12 @@ mod tests {
             .entries()
             .1
             .iter()
-            .map(|name| (name.parent, String::from_utf8_lossy(&name.name).into_owned()))
+            .map(|name| {
+                (
+                    name.parent,
+                    String::from_utf8_lossy(&name.name).into_owned(),
+                )
+            })
             .collect();
         names.sort();
         names
