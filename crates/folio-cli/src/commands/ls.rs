@@ -74,7 +74,7 @@ pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
             let has_titles = ls.recursive || ls.places.len() > 1 || paths.len() > 1;
             paths.into_iter().try_for_each(|path| {
                 let place = place.with_path(path);
-                list(ls, session, (image, &place), has_titles, &mut records)
+                list(ls, session, image, &place, has_titles, &mut records)
             })
         })?;
     }
@@ -87,7 +87,8 @@ pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
 fn list(
     ls: &Ls,
     session: &Session,
-    (image, place): (&Image, &ImagePath),
+    image: &Image,
+    place: &ImagePath,
     has_titles: bool,
     records: &mut Vec<FileRecord>,
 ) -> Outcome {
