@@ -329,7 +329,7 @@ fn check_chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
             bytes
         },
     );
-    let named = process(kernel, (1002, 9, &[]));
+    let named = User::new(1002, 9, &[]).process(kernel);
     assert!(named.access("/f", 4).is_err());
     root.setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty())
         .unwrap();
@@ -337,7 +337,7 @@ fn check_chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
     assert_eq!(root.stat("/f").unwrap().mode, 0o660);
     root.chmod("/f", 0o2640).unwrap();
     assert!(named.access("/f", 4).is_ok() && named.access("/f", 2).is_err());
-    let owner = process(kernel, (1001, 9, &[]));
+    let owner = User::new(1001, 9, &[]).process(kernel);
     owner
         .setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty())
         .unwrap();

@@ -120,7 +120,7 @@ impl Side {
     fn open(session: &Session, word: &OsString) -> Outcome<Self> {
         match PathArgument::parse(word, false) {
             PathArgument::Host(path) if path.is_dir() => {
-                Self::open_host(session, word, (&path, "/".into()))
+                Self::open_host(session, word, &path, "/".into())
             }
             _ => Self::open_image(session, word),
         }
