@@ -4,7 +4,7 @@ use super::exercise::{self, DATA};
 use folio::block::{Device, MemoryDevice, OverlayDevice};
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AT_FDCWD, OpenFlags};
-use folio::vfs::{FallocateMode, FileType, MountOptions, XattrFlags};
+use folio::vfs::{DeviceNumber, FallocateMode, FileType, MountOptions, XattrFlags};
 use std::sync::{Arc, OnceLock};
 
 const IMAGE_BYTES: u64 = 8 << 20;
@@ -294,7 +294,13 @@ fn fill(device: Arc<dyn Device>) {
         process.link("/disk/file", "/disk/hard")?;
         process.symlink("file", "/disk/short")?;
         process.symlink("x/".repeat(200), "/disk/long")?;
-        process.mknodat(AT_FDCWD, "/disk/node", FileType::BlockDevice, 0o600, (8, 1))?;
+        process.mknodat(
+            AT_FDCWD,
+            "/disk/node",
+            FileType::BlockDevice,
+            0o600,
+            DeviceNumber::new(8, 1),
+        )?;
         (1..5).try_for_each(|depth| process.mkdir(format!("/disk{}", "/deep".repeat(depth)), 0o755))
     })();
     done.expect("the base image can be filled");

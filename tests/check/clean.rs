@@ -8,7 +8,7 @@ use crate::support::{self, Mounted, requires};
 use folio::block::{self, Device, OpenOptions, RawDevice};
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AT_FDCWD, Credentials, OpenFlags};
-use folio::vfs::{FallocateMode, FileType, MountOptions, XattrFlags};
+use folio::vfs::{DeviceNumber, FallocateMode, FileType, MountOptions, XattrFlags};
 use folio::{Kernel, KernelOptions};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -70,7 +70,13 @@ fn fill(device: &Arc<dyn Device>) -> Result<(), folio::Error> {
     process.link("/disk/fragments", "/disk/hard")?;
     process.symlink("fragments", "/disk/short")?;
     process.symlink("x/".repeat(200), "/disk/long")?;
-    process.mknodat(AT_FDCWD, "/disk/node", FileType::BlockDevice, 0o600, (8, 1))?;
+    process.mknodat(
+        AT_FDCWD,
+        "/disk/node",
+        FileType::BlockDevice,
+        0o600,
+        DeviceNumber::new(8, 1),
+    )?;
     for depth in 1..8 {
         process.mkdir(format!("/disk{}", "/deep".repeat(depth)), 0o755)?;
     }

@@ -138,11 +138,17 @@ pub(crate) fn compare(image: &Path) -> (Verdict, String) {
     let (fsck, check) = (fsck(image), folio_check(image));
     // A repair that e2fsck offers without counting damage may be a warning of folio check.
     let is_mild = fsck.status == Some(0);
-    let verdict = match (fsck.found_damage(), check.found_damage()) {
-        (true, false) if !(is_mild && check.has_findings()) => Verdict::Missed,
-        (false, true) => Verdict::Stricter,
-        (true, _) => Verdict::Damaged,
-        (false, false) => Verdict::Sound,
+    let verdict = if fsck.found_damage() {
+        let is_found = check.found_damage() || (is_mild && check.has_findings());
+        if is_found {
+            Verdict::Damaged
+        } else {
+            Verdict::Missed
+        }
+    } else if check.found_damage() {
+        Verdict::Stricter
+    } else {
+        Verdict::Sound
     };
     (
         verdict,

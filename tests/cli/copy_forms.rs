@@ -105,7 +105,7 @@ fn copy_base(dir: &TestDir, name: &str) {
 }
 
 /// Runs one form with GNU cp, out of an image and into an image; all have the same result.
-fn compare(dir: &TestDir, (options, source, target): (&str, &str, &str), lane: usize) {
+fn compare(dir: &TestDir, options: &str, source: &str, target: &str, lane: usize) {
     let form = format!("cp {options} {source} {target}");
     let (work, image, back) = (
         format!("w{lane}"),
@@ -154,7 +154,7 @@ fn forms_of_cp_give_the_trees_of_gnu_cp() {
             scope.spawn(move || {
                 for source in SOURCES {
                     for target in TARGETS {
-                        compare(dir, (options, source, target), lane);
+                        compare(dir, options, source, target, lane);
                     }
                 }
             });

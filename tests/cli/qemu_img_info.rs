@@ -25,8 +25,7 @@ const IMAGES: [(&str, &str, &str); 14] = [
     ("qcow", "a.qcow", ""),
 ];
 
-fn create(pair: &Pair, image: (&str, &str, &str), size: &str) {
-    let (format, name, options) = image;
+fn create(pair: &Pair, format: &str, name: &str, options: &str, size: &str) {
     let mut line = vec!["create", "-q", "-f", format];
     if !options.is_empty() {
         line.extend(["-o", options]);
@@ -46,9 +45,8 @@ fn info_of_foreign_format_matches_qemu_img() {
     requires!(tool("qemu-img"));
     let pair = Pair::new();
     for size in ["10M", "5G"] {
-        for image in IMAGES {
-            let (format, name, _) = image;
-            create(&pair, image, size);
+        for (format, name, options) in IMAGES {
+            create(&pair, format, name, options, size);
             // Without -f a fixed vhd is a raw image to both programs.
             for line in [
                 format!("info --output=json {name}"),
@@ -86,9 +84,8 @@ fn damaged_foreign_header_never_panics() {
     requires!(tool("qemu-img"));
     let pair = Pair::new();
     let mut random = Random::new(17);
-    for image in IMAGES {
-        create(&pair, image, "10M");
-        let (format, name, _) = image;
+    for (format, name, options) in IMAGES {
+        create(&pair, format, name, options, "10M");
         let path = pair.path("own", name);
         let good = std::fs::read(&path).unwrap();
         // The numbers are in the first bytes, at 64 KiB steps (vhdx), and in a footer.

@@ -69,7 +69,7 @@ fn serve(
                 let start = request.start;
                 let (status, len) = (if start > 0 { "206 Rest" } else { "200 OK" }, body.len());
                 let range = format!("Content-Range: bytes {start}-{}/{len}\r\n", len - 1);
-                send(&mut client, status, &range, (len - start, &body[start..]));
+                send(&mut client, status, &range, len - start, &body[start..]);
             }
             paths.push(path.to_owned());
         }
@@ -78,7 +78,7 @@ fn serve(
 }
 
 /// Sends an answer that states `len` bytes.
-fn send(client: &mut TcpStream, status: &str, headers: &str, (len, body): (usize, &[u8])) {
+fn send(client: &mut TcpStream, status: &str, headers: &str, len: usize, body: &[u8]) {
     let head =
         format!("HTTP/1.1 {status}\r\nContent-Length: {len}\r\nConnection: close\r\n{headers}\r\n");
     // A client that has seen enough may close its end.
@@ -123,13 +123,13 @@ fn busy_registry_is_asked_again() {
             2 => "503 Service Unavailable",
             _ => return false,
         };
-        send(client, status, "Retry-After: 0\r\n", (0, b""));
+        send(client, status, "Retry-After: 0\r\n", 0, b"");
         true
     });
     assert_pulled(&dir, &pull(&dir, &host).wait_with_output().unwrap());
     // One that asks for patience is not waited for.
     let host = serve(dir.path("lay"), |_, _, client| {
-        send(client, "429 Too Many", "Retry-After: 3600\r\n", (0, b""));
+        send(client, "429 Too Many", "Retry-After: 3600\r\n", 0, b"");
         true
     });
     let output = pull(&dir, &host).wait_with_output().unwrap();
@@ -151,7 +151,7 @@ fn lost_connection_continues_by_range() {
         }
         if request.is_first_of_large(body) {
             let half = &body[..body.len() / 2];
-            send(client, "200 OK", "", (body.len(), half));
+            send(client, "200 OK", "", body.len(), half);
             return true;
         }
         false
@@ -174,7 +174,7 @@ fn lost_connection_without_ranges_is_named() {
         } else {
             body.len()
         };
-        send(client, "200 OK", "", (body.len(), &body[..sent]));
+        send(client, "200 OK", "", body.len(), &body[..sent]);
         true
     });
     let output = pull(&dir, &host).wait_with_output().unwrap();
@@ -220,7 +220,7 @@ fn stalled_registry_ends_at_the_first_signal() {
     let host = serve(dir.path("lay"), move |request, body, client| {
         if request.is_first_of_large(body) {
             let half = &body[..body.len() / 2];
-            send(client, "200 OK", "", (body.len(), half));
+            send(client, "200 OK", "", body.len(), half);
             sender.send(client.try_clone().unwrap()).unwrap();
             return true;
         }

@@ -153,8 +153,8 @@ fn random_spellings_match_a_map() {
         let image = scratch.path().join("disk.img");
         prepared(&image, options);
         let mut random = Random::new(12);
-        // The size of each file, by the name and the number after it.
-        let mut files: BTreeMap<(usize, u32), u64> = BTreeMap::new();
+        // The size of each file.
+        let mut files: BTreeMap<FoldedName, u64> = BTreeMap::new();
         for _ in 0..5 {
             with_image(&image, false, |process| {
                 for _ in 0..200 {
@@ -165,7 +165,7 @@ fn random_spellings_match_a_map() {
             fsck(&image);
             with_image(&image, true, |process| {
                 for (key, size) in &files {
-                    let path = spelled(&mut random, *key);
+                    let path = key.spelled(&mut random);
                     assert_eq!(process.stat(&path).unwrap().size_bytes, *size, "{path}");
                 }
             });
@@ -173,15 +173,32 @@ fn random_spellings_match_a_map() {
     }
 }
 
-/// Returns a random spelling of a name.
-fn spelled(random: &mut Random, (name, number): (usize, u32)) -> String {
-    format!("/i/d/{}{number}", random.pick(&SPELLINGS[name]))
+/// A name with several spellings, and the number after it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FoldedName {
+    spellings: usize,
+    number: u32,
 }
 
-fn change(process: &Process, random: &mut Random, files: &mut BTreeMap<(usize, u32), u64>) {
-    let mut any = || (random.below(SPELLINGS.len()), random.below(30_u32));
-    let (from, to) = (any(), any());
-    let path = spelled(random, from);
+impl FoldedName {
+    /// Returns a random name.
+    fn any(random: &mut Random) -> Self {
+        Self {
+            spellings: random.below(SPELLINGS.len()),
+            number: random.below(30_u32),
+        }
+    }
+
+    /// Returns the path of the name in a random spelling.
+    fn spelled(self, random: &mut Random) -> String {
+        let name = random.pick(&SPELLINGS[self.spellings]);
+        format!("/i/d/{name}{}", self.number)
+    }
+}
+
+fn change(process: &Process, random: &mut Random, files: &mut BTreeMap<FoldedName, u64>) {
+    let (from, to) = (FoldedName::any(random), FoldedName::any(random));
+    let path = from.spelled(random);
     match random.below(4_u32) {
         0 | 1 => {
             let len = random.below(3000_usize);
@@ -190,7 +207,7 @@ fn change(process: &Process, random: &mut Random, files: &mut BTreeMap<(usize, u
             *size = (*size).max(len as u64);
         }
         2 => {
-            let renamed = process.rename(&path, spelled(random, to));
+            let renamed = process.rename(&path, to.spelled(random));
             assert_eq!(renamed.is_ok(), files.contains_key(&from), "{path}");
             if let Some(size) = files.remove(&from) {
                 files.insert(to, size);

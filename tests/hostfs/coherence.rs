@@ -2,7 +2,7 @@
 
 use super::{MARGIN, Over, World, errno, eventually, mounts_and_ttls, pause, read_all, write_host};
 use folio::syscall::{AT_FDCWD, Fd, OpenFlags, Whence};
-use folio::vfs::FileType;
+use folio::vfs::{DeviceNumber, FileType};
 use folio::{Errno, Process};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -446,7 +446,7 @@ fn descriptor_of_a_creation_is_of_that_file_only() {
         let file = FileType::Regular;
         world
             .p
-            .mknodat(AT_FDCWD, "/h/created", file, 0o644, (0, 0))
+            .mknodat(AT_FDCWD, "/h/created", file, 0o644, DeviceNumber::default())
             .unwrap();
         world.p.unlink("/h/created").unwrap();
         let name = format!("f{round}");

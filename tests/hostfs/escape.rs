@@ -3,7 +3,7 @@
 use super::{Over, World, errno, pause, write_host};
 use folio::Errno;
 use folio::syscall::{AT_FDCWD, OpenFlags};
-use folio::vfs::{FileType, XattrFlags};
+use folio::vfs::{DeviceNumber, FileType, XattrFlags};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
@@ -80,16 +80,28 @@ fn devices_and_pipes_are_listed_but_not_opened() {
     requires!(root);
     let world = world("ttl=0");
     let p = &world.p;
-    p.mknodat(AT_FDCWD, "/h/pipe", FileType::Fifo, 0o600, (0, 0))
-        .unwrap();
-    p.mknodat(AT_FDCWD, "/h/socket", FileType::Socket, 0o600, (0, 0))
-        .unwrap();
+    p.mknodat(
+        AT_FDCWD,
+        "/h/pipe",
+        FileType::Fifo,
+        0o600,
+        DeviceNumber::default(),
+    )
+    .unwrap();
+    p.mknodat(
+        AT_FDCWD,
+        "/h/socket",
+        FileType::Socket,
+        0o600,
+        DeviceNumber::default(),
+    )
+    .unwrap();
     let made = p.mknodat(
         AT_FDCWD,
         "/h/null",
         FileType::CharacterDevice,
         0o600,
-        (1, 3),
+        DeviceNumber::new(1, 3),
     );
     let names = if made.is_ok() {
         vec!["pipe", "socket", "null"]

@@ -11,7 +11,7 @@ use crate::support::{self, requires};
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags, Process};
-use folio::vfs::{FallocateMode, FileType, MountOptions, XattrFlags};
+use folio::vfs::{DeviceNumber, FallocateMode, FileType, MountOptions, XattrFlags};
 use folio::{Errno, Kernel, KernelOptions};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -74,7 +74,13 @@ fn fill(device: &Arc<MemoryDevice>) {
     process.symlink("file", "/disk/short").unwrap();
     process.symlink("x/".repeat(200), "/disk/long").unwrap();
     process
-        .mknodat(AT_FDCWD, "/disk/node", FileType::BlockDevice, 0o600, (8, 1))
+        .mknodat(
+            AT_FDCWD,
+            "/disk/node",
+            FileType::BlockDevice,
+            0o600,
+            DeviceNumber::new(8, 1),
+        )
         .unwrap();
     for depth in 1..8 {
         process

@@ -2,9 +2,10 @@
 
 use crate::support::tools::{command, fsck, mke2fs, run, succeed};
 use crate::support::{Mounted, requires};
+use folio::base::Owner;
 use folio::block::{self, OpenOptions};
 use folio::syscall::{Credentials, OpenFlags};
-use folio::vfs::{MountOptions, XattrFlags};
+use folio::vfs::{DeviceNumber, MountOptions, XattrFlags};
 use folio::{Kernel, KernelOptions, Process};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -13,17 +14,16 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-const OWNER: (u32, u32) = (1001, 2001);
-/// User, group, supplementary groups.
-const USERS: [(u32, u32, &[u32]); 8] = [
-    (1001, 2009, &[]),
-    (1002, 2009, &[]),
-    (1003, 2009, &[]),
-    (1003, 2001, &[]),
-    (1003, 2002, &[]),
-    (1003, 2009, &[2001, 2002]),
-    (1003, 2009, &[2002, 2003]),
-    (1002, 2001, &[2003]),
+const OWNER: Owner = Owner::new(1001, 2001);
+const USERS: [User; 8] = [
+    User::new(1001, 2009, &[]),
+    User::new(1002, 2009, &[]),
+    User::new(1003, 2009, &[]),
+    User::new(1003, 2001, &[]),
+    User::new(1003, 2002, &[]),
+    User::new(1003, 2009, &[2001, 2002]),
+    User::new(1003, 2009, &[2002, 2003]),
+    User::new(1002, 2001, &[2003]),
 ];
 /// ACL entries beyond those of the mode, in setfacl's syntax. The mask is explicit, so that setfacl
 /// does not compute it.
@@ -62,26 +62,43 @@ fn open(image: &Path, read_only: bool) -> Arc<Kernel> {
     kernel
 }
 
-fn process(kernel: &Arc<Kernel>, (uid, gid, groups): (u32, u32, &[u32])) -> Process {
-    kernel.process(Credentials::user(uid, gid, groups.to_vec()))
+/// A user, also as one of the host.
+#[derive(Debug, Clone, Copy)]
+struct User {
+    uid: u32,
+    gid: u32,
+    /// Supplementary groups.
+    groups: &'static [u32],
 }
 
-/// Runs a shell script as another user; returns its output.
-fn run_as((uid, gid, groups): (u32, u32, &[u32]), script: &str, folder: &Path) -> String {
-    let list: Vec<_> = groups.iter().map(u32::to_string).collect();
-    let groups = if list.is_empty() {
-        "--clear-groups".to_owned()
-    } else {
-        format!("--groups={}", list.join(","))
-    };
-    let mut shell = command("setpriv");
-    shell.args([
-        &format!("--reuid={uid}"),
-        &format!("--regid={gid}"),
-        &groups,
-    ]);
-    let output = succeed(shell.args(["sh", "-c", script, "sh"]).arg(folder));
-    String::from_utf8(output.stdout).unwrap()
+impl User {
+    const ROOT: Self = Self::new(0, 0, &[]);
+
+    const fn new(uid: u32, gid: u32, groups: &'static [u32]) -> Self {
+        Self { uid, gid, groups }
+    }
+
+    fn process(self, kernel: &Arc<Kernel>) -> Process {
+        kernel.process(Credentials::user(self.uid, self.gid, self.groups.to_vec()))
+    }
+
+    /// Runs a shell script as this user; returns its output.
+    fn run(self, script: &str, folder: &Path) -> String {
+        let list: Vec<_> = self.groups.iter().map(u32::to_string).collect();
+        let groups = if list.is_empty() {
+            "--clear-groups".to_owned()
+        } else {
+            format!("--groups={}", list.join(","))
+        };
+        let mut shell = command("setpriv");
+        shell.args([
+            &format!("--reuid={}", self.uid),
+            &format!("--regid={}", self.gid),
+            &groups,
+        ]);
+        let output = succeed(shell.args(["sh", "-c", script, "sh"]).arg(folder));
+        String::from_utf8(output.stdout).unwrap()
+    }
 }
 
 /// Creates a file and a directory for each ACL and mode.
@@ -94,7 +111,7 @@ fn create_acl_files(root: &Path) {
                     "file" => fs::write(&path, "x").unwrap(),
                     _ => fs::create_dir(&path).unwrap(),
                 }
-                chown(&path, Some(OWNER.0), Some(OWNER.1)).unwrap();
+                chown(&path, Some(OWNER.uid), Some(OWNER.gid)).unwrap();
                 fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
                 if !acl.is_empty() {
                     run(
@@ -163,12 +180,12 @@ fn acl_permissions_equal_the_kernel() {
         for want in r w x; do test -$want "$name" && echo "$name $want"; done; done; true"#;
     let want: Vec<_> = USERS
         .iter()
-        .map(|user| run_as(*user, script, &mounted.path()))
+        .map(|user| user.run(script, &mounted.path()))
         .collect();
     mounted.unmount();
     let kernel = open(&image, true);
     for (user, want) in USERS.iter().zip(want) {
-        let process = process(&kernel, *user);
+        let process = user.process(&kernel);
         let got = access_granted_by_folio(&process);
         let sorted = |text: &str| {
             let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -221,15 +238,11 @@ fn inherited_acls_equal_the_kernel() {
         }
         let script = r#"cd "$1"; for mask in 022 077; do umask $mask; mkdir d$mask; : > f$mask; mkfifo -m 666 p$mask;
             mkdir d$mask/in; ln -s x l$mask; done"#;
-        run_as(
-            (0, 0, &[]),
-            script,
-            &mounted.path().join(format!("kernel-{index}")),
-        );
+        User::ROOT.run(script, &mounted.path().join(format!("kernel-{index}")));
     }
     mounted.unmount();
     let kernel = open(&image, false);
-    let root = process(&kernel, (0, 0, &[]));
+    let root = User::ROOT.process(&kernel);
     for (index, acl) in DEFAULTS.iter().enumerate() {
         for mask in UMASKS {
             let at = |name: &str| format!("/folio-{index}/{name}{mask:03o}");
@@ -245,7 +258,7 @@ fn inherited_acls_equal_the_kernel() {
                 at("p"),
                 folio::vfs::FileType::Fifo,
                 0o666,
-                (0, 0),
+                DeviceNumber::default(),
             )
             .unwrap();
             root.chmod(at("p"), 0o666).unwrap();
@@ -316,7 +329,7 @@ fn check_chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
             bytes
         },
     );
-    let named = process(kernel, (1002, 9, &[]));
+    let named = User::new(1002, 9, &[]).process(kernel);
     assert!(named.access("/f", 4).is_err());
     root.setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty())
         .unwrap();
@@ -324,7 +337,7 @@ fn check_chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
     assert_eq!(root.stat("/f").unwrap().mode, 0o660);
     root.chmod("/f", 0o2640).unwrap();
     assert!(named.access("/f", 4).is_ok() && named.access("/f", 2).is_err());
-    let owner = process(kernel, (1001, 9, &[]));
+    let owner = User::new(1001, 9, &[]).process(kernel);
     owner
         .setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty())
         .unwrap();

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use folio::base::{Clock, Timespec};
+use folio::base::{Clock, Owner, Timespec};
 use folio::block::{Allocation, Device, MemoryDevice, RawDevice};
 use folio::kernel::{FormatOptions, FormatReport, format_ext4};
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ fn mke2fs_like(
         .unwrap()
         .set_len(len_bytes)
         .unwrap();
-    let (uid, gid) = options.root_owner;
+    let Owner { uid, gid } = options.root_owner;
     let extended =
         format!("lazy_itable_init=0,lazy_journal_init=0,hash_seed={seed},root_owner={uid}:{gid}");
     let mut mke2fs = command("mke2fs");
@@ -271,7 +271,7 @@ fn options_have_the_effect_of_mke2fs() {
     requires!(tool("mke2fs"), tool("dumpe2fs"), tool("e2fsck"));
     let options = FormatOptions {
         label: "sixteen bytes ok".to_owned(),
-        root_owner: (70_000, 80_000),
+        root_owner: Owner::new(70_000, 80_000),
         reserved_percent: 1.5,
         ..fixed()
     };

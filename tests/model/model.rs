@@ -496,12 +496,16 @@ impl Model {
                 return Ok(());
             }
             if !exchange {
-                match (is_directory, target_is_directory) {
-                    (true, false) => return Err(Errno::NOTDIR),
-                    (false, true) => return Err(Errno::ISDIR),
-                    (true, true) if !self.names(target)?.is_empty() => return Err(Errno::NOTEMPTY),
-                    _ => self.drop_name(new.directory, &new_name),
+                if is_directory && !target_is_directory {
+                    return Err(Errno::NOTDIR);
                 }
+                if target_is_directory && !is_directory {
+                    return Err(Errno::ISDIR);
+                }
+                if target_is_directory && !self.names(target)?.is_empty() {
+                    return Err(Errno::NOTEMPTY);
+                }
+                self.drop_name(new.directory, &new_name);
             }
         }
         self.names_mut(old.directory).remove(&old_name);

@@ -64,7 +64,7 @@ fn invalid_requests_get_errors() {
     let end = 64 << 20;
     let invalid = 22;
     let no_space = 28;
-    for (number, (command, offset, len, error)) in [
+    for (number, ((command, flags), offset, len, error)) in [
         ((READ, 0), end, 1, invalid),
         ((READ, 0), u64::MAX, 1, invalid),
         ((READ, 0), u64::MAX - 1, u32::MAX, invalid),
@@ -87,8 +87,12 @@ fn invalid_requests_get_errors() {
     .enumerate()
     {
         let cookie = number as u64 + 100;
-        client.request(command, cookie, offset, len);
-        assert_eq!(client.error(cookie), error, "{command:?} {offset} {len}");
+        client.request(command, flags, cookie, offset, len);
+        assert_eq!(
+            client.error(cookie),
+            error,
+            "{command} {flags} {offset} {len}"
+        );
     }
     // The payload of a refused write is skipped.
     for (cookie, flags, offset, len, error) in [
@@ -96,7 +100,7 @@ fn invalid_requests_get_errors() {
         (2, DF, 0, 4096, invalid),
         (3, 0, 0, (32 << 20) + 512, invalid),
     ] {
-        client.request((WRITE, flags), cookie, offset, len);
+        client.request(WRITE, flags, cookie, offset, len);
         client.send(&vec![0x66; len as usize]);
         assert_eq!(client.error(cookie), error);
     }
@@ -117,7 +121,7 @@ fn invalid_request_magic_closes_the_connection() {
     client.expect_close();
     // After a valid request, which is answered.
     let mut client = RawClient::structured(&server.socket);
-    client.send(&[request((READ, 0), 5, 0, 512), vec![0; 28]].concat());
+    client.send(&[request(READ, 0, 5, 0, 512), vec![0; 28]].concat());
     client.expect_close();
     RawClient::structured(&server.socket).still_works();
     server.stop();
@@ -129,7 +133,7 @@ fn client_disconnect_midway_affects_no_other() {
     let disk = image(&folder, "disk.qcow2");
     let server = NbdServer::new(&disk, &[]);
     let mut other = RawClient::structured(&server.socket);
-    let whole = [request((WRITE, 0), 1, 0, 4096), vec![0x66; 4096]].concat();
+    let whole = [request(WRITE, 0, 1, 0, 4096), vec![0x66; 4096]].concat();
     for cut in [0, 1, 27, 28, 29, 4096, whole.len() - 1] {
         let mut client = RawClient::structured(&server.socket);
         client.send(&whole[..cut]);
@@ -142,7 +146,7 @@ fn client_disconnect_midway_affects_no_other() {
     // A long read whose client disconnects.
     for flags in [0, DF] {
         let mut client = RawClient::structured(&server.socket);
-        client.request((READ, flags), 1, 48 << 20, 16 << 20);
+        client.request(READ, flags, 1, 48 << 20, 16 << 20);
         client.take(10);
         drop(client);
     }
@@ -161,7 +165,7 @@ fn client_that_takes_no_replies_blocks_no_other() {
     let mut silent = RawClient::structured(&server.socket);
     silent.0.set_nonblocking(true).unwrap();
     // As many long reads as fit into the socket; no reply is read.
-    let read = request((READ, DF), 1, 1 << 20, 1 << 20);
+    let read = request(READ, DF, 1, 1 << 20, 1 << 20);
     while std::io::Write::write(&mut silent.0, &read).is_ok_and(|count| count == read.len()) {}
     RawClient::structured(&server.socket).still_works();
     drop(silent);
@@ -185,7 +189,7 @@ fn connections_over_the_limit_are_closed() {
 fn stick(socket: &std::path::Path) -> RawClient {
     let mut client = RawClient::structured(socket);
     for cookie in 0..48 {
-        client.send(&request((READ, 0), cookie, 1 << 20, 1 << 20));
+        client.send(&request(READ, 0, cookie, 1 << 20, 1 << 20));
     }
     client
 }

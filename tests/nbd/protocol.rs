@@ -60,25 +60,25 @@ fn export_name_option_gets_simple_replies() {
     let disk = image(&folder, "disk.qcow2");
     let server = NbdServer::new(&disk, &[]);
     let mut client = RawClient::simple(&server.socket);
-    client.request((READ, 0), 1, MIB - 4, 8);
+    client.request(READ, 0, 1, MIB - 4, 8);
     assert_eq!(
         (client.simple_reply(), client.take(8)),
         ((0, 1), b"\0\0\0\0\x11\x11\x11\x11".to_vec())
     );
     // Longer than the server's buffer, in one reply.
-    client.request((READ, 0), 2, 0, 8 << 20);
+    client.request(READ, 0, 2, 0, 8 << 20);
     assert_eq!(client.simple_reply(), (0, 2));
     assert!(client.take(8 << 20) == bytes_of_disk(0, 8 << 20));
-    client.request((READ, 0), 3, 64 * MIB - 1, 2);
+    client.request(READ, 0, 3, 64 * MIB - 1, 2);
     assert_eq!(client.simple_reply(), (22, 3));
-    client.request((BLOCK_STATUS, 0), 4, 0, 4096);
+    client.request(BLOCK_STATUS, 0, 4, 0, 4096);
     assert_eq!(client.simple_reply(), (22, 4));
-    client.request((READ, DF), 5, 0, 4096);
+    client.request(READ, DF, 5, 0, 4096);
     assert_eq!(client.simple_reply(), (22, 5));
-    client.request((WRITE, FUA), 6, 5, 3);
+    client.request(WRITE, FUA, 6, 5, 3);
     client.send(b"abc");
     assert_eq!(client.simple_reply(), (0, 6));
-    client.request((DISCONNECT, 0), 0, 0, 0);
+    client.request(DISCONNECT, 0, 0, 0, 0);
     client.expect_close();
     server.stop();
     assert_eq!(bytes(&disk, 4, 5), b"\0abc\0");
@@ -106,13 +106,13 @@ fn client_without_no_zeroes_gets_padding() {
     assert_eq!(client.number(2), 0b101_0000_1111);
     assert!(client.take(124).iter().all(|byte| *byte == 0));
     for (cookie, command) in [(1, WRITE), (2, TRIM), (3, WRITE_ZEROES)] {
-        client.request((command, 0), cookie, 0, 4096);
+        client.request(command, 0, cookie, 0, 4096);
         if command == WRITE {
             client.send(&[7; 4096]);
         }
         assert_eq!(client.simple_reply(), (1, cookie), "EPERM");
     }
-    client.request((FLUSH, 0), 4, 0, 0);
+    client.request(FLUSH, 0, 4, 0, 0);
     assert_eq!(client.simple_reply(), (0, 4));
     server.stop();
 }
@@ -123,7 +123,7 @@ fn reads_have_holes_or_one_chunk_with_df() {
     let server = NbdServer::new(&image(&folder, "disk.qcow2"), &[]);
     let mut client = RawClient::structured(&server.socket);
     for flags in [0, DF] {
-        client.request((READ, flags), 9, MIB / 2, 32 << 20);
+        client.request(READ, flags, 9, MIB / 2, 32 << 20);
         let mut got = vec![0xee; 32 << 20];
         let mut content = 0;
         loop {
@@ -155,7 +155,7 @@ fn reads_have_holes_or_one_chunk_with_df() {
             "{content}"
         );
     }
-    client.request((READ, 0), 10, 0, 0);
+    client.request(READ, 0, 10, 0, 0);
     let chunk = client.chunk();
     assert_eq!((chunk.kind, chunk.is_last), (0, true));
     server.stop();
@@ -173,7 +173,7 @@ fn block_status_returns_all_extents_or_one() {
     drop(device);
     let server = NbdServer::new(&path, &[]);
     let mut client = RawClient::structured(&server.socket);
-    client.request((BLOCK_STATUS, 0), 1, 1000, (64 << 20) - 1000);
+    client.request(BLOCK_STATUS, 0, 1, 1000, (64 << 20) - 1000);
     let chunk = client.chunk();
     assert_eq!(
         (chunk.kind, chunk.is_last, chunk.number(0, 4)),
@@ -188,13 +188,13 @@ fn block_status_returns_all_extents_or_one() {
         (extents.len(), extents[999]),
         (1000, ((64 << 20) - 999 * 65536, 3))
     );
-    client.request((BLOCK_STATUS, REQ_ONE), 2, 65536, 64 << 20 >> 1);
+    client.request(BLOCK_STATUS, REQ_ONE, 2, 65536, 64 << 20 >> 1);
     let chunk = client.chunk();
     assert_eq!(
         (chunk.payload.len(), chunk.number(4, 8)),
         (12, 65536 << 32 | 3)
     );
-    client.request((BLOCK_STATUS, 0), 3, 0, 0);
+    client.request(BLOCK_STATUS, 0, 3, 0, 0);
     assert_eq!(client.error(3), 22);
     server.stop();
 }
@@ -208,16 +208,16 @@ fn long_writes_and_zeroes_are_complete() {
     let payload: Vec<u8> = (0..32u32 << 20)
         .map(|number| (number ^ (number >> 11)) as u8)
         .collect();
-    client.request((WRITE, FUA), 1, 777, 32 << 20);
+    client.request(WRITE, FUA, 1, 777, 32 << 20);
     client.send(&payload);
     assert_eq!(client.simple_reply(), (0, 1));
-    client.request((WRITE_ZEROES, NO_HOLE), 2, 40 * MIB, 3 << 20);
+    client.request(WRITE_ZEROES, NO_HOLE, 2, 40 * MIB, 3 << 20);
     assert_eq!(client.simple_reply(), (0, 2));
-    client.request((WRITE_ZEROES, 0), 3, 63 * MIB, 1 << 20);
+    client.request(WRITE_ZEROES, 0, 3, 63 * MIB, 1 << 20);
     assert_eq!(client.simple_reply(), (0, 3));
-    client.request((WRITE_ZEROES, FAST_ZERO), 4, 63 * MIB, 1 << 20);
+    client.request(WRITE_ZEROES, FAST_ZERO, 4, 63 * MIB, 1 << 20);
     assert_eq!(client.simple_reply(), (0, 4), "zero already");
-    client.request((CACHE, 0), 5, 0, 64 << 20);
+    client.request(CACHE, 0, 5, 0, 64 << 20);
     assert_eq!(client.simple_reply(), (0, 5));
     server.stop();
     assert!(bytes(&disk, 777, 32 << 20) == payload);

@@ -18,7 +18,7 @@ fn flush_on_one_connection_covers_all() {
         .collect();
     for (number, client) in clients.iter_mut().enumerate() {
         for block in 0..16u64 {
-            client.request((WRITE, 0), block, (number as u64 * 16 + block) << 16, 65536);
+            client.request(WRITE, 0, block, (number as u64 * 16 + block) << 16, 65536);
             client.send(&[number as u8 + 1; 65536]);
         }
     }
@@ -30,13 +30,13 @@ fn flush_on_one_connection_covers_all() {
         assert_eq!(cookies.len(), 16);
     }
     // Each connection sees the writes of all connections.
-    clients[0].request((READ, 0), 1, 3 << 20, 512);
+    clients[0].request(READ, 0, 1, 3 << 20, 512);
     assert!(
         clients[0].chunk().payload[8..]
             .iter()
             .all(|byte| *byte == 4)
     );
-    clients[3].request((FLUSH, 0), 2, 0, 0);
+    clients[3].request(FLUSH, 0, 2, 0, 0);
     assert_eq!(clients[3].simple_reply(), (0, 2));
     // The state after a power cut: the current bytes of the host's file. A copy, because the image
     // is locked.
@@ -68,15 +68,13 @@ fn all_requests_in_flight_are_answered() {
             for cookie in 0..count {
                 // Quick writes and slower requests in one stream.
                 match cookie % 5 {
-                    0 => client.request((FLUSH, 0), cookie, 0, 0),
+                    0 => client.request(FLUSH, 0, cookie, 0, 0),
                     1 | 2 => {
-                        client.request((WRITE, 0), cookie, (8 << 20) + cookie * 4096, 4096);
+                        client.request(WRITE, 0, cookie, (8 << 20) + cookie * 4096, 4096);
                         client.send(&[cookie as u8; 4096]);
                     }
-                    3 => client.request((WRITE_ZEROES, 0), cookie, 4 << 20, 65536),
-                    _ => {
-                        client.request((WRITE_ZEROES, FUA), cookie, (8 << 20) + cookie * 4096, 4096)
-                    }
+                    3 => client.request(WRITE_ZEROES, 0, cookie, 4 << 20, 65536),
+                    _ => client.request(WRITE_ZEROES, FUA, cookie, (8 << 20) + cookie * 4096, 4096),
                 }
             }
         });
@@ -98,7 +96,7 @@ fn signal_stops_the_server_after_pending_requests() {
     let server = NbdServer::new(&disk, &[]);
     let idle = RawClient::greet(&server.socket);
     let mut client = RawClient::structured(&server.socket);
-    client.request((WRITE, 0), 1, 0, 4096);
+    client.request(WRITE, 0, 1, 0, 4096);
     client.send(&[0x77; 4096]);
     assert_eq!(client.simple_reply(), (0, 1));
     server.stop();

@@ -141,14 +141,8 @@ impl RawClient {
     }
 
     #[track_caller]
-    pub(crate) fn request(
-        &mut self,
-        (command, flags): (u16, u16),
-        cookie: u64,
-        offset: u64,
-        len: u32,
-    ) {
-        self.send(&request((command, flags), cookie, offset, len));
+    pub(crate) fn request(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, len: u32) {
+        self.send(&request(command, flags, cookie, offset, len));
     }
 
     /// Receives a simple reply; returns its error and cookie.
@@ -200,7 +194,7 @@ impl RawClient {
     /// Checks that the connection works: reads data that [`super::image`] wrote.
     #[track_caller]
     pub(crate) fn still_works(&mut self) {
-        self.request((READ, 0), 0xabcdef, 1 << 20, 512);
+        self.request(READ, 0, 0xabcdef, 1 << 20, 512);
         let chunk = self.chunk();
         assert_eq!(
             (chunk.kind, chunk.cookie, chunk.payload.len()),
@@ -210,7 +204,7 @@ impl RawClient {
 }
 
 /// Encodes a request.
-pub(crate) fn request((command, flags): (u16, u16), cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+pub(crate) fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let magic = 0x25609513u32.to_be_bytes();
     let (flags, command) = (flags.to_be_bytes(), command.to_be_bytes());
     [

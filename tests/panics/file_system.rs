@@ -3,8 +3,8 @@
 use folio::cache::{Mapping, Store};
 use folio::syscall::Credentials;
 use folio::vfs::{
-    AttributeChange, Attributes, FileOperations, FileSystem, FileSystemStatistics, FileType, Inode,
-    InodeCommon, InodeNumber,
+    AttributeChange, Attributes, DeviceNumber, FileOperations, FileSystem, FileSystemStatistics,
+    FileType, Inode, InodeCommon, InodeNumber,
 };
 use folio::{Errno, Kernel, Result, Timespec};
 use std::any::Any;
@@ -185,7 +185,7 @@ fn attributes(number: u64, file_type: FileType) -> Attributes {
         size_bytes: 0,
         blocks_512: 0,
         block_size: 4096,
-        device: (0, 0),
+        device: DeviceNumber::default(),
         accessed: time,
         modified: time,
         changed: time,

@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -54,13 +55,13 @@ const STEPS: [(&str, Step); 3] = [
     ("share", Step::Share),
     ("wait", Step::Wait),
 ];
-/// The locked bytes of record locks, as (start, length).
-const BYTES: (i64, i64) = (0, 10);
+/// The locked bytes of record locks.
+const BYTES: Range<i64> = 0..10;
 /// Bytes that no test locks.
-const BESIDE: (i64, i64) = (10, 10);
+const BESIDE: Range<i64> = 10..20;
 
 impl Kind {
-    fn lock(self, file: &File, step: Step, (start, len): (i64, i64)) -> Result<(), Errno> {
+    fn lock(self, file: &File, step: Step, bytes: Range<i64>) -> Result<(), Errno> {
         if self == Self::Flock {
             return rustix::fs::flock(
                 file,
@@ -81,8 +82,8 @@ impl Kind {
         let lock = libc::flock {
             l_type: l_type as i16,
             l_whence: whence,
-            l_start: start,
-            l_len: len,
+            l_start: bytes.start,
+            l_len: bytes.end - bytes.start,
             l_pid: 0,
         };
         let call = match (self, step) {

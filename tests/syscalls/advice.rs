@@ -5,7 +5,7 @@ use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
 use folio::cache::Counters;
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AT_FDCWD, Advice, Credentials, Fd, OpenFlags, SyncFileRange};
-use folio::vfs::{FileType, MountOptions};
+use folio::vfs::{DeviceNumber, FileType, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -245,8 +245,14 @@ fn sync_file_range_writes_only_data() {
 fn advice_errors_match_linux() {
     let (_kernel, p) = world();
     let fd = p.open("/f", CREATE, 0o644).unwrap();
-    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0))
-        .unwrap();
+    p.mknodat(
+        AT_FDCWD,
+        "/fifo",
+        FileType::Fifo,
+        0o644,
+        DeviceNumber::default(),
+    )
+    .unwrap();
     let path = p.open("/f", OpenFlags::PATH, 0).unwrap();
     let all = SyncFileRange::all();
     fails! {

@@ -3,7 +3,7 @@
 use super::{CREATE, READ, fails, list, mode, read, touch, user, world, write};
 use folio::Process;
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials};
-use folio::vfs::{FileType, RenameFlags};
+use folio::vfs::{DeviceNumber, FileType, RenameFlags};
 
 fn rename2(p: &Process, from: &str, to: &str, flags: RenameFlags) -> folio::Result<()> {
     p.renameat2(AT_FDCWD, from, AT_FDCWD, to, flags)
@@ -29,16 +29,28 @@ fn create_calls_match_linux() {
     assert_eq!((mode(&p, "/masked"), p.umask(0)), (0o640, 0o027));
     let other = user(&kernel, 5, 6, &[]);
     other
-        .mknodat(AT_FDCWD, "/d/fifo", FileType::Fifo, 0o600, (1, 2))
+        .mknodat(
+            AT_FDCWD,
+            "/d/fifo",
+            FileType::Fifo,
+            0o600,
+            DeviceNumber::new(1, 2),
+        )
         .unwrap();
     let fifo = p.stat("/d/fifo").unwrap();
     assert_eq!(
         (fifo.file_type, fifo.uid, fifo.gid, fifo.device),
-        (FileType::Fifo, 5, 6, (0, 0))
+        (FileType::Fifo, 5, 6, DeviceNumber::default())
     );
-    p.mknodat(AT_FDCWD, "/null", FileType::CharacterDevice, 0o666, (1, 3))
-        .unwrap();
-    assert_eq!(p.stat("/null").unwrap().device, (1, 3));
+    p.mknodat(
+        AT_FDCWD,
+        "/null",
+        FileType::CharacterDevice,
+        0o666,
+        DeviceNumber::new(1, 3),
+    )
+    .unwrap();
+    assert_eq!(p.stat("/null").unwrap().device, DeviceNumber::new(1, 3));
     let device = FileType::BlockDevice;
     fails! {
         p.mkdir("/d", 0o755) => EXIST,
@@ -50,9 +62,9 @@ fn create_calls_match_linux() {
         p.mkdir("", 0o755) => NOENT,
         p.symlink("x", "/new/") => NOENT,
         p.symlink("x", "/f") => EXIST,
-        p.mknodat(AT_FDCWD, "/x", FileType::Directory, 0o755, (0, 0)) => PERM,
-        p.mknodat(AT_FDCWD, "/x", FileType::Symlink, 0o755, (0, 0)) => INVAL,
-        other.mknodat(AT_FDCWD, "/d/x", device, 0o600, (8, 0)) => PERM,
+        p.mknodat(AT_FDCWD, "/x", FileType::Directory, 0o755, DeviceNumber::default()) => PERM,
+        p.mknodat(AT_FDCWD, "/x", FileType::Symlink, 0o755, DeviceNumber::default()) => INVAL,
+        other.mknodat(AT_FDCWD, "/d/x", device, 0o600, DeviceNumber::new(8, 0)) => PERM,
         other.mkdir("/x", 0o755) => ACCESS,
     }
 }
@@ -272,7 +284,7 @@ fn rename_whiteout_leaves_a_device() {
     assert_eq!(left.file_type, FileType::CharacterDevice);
     assert_eq!(
         (left.device, left.mode, left.uid, left.gid),
-        ((0, 0), 0, 5, 6)
+        (DeviceNumber::default(), 0, 5, 6)
     );
     assert_eq!(
         (list(&p, "/a"), list(&p, "/b")),
@@ -287,12 +299,12 @@ fn rename_whiteout_leaves_a_device() {
     assert_eq!(read(&p, "/a/f"), b"f");
     user.unlink("/b/g").unwrap();
     let device = FileType::CharacterDevice;
-    user.mknodat(AT_FDCWD, "/b/made", device, 0, (0, 0))
+    user.mknodat(AT_FDCWD, "/b/made", device, 0, DeviceNumber::default())
         .unwrap();
     let fd = p.open("/a/f", READ, 0).unwrap();
     fails! {
-        user.mknodat(AT_FDCWD, "/b/null", device, 0o666, (1, 3)) => PERM,
-        user.mknodat(AT_FDCWD, "/b/disk", FileType::BlockDevice, 0o600, (0, 0)) => PERM,
+        user.mknodat(AT_FDCWD, "/b/null", device, 0o666, DeviceNumber::new(1, 3)) => PERM,
+        user.mknodat(AT_FDCWD, "/b/disk", FileType::BlockDevice, 0o600, DeviceNumber::default()) => PERM,
         p.fitrim(fd, 0..u64::MAX, 0) => NOTTY,
     }
     p.close(fd).unwrap();

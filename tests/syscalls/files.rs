@@ -5,7 +5,7 @@ use super::{
 };
 use folio::Process;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, ReadAt, Whence};
-use folio::vfs::{FallocateMode, FileType, MountOptions};
+use folio::vfs::{DeviceNumber, FallocateMode, FileType, MountOptions};
 use std::ops::ControlFlow;
 
 #[test]
@@ -13,8 +13,14 @@ fn open_flags_match_linux() {
     let (kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     write(&p, "/f", b"text");
-    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0))
-        .unwrap();
+    p.mknodat(
+        AT_FDCWD,
+        "/fifo",
+        FileType::Fifo,
+        0o644,
+        DeviceNumber::default(),
+    )
+    .unwrap();
     p.chmod("/f", 0o600).unwrap();
     let other = user(&kernel, 5, 5, &[]);
     fails! {

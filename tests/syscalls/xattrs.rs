@@ -2,15 +2,21 @@
 
 use super::{fails, touch, user, world};
 use folio::syscall::AT_FDCWD;
-use folio::vfs::{FileType, XattrFlags};
+use folio::vfs::{DeviceNumber, FileType, XattrFlags};
 
 #[test]
 fn names_and_limits() {
     let (_kernel, p) = world();
     touch(&p, "/f", 0o644);
     p.symlink("f", "/l").unwrap();
-    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0))
-        .unwrap();
+    p.mknodat(
+        AT_FDCWD,
+        "/fifo",
+        FileType::Fifo,
+        0o644,
+        DeviceNumber::default(),
+    )
+    .unwrap();
     let none = XattrFlags::empty();
     let set = |name: &[u8], flags| p.setxattr("/f", name, b"v", flags);
     let long = [b"user.".as_slice(), &[b'a'; 251]].concat();

@@ -257,9 +257,10 @@ fn case(workload: Workload, plan: Option<(u64, Fault)>) -> Result<u64, String> {
     let problems = check(&healthy, false, &mut |_| ())
         .map_err(|e| e.to_string())?
         .problems;
-    match (last == [77; 4096], problems.is_empty()) {
-        (true, true) => Ok(requests),
-        _ => Err(format!("after the takeover: {:?} {problems:?}", last[0])),
+    if last == [77; 4096] && problems.is_empty() {
+        Ok(requests)
+    } else {
+        Err(format!("after the takeover: {:?} {problems:?}", last[0]))
     }
 }
 

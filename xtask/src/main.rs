@@ -1,6 +1,7 @@
 //! Repository chores: `cargo xtask tidy`, `circles`, `language`, `test`, `python`, `release`,
 //! `site` and `gpu`.
 
+mod arguments;
 mod circles;
 mod clippy;
 mod counts;
@@ -32,7 +33,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Check the house rules: layers, sizes, opening lines, stray words.
+    /// Check the house rules: layers, sizes, opening lines, stray words, arguments.
     Tidy {
         /// Write xtask/ratchet.txt anew: entries shrink or go, none is added.
         #[arg(long)]

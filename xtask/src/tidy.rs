@@ -1,5 +1,6 @@
 //! The house rules as a program: each breach is printed with its file, line and rule.
 
+use crate::arguments;
 use crate::circles;
 use crate::counts;
 use crate::language;
@@ -88,6 +89,7 @@ fn check(root: &Path, lower: bool) -> Result<Vec<Breach>, String> {
         measure(name, text, &mut sizes);
     }
     let mut found = circles::counts(root, &files)?;
+    found.extend(arguments::counts(&files));
     found.extend(language::counts(root, &documents(root)?)?);
     breaches.extend(counted(root, lower, found)?);
     let path = root.join(RATCHET);

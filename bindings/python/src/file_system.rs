@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::stat::{kind_bits, mode, nanoseconds, stat_result};
 use crate::state::State;
 use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags, Process};
-use folio::vfs::{Attributes, FileType, RenameFlags, SetTime, XattrFlags};
+use folio::vfs::{Attributes, DeviceNumber, FileType, RenameFlags, SetTime, XattrFlags};
 use folio::{Errno, Result, Timespec};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -286,7 +286,7 @@ impl FileSystem {
                 _ => return Err(invalid("invalid file type for mknod")),
             };
             let mode = (mode & 0o7777) as u16;
-            let device = (major as u32, minor as u32);
+            let device = DeviceNumber::new(major as u32, minor as u32);
             process.mknodat(AT_FDCWD, &path, file_type, mode, device)
         })
     }

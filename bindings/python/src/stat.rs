@@ -17,7 +17,7 @@ pub(crate) fn stat_result<'py>(
     device: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     static STAT_RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let (major, minor) = (u64::from(found.device.0), u64::from(found.device.1));
+    let (major, minor) = (u64::from(found.device.major), u64::from(found.device.minor));
     // gnu_dev_makedev of the C library.
     let rdev = minor & 0xff | (major & 0xfff) << 8 | (minor & !0xff) << 12 | (major & !0xfff) << 32;
     let times = [found.accessed, found.modified, found.changed];

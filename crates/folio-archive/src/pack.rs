@@ -4,7 +4,7 @@ use crate::entry::{Entry, EntryKind, Xattrs};
 use crate::observer::Observer;
 use crate::tar::Writer;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
-use folio::vfs::{Attributes, FileType};
+use folio::vfs::{Attributes, DeviceNumber, FileType};
 use folio::{AlignedBuffer, Errno, Error, Process, Result};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -272,7 +272,7 @@ impl<'a, W: Write> Packer<'a, W> {
             }
             return Ok(());
         }
-        let (major, minor) = found.device;
+        let DeviceNumber { major, minor } = found.device;
         let kind = match found.file_type {
             FileType::Regular => {
                 return self.regular((at, name), found, archive_name);

@@ -230,7 +230,8 @@ impl Fixture {
         let fill = Case::new(FILL, GPUFS, move || {
             let start = Instant::now();
             let (device, files) = (&*self.device, &self.files);
-            fill(&self.process, device, files, self.fill, self.threads).map_err(text)?;
+            let (source, target) = self.fill;
+            fill(&self.process, device, files, source, target, self.threads).map_err(text)?;
             Ok(rate(start))
         });
         let pinned = Case::new(FILL, PINNED, move || {

@@ -7,6 +7,7 @@ use crate::device::{FolioDeviceOps, device_of};
 use crate::fork;
 use crate::kernel::at;
 use crate::options::{self, Growable};
+use folio::base::Owner;
 use folio::block::{self, CreateOptions, Device, FileSystemKind, ImageFormat};
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::{Errno, Error, Result};
@@ -150,7 +151,7 @@ fn format(device: &dyn Device, options: Option<FolioMkfsOptions>) -> Result<c_in
         made.block_size = given(options.block_size);
         made.inode_ratio = given(options.inode_ratio);
         made.inode_count = given(options.inode_count);
-        made.root_owner = (options.root_uid, options.root_gid);
+        made.root_owner = Owner::new(options.root_uid, options.root_gid);
         if !options.label.is_null() {
             // SAFETY: not null, so a string of the program.
             let label = unsafe { CStr::from_ptr(options.label) };

@@ -5,7 +5,7 @@ use crate::call::call;
 use crate::constants::*;
 use crate::process::FolioProcess;
 use folio::syscall::AtFlags;
-use folio::vfs::{FileType, RenameFlags};
+use folio::vfs::{DeviceNumber, FileType, RenameFlags};
 use folio::{Errno, Error, Result};
 use libc::ssize_t;
 use std::ffi::c_int;
@@ -59,7 +59,7 @@ pub extern "C" fn folio_mknodat(
             FOLIO_S_IFSOCK => FileType::Socket,
             _ => return Err(Error::from(Errno::INVAL)),
         };
-        let device = (libc::major(dev), libc::minor(dev));
+        let device = DeviceNumber::new(libc::major(dev), libc::minor(dev));
         let mode = (mode & 0o7777) as u16;
         process.mknodat(directory_fd(dirfd), path.path()?, file_type, mode, device)?;
         Ok(0)

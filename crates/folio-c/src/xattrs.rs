@@ -98,8 +98,7 @@ pub extern "C" fn folio_setxattr(
     flags: c_int,
 ) -> c_int {
     call("setxattr", || {
-        let value = (&value, size);
-        set(process, Target::Path(&path), &name, value, flags)
+        set(process, Target::Path(&path), &name, &value, size, flags)
     })
 }
 
@@ -114,8 +113,7 @@ pub extern "C" fn folio_lsetxattr(
     flags: c_int,
 ) -> c_int {
     call("lsetxattr", || {
-        let value = (&value, size);
-        set(process, Target::Link(&path), &name, value, flags)
+        set(process, Target::Link(&path), &name, &value, size, flags)
     })
 }
 
@@ -130,8 +128,7 @@ pub extern "C" fn folio_fsetxattr(
     flags: c_int,
 ) -> c_int {
     call("fsetxattr", || {
-        let value = (&value, size);
-        set(process, Target::Open(fd), &name, value, flags)
+        set(process, Target::Open(fd), &name, &value, size, flags)
     })
 }
 
@@ -139,7 +136,8 @@ fn set(
     process: Option<&FolioProcess>,
     target: Target<'_>,
     name: &Text,
-    (value, size): (&Input, usize),
+    value: &Input,
+    size: usize,
     flags: c_int,
 ) -> Result<c_int> {
     let (process, name) = (&handle(process)?.process, name.bytes()?);

@@ -60,7 +60,8 @@ pub(crate) fn until_signal<T>(
 /// the programs that use it until they are done. So it does after an external `umount -l`.
 pub(crate) fn until_unmounted<T>(
     mut signals: Signals,
-    (unmount, session): (&(dyn Fn(bool) -> folio::Result<()> + Sync), &Session),
+    unmount: &(dyn Fn(bool) -> folio::Result<()> + Sync),
+    session: &Session,
     detached: impl Fn() + Send,
     work: impl FnOnce() -> T,
 ) -> T {
@@ -81,7 +82,8 @@ pub(crate) fn count_signal() -> Outcome<Signals> {
 /// Runs `work`, and prints the number of requests by operation at each of `signals`.
 pub(crate) fn with_request_counts<T>(
     mut signals: Signals,
-    (counts, session): (&RequestCounts, &Session),
+    counts: &RequestCounts,
+    session: &Session,
     work: impl FnOnce() -> T,
 ) -> T {
     let handle = signals.handle();

@@ -81,7 +81,7 @@ impl Session {
         // A write beyond the limit of ulimit -f then fails with EFBIG. Without the handler it ends
         // the program.
         let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
-        let traced = trace::start(command, (global.verbose, global.quiet), &screen);
+        let traced = trace::start(command, global.verbose, global.quiet, &screen);
         let this = Self {
             command,
             manners: Manners::Folio,

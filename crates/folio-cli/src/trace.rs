@@ -27,7 +27,8 @@ const VARIABLE: &str = "FOLIO_LOG";
 /// Starts the log; an error is about FOLIO_LOG.
 pub(crate) fn start(
     command: &'static str,
-    (verbose, quiet): (u8, bool),
+    verbose: u8,
+    quiet: bool,
     screen: &MultiProgress,
 ) -> Result<(), String> {
     let requested = std::env::var(VARIABLE)

@@ -50,15 +50,17 @@ struct Frame {
     names: std::vec::IntoIter<Vec<u8>>,
 }
 
-/// Walks the tree below `start`. Failures to read are printed, and the walk continues.
+/// Walks the tree of `start`, which has the attributes `found`. Failures to read are printed, and
+/// the walk continues.
 pub(crate) fn walk(
     session: &Session,
     image: &Image,
-    start: (&Path, Attributes),
+    start: &Path,
+    found: Attributes,
     visitor: &mut impl Visitor,
 ) -> Outcome {
     let mut frames: Vec<Frame> = Vec::new();
-    let mut next = Some((start.0.to_path_buf(), start.1));
+    let mut next = Some((start.to_path_buf(), found));
     loop {
         session.check_interrupt()?;
         if let Some((path, attributes)) = next.take() {

@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rate = |start: Instant| bytes.len() as f64 / start.elapsed().as_secs_f64() / 1e9;
     for state in ["first", "cached"] {
         let start = Instant::now();
-        fill(process, &*device, &files, (source, target), THREADS)?;
+        fill(process, &*device, &files, source, target, THREADS)?;
         println!(
             "fill from ext4 in an image, {state}: {:.2} GB/s",
             rate(start)

@@ -22,7 +22,8 @@ pub fn fill(
     process: &Process,
     device: &dyn Device,
     files: &FrameFiles,
-    (source, target): (Fd, Fd),
+    source: Fd,
+    target: Fd,
     threads: usize,
 ) -> Result<u64> {
     let held = process.hold(target)?;

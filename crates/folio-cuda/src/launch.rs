@@ -1,7 +1,7 @@
 //! Launches: an epoch with a table for each, misses filled by the host, sizes published afterwards.
 
 use crate::device::Device;
-use crate::table::{HOLE, INDEX_MAX, Outcome, PageKey, Table, TableFile};
+use crate::table::{HOLE, INDEX_MAX, Miss, Outcome, PageKey, Table, TableFile};
 use folio::fs::ramfs::{FrameFiles, FramePages, FrameRead, FrameWrite};
 use folio::syscall::Fd;
 use folio::vfs::{FallocateMode, HeldFile};
@@ -108,7 +108,7 @@ impl<'a> Launch<'a> {
             }
             // The frames were in use until here.
             drop(pages);
-            for (page, is_write) in misses {
+            for Miss { page, is_write } in misses {
                 let file = held.get(page.0 as usize).ok_or(Errno::IO)?;
                 self.provide(file, page, is_write)?;
                 wanted.insert(page);
@@ -128,16 +128,12 @@ impl<'a> Launch<'a> {
 
     /// Returns whether the table of a launch had what this miss needs: a frame, or a hole that was
     /// read. The table has every wanted page.
-    fn has(
-        &self,
-        ((place, index), is_write): (PageKey, bool),
-        pages: &[FramePages],
-        wanted: &BTreeSet<PageKey>,
-    ) -> bool {
+    fn has(&self, miss: Miss, pages: &[FramePages], wanted: &BTreeSet<PageKey>) -> bool {
+        let (place, index) = miss.page;
         let place_at = place as usize;
-        let is_hole_enough = !is_write && !self.is_filled(place_at);
+        let is_hole_enough = !miss.is_write && !self.is_filled(place_at);
         let has_frame = || pages.get(place_at).is_some_and(|file| file.has(index));
-        wanted.contains(&(place, index)) && (is_hole_enough || has_frame())
+        wanted.contains(&miss.page) && (is_hole_enough || has_frame())
     }
 
     /// Returns whether absent pages of a file are filled.
@@ -274,12 +270,7 @@ fn launch(
 }
 
 /// Returns the pages that the launch missed, as far as the ring has them.
-fn misses(
-    device: &dyn Device,
-    address: u64,
-    table: &Table,
-    missed: u64,
-) -> Result<BTreeSet<(PageKey, bool)>> {
+fn misses(device: &dyn Device, address: u64, table: &Table, missed: u64) -> Result<BTreeSet<Miss>> {
     let ring = table.ring(missed);
     let len = (ring.end - ring.start) as usize;
     let ring = read(device, address + ring.start, len)?;

@@ -7,6 +7,14 @@ use std::ops::Range;
 /// A page of a launch: place of the file in the list, and index of the page.
 pub(crate) type PageKey = (u32, u64);
 
+/// A page that a launch did not find in its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Miss {
+    pub(crate) page: PageKey,
+    /// Whether the kernel was to write it.
+    pub(crate) is_write: bool,
+}
+
 /// The largest index of a page: 40 bits.
 pub(crate) const INDEX_MAX: u64 = (1 << 40) - 1;
 /// The address of a page that is a hole.
@@ -145,14 +153,16 @@ impl Table {
         start..start + count * (MISS_WORDS * 8) as u64
     }
 
-    /// Reads entries of the ring: pages, and whether each was to be written. `None` if a kernel
-    /// overwrote them.
-    pub(crate) fn decode_ring(&self, ring: &[u8]) -> Option<BTreeSet<(PageKey, bool)>> {
+    /// Reads entries of the ring. `None` if a kernel overwrote them.
+    pub(crate) fn decode_ring(&self, ring: &[u8]) -> Option<BTreeSet<Miss>> {
         let words = words(ring);
         let misses = words.chunks_exact(MISS_WORDS).map(|words| {
             let file = u32::try_from((words[0] >> 40).checked_sub(1)?).ok()?;
             let is_known = (file as usize) < self.files.len();
-            is_known.then_some(((file, words[0] & INDEX_MAX), words[1] != 0))
+            is_known.then_some(Miss {
+                page: (file, words[0] & INDEX_MAX),
+                is_write: words[1] != 0,
+            })
         });
         misses.collect()
     }

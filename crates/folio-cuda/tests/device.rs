@@ -35,19 +35,19 @@ fn world(words: &str) -> Option<World> {
 #[test]
 fn device_calls_match_model_with_4k_pages() {
     let Some(device) = device() else { return };
-    matches_model(device, "size=100%,page=4k", (usize::MAX, 1 << 16), 1);
+    matches_model(device, "size=100%,page=4k", usize::MAX, 1 << 16, 1);
 }
 
 #[test]
 fn device_calls_match_model_with_64k_pages() {
     let Some(device) = device() else { return };
-    matches_model(device, "size=100%", (usize::MAX, 1 << 16), 2);
+    matches_model(device, "size=100%", usize::MAX, 1 << 16, 2);
 }
 
 #[test]
 fn device_calls_match_model_in_small_tables() {
     let Some(device) = device() else { return };
-    matches_model(device, "size=100%,page=4k", (400, 3), 3);
+    matches_model(device, "size=100%,page=4k", 400, 3, 3);
 }
 
 #[test]
@@ -337,8 +337,7 @@ fn copies_stay_within_allocations() {
     assert!(world.content(fd).iter().all(|byte| *byte == 0));
     let source = world.open("/source");
     write_all(source);
-    let fds = (source, fd);
-    fill(&world.process, &*device, &world.files, fds, 2).unwrap();
+    fill(&world.process, &*device, &world.files, source, fd, 2).unwrap();
     assert!(world.content(fd) == bytes);
 }
 
@@ -480,7 +479,7 @@ fn file_of_another_mount_fails_with_exdev() {
     assert_eq!(error.errno(), Errno::XDEV);
     let source = world.open("/source");
     world.process.pwrite(source, &[1; 9000], 0).unwrap();
-    let fill = |files, target| fill(&world.process, &*world.device, files, (source, target), 1);
+    let fill = |files, target| fill(&world.process, &*world.device, files, source, target, 1);
     assert_eq!(
         fill(&world.files, foreign).unwrap_err().errno(),
         Errno::XDEV
@@ -529,14 +528,12 @@ fn fill_copies_a_file_of_another_mount() {
     world.process.pwrite(source, &bytes, 0).unwrap();
     let fd = world.open("/gpu/f");
     world.process.pwrite(fd, &[9; 100], 20_000_000).unwrap();
-    let fds = (source, fd);
-    let count = fill(&world.process, &*world.device, &world.files, fds, 3).unwrap();
+    let count = fill(&world.process, &*world.device, &world.files, source, fd, 3).unwrap();
     assert_eq!(count, 9_000_001);
     assert!(world.content(fd) == bytes);
     let empty = world.open("/empty");
-    let fds = (empty, fd);
     assert_eq!(
-        fill(&world.process, &*world.device, &world.files, fds, 3).unwrap(),
+        fill(&world.process, &*world.device, &world.files, empty, fd, 3).unwrap(),
         0
     );
     assert_eq!(world.process.fstat(fd).unwrap().blocks_512, 0);
@@ -570,8 +567,10 @@ fn fill_copies_from_qcow2_and_the_host() {
     for path in ["/file", "/host/file"] {
         let source = process.open(path, OpenFlags::empty(), 0).unwrap();
         let target = process.open("/gpu/f", create, 0o644).unwrap();
-        let fds = (source, target);
-        assert_eq!(fill(process, &*device, &files, fds, 2).unwrap(), 5_000_001);
+        assert_eq!(
+            fill(process, &*device, &files, source, target, 2).unwrap(),
+            5_000_001
+        );
         let mut content = vec![0; 5_000_001];
         assert_eq!(process.pread(target, &mut content, 0).unwrap(), 5_000_001);
         assert!(content == bytes, "{path}");
@@ -587,10 +586,10 @@ fn fill_beyond_the_limit_fails_with_enospc() {
     };
     let (source, fd) = (world.open("/source"), world.open("/gpu/f"));
     world.process.pwrite(source, &[1; 70_000], 0).unwrap();
-    let fill = |fds| fill(&world.process, &*world.device, &world.files, fds, 1);
-    assert_eq!(fill((source, fd)).unwrap_err().errno(), Errno::NOSPC);
+    let fill = |from, to| fill(&world.process, &*world.device, &world.files, from, to, 1);
+    assert_eq!(fill(source, fd).unwrap_err().errno(), Errno::NOSPC);
     world.process.ftruncate(source, 65_536).unwrap();
-    assert_eq!(fill((source, fd)).unwrap(), 65_536);
+    assert_eq!(fill(source, fd).unwrap(), 65_536);
     assert_eq!(world.content(fd), [1; 65_536]);
 }
 

@@ -35,19 +35,19 @@ fn device() -> Option<Arc<CudaDevice>> {
 #[test]
 fn gpu_calls_match_model_with_4k_pages() {
     let Some(device) = device() else { return };
-    matches_model(device, "size=256m,page=4k", (usize::MAX, 1 << 16), 11);
+    matches_model(device, "size=256m,page=4k", usize::MAX, 1 << 16, 11);
 }
 
 #[test]
 fn gpu_calls_match_model_with_64k_pages() {
     let Some(device) = device() else { return };
-    matches_model(device, "size=256m", (usize::MAX, 1 << 16), 12);
+    matches_model(device, "size=256m", usize::MAX, 1 << 16, 12);
 }
 
 #[test]
 fn gpu_calls_match_model_in_small_tables() {
     let Some(device) = device() else { return };
-    matches_model(device, "size=256m,page=4k", (400, 3), 13);
+    matches_model(device, "size=256m,page=4k", 400, 3, 13);
 }
 
 #[test]
@@ -129,8 +129,7 @@ fn gpu_fill_copies_every_byte() {
     let source = world.open("/source");
     world.process.pwrite(source, &bytes, 0).unwrap();
     let fd = world.open("/gpu/f");
-    let fds = (source, fd);
-    fill(&world.process, &*world.device, &world.files, fds, 8).unwrap();
+    fill(&world.process, &*world.device, &world.files, source, fd, 8).unwrap();
     assert!(world.content(fd) == bytes);
 }
 

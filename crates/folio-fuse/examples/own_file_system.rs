@@ -6,6 +6,7 @@
 //! The file system has one file, `/squares`: a million lines of 16 bytes that exist nowhere. The
 //! page cache asks for the pages that a reader needs, and keeps them.
 
+use folio::base::DeviceNumber;
 use folio::cache::{Mapping, Store};
 use folio::syscall::Credentials;
 use folio::vfs::{
@@ -198,7 +199,7 @@ fn attributes(number: InodeNumber, file_type: FileType, size_bytes: u64) -> Attr
         size_bytes,
         blocks_512: 0,
         block_size: 4096,
-        device: (0, 0),
+        device: DeviceNumber::default(),
         accessed: time,
         modified: time,
         changed: time,

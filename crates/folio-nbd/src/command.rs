@@ -6,7 +6,7 @@ use crate::protocol::{
     ALLOCATION_CONTEXT_ID, Command, CommandFlags, Request, STATE_HOLE, STATE_ZERO, chunk, error,
     error_number,
 };
-use crate::reply_queue::ReplyQueue;
+use crate::reply_queue::{ContentChunk, ReplyQueue};
 use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
@@ -226,17 +226,21 @@ impl ClientRequest<'_> {
             return Ok(());
         }
         if !self.mode.is_structured || self.request.flags.contains(CommandFlags::DF) {
-            return match (len <= PIECE_BYTES, self.mode.is_structured) {
-                (false, _) => self.read_long(replies, device),
-                (true, true) => {
-                    let fill = |data: &mut [u8]| device.read_at(data, offset);
-                    Ok(replies.push_data((chunk::DONE, cookie), offset, (len, len), fill)?)
-                }
-                (true, false) => {
-                    Ok(replies
-                        .push_simple_data(cookie, len, |data| device.read_at(data, offset))?)
-                }
-            };
+            if len > PIECE_BYTES {
+                return self.read_long(replies, device);
+            }
+            let fill = |data: &mut [u8]| device.read_at(data, offset);
+            if self.mode.is_structured {
+                let whole = ContentChunk {
+                    flags: chunk::DONE,
+                    cookie,
+                    offset,
+                };
+                replies.push_data(whole, len, len, fill)?;
+            } else {
+                replies.push_simple_data(cookie, len, fill)?;
+            }
+            return Ok(());
         }
         let mut at = offset;
         while at < end {
@@ -253,16 +257,17 @@ impl ClientRequest<'_> {
                 count = count.min(PIECE_BYTES as u64);
             }
             let flags = if at + count == end { chunk::DONE } else { 0 };
+            let header = ContentChunk {
+                flags,
+                cookie,
+                offset: at,
+            };
             match kind {
                 Allocation::Data => {
                     let count = count as usize;
-                    replies.push_data((flags, cookie), at, (count, count), |data| {
-                        device.read_at(data, at)
-                    })?;
+                    replies.push_data(header, count, count, |data| device.read_at(data, at))?;
                 }
-                Allocation::Hole | Allocation::Zero => {
-                    replies.push_hole((flags, cookie), at, count as u32)
-                }
+                Allocation::Hole | Allocation::Zero => replies.push_hole(header, count as u32),
             }
             at += count;
         }
@@ -287,7 +292,12 @@ impl ClientRequest<'_> {
         // Read before the lock: until its header is sent, a failed reply can be an error.
         let fill = |data: &mut [u8]| device.read_at(data, offset);
         if self.mode.is_structured {
-            replies.push_data((0, cookie), offset, (PIECE_BYTES, len), fill)?;
+            let header = ContentChunk {
+                flags: 0,
+                cookie,
+                offset,
+            };
+            replies.push_data(header, PIECE_BYTES, len, fill)?;
         } else {
             replies.push_simple_data(cookie, PIECE_BYTES, fill)?;
         }

@@ -21,6 +21,15 @@ pub(crate) struct ReplyQueue {
     len: usize,
 }
 
+/// The header of a chunk with content of the device, or with a hole.
+#[derive(Clone, Copy)]
+pub(crate) struct ContentChunk {
+    pub(crate) flags: u16,
+    pub(crate) cookie: u64,
+    /// The offset in the device.
+    pub(crate) offset: u64,
+}
+
 impl ReplyQueue {
     /// Returns the number of bytes to send.
     pub(crate) fn len(&self) -> usize {
@@ -100,16 +109,16 @@ impl ReplyQueue {
         self.push(&header);
     }
 
-    /// Appends a chunk of data. `fill` reads its first `count` bytes, from the device's `offset`;
-    /// the caller appends the rest, `total` bytes in all.
+    /// Appends a chunk of data. `fill` reads its first `count` bytes; the caller appends the rest,
+    /// `total` bytes in all.
     ///
     /// # Errors
     /// The error of `fill`; the queue is unchanged.
     pub(crate) fn push_data(
         &mut self,
-        (flags, cookie): (u16, u64),
-        offset: u64,
-        (count, total): (usize, usize),
+        at: ContentChunk,
+        count: usize,
+        total: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let (header, data) = self
@@ -119,20 +128,20 @@ impl ReplyQueue {
         fill(data)?;
         // `total` is at most a request's length, 32 MiB.
         header[..CHUNK_HEADER_BYTES].copy_from_slice(&chunk_header(
-            flags,
+            at.flags,
             chunk::OFFSET_DATA,
-            cookie,
+            at.cookie,
             total as u32 + 8,
         ));
-        header[CHUNK_HEADER_BYTES..].copy_from_slice(&offset.to_be_bytes());
+        header[CHUNK_HEADER_BYTES..].copy_from_slice(&at.offset.to_be_bytes());
         self.commit(CONTENT_HEADER_BYTES + count);
         Ok(())
     }
 
     /// Appends a chunk that represents zeros.
-    pub(crate) fn push_hole(&mut self, (flags, cookie): (u16, u64), offset: u64, len_bytes: u32) {
-        self.push(&chunk_header(flags, chunk::OFFSET_HOLE, cookie, 12));
-        self.push(&offset.to_be_bytes());
+    pub(crate) fn push_hole(&mut self, at: ContentChunk, len_bytes: u32) {
+        self.push(&chunk_header(at.flags, chunk::OFFSET_HOLE, at.cookie, 12));
+        self.push(&at.offset.to_be_bytes());
         self.push(&len_bytes.to_be_bytes());
     }
 
@@ -196,21 +205,20 @@ mod tests {
     fn failed_fill_appends_nothing() {
         let mut queue = ReplyQueue::default();
         queue.push_simple(7, 0);
+        let at = |offset| ContentChunk {
+            flags: chunk::DONE,
+            cookie: 8,
+            offset,
+        };
         let fail = |_: &mut [u8]| Err(folio::Errno::IO.into());
-        assert!(
-            queue
-                .push_data((chunk::DONE, 8), 0, (512, 512), fail)
-                .is_err()
-        );
+        assert!(queue.push_data(at(0), 512, 512, fail).is_err());
         assert!(queue.push_simple_data(8, 512, fail).is_err());
         assert_eq!(queue.len(), 16);
         let fill = |data: &mut [u8]| {
             data.fill(3);
             Ok(())
         };
-        queue
-            .push_data((chunk::DONE, 8), 4096, (512, 512), fill)
-            .unwrap();
+        queue.push_data(at(4096), 512, 512, fill).unwrap();
         assert_eq!(queue.len(), 16 + 28 + 512);
         assert_eq!(
             queue.bytes[16 + 16..16 + 28],

@@ -147,16 +147,17 @@ fn read(source: &dyn Device, range: Range<u64>) -> Result<Bytes> {
 pub fn replace(
     store: &Store,
     e_tag: &str,
-    (source, len_bytes): (&dyn Device, u64),
+    source: &dyn Device,
+    len_bytes: u64,
     is_same: &dyn Fn(&Range<u64>) -> bool,
     progress: &UploadProgress<'_>,
 ) -> Result<Replaced> {
     if store.s3().is_none() || len_bytes <= UPLOAD_PART_BYTES {
-        return replace_whole(store, e_tag, (source, len_bytes), progress);
+        return replace_whole(store, e_tag, source, len_bytes, progress);
     }
     let upload = PartUpload::start(store, e_tag)?;
     let replaced = upload
-        .send(e_tag, (source, len_bytes), is_same, progress)
+        .send(e_tag, source, len_bytes, is_same, progress)
         .and_then(|(replaced, parts)| {
             let e_tag = upload.complete(e_tag, parts)?;
             Ok(Replaced { e_tag, ..replaced })
@@ -170,7 +171,8 @@ pub fn replace(
 fn replace_whole(
     store: &Store,
     e_tag: &str,
-    (source, len_bytes): (&dyn Device, u64),
+    source: &dyn Device,
+    len_bytes: u64,
     progress: &UploadProgress<'_>,
 ) -> Result<Replaced> {
     if len_bytes > REPLACE_WHOLE_MAX {
@@ -218,7 +220,8 @@ impl<'a> PartUpload<'a> {
     fn send(
         &self,
         e_tag: &str,
-        (source, len_bytes): (&dyn Device, u64),
+        source: &dyn Device,
+        len_bytes: u64,
         is_same: &dyn Fn(&Range<u64>) -> bool,
         progress: &UploadProgress<'_>,
     ) -> Result<(Replaced, Vec<PartId>)> {

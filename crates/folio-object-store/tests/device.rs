@@ -424,8 +424,8 @@ fn upload_is_complete_and_replacement_conditional() {
     assert_eq!(error.errno(), Errno::INTR);
     let tag = source.e_tag().unwrap().to_owned();
     fixture.put(vec![3; MIB]);
-    let new = (&source as &dyn Device, 4096);
-    let error = replace(&fixture.store, &tag, new, &|_| false, &PROGRESS).unwrap_err();
+    let is_same = |_: &_| false;
+    let error = replace(&fixture.store, &tag, &source, 4096, &is_same, &PROGRESS).unwrap_err();
     assert_eq!(error.errno(), Errno::STALE);
     assert!(fixture.get() == vec![3; MIB]);
 }

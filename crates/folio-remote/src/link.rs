@@ -154,7 +154,8 @@ impl Link {
     pub(crate) fn receive(
         &self,
         generation: u64,
-        (kind, len): (FrameKind, usize),
+        kind: FrameKind,
+        len: usize,
         acknowledged: u64,
     ) -> Result<bool, ProtocolViolation> {
         let mut state = self.state.lock();
@@ -320,7 +321,7 @@ mod tests {
         let (ours, _peer) = pair();
         let generation = link.attach(ours.clone(), 0).unwrap();
         assert_eq!(
-            link.receive(generation, (FrameKind::Acknowledge, 0), 1),
+            link.receive(generation, FrameKind::Acknowledge, 0, 1),
             Err(ProtocolViolation::InvalidAcknowledgement)
         );
         link.push(Frame::message(vec![0; 200])).unwrap();
@@ -329,14 +330,14 @@ mod tests {
             Err(ProtocolViolation::QueueOverflow)
         );
         assert_eq!(
-            link.receive(generation, (FrameKind::Acknowledge, 0), 1),
+            link.receive(generation, FrameKind::Acknowledge, 0, 1),
             Ok(true)
         );
         assert_eq!(link.waiting_bytes(), 0);
         // Neither more than was sent nor less than was acknowledged.
         link.detach();
         assert_eq!(
-            link.receive(generation, (FrameKind::Message, 5), 1),
+            link.receive(generation, FrameKind::Message, 5, 1),
             Ok(false)
         );
         assert!(link.attach(ours.clone(), 2).is_err() && link.attach(ours.clone(), 0).is_err());
@@ -365,14 +366,14 @@ mod tests {
                 let mut input = FrameReader::new(StreamReader(peer), 100);
                 for _ in 0..(*cut).min(next as usize - received_numbers.len()) {
                     let frame = input.next().unwrap().unwrap();
-                    prop_assert_eq!(receiver.receive(generation, (frame.kind, 4), frame.acknowledged), Ok(true));
+                    prop_assert_eq!(receiver.receive(generation, frame.kind, 4, frame.acknowledged), Ok(true));
                     received_numbers.push(u32::from_le_bytes(frame.body.try_into().unwrap()));
                 }
                 // Acknowledgements that have arrived by now.
                 ours.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
                 let mut back = FrameReader::new(StreamReader(ours), 100);
                 while let Ok(Some(frame)) = back.next() {
-                    prop_assert_eq!(sender.receive(sending, (frame.kind, 0), frame.acknowledged), Ok(true));
+                    prop_assert_eq!(sender.receive(sending, frame.kind, 0, frame.acknowledged), Ok(true));
                 }
             }
             prop_assert!(received_numbers.iter().copied().eq(0..received_numbers.len() as u32));

@@ -131,10 +131,13 @@ impl Volume {
     pub fn open(place: &StorePlace, takeover: Takeover) -> Result<Self> {
         let (database, map) = place.wait(async {
             let looks = (has_deletion_mark(place), database::exists(place));
-            match futures_util::future::try_join(looks.0, looks.1).await? {
-                (true, _) => return Err(place.half_deleted()),
-                (false, false) => return Err(place.missing()),
-                (false, true) => {}
+            let (is_half_deleted, exists) =
+                futures_util::future::try_join(looks.0, looks.1).await?;
+            if is_half_deleted {
+                return Err(place.half_deleted());
+            }
+            if !exists {
+                return Err(place.missing());
             }
             // First: the open below fences the writer, alive or not.
             if takeover == Takeover::Refuse {

@@ -5,7 +5,7 @@ use crate::entry::as_path;
 use crate::observer::Observer;
 use crate::unpack::{Directories, is_final};
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
-use folio::vfs::{FileType, SetTime, XattrFlags};
+use folio::vfs::{DeviceNumber, FileType, SetTime, XattrFlags};
 use folio::{Errno, Error, ErrorKind, Process, Result};
 use std::path::{Path, PathBuf};
 
@@ -205,15 +205,15 @@ impl Target<'_> {
                 self.process
                     .linkat(AT_FDCWD, target, at, place, AtFlags::empty())
             }
-            ManifestKind::File => node(FileType::Regular, (0, 0)),
+            ManifestKind::File => node(FileType::Regular, DeviceNumber::default()),
             ManifestKind::CharacterDevice(major, minor) => {
-                node(FileType::CharacterDevice, (*major, *minor))
+                node(FileType::CharacterDevice, DeviceNumber::new(*major, *minor))
             }
             ManifestKind::BlockDevice(major, minor) => {
-                node(FileType::BlockDevice, (*major, *minor))
+                node(FileType::BlockDevice, DeviceNumber::new(*major, *minor))
             }
-            ManifestKind::Fifo => node(FileType::Fifo, (0, 0)),
-            ManifestKind::Socket => node(FileType::Socket, (0, 0)),
+            ManifestKind::Fifo => node(FileType::Fifo, DeviceNumber::default()),
+            ManifestKind::Socket => node(FileType::Socket, DeviceNumber::default()),
         }
     }
 

@@ -259,7 +259,10 @@ pub fn mtree_line(path: &[u8], found: &Attributes, target: Option<&[u8]>) -> Str
     let more = match found.file_type {
         FileType::Regular => format!(" size={}", found.size_bytes),
         FileType::CharacterDevice | FileType::BlockDevice => {
-            format!(" device=linux,{},{}", found.device.0, found.device.1)
+            format!(
+                " device=linux,{},{}",
+                found.device.major, found.device.minor
+            )
         }
         _ => target
             .map(|target| format!(" link={}", encoded(target)))

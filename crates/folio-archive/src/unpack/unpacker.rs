@@ -7,7 +7,7 @@ use crate::entry::{Entry, EntryKind, as_path};
 use crate::observer::Observer;
 use crate::tar::Reader;
 use folio::syscall::{AtFlags, Fd, OpenFlags};
-use folio::vfs::{FileType, SetTime};
+use folio::vfs::{DeviceNumber, FileType, SetTime};
 use folio::{Errno, Error, Process, Result, Timespec};
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -347,10 +347,12 @@ impl<'a> Unpacker<'a> {
                     return process.symlinkat(as_path(target), at, as_path(name));
                 }
                 EntryKind::CharacterDevice(major, minor) => {
-                    (FileType::CharacterDevice, (*major, *minor))
+                    (FileType::CharacterDevice, DeviceNumber::new(*major, *minor))
                 }
-                EntryKind::BlockDevice(major, minor) => (FileType::BlockDevice, (*major, *minor)),
-                _ => (FileType::Fifo, (0, 0)),
+                EntryKind::BlockDevice(major, minor) => {
+                    (FileType::BlockDevice, DeviceNumber::new(*major, *minor))
+                }
+                _ => (FileType::Fifo, DeviceNumber::default()),
             };
             process.mknodat(at, as_path(name), file_type, entry.mode, device)
         };

@@ -1,6 +1,7 @@
 //! A device as the only file of a file system: each read of the file is a read of the device. It is
 //! the backing file of a loop device.
 
+use folio::base::DeviceNumber;
 use folio::block::Device;
 use folio::cache::{CacheOptions, Mapping, PageCache};
 use folio::vfs::{
@@ -75,7 +76,7 @@ fn common(number: InodeNumber, file_type: FileType, mode: u16, size_bytes: u64) 
         size_bytes,
         blocks_512: size_bytes / 512,
         block_size: BLOCK,
-        device: (0, 0),
+        device: DeviceNumber::default(),
         accessed: long_ago,
         modified: long_ago,
         changed: long_ago,

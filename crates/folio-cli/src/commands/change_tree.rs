@@ -26,7 +26,7 @@ pub(super) fn change_each(
             };
             for path in image.expand(&place.path) {
                 match image.stat(&path, false) {
-                    Ok(found) => walk(session, image, (&path, found), &mut visitor)?,
+                    Ok(found) => walk(session, image, &path, found, &mut visitor)?,
                     Err(error) => session.fail(image.name(error).message),
                 }
             }

@@ -209,8 +209,8 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         Checked::Reported(report) => {
             let wants_advice = report.errors > 0 && printer.lines.is_none();
             let advice = wants_advice.then(|| advice(&device, &options, || e2fsck(&place, &*disk)));
-            let report = (&report, advice.as_deref());
-            return conclude(&name, report, printer.lines.as_deref(), session);
+            let lines = printer.lines.as_deref();
+            return conclude(&name, &report, advice.as_deref(), lines, session);
         }
         Checked::Planned(plan) => plan,
     };
@@ -256,7 +256,8 @@ fn advice(
 /// Prints the report of a check without repair, and what to do.
 fn conclude(
     name: &str,
-    (report, advice): (&CheckReport, Option<&str>),
+    report: &CheckReport,
+    advice: Option<&str>,
     lines: Option<&[FindingRecord]>,
     session: &Session,
 ) -> Outcome {

@@ -48,7 +48,7 @@ pub(crate) fn run(chown: &Chown, session: &Session) -> Outcome {
             AtFlags::empty()
         };
         let changed = if chown.keep_setuid {
-            set_owner_keeping_mode(image, visit.path, (uid, gid), flags)
+            set_owner_keeping_mode(image, visit.path, uid, gid, flags)
         } else {
             let process = image.process();
             process.fchownat(AT_FDCWD, visit.path, uid, gid, flags)

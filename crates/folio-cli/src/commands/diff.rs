@@ -117,7 +117,7 @@ impl Side {
     fn open(session: &Session, word: &OsString) -> Outcome<Self> {
         match PathArgument::parse(word, false) {
             PathArgument::Host(path) if path.is_dir() => {
-                Self::open_host(session, word, (&path, "/".into()))
+                Self::open_host(session, word, &path, "/".into())
             }
             _ => Self::open_image(session, word),
         }
@@ -136,7 +136,7 @@ impl Side {
             folder => folder.unwrap_or(path),
         };
         let name = path.file_name().unwrap_or_default();
-        Self::open_host(session, word, (folder, Path::new("/").join(name)))
+        Self::open_host(session, word, folder, Path::new("/").join(name))
     }
 
     /// Fails if the path does not exist.
@@ -166,7 +166,8 @@ impl Side {
     fn open_host(
         session: &Session,
         word: &OsString,
-        (folder, path): (&Path, PathBuf),
+        folder: &Path,
+        path: PathBuf,
     ) -> Outcome<Self> {
         let name = word.to_string_lossy().into_owned();
         let kernel = Kernel::new(KernelOptions {

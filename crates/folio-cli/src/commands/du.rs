@@ -58,7 +58,7 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
                     lines: &mut lines,
                 };
                 match image.stat(&path, false) {
-                    Ok(top) => walk(session, image, (&path, top), &mut adder)?,
+                    Ok(top) => walk(session, image, &path, top, &mut adder)?,
                     Err(error) => session.fail(image.name(error).message),
                 }
             }

@@ -96,7 +96,7 @@ pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
         if find.mtree {
             writeln!(finder.out, "{MTREE_HEADER}")?;
         }
-        walk(session, image, (&place.path, top), &mut finder)?;
+        walk(session, image, &place.path, top, &mut finder)?;
         finder.out.flush()?;
         let Finder { records, out, .. } = finder;
         drop(out);

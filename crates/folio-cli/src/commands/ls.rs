@@ -74,7 +74,7 @@ pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
             let has_titles = ls.recursive || ls.places.len() > 1 || paths.len() > 1;
             paths.into_iter().try_for_each(|path| {
                 let place = place.with_path(path);
-                list(ls, session, (image, &place), has_titles, &mut records)
+                list(ls, session, image, &place, has_titles, &mut records)
             })
         })?;
     }
@@ -87,7 +87,8 @@ pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
 fn list(
     ls: &Ls,
     session: &Session,
-    (image, place): (&Image, &ImagePath),
+    image: &Image,
+    place: &ImagePath,
     has_titles: bool,
     records: &mut Vec<FileRecord>,
 ) -> Outcome {
@@ -219,7 +220,7 @@ fn columns(ls: &Ls, owners: &Owners, entry: &Entry) -> Vec<String> {
     let found = &entry.attributes;
     let size = match found.file_type {
         FileType::CharacterDevice | FileType::BlockDevice => {
-            format!("{}, {}", found.device.0, found.device.1)
+            format!("{}, {}", found.device.major, found.device.minor)
         }
         _ if ls.human => human(found.size_bytes),
         _ => found.size_bytes.to_string(),

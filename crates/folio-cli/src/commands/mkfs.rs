@@ -7,6 +7,7 @@ use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
 use crate::volumes;
 use clap::Args;
+use folio::base::Owner;
 use folio::block::{ImageFormat, contents, select};
 use folio::kernel::FormatOptions;
 use std::ffi::OsString;
@@ -48,16 +49,16 @@ pub(crate) struct Mkfs {
     reserved: f64,
     /// Owner and group of the root directory
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
-    root_owner: Option<(u32, u32)>,
+    root_owner: Option<Owner>,
     /// Overwrite an existing image
     #[arg(long)]
     force: bool,
 }
 
-fn owner(text: &str) -> Result<(u32, u32), String> {
+fn owner(text: &str) -> Result<Owner, String> {
     let numbers = text
         .split_once(':')
-        .and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+        .and_then(|(uid, gid)| Some(Owner::new(uid.parse().ok()?, gid.parse().ok()?)));
     numbers.ok_or_else(|| format!("invalid owner {text:?}: expected UID:GID (e.g. 1000:1000)"))
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
         uuid: mkfs.uuid,
         block_size: number(mkfs.block_size),
         inode_ratio: number(mkfs.inode_ratio),
-        root_owner: mkfs.root_owner.unwrap_or((0, 0)),
+        root_owner: mkfs.root_owner.unwrap_or(Owner::ROOT),
         reserved_percent: mkfs.reserved,
         clock: clock(),
         ..FormatOptions::default()

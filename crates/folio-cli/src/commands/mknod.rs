@@ -7,7 +7,7 @@ use crate::image_path::ImagePath;
 use crate::session::Session;
 use clap::Args;
 use folio::syscall::AT_FDCWD;
-use folio::vfs::FileType;
+use folio::vfs::{DeviceNumber, FileType};
 use std::ffi::OsString;
 
 /// Create device nodes and FIFOs
@@ -34,8 +34,10 @@ pub(crate) struct Mknod {
 pub(crate) fn run(mknod: &Mknod, session: &Session) -> Outcome {
     let place = ImagePath::parse(&mknod.place)?;
     let mode = parse_mode(&mknod.mode, 0o666, false)?;
-    let (file_type, device) = match (mknod.kind.as_str(), mknod.major.zip(mknod.minor)) {
-        ("p", None) if mknod.major.is_none() => (FileType::Fifo, (0, 0)),
+    let numbers = mknod.major.zip(mknod.minor);
+    let number = numbers.map(|(major, minor)| DeviceNumber::new(major, minor));
+    let (file_type, device) = match (mknod.kind.as_str(), number) {
+        ("p", None) if mknod.major.is_none() => (FileType::Fifo, DeviceNumber::default()),
         ("p", _) => return Err(Failure::usage("a FIFO has no device numbers")),
         ("b", Some(device)) => (FileType::BlockDevice, device),
         (_, Some(device)) => (FileType::CharacterDevice, device),

@@ -211,8 +211,9 @@ fn serve_work(mount: &Mount, session: &Session, work: Work, readiness: Readiness
             mount.share.apply(session);
             let sandbox = Sandbox::of_mount(mount.sandbox, Reach::of(&source));
             let mounted = source.mount(session, &inside)?;
-            let options = (&options, &inside);
-            let served = serve(mount, (session, &sandbox), &mounted, options, readiness);
+            let served = serve(
+                mount, session, &sandbox, &mounted, &options, &inside, readiness,
+            );
             let closed = mounted.close();
             served.and(closed)
         }
@@ -269,9 +270,11 @@ fn options(
 /// Mounts and serves until an unmount.
 fn serve(
     mount: &Mount,
-    (session, sandbox): (&Session, &Sandbox),
+    session: &Session,
+    sandbox: &Sandbox,
     source: &Mounted,
-    (options, inside): (&SessionOptions, &MountOptions),
+    options: &SessionOptions,
+    inside: &MountOptions,
     readiness: Readiness<'_>,
 ) -> Outcome {
     // Before the mount, so that it has an effect as soon as the mount is seen.
@@ -296,8 +299,8 @@ fn serve(
         ready::notify_stopping();
         served
     };
-    let work = || serving::with_request_counts(count_signal, (&counts, session), serve);
-    let served = serving::until_unmounted(signals, (&unmount, session), || {}, work);
+    let work = || serving::with_request_counts(count_signal, &counts, session, serve);
+    let served = serving::until_unmounted(signals, &unmount, session, || {}, work);
     if counts.lost_bytes() > 0 {
         session.fail(format!(
             "{source}: {} that programs had written could not be stored: the kernel had delayed \

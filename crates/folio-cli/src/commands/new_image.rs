@@ -43,7 +43,8 @@ impl NewImage {
     pub(crate) fn fill(
         &self,
         session: &Session,
-        (place, rules): (&ImagePath, &OwnerRules),
+        place: &ImagePath,
+        rules: &OwnerRules,
         contents: impl FnOnce() -> Outcome<Contents>,
         fill: impl FnOnce(&Image) -> Outcome,
     ) -> Outcome {
@@ -54,12 +55,12 @@ impl NewImage {
         };
         refuse_existing(place, "write")?;
         let least_size = |extra, options| {
-            fitting_size(&place.path, (extra, options), |content| {
+            fitting_size(&place.path, extra, options, |content| {
                 add_contents(content, &contents()?, rules);
                 Ok(())
             })
         };
-        self.make(session, (place, size), least_size, |image| {
+        self.make(session, place, size, least_size, |image| {
             let filled = make_directories(&image, &place.path).and_then(|()| fill(&image));
             filled.and(image.close())
         })
@@ -71,7 +72,8 @@ impl NewImage {
     pub(crate) fn make(
         &self,
         session: &Session,
-        (place, size): (&ImagePath, NewSize),
+        place: &ImagePath,
+        size: NewSize,
         least_size: impl FnOnce(ExtraSpace, FormatOptions) -> Outcome<LeastSize>,
         fill: impl FnOnce(Image) -> Outcome,
     ) -> Outcome {
@@ -83,7 +85,7 @@ impl NewImage {
             ..FormatOptions::default()
         };
         if is_in_partition(place) {
-            return self.format_partition(session, (place, size), options, least_size, fill);
+            return self.format_partition(session, place, size, options, least_size, fill);
         }
         let size = match (size, volumes::len_bytes(&place.image)?) {
             (NewSize::Bytes(len_bytes), _) | (NewSize::Auto(_), Some(len_bytes)) => {
@@ -105,7 +107,8 @@ impl NewImage {
     fn format_partition(
         &self,
         session: &Session,
-        (place, size): (&ImagePath, NewSize),
+        place: &ImagePath,
+        size: NewSize,
         options: FormatOptions,
         least_size: impl FnOnce(ExtraSpace, FormatOptions) -> Outcome<LeastSize>,
         fill: impl FnOnce(Image) -> Outcome,
@@ -192,7 +195,8 @@ pub(crate) fn refuse_existing(place: &ImagePath, purpose: &str) -> Outcome {
 /// `target`. No blocks are reserved for root.
 pub(crate) fn fitting_size(
     target: &Path,
-    (extra, options): (ExtraSpace, FormatOptions),
+    extra: ExtraSpace,
+    options: FormatOptions,
     add: impl FnOnce(&mut FileTreeSize) -> Outcome,
 ) -> Outcome<LeastSize> {
     let options = FormatOptions {

@@ -195,7 +195,7 @@ impl OwnerRules {
             let found = image.stat(root, false).map_err(|error| image.name(error))?;
             let (uid, gid) = self.find_owner(image)?;
             let mut visitor = PendingOwners { image, uid, gid };
-            walk(session, image, (root, found), &mut visitor)?;
+            walk(session, image, root, found, &mut visitor)?;
         }
         self.apply_manifest(session, image, path, observer)
     }
@@ -241,7 +241,7 @@ impl Visitor for PendingOwners<'_> {
         let gid = self.gid.filter(|_| found.gid == PENDING_ID);
         if uid.is_some() || gid.is_some() {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            set_owner_keeping_mode(self.image, visit.path, (uid, gid), flags)
+            set_owner_keeping_mode(self.image, visit.path, uid, gid, flags)
                 .map_err(|error| self.image.name(error))?;
         }
         Ok(WalkControl::Enter)
@@ -252,7 +252,8 @@ impl Visitor for PendingOwners<'_> {
 pub(crate) fn set_owner_keeping_mode(
     image: &Image,
     path: &Path,
-    (uid, gid): (Option<u32>, Option<u32>),
+    uid: Option<u32>,
+    gid: Option<u32>,
     flags: AtFlags,
 ) -> folio::Result<()> {
     let process = image.process();

@@ -80,7 +80,8 @@ pub(crate) fn run(push: &Push, session: &Session) -> Outcome {
     let replaced = replace(
         object.store(),
         &e_tag,
-        (&*changed.source, changed.len_bytes),
+        &*changed.source,
+        changed.len_bytes,
         &|range| changed.is_same(range),
         &UploadProgress {
             advance: &|count| progress.add(count),

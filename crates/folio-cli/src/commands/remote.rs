@@ -95,7 +95,8 @@ pub(super) fn share_name(source: &Path) -> String {
 /// Serves a share until a signal.
 pub(super) fn serve(
     args: &ShareArgs,
-    (session, sandbox): (&Session, &Sandbox),
+    session: &Session,
+    sandbox: &Sandbox,
     place: &Address,
     name: &str,
     share: Share,
@@ -165,7 +166,7 @@ pub(super) fn mount(request: &MountRequest<'_>, session: &Session, place: Addres
     let signals = serving::signals()?;
     let (unmounter, abandon) = (mounted.unmounter(), mounted.abandoner());
     let unmount = |lazily| unmounter.unmount(lazily);
-    serving::until_unmounted(signals, (&unmount, session), abandon, || {
+    serving::until_unmounted(signals, &unmount, session, abandon, || {
         let served = serving::report_ready(request.readiness, session, &description)
             .and_then(|()| Ok(mounted.serve()?));
         ready::notify_stopping();

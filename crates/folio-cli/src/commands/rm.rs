@@ -63,7 +63,7 @@ fn remove(rm: &Rm, session: &Session, image: &Image, place: &ImagePath) -> Outco
         return Ok(());
     }
     let mut remover = Remover { session, image };
-    walk(session, image, (&place.path, found), &mut remover)
+    walk(session, image, &place.path, found, &mut remover)
 }
 
 struct Remover<'a> {

@@ -138,7 +138,7 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
         Some(overlay) => overlay.open()?,
     };
     let image = Image::mount_with(session, &place, device, &inside)?;
-    let ran = serve(&mut container, (&image, session), fuse, &inside).and_then(|served| {
+    let ran = serve(&mut container, &image, session, fuse, &inside).and_then(|served| {
         container
             .run(served, &|text| session.note(text))
             .map_err(failure)
@@ -274,7 +274,8 @@ fn bind(word: &OsStr) -> Outcome<Bind> {
 /// Begins to serve the mount of the namespace.
 fn serve(
     container: &mut Container,
-    (image, session): (&Image, &Session),
+    image: &Image,
+    session: &Session,
     mut fuse: SessionOptions,
     inside: &MountOptions,
 ) -> Outcome<DeviceSession> {

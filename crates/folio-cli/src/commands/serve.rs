@@ -154,7 +154,7 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
         move || stopper.stop(),
         || {
             // The socket listens, so clients that connect from now on are served.
-            let reported = report_ready(nbd, session, &place, (&uri, size, read_only));
+            let reported = report_ready(nbd, session, &place, &uri, size, read_only);
             reported.and_then(|()| {
                 sandbox.close();
                 server
@@ -251,7 +251,9 @@ fn report_ready(
     nbd: &Nbd,
     session: &Session,
     place: &ImagePath,
-    (uri, size, read_only): (&str, u64, bool),
+    uri: &str,
+    size: u64,
+    read_only: bool,
 ) -> Outcome {
     if nbd.json {
         let line = json!({

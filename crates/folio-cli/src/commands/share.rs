@@ -106,9 +106,9 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
                 options: options.guest.clone(),
                 name: remote::share_name(&source.path()),
             };
-            remote::serve(&share.remote, (session, &sandbox), address, &name, what)
+            remote::serve(&share.remote, session, &sandbox, address, &name, what)
         }
-        (None, Some(socket)) => serve(share, (session, &sandbox), socket, &mounted, &options),
+        (None, Some(socket)) => serve(share, session, &sandbox, socket, &mounted, &options),
         // clap requires one of them.
         (None, None) => Ok(()),
     });
@@ -176,7 +176,8 @@ fn parse_options(share: &Share, session: &Session, source: &Source) -> Outcome<S
 /// Serves guests until a signal.
 fn serve(
     share: &Share,
-    (session, sandbox): (&Session, &Sandbox),
+    session: &Session,
+    sandbox: &Sandbox,
     socket: &Path,
     mounted: &Mounted,
     options: &ShareOptions,

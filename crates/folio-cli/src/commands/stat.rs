@@ -100,7 +100,7 @@ fn print(
         write!(
             out,
             "     Device type: {},{}",
-            found.device.0, found.device.1
+            found.device.major, found.device.minor
         )?;
     }
     let (user, group) = (owners.user(found.uid), owners.group(found.gid));

@@ -73,10 +73,10 @@ impl ArchiveSource {
     pub(crate) fn unpack_into(
         &self,
         session: &Session,
-        (target, directory): (&Image, &Path),
+        target: &Image,
+        directory: &Path,
         rules: &OwnerRules,
     ) -> Outcome {
-        let place = (target, directory);
         match self {
             Self::Tar { path, kept } => {
                 let input = file_progress(path);
@@ -88,8 +88,10 @@ impl ArchiveSource {
                 let name = path.display();
                 unpack_into(
                     session,
-                    place,
-                    (rules, input),
+                    target,
+                    directory,
+                    rules,
+                    input,
                     |_| true,
                     |unpacker| {
                         let unpacked = unpacker.unpack(&mut reader);
@@ -99,8 +101,10 @@ impl ArchiveSource {
             }
             Self::Container(image) => unpack_into(
                 session,
-                place,
-                (rules, Some(image.progress().clone())),
+                target,
+                directory,
+                rules,
+                Some(image.progress().clone()),
                 |_| true,
                 |unpacker| image.unpack(unpacker),
             ),
@@ -123,8 +127,10 @@ pub(crate) fn open_container(
 /// it is known. Entries get the owners and modes of `rules`, then pass through `select`.
 pub(crate) fn unpack_into(
     session: &Session,
-    (target, directory): (&Image, &Path),
-    (rules, input): (&OwnerRules, Option<InputProgress>),
+    target: &Image,
+    directory: &Path,
+    rules: &OwnerRules,
+    input: Option<InputProgress>,
     mut select: impl FnMut(&mut Entry) -> bool,
     unpack: impl FnOnce(&mut Unpacker<'_>) -> folio::Result<()>,
 ) -> Outcome {

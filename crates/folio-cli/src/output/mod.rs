@@ -67,12 +67,12 @@ pub(crate) fn mode_text(file_type: FileType, mode: u16) -> String {
         let bits = mode >> shift;
         text.push(if bits & 4 == 0 { '-' } else { 'r' });
         text.push(if bits & 2 == 0 { '-' } else { 'w' });
-        text.push(match (bits & 1 != 0, mode & special != 0) {
-            (true, false) => 'x',
-            (false, false) => '-',
-            (true, true) => letter,
-            (false, true) => letter.to_ascii_uppercase(),
-        });
+        let (with_execute, without) = if mode & special == 0 {
+            ('x', '-')
+        } else {
+            (letter, letter.to_ascii_uppercase())
+        };
+        text.push(if bits & 1 == 0 { without } else { with_execute });
     }
     text
 }
@@ -167,7 +167,7 @@ impl FileRecord {
             links: found.link_count,
             size: found.size_bytes,
             allocated: found.blocks_512.saturating_mul(512),
-            device: is_device.then_some([found.device.0, found.device.1]),
+            device: is_device.then_some([found.device.major, found.device.minor]),
             accessed: stamp(found.accessed),
             modified: stamp(found.modified),
             changed: stamp(found.changed),

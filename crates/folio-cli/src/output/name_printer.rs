@@ -66,16 +66,24 @@ mod tests {
     #[test]
     fn control_characters_are_replaced_on_terminal() {
         let name = b"a\x1b[2J\xff";
-        let names = |is_terminal, has_colors| NamePrinter {
-            is_terminal,
-            has_colors,
+        let pipe = NamePrinter {
+            is_terminal: false,
+            has_colors: false,
         };
-        assert_eq!(*names(false, false).of(name, FileType::Directory), *name);
-        assert_eq!(*names(true, false).plain(name), *"a?[2J\u{fffd}".as_bytes());
+        let terminal = NamePrinter {
+            is_terminal: true,
+            ..pipe
+        };
+        let colored = |printer| NamePrinter {
+            has_colors: true,
+            ..printer
+        };
+        assert_eq!(*pipe.of(name, FileType::Directory), *name);
+        assert_eq!(*terminal.plain(name), *"a?[2J\u{fffd}".as_bytes());
         assert_eq!(
-            *names(false, true).of(b"d", FileType::Directory),
+            *colored(pipe).of(b"d", FileType::Directory),
             *b"\x1b[1m\x1b[34md\x1b[0m"
         );
-        assert_eq!(*names(true, true).of(b"f\n", FileType::Regular), *b"f?");
+        assert_eq!(*colored(terminal).of(b"f\n", FileType::Regular), *b"f?");
     }
 }

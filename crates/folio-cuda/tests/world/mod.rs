@@ -227,7 +227,8 @@ fn host_turn(process: &Process, fds: [Fd; 3], models: &mut [Vec<u8>; 3], random:
 pub(crate) fn matches_model<D: Device + 'static>(
     device: Arc<D>,
     words: &str,
-    (pages_max, ring_capacity): (usize, usize),
+    pages_max: usize,
+    ring_capacity: usize,
     seed: u64,
 ) {
     let world = World::new(device, words);

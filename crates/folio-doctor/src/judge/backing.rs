@@ -27,13 +27,12 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
     let in_memory_bytes: Option<u64> = in_memory.sum();
     let cold_bytes = in_memory_bytes.map_or(0, |bytes| stored_bytes.saturating_sub(bytes));
     let is_cold = cold_bytes >= COLD_MIN && cold_bytes >= stored_bytes / 10;
-    let says = match (files.len() >= FILES_MIN, is_cold) {
-        (true, _) => {
-            "a chain of backing files: what this image does not store is looked up in one after \
-             another"
-        }
-        (false, true) => "a backing file that is not in memory",
-        (false, false) => "one backing file",
+    let says = if files.len() >= FILES_MIN {
+        "a chain of backing files: what this image does not store is looked up in one after another"
+    } else if is_cold {
+        "a backing file that is not in memory"
+    } else {
+        "one backing file"
     };
     let check = if files.len() >= FILES_MIN || is_cold {
         Check::note(IMAGE, CAUSE, says)

@@ -84,7 +84,8 @@ impl FirstWriteCost {
     /// ones, or were not tried; else it is unknown.
     fn judge(
         cost: Option<&Self>,
-        (layer, cause): (&'static str, &'static str),
+        layer: &'static str,
+        cause: &'static str,
         says: &str,
         evidence: String,
     ) -> Check {
@@ -151,7 +152,7 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
         }
         let check = if matches!(&facts.image, Some(Ok(_))) {
             let cost = FirstWriteCost::of(facts, time);
-            FirstWriteCost::judge(cost.as_ref(), (LAYER, cause), says, evidence)
+            FirstWriteCost::judge(cost.as_ref(), LAYER, cause, says, evidence)
                 .with_remedy(filled(facts))
         } else {
             Check::note(LAYER, cause, says).with_evidence(evidence)
@@ -337,7 +338,7 @@ fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
         _ => "grows as it is written: the first write to each cluster allocates it",
     };
     let cost = FirstWriteCost::of(facts, |found| Some(found.hole_ns));
-    let check = FirstWriteCost::judge(cost.as_ref(), (IMAGE, CAUSE), says, evidence)
+    let check = FirstWriteCost::judge(cost.as_ref(), IMAGE, CAUSE, says, evidence)
         .with("missing_bytes", missing)
         .with("missing_percent", share);
     let check = match image.backing_bytes {

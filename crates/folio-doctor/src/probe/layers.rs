@@ -2,6 +2,7 @@
 
 use super::mounts::{self, Mount};
 use super::server;
+use folio::vfs::DeviceNumber;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fs;
@@ -172,7 +173,8 @@ pub fn chain_of(path: &Path) -> Vec<Step> {
     {
         Some(found) => {
             let device = found.rdev();
-            seeker.device((rustix::fs::major(device), rustix::fs::minor(device)), 0);
+            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+            seeker.device(DeviceNumber::new(major, minor), 0);
         }
         None => seeker.path(path, 0),
     }
@@ -268,14 +270,14 @@ impl Seeker {
 
     /// Btrfs and other file systems have a device number of their own; the mount source then names
     /// the device.
-    fn device_of(&self, mount: &Mount) -> Option<(u32, u32)> {
+    fn device_of(&self, mount: &Mount) -> Option<DeviceNumber> {
         if self.folder(mount.device).is_some() {
             return Some(mount.device);
         }
         let source = fs::metadata(&mount.source)
             .ok()
             .filter(|_| mount.source.starts_with('/'))?;
-        let device = (
+        let device = DeviceNumber::new(
             rustix::fs::major(source.rdev()),
             rustix::fs::minor(source.rdev()),
         );
@@ -297,7 +299,8 @@ impl Seeker {
             .collect()
     }
 
-    fn folder(&self, (major, minor): (u32, u32)) -> Option<PathBuf> {
+    fn folder(&self, device: DeviceNumber) -> Option<PathBuf> {
+        let DeviceNumber { major, minor } = device;
         self.sys
             .join(format!("dev/block/{major}:{minor}"))
             .canonicalize()
@@ -366,14 +369,14 @@ impl Seeker {
         self.path(&below, depth + 1);
     }
 
-    fn device(&mut self, device: (u32, u32), depth: usize) {
+    fn device(&mut self, device: DeviceNumber, depth: usize) {
         if self.steps.len() >= STEPS_MAX {
             return self.unseen(depth, "too many layers");
         }
         let Some(folder) = self.folder(device) else {
             return self.unseen(
                 depth,
-                format!("device {}:{} is not in sysfs", device.0, device.1),
+                format!("device {}:{} is not in sysfs", device.major, device.minor),
             );
         };
         self.push(depth, Layer::Disk(disk(&folder)));
@@ -455,11 +458,11 @@ fn mount_id(path: &Path) -> Option<u64> {
         .ok()
 }
 
-/// Major and minor number of a device by its folder in sysfs.
-fn numbers(folder: &Path) -> Option<(u32, u32)> {
+/// The number of a device by its folder in sysfs.
+fn numbers(folder: &Path) -> Option<DeviceNumber> {
     let text = word(&folder.join("dev"))?;
     let (major, minor) = text.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
+    Some(DeviceNumber::new(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// What a file of one line says.
@@ -571,7 +574,7 @@ mod tests {
             sys: sys.path().into(),
             steps: Vec::new(),
         };
-        seeker.device((253, 0), 1);
+        seeker.device(DeviceNumber::new(253, 0), 1);
         let disks: Vec<_> = seeker
             .steps
             .iter()
@@ -605,7 +608,7 @@ mod tests {
             steps: Vec::new(),
             ..seeker
         };
-        seeker.device((9, 9), 1);
+        seeker.device(DeviceNumber::new(9, 9), 1);
         assert!(matches!(&seeker.steps[0].layer, Layer::Unseen { why } if why.contains("9:9")));
     }
 
@@ -638,7 +641,7 @@ mod tests {
         );
         let mount = Mount {
             id: 1,
-            device: (0, 1),
+            device: DeviceNumber::new(0, 1),
             root: "/".into(),
             mount_point: "/merged".into(),
             fs_type: "overlay".into(),

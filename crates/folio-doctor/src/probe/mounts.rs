@@ -1,5 +1,6 @@
 //! `/proc/self/mountinfo`, read.
 
+use folio::vfs::DeviceNumber;
 use std::path::{Path, PathBuf};
 
 /// A line of mountinfo (proc_pid_mountinfo(5)).
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Mount {
     pub(crate) id: u64,
     /// `st_dev` of its files, as most file systems have it.
-    pub(crate) device: (u32, u32),
+    pub(crate) device: DeviceNumber,
     /// Which directory of the file system is its root here.
     pub(crate) root: PathBuf,
     pub(crate) mount_point: PathBuf,
@@ -41,7 +42,7 @@ fn line(line: &str) -> Option<Mount> {
     let mut words = mount.split(' ');
     let id = words.next()?.parse().ok()?;
     let (major, minor) = words.nth(1)?.split_once(':')?;
-    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let device = DeviceNumber::new(major.parse().ok()?, minor.parse().ok()?);
     let (root, mount_point, options) = (words.next()?, words.next()?, words.next()?);
     let mut words = file_system.split(' ');
     let (fs_type, source, super_options) =
@@ -128,7 +129,7 @@ nonsense
     fn lines_are_read_with_escapes_and_optional_fields() {
         let mounts = parse(TEXT);
         assert_eq!(mounts.len(), 4);
-        assert_eq!(mounts[0].device, (254, 0));
+        assert_eq!(mounts[0].device, DeviceNumber::new(254, 0));
         assert_eq!(mounts[1].mount_point, Path::new("/mnt/with space"));
         assert_eq!(mounts[2].root, Path::new("/srv/data"));
         assert_eq!(mounts[2].options, ["ro", "rw", "discard"]);

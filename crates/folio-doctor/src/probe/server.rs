@@ -58,7 +58,7 @@ pub(super) fn of(mount: &Mount) -> Option<Server> {
 
 fn among<'a>(all: &'a [Process], mount: &Mount) -> Option<&'a Process> {
     // The kernel's form of a device number. The major number of `fuseblk` is not zero.
-    let number = mount.device.0 << 20 | mount.device.1;
+    let number = mount.device.major << 20 | mount.device.minor;
     if all.iter().any(|process| !process.connections.is_empty()) {
         return all
             .iter()
@@ -129,6 +129,7 @@ fn connection(fdinfo: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use folio::vfs::DeviceNumber;
 
     fn process(program: &str, words: &[&str], connections: &[u32]) -> Process {
         Process {
@@ -142,7 +143,7 @@ mod tests {
     fn mount() -> Mount {
         Mount {
             id: 7,
-            device: (0, 39),
+            device: DeviceNumber::new(0, 39),
             root: "/".into(),
             mount_point: "/srv/share/mount".into(),
             fs_type: "fuse".into(),

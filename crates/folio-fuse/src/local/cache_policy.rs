@@ -80,6 +80,14 @@ fn whole_ticks(ttl: Duration, tick: Duration) -> Duration {
     tick * u32::try_from(ticks).unwrap_or(u32::MAX)
 }
 
+/// The contents of a file at an open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OpenedContents {
+    /// The same as at the kernel's last open, or known to be in its pages.
+    Unchanged,
+    Changed,
+}
+
 impl CachePolicy {
     /// Returns the options of the kernel as a client. The file system limits the TTL.
     pub(crate) fn client_options(self) -> ClientOptions {
@@ -116,15 +124,13 @@ impl CachePolicy {
     }
 
     /// Returns what the kernel does with the pages of a file that is opened (`FOPEN_*`).
-    /// `is_unchanged` says whether its contents are the same as at the kernel's last open, or known
-    /// to be in its pages.
-    pub(super) fn pages(self, has_notifications: bool, is_unchanged: bool) -> u32 {
+    pub(super) fn pages(self, has_notifications: bool, contents: OpenedContents) -> u32 {
         match (self.page_caching, self.invalidation) {
             (PageCaching::None, _) => open::DIRECT_IO,
             // No change would be pushed.
             (_, Invalidation::Push) if !has_notifications => open::DIRECT_IO,
             // Mapped pages are never revalidated.
-            _ if !is_unchanged => 0,
+            _ if contents == OpenedContents::Changed => 0,
             _ => open::KEEP_CACHE,
         }
     }
@@ -144,6 +150,7 @@ impl CachePolicy {
 
 #[cfg(test)]
 mod tests {
+    use super::OpenedContents::{Changed, Unchanged};
     use super::*;
 
     fn policy(invalidation: Invalidation, page_caching: PageCaching) -> CachePolicy {
@@ -160,19 +167,22 @@ mod tests {
         let (keep, direct) = (open::KEEP_CACHE, open::DIRECT_IO);
         let push = policy(Invalidation::Push, PageCaching::Writethrough);
         assert_eq!(
-            (push.pages(true, true), push.pages(false, true)),
+            (push.pages(true, Unchanged), push.pages(false, Unchanged)),
             (keep, direct)
         );
-        assert_eq!(push.pages(true, false), 0);
+        assert_eq!(push.pages(true, Changed), 0);
         assert_eq!(push.listing(false), 0);
         let ttl = policy(Invalidation::Ttl, PageCaching::Writethrough);
-        assert_eq!((ttl.pages(false, true), ttl.pages(false, false)), (keep, 0));
         assert_eq!(
-            policy(Invalidation::None, PageCaching::Writethrough).pages(true, true),
+            (ttl.pages(false, Unchanged), ttl.pages(false, Changed)),
+            (keep, 0)
+        );
+        assert_eq!(
+            policy(Invalidation::None, PageCaching::Writethrough).pages(true, Unchanged),
             keep
         );
         assert_eq!(
-            policy(Invalidation::Push, PageCaching::None).pages(true, true),
+            policy(Invalidation::Push, PageCaching::None).pages(true, Unchanged),
             direct
         );
     }

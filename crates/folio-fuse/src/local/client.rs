@@ -1,7 +1,7 @@
 //! The local kernel as a client.
 
 use super::backing::Backings;
-use super::cache_policy::{CachePolicy, Invalidation, Passthrough, in_ticks};
+use super::cache_policy::{CachePolicy, Invalidation, OpenedContents, Passthrough, in_ticks};
 use crate::nodes::NodeTable;
 use crate::wire::abi::{self, InHeader, InitIn, init, open};
 use crate::wire::op;
@@ -180,7 +180,12 @@ impl LocalClient {
             Invalidation::Ttl => nodes.is_as_opened_before(node),
         };
         let has_notifications = self.is_pushed() && nodes.has_change_notifications(node);
-        self.policy.pages(has_notifications, is_unchanged)
+        let contents = if is_unchanged {
+            OpenedContents::Unchanged
+        } else {
+            OpenedContents::Changed
+        };
+        self.policy.pages(has_notifications, contents)
     }
 
     /// Returns what the kernel does with the listing of a directory that is opened.

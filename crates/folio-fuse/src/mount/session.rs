@@ -48,7 +48,7 @@ impl Session {
         let attributes = options.mount_attributes(inside, delays_writes(policy, inside));
         let mountpoint = Mountpoint::new(target, &attributes, options.checks_permissions())?;
         let device = Arc::clone(mountpoint.device());
-        let device = DeviceSession::begin((server, policy), device, options).map_err(at_target)?;
+        let device = DeviceSession::begin(server, policy, device, options).map_err(at_target)?;
         Ok(Self { device, mountpoint })
     }
 
@@ -120,12 +120,13 @@ impl DeviceSession {
     ) -> Result<Self> {
         let server = Server::new(kernel, options.permissions, ClientOptions::exclusive());
         let policy = cache_policy(&server, options, inside)?;
-        Self::begin((server, policy), Arc::new(device), options)
+        Self::begin(server, policy, Arc::new(device), options)
     }
 
     /// Answers the first request of the kernel behind `device`.
     fn begin(
-        (server, policy): (Server, CachePolicy),
+        server: Server,
+        policy: CachePolicy,
         device: Arc<OwnedFd>,
         options: &SessionOptions,
     ) -> Result<Self> {

@@ -63,7 +63,7 @@ impl DeviceTransport {
         std::thread::scope(|scope| {
             // Fails before the kernel sends a request.
             let queues = if self.server.is_over_uring() {
-                uring::start(scope, &self.server, (&self.device, self.has_push), threads)?
+                uring::start(scope, &self.server, &self.device, self.has_push, threads)?
             } else {
                 Vec::new()
             };

@@ -72,10 +72,13 @@ impl Server {
             }
             self.clear_set_id(call, &caller, &handle)?;
         }
-        let time = |flag, now, secs, nanos| match (has(flag), has(now)) {
-            (true, true) => Some(SetTime::Now),
-            (true, false) => Some(SetTime::To(Timespec { secs, nanos })),
-            (false, _) => None,
+        let time = |flag, now, secs, nanos| {
+            let to = if has(now) {
+                SetTime::Now
+            } else {
+                SetTime::To(Timespec { secs, nanos })
+            };
+            has(flag).then_some(to)
         };
         // Last: the truncation sets the times, too.
         caller.set_times(

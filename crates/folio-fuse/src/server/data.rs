@@ -356,8 +356,10 @@ impl Server {
         let (caller, handle) = (self.caller(call.credentials, 0), output.handle());
         self.nodes.invalidate_passed_through(&handle);
         let copied = caller.copy_file_range(
-            (&input, args.offset),
-            (&output, args.offset_out),
+            &input,
+            args.offset,
+            &output,
+            args.offset_out,
             args.len.min(COPY_MAX) as usize,
         )?;
         self.note_own_change(&handle);

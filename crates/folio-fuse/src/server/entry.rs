@@ -65,7 +65,8 @@ impl Server {
         &self,
         call: &mut Call<'_>,
         caller: &Caller<'_>,
-        (parent, name): (&Handle, &[u8]),
+        parent: &Handle,
+        name: &[u8],
         made: Handle,
     ) -> Result<()> {
         let entry = self.entry(made, caller.name_ttl(parent, name))?;

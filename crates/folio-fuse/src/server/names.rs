@@ -75,7 +75,7 @@ impl Server {
         let mode = permission_bits(args.mode);
         let caller = self.caller(call.credentials, permission_bits(args.umask));
         let made = caller.mknod(&parent, name, file_type, mode, device(args.device))?;
-        self.send_entry(call, &caller, (&parent, name), made)
+        self.send_entry(call, &caller, &parent, name, made)
     }
 
     /// `FUSE_MKDIR`.
@@ -86,7 +86,7 @@ impl Server {
         let parent = self.nodes.handle(call.node())?;
         let caller = self.caller(call.credentials, permission_bits(args.umask));
         let made = caller.mkdir(&parent, name, permission_bits(args.mode))?;
-        self.send_entry(call, &caller, (&parent, name), made)
+        self.send_entry(call, &caller, &parent, name, made)
     }
 
     /// `FUSE_SYMLINK`.
@@ -96,7 +96,7 @@ impl Server {
         let parent = self.nodes.handle(call.node())?;
         let caller = self.caller(call.credentials, 0);
         let made = caller.symlink(target, &parent, name)?;
-        self.send_entry(call, &caller, (&parent, name), made)
+        self.send_entry(call, &caller, &parent, name, made)
     }
 
     /// `FUSE_LINK`.
@@ -108,7 +108,7 @@ impl Server {
         let parent = self.nodes.handle(call.node())?;
         let caller = self.caller(call.credentials, 0);
         let made = caller.link(&source, &parent, name)?;
-        self.send_entry(call, &caller, (&parent, name), made)
+        self.send_entry(call, &caller, &parent, name, made)
     }
 
     /// `FUSE_UNLINK`.
@@ -138,7 +138,7 @@ impl Server {
         let parent = self.nodes.handle(call.node())?;
         let new_parent = self.nodes.handle(new_parent)?;
         self.caller(call.credentials, 0)
-            .rename((&parent, name), (&new_parent, new_name), flags)
+            .rename(&parent, name, &new_parent, new_name, flags)
     }
 
     /// `FUSE_READLINK`.

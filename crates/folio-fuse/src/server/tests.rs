@@ -5,12 +5,11 @@ use crate::client_options::DataCache;
 use crate::nodes::ROOT;
 use crate::wire::abi::*;
 use crate::wire::{Message, REPLY_BODY_MAX, REPLY_HEADER_LEN};
+use folio::base::Owner;
 use folio::{KernelOptions, Timespec};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// uid and gid.
-const ROOT_USER: (u32, u32) = (0, 0);
-const USER: (u32, u32) = (1000, 100);
+const USER: Owner = Owner::new(1000, 100);
 const WRONLY: u32 = 1;
 const RDWR: u32 = 2;
 
@@ -19,28 +18,28 @@ fn server(options: ClientOptions) -> Server {
     Server::new(kernel, PermissionChecks::ByClient, options)
 }
 
-fn request_as((uid, gid): (u32, u32), opcode: u32, node: u64, pieces: &[&[u8]]) -> Vec<u8> {
+fn request_as(user: Owner, opcode: u32, node: u64, pieces: &[&[u8]]) -> Vec<u8> {
     let len = size_of::<InHeader>() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
     let header = InHeader {
         len: len as u32,
         opcode,
         unique: 77,
         node,
-        uid,
-        gid,
+        uid: user.uid,
+        gid: user.gid,
         ..InHeader::default()
     };
     [header.as_bytes(), &pieces.concat()].concat()
 }
 
 fn request(opcode: u32, node: u64, pieces: &[&[u8]]) -> Vec<u8> {
-    request_as(ROOT_USER, opcode, node, pieces)
+    request_as(Owner::ROOT, opcode, node, pieces)
 }
 
 /// Sends a request; returns the reply's errno and body.
 fn send_as(
     server: &Server,
-    user: (u32, u32),
+    user: Owner,
     opcode: u32,
     node: u64,
     pieces: &[&[u8]],
@@ -60,7 +59,7 @@ fn send_as(
 }
 
 fn send(server: &Server, opcode: u32, node: u64, pieces: &[&[u8]]) -> (i32, Vec<u8>) {
-    send_as(server, ROOT_USER, opcode, node, pieces)
+    send_as(server, Owner::ROOT, opcode, node, pieces)
 }
 
 /// Sends a request that succeeds; returns the struct at the start of the reply.
@@ -103,9 +102,11 @@ fn mkdir(server: &Server, name: &[u8]) -> EntryOut {
 #[track_caller]
 fn create(
     server: &Server,
-    user: (u32, u32),
+    user: Owner,
     name: &[u8],
-    (flags, mode, umask): (u32, u32, u32),
+    flags: u32,
+    mode: u32,
+    umask: u32,
 ) -> (EntryOut, OpenOut) {
     let args = CreateIn {
         flags,
@@ -214,7 +215,7 @@ fn name_without_zero_byte_returns_einval() {
 #[test]
 fn new_file_belongs_to_requesting_user() {
     let server = server(ClientOptions::exclusive());
-    let (entry, file) = create(&server, USER, b"f", (RDWR, 0o4766, 0o022));
+    let (entry, file) = create(&server, USER, b"f", RDWR, 0o4766, 0o022);
     let made = entry.attr;
     assert_eq!((made.uid, made.gid, made.mode), (1000, 100, 0o104_744));
     let mode = || {
@@ -238,14 +239,14 @@ fn new_file_belongs_to_requesting_user() {
         PermissionChecks::Off,
         ClientOptions::exclusive(),
     );
-    let (entry, _) = create(&unchecked, USER, b"f", (RDWR, 0o666, 0));
+    let (entry, _) = create(&unchecked, USER, b"f", RDWR, 0o666, 0);
     assert_eq!((entry.attr.uid, entry.attr.gid), (0, 0));
 }
 
 #[test]
 fn unlinked_file_lives_until_release() {
     let server = server(ClientOptions::exclusive());
-    let (entry, file) = create(&server, ROOT_USER, b"f", (RDWR, 0o600, 0));
+    let (entry, file) = create(&server, Owner::ROOT, b"f", RDWR, 0o600, 0);
     write(&server, entry.node, file.file, b"still here");
     assert_eq!(send(&server, op::UNLINK, ROOT, &[b"f\0"]).0, 0);
     forget(&server, entry.node, 1);
@@ -306,7 +307,7 @@ fn readdir_resumes_from_any_cookie() {
 #[test]
 fn setattr_sets_all_attributes_together() {
     let server = server(ClientOptions::exclusive());
-    let (entry, _) = create(&server, ROOT_USER, b"f", (RDWR, 0o600, 0));
+    let (entry, _) = create(&server, Owner::ROOT, b"f", RDWR, 0o600, 0);
     let time = Timespec::new(-5, 7);
     let args = SetattrIn {
         valid: set::MODE | set::UID | set::GID | set::SIZE | set::MTIME,
@@ -345,7 +346,7 @@ fn forget_of_unlinked_file_frees_space() {
         (statistics.blocks_free, statistics.inodes_free)
     };
     let before = free();
-    let (entry, file) = create(&server, ROOT_USER, b"f", (RDWR, 0o600, 0));
+    let (entry, file) = create(&server, Owner::ROOT, b"f", RDWR, 0o600, 0);
     let allocate = FallocateIn {
         file: file.file,
         len: 1 << 20,
@@ -369,7 +370,7 @@ fn negotiated_no_open_needs_no_file() {
     let server = server(ClientOptions::exclusive());
     let agreed = start(&server, u64::MAX);
     assert_ne!(u64::from(agreed.flags) & init::NO_OPEN_SUPPORT, 0);
-    let (entry, created) = create(&server, ROOT_USER, b"f", (WRONLY, 0o100_644, 0));
+    let (entry, created) = create(&server, Owner::ROOT, b"f", WRONLY, 0o100_644, 0);
     assert_eq!((created.file, server.load()), (0, (1, 1)));
     assert_eq!(
         errno(&server, op::OPEN, entry.node, &[&[0; 8]]),
@@ -416,7 +417,7 @@ fn open_without_data_cache_returns_file() {
         ..ClientOptions::exclusive()
     });
     start(&server, u64::MAX);
-    let (entry, created) = create(&server, ROOT_USER, b"f", (RDWR, 0o644, 0));
+    let (entry, created) = create(&server, Owner::ROOT, b"f", RDWR, 0o644, 0);
     assert!(created.file != 0 && created.open_flags & open::DIRECT_IO != 0);
     assert_eq!(write(&server, entry.node, created.file, b"ab").size, 2);
     let opened: OpenOut = reply(&server, op::OPEN, entry.node, &[bytes(&OpenIn::default())]);

@@ -2,7 +2,7 @@
 
 use super::abi::{self, Attr, StatxOut, StatxTime};
 use folio::Timespec;
-use folio::vfs::{Attributes, FileType};
+use folio::vfs::{Attributes, DeviceNumber, FileType};
 
 /// Returns a file type as the bits of a mode (`S_IFMT`).
 fn type_bits(file_type: FileType) -> u32 {
@@ -41,13 +41,14 @@ pub(crate) fn permission_bits(mode: u32) -> u16 {
 }
 
 /// Encodes a device number in 32 bits. Linux: `new_encode_dev`.
-fn device_bits((major, minor): (u32, u32)) -> u32 {
+fn device_bits(device: DeviceNumber) -> u32 {
+    let DeviceNumber { major, minor } = device;
     minor & 0xff | major << 8 | (minor & !0xff) << 12
 }
 
-/// Decodes a device number into major and minor. Linux: `new_decode_dev`.
-pub(crate) fn device(bits: u32) -> (u32, u32) {
-    ((bits & 0xf_ff00) >> 8, bits & 0xff | bits >> 12 & 0xf_ff00)
+/// Decodes a device number. Linux: `new_decode_dev`.
+pub(crate) fn device(bits: u32) -> DeviceNumber {
+    DeviceNumber::new((bits & 0xf_ff00) >> 8, bits & 0xff | bits >> 12 & 0xf_ff00)
 }
 
 /// Encodes the attributes of node `id`.
@@ -96,8 +97,8 @@ pub(crate) fn statx(attributes: &Attributes) -> StatxOut {
         btime: time(attributes.created.unwrap_or_default()),
         ctime: time(attributes.changed),
         mtime: time(attributes.modified),
-        device_major: attributes.device.0,
-        device_minor: attributes.device.1,
+        device_major: attributes.device.major,
+        device_minor: attributes.device.minor,
         ..StatxOut::default()
     }
 }
@@ -108,7 +109,8 @@ mod tests {
 
     #[test]
     fn device_number_round_trips() {
-        for number in [(0, 0), (8, 1), (259, 70_000), (4095, 0xf_ffff)] {
+        for (major, minor) in [(0, 0), (8, 1), (259, 70_000), (4095, 0xf_ffff)] {
+            let number = DeviceNumber::new(major, minor);
             assert_eq!(device(device_bits(number)), number);
         }
     }

@@ -17,8 +17,24 @@ const NEGATIVE_NAMES_MAX: usize = 64 << 10;
 const ENTRY_BYTES: usize = 128;
 const DIRENT_BYTES: usize = 24;
 
-/// A directory's node and a name in it.
-pub(super) type Name = Arc<(u64, Box<[u8]>)>;
+/// A name in a directory.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct ChildName {
+    /// The directory's node.
+    pub(super) parent: u64,
+    pub(super) name: Box<[u8]>,
+}
+
+impl ChildName {
+    fn new(parent: u64, name: &[u8]) -> Self {
+        Self {
+            parent,
+            name: name.into(),
+        }
+    }
+}
+
+type Name = Arc<ChildName>;
 
 #[derive(Default)]
 struct CachedNode {
@@ -86,14 +102,14 @@ impl KernelCache {
     }
 
     /// Returns all nodes, with the root, and all names.
-    pub(crate) fn entries(&self) -> (Vec<u64>, Vec<Name>) {
+    pub(crate) fn entries(&self) -> (Vec<u64>, Vec<Arc<ChildName>>) {
         let nodes = self.nodes.keys().copied().chain([ROOT]);
         (nodes.collect(), self.names.keys().cloned().collect())
     }
 
     /// Adds a node with a name, or a negative name if `node` is 0.
     fn insert(&mut self, name: Option<(u64, &[u8])>, node: u64) {
-        let name = name.map(|(parent, name)| Arc::new((parent, Box::from(name))));
+        let name = name.map(|(parent, name)| Arc::new(ChildName::new(parent, name)));
         if let Some(name) = &name {
             self.unlink(name);
             self.names.insert(name.clone(), node);
@@ -114,11 +130,11 @@ impl KernelCache {
     }
 
     fn remove(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
-        self.unlink(&(parent, Box::from(name)))
+        self.unlink(&ChildName::new(parent, name))
     }
 
     /// Removes a name, from its node too. Returns the node.
-    fn unlink(&mut self, name: &(u64, Box<[u8]>)) -> Option<u64> {
+    fn unlink(&mut self, name: &ChildName) -> Option<u64> {
         let node = self.names.remove(name)?;
         if let Some(cached) = self.nodes.get_mut(&node) {
             cached.names.retain(|other| **other != *name);
@@ -144,7 +160,7 @@ impl KernelCache {
             (parent, old, to.filter(|_| is_exchange)),
         ] {
             if let Some(node) = node.filter(|node| *node != 0) {
-                let name: Name = Arc::new((parent, Box::from(name)));
+                let name = Arc::new(ChildName::new(parent, name));
                 self.names.insert(name.clone(), node);
                 self.nodes.entry(node).or_default().names.push(name);
             }
@@ -218,7 +234,12 @@ mod tests {
             .entries()
             .1
             .iter()
-            .map(|name| (name.0, String::from_utf8_lossy(&name.1).into_owned()))
+            .map(|name| {
+                (
+                    name.parent,
+                    String::from_utf8_lossy(&name.name).into_owned(),
+                )
+            })
             .collect();
         names.sort();
         names

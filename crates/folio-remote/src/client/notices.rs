@@ -2,7 +2,7 @@
 //! notice only once it has the lock of the page or directory concerned, and the holder of that lock
 //! may be waiting for a reply.
 
-use super::kernel_cache::{KernelCache, Name};
+use super::kernel_cache::{ChildName, KernelCache};
 use folio_fuse::ROOT;
 use folio_fuse::wire::Notice;
 use parking_lot::{Condvar, Mutex};
@@ -131,9 +131,9 @@ fn forget_node(node: u64) -> Vec<u8> {
     })
 }
 
-fn forget_name(name: &Name) -> Vec<u8> {
+fn forget_name(name: &ChildName) -> Vec<u8> {
     encoded(&Notice::Entry {
-        parent: name.0,
-        name: &name.1,
+        parent: name.parent,
+        name: &name.name,
     })
 }

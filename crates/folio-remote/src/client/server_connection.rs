@@ -167,7 +167,8 @@ impl ServerConnection {
             };
             match self.link.receive(
                 self.generation,
-                (frame.kind, frame.body.len()),
+                frame.kind,
+                frame.body.len(),
                 frame.acknowledged,
             ) {
                 Ok(true) => {}
@@ -299,9 +300,9 @@ fn first_reply(
             .next()
             .map_err(|error| Error::io("first request", error))?;
         let frame = frame.ok_or_else(|| lost("the server has closed the connection"))?;
-        let size = (frame.kind, frame.body.len());
+        let body_len = frame.body.len();
         if !link
-            .receive(generation, size, frame.acknowledged)
+            .receive(generation, frame.kind, body_len, frame.acknowledged)
             .map_err(|violation| lost(violation.message()))?
         {
             return Err(lost("the connection is lost"));

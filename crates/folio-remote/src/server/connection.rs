@@ -95,12 +95,13 @@ impl Connection {
                     return None;
                 }
             };
-            let size = (frame.kind, frame.body.len());
-            match self
-                .session
-                .link
-                .receive(self.generation, size, frame.acknowledged)
-            {
+            let arrived = self.session.link.receive(
+                self.generation,
+                frame.kind,
+                frame.body.len(),
+                frame.acknowledged,
+            );
+            match arrived {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(violation) => {

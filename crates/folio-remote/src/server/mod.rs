@@ -228,7 +228,7 @@ impl Inner {
                 .inspect_err(|error| handshake::refuse(&mut transport, &error.to_string()))?,
         };
         let generation = self
-            .welcome(&handshake, &session, (stream, &mut transport))
+            .welcome(&handshake, &session, stream, &mut transport)
             // The session is kept for the grace, as if it had lost this stream.
             .inspect_err(|_| session.start_grace())?;
         let reader = FrameReader::new(transport.finish()?, REQUEST_MAX);
@@ -288,7 +288,8 @@ impl Inner {
         &self,
         handshake: &Handshake,
         session: &Session,
-        (stream, transport): (&Arc<Stream>, &mut TimedTransport),
+        stream: &Arc<Stream>,
+        transport: &mut TimedTransport,
     ) -> Result<u64> {
         let request = &handshake.request;
         let is_resumed = request.session == session.id;

@@ -320,13 +320,13 @@ impl Tree {
             target => target?,
         };
         let target_kind = file_type(&rustix::fs::fstat(&target)?);
-        match (
-            kind == FileType::Directory,
-            target_kind == FileType::Directory,
-        ) {
-            (true, false) => Err(Errno::NOTDIR),
-            (false, true) => Err(Errno::ISDIR),
-            _ => attach_to(mount, &target),
+        let is_directory = kind == FileType::Directory;
+        if is_directory == (target_kind == FileType::Directory) {
+            attach_to(mount, &target)
+        } else if is_directory {
+            Err(Errno::NOTDIR)
+        } else {
+            Err(Errno::ISDIR)
         }
     }
 

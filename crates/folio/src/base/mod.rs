@@ -35,7 +35,7 @@ pub(crate) mod unwind;
 
 pub use aligned_buffer::AlignedBuffer;
 pub use error::{Detail, Error, ErrorKind, Result, errno_of};
-pub use ids::{InodeNumber, LogicalBlock, PhysicalBlock};
+pub use ids::{DeviceNumber, InodeNumber, LogicalBlock, Owner, PhysicalBlock};
 pub use limit::Limit;
 pub use time::{Clock, Timespec};
 

@@ -400,7 +400,8 @@ fn check_reads(
     fixture: &Fixture,
     seed: u64,
     is_done: &AtomicBool,
-    (ended, begun): (&[AtomicU64], &[AtomicU64]),
+    ended: &[AtomicU64],
+    begun: &[AtomicU64],
 ) {
     let mut random = seed;
     let mut page = vec![0; PAGE_SIZE];
@@ -448,7 +449,7 @@ fn readers_never_see_stale_or_foreign_bytes() {
     std::thread::scope(|scope| {
         for seed in 1..3_u64 {
             let (fixture, is_done, ended, begun) = (&fixture, &is_done, &ended, &begun);
-            scope.spawn(move || check_reads(fixture, seed, is_done, (ended, begun)));
+            scope.spawn(move || check_reads(fixture, seed, is_done, ended, begun));
         }
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {

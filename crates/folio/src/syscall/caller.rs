@@ -2,10 +2,10 @@
 //! fs/exportfs.
 
 use super::OpenFlags;
-use crate::base::{Errno, InodeNumber, Result, rcu};
+use crate::base::{DeviceNumber, Errno, InodeNumber, Result, rcu};
 use crate::kernel::Kernel;
 use crate::vfs::{
-    self, AttrValidity, Attributes, ChangeListener, Context, Credentials, DirectoryEntry,
+    self, AttrValidity, Attributes, ChangeListener, Context, CopySide, Credentials, DirectoryEntry,
     FallocateMode, FileSystemStatistics, FileType, InodeFlags, Location, OpenFile, RenameFlags,
     SeekKind, SetTime, Start, XattrFlags,
 };
@@ -237,7 +237,7 @@ impl<'a> Caller<'a> {
         self.0.mkdir(&directory.0, plain(name)?, mode).map(Handle)
     }
 
-    /// Creates a regular file, device node, pipe or socket. `device` is major and minor of a device
+    /// Creates a regular file, device node, pipe or socket. `device` is the number of a device
     /// node. Linux: mknodat(2).
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl<'a> Caller<'a> {
         name: &[u8],
         file_type: FileType,
         mode: u16,
-        device: (u32, u32),
+        device: DeviceNumber,
     ) -> Result<Handle> {
         self.0
             .mknod(&directory.0, plain(name)?, file_type, mode, device)
@@ -305,12 +305,14 @@ impl<'a> Caller<'a> {
     /// ENOTEMPTY, EISDIR, ENOTDIR, EBUSY for a mountpoint, EACCES, EPERM, EROFS, ENOSPC.
     pub fn rename(
         &self,
-        (from, name): (&Handle, &[u8]),
-        (to, new_name): (&Handle, &[u8]),
+        from: &Handle,
+        name: &[u8],
+        to: &Handle,
+        new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
         self.0
-            .rename((&from.0, plain(name)?), (&to.0, plain(new_name)?), flags)
+            .rename(&from.0, plain(name)?, &to.0, plain(new_name)?, flags)
     }
 
     /// Returns the target of a symbolic link. Linux: readlinkat(2).
@@ -450,12 +452,20 @@ impl<'a> Caller<'a> {
     /// read and write.
     pub fn copy_file_range(
         &self,
-        (input, input_offset): (&OpenHandle, u64),
-        (out, out_offset): (&OpenHandle, u64),
+        input: &OpenHandle,
+        input_offset: u64,
+        out: &OpenHandle,
+        out_offset: u64,
         count: usize,
     ) -> Result<usize> {
-        let from = (&*input.0, Start::Offset(input_offset));
-        let to = (&*out.0, Start::Offset(out_offset));
+        let from = CopySide {
+            file: &input.0,
+            start: Start::Offset(input_offset),
+        };
+        let to = CopySide {
+            file: &out.0,
+            start: Start::Offset(out_offset),
+        };
         vfs::copy_range(self.0.credentials, from, to, count)
     }
 

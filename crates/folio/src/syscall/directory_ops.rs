@@ -2,7 +2,7 @@
 
 use super::AtFlags;
 use super::process::{AT_FDCWD, Fd, Process, check_flags};
-use crate::base::{Errno, Result};
+use crate::base::{DeviceNumber, Errno, Result};
 use crate::vfs::{FileType, LastLink, RenameFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Process {
         })
     }
 
-    /// Creates a regular file, device node, pipe or socket. `device` is major and minor of a device
+    /// Creates a regular file, device node, pipe or socket. `device` is the number of a device
     /// node. Linux: mknodat(2).
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Process {
         path: impl AsRef<Path>,
         file_type: FileType,
         mode: u16,
-        device: (u32, u32),
+        device: DeviceNumber,
     ) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             self.context()
@@ -122,7 +122,7 @@ impl Process {
             let from_start = self.start_at(from_dir, from)?;
             let to_start = self.start_at(to_dir, to)?;
             self.context()
-                .rename((&from_start, from), (&to_start, to), flags)
+                .rename(&from_start, from, &to_start, to, flags)
         })
     }
 

@@ -4,7 +4,8 @@ use super::process::{AT_FDCWD, Fd, Process};
 use super::{Borrowed, FlockOperation, OpenFlags, ReadAt, Whence};
 use crate::base::{Errno, Result, rcu};
 use crate::vfs::{
-    self, DirectoryEntry, FallocateMode, FileExtent, FileType, HeldFile, Seek, SeekKind, Start,
+    self, CopySide, DirectoryEntry, FallocateMode, FileExtent, FileType, HeldFile, Seek, SeekKind,
+    Start,
 };
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -403,8 +404,14 @@ impl Process {
             .map_or(Start::Position, |offset| Start::Offset(*offset));
         let copied = vfs::copy(
             self.credentials(),
-            (&input, start),
-            (&out, Start::Position),
+            CopySide {
+                file: &input,
+                start,
+            },
+            CopySide {
+                file: &out,
+                start: Start::Position,
+            },
             count,
         )?;
         if let Some(offset) = offset {
@@ -433,8 +440,14 @@ impl Process {
         let (input, out) = (self.file(input)?, self.file(out)?);
         let start =
             |offset: Option<&u64>| offset.map_or(Start::Position, |offset| Start::Offset(*offset));
-        let from = (&*input, start(input_offset.as_deref()));
-        let to = (&*out, start(out_offset.as_deref()));
+        let from = CopySide {
+            file: &input,
+            start: start(input_offset.as_deref()),
+        };
+        let to = CopySide {
+            file: &out,
+            start: start(out_offset.as_deref()),
+        };
         let copied = vfs::copy_range(self.credentials(), from, to, count)?;
         for offset in [input_offset, out_offset].into_iter().flatten() {
             *offset += copied as u64;

@@ -3,7 +3,7 @@
 use super::acl::{AclCache, AclKind};
 use super::attributes::{Attributes, FileType};
 use crate::base::seq::SeqWords;
-use crate::base::{InodeNumber, Timespec};
+use crate::base::{DeviceNumber, InodeNumber, Timespec};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 const WORDS: usize = 10;
@@ -24,7 +24,7 @@ pub struct AttributeCell {
     /// instead of three times: each cached read looks at it.
     accessed_until_secs: AtomicI64,
     block_size: u32,
-    device: (u32, u32),
+    device: DeviceNumber,
     /// The VFS's cache of the inode's ACLs.
     pub(super) acls: AclCache,
 }
@@ -161,7 +161,7 @@ mod tests {
             size_bytes: u64::MAX,
             blocks_512: 1 << 60,
             block_size: 4096,
-            device: (7, u32::MAX),
+            device: DeviceNumber::new(7, u32::MAX),
             accessed: time(-5, 1),
             modified: time(i64::MAX, 2),
             changed: time(i64::MIN, 999_999_999),
@@ -190,7 +190,7 @@ mod tests {
             size_bytes: 0,
             blocks_512: 0,
             block_size: 4096,
-            device: (0, 0),
+            device: DeviceNumber::default(),
             accessed: time(1000, 1),
             modified: time(1000, 0),
             changed: time(1000, 0),

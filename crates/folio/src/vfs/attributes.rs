@@ -1,6 +1,6 @@
 //! The attributes of an inode: file type, stat(2) fields, and changes to them.
 
-use crate::base::{InodeNumber, Timespec};
+use crate::base::{DeviceNumber, InodeNumber, Timespec};
 use bitflags::bitflags;
 
 /// The type of a file (`S_IFMT`).
@@ -67,8 +67,8 @@ pub struct Attributes {
     pub blocks_512: u64,
     /// Preferred size of I/O, in bytes (`st_blksize`).
     pub block_size: u32,
-    /// Device number of a device node: major and minor.
-    pub device: (u32, u32),
+    /// Device number of a device node.
+    pub device: DeviceNumber,
     /// Time of the last access (`st_atime`).
     pub accessed: Timespec,
     /// Time of the last change of contents (`st_mtime`).
@@ -117,8 +117,8 @@ pub struct NewInode<'a> {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of a device node: major and minor.
-    pub device: (u32, u32),
+    /// Device number of a device node.
+    pub device: DeviceNumber,
     /// Target of a symbolic link.
     pub target: &'a [u8],
 }

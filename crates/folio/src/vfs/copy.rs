@@ -6,13 +6,42 @@ use super::open_flags::OpenFlags;
 use crate::base::{Errno, Result};
 use std::sync::Arc;
 
+/// One side of a copy.
+#[derive(Clone, Copy)]
+pub(crate) struct CopySide<'a> {
+    pub(crate) file: &'a OpenFile,
+    pub(crate) start: Start,
+}
+
+impl CopySide<'_> {
+    /// Returns the byte offset of the start.
+    fn offset(&self) -> Result<u64> {
+        match self.start {
+            Start::Offset(offset) => Ok(offset),
+            Start::Position => self.file.seek(Seek::By(0)),
+        }
+    }
+
+    /// Returns the side after `count` copied bytes. The file position has moved by itself.
+    fn after(self, count: usize) -> Result<Self> {
+        let start = match self.start {
+            Start::Position => Start::Position,
+            Start::Offset(offset) => {
+                Start::Offset(offset.checked_add(count as u64).ok_or(Errno::INVAL)?)
+            }
+        };
+        Ok(Self { start, ..self })
+    }
+}
+
 /// Copies like [`copy`], with the checks of copy_file_range(2).
 pub(crate) fn copy_range(
     caller: &Credentials,
-    (input, from): (&OpenFile, Start),
-    (out, to): (&OpenFile, Start),
+    from: CopySide<'_>,
+    to: CopySide<'_>,
     count: usize,
 ) -> Result<usize> {
+    let (input, out) = (from.file, to.file);
     input.file_operations()?;
     out.file_operations()?;
     input.check_readable()?;
@@ -23,33 +52,29 @@ pub(crate) fn copy_range(
     if !Arc::ptr_eq(input.mount(), out.mount()) {
         return Err(Errno::XDEV.into());
     }
-    let offset_of = |file: &OpenFile, start: Start| match start {
-        Start::Offset(offset) => Ok(offset),
-        Start::Position => file.seek(Seek::By(0)),
-    };
-    let (from_offset, to_offset) = (offset_of(input, from)?, offset_of(out, to)?);
+    let (from_offset, to_offset) = (from.offset()?, to.offset()?);
     let end = |start: u64| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
     let overlaps = from_offset < end(to_offset)? && to_offset < end(from_offset)?;
     if Arc::ptr_eq(input.inode(), out.inode()) && overlaps && count > 0 {
         return Err(Errno::INVAL.into());
     }
-    copy(caller, (input, from), (out, to), count)
+    copy(caller, from, to, count)
 }
 
 /// Copies up to `count` bytes through the cache, writing as `caller`; returns the number of bytes
 /// copied. Linux: `splice_direct_to_actor`.
 pub(crate) fn copy(
     caller: &Credentials,
-    (input, input_start): (&OpenFile, Start),
-    (out, out_start): (&OpenFile, Start),
+    from: CopySide<'_>,
+    to: CopySide<'_>,
     count: usize,
 ) -> Result<usize> {
     let mut copied = 0;
     while copied < count {
         match copy_some(
             caller,
-            (input, input_start.plus(copied)?),
-            (out, out_start.plus(copied)?),
+            from.after(copied)?,
+            to.after(copied)?,
             count - copied,
         ) {
             Ok(0) => break,
@@ -64,32 +89,17 @@ pub(crate) fn copy(
 /// Copies from page to page as much as one borrow holds.
 fn copy_some(
     caller: &Credentials,
-    (input, input_start): (&OpenFile, Start),
-    (out, out_start): (&OpenFile, Start),
+    from: CopySide<'_>,
+    to: CopySide<'_>,
     count: usize,
 ) -> Result<usize> {
-    let offset = match input_start {
-        Start::Offset(offset) => offset,
-        Start::Position => input.seek(Seek::By(0))?,
-    };
-    let borrowed = input.borrow(offset, count)?;
+    let borrowed = from.file.borrow(from.offset()?, count)?;
     if borrowed.is_empty() {
         return Ok(0);
     }
-    let written = out.write(caller, out_start, &borrowed.source())?;
-    if matches!(input_start, Start::Position) {
-        input.seek(Seek::By(written as i64))?;
+    let written = to.file.write(caller, to.start, &borrowed.source())?;
+    if matches!(from.start, Start::Position) {
+        from.file.seek(Seek::By(written as i64))?;
     }
     Ok(written)
-}
-
-impl Start {
-    fn plus(self, count: usize) -> Result<Self> {
-        Ok(match self {
-            Self::Position => Self::Position,
-            Self::Offset(offset) => {
-                Self::Offset(offset.checked_add(count as u64).ok_or(Errno::INVAL)?)
-            }
-        })
-    }
 }

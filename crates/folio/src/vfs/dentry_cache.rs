@@ -106,6 +106,25 @@ pub(crate) struct Found {
     pub(crate) ticket: Option<RevalidateTicket>,
 }
 
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub(crate) struct NameSlot<'a> {
+    parent: &'a Arc<Dentry>,
+    name: &'a [u8],
+}
+
+impl<'a> NameSlot<'a> {
+    pub(crate) fn new(parent: &'a Arc<Dentry>, name: &'a [u8]) -> Self {
+        Self { parent, name }
+    }
+
+    /// Returns whether both are one name for the directory.
+    fn is_same(self, other: Self) -> bool {
+        self.parent.id() == other.parent.id()
+            && self.parent.key(self.name) == other.parent.key(other.name)
+    }
+}
+
 /// Dentries that left the cache, to be dropped with no lock held: dropping the last reference to an
 /// inode may do I/O.
 #[derive(Default)]
@@ -249,13 +268,13 @@ impl DentryCache {
             .as_ref()
             .filter(|_| fresh.is_directory());
         let Some(moved) = validity.and_then(AttrValidity::alias::<Dentry>) else {
-            let removed = self.put(state, hash, (parent, ticket), name, Some(fresh.clone()));
+            let removed = self.put(state, hash, parent, ticket, name, Some(fresh.clone()));
             validity.inspect(|validity| validity.set_alias(&fresh));
             drop_replaced(lost, removed);
             return fresh;
         };
         drop(state);
-        let (dentry, removed) = self.splice(moved, fresh, (parent, ticket), name);
+        let (dentry, removed) = self.splice(moved, fresh, parent, ticket, name);
         drop_replaced(lost, removed);
         dentry
     }
@@ -267,7 +286,8 @@ impl DentryCache {
         &self,
         moved: Arc<Dentry>,
         fresh: Arc<Dentry>,
-        (parent, ticket): (&Arc<Dentry>, Option<RevalidateTicket>),
+        parent: &Arc<Dentry>,
+        ticket: Option<RevalidateTicket>,
         name: &[u8],
     ) -> (Arc<Dentry>, RemovedDentries) {
         let _moving = self.moving.lock();
@@ -289,7 +309,7 @@ impl DentryCache {
         let hash = self.hash(parent.id(), name);
         let state = self.shard(hash).state.lock();
         let removed =
-            removed.and(self.put(state, hash, (parent, ticket), name, Some(dentry.clone())));
+            removed.and(self.put(state, hash, parent, ticket, name, Some(dentry.clone())));
         (dentry, removed)
     }
 
@@ -330,7 +350,7 @@ impl DentryCache {
             .find(hash, parent.id(), name, &pin)
             .and_then(|node| node.dentry.get(&pin));
         drop(pin);
-        let removed = self.put(state, hash, (parent, ticket), name, None);
+        let removed = self.put(state, hash, parent, ticket, name, None);
         drop_replaced(lost, removed);
     }
 
@@ -343,9 +363,9 @@ impl DentryCache {
     /// Moves `dentry` to another position; `replaced`, which had that position, loses its name.
     pub(crate) fn rename(
         &self,
-        (old_parent, old_name): (&Arc<Dentry>, &[u8]),
+        old: NameSlot<'_>,
         dentry: &Arc<Dentry>,
-        (new_parent, new_name): (&Arc<Dentry>, &[u8]),
+        new: NameSlot<'_>,
         replaced: Option<&Dentry>,
         left: Option<Arc<Dentry>>,
     ) -> RemovedDentries {
@@ -355,21 +375,19 @@ impl DentryCache {
         }
         // An external writer may have moved the new parent below it meanwhile, or out of it before,
         // unknown to the cache. The next lookup of the name finds out.
-        let moved = (!dentry.is_ancestor_of(new_parent)).then(|| dentry.clone());
+        let moved = (!dentry.is_ancestor_of(new.parent)).then(|| dentry.clone());
         if moved.is_some() {
-            dentry.move_to(new_parent, new_name);
+            dentry.move_to(new.parent, new.name);
         } else {
             dentry.set_deleted();
-            self.invalidate(new_parent, new_name);
+            self.invalidate(new.parent, new.name);
         }
         // The new name first: a lookup of a replaced name always finds one inode or the other.
-        let is_same = old_parent.id() == new_parent.id()
-            && old_parent.key(old_name) == new_parent.key(new_name);
-        let removed = self.set(new_parent, new_name, moved);
-        if is_same {
+        let removed = self.set(new.parent, new.name, moved);
+        if old.is_same(new) {
             return removed;
         }
-        removed.and(self.set(old_parent, old_name, left))
+        removed.and(self.set(old.parent, old.name, left))
     }
 
     /// Makes the state of a name invalid.
@@ -381,30 +399,29 @@ impl DentryCache {
         }
     }
 
-    /// Exchanges the positions of two dentries.
+    /// Exchanges the positions of two dentries: `first` is at `from`, `second` at `to`.
     pub(crate) fn exchange(
         &self,
-        (first_parent, first_name): (&Arc<Dentry>, &[u8]),
+        from: NameSlot<'_>,
         first: &Arc<Dentry>,
-        (second_parent, second_name): (&Arc<Dentry>, &[u8]),
+        to: NameSlot<'_>,
         second: &Arc<Dentry>,
     ) -> RemovedDentries {
         let _moving = self.moving.lock();
-        let is_possible =
-            !first.is_ancestor_of(second_parent) && !second.is_ancestor_of(first_parent);
+        let is_possible = !first.is_ancestor_of(to.parent) && !second.is_ancestor_of(from.parent);
         if is_possible {
-            first.move_to(second_parent, second_name);
-            second.move_to(first_parent, first_name);
+            first.move_to(to.parent, to.name);
+            second.move_to(from.parent, from.name);
         } else {
             // As in `rename`.
             first.set_deleted();
             second.set_deleted();
-            self.invalidate(second_parent, second_name);
-            self.invalidate(first_parent, first_name);
+            self.invalidate(to.parent, to.name);
+            self.invalidate(from.parent, from.name);
         }
         let moved = |dentry: &Arc<Dentry>| is_possible.then(|| dentry.clone());
-        let removed = self.set(second_parent, second_name, moved(first));
-        removed.and(self.set(first_parent, first_name, moved(second)))
+        let removed = self.set(to.parent, to.name, moved(first));
+        removed.and(self.set(from.parent, from.name, moved(second)))
     }
 
     /// Removes every name of the file system whose root is `root`; none is in use any more. Removes
@@ -439,7 +456,8 @@ impl DentryCache {
         self.put(
             self.shard(hash).state.lock(),
             hash,
-            (parent, None),
+            parent,
+            None,
             name,
             dentry,
         )
@@ -450,7 +468,8 @@ impl DentryCache {
         &self,
         mut state: MutexGuard<'_, ShardState>,
         hash: u64,
-        (parent, ticket): (&Dentry, Option<RevalidateTicket>),
+        parent: &Dentry,
+        ticket: Option<RevalidateTicket>,
         name: &[u8],
         dentry: Option<Arc<Dentry>>,
     ) -> RemovedDentries {

@@ -11,7 +11,7 @@ use super::inode::Inode;
 use super::open_flags::LastLink;
 use super::permission::{check_access, check_sticky};
 use super::walk::{Context, Last, PATH_MAX, Walk};
-use crate::base::{Errno, Error, Result};
+use crate::base::{DeviceNumber, Errno, Error, Result};
 use std::sync::Arc;
 
 impl Context<'_> {
@@ -32,7 +32,7 @@ impl Context<'_> {
         path: &[u8],
         file_type: FileType,
         mode: u16,
-        device: (u32, u32),
+        device: DeviceNumber,
     ) -> Result<Location> {
         match file_type {
             FileType::Directory => return Err(Errno::PERM.into()),
@@ -40,10 +40,15 @@ impl Context<'_> {
             _ => {}
         }
         let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharacterDevice);
-        let device = if is_device { device } else { (0, 0) };
+        let device = if is_device {
+            device
+        } else {
+            DeviceNumber::default()
+        };
         let mode = mode & 0o7777;
         self.create_name(start, path, file_type, None, |directory, name| {
-            let is_whiteout = file_type == FileType::CharacterDevice && device == (0, 0);
+            let is_whiteout =
+                file_type == FileType::CharacterDevice && device == DeviceNumber::default();
             if is_device && !is_whiteout && !self.credentials.is_root() {
                 return Err(Errno::PERM.into());
             }

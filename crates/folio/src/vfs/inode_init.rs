@@ -7,7 +7,7 @@ use super::credentials::Credentials;
 use super::inode::{Inode, XattrFlags};
 use super::permission::{acl_of, new_owner};
 use super::walk::Context;
-use crate::base::Result;
+use crate::base::{DeviceNumber, Result};
 use std::sync::Arc;
 
 /// The initial properties of a new inode, and the ACLs that it inherits.
@@ -77,7 +77,7 @@ impl Context<'_> {
             mode,
             uid,
             gid,
-            device: (0, 0),
+            device: DeviceNumber::default(),
             target: b"",
         };
         Ok(InodeInit {

@@ -97,7 +97,7 @@ mod vfs;
 mod walk;
 mod xattr;
 
-pub use crate::base::InodeNumber;
+pub use crate::base::{DeviceNumber, InodeNumber};
 pub(crate) use crate::cache::Counters;
 pub use crate::cache::{Borrowed, BorrowedRead, WriteSource};
 pub(crate) use access_time::touch_accessed;
@@ -106,7 +106,7 @@ pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
 pub use attributes::{AttributeChange, Attributes, FileType, InodeFlags, NewInode, SetTime};
 pub use change::{Change, ChangeListener};
-pub(crate) use copy::{copy, copy_range};
+pub(crate) use copy::{CopySide, copy, copy_range};
 pub use credentials::Credentials;
 pub(crate) use dentry::{Location, LocationRef, Mount};
 pub(crate) use file::{OpenFile, Seek, Start, read_directory, trim};

@@ -4,6 +4,7 @@
 use super::attributes::FileType;
 use super::credentials::Access;
 use super::dentry::{Dentry, Location, Name};
+use super::dentry_cache::NameSlot;
 use super::inode::{Inode, RenameFlags, RenameRequest};
 use super::permission::check_access;
 use super::walk::{Context, Last, Walk};
@@ -25,8 +26,10 @@ impl Context<'_> {
     /// Moves or exchanges names: renameat2(2).
     pub(crate) fn rename(
         &self,
-        (old_start, old_path): (&Location, &[u8]),
-        (new_start, new_path): (&Location, &[u8]),
+        old_start: &Location,
+        old_path: &[u8],
+        new_start: &Location,
+        new_path: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
         let conflicting = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
@@ -132,7 +135,8 @@ impl Context<'_> {
             let left = left.map(|inode| Dentry::new_child(old.parent, old.name, inode));
             let dentries = &self.vfs.dentries;
             let (old_name, new_name) = cached_names(old, new, &source, target.as_ref());
-            let (from, to) = ((old.parent, &*old_name), (new.parent, &*new_name));
+            let from = NameSlot::new(old.parent, &old_name);
+            let to = NameSlot::new(new.parent, &new_name);
             match &target {
                 Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
                     dentries.exchange(from, &source, to, target)
@@ -211,10 +215,12 @@ impl Context<'_> {
             }
             Some(target) => {
                 self.check_removal(new.parent, target)?;
-                match (source.is_directory(), target.is_directory()) {
-                    (true, false) if !is_exchange => return Err(Errno::NOTDIR.into()),
-                    (false, true) if !is_exchange => return Err(Errno::ISDIR.into()),
-                    _ => {}
+                if !is_exchange && source.is_directory() != target.is_directory() {
+                    return Err(if source.is_directory() {
+                        Errno::NOTDIR.into()
+                    } else {
+                        Errno::ISDIR.into()
+                    });
                 }
             }
         }

@@ -8,7 +8,7 @@ use super::{
     Location, MountOptions, NewInode, OpenFlags, Vfs,
 };
 use crate::base::lock::Mutex;
-use crate::base::{Errno, InodeNumber, Result, Timespec, rcu};
+use crate::base::{DeviceNumber, Errno, InodeNumber, Result, Timespec, rcu};
 use crate::cache::{CacheOptions, ObjectMemory, PageCache};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Counted {
             size_bytes: 0,
             blocks_512: 0,
             block_size: 4096,
-            device: (0, 0),
+            device: DeviceNumber::default(),
             accessed: time,
             modified: time,
             changed: time,

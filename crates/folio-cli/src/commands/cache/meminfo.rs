@@ -46,17 +46,20 @@ pub(super) fn run(command: &Meminfo, session: &Session) -> Outcome {
     command.watch.repeat(session, |round| {
         let now = MemInfo::now();
         let rates = before.as_ref().map(|before| now.since(before));
-        match (command.json, command.watch.is_on()) {
-            (true, true) => session.print_json_line(&MeminfoReport {
+        if command.json {
+            let report = MeminfoReport {
                 now: &now,
                 per_second: rates,
-            })?,
-            (true, false) => session.print_json(&MeminfoReport {
-                now: &now,
-                per_second: rates,
-            })?,
-            (false, true) => line(round, &now, rates.as_ref())?,
-            (false, false) => list(&now)?,
+            };
+            if command.watch.is_on() {
+                session.print_json_line(&report)?;
+            } else {
+                session.print_json(&report)?;
+            }
+        } else if command.watch.is_on() {
+            line(round, &now, rates.as_ref())?;
+        } else {
+            list(&now)?;
         }
         before = Some(now);
         Ok(())

@@ -118,11 +118,11 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
         Ok(contents)
     };
     copy.new_image
-        .fill(session, (&place, &rules), contents, |target| {
+        .fill(session, &place, &rules, contents, |target| {
             let unpack = |unpacker: &mut Unpacker<'_>| image.unpack(unpacker);
-            let rules = (&rules, Some(image.progress().clone()));
+            let input = Some(image.progress().clone());
             let select = |entry: &mut Entry| is_kept(&entry.path, &entry.kind);
-            unpack_into(session, (target, &place.path), rules, select, unpack)
+            unpack_into(session, target, &place.path, &rules, input, select, unpack)
         })?;
     if let Some(path) = &copy.options.config_out {
         std::fs::write(path, image.config()).map_err(|error| host_failure(path, &error))?;

@@ -4,7 +4,7 @@ use super::batch_channel::Xattrs;
 use super::source::{EntryNames, Source, SourceStat};
 use crate::nearest::nearest_file;
 use folio::base::InodeNumber;
-use folio::vfs::{Attributes, FileType};
+use folio::vfs::{Attributes, DeviceNumber, FileType};
 use folio::{Errno, Error, Timespec};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io;
@@ -142,7 +142,7 @@ pub(crate) fn attributes(stat: &Stat) -> Attributes {
         size_bytes: u64::try_from(stat.st_size).unwrap_or(0),
         blocks_512: u64::try_from(stat.st_blocks).unwrap_or(0),
         block_size: u32::try_from(stat.st_blksize).unwrap_or(4096),
-        device: (
+        device: DeviceNumber::new(
             rustix::fs::major(stat.st_rdev),
             rustix::fs::minor(stat.st_rdev),
         ),

@@ -405,7 +405,7 @@ impl Target for HostTarget {
             _ => rustix::fs::FileType::Fifo,
         };
         let mode = Mode::from_raw_mode(self.options.mode(attributes).into());
-        let device = rustix::fs::makedev(attributes.device.0, attributes.device.1);
+        let device = rustix::fs::makedev(attributes.device.major, attributes.device.minor);
         let make = || rustix::fs::mknodat(&at.fd, name, file_type, mode, device);
         let is_device = matches!(
             attributes.file_type,

@@ -256,7 +256,7 @@ fn into_new_image(
         least_size(session, (options, rules), sources, (extra, format_options))
     };
     cp.new_image
-        .make(session, (place, size), least_size, |image| {
+        .make(session, place, size, least_size, |image| {
             plan::make_parents(&image, place, sources)?;
             into_image(cp, session, (options, rules), (image, place), sources)
         })
@@ -269,7 +269,7 @@ fn least_size(
     (place, sources): (&ImagePath, &[PathArgument]),
     (extra, format_options): (ExtraSpace, FormatOptions),
 ) -> Outcome<LeastSize> {
-    fitting_size(&place.path, (extra, format_options), |content| {
+    fitting_size(&place.path, extra, format_options, |content| {
         let mut created = CopiedPaths::new(options, rules);
         for group in plan::groups(sources) {
             let jobs = plan::jobs(&plan::Request::into_new(place), group)?;

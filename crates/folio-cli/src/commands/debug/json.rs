@@ -5,6 +5,7 @@ use crate::output::{PathRecord, stamp, type_name};
 use folio::kernel::{
     BlockRun, InodeContent, InodeFields, JournalDump, LogRecordKind, RawDirectoryEntry, RunKind,
 };
+use folio::vfs::DeviceNumber;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -88,7 +89,9 @@ fn inode(fields: &InodeFields) -> Value {
         InodeContent::Target(target) => {
             object["target"] = String::from_utf8_lossy(target).into();
         }
-        InodeContent::Device(major, minor) => object["device"] = json!([major, minor]),
+        InodeContent::Device(DeviceNumber { major, minor }) => {
+            object["device"] = json!([major, minor])
+        }
     }
     object
 }

@@ -8,7 +8,7 @@ use folio::kernel::{
     BlockRun, InodeContent, InodeFields, InodeTime, JournalDump, LogRecordKind, RawDirectoryEntry,
     RunKind,
 };
-use folio::vfs::FileType;
+use folio::vfs::{DeviceNumber, FileType};
 use std::io::{self, BufWriter, Write};
 
 /// Prints an answer on standard output.
@@ -222,7 +222,7 @@ fn content(out: &mut impl Write, content: &InodeContent) -> io::Result<()> {
             let target = String::from_utf8_lossy(target);
             writeln!(out, "Fast link dest: \"{}\"", printable(&target))
         }
-        InodeContent::Device(major, minor) => writeln!(
+        InodeContent::Device(DeviceNumber { major, minor }) => writeln!(
             out,
             "Device major/minor number: {major:02}:{minor:02} (hex {major:02x}:{minor:02x})"
         ),

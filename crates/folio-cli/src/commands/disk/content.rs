@@ -195,7 +195,7 @@ impl Content {
         let Some(contents) = self.contents(session)? else {
             return Ok(None);
         };
-        let fitting = fitting_size(Path::new("/"), (extra, options), |size| {
+        let fitting = fitting_size(Path::new("/"), extra, options, |size| {
             add_contents(size, contents, &self.rules);
             Ok(())
         });
@@ -314,7 +314,7 @@ impl Content {
             }
             ContentSource::Archive(archive, _) => {
                 let image = mount()?;
-                let unpacked = archive.unpack_into(session, (&image, &place.path), &self.rules);
+                let unpacked = archive.unpack_into(session, &image, &place.path, &self.rules);
                 unpacked.and(image.close())
             }
         }

@@ -57,11 +57,13 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     fn shown(&self) -> Shown {
-        match (self.all, self.write_probe) {
-            (true, _) => Shown::All,
+        if self.all {
+            Shown::All
+        } else if self.write_probe {
             // A measurement that was asked for.
-            (false, true) => Shown::AllButFine,
-            (false, false) => Shown::FaultsAndNotes,
+            Shown::AllButFine
+        } else {
+            Shown::FaultsAndNotes
         }
     }
 }

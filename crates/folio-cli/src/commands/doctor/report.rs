@@ -245,9 +245,10 @@ fn add(text: &mut String, check: &Check, width: usize) {
         None => "",
     };
     let is_fault = check.verdict == Verdict::Fault;
-    let evidence = match (check.evidence.is_empty(), is_fault) {
-        (false, false) => format!(" ({})", check.evidence),
-        _ => String::new(),
+    let evidence = if check.evidence.is_empty() || is_fault {
+        String::new()
+    } else {
+        format!(" ({})", check.evidence)
     };
     let _ = write!(text, "  {mark} {:<12} ", check.layer);
     let sentence = format!("{}{sure}{evidence}", check.says);

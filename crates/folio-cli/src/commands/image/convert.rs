@@ -176,7 +176,8 @@ fn run_locally(convert: &Convert, session: &Session) -> Outcome {
     let bitmaps = convert.bitmaps.find(
         &from,
         convert.source.force_share,
-        (output_format, &options),
+        output_format,
+        &options,
         session,
     )?;
     session.check_interrupt()?;

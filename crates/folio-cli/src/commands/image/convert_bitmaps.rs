@@ -34,7 +34,8 @@ impl BitmapOptions {
         &self,
         sources: &'a [NamedImage],
         is_shared: bool,
-        target: (ImageFormat, &CreateOptions),
+        target_format: ImageFormat,
+        target_options: &CreateOptions,
         session: &Session,
     ) -> Outcome<Option<CopiedBitmaps<'a>>> {
         if !self.bitmaps {
@@ -43,7 +44,7 @@ impl BitmapOptions {
         let [source] = sources else {
             return Err(Failure::usage("--bitmaps: expected one source image"));
         };
-        if target.0 != ImageFormat::Qcow2 || target.1.compat != Compat::V1_1 {
+        if target_format != ImageFormat::Qcow2 || target_options.compat != Compat::V1_1 {
             let why = "--bitmaps: the target must be qcow2 with compat 1.1";
             return Err(Failure::usage(why));
         }

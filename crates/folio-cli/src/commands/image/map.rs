@@ -225,10 +225,9 @@ impl Printer {
         if let Some(line) = last {
             self.print(&line)?;
         }
-        match (self.is_json, self.is_first) {
-            (true, true) => writeln!(self.out, "[]")?,
-            (true, false) => writeln!(self.out, "]")?,
-            (false, _) => {}
+        if self.is_json {
+            let end = if self.is_first { "[]" } else { "]" };
+            writeln!(self.out, "{end}")?;
         }
         Ok(self.out.flush()?)
     }

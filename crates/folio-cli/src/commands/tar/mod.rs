@@ -341,7 +341,7 @@ fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
     };
     let strip = tar.strip_components.unwrap_or(0);
     tar.new_image
-        .fill(session, (place, &rules), contents, |image| {
+        .fill(session, place, &rules, contents, |image| {
             let Some(mut input) = input.take() else {
                 return Ok(());
             };
@@ -351,8 +351,10 @@ fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
             let mut reader = tar::Reader::new(input).with_owners(find_owner(image));
             unpack_into(
                 session,
-                (image, &place.path),
-                (&rules, progress),
+                image,
+                &place.path,
+                &rules,
+                progress,
                 |entry| {
                     let is_directory = entry.kind == EntryKind::Directory;
                     !exclude_entry(excludes, &entry.path, is_directory)

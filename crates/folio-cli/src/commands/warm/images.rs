@@ -84,7 +84,7 @@ fn file_ranges(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec
     let worked = image
         .stat(&place.path, true)
         .map_err(|error| image.name(error))
-        .and_then(|top| walk(session, &image, (&place.path, top), &mut runs));
+        .and_then(|top| walk(session, &image, &place.path, top, &mut runs));
     let runs = merge(runs.runs);
     image.close()?;
     worked?;

@@ -63,7 +63,8 @@ pub(super) fn probe() -> io::Result<()> {
 pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     server: &'scope Server,
-    (device, has_push): (&Arc<OwnedFd>, bool),
+    device: &Arc<OwnedFd>,
+    has_push: bool,
     workers: usize,
 ) -> io::Result<Vec<ScopedJoinHandle<'scope, io::Result<()>>>> {
     let count = queue_count().ok_or(io::ErrorKind::Unsupported)?;

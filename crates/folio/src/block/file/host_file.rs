@@ -68,6 +68,13 @@ impl Drop for HostFile {
     }
 }
 
+/// Whether an open file of an image is locked against other programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileLock {
+    Locked,
+    Unlocked,
+}
+
 impl HostFile {
     /// Opens a regular file or block device and locks it.
     ///
@@ -76,7 +83,7 @@ impl HostFile {
     /// EBUSY if another open file's lock forbids it or the kernel uses a file to be written, EISDIR
     /// or EINVAL for another kind of file, else the host's errors.
     pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self> {
-        Self::open_with(path, read_only, true, Links::Followed)
+        Self::open_with(path, read_only, FileLock::Locked, Links::Followed)
     }
 
     /// Opens the regular file at `path` like [`HostFile::open`], or without a lock. No part of the
@@ -85,13 +92,13 @@ impl HostFile {
     /// # Errors
     ///
     /// ELOOP for a symbolic link, EPERM for another kind of file, else those of [`HostFile::open`].
-    pub(crate) fn open_exactly(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
-        Self::open_with(path, read_only, is_locked, Links::Refused)
+    pub(crate) fn open_exactly(path: &Path, read_only: bool, lock: FileLock) -> Result<Self> {
+        Self::open_with(path, read_only, lock, Links::Refused)
     }
 
     /// Opens a file for reading without a lock, even while another process writes it.
     pub(crate) fn open_unlocked(path: &Path) -> Result<Self> {
-        Self::open_with(path, true, false, Links::Followed)
+        Self::open_with(path, true, FileLock::Unlocked, Links::Followed)
     }
 
     /// Returns the file with its syncs turned off: a failure of the machine may lose any write.
@@ -100,7 +107,7 @@ impl HostFile {
         self
     }
 
-    fn open_with(path: &Path, read_only: bool, is_locked: bool, links: Links) -> Result<Self> {
+    fn open_with(path: &Path, read_only: bool, lock: FileLock, links: Links) -> Result<Self> {
         refuse_remote(path)?;
         let name = path.display().to_string();
         let open = || {
@@ -135,7 +142,7 @@ impl HostFile {
                 let why = "not a regular file, as the backing policy requires";
                 return Err(Error::new(Errno::PERM, why));
             }
-            if is_locked {
+            if lock == FileLock::Locked {
                 lock::acquire(&file, read_only)?;
                 kernel_use::check(&file, path, read_only).inspect_err(|_| lock::release(&file))?;
             }
@@ -463,7 +470,7 @@ mod tests {
         std::fs::write(at("inside/file"), "").unwrap();
         std::os::unix::fs::symlink("inside", at("link")).unwrap();
         std::os::unix::fs::symlink("file", at("inside/name")).unwrap();
-        let errno = |name| HostFile::open_exactly(&at(name), true, true).err();
+        let errno = |name| HostFile::open_exactly(&at(name), true, FileLock::Locked).err();
         let errno = |name| errno(name).map(|error: Error| error.errno());
         assert_eq!(errno("inside/file"), None);
         assert_eq!(errno("link/file"), Some(Errno::LOOP));

@@ -104,10 +104,12 @@ fn is_held(file: &File, byte: i64) -> Result<bool> {
 
 fn busy(file: &File, how: &str) -> Error {
     let holders = holders(file);
-    let user = match (holders.is_own, holders.others.is_empty()) {
-        (true, true) => "this process",
-        (true, false) => "this process or another one",
-        (false, _) => "another process",
+    let user = if !holders.is_own {
+        "another process"
+    } else if holders.others.is_empty() {
+        "this process"
+    } else {
+        "this process or another one"
     };
     let mut text = format!("the image is in use by {user} (which {how})");
     if !holders.others.is_empty() {

@@ -32,7 +32,7 @@ mod write_behind;
 
 pub(crate) use device_file::DeviceFile;
 pub(crate) use facts::open_for_facts;
-pub(crate) use host_file::HostFile;
+pub(crate) use host_file::{FileLock, HostFile};
 pub(crate) use image_file::ImageFile;
+pub(crate) use remote::{RemoteFile, refuse_remote, remote, resolve_remote};
 pub use remote::{RemoteImage, RemoteImages, provide_remote_images};
-pub(crate) use remote::{open_remote, refuse_remote, remote, resolve_remote};

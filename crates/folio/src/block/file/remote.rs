@@ -53,32 +53,44 @@ pub fn provide_remote_images(images: Box<dyn RemoteImages>) -> bool {
     REMOTE_IMAGES.set(images).is_ok()
 }
 
-/// Returns the source of a remote file and its name; none for a file of the host.
-pub(crate) fn remote(path: &Path) -> Option<(&'static dyn RemoteImages, &str)> {
+/// A file that is not on the host.
+pub(crate) struct RemoteFile<'a> {
+    images: &'static dyn RemoteImages,
+    pub(crate) name: &'a str,
+}
+
+/// Returns the remote file at `path`; none for a file of the host.
+pub(crate) fn remote(path: &Path) -> Option<RemoteFile<'_>> {
     let images = &**REMOTE_IMAGES.get()?;
     let name = path.to_str().filter(|name| images.has_name(name))?;
-    Some((images, name))
+    Some(RemoteFile { images, name })
 }
 
 /// Resolves the name of a backing file if the image or the name is a URL.
 pub(crate) fn resolve_remote(image: &Path, name: &str) -> Option<Result<PathBuf>> {
-    let (images, _) = remote(Path::new(name)).or_else(|| remote(image))?;
+    let named = remote(Path::new(name)).or_else(|| remote(image))?;
     let image = image.to_str()?;
-    Some(images.resolve(image, name).map(PathBuf::from))
+    Some(named.images.resolve(image, name).map(PathBuf::from))
 }
 
-/// Opens a remote file.
-///
-/// # Errors
-///
-/// Those of [`RemoteImages::open`].
-pub(crate) fn open_remote(
-    (images, name): (&dyn RemoteImages, &str),
-    read_only: bool,
-) -> Result<DeviceFile> {
-    let found = images.open(name, read_only)?;
-    let name = name.to_owned();
-    Ok(DeviceFile::open_named(found.device, name, found.is_disk))
+impl RemoteFile<'_> {
+    /// Whether `image` may name the file, by [`RemoteImages::is_allowed`].
+    pub(crate) fn is_allowed(&self, image: &Path) -> bool {
+        image
+            .to_str()
+            .is_some_and(|image| self.images.is_allowed(image, self.name))
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RemoteImages::open`].
+    pub(crate) fn open(&self, read_only: bool) -> Result<DeviceFile> {
+        let found = self.images.open(self.name, read_only)?;
+        let name = self.name.to_owned();
+        Ok(DeviceFile::open_named(found.device, name, found.is_disk))
+    }
 }
 
 /// Refuses a remote file where one of the host is written.
@@ -87,5 +99,5 @@ pub(crate) fn open_remote(
 ///
 /// EROFS for a remote file.
 pub(crate) fn refuse_remote(path: &Path) -> Result<()> {
-    remote(path).map_or(Ok(()), |(images, name)| Err(images.not_writable(name)))
+    remote(path).map_or(Ok(()), |file| Err(file.images.not_writable(file.name)))
 }

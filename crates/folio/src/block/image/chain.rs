@@ -5,7 +5,7 @@ use super::format::ImageFormat;
 use super::options::{BackingPolicy, OpenOptions, SnapshotSelector};
 use crate::base::{Detail, Errno, Error, Result};
 use crate::block::Device;
-use crate::block::file::{HostFile, refuse_remote};
+use crate::block::file::{FileLock, HostFile, refuse_remote};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -116,7 +116,12 @@ impl Chain {
             // The policy has checked the path. Since then another program may have put a link
             // there.
             BackingPolicy::Beside | BackingPolicy::Within(_) if !is_top => {
-                HostFile::open_exactly(path, read_only, !self.is_shared)?
+                let lock = if self.is_shared {
+                    FileLock::Unlocked
+                } else {
+                    FileLock::Locked
+                };
+                HostFile::open_exactly(path, read_only, lock)?
             }
             _ if self.is_shared => HostFile::open_unlocked(path)?,
             _ => HostFile::open(path, read_only)?,

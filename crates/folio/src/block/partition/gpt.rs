@@ -390,7 +390,8 @@ fn label(bytes: &[u8]) -> String {
 
 /// Returns the bytes of an entry.
 pub(super) fn encode_entry(
-    (type_guid, guid): ([u8; 16], [u8; 16]),
+    type_guid: [u8; 16],
+    guid: [u8; 16],
     sectors: Range<u64>,
     attributes: u64,
     label: &str,

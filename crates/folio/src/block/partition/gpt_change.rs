@@ -113,7 +113,7 @@ impl GptPair {
         disk.flush()?;
         self.primary.write(disk)?;
         if let Some(old) = self.moved_from.take() {
-            mbr::enlarge_protective(disk, (old, self.backup.own_lba()))?;
+            mbr::enlarge_protective(disk, old, self.backup.own_lba())?;
         }
         Ok(())
     }

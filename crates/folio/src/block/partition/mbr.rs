@@ -164,9 +164,9 @@ pub(super) fn is_protective(disk: &dyn Device) -> Result<bool> {
     Ok(boot_sector(disk)? == BootSector::Protective)
 }
 
-/// Makes the entry that protects a GPT end in the `new` last sector, if it is the only one and
-/// ended in the `old` one. Writes nothing but its number of sectors.
-pub(super) fn enlarge_protective(disk: &dyn Device, (old, new): (u64, u64)) -> Result<()> {
+/// Makes the entry that protects a GPT end in sector `new`, if it is the only one and ended in
+/// sector `old`. Writes nothing but its number of sectors.
+pub(super) fn enlarge_protective(disk: &dyn Device, old: u64, new: u64) -> Result<()> {
     let Some(record) = read_record(disk, 0)? else {
         return Ok(());
     };

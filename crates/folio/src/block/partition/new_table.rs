@@ -175,7 +175,8 @@ impl NewPartition {
         };
         let end = (self.start_bytes + self.len_bytes) / sector_bytes;
         Ok(gpt::encode_entry(
-            (self.partition_type.guid()?, self.uuid),
+            self.partition_type.guid()?,
+            self.uuid,
             self.start_bytes / sector_bytes..end,
             self.attributes | bootable,
             &self.label,

@@ -2,7 +2,7 @@
 
 use crate::base::{Detail, Error, ErrorKind, Result};
 use crate::block::Device;
-use crate::block::file::{DeviceFile, HostFile, ImageFile, open_for_facts, open_remote, remote};
+use crate::block::file::{DeviceFile, HostFile, ImageFile, open_for_facts, remote};
 use crate::block::image::{ImageFormat, detect};
 use crate::block::qcow2::{self, Finding, ImageCheck, Repair};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub fn check(
 ) -> Result<ImageCheck> {
     let path = path.as_ref();
     if let Some(found) = remote(path) {
-        let file = open_remote(found, repair == Repair::Nothing)?;
+        let file = found.open(repair == Repair::Nothing)?;
         return check_file(&file, format, repair, report);
     }
     let file = HostFile::open(path, repair == Repair::Nothing)?;

@@ -1,7 +1,7 @@
 //! Opens image files, whatever their format: the only opener that knows every format.
 
 use crate::base::{Error, Result};
-use crate::block::file::{HostFile, ImageFile, RemoteImages, open_remote, remote};
+use crate::block::file::{HostFile, ImageFile, RemoteFile, remote};
 use crate::block::image::{Chain, ImageFormat, OpenOptions, Opener, detect};
 use crate::block::{Device, RawDevice};
 #[cfg(feature = "qcow2")]
@@ -56,7 +56,7 @@ impl Opener for AnyFormat {
         chain: &mut Chain,
     ) -> Result<Arc<dyn Device>> {
         if let Some(found) = remote(path) {
-            return open_remote_image(found, read_only, format, chain);
+            return open_remote_image(&found, read_only, format, chain);
         }
         let file = chain.open_file(path, read_only)?;
         let format = match format {
@@ -81,13 +81,14 @@ impl Opener for AnyFormat {
 
 /// Opens a remote image as the next one of a chain.
 fn open_remote_image(
-    (images, name): (&dyn RemoteImages, &str),
+    remote: &RemoteFile<'_>,
     read_only: bool,
     format: Option<ImageFormat>,
     chain: &mut Chain,
 ) -> Result<Arc<dyn Device>> {
+    let name = remote.name;
     chain.add_remote(name)?;
-    let file = open_remote((images, name), read_only)?;
+    let file = remote.open(read_only)?;
     let format = match format {
         Some(format) => format,
         None => detect(&file)?,

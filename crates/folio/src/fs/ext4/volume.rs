@@ -21,7 +21,7 @@ use super::layout::disk::SUPERBLOCK_OFFSET;
 use super::layout::features::{Compat, Incompat, RoCompat};
 use super::layout::superblock::Superblock;
 use super::options::{AutoDaAlloc, Ext4Options};
-use super::space::{Purpose, Space, group};
+use super::space::{BlockSource, Purpose, Space, group};
 use crate::base::lock::Mutex;
 use crate::base::{Clock, Errno, Error, PAGE_SIZE, PhysicalBlock, Result, Timespec};
 use crate::block::{Device, guard};
@@ -306,12 +306,11 @@ impl Volume {
         }
     }
 
-    /// Allocates one block for metadata, near other metadata. With `is_reserved` it comes out of
-    /// the caller's reservation.
+    /// Allocates one block for metadata, near other metadata. A reservation is released.
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn allocate_metadata(&self, is_reserved: bool) -> Result<PhysicalBlock> {
+    pub(crate) fn allocate_metadata(&self, source: BlockSource) -> Result<PhysicalBlock> {
         let mut space = self.space.lock();
         let run = space.allocate(
             &self.geometry,
@@ -319,9 +318,9 @@ impl Volume {
             None,
             1,
             Purpose::Metadata,
-            is_reserved,
+            source,
         )?;
-        if is_reserved {
+        if source == BlockSource::Reservation {
             space.release(1);
         }
         Ok(PhysicalBlock(run.start))

@@ -5,8 +5,7 @@ use super::entry::Entry;
 use super::names::fold;
 use super::time::{from_fat, to_fat};
 use super::volume::{ROOT_NUMBER, State, Volume};
-use crate::base::{Clock, InodeNumber};
-use crate::base::{Errno, Error, Result, Timespec};
+use crate::base::{Clock, DeviceNumber, Errno, Error, InodeNumber, Result, Timespec};
 use crate::block::Device;
 use crate::cache::WriteSource;
 use crate::vfs::Credentials;
@@ -118,7 +117,7 @@ impl FatInode {
             size_bytes: len_bytes,
             blocks_512: len_bytes.div_ceil(512),
             block_size: 4096,
-            device: (0, 0),
+            device: DeviceNumber::default(),
             accessed: entry.accessed(),
             modified: entry.modified(),
             changed: entry.modified(),

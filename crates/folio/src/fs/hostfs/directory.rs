@@ -135,10 +135,10 @@ impl HostInode {
         let owners = &self.shared.options.owners;
         let uid = owners
             .outside_user(new.uid)?
-            .filter(|uid| *uid != status.uid);
+            .filter(|uid| *uid != status.owner.uid);
         let gid = owners
             .outside_group(new.gid)?
-            .filter(|gid| *gid != status.gid);
+            .filter(|gid| *gid != status.owner.gid);
         let is_root = self.shared.is_root;
         if is_root && (uid.is_some() || gid.is_some()) {
             set_owner(fd, uid, gid)?;
@@ -324,7 +324,7 @@ fn create_on_host(directory: &OwnedFd, name: &[u8], new: &NewInode<'_>) -> Resul
     let mode = mode_of(new.mode);
     let node =
         |file_type, device| retry(|| rustix::fs::mknodat(directory, name, file_type, mode, device));
-    let device = rustix::fs::makedev(new.device.0, new.device.1);
+    let device = rustix::fs::makedev(new.device.major, new.device.minor);
     match new.file_type {
         FileType::Regular => return host_calls::create_file(directory, name, mode),
         FileType::Directory => retry(|| rustix::fs::mkdirat(directory, name, mode))?,

@@ -1,6 +1,6 @@
 //! Calls to the host: one name below one directory descriptor at a time, without following links.
 
-use crate::base::{Errno, Result, Timespec};
+use crate::base::{DeviceNumber, Errno, Owner, Result, Timespec};
 use crate::vfs::FileType;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, St
 /// inodes that had the same number one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
-    pub(super) device: (u32, u32),
+    pub(super) device: DeviceNumber,
     pub(super) number: u64,
     pub(super) file_type: FileType,
     pub(super) created: Option<Timespec>,
@@ -29,14 +29,13 @@ pub(super) struct Status {
     pub(super) identity: Identity,
     pub(super) stamp: Stamp,
     pub(super) mode: u16,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+    pub(super) owner: Owner,
     pub(super) link_count: u32,
     pub(super) blocks_512: u64,
     pub(super) block_size: u32,
     pub(super) accessed: Timespec,
-    /// Device number of a device node: major and minor.
-    pub(super) node: (u32, u32),
+    /// Device number of a device node.
+    pub(super) node: DeviceNumber,
 }
 
 impl Status {
@@ -44,7 +43,7 @@ impl Status {
         let has_created = statx.stx_mask & StatxFlags::BTIME.bits() != 0;
         Ok(Self {
             identity: Identity {
-                device: (statx.stx_dev_major, statx.stx_dev_minor),
+                device: DeviceNumber::new(statx.stx_dev_major, statx.stx_dev_minor),
                 number: statx.stx_ino,
                 file_type: file_type(rustix::fs::FileType::from_raw_mode(statx.stx_mode.into()))
                     .ok_or(Errno::IO)?,
@@ -56,13 +55,12 @@ impl Status {
                 changed: time(statx.stx_ctime),
             },
             mode: statx.stx_mode & 0o7777,
-            uid: statx.stx_uid,
-            gid: statx.stx_gid,
+            owner: Owner::new(statx.stx_uid, statx.stx_gid),
             link_count: statx.stx_nlink,
             blocks_512: statx.stx_blocks,
             block_size: statx.stx_blksize,
             accessed: time(statx.stx_atime),
-            node: (statx.stx_rdev_major, statx.stx_rdev_minor),
+            node: DeviceNumber::new(statx.stx_rdev_major, statx.stx_rdev_minor),
         })
     }
 }

@@ -8,7 +8,7 @@ use super::inode_numbers::InodeNumbers;
 use super::inotify::{Inotify, Watch};
 use super::options::HostfsOptions;
 use crate::base::lock::Mutex;
-use crate::base::{Clock, Errno, InodeNumber, Result, Timespec};
+use crate::base::{Clock, DeviceNumber, Errno, InodeNumber, Result, Timespec};
 use crate::cache::{Mapping, ObjectCharge, ObjectMemory, Store, Writeback};
 use crate::vfs::{
     AttrValidity, AttributeCell, Attributes, ChangeListener, FileType, Inode, InodeCommon,
@@ -87,7 +87,7 @@ pub(super) struct MountState {
     pub(super) is_root: bool,
     pub(super) inode_numbers: InodeNumbers,
     /// Inodes in memory, by device and inode number on the host.
-    pub(super) inodes: Mutex<HashMap<((u32, u32), u64), Weak<HostInode>>>,
+    pub(super) inodes: Mutex<HashMap<(DeviceNumber, u64), Weak<HostInode>>>,
     pub(super) directories: DirectoryRing<HostInode>,
     pub(super) recently_created: Mutex<RecentlyCreated<HostInode>>,
     pub(super) idle_files: Mutex<IdleFiles<HostInode>>,
@@ -213,13 +213,13 @@ impl MountState {
 
     /// Returns the attributes for a status, with owners as seen inside.
     fn attributes(&self, number: InodeNumber, status: &Status) -> Attributes {
-        let (uid, gid) = self.options.owners.inside(status.uid, status.gid);
+        let owner = self.options.owners.inside(status.owner);
         Attributes {
             number,
             file_type: status.identity.file_type,
             mode: status.mode,
-            uid,
-            gid,
+            uid: owner.uid,
+            gid: owner.gid,
             link_count: status.link_count,
             size_bytes: status.stamp.size_bytes,
             blocks_512: status.blocks_512,

@@ -1,8 +1,8 @@
 //! Inode numbers: a stable mapping from the inodes of several host file systems to one number
 //! space.
 
-use crate::base::InodeNumber;
 use crate::base::lock::Mutex;
+use crate::base::{DeviceNumber, InodeNumber};
 use std::collections::HashMap;
 
 /// Number of bits of a host inode number that fits below the device index.
@@ -16,14 +16,14 @@ pub(super) struct InodeNumbers(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    devices: Vec<(u32, u32)>,
+    devices: Vec<DeviceNumber>,
     /// Sequential numbers of inodes whose host number does not fit.
-    sequential: HashMap<((u32, u32), u64), u64>,
+    sequential: HashMap<(DeviceNumber, u64), u64>,
 }
 
 impl InodeNumbers {
     /// Returns the number of inode `number` on the host's `device`.
-    pub(super) fn number(&self, device: (u32, u32), number: u64) -> InodeNumber {
+    pub(super) fn number(&self, device: DeviceNumber, number: u64) -> InodeNumber {
         let mut state = self.0.lock();
         let index = match state.devices.iter().position(|known| *known == device) {
             Some(index) => index,
@@ -51,11 +51,11 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for device in 0..5 {
             for number in [1, 2, (1 << 48) - 1, 1 << 48, u64::MAX, 1 << 63, 1 << 63 | 1] {
-                let given = numbers.number((8, device), number);
+                let given = numbers.number(DeviceNumber::new(8, device), number);
                 assert!(seen.insert(given), "{device} {number}");
-                assert_eq!(numbers.number((8, device), number), given);
+                assert_eq!(numbers.number(DeviceNumber::new(8, device), number), given);
             }
         }
-        assert_eq!(numbers.number((8, 0), 77), InodeNumber(77));
+        assert_eq!(numbers.number(DeviceNumber::new(8, 0), 77), InodeNumber(77));
     }
 }

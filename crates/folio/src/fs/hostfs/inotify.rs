@@ -3,7 +3,7 @@
 use super::host_calls::{self, Identity};
 use super::options::PushMode;
 use crate::base::lock::Mutex;
-use crate::base::{Errno, Error, Result};
+use crate::base::{DeviceNumber, Errno, Error, Result};
 use rustix::fd::OwnedFd;
 use rustix::fs::FsWord;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -93,7 +93,7 @@ pub(super) struct Inotify<I> {
     pub(super) is_stopping: Arc<AtomicBool>,
     full_until_ns: AtomicU64,
     /// Whether inotify reports every change of a device.
-    devices: Mutex<HashMap<(u32, u32), bool>>,
+    devices: Mutex<HashMap<DeviceNumber, bool>>,
     warnings: Mutex<Vec<&'static str>>,
 }
 
@@ -169,7 +169,7 @@ impl<I> Inotify<I> {
     }
 
     /// Returns whether inotify reports every change on the device of `fd`.
-    pub(super) fn reports_device(&self, device: (u32, u32), fd: &OwnedFd) -> bool {
+    pub(super) fn reports_device(&self, device: DeviceNumber, fd: &OwnedFd) -> bool {
         let cached = self.devices.lock().get(&device).copied();
         cached.unwrap_or_else(|| {
             let is_reported = reports_changes(fd);
@@ -191,7 +191,8 @@ impl<I> Inotify<I> {
     /// Watches an inode for `events`. Returns false if there are no watches left.
     pub(super) fn watch(
         &self,
-        (watch, inode): (&Watch, Weak<I>),
+        watch: &Watch,
+        inode: Weak<I>,
         fd: &OwnedFd,
         events: WatchFlags,
         now_ns: u64,
@@ -245,7 +246,8 @@ impl<I> Inotify<I> {
     pub(super) fn expect(
         &self,
         wd: i32,
-        (name, change): (&[u8], NameChange),
+        name: &[u8],
+        change: NameChange,
         moved: Option<Identity>,
         now_ns: u64,
     ) {

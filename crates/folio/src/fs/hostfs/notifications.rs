@@ -51,7 +51,7 @@ impl HostInode {
             && let Some(wd) = self.watch.descriptor()
         {
             let moved = moved.map(|moved| moved.identity);
-            inotify.expect(wd, (name, change), moved, monotonic_ns());
+            inotify.expect(wd, name, change, moved, monotonic_ns());
         }
     }
 
@@ -87,7 +87,7 @@ impl HostInode {
             events |= WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
             events |= WatchFlags::ONLYDIR | WatchFlags::EXCL_UNLINK;
         }
-        if !inotify.watch((&self.watch, self.me.clone()), fd, events, now_ns) {
+        if !inotify.watch(&self.watch, self.me.clone(), fd, events, now_ns) {
             self.shared.warn(NO_WATCHES);
         }
     }

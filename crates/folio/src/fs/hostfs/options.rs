@@ -10,7 +10,7 @@
 //! | `xattr=` | `on` or `off` |
 
 use super::owners::{IdRange, Owners};
-use crate::base::{Error, Result};
+use crate::base::{Error, Owner, Result};
 use crate::vfs::{FOREVER_NS, MountOptions};
 use std::str::FromStr;
 
@@ -96,7 +96,7 @@ impl HostfsOptions {
             }
             "squash" => {
                 let (uid, gid) = value.split_once(':')?;
-                self.owners.squash = Some((uid.parse().ok()?, gid.parse().ok()?));
+                self.owners.squash = Some(Owner::new(uid.parse().ok()?, gid.parse().ok()?));
             }
             "map" => match value.split_once(':')? {
                 ("u", range) => self.owners.users.push(parse_range(range)?),

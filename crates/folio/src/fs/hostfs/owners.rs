@@ -1,6 +1,6 @@
 //! The mapping between owners inside the mount and owners on the host.
 
-use crate::base::{Errno, Error, Result};
+use crate::base::{Errno, Error, Owner, Result};
 use crate::vfs::MountOptions;
 
 /// The id of unmapped owners (`/proc/sys/kernel/overflowuid`).
@@ -23,7 +23,7 @@ pub(super) struct IdRange {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Owners {
     /// The user and group that all files appear to belong to.
-    pub(super) squash: Option<(u32, u32)>,
+    pub(super) squash: Option<Owner>,
     pub(super) users: Vec<IdRange>,
     pub(super) groups: Vec<IdRange>,
 }
@@ -57,24 +57,28 @@ impl Owners {
         *self == Self::default()
     }
 
-    /// Returns user and group inside for an owner on the host.
-    pub(super) fn inside(&self, uid: u32, gid: u32) -> (u32, u32) {
+    /// Returns the owner inside for an owner on the host.
+    pub(super) fn inside(&self, outside: Owner) -> Owner {
         let inside = |ranges: &[IdRange], id| {
             translate(ranges, id, |r| (r.outside, r.inside)).unwrap_or(OVERFLOW_ID)
         };
-        self.squash
-            .unwrap_or_else(|| (inside(&self.users, uid), inside(&self.groups, gid)))
+        self.squash.unwrap_or_else(|| {
+            Owner::new(
+                inside(&self.users, outside.uid),
+                inside(&self.groups, outside.gid),
+            )
+        })
     }
 
     /// Returns the user on the host for a user inside; `None` if the host's owner does not change.
     /// EINVAL if the user is not mapped.
     pub(super) fn outside_user(&self, uid: u32) -> Result<Option<u32>> {
-        self.outside(uid, &self.users, self.squash.map(|(uid, _)| uid))
+        self.outside(uid, &self.users, self.squash.map(|owner| owner.uid))
     }
 
     /// Returns the group on the host for a group inside, like [`Owners::outside_user`].
     pub(super) fn outside_group(&self, gid: u32) -> Result<Option<u32>> {
-        self.outside(gid, &self.groups, self.squash.map(|(_, gid)| gid))
+        self.outside(gid, &self.groups, self.squash.map(|owner| owner.gid))
     }
 
     fn outside(&self, id: u32, ranges: &[IdRange], squashed: Option<u32>) -> Result<Option<u32>> {
@@ -162,15 +166,16 @@ mod tests {
         owners.check().unwrap();
         for (inside, outside) in [(0, 1000), (1, 100_000), (999, 100_998)] {
             assert_eq!(owners.outside_user(inside).unwrap(), Some(outside));
-            assert_eq!(owners.inside(outside, 7), (inside, 7));
+            let host = Owner::new(outside, 7);
+            assert_eq!(owners.inside(host), Owner::new(inside, 7));
         }
         assert_eq!(owners.outside_user(1000).unwrap_err().errno(), Errno::INVAL);
-        assert_eq!(owners.inside(0, 0), (OVERFLOW_ID, 0));
+        assert_eq!(owners.inside(Owner::ROOT), Owner::new(OVERFLOW_ID, 0));
         let squashed = Owners {
-            squash: Some((5, 6)),
+            squash: Some(Owner::new(5, 6)),
             ..Owners::default()
         };
-        assert_eq!(squashed.inside(0, 0), (5, 6));
+        assert_eq!(squashed.inside(Owner::ROOT), Owner::new(5, 6));
         assert_eq!(squashed.outside_user(5).unwrap(), None);
     }
 

@@ -4,7 +4,7 @@ use super::dir::{Directory, ENTRY_BYTES};
 use super::frame_file::FrameFile;
 use super::mount_state::MountState;
 use crate::base::lock::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
-use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
+use crate::base::{DeviceNumber, Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
 use crate::cache::{Mapping, ObjectCharge};
 use crate::vfs::{
     ACL_ACCESS, Acl, AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, InodeLock,
@@ -63,7 +63,7 @@ pub(super) enum InodeBody {
     Frames(Arc<FrameFile>),
     Directory(Mutex<Directory>),
     Symlink(Box<[u8]>),
-    Device(u32, u32),
+    Device(DeviceNumber),
     /// Pipes and sockets.
     Nothing,
 }
@@ -101,10 +101,10 @@ impl InodeState {
             size_bytes,
             blocks_512,
             block_size: PAGE_SIZE as u32,
-            device: if let InodeBody::Device(major, minor) = *body {
-                (major, minor)
+            device: if let InodeBody::Device(device) = *body {
+                device
             } else {
-                (0, 0)
+                DeviceNumber::default()
             },
             accessed: self.accessed,
             modified: self.modified,
@@ -183,9 +183,7 @@ impl RamInode {
             }),
             FileType::Directory => InodeBody::Directory(Mutex::new(Directory::new())),
             FileType::Symlink => InodeBody::Symlink(new.target.into()),
-            FileType::BlockDevice | FileType::CharacterDevice => {
-                InodeBody::Device(new.device.0, new.device.1)
-            }
+            FileType::BlockDevice | FileType::CharacterDevice => InodeBody::Device(new.device),
             FileType::Fifo | FileType::Socket => InodeBody::Nothing,
         };
         let limits = &shared.limits;

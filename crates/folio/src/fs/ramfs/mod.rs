@@ -42,7 +42,7 @@ mod operations;
 mod options;
 mod swap;
 
-use crate::base::{Error, Limit, PAGE_SIZE, Result};
+use crate::base::{DeviceNumber, Error, Limit, Owner, PAGE_SIZE, Result};
 use crate::cache::PageCache;
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, NewInode};
 use frame_slab::FrameSlab;
@@ -88,8 +88,9 @@ impl Ramfs {
         Ok(Self::build(
             Kind::Ramfs,
             cache,
-            (Limits::default(), None),
-            (mode, 0, 0),
+            Limits::default(),
+            None,
+            root_directory(mode, Owner::ROOT),
             options,
         ))
     }
@@ -99,8 +100,9 @@ impl Ramfs {
         Self::build(
             Kind::Ramfs,
             cache,
-            (Limits::default(), None),
-            (0o755, 0, 0),
+            Limits::default(),
+            None,
+            root_directory(0o755, Owner::ROOT),
             options,
         )
     }
@@ -126,8 +128,9 @@ impl Ramfs {
         Ok(Self::build(
             Kind::Tmpfs,
             cache,
-            (limits, None),
-            (tmpfs.mode, tmpfs.uid, tmpfs.gid),
+            limits,
+            None,
+            root_directory(tmpfs.mode, tmpfs.owner),
             options,
         ))
     }
@@ -152,8 +155,9 @@ impl Ramfs {
         let file_system = Self::build(
             Kind::Gpufs,
             cache,
-            (Limits::default(), Some(files.clone())),
-            (gpufs.mode, 0, 0),
+            Limits::default(),
+            Some(files.clone()),
+            root_directory(gpufs.mode, Owner::ROOT),
             options,
         );
         Ok((file_system, files))
@@ -162,30 +166,14 @@ impl Ramfs {
     fn build(
         kind: Kind,
         cache: &Arc<PageCache>,
-        memory: (Limits, Option<FrameFiles>),
-        (mode, uid, gid): (u16, u32, u32),
+        limits: Limits,
+        frames: Option<FrameFiles>,
+        root: NewInode<'_>,
         options: &MountOptions,
     ) -> Arc<dyn FileSystem> {
-        let shared = Arc::new(MountState::new(
-            cache.writeback(),
-            cache.budget_bytes(),
-            options.clock,
-            memory,
-            cache.objects().clone(),
-        ));
-        let file_type = FileType::Directory;
-        let root = RamInode::new(
-            &shared,
-            &NewInode {
-                file_type,
-                mode,
-                uid,
-                gid,
-                device: (0, 0),
-                target: b"",
-            },
-        )
-        .unwrap_or_else(|_| unreachable!("a limit leaves room for the root"));
+        let shared = Arc::new(MountState::new(cache, options.clock, limits, frames));
+        let root = RamInode::new(&shared, &root)
+            .unwrap_or_else(|_| unreachable!("a limit leaves room for the root"));
         root.set_parent(root.number());
         Arc::new(Self {
             kind,
@@ -193,6 +181,18 @@ impl Ramfs {
             shared,
             is_read_only: options.read_only,
         })
+    }
+}
+
+/// Returns the properties of a new root directory.
+fn root_directory(mode: u16, owner: Owner) -> NewInode<'static> {
+    NewInode {
+        file_type: FileType::Directory,
+        mode,
+        uid: owner.uid,
+        gid: owner.gid,
+        device: DeviceNumber::default(),
+        target: b"",
     }
 }
 

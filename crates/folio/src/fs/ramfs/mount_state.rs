@@ -2,7 +2,7 @@
 
 use super::frame_files::FrameFiles;
 use crate::base::{Clock, Limit, Result};
-use crate::cache::{ObjectMemory, Writeback};
+use crate::cache::{ObjectMemory, PageCache, Writeback};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,20 +53,19 @@ impl Limits {
 
 impl MountState {
     pub(super) fn new(
-        writeback: Arc<Writeback>,
-        cache_bytes: u64,
+        cache: &Arc<PageCache>,
         clock: Clock,
-        (limits, frames): (Limits, Option<FrameFiles>),
-        objects: Arc<ObjectMemory>,
+        limits: Limits,
+        frames: Option<FrameFiles>,
     ) -> Self {
         Self {
-            writeback,
+            writeback: cache.writeback(),
             clock,
             next_number: AtomicU64::new(1),
-            cache_bytes,
+            cache_bytes: cache.budget_bytes(),
             limits,
             frames,
-            objects,
+            objects: cache.objects().clone(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Mount options of tmpfs (mount(8), tmpfs(5)), of ramfs, which has only `mode=`, and of gpufs.
 
-use crate::base::{Error, PAGE_SIZE, Result};
+use crate::base::{Error, Owner, PAGE_SIZE, Result};
 use crate::vfs::MountOptions;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -21,10 +21,8 @@ pub(super) struct TmpfsOptions {
     pub(super) inode_count: Option<u64>,
     /// Permission bits of the root directory (`mode=`, octal).
     pub(super) mode: u16,
-    /// Owner of the root directory (`uid=`).
-    pub(super) uid: u32,
-    /// Group of the root directory (`gid=`).
-    pub(super) gid: u32,
+    /// Owner of the root directory (`uid=`, `gid=`).
+    pub(super) owner: Owner,
 }
 
 /// The limit of memory for data of a tmpfs. The page cache's own budget applies, too.
@@ -42,8 +40,7 @@ impl Default for TmpfsOptions {
             size: TmpfsSize::CachePercent(SHARE_PERCENT),
             inode_count: None,
             mode: 0o1777,
-            uid: 0,
-            gid: 0,
+            owner: Owner::ROOT,
         }
     }
 }
@@ -91,8 +88,8 @@ impl TmpfsOptions {
             }
             "nr_inodes" => self.inode_count = Some(parse_number(value)?),
             "mode" => self.mode = parse_mode(value)?,
-            "uid" => self.uid = value.parse().ok()?,
-            "gid" => self.gid = value.parse().ok()?,
+            "uid" => self.owner.uid = value.parse().ok()?,
+            "gid" => self.owner.gid = value.parse().ok()?,
             _ => return None,
         }
         Some(())
@@ -206,8 +203,7 @@ mod tests {
             size: TmpfsSize::Bytes(64 << 20),
             inode_count: Some(1024),
             mode: 0o1770,
-            uid: 7,
-            gid: 8,
+            owner: Owner::new(7, 8),
         };
         assert_eq!(options, expected);
         assert_eq!(options.limits(1 << 20), (Some(64 << 8), Some(1024)));

@@ -1,7 +1,7 @@
 //! The tree of an erofs, by the crate `erofs-rs`.
 
 use super::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
-use crate::base::{Errno, Error, InodeNumber, Result, Timespec};
+use crate::base::{DeviceNumber, Errno, Error, InodeNumber, Result, Timespec};
 use crate::block::Device;
 use crate::vfs::{Attributes, FileType};
 use erofs_rs::r#async::EroFS;
@@ -145,7 +145,10 @@ fn attributes(index: NodeIndex, inode: &Inode) -> Attributes {
         size_bytes,
         blocks_512: size_bytes.div_ceil(512),
         block_size: 4096,
-        device: inode.device().unwrap_or_default(),
+        device: inode
+            .device()
+            .map(|(major, minor)| DeviceNumber::new(major, minor))
+            .unwrap_or_default(),
         accessed: modified,
         modified,
         changed: modified,

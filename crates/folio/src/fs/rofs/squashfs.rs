@@ -3,7 +3,7 @@
 use super::device_reader::DeviceReader;
 use super::squashfs_xattrs::{NO_XATTRS, XattrTable, error};
 use super::tree::{Content, Node, NodeIndex, ROOT, Tree, Xattrs};
-use crate::base::{Errno, Error, InodeNumber, Result, Timespec};
+use crate::base::{DeviceNumber, Errno, Error, InodeNumber, Result, Timespec};
 use crate::block::Device;
 use crate::vfs::{Attributes, FileType};
 use backhand::v4::inode::InodeInner;
@@ -236,7 +236,7 @@ fn attributes(inode: &Inode, header: &NodeHeader) -> Attributes {
         blocks_512: size_bytes.div_ceil(512),
         block_size: 4096,
         // include/linux/kdev_t.h, `new_decode_dev`.
-        device: (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00),
+        device: DeviceNumber::new(device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00),
         accessed: modified,
         modified,
         changed: modified,

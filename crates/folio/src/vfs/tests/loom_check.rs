@@ -82,7 +82,8 @@ fn replaced_name_is_never_missing() {
                 assert_eq!(found.value().file_type(), FileType::Regular);
             }
         });
-        let (from, to) = ((&names.root, &*all[1]), (&names.root, &*all[0]));
+        let from = NameSlot::new(&names.root, &all[1]);
+        let to = NameSlot::new(&names.root, &all[0]);
         drop(names.cache.rename(from, &new, to, Some(&old), None));
         join([reader]);
     });

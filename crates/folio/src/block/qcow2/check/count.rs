@@ -35,6 +35,22 @@ pub(crate) struct L2Use {
     pub(crate) active: u64,
 }
 
+/// An L2 table while its entries are counted, in the guest's order.
+struct L2Walk<'t> {
+    what: &'t str,
+    used: L2Use,
+    /// End of the data cluster before.
+    next: Option<u64>,
+    /// In an extended table, a first half whose second half is not known yet; either may be zero.
+    first_half: Option<FirstHalf>,
+}
+
+/// The first half of an entry of an extended L2 table.
+struct FirstHalf {
+    index: u64,
+    entry: u64,
+}
+
 /// The result of the walk.
 pub(crate) struct CountedReferences {
     pub(crate) counts: Counts,
@@ -285,54 +301,48 @@ impl Walk<'_, '_> {
     fn l2_table(&mut self, region: Region, used: L2Use) -> Result<()> {
         let what = format!("L2 table at {:#x}", region.at);
         let is_extended = self.roots.is_extended;
-        // End of the data cluster before, in the guest's order.
-        let mut next = None;
-        // An entry of an extended table has two halves, and either may be zero.
-        let mut halves = (u64::MAX, 0);
+        let mut walk = L2Walk {
+            what: &what,
+            used,
+            next: None,
+            first_half: None,
+        };
         self.entries(region, &what, &mut |this, index, number| {
             if !is_extended {
-                return this.l2_entry(&what, index, number, 0, used, &mut next);
+                return this.l2_entry(&mut walk, index, number, 0);
             }
             if index.is_multiple_of(2) {
-                this.flush_half(&what, &mut halves, used, &mut next)?;
-                halves = (index / 2, number);
+                this.flush_half(&mut walk)?;
+                walk.first_half = Some(FirstHalf {
+                    index: index / 2,
+                    entry: number,
+                });
                 return Ok(());
             }
-            let entry = if halves.0 == index / 2 { halves.1 } else { 0 };
-            if halves.0 != index / 2 {
-                this.flush_half(&what, &mut halves, used, &mut next)?;
-            }
-            halves.0 = u64::MAX;
-            this.l2_entry(&what, index / 2, entry, number, used, &mut next)
+            let pair = walk.first_half.take_if(|half| half.index == index / 2);
+            this.flush_half(&mut walk)?;
+            let entry = pair.map_or(0, |half| half.entry);
+            this.l2_entry(&mut walk, index / 2, entry, number)
         })?;
-        self.flush_half(&what, &mut halves, used, &mut next)
+        self.flush_half(&mut walk)
     }
 
     /// Counts an extended entry whose second half is zero.
-    fn flush_half(
-        &mut self,
-        what: &str,
-        halves: &mut (u64, u64),
-        used: L2Use,
-        next: &mut Option<u64>,
-    ) -> Result<()> {
-        let (index, entry) = std::mem::replace(halves, (u64::MAX, 0));
-        if index == u64::MAX {
-            Ok(())
-        } else {
-            self.l2_entry(what, index, entry, 0, used, next)
+    fn flush_half(&mut self, walk: &mut L2Walk<'_>) -> Result<()> {
+        match walk.first_half.take() {
+            Some(half) => self.l2_entry(walk, half.index, half.entry, 0),
+            None => Ok(()),
         }
     }
 
     fn l2_entry(
         &mut self,
-        what: &str,
+        walk: &mut L2Walk<'_>,
         index: u64,
         entry: u64,
         bitmap: u64,
-        used: L2Use,
-        next: &mut Option<u64>,
     ) -> Result<()> {
+        let (what, used) = (walk.what, walk.used);
         let at_entry = || format!("{what}: entry {index} is {entry:#018x}");
         if entry & COMPRESSED != 0 {
             return self.compressed(&at_entry(), entry, bitmap, used);
@@ -374,10 +384,10 @@ impl Walk<'_, '_> {
             ));
         }
         self.counted.allocated_clusters += used.active;
-        if next.is_some_and(|next| next != host) {
+        if walk.next.is_some_and(|next| next != host) {
             self.counted.fragmented_clusters += used.active;
         }
-        *next = Some(host + self.roots.cluster_bytes());
+        walk.next = Some(host + self.roots.cluster_bytes());
         if self.roots.has_data_file {
             return Ok(());
         }

@@ -160,7 +160,8 @@ impl Qcow2Device {
             metadata.set_compressed(
                 &*self.file,
                 packed.cluster,
-                (host, packed.bytes.len() as u64),
+                host,
+                packed.bytes.len() as u64,
             )?;
         }
         Ok(())

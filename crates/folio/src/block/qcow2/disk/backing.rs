@@ -109,11 +109,7 @@ fn check_remote(image: &Path, url: &Path, chain: &Chain) -> Result<()> {
         BackingPolicy::Refuse => false,
         // URLs have no symbolic links, and `..` is resolved.
         BackingPolicy::Within(allowed) => url.starts_with(allowed),
-        BackingPolicy::Beside => remote(url).is_some_and(|(images, url)| {
-            image
-                .to_str()
-                .is_some_and(|image| images.is_allowed(image, url))
-        }),
+        BackingPolicy::Beside => remote(url).is_some_and(|file| file.is_allowed(image)),
     };
     if is_allowed {
         return Ok(());

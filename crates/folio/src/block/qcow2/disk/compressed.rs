@@ -41,7 +41,8 @@ impl Decompressor {
     pub(crate) fn read(
         &self,
         file: &dyn ImageFile,
-        (host, len_bytes): (u64, u64),
+        host: u64,
+        len_bytes: u64,
         bufs: &mut [IoSliceMut<'_>],
         skip: usize,
     ) -> Result<()> {

@@ -61,7 +61,7 @@ impl Qcow2Device {
             Mapping::Compressed { host, len_bytes } => {
                 let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
                 self.decompressor
-                    .read(&*self.file, (host, len_bytes), bufs, in_cluster as usize)
+                    .read(&*self.file, host, len_bytes, bufs, in_cluster as usize)
             }
             Mapping::Unallocated | Mapping::Reserved { .. } => {
                 let len_bytes = iov::len_mut(bufs);

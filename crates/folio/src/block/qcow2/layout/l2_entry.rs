@@ -289,6 +289,31 @@ pub(crate) enum Mapping {
     Compressed { host: u64, len_bytes: u64 },
 }
 
+/// The content that an entry states for a unit.
+#[derive(Clone, Copy)]
+enum UnitContent {
+    None,
+    Data,
+    Zeros,
+    /// A contradiction.
+    DataAndZeros,
+}
+
+impl UnitContent {
+    /// Returns the content that the two bits of a subcluster state.
+    fn of_bits(is_data: bool, is_zero: bool) -> Self {
+        if is_data && is_zero {
+            Self::DataAndZeros
+        } else if is_data {
+            Self::Data
+        } else if is_zero {
+            Self::Zeros
+        } else {
+            Self::None
+        }
+    }
+}
+
 impl Mapping {
     /// Decodes the state of guest unit `unit` from the entry of its cluster.
     ///
@@ -299,13 +324,14 @@ impl Mapping {
         let descriptor = entry.descriptor(geometry, unit >> geometry.units_bits)?;
         let (word, bitmap) = (entry.word, entry.bitmap);
         let number = unit & ((1 << geometry.units_bits) - 1);
-        let (is_data, is_zero) = if geometry.is_extended() {
-            (bitmap >> number & 1 != 0, bitmap >> 32 >> number & 1 != 0)
+        let content = if geometry.is_extended() {
+            UnitContent::of_bits(bitmap >> number & 1 != 0, bitmap >> 32 >> number & 1 != 0)
+        } else if word & ZERO != 0 {
+            UnitContent::Zeros
+        } else if descriptor == ClusterDescriptor::Unallocated {
+            UnitContent::None
         } else {
-            (
-                word & ZERO == 0 && descriptor != ClusterDescriptor::Unallocated,
-                word & ZERO != 0,
-            )
+            UnitContent::Data
         };
         let (host, is_copied) = match descriptor {
             ClusterDescriptor::Compressed { host, len_bytes } => {
@@ -314,26 +340,26 @@ impl Mapping {
             ClusterDescriptor::Standard { host, is_copied } => {
                 (host + (number << geometry.unit_bits()), is_copied)
             }
-            ClusterDescriptor::Unallocated => match (is_data, is_zero) {
-                (true, _) => {
+            ClusterDescriptor::Unallocated => match content {
+                UnitContent::Data | UnitContent::DataAndZeros => {
                     let what =
                         format!("entry {word:#018x} has subclusters {bitmap:#018x} and no cluster");
                     return Err(Error::corrupt(what));
                 }
-                (false, true) => return Ok(Self::Zero),
-                (false, false) => return Ok(Self::Unallocated),
+                UnitContent::Zeros => return Ok(Self::Zero),
+                UnitContent::None => return Ok(Self::Unallocated),
             },
         };
-        match (is_data, is_zero) {
-            (true, true) => {
+        match content {
+            UnitContent::DataAndZeros => {
                 let what = format!(
                     "entry {word:#018x} has subclusters {bitmap:#018x}: data and zeros at once"
                 );
                 Err(Error::corrupt(what))
             }
-            (true, false) => Ok(Self::Data { host, is_copied }),
-            (false, true) => Ok(Self::ZeroAllocated { host, is_copied }),
-            (false, false) => Ok(Self::Reserved { host, is_copied }),
+            UnitContent::Data => Ok(Self::Data { host, is_copied }),
+            UnitContent::Zeros => Ok(Self::ZeroAllocated { host, is_copied }),
+            UnitContent::None => Ok(Self::Reserved { host, is_copied }),
         }
     }
 

@@ -541,7 +541,8 @@ impl Metadata {
         &mut self,
         file: &dyn ImageFile,
         cluster: u64,
-        (host, len_bytes): (u64, u64),
+        host: u64,
+        len_bytes: u64,
     ) -> Result<()> {
         let geometry = self.geometry;
         let entry = L2Entry::compressed(geometry, host, len_bytes)?;

@@ -17,6 +17,7 @@ use crate::fs::ext4::layout::features::{Compat, Incompat};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::ops::Range;
+use std::ops::RangeInclusive;
 
 /// File type in the mode (`S_IFMT`).
 const MODE_TYPE: u16 = 0xF000;
@@ -262,7 +263,13 @@ impl Checker<'_> {
                 &bytes[..block::region_len(context)]
             }
         };
-        self.check_entries(scan, tree.zip(bounds), logical == 0, location, region);
+        self.check_entries(
+            scan,
+            tree.zip(bounds.as_ref()),
+            logical == 0,
+            location,
+            region,
+        );
     }
 
     /// Checks `.` and `..` of a directory with an index.
@@ -282,7 +289,7 @@ impl Checker<'_> {
     fn check_entries(
         &mut self,
         scan: &mut DirectoryScan<'_>,
-        bounds: Option<(&DirectoryIndex, (u32, u32))>,
+        bounds: Option<(&DirectoryIndex, &RangeInclusive<u32>)>,
         has_dots: bool,
         location: FindingLocation,
         region: &[u8],
@@ -466,7 +473,7 @@ impl Checker<'_> {
     fn check_entry(
         &mut self,
         scan: &mut DirectoryScan<'_>,
-        bounds: Option<(&DirectoryIndex, (u32, u32))>,
+        bounds: Option<(&DirectoryIndex, &RangeInclusive<u32>)>,
         location: FindingLocation,
         entry: &Entry<'_>,
         previous: Option<usize>,
@@ -529,14 +536,15 @@ impl Checker<'_> {
         &mut self,
         scan: &DirectoryScan<'_>,
         tree: &DirectoryIndex,
-        (low, high): (u32, u32),
+        bounds: &RangeInclusive<u32>,
         location: FindingLocation,
         name: &[u8],
     ) {
         let Some(hash) = tree.hash(scan.context, name) else {
             return;
         };
-        if hash < low || hash > high {
+        if !bounds.contains(&hash) {
+            let (low, high) = (bounds.start(), bounds.end());
             let what = format_args!(
                 "{} has hash {hash:#010x}, outside {low:#010x} to {high:#010x}",
                 name.escape_ascii()

@@ -1,5 +1,6 @@
 //! Facts that one phase of the check collects and a later phase reads.
 
+use crate::fs::ext4::layout::quota::QuotaUsage;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -148,9 +149,6 @@ impl SpecialFile {
             .flat_map(|(_, start, len)| *start..start + len)
     }
 }
-
-/// Usage of one owner: bytes and inodes.
-pub(super) type QuotaUsage = (u64, u64);
 
 /// Usage by user, group and project.
 #[derive(Default)]

@@ -11,14 +11,15 @@ use crate::fs::ext4::directory::index_block::{
     self, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, ROOT_INFO_AT, ROOT_INFO_LEN, RawRootInfo,
 };
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use zerocopy::FromBytes;
 
 /// The nodes and leaves of a directory's index.
 pub(super) struct DirectoryIndex {
     /// `None` for a hash unknown to Folio.
     version: Option<HashVersion>,
-    /// Blocks by number in the directory: the lowest and highest hash of a leaf, `None` for a node.
-    blocks: HashMap<u64, Option<(u32, u32)>>,
+    /// Blocks by number in the directory: the hashes of a leaf, `None` for a node.
+    blocks: HashMap<u64, Option<RangeInclusive<u32>>>,
 }
 
 impl DirectoryIndex {
@@ -28,8 +29,8 @@ impl DirectoryIndex {
     }
 
     /// Returns the hash range of a leaf; `None` for a block without an index entry.
-    pub(super) fn bounds(&self, logical: u64) -> Option<(u32, u32)> {
-        self.blocks.get(&logical).copied().flatten()
+    pub(super) fn bounds(&self, logical: u64) -> Option<RangeInclusive<u32>> {
+        self.blocks.get(&logical).cloned().flatten()
     }
 
     /// Returns the hash of a name, if the hash version is known.
@@ -211,13 +212,13 @@ impl Checker<'_> {
     }
 }
 
-/// Returns the lowest and highest hash in a leaf that starts at `low`; the next leaf starts at
+/// Returns the hashes in a leaf that starts at `low`; the next leaf starts at
 /// `next`. If the lowest bit of `next` is set, names of the same hash continue there.
-fn leaf_bounds(low: u32, next: u32) -> (u32, u32) {
+fn leaf_bounds(low: u32, next: u32) -> RangeInclusive<u32> {
     let high = match next {
         u32::MAX => u32::MAX,
         _ if next & 1 == 1 => next & !1,
         _ => next.saturating_sub(1),
     };
-    (low & !1, high)
+    low & !1..=high
 }

@@ -1,13 +1,13 @@
 //! Quota files: the stored usage of each owner against the counted one.
 
 use super::checker::Checker;
-use super::facts::QuotaUsage;
 use super::inode_view::InodeView;
 use super::report::{CheckedStructure, FindingLocation};
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Incompat, RoCompat};
 use crate::fs::ext4::layout::quota::{
-    BLOCK_LEN, DEPTH, QuotaHeader, QuotaKind, ROOT_BLOCK, entries, is_free, owners, usage, word,
+    BLOCK_LEN, DEPTH, QuotaHeader, QuotaKind, QuotaUsage, ROOT_BLOCK, entries, is_free, owners,
+    word,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -46,7 +46,8 @@ impl Checker<'_> {
         ];
         for (usages, id) in usages.into_iter().zip(owners(raw)) {
             let usage = usages.entry(id).or_default();
-            *usage = (usage.0 + bytes, usage.1 + 1 + value_inodes);
+            usage.bytes += bytes;
+            usage.inodes += 1 + value_inodes;
         }
     }
 
@@ -142,7 +143,7 @@ impl Checker<'_> {
             if stored != counted {
                 let what = format_args!(
                     "{} {id} uses {} bytes in {} inodes, counted {} in {}",
-                    name, stored.0, stored.1, counted.0, counted.1
+                    name, stored.bytes, stored.inodes, counted.bytes, counted.inodes
                 );
                 self.report.error(CheckedStructure::Quota, location, what);
             }
@@ -179,7 +180,7 @@ impl Checker<'_> {
         };
         if depth == 0 {
             for (_, entry) in entries(&bytes).filter(|(_, entry)| !is_free(entry)) {
-                stored.insert(word(entry, 0), usage(entry));
+                stored.insert(word(entry, 0), QuotaUsage::load(entry));
             }
             return;
         }

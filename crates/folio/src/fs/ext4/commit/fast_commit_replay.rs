@@ -294,10 +294,12 @@ impl Replay<'_> {
         }
         directory.insert_name(name, number, file_type)?;
         let mut state = inode.state_mut();
-        let links = match (is_directory, is_new) {
-            (true, _) => 2,
-            (false, true) => 1,
-            (false, false) => state.raw.links_count.get().saturating_add(1),
+        let links = if is_directory {
+            2
+        } else if is_new {
+            1
+        } else {
+            state.raw.links_count.get().saturating_add(1)
         };
         state.raw.links_count = links.into();
         drop(state);

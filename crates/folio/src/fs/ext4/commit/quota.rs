@@ -5,14 +5,14 @@
 //! overwrites entries. Entries of owners without usage stay.
 
 use crate::base::{Error, LogicalBlock, Result};
-use crate::fs::ext4::inode::quota::{QuotaFile, Quotas};
+use crate::fs::ext4::inode::quota::{QuotaFile, Quotas, UsageChange};
 use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::features::RoCompat;
 use crate::fs::ext4::layout::quota::{
-    BLOCK_LEN, DEPTH, ENTRY_LEN, EntryBlockHead, QuotaHeader, QuotaKind, ROOT_BLOCK, entries,
-    is_free, reference_at, set_usage, set_word, usage, word,
+    BLOCK_LEN, DEPTH, ENTRY_LEN, EntryBlockHead, QuotaHeader, QuotaKind, QuotaUsage, ROOT_BLOCK,
+    entries, is_free, reference_at, set_word, word,
 };
 use crate::fs::ext4::map::extent_map::MappedRange;
 use std::collections::HashMap;
@@ -205,7 +205,7 @@ impl OpenQuotaFile<'_> {
         };
         let free = entries(&bytes).find(|(_, entry)| is_free(entry));
         let (at, _) = free.ok_or_else(|| Error::corrupt(format!("block {number} is full")))?;
-        set_usage(&mut bytes[at..at + ENTRY_LEN], id, (0, 0));
+        QuotaUsage::default().store(&mut bytes[at..at + ENTRY_LEN], id);
         let mut head = EntryBlockHead::parse(&bytes)?;
         head.entries += 1;
         if head.is_full() {
@@ -286,20 +286,20 @@ impl OpenQuotaFile<'_> {
     }
 
     /// Adds `change` to the usage of the owner `id`.
-    fn add_usage(&mut self, id: u32, (bytes, inodes): (i64, i64)) -> Result<()> {
-        if (bytes, inodes) == (0, 0) {
+    fn add_usage(&mut self, id: u32, change: UsageChange) -> Result<()> {
+        if change == UsageChange::default() {
             return Ok(());
         }
         let at = self.entry(id)?;
         let (block, start) = self.place(at)?;
         let mut block = block.write();
         let entry = &mut block[start..start + ENTRY_LEN];
-        let (old_bytes, old_inodes) = usage(entry);
-        let usage = (
-            old_bytes.saturating_add_signed(bytes),
-            old_inodes.saturating_add_signed(inodes),
-        );
-        set_usage(entry, id, usage);
+        let old = QuotaUsage::load(entry);
+        let new = QuotaUsage {
+            bytes: old.bytes.saturating_add_signed(change.bytes),
+            inodes: old.inodes.saturating_add_signed(change.inodes),
+        };
+        new.store(entry, id);
         Ok(())
     }
 }

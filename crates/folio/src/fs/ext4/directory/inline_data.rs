@@ -297,7 +297,7 @@ mod tests {
     }
 
     /// Inode 12 as Linux 6.18 wrote it: mkdir sub; ln -s; touch three four-... five; one removed.
-    fn kernel_directory() -> ([u8; 60], Vec<u8>) {
+    fn kernel_directory() -> InlineDirectory {
         let block_field = [
             2_u32.to_le_bytes().to_vec(),
             entry(0, 12, 0, b""),
@@ -311,11 +311,10 @@ mod tests {
             entry(19, 12, 1, b"five"),
         ]
         .concat();
-        (block_field.try_into().unwrap(), data)
-    }
-
-    fn directory((block_field, data): ([u8; 60], Vec<u8>)) -> InlineDirectory {
-        InlineDirectory { block_field, data }
+        InlineDirectory {
+            block_field: block_field.try_into().unwrap(),
+            data,
+        }
     }
 
     fn context(dir_index: bool) -> DirectoryContext {
@@ -369,7 +368,7 @@ mod tests {
 
     #[test]
     fn inline_directory_of_the_kernel_is_read() {
-        let directory = directory(kernel_directory());
+        let directory = kernel_directory();
         let mut expected = KERNEL_NAMES.map(|(name, number)| (name.to_vec(), number));
         for batch in 1..9 {
             assert_eq!(listed(&directory, false, batch).unwrap(), expected);
@@ -391,9 +390,8 @@ mod tests {
 
     #[test]
     fn inline_directory_with_forged_entries_fails() {
-        let (mut block_field, data) = kernel_directory();
-        block_field[20] = 4;
-        let forged = directory((block_field, data));
+        let mut forged = kernel_directory();
+        forged.block_field[20] = 4;
         let error = forged.find(&context(true), b"five").unwrap_err();
         assert!(
             error
@@ -407,9 +405,12 @@ mod tests {
         assert!(changed.remove(&context(true), b"five").is_err());
         assert!(changed.write_block(&context(true), &mut [0; 1024]).is_err());
         assert!(listed(&forged, true, 3).is_err());
-        let (block_field, data) = kernel_directory();
-        for cut in 1..data.len() {
-            let cut_short = directory((block_field, data[..cut].to_vec()));
+        let whole = kernel_directory();
+        for cut in 1..whole.data.len() {
+            let cut_short = InlineDirectory {
+                data: whole.data[..cut].to_vec(),
+                ..whole.clone()
+            };
             assert!(
                 listed(&cut_short, false, 3).is_err() || matches!(cut, 16 | 56),
                 "{cut} bytes"

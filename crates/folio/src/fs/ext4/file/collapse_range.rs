@@ -27,7 +27,7 @@ impl Ext4Inode {
         self.remove_blocks(blocks.start..blocks.end)?;
         let new_size = size - (range.end - range.start);
         let by = -((blocks.end - blocks.start) as i64);
-        self.move_tail(mapping, self.state_mut(), (blocks.end, by), new_size);
+        self.move_tail(mapping, self.state_mut(), blocks.end, by, new_size);
         // After the map moved: a page that is read now has the new contents.
         self.drop_pages_from(mapping, range.start);
         Ok(())
@@ -60,7 +60,7 @@ impl Ext4Inode {
         }
         // The inserted hole may split an extent.
         self.reserve_tree(&mut state, 1)?;
-        self.move_tail(mapping, state, (blocks.start, by as i64), new_size);
+        self.move_tail(mapping, state, blocks.start, by as i64, new_size);
         self.drop_pages_from(mapping, range.start);
         Ok(())
     }
@@ -71,7 +71,8 @@ impl Ext4Inode {
         &self,
         mapping: &Mapping,
         mut state: StateGuard<'_>,
-        (from, by): (u64, i64),
+        from: u64,
+        by: i64,
         new_size: u64,
     ) {
         // Below the size, which is at most 2^32 blocks.

@@ -14,7 +14,7 @@ use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::map::extent_map::MappedRange;
 use crate::fs::ext4::map::pointer_slot::pointer_blocks_needed;
-use crate::fs::ext4::space::{LARGE_FILE_BYTES, Purpose};
+use crate::fs::ext4::space::{BlockSource, LARGE_FILE_BYTES, Purpose};
 use crate::fs::ext4::volume::Volume;
 use std::ops::Range;
 
@@ -154,12 +154,11 @@ impl Ext4Inode {
             // The following write may split it.
             state.delayed.splits += 1;
         }
-        self.allocate_run(state, run, purpose, true, is_unwritten)
+        self.allocate_run(state, run, purpose, BlockSource::Reservation, is_unwritten)
     }
 
     /// Maps the hole `run`, or its beginning, to blocks; returns their number. With bigalloc they
-    /// are in the cluster that the file has there already, or in new ones. With `is_reserved` the
-    /// space comes out of the reservation of delayed blocks, which they are not any more.
+    /// are in the cluster that the file has there already, or in new ones out of `source`.
     ///
     /// # Errors
     /// ENOSPC.
@@ -168,7 +167,7 @@ impl Ext4Inode {
         state: &mut InodeState,
         run: Range<u32>,
         purpose: Purpose,
-        is_reserved: bool,
+        source: BlockSource,
         is_unwritten: bool,
     ) -> Result<u32> {
         let volume = &self.fs.volume;
@@ -195,7 +194,7 @@ impl Ext4Inode {
                 goal,
                 clusters,
                 purpose,
-                is_reserved,
+                source,
             )?,
         };
         let skipped = run.start - first;
@@ -235,7 +234,7 @@ impl Ext4Inode {
         let at = u64::from(logical.0);
         self.check_reach(state, (at + 1) * volume.block_size as u64)?;
         let range = logical.0..logical.0 + 1;
-        self.allocate_run(state, range, Purpose::Metadata, false, false)?;
+        self.allocate_run(state, range, Purpose::Metadata, BlockSource::Free, false)?;
         // Here, not in the commit: a commit must find room for the tree.
         if let Err(error) = self.reserve_tree(state, 0) {
             let removed = state.map.remove(at..at + 1);

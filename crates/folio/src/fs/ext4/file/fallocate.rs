@@ -5,7 +5,7 @@ use crate::cache::Mapping;
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::map::extent_map::MappedRange;
-use crate::fs::ext4::space::Purpose;
+use crate::fs::ext4::space::{BlockSource, Purpose};
 use crate::vfs::{ExtentPlace, FallocateMode, FileExtent, SeekKind};
 use std::ops::Range;
 
@@ -146,7 +146,7 @@ impl Ext4Inode {
                 continue;
             }
             let (run, purpose) = (block..delayed.start, Purpose::LargeFile);
-            let len = self.allocate_run(&mut state, run, purpose, false, true)?;
+            let len = self.allocate_run(&mut state, run, purpose, BlockSource::Free, true)?;
             self.mark_dirty(&mut state);
             // Extents of scattered space may need tree blocks, which a commit must find.
             self.reserve_tree(&mut state, 0)?;

@@ -6,6 +6,7 @@ use super::{Ext4, Ext4Inode};
 use crate::base::Result;
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::map::block_map;
+use crate::fs::ext4::space::BlockSource;
 use crate::vfs::FileType;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
@@ -94,8 +95,12 @@ impl Ext4Inode {
         let before = state.map.tree_blocks().len() as i64;
         let delayed = &mut state.delayed;
         let allocate = || {
-            let is_reserved = delayed.take_tree_block();
-            volume.allocate_metadata(is_reserved)
+            let source = if delayed.take_tree_block() {
+                BlockSource::Reservation
+            } else {
+                BlockSource::Free
+            };
+            volume.allocate_metadata(source)
         };
         let surplus = if state.layout == ContentLayout::BlockMap {
             block_map::store(&mut state.map, &mut root, &context, allocate)?

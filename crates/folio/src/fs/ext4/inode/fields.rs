@@ -1,6 +1,6 @@
 //! Encodings of single inode fields: file type, times, device numbers, block count.
 
-use crate::base::Timespec;
+use crate::base::{DeviceNumber, Timespec};
 use crate::fs::ext4::layout::disk::{RawInode, inode_flags};
 use crate::vfs::FileType;
 
@@ -74,19 +74,20 @@ pub(super) fn encode_time(time: Timespec, has_extra: bool) -> (u32, u32) {
 }
 
 /// Decodes the device number in `i_block`: 8:8 bits in the first word, or 12:20 in the second.
-pub(crate) fn decode_device(block: &[u8; 60]) -> (u32, u32) {
+pub(crate) fn decode_device(block: &[u8; 60]) -> DeviceNumber {
     let word = |i: usize| u32::from_le_bytes([block[i], block[i + 1], block[i + 2], block[i + 3]]);
     match word(0) {
         0 => {
             let new = word(4);
-            ((new >> 8) & 0xFFF, (new & 0xFF) | ((new >> 12) & 0xF_FF00))
+            DeviceNumber::new((new >> 8) & 0xFFF, (new & 0xFF) | ((new >> 12) & 0xF_FF00))
         }
-        old => ((old >> 8) & 0xFF, old & 0xFF),
+        old => DeviceNumber::new((old >> 8) & 0xFF, old & 0xFF),
     }
 }
 
 /// Encodes a device number as `i_block`, in the old form where it fits.
-pub(super) fn encode_device((major, minor): (u32, u32)) -> [u8; 60] {
+pub(super) fn encode_device(device: DeviceNumber) -> [u8; 60] {
+    let DeviceNumber { major, minor } = device;
     let mut block = [0; 60];
     if major < 256 && minor < 256 {
         block[..4].copy_from_slice(&(major << 8 | minor).to_le_bytes());
@@ -128,12 +129,12 @@ mod tests {
     #[test]
     fn device_numbers_use_both_encodings() {
         for device in [
-            (8, 1),
-            (0, 0),
-            (255, 255),
-            (256, 1),
-            (1, 256),
-            (4095, 1_048_575),
+            DeviceNumber::new(8, 1),
+            DeviceNumber::default(),
+            DeviceNumber::new(255, 255),
+            DeviceNumber::new(256, 1),
+            DeviceNumber::new(1, 256),
+            DeviceNumber::new(4095, 1_048_575),
         ] {
             assert_eq!(decode_device(&encode_device(device)), device);
         }

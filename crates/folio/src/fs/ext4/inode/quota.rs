@@ -11,15 +11,20 @@ use crate::fs::ext4::layout::quota::{QuotaHeader, QuotaKind, owners};
 use std::collections::HashMap;
 
 /// A kind of owners, and the number of one.
-pub(crate) type Owner = (QuotaKind, u32);
-/// Changes of bytes and of inodes.
-pub(crate) type UsageChange = (i64, i64);
+pub(crate) type QuotaOwner = (QuotaKind, u32);
+
+/// A change of the usage of an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct UsageChange {
+    pub(crate) bytes: i64,
+    pub(crate) inodes: i64,
+}
 
 /// The quotas of a file system that is mounted for writing.
 #[derive(Default)]
 pub(crate) struct Quotas {
     /// Changes that the quota files do not have yet. A leaf lock.
-    changes: Mutex<HashMap<Owner, UsageChange, foldhash::fast::FixedState>>,
+    changes: Mutex<HashMap<QuotaOwner, UsageChange, foldhash::fast::FixedState>>,
     /// Locked before `Ext4Inode::state` of the quota files, which are not charged themselves.
     pub(crate) files: Mutex<Vec<QuotaFile>>,
 }
@@ -67,7 +72,11 @@ impl Quotas {
         }
         for (usage, sign) in [(before, -1), (after, 1)] {
             if let Some(InodeUsage { owners, bytes }) = usage {
-                self.charge(owners, (sign * bytes as i64, sign));
+                let change = UsageChange {
+                    bytes: sign * bytes as i64,
+                    inodes: sign,
+                };
+                self.charge(owners, change);
             }
         }
     }
@@ -76,9 +85,9 @@ impl Quotas {
     pub(crate) fn charge(&self, owners: [u32; 3], change: UsageChange) {
         let mut changes = self.changes.lock();
         for owner in QuotaKind::ALL.into_iter().zip(owners) {
-            let (bytes, inodes) = changes.entry(owner).or_default();
-            *bytes = bytes.wrapping_add(change.0);
-            *inodes = inodes.wrapping_add(change.1);
+            let sum = changes.entry(owner).or_default();
+            sum.bytes = sum.bytes.wrapping_add(change.bytes);
+            sum.inodes = sum.inodes.wrapping_add(change.inodes);
         }
     }
 
@@ -88,7 +97,7 @@ impl Quotas {
     }
 
     /// Removes all changes, and returns them.
-    pub(crate) fn take_changes(&self) -> Vec<(Owner, UsageChange)> {
+    pub(crate) fn take_changes(&self) -> Vec<(QuotaOwner, UsageChange)> {
         std::mem::take(&mut *self.changes.lock())
             .into_iter()
             .collect()

@@ -4,7 +4,7 @@ use super::fields::{
     charge, decode_device, decode_time, encode_time, file_type_of, raw_block_count,
 };
 use super::name_index::NameIndex;
-use crate::base::{Error, InodeNumber, Result, Timespec};
+use crate::base::{DeviceNumber, Error, InodeNumber, Result, Timespec};
 use crate::cache::ObjectCharge;
 use crate::fs::ext4::layout::disk::{INODE_BASE_LEN, RawInode, inode_flags};
 use crate::fs::ext4::layout::extent::empty_root;
@@ -332,7 +332,7 @@ impl InodeState {
             block_size: block_size as u32,
             device: match file_type {
                 FileType::CharacterDevice | FileType::BlockDevice => decode_device(&raw.block),
-                _ => (0, 0),
+                _ => DeviceNumber::default(),
             },
             accessed: self.accessed(),
             modified: self.modified(),

@@ -2,7 +2,7 @@
 
 use super::inspector::Ext4Inspector;
 use super::mapping::BlockRun;
-use crate::base::{PhysicalBlock, Result, Timespec};
+use crate::base::{DeviceNumber, PhysicalBlock, Result, Timespec};
 use crate::fs::ext4::inode::{decode_device, decode_time, file_type_of, raw_block_count};
 use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
 use crate::fs::ext4::layout::disk::{INODE_BASE_LEN, RawInode, inode_flags};
@@ -86,7 +86,7 @@ pub enum InodeContent {
     /// The target of a symbolic link, in the inode.
     Target(Vec<u8>),
     /// A device's major and minor number.
-    Device(u32, u32),
+    Device(DeviceNumber),
 }
 
 /// Bytes of inline data in `i_block`.
@@ -161,8 +161,7 @@ impl Ext4Inspector {
         }
         match file_type_of(raw.mode.get()) {
             Some(FileType::CharacterDevice | FileType::BlockDevice) => {
-                let (major, minor) = decode_device(&raw.block);
-                return Ok(InodeContent::Device(major, minor));
+                return Ok(InodeContent::Device(decode_device(&raw.block)));
             }
             Some(FileType::Symlink)
                 if size(raw) < INLINE_BASE_LEN && flags & inode_flags::EXTENTS == 0 =>

@@ -198,18 +198,31 @@ pub(crate) fn is_free(entry: &[u8]) -> bool {
     entry.iter().all(|byte| *byte == 0)
 }
 
-/// Returns the bytes and inodes that an entry counts.
-pub(crate) fn usage(entry: &[u8]) -> (u64, u64) {
-    (long(entry, BYTES_AT), long(entry, INODES_AT))
+/// The bytes and inodes of an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct QuotaUsage {
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
 }
 
-/// Writes the bytes and inodes that the owner `id` uses into its entry.
-pub(crate) fn set_usage(entry: &mut [u8], id: u32, (bytes, inodes): (u64, u64)) {
-    set_word(entry, 0, id);
-    set_long(entry, BYTES_AT, bytes);
-    set_long(entry, INODES_AT, inodes);
-    if is_free(entry) {
-        // Owner 0 without usage: as in Linux, a time that means nothing marks the entry as used.
-        set_long(entry, INODE_TIME_AT, 1);
+impl QuotaUsage {
+    /// Returns the usage that an entry counts.
+    pub(crate) fn load(entry: &[u8]) -> Self {
+        Self {
+            bytes: long(entry, BYTES_AT),
+            inodes: long(entry, INODES_AT),
+        }
+    }
+
+    /// Writes the usage of the owner `id` into its entry.
+    pub(crate) fn store(self, entry: &mut [u8], id: u32) {
+        set_word(entry, 0, id);
+        set_long(entry, BYTES_AT, self.bytes);
+        set_long(entry, INODES_AT, self.inodes);
+        if is_free(entry) {
+            // Owner 0 without usage: as in Linux, a time that means nothing marks the entry as
+            // used.
+            set_long(entry, INODE_TIME_AT, 1);
+        }
     }
 }

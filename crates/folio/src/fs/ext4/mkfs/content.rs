@@ -59,8 +59,15 @@ pub enum ExtraSpace {
 #[derive(Debug, Clone)]
 pub struct FileTreeSize {
     inodes: u64,
-    /// Each possible block size, with the number of blocks.
-    blocks: Vec<(u32, u64)>,
+    /// For each possible block size.
+    blocks: Vec<BlockCount>,
+}
+
+/// A number of blocks of one size.
+#[derive(Debug, Clone, Copy)]
+struct BlockCount {
+    block_size: u32,
+    count: u64,
 }
 
 /// The size of a file system for a known content.
@@ -81,13 +88,20 @@ impl FileTreeSize {
         };
         Self {
             inodes: 0,
-            blocks: sizes.iter().map(|size| (*size, 0)).collect(),
+            blocks: sizes
+                .iter()
+                .map(|size| BlockCount {
+                    block_size: *size,
+                    count: 0,
+                })
+                .collect(),
         }
     }
 
     fn add(&mut self, count: impl Fn(u64) -> u64) {
-        for (size, blocks) in &mut self.blocks {
-            *blocks = blocks.saturating_add(count(u64::from(*size)));
+        for blocks in &mut self.blocks {
+            let more = count(u64::from(blocks.block_size));
+            blocks.count = blocks.count.saturating_add(more);
         }
     }
 
@@ -164,7 +178,7 @@ pub fn least_size(
         content
             .blocks
             .get(at)
-            .map(|of| with_extra(content.inodes, *of, extra, options))
+            .map(|blocks| with_extra(content.inodes, *blocks, extra, options))
     };
     let small = of(0).unwrap_or_else(|| Err(Errno::INVAL.into()))?;
     if small.len_bytes < LARGE_DEVICE_BYTES {
@@ -179,11 +193,11 @@ pub fn least_size(
 
 fn with_extra(
     inodes: u64,
-    (block_size, blocks): (u32, u64),
+    blocks: BlockCount,
     extra: ExtraSpace,
     options: &FormatOptions,
 ) -> Result<LeastSize> {
-    let least = search(inodes, (block_size, blocks), options)?;
+    let least = search(inodes, blocks, options)?;
     let extra_bytes = match extra {
         ExtraSpace::None => return Ok(least),
         ExtraSpace::Percent(percent) => {
@@ -192,18 +206,21 @@ fn with_extra(
         }
         ExtraSpace::Bytes(bytes) => bytes,
     };
-    let blocks = blocks.saturating_add(extra_bytes / u64::from(block_size));
+    let block_size = blocks.block_size;
+    let count = blocks
+        .count
+        .saturating_add(extra_bytes / u64::from(block_size));
     let inodes = inodes.saturating_add(extra_bytes / EXTRA_INODE_RATIO);
-    search(inodes, (block_size, blocks), options)
+    search(inodes, BlockCount { block_size, count }, options)
 }
 
 /// Returns the least size for these counts: found by growing from a size that is too small, and
 /// halving the last step.
-fn search(
-    inodes: u64,
-    (block_size, blocks): (u32, u64),
-    options: &FormatOptions,
-) -> Result<LeastSize> {
+fn search(inodes: u64, blocks: BlockCount, options: &FormatOptions) -> Result<LeastSize> {
+    let BlockCount {
+        block_size,
+        count: blocks,
+    } = blocks;
     let too_large = || Error::new(Errno::INVAL, "content too large for an ext4");
     let page = PAGE_SIZE as u64;
     let inodes32 = u32::try_from(inodes).map_err(|_| too_large())?;
@@ -375,7 +392,7 @@ mod tests {
             let mut tree = FileTreeSize::new(&FormatOptions::default());
             let names: Vec<_> = (0..count).map(|n| format!("name {n:06}")).collect();
             tree.add_directory(names.iter().map(String::as_bytes));
-            tree.blocks[1].1
+            tree.blocks[1].count
         };
         assert_eq!((blocks(0), blocks(100)), (1, 1));
         // 20 bytes per entry, leaves between half and full.

@@ -1,6 +1,6 @@
 //! Options of a new file system, and the values that they determine.
 
-use crate::base::Clock;
+use crate::base::{Clock, Owner};
 use crate::fs::ext4::layout::checksum::crc32c;
 
 /// Longest label, in bytes (`s_volume_name`).
@@ -22,8 +22,8 @@ pub struct FormatOptions {
     pub inode_ratio: Option<u32>,
     /// Number of inodes, rounded up to fill inode tables (`mke2fs -N`); overrides `inode_ratio`.
     pub inode_count: Option<u32>,
-    /// User and group id of the root directory (`mke2fs -E root_owner=`).
-    pub root_owner: (u32, u32),
+    /// Owner of the root directory (`mke2fs -E root_owner=`).
+    pub root_owner: Owner,
     /// Percentage of the blocks reserved for root, 0 to 50 (`mke2fs -m`).
     pub reserved_percent: f64,
     /// The source of all timestamps.
@@ -38,7 +38,7 @@ impl Default for FormatOptions {
             block_size: None,
             inode_ratio: None,
             inode_count: None,
-            root_owner: (0, 0),
+            root_owner: Owner::ROOT,
             reserved_percent: 5.0,
             clock: Clock::System,
         }
@@ -51,7 +51,7 @@ pub(super) struct Identity {
     /// Key of the directory hash (`s_hash_seed`).
     pub(super) hash_seed: [u8; 16],
     pub(super) label: [u8; LABEL_LEN_MAX],
-    pub(super) root_owner: (u32, u32),
+    pub(super) root_owner: Owner,
     /// Seconds since 1970, never negative: the superblock's times are unsigned.
     pub(super) now_secs: i64,
 }

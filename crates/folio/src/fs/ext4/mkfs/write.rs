@@ -3,7 +3,7 @@
 use super::geometry::{DESCRIPTOR_LEN, GROUPS_PER_FLEX, INODE_LEN, has_superblock};
 use super::layout::{FileBlocks, INODE_EXTENTS_MAX, Layout};
 use super::options::Identity;
-use crate::base::Result;
+use crate::base::{Owner, Result};
 use crate::block::Device;
 use crate::fs::ext4::journal;
 use crate::fs::ext4::layout::checksum::{
@@ -225,7 +225,7 @@ impl FormatWriter<'_> {
             }
             ROOT_INODE => {
                 let mut inode = self.file_inode(0o040_755, 3, &layout.root);
-                let (uid, gid) = self.identity.root_owner;
+                let Owner { uid, gid } = self.identity.root_owner;
                 (inode.uid_lo, inode.uid_high) = ((uid as u16).into(), ((uid >> 16) as u16).into());
                 (inode.gid_lo, inode.gid_high) = ((gid as u16).into(), ((gid >> 16) as u16).into());
                 inode

@@ -259,7 +259,7 @@ impl Inode for Ext4Inode {
                 (None, true) => Err(Errno::NOENT.into()),
                 (replaced, false) => {
                     let left = whiteout.as_deref();
-                    self.move_name((name, left), source, new_parent, new_name, replaced)
+                    self.move_name(name, left, source, new_parent, new_name, replaced)
                 }
             };
             match &whiteout {
@@ -618,7 +618,8 @@ impl Ext4Inode {
     /// is one, gets the old name.
     fn move_name(
         &self,
-        (name, left): (&[u8], Option<&Ext4Inode>),
+        name: &[u8],
+        left: Option<&Ext4Inode>,
         source: &Ext4Inode,
         new_parent: &Ext4Inode,
         new_name: &[u8],

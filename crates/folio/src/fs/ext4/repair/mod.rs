@@ -29,7 +29,7 @@ pub use write::RepairPlan;
 
 use super::check::fix::{Fix, Fixes};
 use super::check::{CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport};
-use crate::base::{Clock, Errno, Error, InodeNumber, LogicalBlock, Result};
+use crate::base::{Clock, DeviceNumber, Errno, Error, InodeNumber, LogicalBlock, Result};
 use crate::block::{Device, OverlayDevice};
 use crate::vfs::{Credentials, FileSystem, FileType, Inode, NewInode};
 use std::ops::ControlFlow;
@@ -188,7 +188,7 @@ fn lost_and_found(mounted: &dyn FileSystem) -> Result<Arc<dyn Inode>> {
         mode: 0o700,
         uid: 0,
         gid: 0,
-        device: (0, 0),
+        device: DeviceNumber::default(),
         target: b"",
     };
     let folder = match root.lookup(LOST_AND_FOUND)? {

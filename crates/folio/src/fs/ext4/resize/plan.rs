@@ -196,12 +196,33 @@ pub(super) fn put_free(new: &mut Superblock, free_blocks: u64, free_inodes: u64)
     new.raw.free_inodes_count = (free_inodes as u32).into();
 }
 
+/// The share of the blocks that are reserved for the superuser.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReservedShare {
+    reserved: u64,
+    of: u64,
+}
+
+impl ReservedShare {
+    /// Returns the share of a file system.
+    pub(super) fn of(superblock: &Superblock) -> Self {
+        Self {
+            reserved: superblock.reserved_blocks(),
+            of: superblock.block_count,
+        }
+    }
+
+    /// Returns the reserved blocks of `blocks`, with the same rounding as resize2fs.
+    fn blocks(self, blocks: u64) -> u64 {
+        let percent = self.reserved as f64 * 100.0 / self.of as f64;
+        (percent * blocks as f64 / 100.0) as u64
+    }
+}
+
 /// Adds the metadata of new groups to the superblock's overhead, and sets the reserved blocks to
 /// the same share of all blocks as before.
-pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, (reserved, of): (u64, u64)) {
-    // The same rounding as resize2fs.
-    let percent = reserved as f64 * 100.0 / of as f64;
-    let reserved = (percent * new.block_count as f64 / 100.0) as u64;
+pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, share: ReservedShare) {
+    let reserved = share.blocks(new.block_count);
     (new.raw.r_blocks_count_lo, new.raw.r_blocks_count_hi) = halves(reserved);
     let overhead = u64::from(new.raw.overhead_clusters.get());
     if overhead != 0 {

@@ -15,7 +15,7 @@ use crate::fs::ext4::layout::disk::{RESIZE_INODE, RawInode, inode_flags};
 use crate::fs::ext4::layout::features::Compat;
 use crate::fs::ext4::layout::superblock::Superblock;
 use std::ops::Range;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Slot of the double indirect block in `i_block`.
 const DOUBLE: usize = 13;
@@ -29,10 +29,9 @@ pub(super) fn update(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result
     if !new.features.compat.contains(Compat::RESIZE_INODE) || !is_needed {
         return Ok(());
     }
-    let place = place(changes)?;
-    let mut inode = load(changes, &place)?;
-    let double = pointer(&inode.block, DOUBLE);
-    check(changes, &inode, u64::from(double))
+    let mut inode = ResizeInode::load(changes)?;
+    let double = pointer(&inode.raw.block, DOUBLE);
+    check(changes, &inode.raw, u64::from(double))
         .map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
     let words = old.block_size / 4;
     let table = changes.block(double.into())?;
@@ -49,8 +48,8 @@ pub(super) fn update(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result
             }
         }
     }
-    inode.blocks_lo = sectors(new, &backups).into();
-    store(changes, &place, &inode)
+    inode.raw.blocks_lo = sectors(new, &backups).into();
+    inode.store(changes)
 }
 
 /// Writes the resize inode anew for `new`, which has fewer groups. The descriptors of the groups
@@ -64,17 +63,17 @@ pub(super) fn rebuild(
     if !new.features.compat.contains(Compat::RESIZE_INODE) {
         return Ok(());
     }
-    let place = place(changes)?;
-    let mut inode = load(changes, &place)?;
-    let double = u64::from(pointer(&inode.block, DOUBLE));
-    check(changes, &inode, double).map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
+    let mut inode = ResizeInode::load(changes)?;
+    let double = u64::from(pointer(&inode.raw.block, DOUBLE));
+    check(changes, &inode.raw, double)
+        .map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
     let double = if double >= new.block_count {
         moved(double)?
     } else {
         double
     };
     // The resize inode exists below 2^32 blocks only.
-    put_pointer(&mut inode.block, DOUBLE, double as u32);
+    put_pointer(&mut inode.raw.block, DOUBLE, double as u32);
     let words = new.block_size / 4;
     let backups = backups(new);
     let table = changes.new_block(double);
@@ -90,8 +89,8 @@ pub(super) fn rebuild(
             put_pointer(list, index, copy);
         }
     }
-    inode.blocks_lo = sectors(new, &backups).into();
-    store(changes, &place, &inode)
+    inode.raw.blocks_lo = sectors(new, &backups).into();
+    inode.store(changes)
 }
 
 /// Empties the resize inode, whose only block left is its double indirect block. Returns the number
@@ -100,56 +99,56 @@ pub(super) fn remove(changes: &mut BlockChanges<'_>, old: &Superblock) -> Result
     if !old.features.compat.contains(Compat::RESIZE_INODE) {
         return Ok(0);
     }
-    let place = place(changes)?;
-    let inode = load(changes, &place)?;
-    let double = u64::from(pointer(&inode.block, DOUBLE));
-    check(changes, &inode, double).map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
-    store(changes, &place, &zerocopy::FromZeros::new_zeroed())?;
+    let mut inode = ResizeInode::load(changes)?;
+    let double = u64::from(pointer(&inode.raw.block, DOUBLE));
+    check(changes, &inode.raw, double)
+        .map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
+    inode.raw = zerocopy::FromZeros::new_zeroed();
+    inode.store(changes)?;
     free_block(changes, old, double)
 }
 
-/// Returns the location of the resize inode: its block, and its bytes in the block.
-fn place(changes: &mut BlockChanges<'_>) -> Result<(u64, Range<usize>)> {
-    let old = changes.old();
-    let raw = descriptor(changes, 0)?;
-    let table = u64::from(raw.inode_table_hi.get()) << 32 | u64::from(raw.inode_table_lo.get());
-    let at = (RESIZE_INODE as usize - 1) * old.inode_size;
-    let start = at % old.block_size;
-    Ok((
-        table + (at / old.block_size) as u64,
-        start..start + old.inode_size,
-    ))
+/// The resize inode, and where it is: its block, and its bytes in the block.
+struct ResizeInode {
+    block: u64,
+    range: Range<usize>,
+    raw: RawInode,
 }
 
-fn load(changes: &BlockChanges<'_>, (block, range): &(u64, Range<usize>)) -> Result<RawInode> {
-    let bytes = &changes.read(*block)?[range.clone()];
-    let mut padded = [0; size_of::<RawInode>()];
-    let known = bytes.len().min(padded.len());
-    padded[..known].copy_from_slice(&bytes[..known]);
-    RawInode::read_from_bytes(&padded).map_err(|_| Error::corrupt("inode truncated"))
-}
-
-fn store(
-    changes: &mut BlockChanges<'_>,
-    (block, range): &(u64, Range<usize>),
-    inode: &RawInode,
-) -> Result<()> {
-    let seed = changes.old().checksum_seed;
-    let bytes = &mut changes.block(*block)?[range.clone()];
-    let known = bytes.len().min(size_of::<RawInode>());
-    bytes[..known].copy_from_slice(&inode.as_bytes()[..known]);
-    if let Some(seed) = seed {
-        let mut sealed = *inode;
-        let seed = inode_seed(seed, RESIZE_INODE, inode.generation.get());
-        let has_high = bytes.len() > 128 && inode.extra_isize.get() >= 4;
-        let crc = inode_checksum(seed, bytes, has_high);
-        sealed.checksum_lo = (crc as u16).into();
-        if has_high {
-            sealed.checksum_hi = ((crc >> 16) as u16).into();
-        }
-        bytes[..known].copy_from_slice(&sealed.as_bytes()[..known]);
+impl ResizeInode {
+    /// Reads the inode, with the changes so far.
+    fn load(changes: &mut BlockChanges<'_>) -> Result<Self> {
+        let old = changes.old();
+        let raw = descriptor(changes, 0)?;
+        let table = u64::from(raw.inode_table_hi.get()) << 32 | u64::from(raw.inode_table_lo.get());
+        let at = (RESIZE_INODE as usize - 1) * old.inode_size;
+        let block = table + (at / old.block_size) as u64;
+        let start = at % old.block_size;
+        let range = start..start + old.inode_size;
+        let raw = RawInode::of_bytes(&changes.read(block)?[range.clone()]);
+        Ok(Self { block, range, raw })
     }
-    Ok(())
+
+    /// Adds the inode to the changes, with its checksum.
+    fn store(&self, changes: &mut BlockChanges<'_>) -> Result<()> {
+        let inode = &self.raw;
+        let seed = changes.old().checksum_seed;
+        let bytes = &mut changes.block(self.block)?[self.range.clone()];
+        let known = bytes.len().min(size_of::<RawInode>());
+        bytes[..known].copy_from_slice(&inode.as_bytes()[..known]);
+        if let Some(seed) = seed {
+            let mut sealed = *inode;
+            let seed = inode_seed(seed, RESIZE_INODE, inode.generation.get());
+            let has_high = bytes.len() > 128 && inode.extra_isize.get() >= 4;
+            let crc = inode_checksum(seed, bytes, has_high);
+            sealed.checksum_lo = (crc as u16).into();
+            if has_high {
+                sealed.checksum_hi = ((crc >> 16) as u16).into();
+            }
+            bytes[..known].copy_from_slice(&sealed.as_bytes()[..known]);
+        }
+        Ok(())
+    }
 }
 
 /// Fails with EUCLEAN unless the contents follow from the old superblock.

@@ -1,6 +1,7 @@
 //! An unmounted file system with an empty journal, while it is resized.
 
 use super::copies;
+use super::plan::ReservedShare;
 use crate::base::{Clock, Result};
 use crate::block::Device;
 use crate::cache::{CacheOptions, PageCache};
@@ -65,7 +66,7 @@ pub(super) struct Resizer {
     pub(super) free_inodes: u64,
     pub(super) journal: Option<Journal>,
     /// Reserved blocks and all blocks at the start; the ratio is kept.
-    pub(super) reserved_share: (u64, u64),
+    pub(super) reserved_share: ReservedShare,
     pub(super) clock: Clock,
 }
 
@@ -87,7 +88,7 @@ impl Resizer {
         // After the mount, which may have replayed the journal.
         let superblock = Superblock::load(&**device)?;
         let journal = open_journal(device, &superblock, clock)?;
-        let reserved_share = (superblock.reserved_blocks(), superblock.block_count);
+        let reserved_share = ReservedShare::of(&superblock);
         Ok(Self {
             device: device.clone(),
             superblock,

@@ -49,6 +49,15 @@ pub(crate) enum Purpose {
     LargeFile,
 }
 
+/// Where the blocks of an allocation come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockSource {
+    /// Space that no delayed block needs.
+    Free,
+    /// The reservation of the caller's delayed blocks, which the caller then releases.
+    Reservation,
+}
+
 /// The size in bytes from which a file counts as large.
 pub(crate) const LARGE_FILE_BYTES: u64 = 1 << 20;
 
@@ -185,8 +194,7 @@ impl Space {
     }
 
     /// Allocates up to `len_max` blocks (clusters with bigalloc) in one run, at `goal` if possible,
-    /// and returns all their blocks. With `is_reserved` they come out of the caller's reservation,
-    /// which the caller then releases.
+    /// and returns all their blocks.
     ///
     /// # Errors
     /// ENOSPC.
@@ -197,9 +205,9 @@ impl Space {
         goal: Option<PhysicalBlock>,
         len_max: u32,
         purpose: Purpose,
-        is_reserved: bool,
+        source: BlockSource,
     ) -> Result<Range<u64>> {
-        let left = if is_reserved {
+        let left = if source == BlockSource::Reservation {
             self.free_blocks.saturating_sub(self.pending_blocks)
         } else {
             self.available_blocks()
@@ -208,7 +216,9 @@ impl Space {
         if len_max == 0 {
             return Err(Errno::NOSPC.into());
         }
-        if !is_reserved && self.for_caller(self.available_blocks()) < u64::from(len_max) {
+        if source == BlockSource::Free
+            && self.for_caller(self.available_blocks()) < u64::from(len_max)
+        {
             return Err(Errno::NOSPC.into());
         }
         if let Some(goal) = goal.filter(|g| g.0 < superblock.block_count)

@@ -10,6 +10,7 @@ use crate::base::{Errno, Error, PhysicalBlock, Result};
 use crate::fs::ext4::inode::state::InodeState;
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
 use crate::fs::ext4::layout::features::Incompat;
+use crate::fs::ext4::space::BlockSource;
 use crate::vfs::{Acl, FileType, XattrFlags, set_access_acl};
 
 /// A change of one attribute: [`Ext4Inode::plan_xattr`] checks it, [`Ext4Inode::apply_xattr`] makes
@@ -209,7 +210,7 @@ impl Ext4Inode {
                     PhysicalBlock(old)
                 } else {
                     // Before the old block is dropped: without space nothing has changed.
-                    let number = volume.allocate_metadata(false)?;
+                    let number = volume.allocate_metadata(BlockSource::Free)?;
                     self.drop_xattr_block(state)?;
                     state.set_xattr_block(number.0);
                     state.charge_blocks(volume.geometry.cluster_blocks.into(), volume.block_size);

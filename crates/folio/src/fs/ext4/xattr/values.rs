@@ -6,7 +6,8 @@
 //! An inode with a value has no times: the fields hold its reference count and checksum.
 
 use super::format::{self, Xattr, XattrLayout, XattrValue, entry_hash};
-use crate::base::{Errno, Error, InodeNumber, LogicalBlock, PhysicalBlock, Result};
+use crate::base::{DeviceNumber, Errno, Error, InodeNumber, LogicalBlock, PhysicalBlock, Result};
+use crate::fs::ext4::inode::quota::UsageChange;
 use crate::fs::ext4::inode::state::InodeState;
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
 use crate::fs::ext4::layout::checksum::crc32c;
@@ -96,7 +97,7 @@ impl Ext4Inode {
             mode: 0o600,
             uid,
             gid,
-            device: (0, 0),
+            device: DeviceNumber::default(),
             target: b"",
         };
         let inode = Self::create(&self.fs, number, &new, &RawInode::new_zeroed());
@@ -219,7 +220,11 @@ impl Ext4Inode {
     /// Charges the owners for `change` inodes with values. Blocks are charged with the inode's.
     fn charge_value_inodes(&self, state: &InodeState, change: i64) {
         if let Some(quotas) = self.fs.quotas.get().filter(|_| change != 0) {
-            quotas.charge(owners(&state.raw), (0, change));
+            let change = UsageChange {
+                bytes: 0,
+                inodes: change,
+            };
+            quotas.charge(owners(&state.raw), change);
         }
     }
 

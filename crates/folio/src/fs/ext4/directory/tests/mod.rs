@@ -13,6 +13,7 @@ use crate::vfs::{DirectoryEntry, FileType};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 mod changes;
@@ -205,7 +206,7 @@ fn check_all(blocks: &Blocks, is_indexed: bool, model: &Model) -> usize {
     let root = blocks.block(LogicalBlock(0)).unwrap().read().to_vec();
     let mut reached = BTreeSet::from([0]);
     let levels = usize::from(root[30]) + 1;
-    check_index(blocks, &root, 32, levels, (0, u32::MAX), &mut reached);
+    check_index(blocks, &root, 32, levels, 0..=u32::MAX, &mut reached);
     assert_eq!(
         reached.len() as u32,
         blocks.block_count(),
@@ -219,25 +220,29 @@ fn check_index(
     bytes: &[u8],
     entries_at: usize,
     levels: usize,
-    (low, high): (u32, u32),
+    hashes: RangeInclusive<u32>,
     reached: &mut BTreeSet<u32>,
 ) {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let count = (word(entries_at) >> 16) as usize;
     for position in 0..count {
         let at = entries_at + 8 * position;
-        let from = if position == 0 { low } else { word(at) };
+        let from = if position == 0 {
+            *hashes.start()
+        } else {
+            word(at)
+        };
         let to = if position + 1 < count {
             word(at + 8)
         } else {
-            high
+            *hashes.end()
         };
-        assert!(low <= from && from <= to && to <= high);
+        assert!(*hashes.start() <= from && from <= to && to <= *hashes.end());
         let child = word(at + 4);
         assert!(reached.insert(child), "block {child} is reached twice");
         let inner = blocks.block(LogicalBlock(child)).unwrap().read().to_vec();
         if levels > 1 {
-            check_index(blocks, &inner, 8, levels - 1, (from, to), reached);
+            check_index(blocks, &inner, 8, levels - 1, from..=to, reached);
             continue;
         }
         for entry in Entries::new(block::checked_region(&blocks.context, &inner).unwrap()) {

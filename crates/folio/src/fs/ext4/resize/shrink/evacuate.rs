@@ -4,7 +4,7 @@
 //! free until then. The old block is free from that transaction on.
 
 use super::Shrinker;
-use super::inode::{InodeRecord, MappingKind};
+use super::inode::{ExtentTree, InodeRecord, MappingKind};
 use crate::base::{Error, PhysicalBlock, Result};
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::extent::Extent;
@@ -37,7 +37,10 @@ impl Shrinker<'_> {
     }
 
     fn evacuate_extents(&mut self, inode: &mut InodeRecord) -> Result<bool> {
-        let (extents, tree) = inode.extents(&self.changes)?;
+        let ExtentTree {
+            extents,
+            blocks: tree,
+        } = inode.extent_tree(&self.changes)?;
         let is_inside = !extents
             .iter()
             .any(|extent| self.is_beyond(&extent.physical_range()))

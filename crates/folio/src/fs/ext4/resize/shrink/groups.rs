@@ -8,7 +8,7 @@ use crate::block::Device;
 use crate::cache::{CacheOptions, PageCache};
 use crate::fs::ext4::journal::metadata::Metadata;
 use crate::fs::ext4::layout::checksum::crc32c;
-use crate::fs::ext4::layout::disk::{GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, RawGroupDescriptor};
+use crate::fs::ext4::layout::disk::{GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT};
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::fs::ext4::space::bitmap::Bitmap;
 use crate::fs::ext4::space::group::load_groups;
@@ -340,14 +340,7 @@ impl GroupMaps {
         group: u32,
     ) -> Result<()> {
         let map = &self.groups[group as usize];
-        let raw = descriptor(changes, group)?;
-        put_group(
-            changes,
-            superblock,
-            superblock,
-            group,
-            (raw, &map.blocks, Some(map)),
-        )
+        put_group(changes, superblock, group, &map.blocks, Some(map))
     }
 
     /// Writes the last group of `new`, which ends earlier than before. `changes` has nothing of it.
@@ -357,19 +350,20 @@ impl GroupMaps {
         let mut bytes = vec![0; new.block_size];
         map.blocks.write_to(&mut bytes);
         let blocks = Bitmap::from_bytes(&bytes, new.group_len(group));
-        let raw = descriptor(changes, group)?;
-        put_group(changes, changes.old(), new, group, (raw, &blocks, None))
+        put_group(changes, new, group, &blocks, None)
     }
 }
 
-/// Writes bitmap and descriptor of a group: blocks always, inodes if given.
+/// Writes bitmap and descriptor of a group of `new`: blocks always, inodes if given.
 fn put_group(
     changes: &mut BlockChanges<'_>,
-    superblock: &Superblock,
     new: &Superblock,
     group: u32,
-    (mut raw, blocks, inodes): (RawGroupDescriptor, &Bitmap, Option<&GroupMap>),
+    blocks: &Bitmap,
+    inodes: Option<&GroupMap>,
 ) -> Result<()> {
+    let superblock = changes.old();
+    let mut raw = descriptor(changes, group)?;
     let number = |hi: u32, lo: u32| u64::from(hi) << 32 | u64::from(lo);
     let place = number(raw.block_bitmap_hi.get(), raw.block_bitmap_lo.get());
     let bytes = changes.new_block(place);

@@ -31,6 +31,14 @@ pub(super) enum MappingKind {
     Pointers,
 }
 
+/// The extent tree of a file.
+#[derive(Default)]
+pub(super) struct ExtentTree {
+    pub(super) extents: Vec<Extent>,
+    /// The blocks of the tree itself.
+    pub(super) blocks: Vec<u64>,
+}
+
 /// One inode.
 #[derive(Clone)]
 pub(super) struct InodeRecord {
@@ -159,13 +167,14 @@ impl InodeRecord {
         self.bytes[high..high + 2].copy_from_slice(&((new >> 32) as u16).to_le_bytes());
     }
 
-    /// Returns all extents of a file mapped by extents, and the blocks of its tree.
+    /// Returns the extent tree of a file mapped by extents.
     ///
     /// # Errors
     /// EUCLEAN for a damaged tree.
-    pub(super) fn extents(&self, changes: &BlockChanges<'_>) -> Result<(Vec<Extent>, Vec<u64>)> {
-        let mut found = (Vec::new(), Vec::new());
-        read_node(changes, &self.i_block(), None, &mut found)
+    pub(super) fn extent_tree(&self, changes: &BlockChanges<'_>) -> Result<ExtentTree> {
+        let mut found = ExtentTree::default();
+        found
+            .read_node(changes, &self.i_block(), None)
             .map_err(|error| error.at(format!("inode {}", self.number)))?;
         Ok(found)
     }
@@ -223,40 +232,38 @@ fn place(superblock: &Superblock, maps: &GroupMaps, number: u32) -> (u64, usize)
     (block, at % superblock.block_size)
 }
 
-/// Collects the extents below a node. They are in order and no node is empty, so that the walk ends
-/// even in a forged tree.
-fn read_node(
-    changes: &BlockChanges<'_>,
-    bytes: &[u8],
-    depth: Option<u16>,
-    found: &mut (Vec<Extent>, Vec<u64>),
-) -> Result<()> {
-    let (header, entries) = parse_node(bytes, depth)?;
-    let count = usize::from(header.entries.get());
-    if count == 0 && (depth.is_some() || header.depth.get() > 0) {
-        return Err(Error::corrupt("empty extent node"));
-    }
-    for entry in entries.chunks_exact(EXTENT_ENTRY_LEN).take(count) {
-        if header.depth.get() > 0 {
-            let (_, child) = decode_index(entry)?;
-            found.1.push(child);
-            read_node(
-                changes,
-                &changes.read(child)?,
-                Some(header.depth.get() - 1),
-                found,
-            )
-            .map_err(|error| error.at(format!("extent block {child}")))?;
-            continue;
+impl ExtentTree {
+    /// Collects the extents below a node. They are in order and no node is empty, so that the walk
+    /// ends even in a forged tree.
+    fn read_node(
+        &mut self,
+        changes: &BlockChanges<'_>,
+        bytes: &[u8],
+        depth: Option<u16>,
+    ) -> Result<()> {
+        let (header, entries) = parse_node(bytes, depth)?;
+        let count = usize::from(header.entries.get());
+        if count == 0 && (depth.is_some() || header.depth.get() > 0) {
+            return Err(Error::corrupt("empty extent node"));
         }
-        let extent = decode_extent(entry)?;
-        let after = found.0.last().map_or(0, Extent::end);
-        let is_inside = extent.physical_range().end <= changes.old().block_count;
-        if u64::from(extent.logical) < after || extent.len == 0 || !is_inside {
-            let what = format!("extent of file block {} is damaged", extent.logical);
-            return Err(Error::corrupt(what));
+        for entry in entries.chunks_exact(EXTENT_ENTRY_LEN).take(count) {
+            if header.depth.get() > 0 {
+                let (_, child) = decode_index(entry)?;
+                self.blocks.push(child);
+                let below = header.depth.get() - 1;
+                self.read_node(changes, &changes.read(child)?, Some(below))
+                    .map_err(|error| error.at(format!("extent block {child}")))?;
+                continue;
+            }
+            let extent = decode_extent(entry)?;
+            let after = self.extents.last().map_or(0, Extent::end);
+            let is_inside = extent.physical_range().end <= changes.old().block_count;
+            if u64::from(extent.logical) < after || extent.len == 0 || !is_inside {
+                let what = format!("extent of file block {} is damaged", extent.logical);
+                return Err(Error::corrupt(what));
+            }
+            self.extents.push(extent);
         }
-        found.0.push(extent);
+        Ok(())
     }
-    Ok(())
 }

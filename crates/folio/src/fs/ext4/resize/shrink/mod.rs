@@ -33,7 +33,7 @@ mod renumber;
 
 use super::changes::BlockChanges;
 use super::options::ResizeOptions;
-use super::plan::put_free;
+use super::plan::{ReservedShare, put_free};
 use super::resizer::{Resizer, open_journal};
 use crate::base::{Clock, Errno, Error, Result};
 use crate::block::Device;
@@ -116,7 +116,7 @@ struct Shrinker<'a> {
     changes: BlockChanges<'a>,
     /// Copy of the journal's mapping in the superblock, if the journal has moved.
     journal_backup: Option<[u32; 15]>,
-    reserved_share: (u64, u64),
+    reserved_share: ReservedShare,
     free_blocks: u64,
     free_inodes: u64,
     buffer: Vec<u8>,
@@ -281,11 +281,12 @@ impl Shrinker<'_> {
             MappingKind::None => false,
             MappingKind::Pointers => true,
             MappingKind::Extents => {
-                let (extents, tree) = inode.extents(&self.changes)?;
-                let is_beyond = extents
+                let tree = inode.extent_tree(&self.changes)?;
+                let is_beyond = tree
+                    .extents
                     .iter()
                     .any(|extent| extent.physical_range().end > end);
-                is_beyond || tree.iter().any(|block| *block >= end)
+                is_beyond || tree.blocks.iter().any(|block| *block >= end)
             }
         })
     }

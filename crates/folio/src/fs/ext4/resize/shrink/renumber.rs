@@ -127,9 +127,9 @@ impl Shrinker<'_> {
         old.clear(&mut self.changes, &self.maps)?;
         self.maps.free_inode(self.old, number, is_directory);
         if inode.kind() == MappingKind::Extents {
-            let (_, tree) = inode.extents(&self.changes)?;
+            let tree = inode.extent_tree(&self.changes)?;
             let seed = inode.seed(self.old);
-            for block in tree {
+            for block in tree.blocks {
                 seal_node(self.changes.block(block)?, seed);
             }
         }
@@ -195,7 +195,7 @@ impl Shrinker<'_> {
                 return Err(Error::unsupported(what));
             }
             MappingKind::Extents => {
-                for extent in inode.extents(&self.changes)?.0 {
+                for extent in inode.extent_tree(&self.changes)?.extents {
                     let logical = u64::from(extent.logical)..extent.end();
                     blocks.extend(logical.zip(extent.physical_range()));
                 }
