@@ -502,7 +502,8 @@ fn lost_race_of_a_replacement_changes_nothing() {
             replace(
                 &store,
                 tag,
-                (&content(byte), len_bytes),
+                &content(byte),
+                len_bytes,
                 &|_| false,
                 &progress,
             )

@@ -19,8 +19,8 @@ pub(crate) fn image_file() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| image_name::local(&path).map(|_| path))
 }
 
-/// A word that is no size.
-#[derive(Debug)]
+/// A word that cannot be read as a size.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InvalidSize(String);
 
 impl fmt::Display for InvalidSize {

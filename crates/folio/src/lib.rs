@@ -58,7 +58,7 @@
 //!                    v             |    [file system trait: vfs/filesystem.rs]
 //!                 cache/           |    page cache               folio, mapping, readahead, writeback
 //!              hit: done           v
-//!              miss: [store trait] fs/  file systems             ramfs, tmpfs, ext4, hostfs
+//!              miss: [store trait] fs/  file systems             ramfs, tmpfs, ext4, fat, hostfs
 //!                                  |    [device trait: block/device.rs]
 //!                                  v
 //!                               block/  devices and images       raw, qcow2, memory
@@ -90,15 +90,18 @@
 //!
 //! # Features
 //!
-//! All are on by default. `default-features = false` leaves raw images, ext4, ramfs and tmpfs, and
-//! builds no C code.
+//! All but the last two are on by default. `default-features = false` leaves raw images, ext4,
+//! ramfs and tmpfs, and builds no C code.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `qcow2` | the image format qcow2 |
 //! | `compress` | compressed clusters of qcow2 images (libdeflate and zstd, two C libraries) |
 //! | `partitions` | GPT and MBR partition tables |
+//! | `fat` | FAT12, FAT16 and FAT32 |
 //! | `hostfs` | directories of the host as file systems ([`Fs::host`]) |
+//! | `squashfs` | squashfs, read only (the crate backhand) |
+//! | `erofs` | erofs, read only (the crate erofs-rs) |
 //!
 //! # Limits
 //!
@@ -116,6 +119,7 @@
         feature = "qcow2",
         feature = "compress",
         feature = "partitions",
+        feature = "fat",
         feature = "hostfs"
     )),
     allow(dead_code, unused_imports, unused_mut, unused_variables)

@@ -1,9 +1,9 @@
 //! The error type: errno and [`Detail`] for programs; operation, places and cause for people.
 //!
-//! Who adds what: the layer that finds the fault gives the errno, the reason and, if a caller may
-//! act on it, the detail. Each layer that knows a name adds it as a place, once: the structure its
-//! number, the file system its kind, [`crate::block::open`] the image, a system call its path. Text
-//! is for people: code that decides matches errno, kind, detail and places.
+//! Each part is added once. The layer that finds the fault gives the errno, the reason and, if a
+//! caller may act on it, the detail. Each layer that knows a name adds it as a place: the structure
+//! its number, the file system its kind, [`crate::block::open`] the image, a system call its path.
+//! Text is for people: code that decides matches errno, kind, detail and places.
 
 use super::Errno;
 use std::borrow::Cow;

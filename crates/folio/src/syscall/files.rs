@@ -248,8 +248,8 @@ impl Process {
         Ok(entries)
     }
 
-    /// Returns the remaining entries of an open directory, without `.` and `..`, in the order of the
-    /// file system. Linux: readdir(3).
+    /// Returns the remaining entries of an open directory, in the order of the file system, without
+    /// `.` and `..`. Linux: readdir(3).
     ///
     /// # Errors
     ///

@@ -53,7 +53,7 @@ impl State {
             }
         };
         let entry = Entry::new(&name.short, new.is_directory, content.first(), new.now);
-        let slot = directory.insert(disk, chain, (start, name, &entry))?;
+        let slot = directory.insert(disk, chain, start, name, &entry)?;
         let offset = directory.slot_offset(disk, chain, slot)?;
         let offset = offset.ok_or_else(|| damaged("a directory ends before its entries"))?;
         self.set_new_number(offset);
@@ -95,8 +95,8 @@ impl State {
             None
         };
         let new_offset = match rename.replaced {
-            Some(replaced) => self.replace(rename, (slot, &entry), replaced)?,
-            None => self.add_name(rename, (slot, offset), entry)?,
+            Some(replaced) => self.replace(rename, slot, &entry, replaced)?,
+            None => self.add_name(rename, slot, offset, entry)?,
         };
         self.move_node(offset, Some((rename.new_parent, new_offset)));
         if let Some((offset, mut entry)) = dot_dot {
@@ -112,7 +112,8 @@ impl State {
     fn replace(
         &mut self,
         rename: &Rename<'_>,
-        (slot, entry): (u32, &Entry),
+        slot: u32,
+        entry: &Entry,
         replaced: u64,
     ) -> Result<u64> {
         self.check_empty(replaced)?;
@@ -138,7 +139,8 @@ impl State {
     fn add_name(
         &mut self,
         rename: &Rename<'_>,
-        (slot, offset): (u32, u64),
+        slot: u32,
+        offset: u64,
         mut entry: Entry,
     ) -> Result<u64> {
         let text = checked(rename.new_name)?;
@@ -154,11 +156,11 @@ impl State {
         let name = directory.new_name(text, renamed)?;
         entry.set_short(&name.short);
         if !moves && name.slot_count() <= directory.slot_count(slot) {
-            directory.replace(disk, chain, (slot, name, &entry))?;
+            directory.replace(disk, chain, slot, name, &entry)?;
             return Ok(offset);
         }
         let start = directory.make_room(disk, chain, name.slot_count())?;
-        let new_slot = directory.insert(disk, chain, (start, name, &entry))?;
+        let new_slot = directory.insert(disk, chain, start, name, &entry)?;
         let new_offset = directory.slot_offset(disk, chain, new_slot)?;
         let (disk, chain, directory) = self.directory(rename.parent)?;
         directory.remove(disk, chain, slot)?;

@@ -38,7 +38,8 @@ impl Node {
     pub(crate) fn write(
         &mut self,
         disk: &mut Disk,
-        (offset, bytes): (u64, &[u8]),
+        offset: u64,
+        bytes: &[u8],
         now: Timespec,
     ) -> Result<usize> {
         if bytes.is_empty() {

@@ -175,7 +175,8 @@ impl Directory {
 
     fn write_slot(
         &self,
-        (disk, chain): (&mut Disk, &mut Chain),
+        disk: &mut Disk,
+        chain: &mut Chain,
         slot: u32,
         bytes: &[u8],
     ) -> Result<()> {
@@ -281,16 +282,18 @@ impl Directory {
         &mut self,
         disk: &mut Disk,
         chain: &mut Chain,
-        (start, name, entry): (u32, NewName, &Entry),
+        start: u32,
+        name: NewName,
+        entry: &Entry,
     ) -> Result<u32> {
         let end = start + name.slot_count();
         let is_at_end = end as usize > self.used.len();
         if is_at_end && self.slot_offset(disk, chain, end)?.is_some() {
             // The directory ended before.
-            self.write_slot((disk, chain), end, &[0; ENTRY_BYTES])?;
+            self.write_slot(disk, chain, end, &[0; ENTRY_BYTES])?;
         }
         for (bytes, slot) in name.long.iter().chain([&entry.0]).zip(start..) {
-            self.write_slot((disk, chain), slot, bytes)?;
+            self.write_slot(disk, chain, slot, bytes)?;
         }
         if is_at_end {
             self.used.resize(end as usize, false);
@@ -326,7 +329,7 @@ impl Directory {
         let first = slot - name.long_count;
         // The entry first: without it the slots before it name nothing.
         for slot in (first..=slot).rev() {
-            self.write_slot((disk, chain), slot, &[DELETED])?;
+            self.write_slot(disk, chain, slot, &[DELETED])?;
         }
         for key in name.keys() {
             if self.slots.get(&key) == Some(&slot) {
@@ -344,10 +347,12 @@ impl Directory {
         &mut self,
         disk: &mut Disk,
         chain: &mut Chain,
-        (slot, name, entry): (u32, NewName, &Entry),
+        slot: u32,
+        name: NewName,
+        entry: &Entry,
     ) -> Result<()> {
         self.remove(disk, chain, slot)?;
         let start = slot + 1 - name.slot_count();
-        self.insert(disk, chain, (start, name, entry)).map(drop)
+        self.insert(disk, chain, start, name, entry).map(drop)
     }
 }

@@ -141,7 +141,7 @@ impl FatInode {
         let entry = state.entry(slot_offset)?;
         let inode = Self::new(&self.volume, &entry, state.number(slot_offset));
         let inode: Arc<dyn Inode> = Arc::new(inode);
-        state.add_node((self.number(), slot_offset), &entry, Arc::downgrade(&inode));
+        state.add_node(self.number(), slot_offset, &entry, Arc::downgrade(&inode));
         Ok(inode)
     }
 
@@ -451,7 +451,7 @@ impl FileOperations for FatInode {
         let write = |bytes: &[u8]| {
             self.volume.change(|state| {
                 let (disk, node) = state.node(self.number())?;
-                node.write(disk, (offset, bytes), now)
+                node.write(disk, offset, bytes, now)
             })
         };
         let count = source.with_slices(|slices| match slices {

@@ -240,7 +240,8 @@ impl State {
     /// Adds the inode of the entry at a place.
     pub(crate) fn add_node(
         &mut self,
-        (parent, slot_offset): (u64, u64),
+        parent: u64,
+        slot_offset: u64,
         entry: &Entry,
         handle: Weak<dyn Inode>,
     ) {

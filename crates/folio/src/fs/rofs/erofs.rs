@@ -53,7 +53,7 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
         .checked_shl(reader.super_block().blk_size_bits.into())
         .ok_or(Errno::UCLEAN)?;
     let root = ready(reader.get_inode(reader.super_block().root_inode_id()))?;
-    let mut nodes = vec![node(&reader, len_bytes, (ROOT, root), ROOT)?];
+    let mut nodes = vec![node(&reader, len_bytes, ROOT, root, ROOT)?];
     let mut inodes = vec![root];
     // The index of each inode, and of the directory at each depth.
     let mut indexes = HashMap::from([(root.id(), ROOT)]);
@@ -76,7 +76,7 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
         if known.is_some() {
             continue;
         }
-        nodes.push(node(&reader, len_bytes, (index, inode), parent)?);
+        nodes.push(node(&reader, len_bytes, index, inode, parent)?);
         inodes.push(inode);
         indexes.insert(inode.id(), index);
         if inode.is_dir() {
@@ -97,7 +97,8 @@ pub(crate) fn read_tree(device: Arc<dyn Device>) -> Result<Tree> {
 fn node(
     reader: &EroFS<DeviceImage>,
     device_bytes: u64,
-    (index, inode): (NodeIndex, Inode),
+    index: NodeIndex,
+    inode: Inode,
     parent: NodeIndex,
 ) -> Result<Node> {
     check_size(device_bytes, &inode)?;
