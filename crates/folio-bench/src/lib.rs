@@ -22,7 +22,7 @@
 //!   object_store/  images and volumes in a store with latency, beside plain GETs and PUTs
 //!
 //!   the rest       bench, tree, contender: trees and images; small_file; convert; image_tools; nbd;
-//!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
+//!                  cache/: cached reads, writes and lookups
 //!   gpu            files in a GPU's memory, beside the device's own copies
 //!   measure        one command, its time and memory      mounted   one mount, served by a command
 //! ```
@@ -47,12 +47,10 @@ mod nbd;
 #[cfg(feature = "object-store")]
 mod object_store;
 mod page_cache;
-mod policies;
 mod probe;
 mod published;
 mod python;
 mod real_tree;
-mod reclaim;
 mod report;
 mod rows;
 mod run;
@@ -61,7 +59,6 @@ mod scenario;
 mod shared_folder;
 mod small_file;
 mod text;
-mod traces;
 mod tree;
 // Shared with tests/support, which uses more of it.
 #[allow(dead_code, unreachable_pub)]

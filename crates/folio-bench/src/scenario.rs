@@ -8,7 +8,7 @@ use crate::{
     Common, bench, build, cache, convert, ext4, first_write, gpu, image_tools, measure, memcpy,
     mount, nbd, page_cache, probe, python,
 };
-use crate::{reclaim, run_in_image, shared_folder, small_file, tree, warm};
+use crate::{run_in_image, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -77,8 +77,6 @@ pub enum Scenario {
     ObjectStore(object_store::Options),
     /// Files in a GPU's memory: host reads, reads and gathers by kernels, fills
     Gpu(gpu::Options),
-    /// Hit ratios of Folio's page cache and of known policies
-    Reclaim(reclaim::Options),
 }
 
 /// Parts of a scenario that run in processes of their own.
@@ -192,7 +190,6 @@ impl Scenario {
             #[cfg(feature = "object-store")]
             Self::ObjectStore(options) => object_store::measure(options, run),
             Self::Gpu(options) => gpu::measure(options, run),
-            Self::Reclaim(options) => reclaim::measure(options, run),
         }
     }
 }
