@@ -1,8 +1,9 @@
 //! Evidence collected beside the clock: the share in the page cache, bytes from the device, and
 //! context switches. Without it a figure of the device looks the same as the speed of memory.
 
-use crate::measure::Used;
-use crate::report::{Evidence, Sample, with_context};
+use crate::command::Used;
+use crate::outcome::{Context, Outcome};
+use crate::report::{Evidence, Sample};
 use folio_pagecache::{ResidencyReport, residency};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
@@ -36,12 +37,12 @@ impl Moved {
     }
 }
 
-/// Does `work` of so many operations on `files`; its seconds, and what was seen.
+/// Does `work` of so many operations on `files`; returns its seconds, with what was seen.
 pub(crate) fn watched(
-    files: &[File],
+    files: &[&File],
     operations: u64,
-    work: impl FnOnce() -> Result<(), String>,
-) -> Result<(f64, Evidence), String> {
+    work: impl FnOnce() -> Outcome,
+) -> Outcome<Sample> {
     let cached_before = cached_share(files);
     let (moved, used) = (Moved::now(), Used::now());
     let start = Instant::now();
@@ -60,12 +61,12 @@ pub(crate) fn watched(
             .then(|| (used_after.switches - used.switches) / operations as f64),
         ..Evidence::default()
     };
-    Ok((seconds, evidence))
+    Ok(Sample::of(seconds).with(evidence))
 }
 
 /// Returns the share of the files' bytes in the kernel's page cache; `None` where the kernel does
 /// not report it.
-pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
+pub(crate) fn cached_share(files: &[&File]) -> Option<f64> {
     let (mut size, mut resident) = (0, 0);
     for file in files {
         let Ok(ResidencyReport::Known(found)) = residency(file) else {
@@ -78,10 +79,10 @@ pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
 }
 
 /// Makes the kernel write the files and forget them, without root: POSIX_FADV_DONTNEED.
-pub(crate) fn forget(files: &[File]) -> Result<(), String> {
+pub(crate) fn forget(files: &[&File]) -> Outcome {
     for file in files {
-        rustix::fs::fdatasync(file).map_err(with_context("fdatasync"))?;
-        fadvise(file, 0, None, Advice::DontNeed).map_err(with_context("fadvise"))?;
+        rustix::fs::fdatasync(file).at("fdatasync")?;
+        fadvise(file, 0, None, Advice::DontNeed).at("fadvise")?;
     }
     Ok(())
 }
@@ -91,14 +92,17 @@ const COLD_MOST: f64 = 0.05;
 /// A run that reads less than this share from the device measures memory.
 const DEVICE_LEAST: f64 = 0.05;
 
-/// A rate of reading `bytes`, in MiB a second, named for what it is.
-pub(crate) fn rate(bytes: u64, seconds: f64, evidence: Evidence, is_cold: bool) -> Sample {
-    let value = bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9);
-    Sample {
-        value,
-        evidence,
-        label: label(bytes, evidence, is_cold),
-    }
+/// Turns the seconds of a read into a rate in MiB a second, with a label for what it is.
+pub(crate) fn rate(bytes: u64, sample: Sample, is_cold: bool) -> Sample {
+    let label = label(bytes, sample.evidence, is_cold);
+    sample
+        .map(|seconds| mib_per_second(bytes, seconds))
+        .labeled(label)
+}
+
+/// Returns a rate in MiB a second.
+pub(crate) fn mib_per_second(bytes: u64, seconds: f64) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9)
 }
 
 /// What a read is, if it is not what it is called.
@@ -162,11 +166,12 @@ mod tests {
     fn work_is_watched() {
         let file = tempfile::tempfile().expect("a file");
         std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8192], 0).expect("written");
-        let (seconds, evidence) = watched(&[file], 1, || Ok(())).expect("done");
+        let sample = watched(&[&file], 1, || Ok(())).expect("done");
+        let cached = sample.evidence.cached_after;
         assert!(
-            seconds >= 0.0 && evidence.cached_after.is_none_or(|share| share > 0.9),
-            "{evidence:?}"
+            sample.value >= 0.0 && cached.is_none_or(|share| share > 0.9),
+            "{sample:?}"
         );
-        assert!(watched(&[], 0, || Err("why".to_owned())).is_err());
+        assert!(watched(&[], 0, || Err("why".into())).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! The report of a run: tables of figures, aims, the published figures, and the machine.
 
+use crate::outcome::Outcome;
 use crate::published::PublishedCase;
-pub(crate) use crate::rows::{Evidence, Row, Sample, Unit, middle};
+pub(crate) use crate::rows::{Evidence, Row, Sample, Unit, middle, ratio};
 use serde::{Deserialize, Serialize};
-use std::fmt::Display;
 use std::path::Path;
 
 /// Version of the shape of [`Results`] in JSON.
@@ -91,6 +91,16 @@ pub(crate) struct Verdict {
     pub(crate) figures: String,
 }
 
+/// Two contenders at one job.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pair<'a> {
+    /// Title of the table.
+    pub(crate) table: &'a str,
+    pub(crate) job: &'a str,
+    pub(crate) ours: &'a str,
+    pub(crate) theirs: &'a str,
+}
+
 /// Something that was left out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct NotMeasured {
@@ -170,6 +180,16 @@ impl Place {
     }
 }
 
+/// Returns an error if a folder has less free space than this.
+pub(crate) fn require_space(dir: &Path, need_mib: u64, options: &str) -> Outcome {
+    let free_mib = Place::of(dir).free_mib;
+    if free_mib >= need_mib {
+        return Ok(());
+    }
+    let dir = dir.display();
+    Err(format!("{dir} has {free_mib} MiB free, {need_mib} are needed: see {options}").into())
+}
+
 /// Returns the type of the mount that `dir` is on.
 fn file_system(mounts: &str, dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
@@ -230,9 +250,21 @@ fn disk(dir: &Path) -> String {
     )
 }
 
-/// Returns a function that puts `what` before an error's text.
-pub(crate) fn with_context<E: Display>(what: impl Display) -> impl FnOnce(E) -> String {
-    move |error| format!("{what}: {error}")
+/// Limit of a figure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Bound {
+    /// Returns whether the figure keeps to the limit.
+    pub(crate) fn allows(self, figure: f64) -> bool {
+        match self {
+            Self::AtMost(most) => figure <= most,
+            Self::AtLeast(least) => figure >= least,
+        }
+    }
 }
 
 impl Table {
@@ -249,20 +281,27 @@ impl Table {
             base: base.map(str::to_owned),
             rows,
         };
-        let bases: Vec<Option<f64>> = table
+        table.set_ratios();
+        table
+    }
+
+    /// Sets the ratio of each row to that of the base.
+    pub(crate) fn set_ratios(&mut self) {
+        let base = self.base.as_deref().unwrap_or_default();
+        let ratios = self
             .rows
             .iter()
-            .map(|row| {
-                base.and_then(|base| table.row(&row.job, base))
-                    .map(|row| row.median)
-            })
-            .collect();
-        for (row, base) in table.rows.iter_mut().zip(bases) {
-            row.ratio = base
-                .filter(|base| *base > 0.0)
-                .map(|base| row.median / base);
+            .map(|row| self.ratio(&row.job, &row.contender, base));
+        let ratios: Vec<_> = ratios.collect();
+        for (row, ratio) in self.rows.iter_mut().zip(ratios) {
+            row.ratio = ratio;
         }
-        table
+    }
+
+    /// Returns one contender's median at a job as a multiple of another's.
+    pub(crate) fn ratio(&self, job: &str, of: &str, over: &str) -> Option<f64> {
+        let [of, over] = [self.row(job, of)?.median, self.row(job, over)?.median];
+        (over > 0.0).then(|| of / over)
     }
 
     /// Returns the row of a contender at a job.
@@ -299,6 +338,17 @@ impl Report {
         }
     }
 
+    /// Adds the limits of the figures.
+    pub(crate) fn limit(&mut self, texts: &[&str]) {
+        self.limits
+            .extend(texts.iter().map(|text| (*text).to_owned()));
+    }
+
+    /// Adds a note.
+    pub(crate) fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
     /// Records that `what` is left out, and why.
     pub(crate) fn skip(&mut self, what: impl Into<String>, reason: impl Into<String>) {
         self.not_measured.push(NotMeasured {
@@ -307,24 +357,51 @@ impl Report {
         });
     }
 
+    /// Returns the table of this title.
+    pub(crate) fn table(&self, title: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.title == title)
+    }
+
     /// Returns the row of a contender at a job, in the table of this title.
     pub(crate) fn row(&self, table: &str, job: &str, contender: &str) -> Option<&Row> {
-        self.tables
-            .iter()
-            .find(|found| found.title == table)?
-            .row(job, contender)
+        self.table(table)?.row(job, contender)
     }
-}
 
-/// Texts that never change, to be owned.
-pub(crate) fn owned(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
+    /// Adds the verdict on a figure, unless it was not measured.
+    pub(crate) fn judge(&mut self, aim: impl Into<String>, figure: Option<f64>, bound: Bound) {
+        if let Some(figure) = figure {
+            self.add_verdict(aim, bound.allows(figure), ratio(figure));
+        }
+    }
+
+    /// Adds the verdict on one contender's median as a multiple of another's, unless one of them
+    /// was not measured.
+    pub(crate) fn judge_pair(&mut self, aim: impl Into<String>, pair: Pair<'_>, bound: Bound) {
+        let Some(table) = self.table(pair.table) else {
+            return;
+        };
+        let Some(times) = table.ratio(pair.job, pair.ours, pair.theirs) else {
+            return;
+        };
+        let rows = [pair.ours, pair.theirs].map(|name| table.row(pair.job, name));
+        let [ours, theirs] = rows.map(|row| table.unit.figure(row.map_or(0.0, |row| row.median)));
+        let figures = format!("{ours} against {theirs}, {} times", ratio(times));
+        self.add_verdict(aim, bound.allows(times), figures);
+    }
+
+    /// Adds a verdict.
+    pub(crate) fn add_verdict(&mut self, aim: impl Into<String>, is_met: bool, figures: String) {
+        self.verdicts.push(Verdict {
+            aim: aim.into(),
+            is_met,
+            figures,
+        });
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Cost;
 
     #[test]
     fn medians_spread_and_ratios() {
@@ -345,15 +422,8 @@ mod tests {
             (2.5, 1.0, 9.0, Some(0.5))
         );
         assert_eq!(table.rows[2].median, 0.0);
-        let costs = [3.0, 1.0].map(|seconds| Cost {
-            seconds,
-            cpu_seconds: 1.0,
-            resident_kib: seconds as u64,
-        });
-        assert_eq!(
-            Row::of_costs("job", "x", &costs).evidence.resident_kib,
-            Some(3.0)
-        );
+        assert_eq!(table.ratio("job", "b", "a"), Some(2.0));
+        assert_eq!(table.ratio("job", "a", "none"), None);
     }
 
     #[test]
@@ -372,7 +442,7 @@ mod tests {
                 switches,
                 ..Evidence::default()
             },
-            label: None,
+            ..Sample::default()
         };
         let row = Row::of_samples(
             "job",
