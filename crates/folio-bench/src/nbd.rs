@@ -5,7 +5,7 @@ use crate::command::{self, find, lacking, tool};
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, scratch_in};
 use crate::random::Random;
-use crate::report::{Bound, Pair, Report, Sample, Unit};
+use crate::report::{Bound, Report, Sample, Unit};
 use crate::server::Server;
 use std::fs::{self, File};
 use std::io::Write;
@@ -125,13 +125,8 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     race.run(run, &mut report)?;
     for Job { name, .. } in [RANDOM_1, RANDOM_32] {
         let aim = format!("{name}: folio's qcow2 at the rate of nbdkit's raw file");
-        let pair = Pair {
-            table: REQUESTS,
-            job: name,
-            ours: FOLIO_QCOW2,
-            theirs: NBDKIT,
-        };
-        report.judge_pair(aim, pair, Bound::AtLeast(1.0));
+        let pair = [FOLIO_QCOW2, NBDKIT];
+        report.judge_pair(aim, REQUESTS, name, pair, Bound::AtLeast(1.0));
     }
     report.limit(&LIMITS);
     Ok(report)

@@ -77,6 +77,7 @@ impl<'a> Run<'a> {
 }
 
 /// The figures that a contender adds in one round.
+#[derive(Default)]
 pub(crate) struct Turn {
     /// Number of the round, from 0.
     pub(crate) round: u32,
@@ -84,6 +85,7 @@ pub(crate) struct Turn {
     notes: Vec<String>,
 }
 
+/// A figure of a job, for the table with this number.
 struct Figure {
     table: usize,
     job: String,
@@ -108,13 +110,11 @@ impl Turn {
     }
 }
 
-type Measure<'a> = Box<dyn FnMut(&mut Turn) -> Outcome + 'a>;
-
 struct Contender<'a> {
     name: String,
-    measure: Measure<'a>,
+    measure: Box<dyn FnMut(&mut Turn) -> Outcome + 'a>,
     figures: Vec<Figure>,
-    failure: Option<String>,
+    is_left_out: bool,
 }
 
 /// Contenders that take turns, and the tables for their figures.
@@ -182,7 +182,7 @@ impl<'a> Race<'a> {
             name: name.to_owned(),
             measure: Box::new(measure),
             figures: Vec::new(),
-            failure: None,
+            is_left_out: false,
         });
     }
 
@@ -208,18 +208,24 @@ impl<'a> Race<'a> {
                 run.check()?;
                 let at = (turn * stride + round as usize) % self.contenders.len();
                 let contender = &mut self.contenders[at];
-                if contender.failure.is_some() {
+                if contender.is_left_out {
                     continue;
                 }
-                let failure = contender.take_turn(round, &mut report.notes).err();
-                if failure.is_some() && !self.leaves_out_failures {
-                    failure.map_or(Ok(()), Err).at(&contender.name)?;
-                } else if let Some(reason) = failure {
+                let mut turn = Turn {
+                    round,
+                    ..Turn::default()
+                };
+                if let Err(reason) = (contender.measure)(&mut turn) {
                     // An interrupt ends the run; it is not a failure of the contender.
                     run.check()?;
+                    if !self.leaves_out_failures {
+                        return Err(reason).at(&contender.name);
+                    }
+                    contender.is_left_out = true;
                     report.skip(&contender.name, reason.to_string());
-                    contender.failure = Some(reason.to_string());
                 }
+                contender.figures.extend(turn.figures);
+                report.notes.extend(turn.notes);
             }
             round += 1;
         }
@@ -227,27 +233,27 @@ impl<'a> Race<'a> {
         Ok(self.into_tables())
     }
 
+    /// Returns the tables with a row for each contender at each job, by job.
     fn into_tables(mut self) -> Vec<Table> {
-        self.contenders
-            .retain(|contender| contender.failure.is_none());
+        self.contenders.retain(|contender| !contender.is_left_out);
         let mut tables = self.tables;
         for (at, table) in tables.iter_mut().enumerate() {
-            let figures = |contender: &'_ Contender<'_>| -> Vec<(String, Sample)> {
-                let here = contender.figures.iter().filter(|figure| figure.table == at);
-                here.map(|figure| (figure.job.clone(), figure.sample.clone()))
-                    .collect()
-            };
-            let all: Vec<_> = self.contenders.iter().map(figures).collect();
-            let mut jobs: Vec<&String> = Vec::new();
-            for (job, _) in all.iter().flatten() {
-                if !jobs.contains(&job) {
-                    jobs.push(job);
+            let of_table = |figure: &&Figure| figure.table == at;
+            let figures = self
+                .contenders
+                .iter()
+                .flat_map(|contender| &contender.figures);
+            let mut jobs: Vec<&str> = Vec::new();
+            for figure in figures.filter(of_table) {
+                if !jobs.contains(&figure.job.as_str()) {
+                    jobs.push(&figure.job);
                 }
             }
             for job in jobs {
-                for (contender, figures) in self.contenders.iter().zip(&all) {
-                    let own = figures.iter().filter(|(name, _)| name == job);
-                    let samples: Vec<_> = own.map(|(_, sample)| sample.clone()).collect();
+                for contender in &self.contenders {
+                    let figures = contender.figures.iter().filter(of_table);
+                    let figures = figures.filter(|figure| figure.job == job);
+                    let samples: Vec<_> = figures.map(|figure| figure.sample.clone()).collect();
                     if !samples.is_empty() {
                         table
                             .rows
@@ -258,20 +264,6 @@ impl<'a> Race<'a> {
             table.set_ratios();
         }
         tables
-    }
-}
-
-impl Contender<'_> {
-    fn take_turn(&mut self, round: u32, notes: &mut Vec<String>) -> Outcome {
-        let mut turn = Turn {
-            round,
-            figures: Vec::new(),
-            notes: Vec::new(),
-        };
-        (self.measure)(&mut turn)?;
-        self.figures.extend(turn.figures);
-        notes.extend(turn.notes);
-        Ok(())
     }
 }
 

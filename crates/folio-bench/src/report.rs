@@ -91,16 +91,6 @@ pub(crate) struct Verdict {
     pub(crate) figures: String,
 }
 
-/// Two contenders at one job.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pair<'a> {
-    /// Title of the table.
-    pub(crate) table: &'a str,
-    pub(crate) job: &'a str,
-    pub(crate) ours: &'a str,
-    pub(crate) theirs: &'a str,
-}
-
 /// Something that was left out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct NotMeasured {
@@ -374,17 +364,22 @@ impl Report {
         }
     }
 
-    /// Adds the verdict on one contender's median as a multiple of another's, unless one of them
-    /// was not measured.
-    pub(crate) fn judge_pair(&mut self, aim: impl Into<String>, pair: Pair<'_>, bound: Bound) {
-        let Some(table) = self.table(pair.table) else {
+    /// Adds the verdict on the median of the first contender at a job, as a multiple of the second
+    /// one's, unless one of them was not measured.
+    pub(crate) fn judge_pair(
+        &mut self,
+        aim: impl Into<String>,
+        table: &str,
+        job: &str,
+        [ours, theirs]: [&str; 2],
+        bound: Bound,
+    ) {
+        let rows = [ours, theirs].map(|contender| self.row(table, job, contender));
+        let (Some(table), [Some(ours), Some(theirs)]) = (self.table(table), rows) else {
             return;
         };
-        let Some(times) = table.ratio(pair.job, pair.ours, pair.theirs) else {
-            return;
-        };
-        let rows = [pair.ours, pair.theirs].map(|name| table.row(pair.job, name));
-        let [ours, theirs] = rows.map(|row| table.unit.figure(row.map_or(0.0, |row| row.median)));
+        let times = ours.median / theirs.median.max(f64::MIN_POSITIVE);
+        let [ours, theirs] = [ours, theirs].map(|row| table.unit.figure(row.median));
         let figures = format!("{ours} against {theirs}, {} times", ratio(times));
         self.add_verdict(aim, bound.allows(times), figures);
     }

@@ -15,7 +15,7 @@ mod source;
 use crate::command::{self, find, inside, is_root, timed, tool, touch_memory, used_mib};
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, scratch_in};
-use crate::report::{Bound, Pair, Report, Sample, Unit, require_space};
+use crate::report::{Bound, Report, Sample, Unit, require_space};
 use source::Source;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -340,12 +340,7 @@ fn judge(report: &mut Report) {
         (TAR, AUTO, SIZED, 1.05, auto),
         (TREE, AUTO, SIZED, 1.05, auto),
     ] {
-        let pair = Pair {
-            table: job,
-            job,
-            ours,
-            theirs,
-        };
-        report.judge_pair(format!("{job}: at most {words}"), pair, Bound::AtMost(most));
+        let aim = format!("{job}: at most {words}");
+        report.judge_pair(aim, job, job, [ours, theirs], Bound::AtMost(most));
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod rewrite;
 
 use crate::options::DiskDir;
 use crate::race::Run;
-use crate::report::{Bound, Pair, Report};
+use crate::report::{Bound, Report};
 
 /// Options of the scenarios.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -28,19 +28,14 @@ fn scaled(run: &Run<'_>, count: usize) -> usize {
     run.sized(count, count.div_ceil(100))
 }
 
-/// Judges whether one contender is `factor` times as fast as another.
-fn judge(report: &mut Report, pair: Pair<'_>, factor: f64) {
-    let Pair {
-        table,
-        job,
-        ours,
-        theirs,
-    } = pair;
+/// Judges whether the first contender is `factor` times as fast as the second.
+fn judge(report: &mut Report, table: &str, job: &str, pair: [&str; 2], factor: f64) {
+    let [ours, theirs] = pair;
     let aim = match factor {
         1.0 => format!("{table}, {job}: {ours} is no slower than {theirs}"),
         _ => format!("{table}, {job}: {ours} is {factor} times as fast as {theirs}"),
     };
-    report.judge_pair(aim, pair, Bound::AtMost(1.0 / factor));
+    report.judge_pair(aim, table, job, pair, Bound::AtMost(1.0 / factor));
 }
 
 #[cfg(test)]

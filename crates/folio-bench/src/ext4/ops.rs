@@ -8,7 +8,7 @@ use crate::options::is_wanted;
 use crate::outcome::Outcome;
 use crate::race::{Race, Run, scratch_in};
 use crate::random::{Random, pattern};
-use crate::report::{Pair, Report, Sample, Unit};
+use crate::report::{Report, Sample, Unit};
 use crate::view::{Access, View};
 
 const IMAGE_MIB: u64 = 4096;
@@ -97,13 +97,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     race.run(run, &mut report)?;
     for (theirs, jobs, factor) in [("kernel", &JOBS[..], 1.0), ("fuse2fs", &JOBS[..4], 5.0)] {
         for (job, _) in jobs {
-            let pair = Pair {
-                table: TABLE,
-                job,
-                ours: "folio",
-                theirs,
-            };
-            judge(&mut report, pair, factor);
+            judge(&mut report, TABLE, job, ["folio", theirs], factor);
         }
     }
     Ok(report)

@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 use crate::published::{PublishedCase, Today};
 use crate::race::{Race, Run, scratch_in};
 use crate::random::pattern;
-use crate::report::{Pair, Report, Sample, Unit};
+use crate::report::{Report, Sample, Unit};
 use crate::view::View;
 use std::path::Path;
 
@@ -222,13 +222,7 @@ fn judge_all(report: &mut Report) {
     let folio = |mode: &str| format!("folio, {mode}");
     let kernel = |mode: &str| format!("kernel, {mode}");
     let mut judge = |table, job, ours: String, theirs: String, factor| {
-        let pair = Pair {
-            table,
-            job,
-            ours: &ours,
-            theirs: &theirs,
-        };
-        judge(report, pair, factor);
+        judge(report, table, job, [&ours, &theirs], factor);
     };
     for ((table, _), factor) in DISKS.into_iter().zip([10.0, 10.0, 1.0]) {
         for job in [TRUNCATION, RENAME] {

@@ -14,7 +14,7 @@ use crate::hosted::{Hosted, System, fuse_missing};
 use crate::options::{DiskDir, is_wanted, size};
 use crate::outcome::Outcome;
 use crate::race::{Race, Run, Turn, scratch_in};
-use crate::report::{Bound, Pair, Report, Sample, Unit};
+use crate::report::{Bound, Report, Sample, Unit};
 use crate::server::Requests;
 use jobs::{Job, Work};
 use source::Source;
@@ -278,13 +278,8 @@ fn judge(report: &mut Report, jobs: &[Job]) {
         (FUSE2FS, 1.0, format!("ahead of {FUSE2FS}")),
     ] {
         for job in jobs.iter().map(|job| job.title()) {
-            let pair = Pair {
-                table: TIMES,
-                job,
-                ours: FOLIO,
-                theirs,
-            };
-            report.judge_pair(format!("{job}: {FOLIO} {words}"), pair, Bound::AtMost(most));
+            let aim = format!("{job}: {FOLIO} {words}");
+            report.judge_pair(aim, TIMES, job, [FOLIO, theirs], Bound::AtMost(most));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::hosted::{Hosted, System};
 use crate::options::DiskDir;
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, scratch_in};
-use crate::report::{Bound, Pair, Report, Sample, Unit};
+use crate::report::{Bound, Report, Sample, Unit};
 use serde::Deserialize;
 use std::fs;
 use std::io::Write;
@@ -267,17 +267,8 @@ fn judge(report: &mut Report, base: &str) {
         (DISSECT, 0.1, "a tenth of the time of"),
     ] {
         for job in JOBS {
-            let pair = Pair {
-                table: TABLE,
-                job,
-                ours: FOLIOFS,
-                theirs,
-            };
-            report.judge_pair(
-                format!("{job}: {words} {theirs}"),
-                pair,
-                Bound::AtMost(most),
-            );
+            let aim = format!("{job}: {words} {theirs}");
+            report.judge_pair(aim, TABLE, job, [FOLIOFS, theirs], Bound::AtMost(most));
         }
     }
 }
