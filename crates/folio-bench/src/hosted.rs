@@ -54,7 +54,7 @@ impl LoopDevice {
         Ok(before)
     }
 
-    /// Limits the rate of writes; 0 is no limit.
+    /// Limits the rate of writes; 0 removes the limit.
     fn throttle(&mut self, bytes_per_s: u64) -> Outcome {
         let path = format!("/sys/block/{}/dev", self.name);
         let number = std::fs::read_to_string(&path).at(&path)?;

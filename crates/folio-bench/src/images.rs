@@ -7,7 +7,8 @@ use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, Turn, scratch_in};
 use crate::random::pattern;
 use crate::real_tree::{self, Limits};
-use crate::report::{Report, Unit, require_space};
+use crate::report::{Report, Sample, Unit, require_space};
+use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -173,10 +174,9 @@ impl Method {
 
     /// Returns the place of the tree in the image that it builds.
     fn place(self) -> &'static str {
-        if self == Self::E2fsprogs {
-            "/"
-        } else {
-            "/tree"
+        match self {
+            Self::E2fsprogs => "/",
+            _ => "/tree",
         }
     }
 }
@@ -272,27 +272,21 @@ impl Bench<'_> {
     /// Extracts in rounds. Raw: from the image of mke2fs -d if there is one, the same for all.
     fn extract(&self, report: &mut Report) -> Outcome {
         let has_mke2fs = self.image(Method::E2fsprogs).is_file();
-        let raw = if has_mke2fs {
-            Method::E2fsprogs
-        } else {
-            Method::FolioRaw
-        };
+        let mut raw = Method::FolioRaw;
+        if has_mke2fs {
+            raw = Method::E2fsprogs;
+        }
         let name = raw.name(BUILD);
         report.note(format!("raw images are extracted from the image of {name}"));
         let turn = |method: Method, turn: &mut Turn| {
-            let builder = if method == Method::FolioQcow2 {
-                method
-            } else {
-                raw
-            };
+            let is_qcow2 = method == Method::FolioQcow2;
+            let builder = if is_qcow2 { method } else { raw };
             let out = self.folder.join("out");
             if method == Method::E2fsprogs {
                 fs::create_dir(&out).at(&out)?;
             }
-            turn.add(
-                EXTRACT,
-                self.timed(self.extracting(method, builder, &out)?)?,
-            );
+            let commands = self.extracting(method, builder, &out)?;
+            turn.add(EXTRACT, self.timed(commands)?);
             if turn.round == 0 {
                 self.count(method, &out, turn)?;
             }
@@ -301,44 +295,32 @@ impl Bench<'_> {
         self.race(EXTRACT, turn, report)
     }
 
-    fn timed(&self, mut commands: Vec<Command>) -> Outcome<crate::report::Sample> {
+    fn timed(&self, mut commands: Vec<Command>) -> Outcome<Sample> {
         let sample = timed(&mut commands);
         if sample.is_err() {
             // A mount that a failed command left.
-            let _ = rustix::mount::unmount(&self.mount_point, rustix::mount::UnmountFlags::DETACH);
+            let _ = unmount(&self.mount_point, UnmountFlags::DETACH);
         }
         sample
     }
 
     fn building(&self, method: Method, image: &Path) -> Outcome<Vec<Command>> {
-        let tree = &self.tree.path;
-        let mut commands = match method {
-            Method::FolioRaw | Method::FolioQcow2 => vec![self.run.folio()],
-            Method::E2fsprogs | Method::Kernel => vec![tool("mke2fs")?],
-        };
-        let first = &mut commands[0];
-        match method {
-            Method::FolioRaw | Method::FolioQcow2 => {
-                let place = inside(image, method.place());
-                first
-                    .args(["cp", "-a", "--create", &self.size])
-                    .arg(tree)
-                    .arg(place);
-            }
-            Method::E2fsprogs => {
-                first
-                    .args(["-q", "-F", "-t", "ext4", "-d"])
-                    .arg(tree)
-                    .arg(image)
-                    .arg(&self.size);
-            }
-            Method::Kernel => {
-                first
-                    .args(["-q", "-F", "-t", "ext4"])
-                    .arg(image)
-                    .arg(&self.size);
-                commands.extend(self.mounted(image, tree, &self.mount_point.join("tree"))?);
-            }
+        let (tree, size) = (&self.tree.path, &self.size);
+        if let Method::FolioRaw | Method::FolioQcow2 = method {
+            let mut copy = self.run.folio();
+            copy.args(["cp", "-a", "--create", size]).arg(tree);
+            copy.arg(inside(image, method.place()));
+            return Ok(vec![copy]);
+        }
+        let mut mke2fs = tool("mke2fs")?;
+        mke2fs.args(["-q", "-F", "-t", "ext4"]);
+        if method == Method::E2fsprogs {
+            mke2fs.arg("-d").arg(tree);
+        }
+        mke2fs.arg(image).arg(size);
+        let mut commands = vec![mke2fs];
+        if method == Method::Kernel {
+            commands.extend(self.mounted(image, tree, &self.mount_point.join("tree"))?);
         }
         Ok(commands)
     }
@@ -349,17 +331,13 @@ impl Bench<'_> {
             Method::FolioRaw | Method::FolioQcow2 => self.run.folio(),
             Method::E2fsprogs => tool("debugfs")?,
             Method::Kernel => {
-                let from = self
-                    .mount_point
-                    .join(place.trim_start_matches('/'))
-                    .join(".");
-                return Ok(self.mounted(&image, &from, out)?.into());
+                let inside = self.mount_point.join(place.trim_start_matches('/'));
+                return Ok(self.mounted(&image, &inside.join("."), out)?.into());
             }
         };
         if method == Method::E2fsprogs {
-            command
-                .args(["-R", &format!("rdump {place} {}", out.display())])
-                .arg(image);
+            let request = format!("rdump {place} {}", out.display());
+            command.args(["-R", &request]).arg(image);
         } else {
             command
                 .args(["cp", "-a"])

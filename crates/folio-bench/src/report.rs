@@ -101,23 +101,21 @@ pub(crate) struct NotMeasured {
 impl Machine {
     /// Facts of this machine.
     pub fn here() -> Self {
-        let memory = field(&read("/proc/meminfo"), "MemTotal");
-        let memory_kib: u64 = memory
+        let (memory, load) = (
+            field(&read("/proc/meminfo"), "MemTotal"),
+            read("/proc/loadavg"),
+        );
+        let memory_kib = memory
             .split(' ')
             .next()
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(0);
+            .and_then(|number| number.parse().ok());
         Self {
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
             processor: field(&read("/proc/cpuinfo"), "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_mib: memory_kib >> 10,
+            memory_mib: memory_kib.unwrap_or(0_u64) >> 10,
             is_root: rustix::process::geteuid().is_root(),
-            load: read("/proc/loadavg")
-                .split(' ')
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
+            load: load.split(' ').next().unwrap_or_default().to_owned(),
         }
     }
 
@@ -154,19 +152,16 @@ impl Place {
         Self {
             dir: dir.display().to_string(),
             file_system: file_system(&read("/proc/self/mounts"), dir),
-            disk: disk(dir),
+            disk: disk(dir).unwrap_or_default(),
             free_mib: free >> 20,
         }
     }
 
     /// Returns the facts in a few words.
     pub(crate) fn words(&self) -> String {
-        let disk = if self.disk.is_empty() {
-            String::new()
-        } else {
-            format!(", {}", self.disk)
-        };
-        format!("{} ({}{disk})", self.dir, self.file_system)
+        let facts = [self.file_system.as_str(), &self.disk];
+        let facts = facts.into_iter().filter(|fact| !fact.is_empty());
+        format!("{} ({})", self.dir, facts.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -191,53 +186,30 @@ fn file_system(mounts: &str, dir: &Path) -> String {
         .map_or_else(String::new, |fields| fields[1].to_owned())
 }
 
-/// Name of the disk below `dir` and what matters of it; empty where there is none.
-fn disk(dir: &Path) -> String {
-    let Ok(stat) = rustix::fs::stat(dir) else {
-        return String::new();
-    };
-    let (major, minor) = (
-        rustix::fs::major(stat.st_dev),
-        rustix::fs::minor(stat.st_dev),
-    );
-    let Ok(device) = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
-        return String::new();
-    };
+/// Returns the name of the disk below `dir` and what matters of it.
+fn disk(dir: &Path) -> Option<String> {
+    let device = rustix::fs::stat(dir).ok()?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     // A partition has its queue in the disk's folder.
-    let whole = [device.as_path(), device.parent().unwrap_or(&device)];
-    let Some(folder) = whole
-        .into_iter()
-        .find(|folder| folder.join("queue").is_dir())
-    else {
-        return String::new();
+    let mut folders = device.ancestors().take(2);
+    let folder = folders.find(|folder| folder.join("queue").is_dir())?;
+    let parameter = |name: &str| {
+        let text = std::fs::read_to_string(folder.join(name));
+        text.unwrap_or_default().trim().to_owned()
     };
-    let said = |name: &str| {
-        read(&folder.join(name).display().to_string())
-            .trim()
-            .to_owned()
-    };
-    let name = device
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = device.file_name()?.to_string_lossy();
     // A virtual disk claims to rotate, whatever its host has.
-    let is_virtual = ["vd", "xvd"].iter().any(|driver| name.starts_with(driver));
-    let turns = match said("queue/rotational").as_str() {
+    let is_virtual = name.starts_with("vd") || name.starts_with("xvd");
+    let turns = match parameter("queue/rotational").as_str() {
         "1" if is_virtual => "unknown whether it seeks",
         "1" => "rotating",
         _ => "not rotating",
     };
-    let model = said("device/model");
-    let model = if model.is_empty() {
-        model
-    } else {
-        format!(" {model}")
-    };
-    format!(
-        "{name}{model}, {turns}, {} KiB read ahead",
-        said("queue/read_ahead_kb")
-    )
+    let model = format!("{name} {}", parameter("device/model"));
+    let read_ahead = parameter("queue/read_ahead_kb");
+    let model = model.trim_end();
+    Some(format!("{model}, {turns}, {read_ahead} KiB read ahead"))
 }
 
 /// Limit of a figure.

@@ -157,7 +157,7 @@ pub(crate) struct Targets {
 type Make<'a> = fn(&'a Targets, Work, Thread) -> Outcome<Body<'a>>;
 
 impl Targets {
-    /// The same bytes in Folio's ramfs, in the kernel's tmpfs and in bare memory, all of it touched.
+    /// The same bytes in a ramfs of Folio, in the kernel's tmpfs and in bare memory, all touched.
     pub(crate) fn new(set_bytes: u64, tmpfs: &Path) -> Outcome<Self> {
         let targets = Self {
             folio: FolioTarget::new(set_bytes)?,

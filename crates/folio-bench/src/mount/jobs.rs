@@ -1,6 +1,5 @@
 //! The jobs of the scenario, each with the fewest requests that it may need.
 
-use super::Sizes;
 use super::source::{Source, git};
 use crate::command::{lacking, run, tool};
 use crate::hosted::Hosted;
@@ -11,6 +10,27 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
+
+/// Sizes and counts of the jobs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) entries: usize,
+    pub(super) large_bytes: u64,
+    pub(super) files: usize,
+    /// Writes at random, those with fsync, and reads.
+    pub(super) writes: usize,
+    pub(super) synced_writes: usize,
+    pub(super) reads: usize,
+}
+
+impl Sizes {
+    /// Returns the size of an image that has room for all jobs.
+    pub(super) fn image_mib(self) -> u64 {
+        // Two trees and a checkout, of entries that have 14 KiB on average.
+        let trees = (self.entries as u64 * 3 * 32) >> 10;
+        trees + (self.large_bytes >> 20) * 2 + 256
+    }
+}
 
 /// A job, in the order of a round: later ones use the files of earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

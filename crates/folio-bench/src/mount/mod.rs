@@ -16,7 +16,7 @@ use crate::outcome::Outcome;
 use crate::race::{Race, Run, Turn, scratch_in};
 use crate::report::{Bound, Report, Sample, Unit};
 use crate::server::Requests;
-use jobs::{Job, Work};
+use jobs::{Job, Sizes, Work};
 use source::Source;
 use std::path::{Path, PathBuf};
 
@@ -46,40 +46,6 @@ pub struct Options {
     /// Also measure this other build of folio
     #[arg(long, value_name = "FOLIO")]
     beside: Option<PathBuf>,
-}
-
-/// Sizes and counts of the jobs.
-#[derive(Debug, Clone, Copy)]
-struct Sizes {
-    entries: usize,
-    large_bytes: u64,
-    files: usize,
-    /// Writes at random, those with fsync, and reads.
-    writes: usize,
-    synced_writes: usize,
-    reads: usize,
-}
-
-impl Sizes {
-    fn new(options: &Options, run: &Run<'_>) -> Self {
-        Self {
-            entries: options.entries.unwrap_or_else(|| run.sized(3000, 60)),
-            large_bytes: options
-                .size
-                .unwrap_or_else(|| run.sized(512 << 20, 2 << 20)),
-            files: options.files.unwrap_or_else(|| run.sized(5000, 50)),
-            writes: run.sized(20_000, 50),
-            synced_writes: run.sized(200, 5),
-            reads: run.sized(50_000, 50),
-        }
-    }
-
-    /// Returns the size of an image that has room for all jobs.
-    fn image_mib(self) -> u64 {
-        // Two trees and a checkout, of entries that have 14 KiB on average.
-        let trees = (self.entries as u64 * 3 * 32) >> 10;
-        trees + (self.large_bytes >> 20) * 2 + 256
-    }
 }
 
 const TIMES: &str = "jobs";
@@ -117,7 +83,16 @@ struct Contender {
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let dir = options.disk.path();
     let scratch = scratch_in(&dir)?;
-    let sizes = Sizes::new(options, run);
+    let sizes = Sizes {
+        entries: options.entries.unwrap_or_else(|| run.sized(3000, 60)),
+        large_bytes: options
+            .size
+            .unwrap_or_else(|| run.sized(512 << 20, 2 << 20)),
+        files: options.files.unwrap_or_else(|| run.sized(5000, 50)),
+        writes: run.sized(20_000, 50),
+        synced_writes: run.sized(200, 5),
+        reads: run.sized(50_000, 50),
+    };
     let source = Source::new(scratch.path(), sizes.entries)?;
     let what = format!(
         "a tree of {} entries ({} MiB), a file of {} MiB, {} files in one directory, on fresh file systems",

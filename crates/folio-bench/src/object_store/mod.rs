@@ -6,7 +6,7 @@
 //!   volumes.rs   fsync, a tree, takeover, idleness, stored bytes, beside PUTs
 //!      v
 //!   web_server.rs   remote_store.rs    a server and a store in memory, both with latency
-//!   requests.rs     counts of their requests
+//!   requests.rs     counts of their requests, latency
 //! ```
 
 mod cold;
@@ -18,14 +18,9 @@ mod web_server;
 
 use crate::outcome::Outcome;
 use crate::race::{Run, scratch_in};
-use crate::report::{Bound, Report, Sample};
-use requests::RequestMeter;
+use crate::report::{Bound, Report};
+use requests::{GET, PUT};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// Latency of a PUT in the modeled stores, and of a GET.
-const PUT: Duration = Duration::from_millis(60);
-const GET: Duration = Duration::from_millis(30);
 
 /// Options of the scenario.
 #[derive(Debug, Clone, clap::Args)]
@@ -83,12 +78,6 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     judge(&mut report);
     report.limit(&LIMITS);
     Ok(report)
-}
-
-/// Returns the seconds of each of `operations` since `start`, with the requests since then.
-fn since(start: Instant, operations: usize, meter: &RequestMeter) -> Sample {
-    let seconds = start.elapsed().as_secs_f64() / operations as f64;
-    Sample::of(seconds).with(meter.take().evidence(operations))
 }
 
 fn judge(report: &mut Report) {

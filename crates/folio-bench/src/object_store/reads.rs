@@ -3,7 +3,6 @@
 
 use super::remote_store::RemoteStore;
 use super::requests::RequestMeter;
-use super::since;
 use crate::evidence::mib_per_second;
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run};
@@ -169,7 +168,10 @@ impl Fixture {
         self.meter.take();
         let start = Instant::now();
         let bytes = read()?;
-        Ok(since(start, 1, &self.meter).map(|seconds| mib_per_second(bytes, seconds)))
+        Ok(self
+            .meter
+            .since(start, 1)
+            .map(|seconds| mib_per_second(bytes, seconds)))
     }
 
     /// Returns the time of each of `count` reads.
@@ -177,7 +179,7 @@ impl Fixture {
         self.meter.take();
         let start = Instant::now();
         read()?;
-        Ok(since(start, count, &self.meter))
+        Ok(self.meter.since(start, count))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::remote_store::RemoteStore;
 use super::requests::RequestMeter;
-use super::since;
 use crate::outcome::Outcome;
 use crate::race::{Race, Run};
 use crate::report::{Report, Row, Sample, Table, Unit};
@@ -87,7 +86,7 @@ impl Fixture {
         self.meter.take();
         let start = Instant::now();
         (0..count).try_for_each(|_| work())?;
-        Ok(since(start, count, &self.meter))
+        Ok(self.meter.since(start, count))
     }
 }
 
@@ -175,7 +174,7 @@ fn write_files(
         fs.write(path, vec![number as u8; bytes])?;
     }
     fs.close()?;
-    Ok(since(start, 1, &fixture.meter))
+    Ok(fixture.meter.since(start, 1))
 }
 
 fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {

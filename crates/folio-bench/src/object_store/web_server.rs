@@ -1,8 +1,7 @@
 //! A web server with the latency of a remote store: GET and HEAD with ranges, of the files in one
 //! folder. It answers `s3://` as well, since a GET names bucket and key in its path.
 
-use super::GET;
-use super::requests::RequestMeter;
+use super::requests::{GET, RequestMeter};
 use crate::outcome::{Context, Outcome};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};

@@ -102,37 +102,9 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let image = make_image(run, &root, bytes)?;
     let script = scratch.path().join("jobs.py");
     fs::write(&script, SCRIPT).at(&script)?;
-    let reader = |class, place: &Path, limit| Reader {
-        class,
-        place: place.to_owned(),
-        limit,
-    };
-    let mut readers = vec![
-        (FOLIOFS, reader("foliofs", &image, 60.0)),
-        (HOST, reader("plain", &root, 60.0)),
-    ];
     // Unmounted before the folder is removed.
     let mut mounts = Vec::new();
-    for (name, system) in [(KERNEL, System::Kernel), (FUSE2FS, System::Fuse2fs)] {
-        let missing = system.missing().map(Into::into);
-        let mount = || Hosted::reader(system, scratch.path(), &image);
-        match missing.map_or_else(mount, Err) {
-            Ok(mounted) => {
-                readers.push((name, reader("plain", &mounted.mount_point, 60.0)));
-                mounts.push(mounted);
-            }
-            Err(reason) => report.skip(name, reason.to_string()),
-        }
-    }
-    for (name, class, package) in [
-        (EXT4, "ext4", "ext4"),
-        (DISSECT, "dissect", "dissect.extfs"),
-    ] {
-        match python.missing(package) {
-            Some(reason) => report.skip(name, reason),
-            None => readers.push((name, reader(class, &image, run.sized(2.0, 0.1)))),
-        }
-    }
+    let readers = readers(&python, [&root, &image], run, &mut mounts, &mut report);
     let base = if readers.iter().any(|(name, _)| *name == KERNEL) {
         KERNEL
     } else {
@@ -153,6 +125,47 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     judge(&mut report, base);
     report.limit(&LIMITS);
     Ok(report)
+}
+
+/// Returns the readers that can run here, of a tree and of its image.
+fn readers(
+    python: &Python,
+    [root, image]: [&Path; 2],
+    run: &Run<'_>,
+    mounts: &mut Vec<Hosted>,
+    report: &mut Report,
+) -> Vec<(&'static str, Reader)> {
+    let folder = image.parent().unwrap_or(image);
+    let reader = |class, place: &Path, limit| Reader {
+        class,
+        place: place.to_owned(),
+        limit,
+    };
+    let mut readers = vec![
+        (FOLIOFS, reader("foliofs", image, 60.0)),
+        (HOST, reader("plain", root, 60.0)),
+    ];
+    for (name, system) in [(KERNEL, System::Kernel), (FUSE2FS, System::Fuse2fs)] {
+        let missing = system.missing().map(Into::into);
+        let mount = || Hosted::reader(system, folder, image);
+        match missing.map_or_else(mount, Err) {
+            Ok(mounted) => {
+                readers.push((name, reader("plain", &mounted.mount_point, 60.0)));
+                mounts.push(mounted);
+            }
+            Err(reason) => report.skip(name, reason.to_string()),
+        }
+    }
+    for (name, class, package) in [
+        (EXT4, "ext4", "ext4"),
+        (DISSECT, "dissect", "dissect.extfs"),
+    ] {
+        match python.missing(package) {
+            Some(reason) => report.skip(name, reason),
+            None => readers.push((name, reader(class, image, run.sized(2.0, 0.1)))),
+        }
+    }
+    readers
 }
 
 /// An interpreter that imports foliofs.

@@ -2,7 +2,7 @@
 //! have in common.
 
 use super::jobs::{self, FIGURES, Figure, Job, NOT_SEEN, READY, SEEN};
-use super::{Options, add, drop_unseen, race, slower};
+use super::tables::{add, drop_unseen, race, slower};
 use crate::command::{find, this_program};
 use crate::options::is_wanted;
 use crate::outcome::{Context, Outcome};
@@ -12,7 +12,7 @@ use crate::server::Server;
 use crate::virtual_machine::Guest;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -79,13 +79,14 @@ const LIMITS: [&str; 4] = [
 
 /// Measures each contender in a guest of its own, in rounds.
 pub(super) fn measure(
-    options: &Options,
+    virtiofsd: Option<PathBuf>,
+    only: &Option<String>,
     run: &Run<'_>,
     source: &Path,
     report: &mut Report,
 ) -> Outcome {
     Guest::new()?;
-    let virtiofsd = options.virtiofsd.clone().or_else(|| find("virtiofsd"));
+    let virtiofsd = virtiofsd.or_else(|| find("virtiofsd"));
     if virtiofsd.is_none() {
         report.skip("virtiofsd", "not installed; name it with --virtiofsd");
     }
@@ -98,7 +99,7 @@ pub(super) fn measure(
         } else {
             virtiofsd.as_ref()
         };
-        let Some(program) = program.filter(|_| is_wanted(&options.only, name)) else {
+        let Some(program) = program.filter(|_| is_wanted(only, name)) else {
             continue;
         };
         let unseen = &unseen;

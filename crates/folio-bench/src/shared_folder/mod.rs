@@ -4,6 +4,7 @@
 //! ```text
 //!   mod      contenders, tables, aims
 //!   guest    the same in a virtual machine: folio share beside virtiofsd
+//!   tables   the figures of both
 //!   jobs     the operations, and how long a change of the host stays unseen
 //! ```
 
@@ -12,21 +13,23 @@
 
 mod guest;
 mod jobs;
+mod tables;
 
 use crate::command::{is_root, tool};
 use crate::options::is_wanted;
 use crate::outcome::{Context, Outcome};
 use crate::published::{PublishedCase, Today};
-use crate::race::{Race, Run, Turn, scratch_in};
-use crate::report::{Bound, Report, Sample, Unit, ratio};
+use crate::race::{Run, scratch_in};
+use crate::report::{Bound, Report, Unit, ratio};
 use crate::server::Mounted;
 use crate::view::View;
 pub(crate) use jobs::run_in_guest;
-use jobs::{Figure, Job, Sizes};
+use jobs::{Job, Sizes};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tables::{CALLS, NATIVE, add, drop_unseen, race, slower};
 
 /// Options of the scenario.
 #[derive(Debug, Clone, clap::Args)]
@@ -74,7 +77,6 @@ const CONTENDERS: [(&str, How); 10] = [
     (PROCESS_NONE, How::InProcess("cache=none,push=off,ttl=0")),
     ("bindfs", How::Bindfs),
 ];
-const NATIVE: &str = "native";
 const MOUNT: &str = "folio mount";
 const MOUNT_TTL: &str = "folio mount, ttl=1ms";
 const MOUNT_NONE: &str = "folio mount, cache=none";
@@ -90,9 +92,6 @@ const LIMITS: [&str; 5] = [
     "one reader; the mounts answer from the kernel's own memory once they are warm",
     "medians of all rounds; the change's second figure is the longest of all rounds",
 ];
-
-const READS: &str = "reads";
-const CALLS: &str = "again and again";
 
 /// Runs the scenario and returns its report.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
@@ -110,45 +109,13 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     );
     let mut report = Report::new("shared-folder", what, &options.dir);
     if options.guest {
-        guest::measure(options, run, &source, &mut report)?;
+        let virtiofsd = options.virtiofsd.clone();
+        guest::measure(virtiofsd, &options.only, run, &source, &mut report)?;
     } else {
         on_host(options, run, sizes, folder.path(), &mut report)?;
         report.story = Some(published_case(&report));
     }
     Ok(report)
-}
-
-/// Returns a race for the tables of reads and calls.
-fn race<'a>() -> Race<'a> {
-    let reads = Race::new(READS, Unit::MibPerSecond, Some(NATIVE));
-    reads.table(CALLS, Unit::Seconds, Some(NATIVE))
-}
-
-/// Adds the figures of a contender to these tables.
-fn add(figures: impl IntoIterator<Item = Figure>, turn: &mut Turn) {
-    for Figure { job, value } in figures {
-        turn.add_to(usize::from(!job.is_rate()), job.title(), Sample::of(value));
-    }
-}
-
-/// Returns how much slower than `theirs` a contender is; 1 is as fast.
-fn slower(report: &Report, job: Job, ours: &str, theirs: &str) -> Option<f64> {
-    let of = |title: &str, ours, theirs| report.table(title)?.ratio(job.title(), ours, theirs);
-    if job.is_rate() {
-        of(READS, theirs, ours)
-    } else {
-        of(CALLS, ours, theirs)
-    }
-}
-
-/// Removes the delays of contenders that have missed a change.
-fn drop_unseen(report: &mut Report, unseen: &BTreeSet<&str>) {
-    let delays = [Job::ChangeSeen, Job::ChangeSeenMost].map(Job::title);
-    for table in &mut report.tables {
-        table.rows.retain(|row| {
-            !(unseen.contains(row.contender.as_str()) && delays.contains(&row.job.as_str()))
-        });
-    }
 }
 
 fn published_case(report: &Report) -> PublishedCase {
