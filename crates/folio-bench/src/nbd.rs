@@ -153,28 +153,26 @@ fn serving(
     socket: &Path,
     run: &Run<'_>,
 ) -> Outcome<Command> {
-    let mut command = if program == "folio" {
-        run.folio()
-    } else {
-        tool(program)?
-    };
-    match program {
-        "folio" => command
+    if program == "folio" {
+        let mut folio = run.folio();
+        folio
             .args(["serve", "nbd", "-f", format])
             .arg(image)
             .arg("--socket")
-            .arg(socket),
-        "nbdkit" => command
-            .args(["--foreground", "--unix"])
+            .arg(socket);
+        return Ok(folio);
+    }
+    let mut peer = tool(program)?;
+    if program == "nbdkit" {
+        peer.args(["--foreground", "--unix"])
             .arg(socket)
             .arg("file")
-            .arg(image),
-        _ => command
-            .args(["--persistent", "--shared=8", "--format", format, "--socket"])
-            .arg(socket)
-            .arg(image),
-    };
-    Ok(command)
+            .arg(image);
+    } else {
+        peer.args(["--persistent", "--shared=8", "--format", format, "--socket"]);
+        peer.arg(socket).arg(image);
+    }
+    Ok(peer)
 }
 
 /// What fio reports.

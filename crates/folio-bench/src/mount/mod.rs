@@ -10,9 +10,9 @@
 mod jobs;
 mod source;
 
-use crate::hosted::{Hosted, System, fuse_missing};
+use crate::hosted::{Hosted, System};
 use crate::options::{DiskDir, is_wanted, size};
-use crate::outcome::Outcome;
+use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, Turn, scratch_in};
 use crate::report::{Bound, Report, Sample, Unit};
 use crate::server::Requests;
@@ -83,11 +83,10 @@ struct Contender {
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let dir = options.disk.path();
     let scratch = scratch_in(&dir)?;
+    let usual_bytes = run.sized(512 << 20, 2 << 20);
     let sizes = Sizes {
         entries: options.entries.unwrap_or_else(|| run.sized(3000, 60)),
-        large_bytes: options
-            .size
-            .unwrap_or_else(|| run.sized(512 << 20, 2 << 20)),
+        large_bytes: options.size.unwrap_or(usual_bytes),
         files: options.files.unwrap_or_else(|| run.sized(5000, 50)),
         writes: run.sized(20_000, 50),
         synced_writes: run.sized(200, 5),
@@ -114,15 +113,11 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
         Ok(())
     });
     for contender in contenders(options, &run.folio) {
-        let missing = match contender.system {
-            System::Folio(_) => fuse_missing(),
-            _ => contender.system.missing(),
-        };
         let name = contender.name.clone();
         if !is_wanted(&options.only, &name) {
             continue;
         }
-        if let Some(reason) = missing {
+        if let Some(reason) = contender.system.missing() {
             report.skip(name, reason);
             continue;
         }
@@ -137,18 +132,16 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
                     source,
                     sizes,
                 };
-                let done = once(work, *job, contender.counts_requests, turn);
-                let failed = |reason| format!("{}: {reason}", job.title());
-                done.map_err(|reason| hosted.explain(&failed(reason)))?;
+                let done = once(work, *job, contender.counts_requests, turn).at(job.title());
+                done.map_err(|reason| hosted.explain(&reason.to_string()))?;
             }
             Ok(())
         });
     }
     race.run(run, &mut report)?;
     // Only the least possible ones, if no contender counts any.
-    report
-        .tables
-        .retain(|table| table.rows.iter().any(|row| row.contender != LEAST));
+    let tables = &mut report.tables;
+    tables.retain(|table| table.rows.iter().any(|row| row.contender != LEAST));
     judge(&mut report, &jobs);
     report.limit(&LIMITS);
     Ok(report)
