@@ -59,11 +59,10 @@ pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Outcome<Report> {
         report.skip(RIVAL, "qemu-img is not installed");
     }
     let convert = |contender: &str, options: &[&str], source: &Path, target: &Path| {
-        let mut command = run.folio();
-        match &qemu_img {
-            Some(program) if contender == RIVAL => command = Command::new(program),
-            _ => _ = command.arg("image"),
-        }
+        let mut command = match &qemu_img {
+            Some(program) if contender == RIVAL => Command::new(program),
+            _ => folio_image(run),
+        };
         command.arg("convert").args(options).arg(source).arg(target);
         command
     };
@@ -103,6 +102,12 @@ pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Outcome<Report> {
     }
     report.limit(&LIMITS);
     Ok(report)
+}
+
+fn folio_image(run: &Run<'_>) -> Command {
+    let mut folio = run.folio();
+    folio.arg("image");
+    folio
 }
 
 /// Makes the raw image: a quarter is random data, a quarter the machine's own files.

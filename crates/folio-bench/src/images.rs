@@ -272,10 +272,11 @@ impl Bench<'_> {
     /// Extracts in rounds. Raw: from the image of mke2fs -d if there is one, the same for all.
     fn extract(&self, report: &mut Report) -> Outcome {
         let has_mke2fs = self.image(Method::E2fsprogs).is_file();
-        let mut raw = Method::FolioRaw;
-        if has_mke2fs {
-            raw = Method::E2fsprogs;
-        }
+        let raw = if has_mke2fs {
+            Method::E2fsprogs
+        } else {
+            Method::FolioRaw
+        };
         let name = raw.name(BUILD);
         report.note(format!("raw images are extracted from the image of {name}"));
         let turn = |method: Method, turn: &mut Turn| {
