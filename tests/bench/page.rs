@@ -18,7 +18,7 @@ fn a_page_is_one_file_that_replaces_another() {
     use std::os::unix::fs::PermissionsExt;
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("report.html"), "before").unwrap();
-    let page = page(folder.path(), &["reclaim"]);
+    let page = page(folder.path(), &["memcpy"]);
     let text = std::fs::read_to_string(&page).unwrap();
     assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>\n"));
     assert!(text.contains("<svg ") && !text.contains("<script") && !text.contains("src="));

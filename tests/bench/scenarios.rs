@@ -328,11 +328,6 @@ fn cached_files() {
 }
 
 #[test]
-fn policies_on_traces() {
-    measured(&["reclaim"]);
-}
-
-#[test]
 fn trees_and_images() {
     for scenario in ["image", "one-dir", "file", "small-file"] {
         let results = measured(&[scenario, "--dir", ".", "--size-mib", "64"]);

@@ -19,13 +19,20 @@ pub(crate) enum Change {
     Unknown,
 }
 
-/// One row that both results have.
-#[derive(Debug, Serialize)]
-struct Compared {
+/// The names that identify a row.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct RowId {
     scenario: String,
     table: String,
     job: String,
     contender: String,
+}
+
+/// One row that both results have.
+#[derive(Debug, Serialize)]
+struct Compared {
+    #[serde(flatten)]
+    id: RowId,
     unit: Unit,
     old: f64,
     new: f64,
@@ -45,52 +52,55 @@ pub struct Comparison {
     warnings: Vec<String>,
 }
 
-/// Key of a row.
-type Key = (String, String, String, String);
+type Rows<'a> = BTreeMap<RowId, (Unit, &'a Row)>;
 
 /// Compares `new` with `old`.
 pub fn compare(old: &Results, new: &Results) -> Comparison {
     let (old_rows, new_rows) = (rows(old), rows(new));
-    let words = |key: &Key| format!("{}, {}, {}, {}", key.0, key.1, key.2, key.3);
-    let only = |here: &BTreeMap<Key, (Unit, &Row)>, there: &BTreeMap<Key, (Unit, &Row)>| {
-        here.keys()
-            .filter(|key| !there.contains_key(*key))
-            .map(words)
-            .collect()
+    let only = |here: &Rows<'_>, there: &Rows<'_>| {
+        let missing = here.keys().filter(|id| !there.contains_key(*id));
+        missing.map(RowId::words).collect()
     };
-    let both = new_rows
-        .iter()
-        .filter_map(|(key, new)| Some((key, *old_rows.get(key)?, *new)));
-    let compared = both.map(|(key, (_, old), (unit, new))| {
-        let (scenario, table, job, contender) = key.clone();
-        Compared {
-            scenario,
-            table,
-            job,
-            contender,
-            unit,
+    let both = new_rows.iter().filter_map(|(id, (unit, new))| {
+        let (_, old) = old_rows.get(id)?;
+        Some(Compared {
+            id: id.clone(),
+            unit: *unit,
             old: old.median,
             new: new.median,
             ratio: (old.median > 0.0).then(|| new.median / old.median),
-            change: judge(unit, old, new),
-        }
+            change: judge(*unit, old, new),
+        })
     });
     Comparison {
-        rows: compared.collect(),
+        rows: both.collect(),
         only_old: only(&old_rows, &new_rows),
         only_new: only(&new_rows, &old_rows),
         warnings: warnings(old, new),
     }
 }
 
-fn rows(results: &Results) -> BTreeMap<Key, (Unit, &Row)> {
+impl RowId {
+    fn words(&self) -> String {
+        format!(
+            "{}, {}, {}, {}",
+            self.scenario, self.table, self.job, self.contender
+        )
+    }
+}
+
+fn rows(results: &Results) -> Rows<'_> {
     let mut found = BTreeMap::new();
     for report in &results.scenarios {
         for table in &report.tables {
             for row in &table.rows {
-                let names = [&report.scenario, &table.title, &row.job, &row.contender];
-                let [scenario, title, job, contender] = names.map(String::clone);
-                found.insert((scenario, title, job, contender), (table.unit, row));
+                let id = RowId {
+                    scenario: report.scenario.clone(),
+                    table: table.title.clone(),
+                    job: row.job.clone(),
+                    contender: row.contender.clone(),
+                };
+                found.insert(id, (table.unit, row));
             }
         }
     }
@@ -101,14 +111,21 @@ fn judge(unit: Unit, old: &Row, new: &Row) -> Change {
     if old.rounds.len() < 2 || new.rounds.len() < 2 {
         return Change::Unknown;
     }
-    let is_more = new.least > old.most;
-    let is_less = new.most < old.least;
-    match (is_more, is_less) {
-        (true, _) if unit.is_rate() => Change::Better,
-        (_, true) if !unit.is_rate() => Change::Better,
-        (false, false) => Change::WithinSpread,
-        _ => Change::Worse,
+    if new.least > old.most {
+        return if unit.is_rate() {
+            Change::Better
+        } else {
+            Change::Worse
+        };
     }
+    if new.most < old.least {
+        return if unit.is_rate() {
+            Change::Worse
+        } else {
+            Change::Better
+        };
+    }
+    Change::WithinSpread
 }
 
 fn warnings(old: &Results, new: &Results) -> Vec<String> {
@@ -140,19 +157,24 @@ impl Comparison {
         for warning in &self.warnings {
             writeln!(out, "{warning}")?;
         }
-        let mut table = (String::new(), String::new());
+        let mut table = None;
         for row in &self.rows {
-            let here = (row.scenario.clone(), row.table.clone());
-            if here != table {
-                writeln!(out, "\n{}, {}: {}", here.0, here.1, row.unit.words())?;
+            let RowId {
+                scenario,
+                table: title,
+                job,
+                contender,
+            } = &row.id;
+            if table != Some((scenario, title)) {
+                writeln!(out, "\n{scenario}, {title}: {}", row.unit.words())?;
                 writeln!(
                     out,
                     "{:<60} {:>11} {:>11} {:>8}  verdict",
                     "", "old", "new", "new/old"
                 )?;
-                table = here;
+                table = Some((scenario, title));
             }
-            let name = format!("  {}: {}", row.job, row.contender);
+            let name = format!("  {job}: {contender}");
             let [old, new] = [row.old, row.new].map(|value| row.unit.figure(value));
             let ratio = row.ratio.map_or_else(|| "-".to_owned(), crate::rows::ratio);
             writeln!(
@@ -215,34 +237,20 @@ mod tests {
         }
     }
 
-    fn changes(unit: Unit, old: &[f64], new: &[f64]) -> Change {
-        let comparison = compare(&results(&[("a", old)], unit), &results(&[("a", new)], unit));
-        comparison.rows[0].change
-    }
-
     #[test]
     fn only_what_is_beyond_both_spreads_is_a_change() {
-        assert_eq!(
-            changes(Unit::Seconds, &[1.0, 1.2], &[1.3, 1.5]),
-            Change::Worse
-        );
-        assert_eq!(
-            changes(Unit::Seconds, &[1.3, 1.5], &[1.0, 1.2]),
-            Change::Better
-        );
-        assert_eq!(
-            changes(Unit::MibPerSecond, &[1.0, 1.2], &[1.3, 1.5]),
-            Change::Better
-        );
-        assert_eq!(
-            changes(Unit::MibPerSecond, &[1.3, 1.5], &[1.0, 1.2]),
-            Change::Worse
-        );
-        assert_eq!(
-            changes(Unit::Seconds, &[1.0, 1.4], &[1.3, 1.5]),
-            Change::WithinSpread
-        );
-        assert_eq!(changes(Unit::Seconds, &[1.0], &[9.0, 9.5]), Change::Unknown);
+        let (low, high) = (&[1.0, 1.2][..], &[1.3, 1.5][..]);
+        for (unit, old, new, change) in [
+            (Unit::Seconds, low, high, Change::Worse),
+            (Unit::Seconds, high, low, Change::Better),
+            (Unit::MibPerSecond, low, high, Change::Better),
+            (Unit::MibPerSecond, high, low, Change::Worse),
+            (Unit::Seconds, &[1.0, 1.4], high, Change::WithinSpread),
+            (Unit::Seconds, &[1.0], &[9.0, 9.5], Change::Unknown),
+        ] {
+            let [old, new] = [old, new].map(|rounds| results(&[("a", rounds)], unit));
+            assert_eq!(compare(&old, &new).rows[0].change, change);
+        }
     }
 
     #[test]

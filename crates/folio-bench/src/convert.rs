@@ -1,17 +1,17 @@
 //! The scenario `convert`: an image with a tree and random data into other formats and back, beside
 //! qemu-img.
 
-use crate::Common;
-use crate::contender::find;
-use crate::measure::{Cost, Meter, touch_memory};
+use crate::command::{self, find, inside, timed, tool, touch_memory};
+use crate::options::Common;
+use crate::outcome::{Context, Outcome};
+use crate::race::{Race, Run, scratch_in};
 use crate::real_tree::{self, Limits};
-use crate::report::{Place, Report, Row, Table, Unit, owned};
-use crate::run::{Run, scratch_in};
-use std::ffi::{OsStr, OsString};
+use crate::report::{Report, Unit, require_space};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const LIMITS: [&str; 5] = [
     "before each run another process uses as much memory as the image is large, and gives it back, so that no contender \
@@ -21,250 +21,140 @@ const LIMITS: [&str; 5] = [
     "folio's and qemu-img's compressed images differ: levels and encoders are each one's own",
     "one image: how well data packs decides much of this",
 ];
-/// Shares of the image: random data, and the machine's own files.
-const RANDOM_PART: u64 = 4;
-const TREE_PART: u64 = 4;
-
-/// What is done; the words are those of both programs.
-struct Job {
-    title: &'static str,
-    source: Source,
-    options: &'static [&'static str],
-    target: &'static str,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Raw,
-    Qcow2,
-    Zlib,
-    Zstd,
-}
+const RIVAL: &str = "qemu-img";
 
 const QCOW2: &[&str] = &["-O", "qcow2"];
 const RAW: &[&str] = &["-O", "raw"];
 const ZLIB: &[&str] = &["-O", "qcow2", "-c"];
 const ZSTD: &[&str] = &["-O", "qcow2", "-c", "-o", "compression_type=zstd"];
+const SOURCE: &str = "source.raw";
 
-const JOBS: [Job; 7] = [
-    Job {
-        title: "raw to raw",
-        source: Source::Raw,
-        options: RAW,
-        target: "out.raw",
-    },
-    Job {
-        title: "raw to qcow2",
-        source: Source::Raw,
-        options: QCOW2,
-        target: "out.qcow2",
-    },
-    Job {
-        title: "qcow2 to raw",
-        source: Source::Qcow2,
-        options: RAW,
-        target: "out.raw",
-    },
-    Job {
-        title: "raw to qcow2, zlib",
-        source: Source::Raw,
-        options: ZLIB,
-        target: "out.qcow2",
-    },
-    Job {
-        title: "raw to qcow2, zstd",
-        source: Source::Raw,
-        options: ZSTD,
-        target: "out.qcow2",
-    },
-    Job {
-        title: "qcow2, zlib, to raw",
-        source: Source::Zlib,
-        options: RAW,
-        target: "out.raw",
-    },
-    Job {
-        title: "qcow2, zstd, to raw",
-        source: Source::Zstd,
-        options: RAW,
-        target: "out.raw",
-    },
+/// The other sources, and how they are made from the raw one.
+const SOURCES: [(&str, &[&str]); 3] = [
+    ("source.qcow2", QCOW2),
+    ("source-zlib.qcow2", ZLIB),
+    ("source-zstd.qcow2", ZSTD),
 ];
 
-/// What a whole run works on.
-struct Bench<'a> {
-    run: &'a Run<'a>,
-    folder: &'a Path,
-    /// Name, program, and what comes before the words of `convert`.
-    programs: Vec<(&'static str, PathBuf, &'static [&'static str])>,
-}
-
-const ROUNDS: u32 = 5;
-const RIVAL: &str = "qemu-img";
+/// Title, source, options of both programs, target.
+const JOBS: [(&str, &str, &[&str], &str); 7] = [
+    ("raw to raw", SOURCE, RAW, "out.raw"),
+    ("raw to qcow2", SOURCE, QCOW2, "out.qcow2"),
+    ("qcow2 to raw", "source.qcow2", RAW, "out.raw"),
+    ("raw to qcow2, zlib", SOURCE, ZLIB, "out.qcow2"),
+    ("raw to qcow2, zstd", SOURCE, ZSTD, "out.qcow2"),
+    ("qcow2, zlib, to raw", "source-zlib.qcow2", RAW, "out.raw"),
+    ("qcow2, zstd, to raw", "source-zstd.qcow2", RAW, "out.raw"),
+];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> {
+pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Outcome<Report> {
     let size_mib = common.size_mib.unwrap_or_else(|| run.sized(4096, 64));
-    let free = Place::of(&common.dir).free_mib;
-    if free < size_mib * 3 {
-        let (dir, need) = (common.dir.display(), size_mib * 3);
-        return Err(format!(
-            "{dir} has {free} MiB free, {need} are needed: see --dir and --size-mib"
-        ));
-    }
-    let folder = scratch_in(&common.dir)?;
-    let mut programs: Vec<(_, _, &'static [&'static str])> =
-        vec![("folio", run.folio.clone(), &["image", "convert"])];
+    require_space(&common.dir, size_mib * 3, "--dir and --size-mib")?;
+    let scratch = scratch_in(&common.dir)?;
+    let folder = scratch.path();
     let mut report = Report::new("convert", "", &common.dir);
-    match find(RIVAL) {
-        Some(path) => programs.push((RIVAL, path, &["convert"])),
-        None => report.skip(RIVAL, "qemu-img is not installed"),
+    let qemu_img = find(RIVAL);
+    if qemu_img.is_none() {
+        report.skip(RIVAL, "qemu-img is not installed");
     }
-    let bench = Bench {
-        run,
-        folder: folder.path(),
-        programs,
+    let convert = |contender: &str, options: &[&str], source: &Path, target: &Path| {
+        let mut command = match &qemu_img {
+            Some(program) if contender == RIVAL => Command::new(program),
+            _ => folio_image(run),
+        };
+        command.arg("convert").args(options).arg(source).arg(target);
+        command
     };
-    bench.make_sources(size_mib)?;
-    let allocated = fs::metadata(bench.path(Source::Raw))
-        .map_err(|error| error.to_string())?
-        .blocks()
-        >> 11;
+    let raw = folder.join(SOURCE);
+    make_source(folder, size_mib, run)?;
+    // By qemu-img if it is installed: the same for all contenders.
+    for (name, options) in SOURCES {
+        command::run(&mut convert(RIVAL, options, &raw, &folder.join(name)))?;
+    }
+    let allocated_mib = fs::metadata(&raw).at(&raw)?.blocks() >> 11;
     report.what = format!(
-        "ext4 of the machine's own files and random data in {size_mib} MiB, {allocated} MiB allocated, into other formats"
+        "ext4 of the machine's own files and random data in {size_mib} MiB, {allocated_mib} MiB allocated, into other formats"
     );
-    for job in &JOBS {
-        let table = bench.measure(job, size_mib, &mut report)?;
-        report.tables.push(table);
-    }
-    report.limits = owned(&LIMITS);
-    Ok(report)
-}
-
-impl Bench<'_> {
-    fn path(&self, source: Source) -> PathBuf {
-        self.folder.join(match source {
-            Source::Raw => "source.raw",
-            Source::Qcow2 => "source.qcow2",
-            Source::Zlib => "source-zlib.qcow2",
-            Source::Zstd => "source-zstd.qcow2",
-        })
-    }
-
-    /// Makes the raw image, and from it the other formats by qemu-img if it is installed: the same
-    /// for all contenders.
-    fn make_sources(&self, size_mib: u64) -> Result<(), String> {
-        let tree = self.folder.join("tree");
-        fs::create_dir(&tree).map_err(|error| error.to_string())?;
-        let limits = Limits {
-            files_min: 10,
-            files_max: 200_000,
-            bytes_max: (size_mib << 20) / TREE_PART,
-        };
-        real_tree::copy_to(&tree, limits)?;
-        let random = || -> io::Result<()> {
-            let mut from = File::open("/dev/urandom")?.take((size_mib << 20) / RANDOM_PART);
-            io::copy(&mut from, &mut File::create(tree.join("random"))?).map(drop)
-        };
-        random().map_err(|error| error.to_string())?;
-        let raw = self.path(Source::Raw);
-        let mut place = raw.clone().into_os_string();
-        place.push(":/tree");
-        let create = format!("--create={size_mib}M");
-        let arguments = [
-            OsStr::new("cp"),
-            OsStr::new("-a"),
-            OsStr::new(&create),
-            tree.as_os_str(),
-            &place,
-        ];
-        let (_, program, _) = &self.programs[0];
-        Meter::default().run(program.as_os_str(), arguments)?;
-        fs::remove_dir_all(&tree).map_err(|error| error.to_string())?;
-        // The last one is qemu-img, if it is there.
-        let Some((_, program, before)) = self.programs.last() else {
-            return Ok(());
-        };
-        for (source, options) in [
-            (Source::Qcow2, QCOW2),
-            (Source::Zlib, ZLIB),
-            (Source::Zstd, ZSTD),
-        ] {
-            let words = words(before, options, &raw, &self.path(source));
-            Meter::default().run(program.as_os_str(), words)?;
-        }
-        Ok(())
-    }
-
-    fn measure(&self, job: &Job, size_mib: u64, report: &mut Report) -> Result<Table, String> {
-        let (source, target) = (self.path(job.source), self.folder.join(job.target));
-        warm(&source).map_err(|error| format!("{}: {error}", source.display()))?;
-        let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); self.programs.len()];
-        let mut round = 0;
-        while self.run.goes_on(job.title, round, ROUNDS)? {
-            for turn in 0..self.programs.len() {
-                let at = (round as usize + turn) % self.programs.len();
-                let (name, program, before) = &self.programs[at];
+    for (title, source, options, target) in JOBS {
+        let (source, target) = (folder.join(source), folder.join(target));
+        // Brings the source into the host's memory.
+        io::copy(&mut File::open(&source).at(&source)?, &mut io::sink()).at(&source)?;
+        let mut race = Race::new(title, Unit::Seconds, Some(RIVAL));
+        for contender in ["folio", RIVAL] {
+            if contender == RIVAL && qemu_img.is_none() {
+                continue;
+            }
+            let mut commands = [convert(contender, options, &source, &target)];
+            let (raw, target) = (&raw, &target);
+            race.contender(contender, move |turn| {
                 // The target, a source that is compressed, and what else the host has to find pages
                 // for.
                 touch_memory(size_mib * 7 / 4)?;
-                let mut meter = Meter::default();
-                meter.run(
-                    program.as_os_str(),
-                    words(before, job.options, &source, &target),
-                )?;
-                costs[at].push(meter.cost);
-                if round == 0 {
-                    report
-                        .notes
-                        .push(format!("{}, {name}: {}", job.title, self.judge(&target)?));
+                turn.add(title, timed(&mut commands)?);
+                if turn.round == 0 {
+                    turn.note(format!("{title}, {contender}: {}", judge(raw, target)?));
                 }
-                fs::remove_file(&target)
-                    .map_err(|error| format!("{}: {error}", target.display()))?;
-            }
-            round += 1;
+                fs::remove_file(target).at(target)
+            });
         }
-        report.repeats = round;
-        let rows = self.programs.iter().zip(&costs);
-        let rows = rows
-            .map(|((name, ..), costs)| Row::of_costs(job.title, name, costs))
-            .collect();
-        Ok(Table::new(job.title, Unit::Seconds, Some(RIVAL), rows))
+        race.run(run, &mut report)?;
     }
-
-    /// What came out, and whether it is what went in.
-    fn judge(&self, target: &Path) -> Result<String, String> {
-        let found =
-            fs::metadata(target).map_err(|error| format!("{}: {error}", target.display()))?;
-        let size = format!("{} MiB on the disk", found.blocks() >> 11);
-        let Some(qemu_img) = find("qemu-img") else {
-            return Ok(format!("{size}, not checked"));
-        };
-        let raw = self.path(Source::Raw);
-        let compare = [OsStr::new("compare"), raw.as_os_str(), target.as_os_str()];
-        Meter::default().run(qemu_img.as_os_str(), compare)?;
-        if target
-            .extension()
-            .is_some_and(|extension| extension == "qcow2")
-        {
-            Meter::default().run(
-                qemu_img.as_os_str(),
-                [OsStr::new("check"), target.as_os_str()],
-            )?;
-        }
-        Ok(format!("{size}, content right"))
-    }
+    report.limit(&LIMITS);
+    Ok(report)
 }
 
-fn words(before: &[&str], options: &[&str], source: &Path, target: &Path) -> Vec<OsString> {
-    let words = before.iter().chain(options).map(OsString::from);
-    words.chain([source.into(), target.into()]).collect()
+fn folio_image(run: &Run<'_>) -> Command {
+    let mut folio = run.folio();
+    folio.arg("image");
+    folio
 }
 
-/// Brings a file into the host's memory.
-fn warm(path: &Path) -> io::Result<()> {
-    let mut file = File::open(path)?;
-    let mut buf = vec![0; 1 << 20];
-    while file.read(&mut buf)? > 0 {}
-    Ok(())
+/// Makes the raw image: a quarter is random data, a quarter the machine's own files.
+fn make_source(folder: &Path, size_mib: u64, run: &Run<'_>) -> Outcome {
+    let tree = folder.join("tree");
+    make_tree(&tree, size_mib)?;
+    let mut copy = run.folio();
+    copy.args(["cp", "-a", &format!("--create={size_mib}M")])
+        .arg(&tree);
+    command::run(copy.arg(inside(&folder.join(SOURCE), "/tree")))?;
+    fs::remove_dir_all(&tree).at(&tree)
+}
+
+/// Makes a tree for an image of `size_mib` that fills half of it.
+pub(crate) fn make_tree(tree: &Path, size_mib: u64) -> Outcome {
+    fs::create_dir(tree).at(tree)?;
+    let limits = Limits {
+        files_min: 10,
+        files_max: 200_000,
+        bytes_max: (size_mib << 20) / 4,
+    };
+    real_tree::copy_to(tree, limits)?;
+    random_file(&tree.join("random"), (size_mib << 20) / 4)
+}
+
+/// Makes a file of random bytes.
+pub(crate) fn random_file(path: &Path, len_bytes: u64) -> Outcome {
+    let mut from = File::open("/dev/urandom")
+        .at("/dev/urandom")?
+        .take(len_bytes);
+    io::copy(&mut from, &mut File::create(path).at(path)?)
+        .map(drop)
+        .at(path)
+}
+
+/// Returns the size of a target, and whether qemu-img finds in it what went in.
+fn judge(raw: &Path, target: &PathBuf) -> Outcome<String> {
+    let size_mib = fs::metadata(target).at(target)?.blocks() >> 11;
+    let Ok(mut compare) = tool(RIVAL) else {
+        return Ok(format!("{size_mib} MiB on the disk, not checked"));
+    };
+    command::run(compare.arg("compare").arg(raw).arg(target))?;
+    if target
+        .extension()
+        .is_some_and(|extension| extension == "qcow2")
+    {
+        command::run(tool(RIVAL)?.arg("check").arg(target))?;
+    }
+    Ok(format!("{size_mib} MiB on the disk, content right"))
 }

@@ -1,8 +1,9 @@
 //! Evidence collected beside the clock: the share in the page cache, bytes from the device, and
 //! context switches. Without it a figure of the device looks the same as the speed of memory.
 
-use crate::measure::Used;
-use crate::report::{Evidence, Sample, with_context};
+use crate::command::Used;
+use crate::outcome::{Context, Outcome};
+use crate::report::{Evidence, Sample};
 use folio_pagecache::{ResidencyReport, residency};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
@@ -36,12 +37,12 @@ impl Moved {
     }
 }
 
-/// Does `work` of so many operations on `files`; its seconds, and what was seen.
+/// Does `work` of so many operations on `files`; returns its seconds, with what was seen.
 pub(crate) fn watched(
-    files: &[File],
+    files: &[&File],
     operations: u64,
-    work: impl FnOnce() -> Result<(), String>,
-) -> Result<(f64, Evidence), String> {
+    work: impl FnOnce() -> Outcome,
+) -> Outcome<Sample> {
     let cached_before = cached_share(files);
     let (moved, used) = (Moved::now(), Used::now());
     let start = Instant::now();
@@ -60,12 +61,12 @@ pub(crate) fn watched(
             .then(|| (used_after.switches - used.switches) / operations as f64),
         ..Evidence::default()
     };
-    Ok((seconds, evidence))
+    Ok(Sample::of(seconds).with(evidence))
 }
 
 /// Returns the share of the files' bytes in the kernel's page cache; `None` where the kernel does
 /// not report it.
-pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
+pub(crate) fn cached_share(files: &[&File]) -> Option<f64> {
     let (mut size, mut resident) = (0, 0);
     for file in files {
         let Ok(ResidencyReport::Known(found)) = residency(file) else {
@@ -78,10 +79,10 @@ pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
 }
 
 /// Makes the kernel write the files and forget them, without root: POSIX_FADV_DONTNEED.
-pub(crate) fn forget(files: &[File]) -> Result<(), String> {
+pub(crate) fn forget(files: &[&File]) -> Outcome {
     for file in files {
-        rustix::fs::fdatasync(file).map_err(with_context("fdatasync"))?;
-        fadvise(file, 0, None, Advice::DontNeed).map_err(with_context("fadvise"))?;
+        rustix::fs::fdatasync(file).at("fdatasync")?;
+        fadvise(file, 0, None, Advice::DontNeed).at("fadvise")?;
     }
     Ok(())
 }
@@ -91,31 +92,30 @@ const COLD_MOST: f64 = 0.05;
 /// A run that reads less than this share from the device measures memory.
 const DEVICE_LEAST: f64 = 0.05;
 
-/// A rate of reading `bytes`, in MiB a second, named for what it is.
-pub(crate) fn rate(bytes: u64, seconds: f64, evidence: Evidence, is_cold: bool) -> Sample {
-    let value = bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9);
-    Sample {
-        value,
-        evidence,
-        label: label(bytes, evidence, is_cold),
-    }
+/// Turns the seconds of a read into a rate in MiB a second, with a label for what it is.
+pub(crate) fn rate(bytes: u64, sample: Sample, is_cold: bool) -> Sample {
+    let label = label(bytes, sample.evidence, is_cold);
+    sample
+        .map(|seconds| mib_per_second(bytes, seconds))
+        .labeled(label)
+}
+
+/// Returns a rate in MiB a second.
+pub(crate) fn mib_per_second(bytes: u64, seconds: f64) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9)
 }
 
 /// What a read is, if it is not what it is called.
 pub(crate) fn label(bytes: u64, evidence: Evidence, is_cold: bool) -> Option<&'static str> {
-    let is_from_device = evidence
-        .device_read_bytes
-        .map(|read| read >= bytes as f64 * DEVICE_LEAST);
-    match (is_cold, evidence.cached_before) {
-        (true, Some(share)) if share > COLD_MOST => {
-            Some("not cold: it could not be put out of memory")
-        }
-        (true, None) => Some("whether it was cold is not known"),
-        (true, Some(_)) if is_from_device == Some(false) => {
-            Some("not from the device: a layer below has it in memory")
-        }
-        (false, _) if is_from_device == Some(false) => Some("memory speed"),
-        _ => None,
+    let read_bytes = evidence.device_read_bytes;
+    let is_memory = read_bytes.is_some_and(|read| read < bytes as f64 * DEVICE_LEAST);
+    if !is_cold {
+        return is_memory.then_some("memory speed");
+    }
+    match evidence.cached_before {
+        None => Some("whether it was cold is not known"),
+        Some(share) if share > COLD_MOST => Some("not cold: it could not be put out of memory"),
+        Some(_) => is_memory.then_some("not from the device: a layer below has it in memory"),
     }
 }
 
@@ -138,35 +138,30 @@ mod tests {
             device_read_bytes: Some(read),
             ..Evidence::default()
         };
-        assert_eq!(label(1000, seen(Some(0.0), 1000.0), true), None);
-        assert!(
-            label(1000, seen(Some(0.5), 500.0), true)
-                .is_some_and(|label| label.starts_with("not cold"))
-        );
-        assert!(
-            label(1000, seen(Some(0.0), 0.0), true)
-                .is_some_and(|label| label.starts_with("not from"))
-        );
-        assert_eq!(
-            label(1000, seen(None, 0.0), true),
-            Some("whether it was cold is not known")
-        );
-        assert_eq!(
-            label(1000, seen(Some(1.0), 0.0), false),
-            Some("memory speed")
-        );
-        assert_eq!(label(1000, seen(Some(1.0), 900.0), false), None);
+        for (cached, read, is_cold, beginning) in [
+            (Some(0.0), 1000.0, true, ""),
+            (Some(0.5), 500.0, true, "not cold"),
+            (Some(0.0), 0.0, true, "not from"),
+            (None, 0.0, true, "whether it was cold is not known"),
+            (Some(1.0), 0.0, false, "memory speed"),
+            (Some(1.0), 900.0, false, ""),
+        ] {
+            let label = label(1000, seen(cached, read), is_cold).unwrap_or_default();
+            assert!(label.starts_with(beginning), "{label}");
+            assert_eq!(label.is_empty(), beginning.is_empty(), "{label}");
+        }
     }
 
     #[test]
     fn work_is_watched() {
         let file = tempfile::tempfile().expect("a file");
         std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8192], 0).expect("written");
-        let (seconds, evidence) = watched(&[file], 1, || Ok(())).expect("done");
+        let sample = watched(&[&file], 1, || Ok(())).expect("done");
+        let cached = sample.evidence.cached_after;
         assert!(
-            seconds >= 0.0 && evidence.cached_after.is_none_or(|share| share > 0.9),
-            "{evidence:?}"
+            sample.value >= 0.0 && cached.is_none_or(|share| share > 0.9),
+            "{sample:?}"
         );
-        assert!(watched(&[], 0, || Err("why".to_owned())).is_err());
+        assert!(watched(&[], 0, || Err("why".into())).is_err());
     }
 }

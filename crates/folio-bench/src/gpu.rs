@@ -1,8 +1,9 @@
 //! The scenario `gpu`: files in a GPU's memory, read by the host and by kernels, and filled.
 
-use crate::report::{Report, Row, Table, Unit, Verdict, owned};
-use crate::rows::Sample;
-use crate::run::{Case, Run, interleave};
+use crate::evidence::mib_per_second;
+use crate::outcome::Outcome;
+use crate::race::{Race, Run};
+use crate::report::{Bound, Report, Sample, Unit};
 use folio::fs::ramfs::FrameFiles;
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::{FallocateMode, MountOptions};
@@ -48,12 +49,10 @@ const HOST_READ: &str = "pread 200 KB";
 const KERNEL_READ: &str = "read 200 KB";
 const GATHER: &str = "gather 4 KiB";
 const FILL: &str = "fill";
-const TITLES: [&str; 4] = [
-    "host reads from a device file",
-    "reads by one block of a kernel",
-    "random gather by a kernel",
-    "fill from the host's page cache",
-];
+const HOST_READS: &str = "host reads from a device file";
+const KERNEL_READS: &str = "reads by one block of a kernel";
+const GATHERS: &str = "random gather by a kernel";
+const FILLS: &str = "fill from the host's page cache";
 const GPUFS: &str = "gpufs";
 const RAMFS: &str = "folio ramfs";
 const COPY: &str = "copy in order, by a kernel";
@@ -83,10 +82,6 @@ struct Fixture {
     fill: (Fd, Fd),
     fill_bytes: u64,
     threads: usize,
-}
-
-fn text(error: folio::Error) -> String {
-    error.to_string()
 }
 
 impl Fixture {
@@ -133,25 +128,22 @@ impl Fixture {
         })
     }
 
-    /// Returns a case of preads of 200 KB, each at another offset.
-    fn host_read(&self, contender: &'static str, fd: Fd) -> Case<'_> {
+    /// preads of 200 KB, each at another offset.
+    fn host_read(&self, fd: Fd) -> Outcome<Sample> {
         let mut buf = vec![0; READ_BYTES];
-        let mut offset = 0;
-        Case::new(HOST_READ, contender, move || {
-            let start = Instant::now();
-            for _ in 0..CALLS {
-                let count = self.process.pread(fd, &mut buf, offset).map_err(text)?;
-                if count != READ_BYTES {
-                    return Err(format!("{count} bytes"));
-                }
-                offset = (offset + 333_333) % (self.read_bytes - READ_BYTES as u64);
+        let start = Instant::now();
+        for call in 0..CALLS {
+            let offset = call * 333_333 % (self.read_bytes - READ_BYTES as u64);
+            let count = self.process.pread(fd, &mut buf, offset)?;
+            if count != READ_BYTES {
+                return Err(format!("{count} bytes").into());
             }
-            Ok(sample(start.elapsed().as_secs_f64() / CALLS as f64))
-        })
+        }
+        Ok(Sample::of(start.elapsed().as_secs_f64() / CALLS as f64))
     }
 
     /// Returns the device's time for what `work` starts, given the table of a launch of `fd`.
-    fn timed(&self, fd: Fd, work: &dyn Fn(u64) -> folio::Result<()>) -> Result<f64, String> {
+    fn launched(&self, fd: Fd, work: &dyn Fn(u64) -> folio::Result<()>) -> Outcome<f64> {
         let taken = Cell::new(0.0);
         let launch = Launch::new(&self.process, &*self.device, &self.files);
         let report = launch.file(fd, Absent::Zeros).run(&mut |table| {
@@ -160,18 +152,25 @@ impl Fixture {
             taken.set(self.device.time(&mut || work(table))?);
             Ok(())
         });
-        match report.map_err(text)?.misses {
+        match report?.misses {
             0 => Ok(taken.get()),
-            misses => Err(format!("{misses} misses")),
+            misses => Err(format!("{misses} misses").into()),
         }
     }
 
-    /// Returns a case of reads by one block.
-    fn kernel_read(&self) -> Case<'_> {
-        Case::new(KERNEL_READ, GPUFS, || {
-            let len = READ_BYTES as u64;
-            let buf = self.device.allocate(len).map_err(text)?;
-            let taken = self.timed(self.read.0, &|table| {
+    /// Gives `work` memory of the device, which is released afterwards.
+    fn with_memory<T>(&self, len: u64, work: impl FnOnce(u64) -> Outcome<T>) -> Outcome<T> {
+        let buf = self.device.allocate(len)?;
+        let done = work(buf);
+        self.device.release(buf);
+        done
+    }
+
+    /// Reads by one block.
+    fn kernel_read(&self) -> Outcome<Sample> {
+        let len = READ_BYTES as u64;
+        let seconds = self.with_memory(len, |buf| {
+            self.launched(self.read.0, &|table| {
                 for call in 0..CALLS {
                     // Frames begin at multiples of 16, and so do these offsets.
                     let offset = (call * 333_328 % (self.read_bytes - len)) & !15;
@@ -180,149 +179,133 @@ impl Fixture {
                         .start("folio_read_block", 1, LANES, &arguments)?;
                 }
                 Ok(())
-            });
-            self.device.release(buf);
-            Ok(sample(taken? / CALLS as f64))
-        })
+            })
+        })?;
+        Ok(Sample::of(seconds / CALLS as f64))
     }
 
-    /// Returns the cases of a gather and of copies, in MiB a second.
-    fn gathers(&self) -> Vec<Case<'_>> {
+    /// A gather at random, in MiB a second.
+    fn gather(&self) -> Outcome<Sample> {
         let len = self.large_bytes;
-        let rate = move |seconds: f64| len as f64 / seconds / f64::from(1 << 20);
-        let buffers = move |count: u64| self.device.allocate(len * count).map_err(text);
-        let gather = Case::new(GATHER, GPUFS, move || {
-            let buf = buffers(1)?;
-            let taken = self.timed(self.large, &|table| {
+        let seconds = self.with_memory(len, |buf| {
+            self.launched(self.large, &|table| {
                 let arguments = [table, buf, len / PIECE_BYTES, 7];
                 self.device.start("folio_gather", BLOCKS, 256, &arguments)
-            });
-            self.device.release(buf);
-            Ok(sample(rate(taken?)))
-        });
-        let copy = Case::new(GATHER, COPY, move || {
-            let buf = buffers(2)?;
-            let work = || {
-                let arguments = [buf, buf + len, len / PIECE_BYTES];
-                self.device
-                    .start("folio_copy_in_order", BLOCKS, 256, &arguments)
-            };
-            let taken = work().and_then(|()| self.device.time(&mut || work()));
-            self.device.release(buf);
-            Ok(sample(rate(taken.map_err(text)?)))
-        });
-        let driver = Case::new(GATHER, DRIVER_COPY, move || {
-            let buf = buffers(2)?;
-            let work = || self.device.copy(buf, buf + len, len);
-            let taken = work().and_then(|()| self.device.time(&mut || work()));
-            self.device.release(buf);
-            Ok(sample(rate(taken.map_err(text)?)))
-        });
-        vec![gather, copy, driver]
+            })
+        })?;
+        Ok(Sample::of(mib_per_second(len, seconds)))
     }
 
-    /// Returns the cases of a fill, and of the same bytes from pinned memory.
-    fn fills(&self) -> [Case<'_>; 2] {
+    /// A copy of as many bytes in order, in MiB a second.
+    fn copy(&self, copy: impl Fn(u64) -> folio::Result<()>) -> Outcome<Sample> {
+        let seconds = self.with_memory(2 * self.large_bytes, |buf| {
+            copy(buf)?;
+            Ok(self.device.time(&mut || copy(buf))?)
+        })?;
+        Ok(Sample::of(mib_per_second(self.large_bytes, seconds)))
+    }
+
+    fn fill(&self) -> Outcome<Sample> {
+        let start = Instant::now();
+        fill(
+            &self.process,
+            &*self.device,
+            &self.files,
+            self.fill.0,
+            self.fill.1,
+            self.threads,
+        )?;
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Sample::of(mib_per_second(self.fill_bytes, seconds)))
+    }
+
+    /// The bytes of a fill from pinned memory.
+    fn copy_pinned(&self) -> Outcome<Sample> {
+        const BUFFER: u64 = 4 << 20;
         let len = self.fill_bytes;
-        let rate = move |start: Instant| {
-            sample(len as f64 / start.elapsed().as_secs_f64() / f64::from(1 << 20))
-        };
-        let fill = Case::new(FILL, GPUFS, move || {
+        self.with_memory(len, |to| {
+            let staging = || self.device.staging(BUFFER as usize);
+            let mut buffers = [staging()?, staging()?];
             let start = Instant::now();
-            let (device, files) = (&*self.device, &self.files);
-            let (source, target) = self.fill;
-            fill(&self.process, device, files, source, target, self.threads).map_err(text)?;
-            Ok(rate(start))
-        });
-        let pinned = Case::new(FILL, PINNED, move || {
-            const BUFFER: u64 = 4 << 20;
-            let to = self.device.allocate(len).map_err(text)?;
-            let copied = (|| {
-                let mut buffers = [
-                    self.device.staging(BUFFER as usize)?,
-                    self.device.staging(BUFFER as usize)?,
-                ];
-                let start = Instant::now();
-                for (offset, at) in (0..len).step_by(BUFFER as usize).zip((0..2).cycle()) {
-                    let count = BUFFER.min(len - offset) as usize;
-                    buffers[at].bytes()?;
-                    buffers[at].submit(&[(to + offset, 0..count)])?;
-                }
-                for buffer in &mut buffers {
-                    buffer.bytes()?;
-                }
-                Ok(rate(start))
-            })();
-            self.device.release(to);
-            copied.map_err(text)
-        });
-        [fill, pinned]
-    }
-}
-
-fn sample(value: f64) -> Sample {
-    Sample {
-        value,
-        ..Sample::default()
+            for (offset, at) in (0..len).step_by(BUFFER as usize).zip((0..2).cycle()) {
+                let count = BUFFER.min(len - offset) as usize;
+                buffers[at].bytes()?;
+                buffers[at].submit(&[(to + offset, 0..count)])?;
+            }
+            for buffer in &mut buffers {
+                buffer.bytes()?;
+            }
+            Ok(Sample::of(mib_per_second(
+                len,
+                start.elapsed().as_secs_f64(),
+            )))
+        })
     }
 }
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let device: Arc<dyn Device> = match options.device {
-        DeviceKind::Cuda => folio_cuda::open(options.ordinal).map_err(text)?,
-        DeviceKind::Host => Arc::new(HostDevice::new(96 << 20).map_err(text)?),
+        DeviceKind::Cuda => folio_cuda::open(options.ordinal)?,
+        DeviceKind::Host => Arc::new(HostDevice::new(96 << 20)?),
     };
     let what = format!("files in the memory of {}", device.name());
     let mut report = Report::new("gpu", what, Path::new("."));
-    let threads = options.threads.unwrap_or(8);
-    let fixture = Fixture::new(device, threads, run).map_err(text)?;
-    let reads = vec![
-        fixture.host_read(GPUFS, fixture.read.0),
-        fixture.host_read(RAMFS, fixture.read.1),
-    ];
-    let groups = [
-        (Unit::Seconds, RAMFS, reads),
-        (Unit::Seconds, GPUFS, vec![fixture.kernel_read()]),
-        (Unit::MibPerSecond, COPY, fixture.gathers()),
-        (Unit::MibPerSecond, PINNED, fixture.fills().into()),
-    ];
-    for ((unit, base, mut cases), title) in groups.into_iter().zip(TITLES) {
-        (run.step)(&format!("gpu: {title}"))?;
-        let (rows, rounds) = interleave(run, "gpu", &mut cases, ROUNDS)?;
-        report.repeats = report.repeats.max(rounds);
-        report
-            .tables
-            .push(Table::new(title, unit, Some(base), rows));
-    }
+    let fixture = Fixture::new(device, options.threads.unwrap_or(8), run)?;
+    let race = |title, unit, base| Race::new(title, unit, Some(base)).rounds(ROUNDS);
+
+    let mut reads = race(HOST_READS, Unit::Seconds, RAMFS);
+    reads.case(HOST_READ, GPUFS, || fixture.host_read(fixture.read.0));
+    reads.case(HOST_READ, RAMFS, || fixture.host_read(fixture.read.1));
+    reads.run(run, &mut report)?;
+
+    let mut reads = race(KERNEL_READS, Unit::Seconds, GPUFS);
+    reads.case(KERNEL_READ, GPUFS, || fixture.kernel_read());
+    reads.run(run, &mut report)?;
+
+    let (device, len) = (&fixture.device, fixture.large_bytes);
+    let by_kernel = |buf| {
+        let arguments = [buf, buf + len, len / PIECE_BYTES];
+        device.start("folio_copy_in_order", BLOCKS, 256, &arguments)
+    };
+    let mut gathers = race(GATHERS, Unit::MibPerSecond, COPY);
+    gathers.case(GATHER, GPUFS, || fixture.gather());
+    gathers.case(GATHER, COPY, || fixture.copy(by_kernel));
+    gathers.case(GATHER, DRIVER_COPY, || {
+        fixture.copy(|buf| device.copy(buf, buf + len, len))
+    });
+    gathers.run(run, &mut report)?;
+
+    let mut fills = race(FILLS, Unit::MibPerSecond, PINNED);
+    fills.case(FILL, GPUFS, || fixture.fill());
+    fills.case(FILL, PINNED, || fixture.copy_pinned());
+    fills.run(run, &mut report)?;
+
     if options.device == DeviceKind::Cuda {
-        report.verdicts = verdicts(&report);
+        judge(&mut report);
     }
-    report.limits = owned(&LIMITS);
+    report.limit(&LIMITS);
     Ok(report)
 }
 
-/// Returns the aims, which are those of one H200.
-fn verdicts(report: &Report) -> Vec<Verdict> {
-    let row = |title: usize, job| report.row(TITLES[title], job, GPUFS);
-    let seconds = |row: &Row, most: f64| Verdict {
-        aim: format!("{}: at most {}", row.job, Unit::Seconds.figure(most)),
-        is_met: row.median <= most,
-        figures: Unit::Seconds.figure(row.median),
-    };
-    let share = |row: &Row, least: f64| {
-        let ratio = row.ratio.unwrap_or(0.0);
-        Verdict {
-            aim: format!("{}: at least {least} of the copy's rate", row.job),
-            is_met: ratio >= least,
-            figures: crate::rows::ratio(ratio),
+/// Judges the aims, which are those of one H200.
+fn judge(report: &mut Report) {
+    for (table, job, most) in [
+        (HOST_READS, HOST_READ, 20e-6),
+        (KERNEL_READS, KERNEL_READ, 5e-6),
+    ] {
+        if let Some(seconds) = report.row(table, job, GPUFS).map(|row| row.median) {
+            let [most_words, figure] = [most, seconds].map(|value| Unit::Seconds.figure(value));
+            report.add_verdict(
+                format!("{job}: at most {most_words}"),
+                seconds <= most,
+                figure,
+            );
         }
-    };
-    let all = [
-        row(0, HOST_READ).map(|row| seconds(row, 20e-6)),
-        row(1, KERNEL_READ).map(|row| seconds(row, 5e-6)),
-        row(2, GATHER).map(|row| share(row, 0.6)),
-        row(3, FILL).map(|row| share(row, 0.8)),
-    ];
-    all.into_iter().flatten().collect()
+    }
+    for (table, job, least) in [(GATHERS, GATHER, 0.6), (FILLS, FILL, 0.8)] {
+        let ratio = report.row(table, job, GPUFS).and_then(|row| row.ratio);
+        let aim = format!("{job}: at least {least} of the copy's rate");
+        report.judge(aim, ratio, Bound::AtLeast(least));
+    }
 }

@@ -1,17 +1,16 @@
 //! The scenario `image-tools`: the subcommands of qemu-img, with the same words for `folio image
 //! --qemu`. `convert` has a scenario of its own.
 
-use crate::Common;
-use crate::contender::find;
-use crate::measure::Meter;
-use crate::real_tree::{self, Limits};
-use crate::report::{Place, Report, Table, Unit, owned, with_context};
-use crate::rows::Sample;
-use crate::run::{Case, Run, interleave, scratch_in};
-use std::ffi::{OsStr, OsString};
+use crate::command::{self, find, timed};
+use crate::convert::{make_tree, random_file};
+use crate::options::Common;
+use crate::outcome::{Context, Outcome};
+use crate::race::{Race, Run, scratch_in};
+use crate::report::{Report, Unit, require_space};
+use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
 use std::path::Path;
+use std::process::Command;
 
 const LIMITS: [&str; 4] = [
     "the images are in the host's memory, and neither program waits for the disk unless its subcommand does",
@@ -19,9 +18,7 @@ const LIMITS: [&str; 4] = [
     "each command works on a fresh copy of its image, whose making is not measured",
     "one set of images: their size and how they were written decide much of this",
 ];
-const NAME: &str = "image-tools";
 const RIVAL: &str = "qemu-img";
-const ROUNDS: u32 = 5;
 
 /// One subcommand.
 struct Job {
@@ -86,54 +83,37 @@ const JOBS: [Job; 25] = [
 ];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> {
+pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Outcome<Report> {
     let rival = find(RIVAL).ok_or("qemu-img is not installed, and makes the images")?;
     let size_mib = common.size_mib.unwrap_or_else(|| run.sized(1024, 64));
-    let (dir, free) = (common.dir.display(), Place::of(&common.dir).free_mib);
-    if free < size_mib * 4 {
-        let need = size_mib * 4;
-        return Err(format!(
-            "{dir} has {free} MiB free, {need} are needed: see --dir and --size-mib"
-        ));
-    }
-    let folder = scratch_in(&common.dir)?;
-    let folder = folder.path();
-    make_images(folder, size_mib, &run.folio, &rival)?;
-    let mut report = Report::new(NAME, "", &common.dir);
-    report.what = format!(
+    require_space(&common.dir, size_mib * 4, "--dir and --size-mib")?;
+    let scratch = scratch_in(&common.dir)?;
+    let folder = scratch.path();
+    make_images(folder, size_mib, run, &rival)?;
+    let what = format!(
         "the subcommands of qemu-img, on images of {size_mib} MiB that are half full with files"
     );
-    let mut cases = Vec::new();
+    let mut report = Report::new("image-tools", what, &common.dir);
+    let mut race = Race::new("subcommands", Unit::Seconds, Some(RIVAL));
     for job in &JOBS {
-        for (contender, program, before) in [
-            ("folio", &run.folio, &["image", "--qemu"][..]),
-            (RIVAL, &rival, &[]),
-        ] {
-            cases.push(Case::new(job.title, contender, move || {
-                once(job, folder, program.as_os_str(), before)
-            }));
+        let mut folio = run.folio();
+        folio.args(["image", "--qemu"]);
+        for (contender, command) in [("folio", folio), (RIVAL, Command::new(&rival))] {
+            let mut commands = [command];
+            commands[0].args(job.words.iter().map(|word| in_folder(word, folder)));
+            race.case(job.title, contender, move || {
+                // On fresh copies.
+                let _ = fs::remove_file(folder.join("new"));
+                for (from, to) in job.copies {
+                    fs::copy(folder.join(from), folder.join(to)).at(from)?;
+                }
+                timed(&mut commands)
+            });
         }
     }
-    let (rows, rounds) = interleave(run, NAME, &mut cases, ROUNDS)?;
-    report.repeats = rounds;
-    report.tables = vec![Table::new("subcommands", Unit::Seconds, Some(RIVAL), rows)];
-    report.limits = owned(&LIMITS);
+    race.run(run, &mut report)?;
+    report.limit(&LIMITS);
     Ok(report)
-}
-
-/// Runs one command on fresh copies.
-fn once(job: &Job, folder: &Path, program: &OsStr, before: &[&str]) -> Result<Sample, String> {
-    let _ = fs::remove_file(folder.join("new"));
-    for (from, to) in job.copies {
-        fs::copy(folder.join(from), folder.join(to)).map_err(with_context(from))?;
-    }
-    let words = job.words.iter().map(|word| in_folder(word, folder));
-    let mut meter = Meter::default();
-    meter.run(program, before.iter().map(OsString::from).chain(words))?;
-    Ok(Sample {
-        value: meter.cost.seconds,
-        ..Sample::default()
-    })
 }
 
 /// Returns a word with the folder in the place of `@`.
@@ -148,66 +128,32 @@ fn in_folder(word: &str, folder: &Path) -> OsString {
 
 /// Makes a raw image with files, and from it: a qcow2, overlays with a file more, another qcow2
 /// with a file more, and one with snapshots.
-fn make_images(folder: &Path, size_mib: u64, folio: &Path, rival: &Path) -> Result<(), String> {
+fn make_images(folder: &Path, size_mib: u64, run: &Run<'_>, rival: &Path) -> Outcome {
     let tree = folder.join("tree");
-    fs::create_dir(&tree).map_err(with_context("tree"))?;
-    let limits = Limits {
-        files_min: 10,
-        files_max: 200_000,
-        bytes_max: (size_mib << 20) / 4,
+    make_tree(&tree, size_mib)?;
+    random_file(&folder.join("more"), (size_mib << 20) / 16)?;
+    let start = |mut command: Command, words: &str| {
+        let words = words.split(' ').map(|word| in_folder(word, folder));
+        command::run(command.args(words)).map(drop)
     };
-    real_tree::copy_to(&tree, limits)?;
-    random_file(&tree.join("random"), size_mib / 4)?;
-    random_file(&folder.join("more"), size_mib / 16)?;
-    let run = |program: &Path, words: &[&str]| {
-        let words = words.iter().map(|word| in_folder(word, folder));
-        Meter::default().run(program.as_os_str(), words).map(drop)
-    };
-    let create = format!("--create={size_mib}M");
-    run(folio, &["cp", "-a", &create, "@tree", "@base.raw:/tree"])?;
-    fs::remove_dir_all(&tree).map_err(with_context("tree"))?;
-    let convert = [
-        "convert",
-        "-f",
-        "raw",
-        "-O",
-        "qcow2",
-        "@base.raw",
-        "@base.qcow2",
-    ];
-    run(rival, &convert)?;
+    let folio = |words: &str| start(run.folio(), words);
+    let qemu_img = |words: &str| start(Command::new(rival), words);
+    folio(&format!("cp -a --create={size_mib}M @tree @base.raw:/tree"))?;
+    fs::remove_dir_all(&tree).at(&tree)?;
+    qemu_img("convert -f raw -O qcow2 @base.raw @base.qcow2")?;
     for copy in ["other.qcow2", "below.qcow2", "snapshots.qcow2"] {
-        fs::copy(folder.join("base.qcow2"), folder.join(copy)).map_err(with_context(copy))?;
+        fs::copy(folder.join("base.qcow2"), folder.join(copy)).at(copy)?;
     }
-    run(folio, &["cp", "@more", "@other.qcow2:/other"])?;
-    for (below, above) in [
-        ("@base.qcow2", "overlay.qcow2"),
-        ("@below.qcow2", "above.qcow2"),
-    ] {
-        let at = format!("@{above}");
-        run(
-            rival,
-            &[
-                "create", "-q", "-f", "qcow2", "-b", below, "-F", "qcow2", &at,
-            ],
-        )?;
-        run(folio, &["cp", "@more", &format!("@{above}:/more")])?;
+    folio("cp @more @other.qcow2:/other")?;
+    for (below, above) in [("base", "overlay"), ("below", "above")] {
+        qemu_img(&format!(
+            "create -q -f qcow2 -b @{below}.qcow2 -F qcow2 @{above}.qcow2"
+        ))?;
+        folio(&format!("cp @more @{above}.qcow2:/more"))?;
     }
     for number in 1..4 {
-        let name = format!("s{number}");
-        run(rival, &["snapshot", "-c", &name, "@snapshots.qcow2"])?;
-        run(
-            folio,
-            &["cp", "@more", &format!("@snapshots.qcow2:/{name}")],
-        )?;
+        qemu_img(&format!("snapshot -c s{number} @snapshots.qcow2"))?;
+        folio(&format!("cp @more @snapshots.qcow2:/s{number}"))?;
     }
     Ok(())
-}
-
-fn random_file(path: &Path, size_mib: u64) -> Result<(), String> {
-    let fill = || {
-        let mut from = fs::File::open("/dev/urandom")?.take(size_mib << 20);
-        std::io::copy(&mut from, &mut fs::File::create(path)?)
-    };
-    fill().map(drop).map_err(with_context(path.display()))
 }

@@ -1,7 +1,7 @@
 //! Folio's measurements, side by side with its rivals; `folio bench` is their command.
 //!
 //! ```text
-//!   Scenario       the list of measurements          Run     rounds, sizes, time limit
+//!   Scenario       the list of measurements          race    rounds in which contenders take turns
 //!   Results        report: figures with their spread, evidence, aims; published: figures of the articles
 //!     text         as text    html/   as a page with charts    compare   two of them
 //!
@@ -21,48 +21,51 @@
 //!
 //!   object_store/  images and volumes in a store with latency, beside plain GETs and PUTs
 //!
-//!   the rest       bench, tree, contender: trees and images; small_file; convert; image_tools; nbd;
-//!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
+//!   the rest       images: trees into images and out again; convert; image_tools; nbd; run_in_image;
+//!                  cache/: cached reads, writes and lookups
 //!   gpu            files in a GPU's memory, beside the device's own copies
-//!   measure        one command, its time and memory      mounted   one mount, served by a command
+//!
+//!   command        programs and their cost     server    a server or mount by a command
+//!   hosted         mounts by the kernel        view      a directory, by the kernel or by Folio
+//!   random         reproducible content        real_tree the machine's own files
+//!   options, outcome   options and errors that all have in common
 //! ```
 
-mod bench;
 mod build;
 mod cache;
+mod command;
 mod compare;
-mod contender;
 mod convert;
 mod evidence;
 mod ext4;
 mod first_write;
 mod gpu;
+mod hosted;
 mod html;
 mod image_tools;
-mod measure;
+mod images;
 mod memcpy;
 mod mount;
-mod mounted;
 mod nbd;
 #[cfg(feature = "object-store")]
 mod object_store;
+mod options;
+mod outcome;
 mod page_cache;
-mod policies;
 mod probe;
 mod published;
 mod python;
+mod race;
+mod random;
 mod real_tree;
-mod reclaim;
 mod report;
 mod rows;
-mod run;
 mod run_in_image;
 mod scenario;
+mod server;
 mod shared_folder;
-mod small_file;
 mod text;
-mod traces;
-mod tree;
+mod view;
 // Shared with tests/support, which uses more of it.
 #[allow(dead_code, unreachable_pub)]
 mod virtual_machine;
@@ -70,19 +73,7 @@ mod warm;
 
 pub use compare::{Comparison, compare};
 pub use html::html;
+pub use options::Common;
+pub use race::Run;
 pub use report::{FORMAT, Machine, Results};
-pub use run::Run;
 pub use scenario::{Helper, Scenario};
-
-use std::path::PathBuf;
-
-/// Options of the scenarios of trees and images.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Common {
-    /// Folder for images and extracted trees; should be in memory
-    #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
-    /// Size of the images in MiB; without it, as large as suits the scenario
-    #[arg(long)]
-    size_mib: Option<u64>,
-}

@@ -1,13 +1,15 @@
 //! The scenario `memcpy`: reads of a file in a ramfs, whose copy loop copies byte by byte or is
 //! memcpy.
 
+use crate::cache::jobs::Targets;
 use crate::cache::jobs::{BYTES, CALL, COPY_JOBS, FOLIO, FOLIO_C, KERNEL, MEMCPY, RAMFS_BYTES};
-use crate::cache::rounds::measure as timed;
-use crate::cache::table::{Figure, Row, Table};
-use crate::cache::{effort, make_targets, size, targets::find_tmpfs};
+use crate::cache::rounds::Timing;
+use crate::cache::targets::find_tmpfs;
+use crate::options::size;
+use crate::outcome::Outcome;
 use crate::published::{PublishedCase, Today};
-use crate::report::{Report, Unit, Verdict, owned, with_context};
-use crate::run::Run;
+use crate::race::Run;
+use crate::report::{Bound, Report, Table, Unit};
 
 /// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -32,70 +34,43 @@ const STORY_JOB: &str = "pread-200k-seq";
 const C_CALL_NS_MAX: f64 = 10.0;
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let tmpfs = find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
-    let set_bytes = options
-        .set_bytes
-        .unwrap_or_else(|| run.sized(64 << 20, 2 << 20));
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    let tmpfs = find_tmpfs()?;
+    let usual_bytes = run.sized(64 << 20, 2 << 20);
+    let set_bytes = options.set_bytes.unwrap_or(usual_bytes);
     let what = format!(
         "a file of {} MiB in memory, read in order, by several copy loops",
         set_bytes >> 20
     );
     let mut report = Report::new("memcpy", what, &tmpfs);
-    let effort = effort(run, None);
-    report.repeats = effort.repeats;
-    let targets = make_targets(set_bytes, &tmpfs)?;
-    let mut rows = Vec::new();
+    let targets = Targets::new(set_bytes, &tmpfs)?;
+    let mut table = Table::new(TITLE, Unit::Seconds, Some(MEMCPY), Vec::new());
     for job in COPY_JOBS {
-        (run.step)(&format!("memcpy: {}", job.name))?;
-        let contenders = targets.copiers(job);
-        let rounds = timed(&contenders, 1, effort).map_err(with_context(job.name))?;
-        let names = contenders.iter().map(|contender| contender.name);
-        let figures = names
-            .zip(rounds)
-            .map(|(name, rounds)| Figure::new(name, rounds))
-            .collect();
-        rows.push(Row::new(job.name, 1, figures));
+        let timing = Timing {
+            job: job.name,
+            threads: 1,
+            least_ms: None,
+        };
+        table
+            .rows
+            .extend(timing.rows(&targets.copiers(job), run, &mut report)?);
     }
-    report.verdicts.extend(
-        rows.iter()
-            .find(|row| row.job == STORY_JOB)
-            .and_then(verdict),
-    );
-    report
-        .verdicts
-        .extend(rows.iter().find(|row| row.job == CALL).and_then(c_verdict));
-    report.tables.push(
-        Table {
-            title: TITLE.to_owned(),
-            base: MEMCPY,
-            rows,
-        }
-        .to_report(),
-    );
-    report.story = Some(published_case(&report));
-    report.limits = owned(&LIMITS);
-    Ok(report)
-}
-
-fn verdict(row: &Row) -> Option<Verdict> {
-    let ratio = row.ratio(MEMCPY, FOLIO)?;
+    table.set_ratios();
+    let rate = table.ratio(STORY_JOB, MEMCPY, FOLIO);
+    let seconds = |contender| table.row(CALL, contender).map(|row| row.median);
+    let more_ns = seconds(FOLIO_C)
+        .zip(seconds(FOLIO))
+        .map(|(c, rust)| (c - rust) * 1e9);
+    report.tables.push(table);
     let aim = format!("{STORY_JOB}: at least 0.95 of memcpy's rate");
-    Some(Verdict {
-        aim,
-        is_met: ratio >= 0.95,
-        figures: crate::rows::ratio(ratio),
-    })
-}
-
-fn c_verdict(row: &Row) -> Option<Verdict> {
-    let more_ns = row.figure(FOLIO_C)?.median_ns - row.figure(FOLIO)?.median_ns;
-    let aim = format!("{CALL}: a call from C at most {C_CALL_NS_MAX} ns above one from Rust");
-    Some(Verdict {
-        aim,
-        is_met: more_ns <= C_CALL_NS_MAX,
-        figures: difference(more_ns),
-    })
+    report.judge(aim, rate, Bound::AtLeast(0.95));
+    if let Some(more_ns) = more_ns {
+        let aim = format!("{CALL}: a call from C at most {C_CALL_NS_MAX} ns above one from Rust");
+        report.add_verdict(aim, more_ns <= C_CALL_NS_MAX, difference(more_ns));
+    }
+    report.story = Some(published_case(&report));
+    report.limit(&LIMITS);
+    Ok(report)
 }
 
 /// Returns a difference of times in words.
@@ -106,6 +81,7 @@ fn difference(more_ns: f64) -> String {
 
 fn published_case(report: &Report) -> PublishedCase {
     let of = |name: &str| Today::of(name, report.row(TITLE, STORY_JOB, name));
+    let cured = of(FOLIO).map(Today::cure);
     PublishedCase::new(
         "Copy loops",
         "reads from the ramfs of a library OS were slow because its memcpy went byte by byte",
@@ -121,19 +97,14 @@ fn published_case(report: &Report) -> PublishedCase {
         "the same with a good memcpy",
         Unit::Seconds,
         74e-6,
-        [
-            of(FOLIO).map(Today::cure),
-            of(FOLIO_C),
-            of(KERNEL),
-            of(MEMCPY),
-        ],
+        [cured, of(FOLIO_C), of(KERNEL), of(MEMCPY)],
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
+    use crate::race::tests::quick;
 
     #[test]
     fn difference_of_times_has_no_sign() {
@@ -143,22 +114,10 @@ mod tests {
 
     #[test]
     fn every_copy_is_measured() {
-        let quiet = |_: &str| Ok(());
-        let run = Run {
-            is_quick: true,
-            repeats: Some(1),
-            ..Run::new(PathBuf::new(), &quiet)
-        };
-        let report = measure(&Options::default(), &run).expect("a report");
+        let report = measure(&Options::default(), &quick()).expect("a report");
         assert_eq!(report.tables[0].rows.len(), COPY_JOBS.len() * 6);
         let story = report.story.expect("a story");
-        assert_eq!(
-            story
-                .figures
-                .iter()
-                .map(|figure| figure.today.len())
-                .collect::<Vec<_>>(),
-            [2, 4]
-        );
+        let today = story.figures.iter().map(|figure| figure.today.len());
+        assert_eq!(today.collect::<Vec<_>>(), [2, 4]);
     }
 }

@@ -2,44 +2,32 @@
 //! and in Folio's cache.
 
 use crate::cache::article::{self, DISK, RAMFS, READ, TMPFS, WRITE};
-use crate::cache::{self, effort, size, targets::find_tmpfs, targets::is_tmpfs};
-use crate::contender::find;
+use crate::cache::targets::{find_tmpfs, is_tmpfs};
+use crate::command::{self, tool};
 use crate::evidence::{cached_share, forget, label, rate, watched};
-use crate::measure::Meter;
+use crate::options::{DiskDir, size};
+use crate::outcome::{Context, Outcome};
 use crate::published::{PublishedCase, Today};
-use crate::report::{Evidence, Report, Sample, Table, Unit, owned, with_context};
-use crate::run::{Case, Run, interleave, scratch_in};
-use crate::shared_folder::targets::{FolioTarget, Target};
+use crate::race::{Race, Run, scratch_in};
+use crate::random::{Random, pattern};
+use crate::report::{Report, Sample, Unit};
+use crate::view::{Access, View};
 use folio_pagecache::{Found, Order, Progress, Warm};
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, for the files; without it, the system's folder for temporary files
-    #[arg(long)]
-    disk_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) disk: DiskDir,
     /// Size of all files together, at least 1M [default: 256M]
     #[arg(long, value_parser = size)]
-    size: Option<u64>,
+    pub(crate) size: Option<u64>,
 }
 
-impl Options {
-    /// The usual size, on this disk.
-    pub(crate) fn on(disk_dir: Option<PathBuf>) -> Self {
-        Self {
-            disk_dir,
-            size: None,
-        }
-    }
-}
-
-const NAME: &str = "page-cache";
-const ROUNDS: u32 = 5;
 /// A page of InnoDB, what it reads of a table in order, and the article's reads.
 const PAGE: usize = 16 << 10;
 const EXTENT: usize = 1 << 20;
@@ -73,29 +61,32 @@ const LIMITS: [&str; 4] = [
     "bytes from the device are those that the kernel counts for this process; another program's are not in it",
 ];
 
-/// The files of one target, open, and how long they are.
+/// The files in one folder.
 struct Files {
-    open: Vec<File>,
-    paths: Vec<PathBuf>,
-    sizes: Vec<u64>,
+    files: Vec<TableFile>,
     /// Removes them at the end.
     folder: tempfile::TempDir,
 }
 
+struct TableFile {
+    name: &'static str,
+    len_bytes: u64,
+    open: File,
+}
+
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let bytes = options
-        .size
-        .unwrap_or_else(|| run.sized(256 << 20, 1 << 20));
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    let dir = options.disk.path();
+    let usual_bytes = run.sized(256 << 20, 1 << 20);
+    let bytes = options.size.unwrap_or(usual_bytes);
     let what = format!(
         "{} files as MySQL has them, {} MiB",
         FILES.len(),
         bytes >> 20
     );
-    let mut report = Report::new(NAME, what, &dir);
-    let tmpfs = find_tmpfs();
+    let mut report = Report::new("page-cache", what, &dir);
     let files = Files::make(&dir, bytes)?;
+    let tmpfs = find_tmpfs().ok();
     let in_tmpfs = tmpfs
         .as_ref()
         .map(|dir| Files::make(dir, bytes))
@@ -108,49 +99,40 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     }
     let is_disk = !is_tmpfs(&dir);
     if !is_disk {
-        report.skip(
-            "cold reads, the warm-up",
-            format!("{} is a tmpfs: see --disk-dir", dir.display()),
-        );
+        let reason = format!("{} is a tmpfs: see --disk-dir", dir.display());
+        report.skip("cold reads, the warm-up", reason);
     }
-    let folio = FolioTarget::new(files.folder.path(), "")?;
-    let (rows, rounds) = {
-        let mut cases = reads(&files, in_tmpfs.as_ref(), &folio, is_disk);
-        interleave(run, "page-cache, in order", &mut cases, ROUNDS)?
-    };
-    report.repeats = rounds;
-    report.tables.push(Table::new(
-        "all files",
-        Unit::MibPerSecond,
-        Some(KERNEL),
-        rows,
-    ));
-    let (rows, _) = {
-        let count = run.sized(PAGES, 20);
-        let mut cases = pages(&files, in_tmpfs.as_ref(), &folio, is_disk, count);
-        interleave(run, "page-cache, at random", &mut cases, ROUNDS)?
-    };
-    report.tables.push(Table::new(
-        "pages of 16 KiB",
-        Unit::Seconds,
-        Some(KERNEL),
-        rows,
-    ));
+    let in_process = View::in_process(files.folder.path(), "")?;
+    let readers = readers(&files, in_tmpfs.as_ref(), &in_process, is_disk);
+    let mut race = Race::new("all files", Unit::MibPerSecond, Some(KERNEL));
+    for reader in &readers {
+        let job = if reader.is_cold {
+            ORDER_COLD
+        } else {
+            ORDER_WARM
+        };
+        race.case(job, reader.name, || reader.in_order());
+    }
+    race.run(run, &mut report)?;
+    let count = run.sized(PAGES, 20);
+    let mut race = Race::new("pages of 16 KiB", Unit::Seconds, Some(KERNEL));
+    for reader in &readers {
+        let job = if reader.is_cold {
+            RANDOM_COLD
+        } else {
+            RANDOM_WARM
+        };
+        race.case(job, reader.name, move || reader.at_random(count));
+    }
+    race.run(run, &mut report)?;
     if is_disk {
-        let mut cases = warm_ups(&files, &mut report);
-        let (rows, _) = interleave(run, "page-cache, warm-up", &mut cases, ROUNDS)?;
-        report
-            .tables
-            .push(Table::new(WARM_UP, Unit::Seconds, Some("cat"), rows));
+        warm_up(&files, run, &mut report)?;
     }
     if let Some(tmpfs) = tmpfs {
-        (run.step)("page-cache: whole small files")?;
-        let options = cache::Options::default();
-        let table = article::table(&options, effort(run, None), &tmpfs, &dir, &mut report)?;
-        report.tables.extend(table.map(|table| table.to_report()));
+        article::measure(&[READ, WRITE], None, [&tmpfs, &dir], run, &mut report)?;
     }
     report.story = Some(published_case(&report));
-    report.limits = owned(&LIMITS);
+    report.limit(&LIMITS);
     Ok(report)
 }
 
@@ -173,265 +155,207 @@ fn published_case(report: &Report) -> PublishedCase {
 
 impl Files {
     /// Makes the files in a new folder; on a disk they are written when it returns.
-    fn make(dir: &Path, bytes: u64) -> Result<Self, String> {
+    fn make(dir: &Path, bytes: u64) -> Outcome<Self> {
         let folder = scratch_in(dir)?;
-        let mut files = Self {
-            open: Vec::new(),
-            paths: Vec::new(),
-            sizes: Vec::new(),
-            folder,
-        };
-        // No zeros, so that no contender makes holes.
-        let part: Vec<u8> = (0..PAGE).map(|index| (index % 253) as u8 + 1).collect();
+        let part = pattern(PAGE);
+        let mut files = Vec::new();
         for (name, share) in FILES {
-            let path = files.folder.path().join(name);
+            let path = folder.path().join(name);
             let pages = (bytes / 16 * share).div_ceil(PAGE as u64);
-            let mut file = File::create_new(&path).map_err(with_context(path.display()))?;
+            let mut file = File::create_new(&path).at(&path)?;
             (0..pages)
                 .try_for_each(|_| file.write_all(&part))
-                .map_err(with_context(path.display()))?;
-            file.sync_data().map_err(with_context(path.display()))?;
-            files
-                .open
-                .push(File::open(&path).map_err(with_context(path.display()))?);
-            files.sizes.push(pages * PAGE as u64);
-            files.paths.push(path);
+                .at(&path)?;
+            file.sync_data().at(&path)?;
+            files.push(TableFile {
+                name,
+                len_bytes: pages * PAGE as u64,
+                open: File::open(&path).at(&path)?,
+            });
         }
-        Ok(files)
+        Ok(Self { files, folder })
     }
 
     fn bytes(&self) -> u64 {
-        self.sizes.iter().sum()
+        self.files.iter().map(|file| file.len_bytes).sum()
     }
 
-    /// Reads all files in order.
-    fn read(&self, piece: usize) -> Result<(), String> {
+    fn open(&self) -> Vec<&File> {
+        self.files.iter().map(|file| &file.open).collect()
+    }
+
+    fn host(&self) -> View {
+        View::Host(self.folder.path().to_owned())
+    }
+
+    /// Reads all files in order, in pieces of this size.
+    fn read(&self, view: &View, piece: usize) -> Outcome {
         let mut buf = vec![0; piece];
-        for path in &self.paths {
-            let mut file = File::open(path).map_err(with_context(path.display()))?;
-            while file.read(&mut buf).map_err(with_context(path.display()))? > 0 {}
+        for TableFile {
+            name, len_bytes, ..
+        } in &self.files
+        {
+            let file = view.open(name, Access::Read)?;
+            let mut offset = 0;
+            while offset < *len_bytes {
+                match view.read_at(&file, &mut buf, offset)? {
+                    0 => return Err(format!("{name}: ends at {offset}").into()),
+                    count => offset += count as u64,
+                }
+            }
+            view.close(file)?;
         }
         Ok(())
     }
 
-    /// Maps a random number to a file and to the offset of a page in it.
-    fn page(&self, drawn: u64) -> (usize, u64) {
-        let mut at = drawn % (self.bytes() / PAGE as u64) * PAGE as u64;
-        for (file, size) in self.sizes.iter().enumerate() {
-            if at < *size {
-                return (file, at);
+    /// Reads `count` pages at random: the same ones for every contender.
+    fn read_pages(&self, view: &View, count: u64) -> Outcome {
+        let open = self
+            .files
+            .iter()
+            .map(|file| view.open(file.name, Access::Read));
+        let open = open.collect::<Outcome<Vec<_>>>()?;
+        let (mut random, mut buf) = (Random::new(1), vec![0; PAGE]);
+        for _ in 0..count {
+            let (file, offset) = self.page(random.below(self.bytes() / PAGE as u64));
+            if view.read_at(&open[file], &mut buf, offset)? != PAGE {
+                return Err(format!("a short page at {offset}").into());
             }
-            at -= size;
+        }
+        open.into_iter().try_for_each(|file| view.close(file))
+    }
+
+    /// Maps a page of all files to a file and to its offset in it.
+    fn page(&self, number: u64) -> (usize, u64) {
+        let mut offset = number * PAGE as u64;
+        for (at, file) in self.files.iter().enumerate() {
+            if offset < file.len_bytes {
+                return (at, offset);
+            }
+            offset -= file.len_bytes;
         }
         (0, 0)
     }
 }
 
-/// xorshift64*: the same pages for every contender.
-fn draw(word: &mut u64) -> u64 {
-    *word ^= *word >> 12;
-    *word ^= *word << 25;
-    *word ^= *word >> 27;
-    word.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+/// A contender that reads files, cold or warm.
+struct Reader<'a> {
+    name: &'static str,
+    files: &'a Files,
+    /// Folio's view of the files, if it is Folio's.
+    in_process: Option<&'a View>,
+    is_cold: bool,
 }
 
-const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+fn readers<'a>(
+    files: &'a Files,
+    in_tmpfs: Option<&'a Files>,
+    in_process: &'a View,
+    is_disk: bool,
+) -> Vec<Reader<'a>> {
+    let reader = |name, files, in_process, is_cold| Reader {
+        name,
+        files,
+        in_process,
+        is_cold,
+    };
+    let mut readers = Vec::new();
+    if is_disk {
+        readers.push(reader(KERNEL, files, None, true));
+        readers.push(reader(FOLIO, files, Some(in_process), true));
+    }
+    readers.push(reader(KERNEL, files, None, false));
+    readers.extend(in_tmpfs.map(|files| reader(IN_TMPFS, files, None, false)));
+    readers.push(reader(FOLIO, files, Some(in_process), false));
+    readers
+}
 
-fn folio_read(target: &FolioTarget, files: &Files) -> Result<(), String> {
-    let mut buf = vec![0; EXTENT];
-    for (path, size) in files.paths.iter().zip(&files.sizes) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let file = target.open(&name)?;
-        let mut offset = 0;
-        while offset < *size {
-            match target.read_at(&file, &mut buf, offset)? {
-                0 => return Err(format!("{name}: ends at {offset}")),
-                count => offset += count as u64,
+impl Reader<'_> {
+    fn in_order(&self) -> Outcome<Sample> {
+        let sample = self.watch(0, |view| self.files.read(view, EXTENT))?;
+        Ok(rate(self.files.bytes(), sample, self.is_cold))
+    }
+
+    fn at_random(&self, count: u64) -> Outcome<Sample> {
+        let sample = self.watch(count, |view| self.files.read_pages(view, count))?;
+        // Pages that are read twice come from the device once.
+        let pages = count.min(self.files.bytes() / PAGE as u64);
+        let label = label(pages * PAGE as u64 / 4, sample.evidence, self.is_cold);
+        Ok(sample.map(|seconds| seconds / count as f64).labeled(label))
+    }
+
+    /// Drops the files from memory or brings them there, and watches `read`.
+    fn watch(&self, operations: u64, read: impl Fn(&View) -> Outcome) -> Outcome<Sample> {
+        let files = self.files;
+        let (host, fresh);
+        let view = match self.in_process {
+            None => {
+                host = files.host();
+                &host
+            }
+            Some(_) if self.is_cold => {
+                fresh = View::in_process(files.folder.path(), "")?;
+                &fresh
+            }
+            Some(view) => view,
+        };
+        let mut seen = files.open();
+        if self.is_cold {
+            forget(&seen)?;
+        } else {
+            files.read(view, EXTENT)?;
+            if self.in_process.is_some() {
+                // Warm in Folio's cache, whatever the kernel has.
+                seen.clear();
             }
         }
-        target.close(file)?;
+        watched(&seen, operations, || read(view))
     }
-    Ok(())
 }
 
-/// All files in order.
-fn reads<'a>(
-    files: &'a Files,
-    in_tmpfs: Option<&'a Files>,
-    folio: &'a FolioTarget,
-    is_disk: bool,
-) -> Vec<Case<'a>> {
-    let bytes = files.bytes();
-    let mut cases = Vec::new();
-    if is_disk {
-        cases.push(Case::new(ORDER_COLD, KERNEL, move || {
-            forget(&files.open)?;
-            let (seconds, evidence) = watched(&files.open, 0, || files.read(EXTENT))?;
-            Ok(rate(bytes, seconds, evidence, true))
-        }));
-        cases.push(Case::new(ORDER_COLD, FOLIO, move || {
-            let target = FolioTarget::new(files.folder.path(), "")?;
-            forget(&files.open)?;
-            let (seconds, evidence) = watched(&files.open, 0, || folio_read(&target, files))?;
-            Ok(rate(bytes, seconds, evidence, true))
-        }));
-    }
-    cases.push(Case::new(ORDER_WARM, KERNEL, move || {
-        files.read(EXTENT)?;
-        let (seconds, evidence) = watched(&files.open, 0, || files.read(EXTENT))?;
-        Ok(rate(bytes, seconds, evidence, false))
-    }));
-    cases.extend(in_tmpfs.map(|files| {
-        Case::new(ORDER_WARM, IN_TMPFS, move || {
-            let (seconds, evidence) = watched(&files.open, 0, || files.read(EXTENT))?;
-            Ok(rate(bytes, seconds, evidence, false))
-        })
-    }));
-    cases.push(Case::new(ORDER_WARM, FOLIO, move || {
-        folio_read(folio, files)?;
-        let (seconds, evidence) = watched(&[], 0, || folio_read(folio, files))?;
-        Ok(rate(bytes, seconds, evidence, false))
-    }));
-    cases
-}
-
-/// Reads `count` pages at random through the kernel.
-fn read_pages(files: &Files, count: u64) -> Result<(), String> {
-    let (mut word, mut buf) = (SEED, vec![0; PAGE]);
-    for _ in 0..count {
-        let (file, offset) = files.page(draw(&mut word));
-        files.open[file]
-            .read_exact_at(&mut buf, offset)
-            .map_err(with_context("read"))?;
-    }
-    Ok(())
-}
-
-/// Reads the same pages through Folio.
-fn folio_read_pages(target: &FolioTarget, files: &Files, count: u64) -> Result<(), String> {
-    let names = files
-        .paths
-        .iter()
-        .map(|path| path.file_name().unwrap_or_default().to_string_lossy());
-    let open = names
-        .map(|name| target.open(&name))
-        .collect::<Result<Vec<_>, _>>()?;
-    let (mut word, mut buf) = (SEED, vec![0; PAGE]);
-    for _ in 0..count {
-        let (file, offset) = files.page(draw(&mut word));
-        if target.read_at(&open[file], &mut buf, offset)? != PAGE {
-            return Err(format!("a short page at {offset}"));
-        }
-    }
-    open.into_iter().try_for_each(|file| target.close(file))
-}
-
-/// Pages at random; seconds for each.
-fn pages<'a>(
-    files: &'a Files,
-    in_tmpfs: Option<&'a Files>,
-    folio: &'a FolioTarget,
-    is_disk: bool,
-    count: u64,
-) -> Vec<Case<'a>> {
-    let sample = move |(seconds, evidence): (f64, Evidence), is_cold| Sample {
-        value: seconds / count as f64,
-        evidence,
-        // Pages that are read twice come from the device once.
-        label: label(
-            count.min(files.bytes() / PAGE as u64) * PAGE as u64 / 4,
-            evidence,
-            is_cold,
-        ),
-    };
-    let mut cases = Vec::new();
-    if is_disk {
-        cases.push(Case::new(RANDOM_COLD, KERNEL, move || {
-            forget(&files.open)?;
-            Ok(sample(
-                watched(&files.open, count, || read_pages(files, count))?,
-                true,
-            ))
-        }));
-        cases.push(Case::new(RANDOM_COLD, FOLIO, move || {
-            let target = FolioTarget::new(files.folder.path(), "")?;
-            forget(&files.open)?;
-            Ok(sample(
-                watched(&files.open, count, || {
-                    folio_read_pages(&target, files, count)
-                })?,
-                true,
-            ))
-        }));
-    }
-    cases.push(Case::new(RANDOM_WARM, KERNEL, move || {
-        files.read(EXTENT)?;
-        Ok(sample(
-            watched(&files.open, count, || read_pages(files, count))?,
-            false,
-        ))
-    }));
-    cases.extend(in_tmpfs.map(|files| {
-        Case::new(RANDOM_WARM, IN_TMPFS, move || {
-            Ok(sample(
-                watched(&files.open, count, || read_pages(files, count))?,
-                false,
-            ))
-        })
-    }));
-    cases.push(Case::new(RANDOM_WARM, FOLIO, move || {
-        folio_read(folio, files)?;
-        Ok(sample(
-            watched(&[], count, || folio_read_pages(folio, files, count))?,
-            false,
-        ))
-    }));
-    cases
-}
-
-/// Returns the cases that bring all files into the page cache before a database starts.
-fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Case<'a>> {
-    let case = |name: &str, bring: Box<dyn Fn() -> Result<(), String> + 'a>| {
-        Case::new(WARM_UP, name, move || {
-            forget(&files.open)?;
-            let (value, evidence) = watched(&files.open, 0, &bring)?;
-            // Fewer pages than requested may be cached: the label reports it.
-            let is_whole = cached_share(&files.open).is_none_or(|share| share > 0.99);
-            let label = (!is_whole).then_some("it ended before all was there");
-            Ok(Sample {
-                value,
-                evidence,
-                label,
-            })
-        })
-    };
-    let mut cases = vec![
-        case("cat", Box::new(|| files.read(128 << 10))),
-        case(
+/// Measures what brings all files into the page cache before a database starts.
+fn warm_up(files: &Files, run: &Run<'_>, report: &mut Report) -> Outcome {
+    type Bring<'a> = Box<dyn FnMut() -> Outcome + 'a>;
+    let mut contenders: Vec<(&str, Bring<'_>)> = vec![
+        ("cat", Box::new(|| files.read(&files.host(), 128 << 10))),
+        (
             "8 KiB at a time, as in the article",
-            Box::new(|| files.read(STORY_READ)),
+            Box::new(|| files.read(&files.host(), STORY_READ)),
         ),
-        case("folio warm", Box::new(|| folio_warm(files))),
+        ("folio warm", Box::new(|| folio_warm(files))),
     ];
-    match find("vmtouch") {
-        Some(program) => cases.push(case(
-            "vmtouch -t",
-            Box::new(move || {
-                let options = ["-q", "-t"].map(OsStr::new).into_iter();
-                let words = options.chain(files.paths.iter().map(|path| path.as_os_str()));
-                Meter::default().run(program.as_os_str(), words).map(drop)
-            }),
-        )),
-        None => report.skip("vmtouch -t", "vmtouch is not installed"),
+    match tool("vmtouch") {
+        Ok(mut vmtouch) => {
+            let paths = files
+                .files
+                .iter()
+                .map(|file| files.folder.path().join(file.name));
+            vmtouch.args(["-q", "-t"]).args(paths);
+            let bring = Box::new(move || command::run(&mut vmtouch).map(drop));
+            contenders.push(("vmtouch -t", bring));
+        }
+        Err(reason) => report.skip("vmtouch -t", reason.to_string()),
     }
-    cases
+    let mut race = Race::new(WARM_UP, Unit::Seconds, Some("cat"));
+    for (name, mut bring) in contenders {
+        race.case(WARM_UP, name, move || {
+            let open = files.open();
+            forget(&open)?;
+            let sample = watched(&open, 0, &mut bring)?;
+            // Fewer pages than requested may be cached: the label reports it.
+            let is_whole = cached_share(&open).is_none_or(|share| share > 0.99);
+            Ok(sample.labeled((!is_whole).then_some("it ended before all was there")))
+        });
+    }
+    race.run(run, report)
 }
 
-fn folio_warm(files: &Files) -> Result<(), String> {
+fn folio_warm(files: &Files) -> Outcome {
     let mut found = Vec::new();
-    for (file, path) in files.open.iter().zip(&files.paths) {
-        let inode = file.metadata().map_err(with_context(path.display()))?.ino();
-        found.push(Found::whole(path.clone(), inode));
+    for file in &files.files {
+        let path = files.folder.path().join(file.name);
+        let inode = file.open.metadata().at(&path)?.ino();
+        found.push(Found::whole(path, inode));
     }
     let warm = Warm {
         order: Order::Auto,
@@ -440,7 +364,7 @@ fn folio_warm(files: &Files) -> Result<(), String> {
     };
     let warmed = warm.run(&found, &Progress::default());
     match warmed.failures.first() {
-        Some((path, reason)) => Err(format!("{}: {reason}", path.display())),
+        Some((path, reason)) => Err(format!("{}: {reason}", path.display()).into()),
         None => Ok(()),
     }
 }
@@ -453,11 +377,17 @@ mod tests {
     fn every_page_is_drawn_from_the_files() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = Files::make(dir.path(), 1 << 20).expect("files");
-        let mut word = SEED;
-        for _ in 0..1000 {
-            let (file, offset) = files.page(draw(&mut word));
-            assert!(offset + PAGE as u64 <= files.sizes[file] && offset % PAGE as u64 == 0);
+        for number in 0..files.bytes() / PAGE as u64 {
+            let (file, offset) = files.page(number);
+            assert!(offset + PAGE as u64 <= files.files[file].len_bytes);
         }
-        files.read(STORY_READ).expect("read");
+        let views = [
+            files.host(),
+            View::in_process(files.folder.path(), "").expect("a view"),
+        ];
+        for view in views {
+            files.read(&view, STORY_READ).expect("read");
+            files.read_pages(&view, 100).expect("read");
+        }
     }
 }

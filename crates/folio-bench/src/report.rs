@@ -1,9 +1,9 @@
 //! The report of a run: tables of figures, aims, the published figures, and the machine.
 
+use crate::outcome::Outcome;
 use crate::published::PublishedCase;
-pub(crate) use crate::rows::{Evidence, Row, Sample, Unit, middle};
+pub(crate) use crate::rows::{Evidence, Row, Sample, Unit, middle, ratio};
 use serde::{Deserialize, Serialize};
-use std::fmt::Display;
 use std::path::Path;
 
 /// Version of the shape of [`Results`] in JSON.
@@ -101,23 +101,21 @@ pub(crate) struct NotMeasured {
 impl Machine {
     /// Facts of this machine.
     pub fn here() -> Self {
-        let memory = field(&read("/proc/meminfo"), "MemTotal");
-        let memory_kib: u64 = memory
+        let (memory, load) = (
+            field(&read("/proc/meminfo"), "MemTotal"),
+            read("/proc/loadavg"),
+        );
+        let memory_kib = memory
             .split(' ')
             .next()
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(0);
+            .and_then(|number| number.parse().ok());
         Self {
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
             processor: field(&read("/proc/cpuinfo"), "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_mib: memory_kib >> 10,
+            memory_mib: memory_kib.unwrap_or(0_u64) >> 10,
             is_root: rustix::process::geteuid().is_root(),
-            load: read("/proc/loadavg")
-                .split(' ')
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
+            load: load.split(' ').next().unwrap_or_default().to_owned(),
         }
     }
 
@@ -154,20 +152,27 @@ impl Place {
         Self {
             dir: dir.display().to_string(),
             file_system: file_system(&read("/proc/self/mounts"), dir),
-            disk: disk(dir),
+            disk: disk(dir).unwrap_or_default(),
             free_mib: free >> 20,
         }
     }
 
     /// Returns the facts in a few words.
     pub(crate) fn words(&self) -> String {
-        let disk = if self.disk.is_empty() {
-            String::new()
-        } else {
-            format!(", {}", self.disk)
-        };
-        format!("{} ({}{disk})", self.dir, self.file_system)
+        let facts = [self.file_system.as_str(), &self.disk];
+        let facts = facts.into_iter().filter(|fact| !fact.is_empty());
+        format!("{} ({})", self.dir, facts.collect::<Vec<_>>().join(", "))
     }
+}
+
+/// Returns an error if a folder has less free space than this.
+pub(crate) fn require_space(dir: &Path, need_mib: u64, options: &str) -> Outcome {
+    let free_mib = Place::of(dir).free_mib;
+    if free_mib >= need_mib {
+        return Ok(());
+    }
+    let dir = dir.display();
+    Err(format!("{dir} has {free_mib} MiB free, {need_mib} are needed: see {options}").into())
 }
 
 /// Returns the type of the mount that `dir` is on.
@@ -181,58 +186,47 @@ fn file_system(mounts: &str, dir: &Path) -> String {
         .map_or_else(String::new, |fields| fields[1].to_owned())
 }
 
-/// Name of the disk below `dir` and what matters of it; empty where there is none.
-fn disk(dir: &Path) -> String {
-    let Ok(stat) = rustix::fs::stat(dir) else {
-        return String::new();
-    };
-    let (major, minor) = (
-        rustix::fs::major(stat.st_dev),
-        rustix::fs::minor(stat.st_dev),
-    );
-    let Ok(device) = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
-        return String::new();
-    };
+/// Returns the name of the disk below `dir` and what matters of it.
+fn disk(dir: &Path) -> Option<String> {
+    let device = rustix::fs::stat(dir).ok()?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     // A partition has its queue in the disk's folder.
-    let whole = [device.as_path(), device.parent().unwrap_or(&device)];
-    let Some(folder) = whole
-        .into_iter()
-        .find(|folder| folder.join("queue").is_dir())
-    else {
-        return String::new();
+    let mut folders = device.ancestors().take(2);
+    let folder = folders.find(|folder| folder.join("queue").is_dir())?;
+    let parameter = |name: &str| {
+        let text = std::fs::read_to_string(folder.join(name));
+        text.unwrap_or_default().trim().to_owned()
     };
-    let said = |name: &str| {
-        read(&folder.join(name).display().to_string())
-            .trim()
-            .to_owned()
-    };
-    let name = device
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = device.file_name()?.to_string_lossy();
     // A virtual disk claims to rotate, whatever its host has.
-    let is_virtual = ["vd", "xvd"].iter().any(|driver| name.starts_with(driver));
-    let turns = match said("queue/rotational").as_str() {
+    let is_virtual = name.starts_with("vd") || name.starts_with("xvd");
+    let turns = match parameter("queue/rotational").as_str() {
         "1" if is_virtual => "unknown whether it seeks",
         "1" => "rotating",
         _ => "not rotating",
     };
-    let model = said("device/model");
-    let model = if model.is_empty() {
-        model
-    } else {
-        format!(" {model}")
-    };
-    format!(
-        "{name}{model}, {turns}, {} KiB read ahead",
-        said("queue/read_ahead_kb")
-    )
+    let model = format!("{name} {}", parameter("device/model"));
+    let read_ahead = parameter("queue/read_ahead_kb");
+    let model = model.trim_end();
+    Some(format!("{model}, {turns}, {read_ahead} KiB read ahead"))
 }
 
-/// Returns a function that puts `what` before an error's text.
-pub(crate) fn with_context<E: Display>(what: impl Display) -> impl FnOnce(E) -> String {
-    move |error| format!("{what}: {error}")
+/// Limit of a figure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Bound {
+    /// Returns whether the figure keeps to the limit.
+    pub(crate) fn allows(self, figure: f64) -> bool {
+        match self {
+            Self::AtMost(most) => figure <= most,
+            Self::AtLeast(least) => figure >= least,
+        }
+    }
 }
 
 impl Table {
@@ -249,20 +243,27 @@ impl Table {
             base: base.map(str::to_owned),
             rows,
         };
-        let bases: Vec<Option<f64>> = table
+        table.set_ratios();
+        table
+    }
+
+    /// Sets the ratio of each row to that of the base.
+    pub(crate) fn set_ratios(&mut self) {
+        let base = self.base.as_deref().unwrap_or_default();
+        let ratios = self
             .rows
             .iter()
-            .map(|row| {
-                base.and_then(|base| table.row(&row.job, base))
-                    .map(|row| row.median)
-            })
-            .collect();
-        for (row, base) in table.rows.iter_mut().zip(bases) {
-            row.ratio = base
-                .filter(|base| *base > 0.0)
-                .map(|base| row.median / base);
+            .map(|row| self.ratio(&row.job, &row.contender, base));
+        let ratios: Vec<_> = ratios.collect();
+        for (row, ratio) in self.rows.iter_mut().zip(ratios) {
+            row.ratio = ratio;
         }
-        table
+    }
+
+    /// Returns one contender's median at a job as a multiple of another's.
+    pub(crate) fn ratio(&self, job: &str, of: &str, over: &str) -> Option<f64> {
+        let [of, over] = [self.row(job, of)?.median, self.row(job, over)?.median];
+        (over > 0.0).then(|| of / over)
     }
 
     /// Returns the row of a contender at a job.
@@ -299,6 +300,17 @@ impl Report {
         }
     }
 
+    /// Adds the limits of the figures.
+    pub(crate) fn limit(&mut self, texts: &[&str]) {
+        self.limits
+            .extend(texts.iter().map(|text| (*text).to_owned()));
+    }
+
+    /// Adds a note.
+    pub(crate) fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
     /// Records that `what` is left out, and why.
     pub(crate) fn skip(&mut self, what: impl Into<String>, reason: impl Into<String>) {
         self.not_measured.push(NotMeasured {
@@ -307,24 +319,56 @@ impl Report {
         });
     }
 
+    /// Returns the table of this title.
+    pub(crate) fn table(&self, title: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.title == title)
+    }
+
     /// Returns the row of a contender at a job, in the table of this title.
     pub(crate) fn row(&self, table: &str, job: &str, contender: &str) -> Option<&Row> {
-        self.tables
-            .iter()
-            .find(|found| found.title == table)?
-            .row(job, contender)
+        self.table(table)?.row(job, contender)
     }
-}
 
-/// Texts that never change, to be owned.
-pub(crate) fn owned(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
+    /// Adds the verdict on a figure, unless it was not measured.
+    pub(crate) fn judge(&mut self, aim: impl Into<String>, figure: Option<f64>, bound: Bound) {
+        if let Some(figure) = figure {
+            self.add_verdict(aim, bound.allows(figure), ratio(figure));
+        }
+    }
+
+    /// Adds the verdict on the median of the first contender at a job, as a multiple of the second
+    /// one's, unless one of them was not measured.
+    pub(crate) fn judge_pair(
+        &mut self,
+        aim: impl Into<String>,
+        table: &str,
+        job: &str,
+        [ours, theirs]: [&str; 2],
+        bound: Bound,
+    ) {
+        let rows = [ours, theirs].map(|contender| self.row(table, job, contender));
+        let (Some(table), [Some(ours), Some(theirs)]) = (self.table(table), rows) else {
+            return;
+        };
+        let times = ours.median / theirs.median.max(f64::MIN_POSITIVE);
+        let [ours, theirs] = [ours, theirs].map(|row| table.unit.figure(row.median));
+        let figures = format!("{ours} against {theirs}, {} times", ratio(times));
+        self.add_verdict(aim, bound.allows(times), figures);
+    }
+
+    /// Adds a verdict.
+    pub(crate) fn add_verdict(&mut self, aim: impl Into<String>, is_met: bool, figures: String) {
+        self.verdicts.push(Verdict {
+            aim: aim.into(),
+            is_met,
+            figures,
+        });
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Cost;
 
     #[test]
     fn medians_spread_and_ratios() {
@@ -345,15 +389,8 @@ mod tests {
             (2.5, 1.0, 9.0, Some(0.5))
         );
         assert_eq!(table.rows[2].median, 0.0);
-        let costs = [3.0, 1.0].map(|seconds| Cost {
-            seconds,
-            cpu_seconds: 1.0,
-            resident_kib: seconds as u64,
-        });
-        assert_eq!(
-            Row::of_costs("job", "x", &costs).evidence.resident_kib,
-            Some(3.0)
-        );
+        assert_eq!(table.ratio("job", "b", "a"), Some(2.0));
+        assert_eq!(table.ratio("job", "a", "none"), None);
     }
 
     #[test]
@@ -372,7 +409,7 @@ mod tests {
                 switches,
                 ..Evidence::default()
             },
-            label: None,
+            ..Sample::default()
         };
         let row = Row::of_samples(
             "job",

@@ -1,9 +1,8 @@
 //! Rows of a report: the figures of one contender at one job, their unit, their spread and the
 //! evidence for them.
 
-use crate::measure::Cost;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What figures count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,11 +83,42 @@ pub(crate) struct Evidence {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
     pub(crate) value: f64,
     pub(crate) evidence: Evidence,
+    /// What the figure is, where it is not what its job says.
     pub(crate) label: Option<&'static str>,
+    /// FUSE requests for each operation of the job, by their own operation.
+    pub(crate) requests: BTreeMap<String, f64>,
+}
+
+impl Sample {
+    /// Returns a figure without evidence.
+    pub(crate) fn of(value: f64) -> Self {
+        Self {
+            value,
+            ..Self::default()
+        }
+    }
+
+    /// Adds what was seen beside the clock.
+    pub(crate) fn with(self, evidence: Evidence) -> Self {
+        Self { evidence, ..self }
+    }
+
+    /// Adds a label.
+    pub(crate) fn labeled(self, label: Option<&'static str>) -> Self {
+        Self { label, ..self }
+    }
+
+    /// Converts the figure.
+    pub(crate) fn map(self, convert: impl FnOnce(f64) -> f64) -> Self {
+        Self {
+            value: convert(self.value),
+            ..self
+        }
+    }
 }
 
 /// The median; 0 of nothing.
@@ -204,22 +234,6 @@ impl Row {
         words.join(" ")
     }
 
-    /// Returns the row of commands.
-    pub(crate) fn of_costs(job: &str, contender: &str, costs: &[Cost]) -> Self {
-        let mut row = Self::new(
-            job,
-            contender,
-            costs.iter().map(|cost| cost.seconds).collect(),
-        );
-        row.evidence.cpu_seconds =
-            Some(middle(costs.iter().map(|cost| cost.cpu_seconds).collect()));
-        row.evidence.resident_kib = costs
-            .iter()
-            .map(|cost| cost.resident_kib as f64)
-            .reduce(f64::max);
-        row
-    }
-
     /// Returns the row of measurements with evidence.
     pub(crate) fn of_samples(job: &str, contender: &str, samples: &[Sample]) -> Self {
         let mut row = Self::new(
@@ -232,6 +246,12 @@ impl Row {
             .iter()
             .find_map(|sample| sample.label)
             .map(str::to_owned);
+        let names: BTreeSet<&String> = samples.iter().flat_map(|one| one.requests.keys()).collect();
+        for name in names {
+            let counts = samples.iter().map(|sample| sample.requests.get(name));
+            let counts = counts.map(|count| count.copied().unwrap_or(0.0)).collect();
+            row.requests.insert(name.clone(), middle(counts));
+        }
         row
     }
 }
@@ -252,7 +272,10 @@ impl Evidence {
             device_read_bytes: of(|seen| seen.device_read_bytes),
             device_written_bytes: of(|seen| seen.device_written_bytes),
             cpu_seconds: of(|seen| seen.cpu_seconds),
-            resident_kib: of(|seen| seen.resident_kib),
+            resident_kib: samples
+                .iter()
+                .filter_map(|sample| sample.evidence.resident_kib)
+                .reduce(f64::max),
             switches: of(|seen| seen.switches),
             seeks: of(|seen| seen.seeks),
             requests: of(|seen| seen.requests),
@@ -265,53 +288,32 @@ impl Evidence {
     pub(crate) fn words(&self) -> String {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         let mib = |bytes: f64| format!("{:.1} MiB", bytes / f64::from(1 << 20));
-        let mut words = Vec::new();
-        match (self.cached_before, self.cached_after) {
-            (Some(before), Some(after)) => {
-                words.push(format!(
-                    "cached {} before, {} after",
-                    percent(before),
-                    percent(after)
-                ));
-            }
-            (Some(share), None) | (None, Some(share)) => {
-                words.push(format!("cached {}", percent(share)))
-            }
-            (None, None) => {}
-        }
-        words.extend(
+        let cached = [self.cached_before, self.cached_after].map(|share| share.map(percent));
+        let cached = match cached {
+            [Some(before), Some(after)] => Some(format!("cached {before} before, {after} after")),
+            [share, None] | [None, share] => share.map(|share| format!("cached {share}")),
+        };
+        let cpu = self
+            .cpu_seconds
+            .map(|seconds| Unit::Seconds.figure(seconds));
+        let words = [
+            cached,
             self.device_read_bytes
-                .map(|bytes| format!("{} from the device", mib(bytes))),
-        );
-        words.extend(
+                .map(|bytes| mib(bytes) + " from the device"),
             self.device_written_bytes
-                .map(|bytes| format!("{} to the device", mib(bytes))),
-        );
-        words.extend(
-            self.cpu_seconds
-                .map(|seconds| format!("cpu {}", Unit::Seconds.figure(seconds))),
-        );
-        words.extend(
+                .map(|bytes| mib(bytes) + " to the device"),
+            cpu.map(|time| format!("cpu {time}")),
             self.resident_kib
                 .map(|kib| format!("{:.0} MiB resident", kib / 1024.0)),
-        );
-        words.extend(self.seeks.map(|count| format!("{count:.0} seeks")));
-        words.extend(
-            self.requests
-                .map(|count| format!("{} requests", ratio(count))),
-        );
-        words.extend(
+            self.seeks.map(|count| format!("{count:.0} seeks")),
+            self.requests.map(|count| ratio(count) + " requests"),
             self.requests_in_sequence
-                .map(|count| format!("{} in sequence", ratio(count))),
-        );
-        words.extend(
-            self.received_bytes
-                .map(|bytes| format!("{} received", mib(bytes))),
-        );
-        words.extend(
+                .map(|count| ratio(count) + " in sequence"),
+            self.received_bytes.map(|bytes| mib(bytes) + " received"),
             self.switches
                 .map(|count| format!("{count:.1} switches each")),
-        );
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
         words.join(", ")
     }
 }

@@ -1,15 +1,14 @@
 //! The scenario `run`: commands of a Debian root in an image, by `folio run`, beside the same tree
 //! under systemd-nspawn on a loop mount, under proot, and under chroot on the host.
 
-use crate::contender::find;
-use crate::measure::Meter;
-use crate::report::{Place, Report, Table, Unit, owned, with_context};
-use crate::rows::Sample;
-use crate::run::{Case, Run, interleave, scratch_in};
+use crate::command::{self, inside, timed, tool, used_mib};
+use crate::outcome::{Context, Outcome};
+use crate::race::{Race, Run, scratch_in};
+use crate::report::{Report, Unit, require_space};
 use rustix::mount::UnmountFlags;
-use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const LIMITS: [&str; 4] = [
     "folio run mounts the image anew for each command, so Folio's caches and the kernel's of the mount begin empty",
@@ -17,9 +16,7 @@ const LIMITS: [&str; 4] = [
     "times include the start and the end of each tool; folio run also syncs the image",
     "apt-get installs two small packages again, from files that were downloaded before",
 ];
-const NAME: &str = "run";
 const RIVAL: &str = "systemd-nspawn, loop mount";
-const ROUNDS: u32 = 5;
 /// Free space in the image, beyond the tree.
 const ROOM_MIB: u64 = 1024;
 /// Space that a Debian root needs, as a tree and as two images.
@@ -27,44 +24,30 @@ const SPACE_MIB: u64 = 6 << 10;
 const PACKAGES: &str = "cron logrotate";
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A job: its title, what it needs in the tree, and its script.
-struct Job {
-    title: &'static str,
-    needs: &'static str,
-    script: &'static str,
-}
-
-const JOBS: [Job; 5] = [
-    Job {
-        title: "start",
-        needs: "bin/sh",
-        script: "exit 0",
-    },
-    Job {
-        title: "find / -xdev",
-        needs: "usr/bin/find",
-        script: "find / -xdev >/dev/null",
-    },
-    Job {
-        title: "tar -c /usr",
-        needs: "usr/bin/tar",
-        script: "tar -c /usr 2>/dev/null | cat >/dev/null",
-    },
-    Job {
-        title: "apt-get install",
-        needs: "var/cache/apt/archives/lock",
-        script: "export DEBIAN_FRONTEND=noninteractive; \
-                 apt-get install -y -q --reinstall --no-download cron logrotate >/dev/null 2>&1",
-    },
-    Job {
-        title: "compile 24 files of C",
-        needs: "usr/bin/gcc",
-        script: "set -e; rm -rf /var/tmp/c; mkdir -p /var/tmp/c; cd /var/tmp/c; \
-                 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24; do \
-                 printf '#include <stdio.h>\\n#include <stdlib.h>\\n#include <string.h>\\n\
-                 int f%d(char *s) { return printf(\"%%s\", s) + (int) strlen(s); }\\n' $i >f$i.c; \
-                 gcc -O1 -c f$i.c; done; ar rc libf.a f*.o",
-    },
+/// Each job: its title, what it needs in the tree, and its script.
+const JOBS: [(&str, &str, &str); 5] = [
+    ("start", "bin/sh", "exit 0"),
+    ("find / -xdev", "usr/bin/find", "find / -xdev >/dev/null"),
+    (
+        "tar -c /usr",
+        "usr/bin/tar",
+        "tar -c /usr 2>/dev/null | cat >/dev/null",
+    ),
+    (
+        "apt-get install",
+        "var/cache/apt/archives/lock",
+        "export DEBIAN_FRONTEND=noninteractive; \
+         apt-get install -y -q --reinstall --no-download cron logrotate >/dev/null 2>&1",
+    ),
+    (
+        "compile 24 files of C",
+        "usr/bin/gcc",
+        "set -e; rm -rf /var/tmp/c; mkdir -p /var/tmp/c; cd /var/tmp/c; \
+         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24; do \
+         printf '#include <stdio.h>\\n#include <stdlib.h>\\n#include <string.h>\\n\
+         int f%d(char *s) { return printf(\"%%s\", s) + (int) strlen(s); }\\n' $i >f$i.c; \
+         gcc -O1 -c f$i.c; done; ar rc libf.a f*.o",
+    ),
 ];
 
 /// What to run in, and where.
@@ -79,121 +62,108 @@ pub struct Options {
 }
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let mut report = Report::new(NAME, "", &options.dir);
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    let what = "commands in a root file system, from start to end";
+    let mut report = Report::new("run", what, &options.dir);
     let scratch = scratch_in(&options.dir)?;
     let tree = match &options.tree {
         Some(tree) => tree.clone(),
         None => debian(scratch.path(), run)?,
     };
-    let tree = tree.canonicalize().map_err(with_context(tree.display()))?;
-    report.what = "commands in a root file system, from start to end".to_owned();
+    let tree = tree.canonicalize().at(&tree)?;
     let image = scratch.path().join("root.img");
     make_image(&tree, &image, run)?;
-    let mut contenders = vec![(
-        "folio run",
-        words(&[
-            run.folio.as_os_str(),
-            "--quiet".as_ref(),
-            "run".as_ref(),
-            image.as_os_str(),
-            "--".as_ref(),
-        ]),
-    )];
-    let mounted = match loop_mount(&image, scratch.path()) {
-        Ok((mounted, words)) => {
-            contenders.push((RIVAL, words));
-            Some(mounted)
-        }
-        Err(reason) => {
-            report.skip(RIVAL, reason);
-            None
-        }
+    let mount = tool("systemd-nspawn").and_then(|_| LoopMount::of_copy(&image, scratch.path()));
+    let folio = || {
+        let mut folio = run.folio();
+        folio.arg("run").arg(&image).arg("--");
+        Ok(folio)
     };
-    for (name, words) in [
-        ("proot", proot(&tree)),
-        ("chroot on the host", chroot(&tree)),
-    ] {
-        match words {
-            Ok(words) => contenders.push((name, words)),
-            Err(reason) => report.skip(name, reason),
+    let nspawn = || {
+        let mount = mount.as_ref().map_err(|reason| reason.to_string())?;
+        let mut nspawn = tool("systemd-nspawn")?;
+        nspawn
+            .args(["--quiet", "--register=no", "--keep-unit", "-D"])
+            .arg(&mount.0);
+        Ok(nspawn)
+    };
+    let (proot, chroot) = (|| proot(&tree), || chroot(&tree));
+    let contenders: [(&str, &dyn Fn() -> Outcome<Command>); 4] = [
+        ("folio run", &folio),
+        (RIVAL, &nspawn),
+        ("proot", &proot),
+        ("chroot on the host", &chroot),
+    ];
+    let with_script = |make: &dyn Fn() -> Outcome<Command>, script: &str| {
+        let mut command = make()?;
+        command.args(["/bin/sh", "-c", script]);
+        Outcome::Ok(command)
+    };
+    let mut working = Vec::new();
+    for (name, make) in contenders {
+        match with_script(make, "exit 0").and_then(|mut trial| command::run(&mut trial)) {
+            Err(reason) if name != "folio run" => report.skip(name, reason.to_string()),
+            _ => working.push((name, make)),
         }
     }
-    let mut cases = Vec::new();
-    for job in &JOBS {
-        if !tree.join(job.needs).exists() {
-            report.skip(job.title, format!("the tree has no {}", job.needs));
+    let mut race = Race::new("commands", Unit::Seconds, Some(RIVAL));
+    for (title, needs, script) in JOBS {
+        if !tree.join(needs).exists() {
+            report.skip(title, format!("the tree has no {needs}"));
             continue;
         }
-        for (name, words) in &contenders {
-            cases.push(Case::new(job.title, name, move || once(words, job.script)));
+        for (name, make) in &working {
+            let mut commands = [with_script(*make, script)?];
+            race.case(title, name, move || timed(&mut commands));
         }
     }
-    let (rows, rounds) = interleave(run, NAME, &mut cases, ROUNDS)?;
-    drop(mounted);
-    report.repeats = rounds;
-    report.tables = vec![Table::new("commands", Unit::Seconds, Some(RIVAL), rows)];
-    report.limits = owned(&LIMITS);
+    race.run(run, &mut report)?;
+    report.limit(&LIMITS);
     Ok(report)
 }
 
-fn words(words: &[&OsStr]) -> Vec<OsString> {
-    words.iter().map(|word| (*word).to_owned()).collect()
-}
-
 /// Makes a Debian with a compiler, and with the files of two packages.
-fn debian(scratch: &Path, run: &Run<'_>) -> Result<PathBuf, String> {
-    let program = find("mmdebstrap").ok_or("mmdebstrap is not installed: see --tree")?;
-    let free = Place::of(scratch).free_mib;
-    if free < SPACE_MIB {
-        return Err(format!(
-            "{free} MiB are free, {SPACE_MIB} are needed: see --dir"
-        ));
-    }
+fn debian(scratch: &Path, run: &Run<'_>) -> Outcome<PathBuf> {
+    let mut mmdebstrap = tool("mmdebstrap").map_err(|reason| format!("{reason}: see --tree"))?;
+    require_space(scratch, SPACE_MIB, "--dir")?;
     (run.step)("making a Debian with mmdebstrap")?;
     let tree = scratch.join("tree");
-    let hook =
+    let download =
         format!("--customize-hook=chroot \"$1\" apt-get install -y -d --reinstall {PACKAGES}");
     let include = format!("--include=gcc,libc6-dev,{}", PACKAGES.replace(' ', ","));
-    let flags = ["--quiet", "--variant=apt", "--skip=cleanup/apt"].map(OsString::from);
-    let rest = [
-        OsString::from(include),
-        hook.into(),
-        "bookworm".into(),
-        tree.clone().into(),
-    ];
-    Meter::default().run(program.as_os_str(), flags.into_iter().chain(rest))?;
+    mmdebstrap.args([
+        "--quiet",
+        "--variant=apt",
+        "--skip=cleanup/apt",
+        &include,
+        &download,
+    ]);
+    command::run(mmdebstrap.arg("bookworm").arg(&tree))?;
     Ok(tree)
 }
 
-fn make_image(tree: &Path, image: &Path, run: &Run<'_>) -> Result<(), String> {
-    let du = Meter::default().run(OsStr::new("du"), [OsStr::new("-sm"), tree.as_os_str()])?;
-    let used_mib: u64 = du
-        .split_whitespace()
-        .next()
-        .and_then(|mib| mib.parse().ok())
-        .unwrap_or(0);
+fn make_image(tree: &Path, image: &Path, run: &Run<'_>) -> Outcome {
+    let used_mib = used_mib(tree)?;
     let size = format!("{}M", used_mib + used_mib / 8 + ROOM_MIB);
-    let (mut from, mut to) = (
-        tree.to_owned().into_os_string(),
-        image.to_owned().into_os_string(),
-    );
-    from.push("/.");
-    to.push(":/");
-    let words = [
-        OsString::from("cp"),
-        "-a".into(),
-        "--quiet".into(),
-        from,
-        to,
-        "--create".into(),
-        size.into(),
-    ];
-    Meter::default().run(run.folio.as_os_str(), words).map(drop)
+    let mut copy = run.folio();
+    copy.args(["cp", "-a", "--create", &size])
+        .arg(tree.join("."));
+    command::run(copy.arg(inside(image, "/"))).map(drop)
 }
 
 /// A loop mount that ends when the value drops.
 struct LoopMount(PathBuf);
+
+impl LoopMount {
+    /// Mounts a copy of the image.
+    fn of_copy(image: &Path, scratch: &Path) -> Outcome<Self> {
+        let (copy, mount_point) = (scratch.join("loop.img"), scratch.join("mnt"));
+        command::run(tool("cp")?.arg("--sparse=always").arg(image).arg(&copy))?;
+        fs::create_dir(&mount_point).at(&mount_point)?;
+        command::run(tool("mount")?.arg("-oloop").arg(&copy).arg(&mount_point))?;
+        Ok(Self(mount_point))
+    }
+}
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
@@ -202,78 +172,22 @@ impl Drop for LoopMount {
     }
 }
 
-/// Mounts a copy of the image, and returns the words that run a program in it.
-fn loop_mount(image: &Path, scratch: &Path) -> Result<(LoopMount, Vec<OsString>), String> {
-    let nspawn = find("systemd-nspawn").ok_or("systemd-nspawn is not installed")?;
-    let (copy, mount) = (scratch.join("loop.img"), scratch.join("mnt"));
-    let mut meter = Meter::default();
-    meter.run(
-        OsStr::new("cp"),
-        [
-            OsStr::new("--sparse=always"),
-            image.as_os_str(),
-            copy.as_os_str(),
-        ],
-    )?;
-    fs::create_dir(&mount).map_err(with_context(mount.display()))?;
-    meter.run(
-        OsStr::new("mount"),
-        [OsStr::new("-oloop"), copy.as_os_str(), mount.as_os_str()],
-    )?;
-    let guard = LoopMount(mount.clone());
-    let words = words(&[
-        nspawn.as_os_str(),
-        "--quiet".as_ref(),
-        "--register=no".as_ref(),
-        "--keep-unit".as_ref(),
-        "-D".as_ref(),
-        mount.as_os_str(),
-    ]);
-    once(&words, "exit 0")?;
-    Ok((guard, words))
+fn proot(tree: &Path) -> Outcome<Command> {
+    let proot = tool("proot")?;
+    let mut env = tool("env")?;
+    env.args(["-i", PATH])
+        .arg(proot.get_program())
+        .args(["-0", "-r"])
+        .arg(tree);
+    env.args(["-b", "/dev", "-b", "/proc", "-w", "/"]);
+    Ok(env)
 }
 
-fn proot(tree: &Path) -> Result<Vec<OsString>, String> {
-    let proot = find("proot").ok_or("proot is not installed")?;
-    let mut all = words(&[
-        "env".as_ref(),
-        "-i".as_ref(),
-        PATH.as_ref(),
-        proot.as_os_str(),
-        "-0".as_ref(),
-    ]);
-    all.extend(["-r".into(), tree.to_owned().into_os_string()]);
-    all.extend(["-b", "/dev", "-b", "/proc", "-w", "/"].map(OsString::from));
-    once(&all, "exit 0")?;
-    Ok(all)
-}
-
-fn chroot(tree: &Path) -> Result<Vec<OsString>, String> {
+fn chroot(tree: &Path) -> Outcome<Command> {
     const SCRIPT: &str = "mount --bind /dev \"$0/dev\" && mount -t proc proc \"$0/proc\" && \
                           exec chroot \"$0\" \"$@\"";
-    let all = words(&[
-        "env".as_ref(),
-        "-i".as_ref(),
-        PATH.as_ref(),
-        "unshare".as_ref(),
-        "--mount".as_ref(),
-        "sh".as_ref(),
-        "-c".as_ref(),
-        SCRIPT.as_ref(),
-        tree.as_os_str(),
-    ]);
-    once(&all, "exit 0")?;
-    Ok(all)
-}
-
-/// Runs a script by the tool that `words` begin.
-fn once(words: &[OsString], script: &str) -> Result<Sample, String> {
-    let (program, arguments) = words.split_first().ok_or("no program")?;
-    let script = ["/bin/sh", "-c", script].map(OsString::from);
-    let mut meter = Meter::default();
-    meter.run(program, arguments.iter().cloned().chain(script))?;
-    Ok(Sample {
-        value: meter.cost.seconds,
-        ..Sample::default()
-    })
+    let mut env = tool("env")?;
+    env.args(["-i", PATH, "unshare", "--mount", "sh", "-c", SCRIPT])
+        .arg(tree);
+    Ok(env)
 }

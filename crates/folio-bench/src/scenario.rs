@@ -1,14 +1,14 @@
 //! The list of scenarios, and the code that runs them.
 
+use crate::images::Source;
 #[cfg(feature = "object-store")]
 use crate::object_store;
+use crate::options::{Common, DiskDir};
+use crate::outcome::Outcome;
+use crate::race::Run;
 use crate::report::{FORMAT, Machine, Report, Results};
-use crate::run::Run;
-use crate::{
-    Common, bench, build, cache, convert, ext4, first_write, gpu, image_tools, measure, memcpy,
-    mount, nbd, page_cache, probe, python,
-};
-use crate::{reclaim, run_in_image, shared_folder, small_file, tree, warm};
+use crate::{build, cache, command, convert, ext4, first_write, gpu, image_tools, images, memcpy};
+use crate::{mount, nbd, page_cache, probe, python, run_in_image, shared_folder, warm};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Scenario {
     /// The five published cases, in about ten minutes
-    All {
-        /// A folder on a real disk; without it, the system's folder for temporary files
-        #[arg(long)]
-        disk_dir: Option<PathBuf>,
-    },
+    All(DiskDir),
     /// Case 1, shared folders: a host folder, mounted and in process: reads, stats, changes
     SharedFolder(shared_folder::Options),
     /// Case 2, delayed allocation: 64 KiB x 1024 written ten times over, in each mode
@@ -77,8 +73,6 @@ pub enum Scenario {
     ObjectStore(object_store::Options),
     /// Files in a GPU's memory: host reads, reads and gathers by kernels, fills
     Gpu(gpu::Options),
-    /// Hit ratios of Folio's page cache and of known policies
-    Reclaim(reclaim::Options),
 }
 
 /// Parts of a scenario that run in processes of their own.
@@ -104,11 +98,12 @@ pub enum Helper {
 impl Helper {
     /// Does it.
     pub fn run(&self) -> Result<(), String> {
-        match self {
+        let done = match self {
             Self::FirstWriteJob(arguments) => first_write::run_job(arguments),
-            Self::TouchMemory { mib } => measure::use_memory(*mib),
+            Self::TouchMemory { mib } => command::use_memory(*mib),
             Self::SharedFolderGuest { root } => shared_folder::run_in_guest(root),
-        }
+        };
+        done.map_err(|error| error.to_string())
     }
 }
 
@@ -127,8 +122,8 @@ impl Scenario {
             )?;
         }
         let scenarios = match self {
-            Self::All { disk_dir } => all(disk_dir.as_ref(), run)?,
-            one => vec![one.timed(run)?],
+            Self::All(disk) => all(disk, run),
+            one => one.timed(run).map(|report| vec![report]),
         };
         Ok(Results {
             format: FORMAT,
@@ -137,7 +132,7 @@ impl Scenario {
             is_optimized: !cfg!(debug_assertions),
             is_quick: run.is_quick,
             machine,
-            scenarios,
+            scenarios: scenarios.map_err(|error| error.to_string())?,
         })
     }
 
@@ -145,20 +140,20 @@ impl Scenario {
     fn drops_caches(&self) -> bool {
         matches!(
             self,
-            Self::All { .. } | Self::SharedFolder(_) | Self::FirstWrite(_) | Self::Cache(_)
+            Self::All(_) | Self::SharedFolder(_) | Self::FirstWrite(_) | Self::Cache(_)
         )
     }
 
-    fn timed(&self, run: &Run<'_>) -> Result<Report, String> {
+    fn timed(&self, run: &Run<'_>) -> Outcome<Report> {
         let start = Instant::now();
         let mut report = self.report(run)?;
         report.seconds = start.elapsed().as_secs_f64();
         Ok(report)
     }
 
-    fn report(&self, run: &Run<'_>) -> Result<Report, String> {
+    fn report(&self, run: &Run<'_>) -> Outcome<Report> {
         match self {
-            Self::All { .. } => Err("all consists of other scenarios".to_owned()),
+            Self::All(_) => Err("all consists of other scenarios".into()),
             Self::SharedFolder(options) => shared_folder::measure(options, run),
             Self::AutoDaAlloc(options) => ext4::rewrite::measure(options, run),
             Self::FirstWrite(options) => first_write::measure(options, run),
@@ -171,18 +166,13 @@ impl Scenario {
             Self::Write(options) => probe::write(options, run),
             Self::Cache(options) => cache::measure(options, run),
             Self::Ext4Ops(options) => ext4::ops::measure(options, run),
-            Self::Image {
-                tree: Some(tree),
-                common,
-            } => bench::measure("image", &tree::Source::At(tree.clone()), common, run),
-            Self::Image { tree: None, common } => {
-                bench::measure("image", &tree::Source::Machine, common, run)
+            Self::Image { tree, common } => {
+                let source = tree.clone().map_or(Source::Machine, Source::At);
+                images::measure("image", &source, common, run)
             }
-            Self::OneDir(common) => {
-                bench::measure("one-dir", &tree::Source::OneFolder, common, run)
-            }
-            Self::File(common) => bench::measure("file", &tree::Source::OneFile, common, run),
-            Self::SmallFile(common) => small_file::measure(common, run),
+            Self::OneDir(common) => images::measure("one-dir", &Source::OneFolder, common, run),
+            Self::File(common) => images::measure("file", &Source::OneFile, common, run),
+            Self::SmallFile(common) => images::small_file(common, run),
             Self::Convert(common) => convert::measure(common, run),
             Self::ImageTools(common) => image_tools::measure(common, run),
             Self::Build(options) => build::measure(options, run),
@@ -192,7 +182,6 @@ impl Scenario {
             #[cfg(feature = "object-store")]
             Self::ObjectStore(options) => object_store::measure(options, run),
             Self::Gpu(options) => gpu::measure(options, run),
-            Self::Reclaim(options) => reclaim::measure(options, run),
         }
     }
 }
@@ -202,9 +191,9 @@ const ALL: Duration = Duration::from_secs(420);
 
 /// Runs the published cases in order, each with its share of the time. A case that cannot be
 /// measured here reports the reason; the run continues with the next one.
-fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String> {
-    let dir = disk_dir.cloned().unwrap_or_else(std::env::temp_dir);
-    let on_disk = Some(dir.clone());
+fn all(disk: &DiskDir, run: &Run<'_>) -> Outcome<Vec<Report>> {
+    let dir = disk.path();
+    let disk = || DiskDir::at(dir.clone());
     let shared = shared_folder::Options {
         dir: dir.clone(),
         only: None,
@@ -212,45 +201,43 @@ fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String>
         virtiofsd: None,
     };
     let rewriting = ext4::Options {
-        disk_dir: on_disk.clone(),
+        disk: disk(),
         only: None,
     };
+    let database = page_cache::Options {
+        disk: disk(),
+        size: None,
+    };
     let fresh = first_write::Options {
-        disk_dir: on_disk.clone(),
+        disk: disk(),
         ..first_write::Options::default()
     };
-    let stories = [
+    let cases = [
         ("shared-folder", Scenario::SharedFolder(shared), 30),
         ("auto-da-alloc", Scenario::AutoDaAlloc(rewriting), 25),
         ("memcpy", Scenario::Memcpy(memcpy::Options::default()), 5),
-        (
-            "page-cache",
-            Scenario::PageCache(page_cache::Options::on(on_disk)),
-            15,
-        ),
+        ("page-cache", Scenario::PageCache(database), 15),
         ("first-write", Scenario::FirstWrite(fresh), 25),
     ];
     let end = Instant::now() + ALL;
-    let mut weights: u32 = stories.iter().map(|(.., weight)| weight).sum();
+    let mut weights: u32 = cases.iter().map(|(.., weight)| weight).sum();
     let mut reports = Vec::new();
-    for (name, scenario, weight) in stories {
+    for (name, scenario, weight) in cases {
         // A share of the time that is left: a case that took less leaves more to the next ones.
         let now = Instant::now();
-        let until = Some(now + end.saturating_duration_since(now) * weight / weights);
-        weights -= weight;
         let part = Run {
-            until,
+            until: Some(now + end.saturating_duration_since(now) * weight / weights),
             is_part: true,
-            folio: run.folio.clone(),
-            ..*run
+            ..run.clone()
         };
+        weights -= weight;
         reports.push(match scenario.timed(&part) {
             Ok(report) => report,
             Err(reason) => {
                 // If `step` ended the run, it fails again here and ends it.
                 (run.step)(&format!("{name}: {reason}"))?;
                 let mut report = Report::new(name, "", &dir);
-                report.skip(name, reason);
+                report.skip(name, reason.to_string());
                 report
             }
         });

@@ -1,8 +1,10 @@
 //! Files as container images have them: mostly small, some large; text, programs and data that is
 //! already compressed. The same seed gives the same tree.
 
+use crate::outcome::{Context, Outcome};
+use crate::random::Random;
 use std::fs;
-use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -15,37 +17,15 @@ const FRAGMENTS: usize = 512;
 const MIDDLE_PERCENT: u64 = 12;
 const LARGE_PERCENT: u64 = 1;
 
-/// The generator splitmix64.
-pub(super) struct Random(u64);
+/// Returns a number below `end`; small ones are more frequent, as words are in a language.
+fn skewed(random: &mut Random, end: usize) -> usize {
+    (random.unit().powi(3) * end as f64) as usize
+}
 
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// Returns a number below `end`; small ones are more frequent, as words are in a language.
-    fn skewed(&mut self, end: usize) -> usize {
-        let share = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        ((share * share * share) * end as f64) as usize
-    }
-
-    /// Returns a size between two powers of two; each power is as frequent as another.
-    fn size(&mut self, powers: std::ops::Range<u64>) -> usize {
-        let power = powers.start + self.below(powers.end - powers.start);
-        (1 << power) + self.below(1 << power) as usize
-    }
+/// Returns a size between two powers of two; each power is as frequent as another.
+fn size(random: &mut Random, powers: Range<u64>) -> usize {
+    let power = powers.start + random.below(powers.end - powers.start);
+    (1 << power) + random.below(1 << power) as usize
 }
 
 /// What files consist of.
@@ -65,7 +45,7 @@ impl Vocabulary {
             // Opcodes repeat; half of the operands are small.
             for (at, byte) in fragment.iter_mut().enumerate() {
                 *byte = match at % 4 {
-                    0 => random.skewed(64) as u8,
+                    0 => skewed(random, 64) as u8,
                     1 | 2 => random.below(256) as u8,
                     _ => 0,
                 };
@@ -86,12 +66,12 @@ impl Vocabulary {
         while bytes.len() < len {
             match kind {
                 0..40 => {
-                    bytes.extend_from_slice(&self.words[random.skewed(WORDS)]);
+                    bytes.extend_from_slice(&self.words[skewed(random, WORDS)]);
                     let is_end = random.below(12) == 0;
                     bytes.push(if is_end { b'\n' } else { b' ' });
                 }
                 40..85 => {
-                    let mut fragment = self.fragments[random.skewed(FRAGMENTS)];
+                    let mut fragment = self.fragments[skewed(random, FRAGMENTS)];
                     // An address.
                     let at = random.below(FRAGMENT_BYTES as u64 - 4) as usize;
                     fragment[at..at + 3].copy_from_slice(&random.next().to_le_bytes()[..3]);
@@ -104,33 +84,28 @@ impl Vocabulary {
     }
 
     /// Writes files with `bytes_max` bytes of content into the new folder `root`.
-    pub(super) fn write_tree(
-        &self,
-        random: &mut Random,
-        root: &Path,
-        bytes_max: u64,
-    ) -> io::Result<()> {
+    pub(super) fn write_tree(&self, random: &mut Random, root: &Path, bytes_max: u64) -> Outcome {
         let mut folder = root.to_owned();
-        fs::create_dir(&folder)?;
+        fs::create_dir(&folder).at(&folder)?;
         let (mut bytes, mut buf, mut count) = (0, Vec::new(), 0);
         let mut last = PathBuf::from("/etc/hostname");
         while bytes < bytes_max {
             if count % FILES_PER_FOLDER == 0 {
                 folder = next_folder(random, root, &folder);
-                fs::create_dir_all(&folder)?;
+                fs::create_dir_all(&folder).at(&folder)?;
             }
             let number = random.below(100);
             let len = if number < LARGE_PERCENT {
-                random.size(18..23)
+                size(random, 18..23)
             } else if number < LARGE_PERCENT + MIDDLE_PERCENT {
-                random.size(14..18)
+                size(random, 14..18)
             } else {
-                random.size(6..14)
+                size(random, 6..14)
             };
             let len = len.min((bytes_max - bytes) as usize);
             self.fill(random, &mut buf, len);
             let path = folder.join(self.name(random, count));
-            fs::write(&path, &buf)?;
+            fs::write(&path, &buf).at(&path)?;
             let is_program = random.below(8) == 0;
             let mode = if is_program { 0o755 } else { 0o644 };
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;

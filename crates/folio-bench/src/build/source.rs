@@ -1,14 +1,16 @@
 //! The container image that is unpacked: one of several layers that is made here, or a given one.
 
-use super::content::{Random, Vocabulary};
-use crate::measure::Meter;
-use crate::report::with_context;
-use crate::run::Run;
+use super::content::Vocabulary;
+use crate::command::{run, tool};
+use crate::outcome::{Context, Outcome};
+use crate::race::Run;
+use crate::random::Random;
 use serde_json::{Value, json};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Shares of the content that the layers have, in percent.
 const LAYER_PERCENTS: [u64; 4] = [58, 25, 14, 3];
@@ -38,30 +40,27 @@ struct Blob {
 
 impl Source {
     /// Makes an image with `mib` MiB of content in `folder`, by tar and gzip.
-    pub(super) fn make(folder: &Path, mib: u64, run: &Run<'_>) -> Result<Self, String> {
-        (run.step)("making a container image")?;
+    pub(super) fn make(folder: &Path, mib: u64, bench: &Run<'_>) -> Outcome<Self> {
+        (bench.step)("making a container image")?;
         let layout = folder.join("layout");
-        fs::create_dir_all(layout.join("blobs/sha256")).map_err(with_context("layout"))?;
+        fs::create_dir_all(layout.join("blobs/sha256")).at(&layout)?;
         let mut random = Random::new(SEED);
         let vocabulary = Vocabulary::new(&mut random);
         let (mut diff_ids, mut layers) = (Vec::new(), Vec::new());
         let mut hidden = Vec::new();
         for (number, percent) in LAYER_PERCENTS.into_iter().enumerate() {
-            run.check()?;
+            bench.check()?;
             let tree = folder.join("layer");
-            let bytes_max = (mib << 20) * percent / 100;
-            vocabulary
-                .write_tree(&mut random, &tree, bytes_max)
-                .map_err(with_context("layer"))?;
+            vocabulary.write_tree(&mut random, &tree, (mib << 20) * percent / 100)?;
             if number == 0 {
-                hidden = some_files(&tree).map_err(with_context("layer"))?;
+                hidden = some_files(&tree).at(&tree)?;
             } else if number + 1 == LAYER_PERCENTS.len() {
-                hide(&tree, &hidden).map_err(with_context("layer"))?;
+                hide(&tree, &hidden).at(&tree)?;
             }
             let archive = pack(&tree, folder)?;
-            fs::remove_dir_all(&tree).map_err(with_context("layer"))?;
+            fs::remove_dir_all(&tree).at(&tree)?;
             diff_ids.push(format!("sha256:{}", sha256(&archive)?));
-            Meter::default().run(OsStr::new("gzip"), [OsStr::new("-n"), archive.as_os_str()])?;
+            run(tool("gzip")?.arg("-n").arg(&archive))?;
             layers.push(keep(&archive.with_extension("tar.gz"), &layout)?);
         }
         write_documents(&layout, &diff_ids, &layers)?;
@@ -69,7 +68,7 @@ impl Source {
     }
 
     /// Opens the image that `oci:DIR[:TAG]` names.
-    pub(super) fn at(reference: &str) -> Result<Self, String> {
+    pub(super) fn at(reference: &str) -> Outcome<Self> {
         let expected = || format!("--source {reference}: expected oci:DIR or oci:DIR:TAG");
         let place = reference.strip_prefix("oci:").ok_or_else(expected)?;
         let (folder, tag) = match place.rsplit_once(':') {
@@ -80,7 +79,7 @@ impl Source {
     }
 
     /// Reads which layers an image has.
-    fn of_layout(layout: &Path, tag: Option<&str>) -> Result<Self, String> {
+    fn of_layout(layout: &Path, tag: Option<&str>) -> Outcome<Self> {
         let index = read_json(&layout.join("index.json"))?;
         let name = |one: &Value| one["annotations"]["org.opencontainers.image.ref.name"].clone();
         let one = index["manifests"].as_array().into_iter().flatten();
@@ -95,7 +94,7 @@ impl Source {
             .collect::<Result<_, _>>()?;
         if layers.is_empty() {
             let list = "a list of images, or an image without layers; skopeo copies one";
-            return Err(format!("{}: {list}", layout.display()));
+            return Err(format!("{}: {list}", layout.display()).into());
         }
         let mut reference = OsString::from("oci:");
         reference.push(layout);
@@ -107,34 +106,30 @@ impl Source {
     }
 
     /// Returns the number of layers and their bytes, compressed.
-    pub(super) fn layer_bytes(&self) -> Result<(usize, u64), String> {
-        let len = |path: &PathBuf| Ok(fs::metadata(path).map_err(with_context("layer"))?.len());
-        let bytes: u64 = self.layers.iter().map(len).sum::<Result<_, String>>()?;
+    pub(super) fn layer_bytes(&self) -> Outcome<(usize, u64)> {
+        let len = |path: &PathBuf| Ok(fs::metadata(path).at("layer")?.len());
+        let bytes: u64 = self.layers.iter().map(len).sum::<Outcome<_>>()?;
         Ok((self.layers.len(), bytes))
     }
 
-    /// Returns the words of a shell that decompresses the layers one after the other, and nothing
-    /// else; with the name of the decompressor.
-    pub(super) fn decompression(&self) -> Result<(&'static str, Vec<OsString>), String> {
-        let mut start = [0; 4];
-        let read = File::open(&self.layers[0]).and_then(|mut file| file.read_exact(&mut start));
-        read.map_err(with_context(self.layers[0].display()))?;
-        let (name, script) = if start.starts_with(&GZIP_MAGIC) {
-            (
-                "gzip -dc",
-                "for f; do gzip -dc \"$f\" >/dev/null || exit; done",
-            )
-        } else if start == ZSTD_MAGIC {
-            (
-                "zstd -dc",
-                "for f; do zstd -dcq \"$f\" >/dev/null || exit; done",
-            )
-        } else {
-            ("cat", "for f; do cat \"$f\" >/dev/null || exit; done")
+    /// Returns a command that decompresses the layers one after the other, and nothing else.
+    pub(super) fn decompression(&self) -> Outcome<(&'static str, Command)> {
+        let (first, mut start) = (&self.layers[0], [0; 4]);
+        let read = File::open(first).and_then(|mut file| file.read_exact(&mut start));
+        read.at(first)?;
+        let name = match start {
+            start if start.starts_with(&GZIP_MAGIC) => "gzip -dc",
+            ZSTD_MAGIC => "zstd -dcq",
+            _ => "cat",
         };
-        let words = ["-c", script, "sh"].map(OsString::from).into_iter();
-        let layers = self.layers.iter().map(OsString::from);
-        Ok((name, words.chain(layers).collect()))
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-c",
+            &format!("for f; do {name} \"$f\" >/dev/null || exit; done"),
+            "sh",
+        ]);
+        shell.args(&self.layers);
+        Ok((name, shell))
     }
 }
 
@@ -170,44 +165,32 @@ fn hide(tree: &Path, files: &[PathBuf]) -> std::io::Result<()> {
 }
 
 /// Packs a layer; equal trees give equal archives.
-fn pack(tree: &Path, folder: &Path) -> Result<PathBuf, String> {
+fn pack(tree: &Path, folder: &Path) -> Outcome<PathBuf> {
     let archive = folder.join("layer.tar");
-    let options = [
-        "--sort=name",
-        "--owner=0",
-        "--group=0",
-        "--numeric-owner",
-        "--mtime=@1700000000",
-        "-C",
-    ];
-    let options = options.iter().map(OsStr::new);
-    let words = [
-        tree.as_os_str(),
-        OsStr::new("-cf"),
-        archive.as_os_str(),
-        OsStr::new("."),
-    ];
-    Meter::default().run(OsStr::new("tar"), options.chain(words))?;
+    let mut tar = tool("tar")?;
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
+    tar.args(["--mtime=@1700000000", "-C"]).arg(tree);
+    run(tar.arg("-cf").arg(&archive).arg("."))?;
     Ok(archive)
 }
 
-fn sha256(path: &Path) -> Result<String, String> {
-    let said = Meter::default().run(OsStr::new("sha256sum"), [path])?;
+fn sha256(path: &Path) -> Outcome<String> {
+    let said = run(tool("sha256sum")?.arg(path))?;
     let digest = said.split_whitespace().next().map(str::to_owned);
-    digest.ok_or_else(|| format!("sha256sum: unexpected output {said:?}"))
+    Ok(digest.ok_or_else(|| format!("sha256sum: unexpected output {said:?}"))?)
 }
 
 /// Moves a file among the blobs of a layout.
-fn keep(path: &Path, layout: &Path) -> Result<Blob, String> {
+fn keep(path: &Path, layout: &Path) -> Outcome<Blob> {
     let digest = sha256(path)?;
-    let len_bytes = fs::metadata(path).map_err(with_context("blob"))?.len();
-    fs::rename(path, layout.join("blobs/sha256").join(&digest)).map_err(with_context("blob"))?;
+    let len_bytes = fs::metadata(path).at(path)?.len();
+    fs::rename(path, layout.join("blobs/sha256").join(&digest)).at(path)?;
     Ok(Blob { digest, len_bytes })
 }
 
-fn keep_document(document: &Value, layout: &Path) -> Result<Blob, String> {
+fn keep_document(document: &Value, layout: &Path) -> Outcome<Blob> {
     let path = layout.join("document");
-    fs::write(&path, document.to_string()).map_err(with_context("document"))?;
+    fs::write(&path, document.to_string()).at("document")?;
     keep(&path, layout)
 }
 
@@ -220,7 +203,7 @@ fn descriptor(media_type: &str, blob: &Blob) -> Value {
 }
 
 /// Writes configuration, manifest and index.
-fn write_documents(layout: &Path, diff_ids: &[String], layers: &[Blob]) -> Result<(), String> {
+fn write_documents(layout: &Path, diff_ids: &[String], layers: &[Blob]) -> Outcome {
     let config = json!({
         "architecture": "amd64",
         "os": "linux",
@@ -247,18 +230,18 @@ fn write_documents(layout: &Path, diff_ids: &[String], layers: &[Blob]) -> Resul
         ("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#.to_owned()),
     ];
     for (name, text) in documents {
-        fs::write(layout.join(name), text).map_err(with_context(name))?;
+        fs::write(layout.join(name), text).at(name)?;
     }
     Ok(())
 }
 
-fn read_json(path: &Path) -> Result<Value, String> {
-    let bytes = fs::read(path).map_err(with_context(path.display()))?;
-    serde_json::from_slice(&bytes).map_err(with_context(path.display()))
+fn read_json(path: &Path) -> Outcome<Value> {
+    let bytes = fs::read(path).at(path)?;
+    serde_json::from_slice(&bytes).at(path)
 }
 
 /// Returns the path of a described file.
-fn blob_path(layout: &Path, descriptor: &Value) -> Result<PathBuf, String> {
+fn blob_path(layout: &Path, descriptor: &Value) -> Outcome<PathBuf> {
     let digest = descriptor["digest"].as_str().unwrap_or_default();
     let hex = digest
         .strip_prefix("sha256:")

@@ -1,12 +1,11 @@
 //! The two benchmarks of the page-cache article: whole small files, opened, read or written, and
 //! closed.
 
-use super::options::Options;
-use super::rounds::{Body, Contender, Effort, measure};
-use super::table::{Figure, Row, Table};
+use super::rounds::{Body, Implementation, Timing};
 use super::targets::is_tmpfs;
-use crate::report::{Report, with_context};
-use crate::run::scratch_in;
+use crate::outcome::{Context, Outcome};
+use crate::race::{Run, scratch_in};
+use crate::report::{Report, Table, Unit};
 use folio::block::MemoryDevice;
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
 use folio::syscall::{Credentials, OpenFlags};
@@ -33,155 +32,118 @@ const EXT4: &str = "folio ext4 in memory";
 pub(crate) const TMPFS: &str = "kernel tmpfs";
 pub(crate) const DISK: &str = "kernel, disk";
 
-/// Both benchmarks, one thread.
-pub(crate) fn table(
-    options: &Options,
-    effort: Effort,
-    tmpfs: &Path,
-    disk: &Path,
+/// Measures these jobs by one thread, on a tmpfs and on a disk, and adds their table.
+pub(crate) fn measure(
+    jobs: &[&str],
+    least_ms: Option<u64>,
+    [tmpfs, disk]: [&Path; 2],
+    run: &Run<'_>,
     report: &mut Report,
-) -> Result<Option<Table>, String> {
-    let wanted: Vec<_> = [READ, WRITE]
-        .into_iter()
-        .filter(|job| options.wants(job))
-        .collect();
-    if wanted.is_empty() {
-        return Ok(None);
-    }
+) -> Outcome {
     let process = folio_target()?;
     let (tmpfs_folder, disk_folder) = (scratch_in(tmpfs)?, scratch_in(disk)?);
     let mut kernels = vec![(TMPFS, tmpfs_folder.path())];
     if is_tmpfs(disk) {
-        report.skip(
-            "article-read, article-write on a disk",
-            format!("{} is a tmpfs", disk.display()),
-        );
+        let reason = format!("{} is a tmpfs", disk.display());
+        report.skip("article-read, article-write on a disk", reason);
     } else {
         kernels.push((DISK, disk_folder.path()));
     }
-    let mut rows = Vec::new();
-    for job in wanted {
-        let mut contenders = Vec::new();
+    let mut table = Table::new(TITLE, Unit::Seconds, Some(TMPFS), Vec::new());
+    for job in jobs {
+        let is_read = *job == READ;
+        let mut implementations = Vec::new();
         for (name, path) in [(RAMFS, format!("/{job}")), (EXT4, format!("/disk/{job}"))] {
             prepare(&process, &path)?;
             let process = &process;
-            contenders.push(Contender::new(name, move |_, _| {
-                Ok(folio_body(process, job, path.clone()))
+            implementations.push(Implementation::new(name, move |_, _| {
+                Ok(folio_body(process, is_read, path.clone()))
             }));
         }
         for (name, folder) in &kernels {
             let path = folder.join(job);
-            std::fs::write(&path, vec![b'x'; READS * PIECE])
-                .map_err(with_context(path.display()))?;
-            let path = CString::new(path.as_os_str().as_bytes()).map_err(with_context(job))?;
-            contenders.push(Contender::new(name, move |_, _| {
-                Ok(kernel_body(job, path.clone()))
+            std::fs::write(&path, vec![b'x'; READS * PIECE]).at(&path)?;
+            let path = CString::new(path.as_os_str().as_bytes()).at(job)?;
+            implementations.push(Implementation::new(name, move |_, _| {
+                Ok(kernel_body(is_read, path.clone()))
             }));
         }
-        let rounds = measure(&contenders, 1, effort).map_err(with_context(job))?;
-        let names = contenders.iter().map(|contender| contender.name);
-        let figures = names
-            .zip(rounds)
-            .map(|(name, rounds)| Figure::new(name, rounds))
-            .collect();
-        let mut row = Row::new(job, 1, figures);
-        row.times_kernel = row.ratio(TMPFS, RAMFS);
-        if let (Some(ext4), Some(disk)) = (row.ratio(TMPFS, EXT4), row.ratio(DISK, EXT4)) {
-            report.notes.push(format!("{job}: Folio's ext4 in memory has {ext4:.2} times the rate of the kernel's tmpfs, {disk:.2} of its disk's"));
+        let timing = Timing {
+            job,
+            threads: 1,
+            least_ms,
+        };
+        table
+            .rows
+            .extend(timing.rows(&implementations, run, report)?);
+        let rates = [TMPFS, DISK].map(|kernel| table.ratio(job, kernel, EXT4));
+        if let [Some(tmpfs), Some(disk)] = rates {
+            report.note(format!("{job}: Folio's ext4 in memory has {tmpfs:.2} times the rate of the kernel's tmpfs, {disk:.2} of its disk's"));
         }
-        rows.push(row);
     }
-    Ok(Some(Table {
-        title: TITLE.to_owned(),
-        base: TMPFS,
-        rows,
-    }))
+    table.set_ratios();
+    report.tables.push(table);
+    Ok(())
 }
 
 /// A ramfs as `/`, and an ext4 in memory as `/disk`.
-fn folio_target() -> Result<Process, String> {
+fn folio_target() -> folio::Result<Process> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
-    format_ext4(device.as_ref(), &FormatOptions::default()).map_err(with_context("folio"))?;
+    format_ext4(device.as_ref(), &FormatOptions::default())?;
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
-    process
-        .mkdir("/disk", 0o755)
-        .map_err(with_context("folio"))?;
-    kernel
-        .mount_ext4(device, "/disk", &MountOptions::default())
-        .map_err(with_context("folio"))?;
+    process.mkdir("/disk", 0o755)?;
+    kernel.mount_ext4(device, "/disk", &MountOptions::default())?;
     Ok(process)
 }
 
-fn prepare(process: &Process, path: &str) -> Result<(), String> {
-    let fd = process
-        .open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644)
-        .map_err(with_context("folio"))?;
-    for _ in 0..READS {
-        let count = process
-            .write(fd, &[b'x'; PIECE])
-            .map_err(with_context("folio"))?;
-        whole(count)?;
-    }
-    process.close(fd).map_err(with_context("folio"))
+fn prepare(process: &Process, path: &str) -> Outcome {
+    let fd = process.open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644)?;
+    (0..READS).try_for_each(|_| whole(process.write(fd, &[b'x'; PIECE])?))?;
+    Ok(process.close(fd)?)
 }
 
-fn whole(count: usize) -> Result<(), String> {
+fn whole(count: usize) -> Outcome {
     if count == PIECE {
         Ok(())
     } else {
-        Err(format!("{count} of {PIECE} bytes"))
+        Err(format!("{count} of {PIECE} bytes").into())
     }
 }
 
-fn folio_body<'a>(process: &'a Process, job: &str, path: String) -> Body<'a> {
+fn folio_body<'a>(process: &'a Process, is_read: bool, path: String) -> Body<'a> {
     let mut buffer = vec![b'x'; PIECE];
-    let is_read = job == READ;
+    let truncate = OpenFlags::WRONLY | OpenFlags::TRUNC;
+    let flags = if is_read {
+        OpenFlags::empty()
+    } else {
+        truncate
+    };
     Box::new(move |count| {
         for _ in 0..count {
-            let flags = if is_read {
-                OpenFlags::empty()
-            } else {
-                OpenFlags::WRONLY | OpenFlags::TRUNC
-            };
-            let fd = process
-                .open(&path, flags, 0)
-                .map_err(with_context("open"))?;
+            let fd = process.open(&path, flags, 0)?;
             if is_read {
-                for _ in 0..READS {
-                    whole(
-                        process
-                            .read(fd, &mut buffer)
-                            .map_err(with_context("read"))?,
-                    )?;
-                }
+                (0..READS).try_for_each(|_| whole(process.read(fd, &mut buffer)?))?;
             } else {
-                whole(process.write(fd, &buffer).map_err(with_context("write"))?)?;
+                whole(process.write(fd, &buffer)?)?;
             }
-            process.close(fd).map_err(with_context("close"))?;
+            process.close(fd)?;
         }
         Ok(())
     })
 }
 
-fn kernel_body<'a>(job: &str, path: CString) -> Body<'a> {
+fn kernel_body<'a>(is_read: bool, path: CString) -> Body<'a> {
     let mut buffer = vec![b'x'; PIECE];
-    let is_read = job == READ;
+    let truncate = OFlags::WRONLY | OFlags::TRUNC;
+    let flags = OFlags::CLOEXEC | if is_read { OFlags::RDONLY } else { truncate };
     Box::new(move |count| {
         for _ in 0..count {
-            let flags = if is_read {
-                OFlags::RDONLY
-            } else {
-                OFlags::WRONLY | OFlags::TRUNC
-            };
-            let fd = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())
-                .map_err(with_context("open"))?;
+            let fd = rustix::fs::open(&path, flags, Mode::empty())?;
             if is_read {
-                for _ in 0..READS {
-                    whole(rustix::io::read(&fd, &mut buffer[..]).map_err(with_context("read"))?)?;
-                }
+                (0..READS).try_for_each(|_| whole(rustix::io::read(&fd, &mut buffer[..])?))?;
             } else {
-                whole(rustix::io::write(&fd, &buffer).map_err(with_context("write"))?)?;
+                whole(rustix::io::write(&fd, &buffer)?)?;
             }
         }
         Ok(())

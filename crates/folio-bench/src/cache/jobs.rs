@@ -1,12 +1,14 @@
 //! The jobs, and each contender's way to do them.
 
-use super::rounds::{Body, Contender, Random};
+use super::rounds::{Body, Implementation};
 use super::targets::{DEEP_FILE, FILE, FolioTarget, KernelTarget, Memory};
-use crate::report::with_context;
+use crate::outcome::Outcome;
+use crate::random::Random;
 use folio::syscall::{AtFlags, OpenFlags, ReadAt};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
+use std::path::Path;
 
 /// The operation that a job repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,31 +36,24 @@ pub(crate) struct Job {
     pub(crate) work: Work,
 }
 
+const fn job(name: &'static str, work: Work) -> Job {
+    Job { name, work }
+}
+
 const fn read(name: &'static str, len_bytes: u64, is_random: bool) -> Job {
-    Job {
-        name,
-        work: Work::Read {
-            len_bytes,
-            is_random,
-        },
-    }
+    let work = Work::Read {
+        len_bytes,
+        is_random,
+    };
+    Job { name, work }
 }
 
 const fn write(name: &'static str, len_bytes: u64, is_random: bool) -> Job {
-    Job {
-        name,
-        work: Work::Write {
-            len_bytes,
-            is_random,
-        },
-    }
-}
-
-const fn read_batch(name: &'static str, len_bytes: u64) -> Job {
-    Job {
-        name,
-        work: Work::ReadBatch { len_bytes },
-    }
+    let work = Work::Write {
+        len_bytes,
+        is_random,
+    };
+    Job { name, work }
 }
 
 /// Reads of one batch.
@@ -70,17 +65,14 @@ const ALIGNMENT: u64 = 4 * KIB;
 
 /// The jobs on the set of the default size, which may exceed the processor's caches.
 pub(crate) const JOBS: [Job; 21] = [
-    Job {
-        name: "offset",
-        work: Work::Offset,
-    },
+    job("offset", Work::Offset),
     read("pread-1-seq", 1, false),
     read("pread-1-random", 1, true),
     read("pread-512-seq", 512, false),
     read("pread-512-random", 512, true),
     read("pread-4k-seq", 4 * KIB, false),
     read("pread-4k-random", 4 * KIB, true),
-    read_batch("pread-4k-batch", 4 * KIB),
+    job("pread-4k-batch", Work::ReadBatch { len_bytes: 4 * KIB }),
     read("pread-64k-seq", 64 * KIB, false),
     read("pread-64k-random", 64 * KIB, true),
     read("pread-200k-seq", 200 * KIB, false),
@@ -90,31 +82,22 @@ pub(crate) const JOBS: [Job; 21] = [
     read("pread-64m-seq", 64 * MIB, false),
     write("pwrite-4k-random", 4 * KIB, true),
     write("pwrite-200k-seq", 200 * KIB, false),
-    Job {
-        name: "stat-1",
-        work: Work::Stat { is_deep: false },
-    },
-    Job {
-        name: "stat-4",
-        work: Work::Stat { is_deep: true },
-    },
-    Job {
-        name: "fstat",
-        work: Work::Fstat,
-    },
-    Job {
-        name: "open-close",
-        work: Work::OpenClose,
-    },
+    job("stat-1", Work::Stat { is_deep: false }),
+    job("stat-4", Work::Stat { is_deep: true }),
+    job("fstat", Work::Fstat),
+    job("open-close", Work::OpenClose),
 ];
 
 /// The jobs on the large set.
 pub(crate) const LARGE_JOBS: [Job; 2] = [
     read("pread-4k-random-large", 4 * KIB, true),
-    read_batch("pread-4k-batch-large", 4 * KIB),
+    job(
+        "pread-4k-batch-large",
+        Work::ReadBatch { len_bytes: 4 * KIB },
+    ),
 ];
-/// Not measured: once through the file, so that no page of it is new to the host.
-pub(crate) const WARM_JOB: Job = read("warm", MIB, false);
+/// Not measured.
+const WARM_JOB: Job = read("warm", MIB, false);
 /// The job that has the byte-wise copy beside it.
 const BYTE_WISE: &str = "pread-200k-seq";
 /// The job whose time is that of the call.
@@ -138,26 +121,6 @@ struct Offsets {
 }
 
 impl Offsets {
-    /// Offsets of operations of `len_bytes` in the part of `set_bytes` that begins at `first`.
-    fn new(is_random: bool, len_bytes: u64, first: u64, set_bytes: u64, seed: u64) -> Self {
-        let (unit, places) = match is_random {
-            // Any byte of any page.
-            true if len_bytes == 1 => (1, set_bytes),
-            true => {
-                let unit = len_bytes.min(ALIGNMENT);
-                (unit, set_bytes.saturating_sub(len_bytes) / unit + 1)
-            }
-            false => (len_bytes, (set_bytes / len_bytes).max(1)),
-        };
-        Self {
-            random: is_random.then(|| Random::new(seed)),
-            first,
-            unit,
-            places,
-            next: 0,
-        }
-    }
-
     #[inline]
     fn draw(&mut self) -> u64 {
         let place = match &mut self.random {
@@ -176,6 +139,13 @@ impl Offsets {
     }
 }
 
+/// The thread of a body.
+#[derive(Debug, Clone, Copy)]
+struct Thread {
+    index: u64,
+    count: u64,
+}
+
 /// All that jobs work on.
 pub(crate) struct Targets {
     pub(crate) folio: FolioTarget,
@@ -184,61 +154,78 @@ pub(crate) struct Targets {
     pub(crate) set_bytes: u64,
 }
 
+type Make<'a> = fn(&'a Targets, Work, Thread) -> Outcome<Body<'a>>;
+
 impl Targets {
-    /// Returns the contenders of `job`: folio, the kernel's tmpfs, and bare memcpy if it applies.
-    pub(crate) fn contenders(&self, job: Job) -> Vec<Contender<'_>> {
-        let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
-            Contender::new(name, move |index, threads| {
-                body(self, job.work, index, threads)
-            })
+    /// The same bytes in a ramfs of Folio, in the kernel's tmpfs and in bare memory, all touched.
+    pub(crate) fn new(set_bytes: u64, tmpfs: &Path) -> Outcome<Self> {
+        let targets = Self {
+            folio: FolioTarget::new(set_bytes)?,
+            kernel: KernelTarget::new(tmpfs, set_bytes)?,
+            memory: Memory::new(set_bytes)?,
+            set_bytes,
         };
-        let mut all = Vec::new();
-        if job.work == Work::Offset {
-            return vec![contender("generator", Self::generator)];
+        // Once through the file, so that no page of it is new to the host.
+        for reader in targets.implementations(WARM_JOB) {
+            (reader.make)(0, 1)?(set_bytes / MIB)?;
         }
-        all.push(contender(FOLIO, Self::folio));
-        all.push(contender(KERNEL, Self::kernel));
-        if let Work::Read { .. } | Work::ReadBatch { .. } | Work::Write { .. } = job.work {
-            all.push(contender(MEMCPY, Self::memcpy));
-        }
-        if job.name == BYTE_WISE {
-            all.push(contender(BYTES, Self::byte_wise));
-        }
-        all
+        Ok(targets)
     }
 
-    /// Returns the contenders that read 200 KB as the library-OS article did: with a copy loop of
-    /// single bytes, and with other copy routines.
-    pub(crate) fn copiers(&self, job: Job) -> Vec<Contender<'_>> {
-        let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
-            Contender::new(name, move |index, threads| {
-                body(self, job.work, index, threads)
+    /// Returns the implementations of `job`: folio, the kernel's tmpfs, and bare memcpy if it
+    /// applies.
+    pub(crate) fn implementations(&self, job: Job) -> Vec<Implementation<'_>> {
+        if job.work == Work::Offset {
+            return self.all(job, &[("generator", Self::generator)]);
+        }
+        let mut makers: Vec<(_, Make<'_>)> = vec![(FOLIO, Self::folio), (KERNEL, Self::kernel)];
+        if let Work::Read { .. } | Work::ReadBatch { .. } | Work::Write { .. } = job.work {
+            makers.push((MEMCPY, Self::memcpy));
+        }
+        if job.name == BYTE_WISE {
+            makers.push((BYTES, Self::byte_wise));
+        }
+        self.all(job, &makers)
+    }
+
+    /// Returns the implementations that read 200 KB as the library-OS article did: with a copy loop
+    /// of single bytes, and with other copy routines.
+    pub(crate) fn copiers(&self, job: Job) -> Vec<Implementation<'_>> {
+        self.all(
+            job,
+            &[
+                (RAMFS_BYTES, Self::folio_byte_wise),
+                (FOLIO, Self::folio),
+                (FOLIO_C, Self::folio_c),
+                (KERNEL, Self::kernel),
+                (BYTES, Self::byte_wise),
+                (MEMCPY, Self::memcpy),
+            ],
+        )
+    }
+
+    fn all<'a>(&'a self, job: Job, makers: &[(&'static str, Make<'a>)]) -> Vec<Implementation<'a>> {
+        let implementation = |(name, make): &(&'static str, Make<'a>)| {
+            let make = *make;
+            Implementation::new(name, move |index, count| {
+                make(self, job.work, Thread { index, count })
             })
         };
-        vec![
-            contender(RAMFS_BYTES, Self::folio_byte_wise),
-            contender(FOLIO, Self::folio),
-            contender(FOLIO_C, Self::folio_c),
-            contender(KERNEL, Self::kernel),
-            contender(BYTES, Self::byte_wise),
-            contender(MEMCPY, Self::memcpy),
-        ]
+        makers.iter().map(implementation).collect()
     }
 
     /// Folio's ramfs, with the one copy loop exchanged: the pages are borrowed, and copied byte by
     /// byte.
-    fn folio_byte_wise(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+    fn folio_byte_wise(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
         let FolioTarget { process, file, .. } = &self.folio;
-        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let (mut buffer, mut offsets) = self.transfer(work, thread)?;
         Ok(body(move || {
             let bytes = buffer.as_mut_slice();
             let offset = offsets.draw();
             let mut done = 0;
             while done < bytes.len() {
                 let rest = bytes.len() - done;
-                let borrowed = process
-                    .read_borrowed(*file, offset + done as u64, rest)
-                    .map_err(with_context("read"))?;
+                let borrowed = process.read_borrowed(*file, offset + done as u64, rest)?;
                 let before = done;
                 for slice in borrowed.read().slices() {
                     let (to, _) = bytes[done..].split_at_mut(slice.len());
@@ -255,38 +242,44 @@ impl Targets {
         }))
     }
 
-    /// Reads the whole file once in every target.
-    pub(crate) fn warm(&self) -> Result<(), String> {
-        self.contenders(WARM_JOB)
-            .iter()
-            .try_for_each(|contender| (contender.make)(0, 1)?(self.set_bytes / MIB))
-    }
-
-    /// Returns a buffer of the job's length, and the offsets of its operations.
-    fn transfer(&self, work: Work, index: u64, threads: u64) -> Result<(Memory, Offsets), String> {
-        let (len_bytes, is_random, first, part_bytes) = match work {
-            Work::Write {
-                len_bytes,
-                is_random,
-            } => {
-                let part_bytes = self.set_bytes / threads / ALIGNMENT * ALIGNMENT;
-                (len_bytes, is_random, index * part_bytes, part_bytes)
-            }
+    /// Returns a buffer of the job's length, and the offsets of its operations; each thread that
+    /// writes has a part of the file.
+    fn transfer(&self, work: Work, thread: Thread) -> Outcome<(Memory, Offsets)> {
+        let (len_bytes, is_random) = match work {
             Work::Read {
                 len_bytes,
                 is_random,
-            } => (len_bytes, is_random, 0, self.set_bytes),
-            Work::ReadBatch { len_bytes } => (len_bytes, true, 0, self.set_bytes),
-            _ => (1, true, 0, self.set_bytes),
+            }
+            | Work::Write {
+                len_bytes,
+                is_random,
+            } => (len_bytes, is_random),
+            Work::ReadBatch { len_bytes } => (len_bytes, true),
+            _ => (1, true),
         };
-        Ok((
-            Memory::new(len_bytes)?,
-            Offsets::new(is_random, len_bytes, first, part_bytes, index),
-        ))
+        let (mut first, mut part_bytes) = (0, self.set_bytes);
+        if matches!(work, Work::Write { .. }) {
+            part_bytes = self.set_bytes / thread.count / ALIGNMENT * ALIGNMENT;
+            first = thread.index * part_bytes;
+        }
+        // Any byte of any page, if it is one.
+        let unit = if is_random {
+            len_bytes.min(ALIGNMENT)
+        } else {
+            len_bytes
+        };
+        let offsets = Offsets {
+            random: is_random.then(|| Random::new(thread.index)),
+            first,
+            unit,
+            places: part_bytes.saturating_sub(len_bytes) / unit + 1,
+            next: 0,
+        };
+        Ok((Memory::new(len_bytes)?, offsets))
     }
 
-    fn generator(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
-        let (_, mut offsets) = self.transfer(work, index, threads)?;
+    fn generator(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
+        let (_, mut offsets) = self.transfer(work, thread)?;
         Ok(Box::new(move |count| {
             for _ in 0..count {
                 black_box(offsets.draw());
@@ -296,9 +289,9 @@ impl Targets {
     }
 
     /// Folio's call of many reads.
-    fn folio_batch(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+    fn folio_batch(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
         let FolioTarget { process, file, .. } = &self.folio;
-        let (buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let (buffer, mut offsets) = self.transfer(work, thread)?;
         let len_bytes = buffer.len_bytes();
         let mut buffers = vec![0; BATCH * len_bytes];
         Ok(Box::new(move |count| {
@@ -309,9 +302,7 @@ impl Targets {
                     ReadAt::new(offsets.draw(), parts.next().unwrap_or_default())
                 });
                 let reads = &mut reads[..rest.min(BATCH as u64) as usize];
-                let made = process
-                    .pread_batch(*file, reads)
-                    .map_err(with_context("pread_batch"))?;
+                let made = process.pread_batch(*file, reads)?;
                 whole(made, reads.len())?;
                 reads
                     .iter()
@@ -322,56 +313,46 @@ impl Targets {
         }))
     }
 
-    fn folio(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+    fn folio(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
         let FolioTarget {
             process, dir, file, ..
         } = &self.folio;
         let (dir, file) = (*dir, *file);
-        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let (mut buffer, mut offsets) = self.transfer(work, thread)?;
         Ok(match work {
-            Work::ReadBatch { .. } => self.folio_batch(work, index, threads)?,
+            Work::ReadBatch { .. } => self.folio_batch(work, thread)?,
             Work::Read { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = process
-                    .pread(file, bytes, offsets.draw())
-                    .map_err(with_context("pread"))?;
+                let count = process.pread(file, bytes, offsets.draw())?;
                 whole(count, bytes.len())
             }),
             Work::Write { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = process
-                    .pwrite(file, bytes, offsets.draw())
-                    .map_err(with_context("pwrite"))?;
+                let count = process.pwrite(file, bytes, offsets.draw())?;
                 whole(count, bytes.len())
             }),
             Work::Stat { is_deep } => {
                 let path = if is_deep { DEEP_FILE } else { FILE };
                 body(move || {
-                    black_box(
-                        process
-                            .fstatat(dir, path, AtFlags::empty())
-                            .map_err(with_context("stat"))?,
-                    );
+                    black_box(process.fstatat(dir, path, AtFlags::empty())?);
                     Ok(())
                 })
             }
             Work::Fstat | Work::Offset => body(move || {
-                black_box(process.fstat(file).map_err(with_context("fstat"))?);
+                black_box(process.fstat(file)?);
                 Ok(())
             }),
             Work::OpenClose => body(move || {
-                let fd = process
-                    .openat(dir, FILE, OpenFlags::empty(), 0)
-                    .map_err(with_context("open"))?;
-                process.close(fd).map_err(with_context("close"))
+                let fd = process.openat(dir, FILE, OpenFlags::empty(), 0)?;
+                Ok(process.close(fd)?)
             }),
         })
     }
 
     /// Folio's read as a C program calls it.
-    fn folio_c(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+    fn folio_c(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
         let (process, file) = (&self.folio.c_process, self.folio.c_file.0 as c_int);
-        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let (mut buffer, mut offsets) = self.transfer(work, thread)?;
         Ok(body(move || {
             let bytes = buffer.as_mut_slice();
             let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len());
@@ -382,49 +363,41 @@ impl Targets {
         }))
     }
 
-    fn kernel(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+    fn kernel(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
         let KernelTarget { dir, file, .. } = &self.kernel;
-        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let (mut buffer, mut offsets) = self.transfer(work, thread)?;
         Ok(match work {
             Work::Read { .. } | Work::ReadBatch { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = rustix::io::pread(file, &mut *bytes, offsets.draw())
-                    .map_err(with_context("pread"))?;
+                let count = rustix::io::pread(file, &mut *bytes, offsets.draw())?;
                 whole(count, bytes.len())
             }),
             Work::Write { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = rustix::io::pwrite(file, bytes, offsets.draw())
-                    .map_err(with_context("pwrite"))?;
+                let count = rustix::io::pwrite(file, bytes, offsets.draw())?;
                 whole(count, bytes.len())
             }),
             Work::Stat { is_deep } => {
                 let path = if is_deep { c"a/b/c/file" } else { c"file" };
                 body(move || {
-                    black_box(
-                        rustix::fs::statat(dir, path, rustix::fs::AtFlags::empty())
-                            .map_err(with_context("stat"))?,
-                    );
+                    black_box(rustix::fs::statat(dir, path, rustix::fs::AtFlags::empty())?);
                     Ok(())
                 })
             }
             Work::Fstat | Work::Offset => body(move || {
-                black_box(rustix::fs::fstat(file).map_err(with_context("fstat"))?);
+                black_box(rustix::fs::fstat(file)?);
                 Ok(())
             }),
             Work::OpenClose => body(move || {
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                drop(
-                    rustix::fs::openat(dir, c"file", flags, Mode::empty())
-                        .map_err(with_context("open"))?,
-                );
+                drop(rustix::fs::openat(dir, c"file", flags, Mode::empty())?);
                 Ok(())
             }),
         })
     }
 
-    fn memcpy(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
-        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+    fn memcpy(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
+        let (mut buffer, mut offsets) = self.transfer(work, thread)?;
         let is_write = matches!(work, Work::Write { .. });
         let memory = &self.memory;
         Ok(body(move || {
@@ -446,8 +419,8 @@ impl Targets {
         }))
     }
 
-    fn byte_wise(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
-        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+    fn byte_wise(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
+        let (mut buffer, mut offsets) = self.transfer(work, thread)?;
         let memory = &self.memory;
         Ok(body(move || {
             let set = memory.at(offsets.draw());
@@ -482,14 +455,14 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-fn body<'a>(mut one: impl FnMut() -> Result<(), String> + Send + 'a) -> Body<'a> {
+fn body<'a>(mut one: impl FnMut() -> Outcome + Send + 'a) -> Body<'a> {
     Box::new(move |count| (0..count).try_for_each(|_| one()))
 }
 
-fn whole(count: usize, want: usize) -> Result<(), String> {
+fn whole(count: usize, want: usize) -> Outcome {
     if count == want {
         Ok(())
     } else {
-        Err(format!("{count} of {want} bytes"))
+        Err(format!("{count} of {want} bytes").into())
     }
 }

@@ -1,60 +1,65 @@
 //! The scenario `cache`: cached files through Folio, through the kernel, and by bare memcpy.
 //!
 //! ```text
-//!   mod       jobs and threads                 options  sizes of the files
+//!   mod       jobs and threads                 aims     what the rows aim at
 //!   targets   the file in each contender       jobs     the operations on it
 //!   article   whole small files                cold     a file that is not in memory
-//!   rounds    interleaved timing               table    rows and aims
+//!   rounds    timing of short calls
 //! ```
 
+mod aims;
 pub(crate) mod article;
 mod cold;
 pub(crate) mod jobs;
-mod options;
 pub(crate) mod rounds;
-pub(crate) mod table;
 pub(crate) mod targets;
 
-use crate::report::{Place, Report, owned, with_context};
-use crate::run::Run;
+use crate::options::{DiskDir, is_wanted, size};
+use crate::outcome::{Context, Outcome};
+use crate::race::Run;
+use crate::report::{Place, Report, Table, Unit};
 use jobs::{JOBS, Job, LARGE_JOBS, Targets, Work};
-pub(crate) use options::Options;
-use options::WorkloadSize;
-pub(crate) use options::size;
-use rounds::{Effort, measure as timed};
+use rounds::Timing;
 use std::path::Path;
-use std::time::Duration;
-use table::{Figure, Row, Table};
 
-const ROUNDS: u32 = 5;
-const LEAST_MS: u64 = 30;
-const QUICK_BYTES: u64 = 2 << 20;
-
-/// Returns the number of rounds, and the least duration of each measurement.
-pub(crate) fn effort(run: &Run<'_>, least_ms: Option<u64>) -> Effort {
-    let least = Duration::from_millis(least_ms.unwrap_or_else(|| run.sized(LEAST_MS, 0)));
-    Effort {
-        repeats: run.repeats(ROUNDS),
-        least,
-    }
+/// Options of the scenario.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Options {
+    /// Size of the file that is read and written, at least 1M [default: 64M]
+    #[arg(long, value_parser = size)]
+    set_bytes: Option<u64>,
+    /// Size of the file whose pages are read at random in a job of their own [default: 4G]
+    #[arg(long, value_parser = size)]
+    large_set: Option<u64>,
+    /// Size of the file that is read cold [default: 1G]
+    #[arg(long, value_parser = size)]
+    cold_bytes: Option<u64>,
+    /// Only the jobs whose name contains this
+    #[arg(long)]
+    only: Option<String>,
+    #[command(flatten)]
+    disk: DiskDir,
+    /// Milliseconds that one measurement lasts at least [default: 30]
+    #[arg(long)]
+    least_ms: Option<u64>,
 }
 
+const QUICK_BYTES: u64 = 2 << 20;
+
+/// Limits of the figures.
+const LIMITS: [&str; 5] = [
+    "the kernel also pays for what a library does not have: the way into it and back, isolation from the caller, \
+     checks of user memory, security hooks",
+    "bare memcpy has the address of the bytes: no file, no size, no page that might go away",
+    "two threads: nanoseconds are those of both together, so half is perfect; writers keep to parts of their own",
+    "ratios are those of medians; a spread as wide as the distance says that there was no silence",
+    "one machine: compare ratios, and run it on yours",
+];
+
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let tmpfs =
-        targets::find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
-    let disk = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let workload = WorkloadSize {
-        set_bytes: options
-            .set_bytes
-            .unwrap_or_else(|| run.sized(64 << 20, QUICK_BYTES)),
-        large_set: options
-            .large_set
-            .unwrap_or_else(|| run.sized(4 << 30, QUICK_BYTES)),
-        cold_bytes: options
-            .cold_bytes
-            .unwrap_or_else(|| run.sized(1 << 30, QUICK_BYTES)),
-    };
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    let tmpfs = targets::find_tmpfs()?;
+    let disk = options.disk.path();
     let what = "cached files through Folio, through the kernel, and by bare memcpy";
     let mut report = Report::new("cache", what, &tmpfs);
     report.notes = vec![
@@ -62,188 +67,161 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         "stat, open: of a path relative to an open folder, for Folio and for the kernel".to_owned(),
         "random offsets cost what the row offset says; every contender pays it".to_owned(),
         "two threads need two processors to themselves".to_owned(),
-        table::huge_pages(),
+        huge_pages(),
     ];
-    let effort = effort(run, options.least_ms);
-    report.repeats = effort.repeats;
-    let mut tables = Vec::new();
-    tables.extend(memory(options, workload, run, effort, &tmpfs, &mut report)?);
-    tables.extend(article::table(options, effort, &tmpfs, &disk, &mut report)?);
-    tables.extend(cold::table(
-        options,
-        workload,
-        &disk,
-        effort.repeats,
-        &mut report,
-    )?);
-    report.verdicts = table::judge(&tables);
-    report.tables = tables.iter().map(Table::to_report).collect();
-    report.limits = owned(&table::LIMITS);
+    memory(options, run, &tmpfs, &mut report)?;
+    let small_files: Vec<_> = [article::READ, article::WRITE]
+        .into_iter()
+        .filter(|job| is_wanted(&options.only, job))
+        .collect();
+    if !small_files.is_empty() {
+        article::measure(
+            &small_files,
+            options.least_ms,
+            [&tmpfs, &disk],
+            run,
+            &mut report,
+        )?;
+    }
+    if is_wanted(&options.only, cold::JOB) {
+        let usual_bytes = run.sized(1 << 30, QUICK_BYTES);
+        let bytes = options.cold_bytes.unwrap_or(usual_bytes);
+        cold::measure(bytes, &disk, run, &mut report)?;
+    }
+    aims::judge(&mut report);
+    report.limit(&LIMITS);
     Ok(report)
 }
 
 /// The jobs on files that are in memory.
-fn memory(
-    options: &Options,
-    workload: WorkloadSize,
-    run: &Run<'_>,
-    effort: Effort,
-    tmpfs: &Path,
-    report: &mut Report,
-) -> Result<Option<Table>, String> {
-    let mut rows = Vec::new();
-    let jobs: Vec<_> = JOBS
-        .into_iter()
-        .filter(|job| options.wants(job.name))
-        .collect();
-    if !jobs.is_empty() {
-        let targets = make_targets(workload.set_bytes, tmpfs)?;
-        for job in jobs {
-            (run.step)(&format!("cache: {}", job.name))?;
-            match job.work {
-                Work::Read { len_bytes, .. } | Work::Write { len_bytes, .. }
-                    if len_bytes * 2 > workload.set_bytes && len_bytes != workload.set_bytes =>
-                {
-                    report.skip(job.name, "the set is too small");
-                }
-                _ => rows.extend(threads(&targets, job, effort, report)?),
-            }
-        }
-    }
-    let large_jobs: Vec<_> = LARGE_JOBS
-        .into_iter()
-        .filter(|job| options.wants(job.name))
-        .collect();
-    if !large_jobs.is_empty() {
-        match room(workload.large_set) {
-            Ok(()) => {
-                let targets = make_targets(workload.large_set, tmpfs)?;
-                for job in large_jobs {
-                    (run.step)(&format!("cache: {}", job.name))?;
-                    rows.extend(threads(&targets, job, effort, report)?);
-                }
-            }
-            Err(reason) => large_jobs
-                .iter()
-                .for_each(|job| report.skip(job.name, reason.clone())),
-        }
-    }
+fn memory(options: &Options, run: &Run<'_>, tmpfs: &Path, report: &mut Report) -> Outcome {
+    let usual_bytes = run.sized(64 << 20, QUICK_BYTES);
+    let set_bytes = options.set_bytes.unwrap_or(usual_bytes);
+    let usual_bytes = run.sized(4 << 30, QUICK_BYTES);
+    let large_bytes = options.large_set.unwrap_or(usual_bytes);
     let title = format!(
         "in memory, a file of {} MiB; large: {} MiB",
-        workload.set_bytes >> 20,
-        workload.large_set >> 20
+        set_bytes >> 20,
+        large_bytes >> 20
     );
-    Ok((!rows.is_empty()).then_some(Table {
-        title,
-        base: jobs::KERNEL,
-        rows,
-    }))
+    let mut table = Table::new(title, Unit::Seconds, Some(jobs::KERNEL), Vec::new());
+    for (jobs, set_bytes) in [(&JOBS[..], set_bytes), (&LARGE_JOBS, large_bytes)] {
+        let jobs = jobs.iter().filter(|job| is_wanted(&options.only, job.name));
+        let jobs: Vec<_> = jobs.collect();
+        if jobs.is_empty() {
+            continue;
+        }
+        if let Err(reason) = room(set_bytes) {
+            jobs.iter()
+                .for_each(|job| report.skip(job.name, reason.to_string()));
+            continue;
+        }
+        let targets = Targets::new(set_bytes, tmpfs)?;
+        for job in jobs {
+            if !has_room(*job, set_bytes) {
+                report.skip(job.name, "the set is too small");
+                continue;
+            }
+            measure_job(*job, &targets, options.least_ms, run, report, &mut table)?;
+        }
+    }
+    table.set_ratios();
+    if !table.rows.is_empty() {
+        report.tables.push(table);
+    }
+    Ok(())
 }
 
-/// The same bytes in Folio's ramfs, in the kernel's tmpfs and in bare memory, all of it touched.
-pub(crate) fn make_targets(set_bytes: u64, tmpfs: &Path) -> Result<Targets, String> {
-    let targets = Targets {
-        folio: targets::FolioTarget::new(set_bytes)?,
-        kernel: targets::KernelTarget::new(tmpfs, set_bytes)?,
-        memory: targets::Memory::new(set_bytes)?,
-        set_bytes,
-    };
-    targets.warm()?;
-    Ok(targets)
+/// Returns whether a set is large enough for a job.
+fn has_room(job: Job, set_bytes: u64) -> bool {
+    match job.work {
+        Work::Read { len_bytes, .. } | Work::Write { len_bytes, .. } => {
+            len_bytes * 2 <= set_bytes || len_bytes == set_bytes
+        }
+        _ => true,
+    }
 }
 
 /// Checks that three sets fit into memory, one per contender, with some room to spare.
-fn room(set_bytes: u64) -> Result<(), String> {
-    let text = std::fs::read_to_string("/proc/meminfo").map_err(with_context("/proc/meminfo"))?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
-    let free_kib = line
-        .and_then(|line| line.trim().split(' ').next())
-        .and_then(|number| number.parse().ok());
-    let free_kib: u64 = free_kib.ok_or("/proc/meminfo has no MemAvailable")?;
-    let (need_mib, free_mib) = ((set_bytes >> 20) * 13 / 4, free_kib >> 10);
+fn room(set_bytes: u64) -> Outcome {
+    let text = std::fs::read_to_string("/proc/meminfo").at("/proc/meminfo")?;
+    let mut lines = text.lines();
+    let free = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
+    let free = free.and_then(|free| free.trim().split(' ').next()?.parse::<u64>().ok());
+    let free_mib = free.ok_or("/proc/meminfo has no MemAvailable")? >> 10;
+    let need_mib = (set_bytes >> 20) * 13 / 4;
     if free_mib >= need_mib {
         return Ok(());
     }
-    Err(format!(
-        "three sets need {need_mib} MiB of memory, {free_mib} are free"
-    ))
+    Err(format!("three sets need {need_mib} MiB of memory, {free_mib} are free").into())
 }
 
 /// A job with one thread, and with two where there are two processors.
-fn threads(
-    targets: &Targets,
+fn measure_job(
     job: Job,
-    effort: Effort,
+    targets: &Targets,
+    least_ms: Option<u64>,
+    run: &Run<'_>,
     report: &mut Report,
-) -> Result<Vec<Row>, String> {
+    table: &mut Table,
+) -> Outcome {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if processors < 2 {
-        report.skip(format!("{} with two threads", job.name), "one processor");
-    }
-    let contenders = targets.contenders(job);
-    let mut rows: Vec<Row> = Vec::new();
-    for threads in (1..=2).filter(|threads| *threads == 1 || processors >= 2) {
-        let rounds = timed(&contenders, threads, effort).map_err(with_context(job.name))?;
-        let names = contenders.iter().map(|contender| contender.name);
-        let mut figures: Vec<_> = names
-            .zip(rounds)
-            .map(|(name, rounds)| Figure::new(name, rounds))
-            .collect();
-        for figure in &mut figures {
-            let one = rows.first().and_then(|row| row.figure(figure.contender));
-            figure.scaling = one.map(|one| one.median_ns / figure.median_ns);
+    let implementations = targets.implementations(job);
+    for threads in 1..=2 {
+        if threads > processors as u64 {
+            report.skip(format!("{} with two threads", job.name), "one processor");
+            continue;
         }
-        rows.push(Row::new(job.name, threads, figures));
+        let timing = Timing {
+            job: job.name,
+            threads,
+            least_ms,
+        };
+        table
+            .rows
+            .extend(timing.rows(&implementations, run, report)?);
     }
-    Ok(rows)
+    Ok(())
+}
+
+/// Returns the host's setting of transparent huge pages, as the kernel prints it.
+fn huge_pages() -> String {
+    let setting = |name: &str| {
+        let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");
+        let text = std::fs::read_to_string(path);
+        text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    };
+    format!(
+        "huge pages: anonymous {}, shmem and tmpfs {}",
+        setting("enabled"),
+        setting("shmem_enabled")
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
+    use crate::race::tests::quick;
 
     #[test]
     fn every_row_is_measured_on_tiny_sets() {
         let disk = tempfile::tempdir().expect("a folder");
         let options = Options {
-            disk_dir: Some(disk.path().to_path_buf()),
+            disk: DiskDir::at(disk.path().to_path_buf()),
             ..Options::default()
         };
-        let quiet = |_: &str| Ok(());
-        let run = Run {
-            is_quick: true,
-            repeats: Some(1),
-            ..Run::new(PathBuf::new(), &quiet)
-        };
-        let report = measure(&options, &run).expect("a report");
-        let jobs: Vec<_> = report
-            .tables
-            .iter()
-            .flat_map(|table| &table.rows)
-            .map(|row| &row.job)
-            .collect();
+        let report = measure(&options, &quick()).expect("a report");
+        let rows = report.tables.iter().flat_map(|table| &table.rows);
+        let jobs: Vec<_> = rows.map(|row| &row.job).collect();
         let is_skipped = |job: &str| {
-            report
-                .not_measured
-                .iter()
-                .any(|missing| missing.what.contains(job))
+            let mut missing = report.not_measured.iter();
+            missing.any(|missing| missing.what.contains(job))
         };
         let names = JOBS.iter().chain(&LARGE_JOBS).map(|job| job.name);
-        for job in names.chain([article::READ, article::WRITE, "cold-read"]) {
-            assert!(
-                jobs.iter().any(|found| *found == job) || is_skipped(job),
-                "{job}: {jobs:?}"
-            );
+        for job in names.chain([article::READ, article::WRITE, cold::JOB]) {
+            let is_measured = jobs.iter().any(|found| *found == job);
+            assert!(is_measured || is_skipped(job), "{job}: {jobs:?}");
         }
         assert!(report.verdicts.len() >= 12);
-    }
-
-    #[test]
-    fn sizes_are_binary() {
-        assert_eq!(size("64M"), Ok(64 << 20));
-        assert!(size("3").is_err());
     }
 }

@@ -1,110 +1,121 @@
-//! Timing: contenders in turn, each on one or more pinned threads that start together.
+//! Timing of calls that take nanoseconds: on one or more pinned threads that start together.
 
+use crate::outcome::Outcome;
+use crate::race::{Race, Run};
+use crate::report::{Report, Row, Sample, Unit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// Runs a number of operations, one after the other.
-pub(crate) type Body<'a> = Box<dyn FnMut(u64) -> Result<(), String> + Send + 'a>;
+pub(crate) type Body<'a> = Box<dyn FnMut(u64) -> Outcome + Send + 'a>;
 
 /// Makes the body of the thread with the first number, of as many as the second says.
-pub(crate) type Make<'a> = Box<dyn Fn(u64, u64) -> Result<Body<'a>, String> + 'a>;
+type Make<'a> = Box<dyn Fn(u64, u64) -> Outcome<Body<'a>> + 'a>;
 
-/// One way to do a job.
-pub(crate) struct Contender<'a> {
+/// One implementation of a job.
+pub(crate) struct Implementation<'a> {
     pub(crate) name: &'static str,
     pub(crate) make: Make<'a>,
 }
 
-impl<'a> Contender<'a> {
-    /// Returns a contender whose bodies `make` makes.
+impl<'a> Implementation<'a> {
+    /// Returns an implementation whose bodies `make` makes.
     pub(crate) fn new(
         name: &'static str,
-        make: impl Fn(u64, u64) -> Result<Body<'a>, String> + 'a,
+        make: impl Fn(u64, u64) -> Outcome<Body<'a>> + 'a,
     ) -> Self {
-        Self {
-            name,
-            make: Box::new(make),
-        }
+        let make = Box::new(make);
+        Self { name, make }
     }
 }
 
-/// Number of rounds, and the least duration of a measurement.
+/// Returns the name of a job's rows with so many threads.
+pub(crate) fn row_name(job: &str, threads: u64) -> String {
+    match threads {
+        1 => job.to_owned(),
+        threads => format!("{job}, {threads} threads"),
+    }
+}
+
+/// Least duration of one measurement.
+const LEAST_MS: u64 = 30;
+
+/// A job with a number of threads.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Effort {
-    pub(crate) repeats: u32,
-    /// The least duration of one measurement.
-    pub(crate) least: Duration,
+pub(crate) struct Timing<'a> {
+    pub(crate) job: &'a str,
+    pub(crate) threads: u64,
+    /// Least milliseconds of one measurement; without it, the usual ones.
+    pub(crate) least_ms: Option<u64>,
 }
 
-/// Nanoseconds per operation, all threads together, of every contender in every round.
-pub(crate) fn measure(
-    contenders: &[Contender<'_>],
-    threads: u64,
-    effort: Effort,
-) -> Result<Vec<Vec<f64>>, String> {
-    let mut entries = Vec::new();
-    for contender in contenders {
-        let bodies = (0..threads).map(|index| (contender.make)(index, threads));
-        let mut bodies = bodies.collect::<Result<Vec<_>, _>>()?;
-        let count = calibrate(&mut bodies, effort.least)?;
-        entries.push((bodies, count, Vec::new()));
-    }
-    for round in 0..effort.repeats as usize {
-        for turn in 0..entries.len() {
-            let at = (turn + round) % entries.len();
-            let (bodies, count, rounds) = &mut entries[at];
-            rounds.push(once(bodies, *count)?);
+impl Timing<'_> {
+    /// Measures all implementations; returns the rows of seconds per operation, all threads
+    /// together.
+    pub(crate) fn rows(
+        self,
+        implementations: &[Implementation<'_>],
+        run: &Run<'_>,
+        report: &mut Report,
+    ) -> Outcome<Vec<Row>> {
+        let job = row_name(self.job, self.threads);
+        let least = self.least_ms.unwrap_or_else(|| run.sized(LEAST_MS, 0));
+        let mut race = Race::new(&job, Unit::Seconds, None);
+        for implementation in implementations {
+            let bodies = (0..self.threads).map(|index| (implementation.make)(index, self.threads));
+            let mut bodies = bodies.collect::<Outcome<Vec<_>>>()?;
+            let count = calibrate(&mut bodies, Duration::from_millis(least))?;
+            race.case(&job, implementation.name, move || {
+                once(&mut bodies, count).map(Sample::of)
+            });
         }
+        let tables = race.measure(run, report)?;
+        Ok(tables.into_iter().flat_map(|table| table.rows).collect())
     }
-    Ok(entries.into_iter().map(|(_, _, rounds)| rounds).collect())
 }
 
 /// Returns the number of operations per thread that take `least`.
-fn calibrate(bodies: &mut [Body<'_>], least: Duration) -> Result<u64, String> {
-    let threads = bodies.len() as f64;
-    let least_ns = least.as_nanos() as f64;
+fn calibrate(bodies: &mut [Body<'_>], least: Duration) -> Outcome<u64> {
+    let (threads, least) = (bodies.len() as f64, least.as_secs_f64());
     let mut count = 1;
     loop {
-        let took_ns = once(bodies, count)? * threads * count as f64;
-        if took_ns >= least_ns {
+        let seconds = once(bodies, count)? * threads * count as f64;
+        if seconds >= least {
             return Ok(count);
         }
-        if took_ns >= least_ns / 8.0 {
-            return Ok((count as f64 * least_ns / took_ns * 1.15).ceil() as u64);
+        if seconds >= least / 8.0 {
+            return Ok((count as f64 * least / seconds * 1.15).ceil() as u64);
         }
         count *= 2;
     }
 }
 
-/// Runs `count` operations in each body at once; nanoseconds per operation, all threads together.
-fn once(bodies: &mut [Body<'_>], count: u64) -> Result<f64, String> {
-    let barrier = Barrier::new(bodies.len());
+/// Runs `count` operations in each body at once; seconds per operation, all threads together.
+fn once(bodies: &mut [Body<'_>], count: u64) -> Outcome<f64> {
+    let barrier = &Barrier::new(bodies.len());
     let rates = std::thread::scope(|scope| {
-        let threads: Vec<_> = bodies
-            .iter_mut()
-            .enumerate()
-            .map(|(index, body)| {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    pin(index);
-                    // What a thread does only once (its pin's slot, its stack's pages) is not
-                    // measured.
-                    let warm = body(1);
-                    barrier.wait();
-                    warm?;
-                    let start = Instant::now();
-                    body(count)?;
-                    Ok(count as f64 / start.elapsed().as_secs_f64().max(1e-9))
-                })
-            })
-            .collect();
-        let rates = threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?);
-        rates.collect::<Result<Vec<f64>, String>>()
+        let start = |(index, body)| scope.spawn(move || rate(body, index, count, barrier));
+        let threads: Vec<_> = bodies.iter_mut().enumerate().map(start).collect();
+        let rates = threads.into_iter().map(|thread| match thread.join() {
+            Ok(rate) => rate,
+            Err(_) => Err("a thread panicked".into()),
+        });
+        rates.collect::<Outcome<Vec<f64>>>()
     })?;
-    Ok(1e9 / rates.iter().sum::<f64>())
+    Ok(1.0 / rates.iter().sum::<f64>())
+}
+
+/// Returns the operations a second of one thread.
+fn rate(body: &mut Body<'_>, index: usize, count: u64, barrier: &Barrier) -> Outcome<f64> {
+    pin(index);
+    // What a thread does only once (its pin's slot, its stack's pages) is not measured.
+    let warm = body(1);
+    barrier.wait();
+    warm?;
+    let start = Instant::now();
+    body(count)?;
+    Ok(count as f64 / start.elapsed().as_secs_f64().max(1e-9))
 }
 
 /// Puts this thread on a processor of its own where that is allowed.
@@ -118,25 +129,5 @@ fn pin(index: usize) {
         one.set(cpu);
         // Figures from threads that wander are worse, not wrong.
         let _ = sched_setaffinity(None, &one);
-    }
-}
-
-/// xorshift64*: offsets at random for about a nanosecond.
-pub(crate) struct Random(u64);
-
-impl Random {
-    /// Returns a generator with a sequence of its own for every `seed`.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `end`.
-    #[inline]
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let drawn = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
-        ((u128::from(drawn) * u128::from(end)) >> 64) as u64
     }
 }

@@ -1,16 +1,17 @@
 //! The contenders' targets: the same file in Folio's ramfs, in the kernel's tmpfs and in bare
 //! memory.
 
-use crate::report::with_context;
-use crate::run::scratch_in;
+use crate::outcome::{Context, Outcome};
+use crate::race::scratch_in;
+use crate::random::pattern;
 use folio::kernel::KernelOptions;
 use folio::syscall::{AT_FDCWD, Credentials, Fd, OpenFlags};
 use folio::{Kernel, Process};
 use folio_c::process::FolioProcess;
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Access;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The file that jobs work on, in the target's folder and again four components deep.
@@ -20,11 +21,6 @@ const FOLDERS: [&str; 3] = ["a", "a/b", "a/b/c"];
 /// `TMPFS_MAGIC` (linux/magic.h).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const PART: usize = 1 << 20;
-
-/// Returns one part of the file's bytes: no zeros, so that no contender makes holes.
-fn part() -> Vec<u8> {
-    (0..PART).map(|index| (index % 253) as u8 + 1).collect()
-}
 
 /// Folio, with the file in a file system that lives in its page cache.
 pub(crate) struct FolioTarget {
@@ -39,7 +35,7 @@ pub(crate) struct FolioTarget {
 impl FolioTarget {
     /// A ramfs with a file of `set_bytes`. `Kernel::mount_tmpfs` has its place here: one more
     /// mount, one more target.
-    pub(crate) fn new(set_bytes: u64) -> Result<Self, String> {
+    pub(crate) fn new(set_bytes: u64) -> Outcome<Self> {
         let cache_bytes = set_bytes + set_bytes / 8 + (64 << 20);
         let kernel = Kernel::new(KernelOptions {
             cache_bytes,
@@ -47,27 +43,17 @@ impl FolioTarget {
         });
         let process = kernel.process(Credentials::root());
         for folder in FOLDERS {
-            process
-                .mkdir(folder, 0o755)
-                .map_err(with_context("folio"))?;
+            process.mkdir(folder, 0o755)?;
         }
         let open = |name| process.openat(AT_FDCWD, name, OpenFlags::CREAT | OpenFlags::RDWR, 0o644);
-        process
-            .close(open(DEEP_FILE).map_err(with_context("folio"))?)
-            .map_err(with_context("folio"))?;
-        let file = open(FILE).map_err(with_context("folio"))?;
-        let dir = process
-            .open("/", OpenFlags::DIRECTORY, 0)
-            .map_err(with_context("folio"))?;
+        process.close(open(DEEP_FILE)?)?;
+        let file = open(FILE)?;
+        let dir = process.open("/", OpenFlags::DIRECTORY, 0)?;
         fill(set_bytes, |bytes, offset| {
-            process
-                .pwrite(file, bytes, offset)
-                .map_err(with_context("folio"))
+            Ok(process.pwrite(file, bytes, offset)?)
         })?;
         let c_process = kernel.process(Credentials::root());
-        let c_file = c_process
-            .open(FILE, OpenFlags::empty(), 0)
-            .map_err(with_context("folio"))?;
+        let c_file = c_process.open(FILE, OpenFlags::empty(), 0)?;
         Ok(Self {
             process,
             dir,
@@ -80,57 +66,44 @@ impl FolioTarget {
 
 /// The kernel, with the file in one of its tmpfs.
 pub(crate) struct KernelTarget {
-    pub(crate) dir: OwnedFd,
-    pub(crate) file: OwnedFd,
+    pub(crate) dir: File,
+    pub(crate) file: File,
     /// Removes the folder at the end.
     _folder: tempfile::TempDir,
 }
 
 impl KernelTarget {
     /// Makes a folder below `dir`, with a file of `set_bytes`.
-    pub(crate) fn new(dir: &Path, set_bytes: u64) -> Result<Self, String> {
+    pub(crate) fn new(dir: &Path, set_bytes: u64) -> Outcome<Self> {
         let folder = scratch_in(dir)?;
         for name in FOLDERS {
-            std::fs::create_dir(folder.path().join(name)).map_err(with_context(name))?;
+            std::fs::create_dir(folder.path().join(name)).at(name)?;
         }
-        let mode = Mode::from_raw_mode(0o644);
-        let root = rustix::fs::open(
-            folder.path(),
-            OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        );
-        let root = root.map_err(with_context(folder.path().display()))?;
         let open = |name| {
-            rustix::fs::openat(
-                &root,
-                name,
-                OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC,
-                mode,
-            )
+            let mut options = File::options();
+            let options = options.read(true).write(true).create(true);
+            options.open(folder.path().join(name)).at(name)
         };
-        drop(open(DEEP_FILE).map_err(with_context(DEEP_FILE))?);
-        let file = open(FILE).map_err(with_context(FILE))?;
+        drop(open(DEEP_FILE)?);
+        let file = open(FILE)?;
         fill(set_bytes, |bytes, offset| {
-            rustix::io::pwrite(&file, bytes, offset).map_err(with_context(FILE))
+            Ok(rustix::io::pwrite(&file, bytes, offset)?)
         })?;
         Ok(Self {
-            dir: root,
+            dir: File::open(folder.path())?,
             file,
             _folder: folder,
         })
     }
 }
 
-fn fill(
-    set_bytes: u64,
-    mut write: impl FnMut(&[u8], u64) -> Result<usize, String>,
-) -> Result<(), String> {
-    let part = part();
+fn fill(set_bytes: u64, mut write: impl FnMut(&[u8], u64) -> Outcome<usize>) -> Outcome {
+    let part = pattern(PART);
     let mut offset = 0;
     while offset < set_bytes {
         let len = (set_bytes - offset).min(part.len() as u64) as usize;
         match write(&part[..len], offset)? {
-            0 => return Err("a write of 0 bytes".to_owned()),
+            0 => return Err("a write of 0 bytes".into()),
             count => offset += count as u64,
         }
     }
@@ -142,13 +115,15 @@ pub(crate) fn is_tmpfs(dir: &Path) -> bool {
     rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == TMPFS_MAGIC)
 }
 
-/// A folder of the kernel's tmpfs that this user may write.
-pub(crate) fn find_tmpfs() -> Option<PathBuf> {
+/// Returns a folder of the kernel's tmpfs that this user may write.
+pub(crate) fn find_tmpfs() -> Outcome<PathBuf> {
     let mut folders = vec![PathBuf::from("/dev/shm"), std::env::temp_dir()];
     folders.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
-    folders.into_iter().find(|folder| {
-        is_tmpfs(folder) && rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
-    })
+    let may_write = |folder: &Path| rustix::fs::access(folder, Access::WRITE_OK).is_ok();
+    let found = folders
+        .into_iter()
+        .find(|folder| is_tmpfs(folder) && may_write(folder));
+    Ok(found.ok_or("no tmpfs that may be written: mount one on /dev/shm")?)
 }
 
 /// Anonymous memory, in huge pages where the host gives them.
@@ -164,8 +139,8 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// `len_bytes` of memory, every page of it touched.
-    pub(crate) fn new(len_bytes: u64) -> Result<Self, String> {
-        let len_bytes = usize::try_from(len_bytes).map_err(with_context("memory"))?;
+    pub(crate) fn new(len_bytes: u64) -> Outcome<Self> {
+        let len_bytes = usize::try_from(len_bytes).at("memory")?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping wherever the kernel likes.
         let start = unsafe {
@@ -176,14 +151,14 @@ impl Memory {
                 MapFlags::PRIVATE,
             )
         };
-        let start = start.map_err(with_context("memory"))?;
+        let start = start.at("memory")?;
         let memory = Self {
             start: start.cast::<u8>(),
             len_bytes,
         };
         // SAFETY: the range is the mapping just made. Without huge pages it is memory all the same.
         let _ = unsafe { madvise(start, len_bytes, Advice::LinuxHugepage) };
-        let part = part();
+        let part = pattern(PART);
         for offset in (0..len_bytes).step_by(PART) {
             let len = PART.min(len_bytes - offset);
             // SAFETY: offset + len is inside the mapping; `part` is other memory.

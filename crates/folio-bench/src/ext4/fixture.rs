@@ -1,383 +1,223 @@
-//! A fresh file system on a disk, mounted by a contender, and the calls that are measured on it.
+//! A fresh file system on a disk, mounted by a contender.
 
-use super::hosted::Hosted;
-use crate::report::with_context;
+use crate::hosted::{Hosted, System};
+use crate::outcome::{Context, Outcome};
+use crate::report::{Evidence, Sample};
+use crate::view::View;
+use folio::Kernel;
 use folio::block::{DiskModel, MemoryDevice, RawDevice, SlowDevice};
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
-use folio::syscall::{Credentials, Fd, OpenFlags};
+use folio::syscall::Credentials;
 use folio::vfs::MountOptions;
-use folio::{Kernel, Process};
-use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 const ROOT: &str = "/disk";
-/// Name of [`Contender::FolioMount`].
-pub(super) const FOLIO_MOUNT: &str = "folio mount";
 /// Page cache of Folio: as the kernel's, larger than anything written here.
 const CACHE_BYTES: u64 = 3 << 30;
 
-/// A file system, and the disk that it works on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Contender {
-    /// Folio on a model of a SATA disk, with these mount options.
-    FolioSlow(&'static str),
-    /// Folio on a disk of the same rate that never seeks: what a rate limit makes of a disk.
-    FolioLimited(&'static str),
-    /// Folio on an image on the real disk.
-    FolioReal(&'static str),
-    /// The kernel on a loop device over the real disk.
-    Kernel(&'static str),
-    /// The same, limited to the model's rate.
-    KernelLimited(&'static str),
-    /// fuse2fs on an image on the real disk.
-    Fuse2fs,
-    /// `folio mount`, by this program, of an image on the real disk.
-    FolioMount(PathBuf),
+/// The disk of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Disk {
+    /// A model of a SATA disk.
+    Sata,
+    /// One of the same rate that never seeks: what a rate limit makes of a disk.
+    Limited,
+    /// An image on the real disk.
+    Real,
 }
 
-/// A file system of Folio's.
-pub(crate) struct Own {
+/// A file system, and the disk that it works on.
+#[derive(Debug, Clone)]
+pub(super) struct Contender {
+    /// What mounts; without it, Folio in this process.
+    pub(super) system: Option<System>,
+    pub(super) disk: Disk,
+    pub(super) options: &'static str,
+}
+
+impl Contender {
+    /// Returns Folio in this process.
+    pub(super) fn folio(disk: Disk, options: &'static str) -> Self {
+        Self {
+            system: None,
+            disk,
+            options,
+        }
+    }
+
+    /// Returns a system that mounts on this machine.
+    pub(super) fn hosted(system: System, disk: Disk, options: &'static str) -> Self {
+        Self {
+            system: Some(system),
+            disk,
+            options,
+        }
+    }
+
+    /// In words.
+    pub(super) fn name(&self) -> String {
+        let system = match self.system {
+            None => "folio",
+            Some(System::Kernel) => "kernel",
+            Some(System::Fuse2fs) => "fuse2fs",
+            Some(System::Folio(_)) => "folio mount",
+        };
+        if self.options.is_empty() {
+            system.to_owned()
+        } else {
+            format!("{system}, {}", self.options)
+        }
+    }
+
+    /// Makes the file system and mounts it.
+    pub(super) fn make_fixture(&self, folder: &Path, size_mib: u64) -> Outcome<Fixture> {
+        let Some(system) = &self.system else {
+            return Fixture::in_process(self, folder, size_mib << 20);
+        };
+        let mut hosted = Hosted::fresh(system.clone(), folder, size_mib, self.options)?;
+        if self.disk == Disk::Limited {
+            hosted.throttle(DiskModel::default().media_bytes_per_s)?;
+        }
+        let view = View::Host(hosted.mount_point.clone());
+        let mount = Mount::Hosted(hosted);
+        Ok(Fixture { view, mount })
+    }
+}
+
+/// A mounted file system.
+pub(super) struct Fixture {
+    // First: it must end before the unmount.
+    pub(super) view: View,
+    mount: Mount,
+}
+
+enum Mount {
+    InProcess(InProcess),
+    Hosted(Hosted),
+}
+
+struct InProcess {
     kernel: Arc<Kernel>,
-    process: Option<Process>,
-    dir: Fd,
     disk: Arc<SlowDevice>,
     image: Option<PathBuf>,
     options: MountOptions,
 }
 
-/// A mounted file system.
-pub(crate) enum Fixture {
-    Own(Own),
-    Host(Hosted, Option<OwnedFd>),
-}
-
-/// An open file.
-pub(crate) enum Handle {
-    Own(Fd),
-    Host(OwnedFd),
-}
-
-impl Contender {
-    /// In words.
-    pub(crate) fn name(&self) -> String {
-        let words = |options: &str| {
-            if options.is_empty() {
-                String::new()
-            } else {
-                format!(", {options}")
-            }
+impl Fixture {
+    fn in_process(contender: &Contender, folder: &Path, size_bytes: u64) -> Outcome<Self> {
+        let mut image = None;
+        let disk = if contender.disk == Disk::Real {
+            let path = folder.join("folio.img");
+            let _ = std::fs::remove_file(&path);
+            let device = RawDevice::create(&path, size_bytes).at(&path)?;
+            format_ext4(&device, &FormatOptions::default())?;
+            image = Some(path);
+            // Only counts.
+            SlowDevice::new(Arc::new(device), DiskModel::default())
+        } else {
+            let memory = Arc::new(MemoryDevice::new(size_bytes));
+            format_ext4(&*memory, &FormatOptions::default())?;
+            SlowDevice::waiting(memory, model(contender.disk))
         };
-        match self {
-            Self::FolioSlow(options) | Self::FolioLimited(options) | Self::FolioReal(options) => {
-                format!("folio{}", words(options))
-            }
-            Self::Kernel(options) | Self::KernelLimited(options) => {
-                format!("kernel{}", words(options))
-            }
-            Self::Fuse2fs => "fuse2fs".to_owned(),
-            Self::FolioMount(_) => FOLIO_MOUNT.to_owned(),
-        }
-    }
-
-    /// Makes the file system and mounts it.
-    pub(crate) fn make_fixture(&self, folder: &Path, size_mib: u64) -> Result<Fixture, String> {
-        let with_defaults = |options: &str| {
-            if options.is_empty() {
-                "defaults".to_owned()
-            } else {
-                options.to_owned()
-            }
-        };
-        match self {
-            Self::FolioSlow(options) | Self::FolioLimited(options) => {
-                let model = match self {
-                    Self::FolioSlow(_) => DiskModel::default(),
-                    _ => DiskModel {
-                        track_to_track_us: 0,
-                        average_seek_us: 0,
-                        rotation_us: 0,
-                        write_cache_bytes: 0,
-                        ..DiskModel::default()
-                    },
-                };
-                let memory = Arc::new(MemoryDevice::new(size_mib << 20));
-                format_ext4(&*memory, &FormatOptions::default()).map_err(with_context("format"))?;
-                Own::new(SlowDevice::waiting(memory, model), None, options).map(Fixture::Own)
-            }
-            Self::FolioReal(options) => {
-                let path = folder.join("folio.img");
-                let _ = std::fs::remove_file(&path);
-                let image = RawDevice::create(&path, size_mib << 20)
-                    .map_err(with_context(path.display()))?;
-                format_ext4(&image, &FormatOptions::default()).map_err(with_context("format"))?;
-                // Only counts.
-                let disk = SlowDevice::new(Arc::new(image), DiskModel::default());
-                Own::new(disk, Some(path), options).map(Fixture::Own)
-            }
-            Self::Kernel(options) => Fixture::host(Hosted::kernel(
-                folder,
-                size_mib,
-                &with_defaults(options),
-                None,
-            )?),
-            Self::KernelLimited(options) => {
-                let rate = DiskModel::default().media_bytes_per_s;
-                Fixture::host(Hosted::kernel(
-                    folder,
-                    size_mib,
-                    &with_defaults(options),
-                    Some(rate),
-                )?)
-            }
-            Self::Fuse2fs => Fixture::host(Hosted::fuse2fs(folder, size_mib)?),
-            Self::FolioMount(program) => Fixture::host(Hosted::folio(folder, size_mib, program)?),
-        }
-    }
-}
-
-impl Own {
-    fn new(disk: SlowDevice, image: Option<PathBuf>, options: &str) -> Result<Self, String> {
-        let disk = Arc::new(disk);
-        let options = MountOptions::parse(options).map_err(with_context("options"))?;
-        let (kernel, process, dir) = mount(&disk, &options)?;
-        Ok(Self {
-            kernel,
-            process: Some(process),
-            dir,
-            disk,
+        let mut mount = InProcess {
+            kernel: Kernel::new(KernelOptions::default()),
+            disk: Arc::new(disk),
             image,
-            options,
+            options: MountOptions::parse(contender.options)?,
+        };
+        let view = mount.mount()?;
+        Ok(Self {
+            view,
+            mount: Mount::InProcess(mount),
         })
     }
 
-    fn process(&self) -> Result<&Process, String> {
-        self.process
-            .as_ref()
-            .ok_or_else(|| "not mounted".to_owned())
+    /// Runs a job; returns its seconds, and the bytes that reached the disk where they are counted.
+    pub(super) fn timed(&self, job: impl FnOnce(&View) -> Outcome) -> Outcome<Sample> {
+        let before = self.written_bytes();
+        let start = Instant::now();
+        job(&self.view)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let written = self.written_bytes().zip(before);
+        let written = written.map(|(now, before)| now.saturating_sub(before) as f64);
+        Ok(Sample::of(seconds).with(Evidence {
+            device_written_bytes: written,
+            ..Evidence::default()
+        }))
     }
 
-    fn unmount(&mut self) -> Result<(), String> {
-        if self.process.take().is_some() {
-            self.kernel.unmount(ROOT).map_err(with_context("unmount"))?;
-        }
-        Ok(())
-    }
-}
-
-fn mount(
-    disk: &Arc<SlowDevice>,
-    options: &MountOptions,
-) -> Result<(Arc<Kernel>, Process, Fd), String> {
-    let kernel = Kernel::new(KernelOptions {
-        cache_bytes: CACHE_BYTES,
-        ..KernelOptions::default()
-    });
-    let process = kernel.process(Credentials::root());
-    process.mkdir(ROOT, 0o755).map_err(with_context(ROOT))?;
-    kernel
-        .mount_ext4(disk.clone(), ROOT, options)
-        .map_err(with_context("mount"))?;
-    let dir = process
-        .open(ROOT, OpenFlags::DIRECTORY, 0)
-        .map_err(with_context(ROOT))?;
-    Ok((kernel, process, dir))
-}
-
-fn open_dir(path: &Path) -> Result<OwnedFd, String> {
-    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(with_context(path.display()))
-}
-
-impl Fixture {
-    fn host(hosted: Hosted) -> Result<Self, String> {
-        let dir = open_dir(&hosted.mount_point)?;
-        Ok(Self::Host(hosted, Some(dir)))
-    }
-
-    /// open(2) of a file that is made if need be.
-    pub(crate) fn open(&self, name: &str, truncates: Truncates) -> Result<Handle, String> {
-        match self {
-            Self::Own(own) => {
-                let mut flags = OpenFlags::CREAT | OpenFlags::RDWR;
-                flags.set(OpenFlags::TRUNC, truncates == Truncates::Yes);
-                own.process()?
-                    .openat(own.dir, name, flags, 0o644)
-                    .map(Handle::Own)
-                    .map_err(with_context(name))
-            }
-            Self::Host(_, dir) => {
-                let mut flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-                flags.set(OFlags::TRUNC, truncates == Truncates::Yes);
-                let dir = dir.as_ref().ok_or("not mounted")?;
-                let opened = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644));
-                opened.map(Handle::Host).map_err(with_context(name))
-            }
-        }
-    }
-
-    /// close(2).
-    pub(crate) fn close(&self, handle: Handle) -> Result<(), String> {
-        match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => {
-                own.process()?.close(fd).map_err(with_context("close"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// pwrite(2) of all of `bytes`.
-    pub(crate) fn write(&self, handle: &Handle, bytes: &[u8], offset: u64) -> Result<(), String> {
-        let written = match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => own
-                .process()?
-                .pwrite(*fd, bytes, offset)
-                .map_err(with_context("write"))?,
-            (_, Handle::Host(fd)) => {
-                rustix::io::pwrite(fd, bytes, offset).map_err(with_context("write"))?
-            }
-            _ => 0,
-        };
-        if written == bytes.len() {
-            Ok(())
-        } else {
-            Err(format!("{written} bytes written"))
-        }
-    }
-
-    /// pread(2) of as much as fits.
-    pub(crate) fn read(
-        &self,
-        handle: &Handle,
-        bytes: &mut [u8],
-        offset: u64,
-    ) -> Result<usize, String> {
-        match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => own
-                .process()?
-                .pread(*fd, bytes, offset)
-                .map_err(with_context("read")),
-            (_, Handle::Host(fd)) => {
-                rustix::io::pread(fd, bytes, offset).map_err(with_context("read"))
-            }
-            _ => Ok(0),
-        }
-    }
-
-    /// fsync(2).
-    pub(crate) fn fsync(&self, handle: &Handle) -> Result<(), String> {
-        match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => {
-                own.process()?.fsync(*fd).map_err(with_context("fsync"))
-            }
-            (_, Handle::Host(fd)) => rustix::fs::fsync(fd).map_err(with_context("fsync")),
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes a file with these bytes; an existing file is truncated first.
-    pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
-        let handle = self.open(name, Truncates::Yes)?;
-        if !bytes.is_empty() {
-            self.write(&handle, bytes, 0)?;
-        }
-        self.close(handle)
-    }
-
-    /// unlink(2).
-    pub(crate) fn remove(&self, name: &str) -> Result<(), String> {
-        match self {
-            Self::Own(own) => own
-                .process()?
-                .unlinkat(own.dir, name, Default::default())
-                .map_err(with_context(name)),
-            Self::Host(_, dir) => {
-                let dir = dir.as_ref().ok_or("not mounted")?;
-                rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(with_context(name))
-            }
-        }
-    }
-
-    /// rename(2).
-    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), String> {
-        match self {
-            Self::Own(own) => {
-                let flags = folio::vfs::RenameFlags::empty();
-                own.process()?
-                    .renameat2(own.dir, from, own.dir, to, flags)
-                    .map_err(with_context(from))
-            }
-            Self::Host(_, dir) => {
-                let dir = dir.as_ref().ok_or("not mounted")?;
-                rustix::fs::renameat(dir, from, dir, to).map_err(with_context(from))
-            }
-        }
-    }
-
-    /// syncfs(2).
-    pub(crate) fn sync(&self) -> Result<(), String> {
-        match self {
-            Self::Own(own) => own.process()?.syncfs(own.dir).map_err(with_context("sync")),
-            Self::Host(_, dir) => {
-                rustix::fs::syncfs(dir.as_ref().ok_or("not mounted")?).map_err(with_context("sync"))
-            }
-        }
-    }
-
-    /// Bytes that have reached the disk so far, where they are counted.
-    pub(crate) fn written_bytes(&self) -> Option<u64> {
-        match self {
-            Self::Own(own) => Some(own.disk.counters().written_bytes),
-            Self::Host(hosted, _) => hosted.written_bytes(),
+    fn written_bytes(&self) -> Option<u64> {
+        match &self.mount {
+            Mount::InProcess(mount) => Some(mount.disk.counters().written_bytes),
+            Mount::Hosted(hosted) => hosted.written_bytes(),
         }
     }
 
     /// Mounts again with empty caches, the host's cache of the image included.
-    pub(crate) fn forget(&mut self) -> Result<(), String> {
-        match self {
-            Self::Own(own) => {
-                own.unmount()?;
-                own.image.as_deref().map_or(Ok(()), forget_image)?;
-                let (kernel, process, dir) = mount(&own.disk, &own.options)?;
-                (own.kernel, own.process, own.dir) = (kernel, Some(process), dir);
+    pub(super) fn forget(&mut self) -> Outcome {
+        match &mut self.mount {
+            Mount::InProcess(mount) => {
+                // Ends the process, which uses the mount.
+                self.view = View::Host(PathBuf::new());
+                mount.kernel.unmount(ROOT)?;
+                mount.image.as_deref().map_or(Ok(()), forget_image)?;
+                self.view = mount.mount()?;
+                Ok(())
             }
-            Self::Host(hosted, dir) => {
-                drop(dir.take());
+            Mount::Hosted(hosted) => {
                 hosted.remount()?;
-                forget_image(hosted.image())?;
-                *dir = Some(open_dir(&hosted.mount_point)?);
+                forget_image(hosted.image())
             }
         }
-        Ok(())
     }
 
-    /// Takes it down.
-    pub(crate) fn end(mut self) -> Result<(), String> {
-        match &mut self {
-            Self::Own(own) => {
-                own.unmount()?;
-                if let Some(path) = &own.image {
-                    std::fs::remove_file(path).map_err(with_context(path.display()))?;
-                }
+    /// Unmounts and removes it.
+    pub(super) fn end(self) -> Outcome {
+        drop(self.view);
+        if let Mount::InProcess(mount) = self.mount {
+            mount.kernel.unmount(ROOT)?;
+            if let Some(path) = &mount.image {
+                std::fs::remove_file(path).at(path)?;
             }
-            Self::Host(_, dir) => drop(dir.take()),
         }
         Ok(())
     }
 }
 
-/// Whether open(2) empties the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Truncates {
-    Yes,
-    No,
+impl InProcess {
+    fn mount(&mut self) -> folio::Result<View> {
+        self.kernel = Kernel::new(KernelOptions {
+            cache_bytes: CACHE_BYTES,
+            ..KernelOptions::default()
+        });
+        let process = self.kernel.process(Credentials::root());
+        process.mkdir(ROOT, 0o755)?;
+        self.kernel
+            .mount_ext4(self.disk.clone(), ROOT, &self.options)?;
+        process.chdir(ROOT)?;
+        Ok(View::Folio(process))
+    }
+}
+
+fn model(disk: Disk) -> DiskModel {
+    if disk == Disk::Sata {
+        return DiskModel::default();
+    }
+    DiskModel {
+        track_to_track_us: 0,
+        average_seek_us: 0,
+        rotation_us: 0,
+        write_cache_bytes: 0,
+        ..DiskModel::default()
+    }
 }
 
 /// The host writes what it has of an image, and forgets it.
-fn forget_image(path: &Path) -> Result<(), String> {
-    let file = std::fs::File::open(path).map_err(with_context(path.display()))?;
-    file.sync_all().map_err(with_context(path.display()))?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
-        .map_err(with_context(path.display()))
+fn forget_image(path: &Path) -> Outcome {
+    let file = File::open(path).at(path)?;
+    file.sync_all().at(path)?;
+    crate::evidence::forget(&[&file])
 }

@@ -1,20 +1,27 @@
 //! The scenario `auto-da-alloc`: files rewritten again and again, in each mode of delayed
 //! allocation.
 
-use super::figures::{Table, compare};
-use super::fixture::{Contender, FOLIO_MOUNT, Fixture};
-use super::{Options, hosted, scaled};
+use super::fixture::{Contender, Disk};
+use super::{Options, judge, scaled};
+use crate::hosted::{System, throttle_missing};
+use crate::options::is_wanted;
+use crate::outcome::Outcome;
 use crate::published::{PublishedCase, Today};
-use crate::report::{self, Report, Unit};
-use crate::run::{Run, scratch_in};
+use crate::race::{Race, Run, scratch_in};
+use crate::random::pattern;
+use crate::report::{Report, Sample, Unit};
+use crate::view::View;
 use std::path::Path;
-use std::time::Instant;
 
 const FILES: usize = 1024;
 const FILE_BYTES: usize = 64 << 10;
 const TIMES: usize = 10;
 const IMAGE_MIB: u64 = 2048;
-const JOBS: [&str; 3] = ["by truncation", "remove between", "by rename"];
+const TRUNCATION: &str = "by truncation";
+const REMOVAL: &str = "remove between";
+const RENAME: &str = "by rename";
+const JOBS: [&str; 3] = [TRUNCATION, REMOVAL, RENAME];
+const FOLIO_MOUNT: &str = "folio mount";
 /// The modes, as Folio's mount options say them; the kernel has no mode of the first kind.
 const COMMIT: &str = "auto_da_alloc=commit";
 const CLOSE: &str = "auto_da_alloc=close";
@@ -25,48 +32,51 @@ const KERNEL: &str = "auto_da_alloc";
 const SATA: &str = "SATA disk";
 const LIMITED: &str = "128 MiB/s";
 const REAL: &str = "real disk";
-const ROUNDS: u32 = 3;
+const DISKS: [(&str, Disk); 3] = [
+    (SATA, Disk::Sata),
+    (LIMITED, Disk::Limited),
+    (REAL, Disk::Real),
+];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let folder = scratch_in(&options.disk_dir())?;
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    let dir = options.disk.path();
+    let folder = scratch_in(&dir)?;
     let files = scaled(run, FILES);
     let what = format!(
         "{files} files of {} KiB, written {TIMES} times over by open, write and close",
         FILE_BYTES >> 10
     );
-    let mut report = Report::new("auto-da-alloc", what, &options.disk_dir());
-    report.notes = notes(options);
-    let mut jobs = Vec::new();
-    for (title, mut contenders) in contenders(&mut report, &run.folio) {
-        contenders.retain(|contender| options.wants(&contender.name()));
-        let names = contenders.iter().map(Contender::name).collect();
-        jobs.push((contenders, Table::new(title, &JOBS, names)));
-    }
-    while run.goes_on("auto-da-alloc", report.repeats, ROUNDS)? {
-        for (contenders, table) in &mut jobs {
-            for turn in 0..contenders.len() {
-                let at = (turn + report.repeats as usize) % contenders.len();
-                for job in 0..JOBS.len() {
-                    run.check()?;
-                    let (seconds, bytes) = rewritten(&contenders[at], job, files, folder.path())?;
-                    table.add(at, job, seconds, bytes);
-                }
-            }
-        }
-        report.repeats += 1;
-    }
+    let mut report = Report::new("auto-da-alloc", what, &dir);
+    report.notes = notes(&dir);
     let base = format!("folio, {CLOSE}");
-    report.tables = jobs
-        .iter()
-        .map(|(_, table)| table.to_report(&base))
-        .collect();
-    report.verdicts = verdicts(&report.tables);
+    let mut race = Race::new(SATA, Unit::Seconds, Some(&base)).rounds(3);
+    for (title, _) in &DISKS[1..] {
+        race = race.table(title, Unit::Seconds, Some(&base));
+    }
+    for (table, (_, disk)) in DISKS.into_iter().enumerate() {
+        for contender in contenders(disk, &run.folio, &mut report) {
+            let name = contender.name();
+            let folder = folder.path();
+            if !is_wanted(&options.only, &name) {
+                continue;
+            }
+            race.contender(&name, move |turn| {
+                for job in JOBS {
+                    run.check()?;
+                    turn.add_to(table, job, rewritten(&contender, job, files, folder)?);
+                }
+                Ok(())
+            });
+        }
+    }
+    race.run(run, &mut report)?;
+    judge_all(&mut report);
     report.story = Some(published_case(&report));
     Ok(report)
 }
 
-fn notes(options: &Options) -> Vec<String> {
+fn notes(dir: &Path) -> Vec<String> {
     vec![
         "in the kernel's ext4 auto_da_alloc is what Folio calls auto_da_alloc=close".to_owned(),
         "after a sync of the first versions the clock runs until the last call returns; nothing is synced, so what \
@@ -77,37 +87,35 @@ fn notes(options: &Options) -> Vec<String> {
         "folio mount pays for each open and close: the kernel sends them to its server, and the first write of each \
          file too; folio is the same ext4 in the measured process"
             .to_owned(),
-        format!("real disk: images in {}", options.disk_dir().display()),
+        format!("real disk: images in {}", dir.display()),
     ]
 }
 
-/// Returns the contenders of each disk; the kernel's ext4 needs root.
-fn contenders(report: &mut Report, folio: &Path) -> [(&'static str, Vec<Contender>); 3] {
-    let slow = [COMMIT, CLOSE, OFF, NODELALLOC]
-        .map(Contender::FolioSlow)
-        .to_vec();
-    let mut limited = [COMMIT, CLOSE, OFF, NODELALLOC]
-        .map(Contender::FolioLimited)
-        .to_vec();
-    let mut real = [COMMIT, CLOSE, OFF, NODELALLOC]
-        .map(Contender::FolioReal)
-        .to_vec();
-    let mount = Contender::FolioMount(folio.to_owned());
-    match hosted::folio_missing(folio) {
-        Some(reason) => report.skip(mount.name(), reason),
-        None => real.push(mount),
-    }
-    match hosted::kernel_missing() {
-        Some(reason) => report.skip("the kernel's ext4", reason),
-        None => {
-            real.extend([KERNEL, OFF, NODELALLOC].map(Contender::Kernel));
-            match hosted::throttle_missing() {
-                Some(reason) => report.skip("the kernel's ext4 at 128 MiB/s", reason),
-                None => limited.extend([KERNEL, OFF, NODELALLOC].map(Contender::KernelLimited)),
-            }
+/// Returns the contenders on a disk; the kernel's ext4 needs root.
+fn contenders(disk: Disk, folio: &Path, report: &mut Report) -> Vec<Contender> {
+    let modes = [COMMIT, CLOSE, OFF, NODELALLOC];
+    let mut contenders: Vec<_> = modes.map(|mode| Contender::folio(disk, mode)).into();
+    if disk == Disk::Real {
+        let mount = System::Folio(folio.to_owned());
+        match mount.missing() {
+            Some(reason) => report.skip(FOLIO_MOUNT, reason),
+            None => contenders.push(Contender::hosted(mount, disk, "")),
         }
     }
-    [(SATA, slow), (LIMITED, limited), (REAL, real)]
+    let (what, missing) = match disk {
+        Disk::Sata => return contenders,
+        Disk::Limited => ("the kernel's ext4 at 128 MiB/s", throttle_missing()),
+        Disk::Real => ("the kernel's ext4", None),
+    };
+    match System::Kernel.missing().or(missing) {
+        Some(reason) => report.skip(what, reason),
+        None => {
+            let modes = [KERNEL, OFF, NODELALLOC];
+            let kernels = modes.map(|mode| Contender::hosted(System::Kernel, disk, mode));
+            contenders.extend(kernels);
+        }
+    }
+    contenders
 }
 
 fn published_case(report: &Report) -> PublishedCase {
@@ -133,7 +141,6 @@ fn published_case(report: &Report) -> PublishedCase {
             Some(if mode == COMMIT { today.cure() } else { today })
         })
     };
-    let [truncation, removal, _] = JOBS;
     let case = PublishedCase::new(
         "Delayed allocation",
         "files written over by truncation took seventeen times as long as with noauto_da_alloc",
@@ -143,21 +150,21 @@ fn published_case(report: &Report) -> PublishedCase {
         (
             "64 KiB x 1024 ten times over, by truncation, auto_da_alloc",
             6.0,
-            truncation,
+            TRUNCATION,
             KERNEL,
             [CLOSE, COMMIT],
         ),
         (
             "the same with noauto_da_alloc",
             0.35,
-            truncation,
+            TRUNCATION,
             OFF,
             [OFF, NODELALLOC],
         ),
         (
             "the same with each file removed before",
             0.35,
-            removal,
+            REMOVAL,
             KERNEL,
             [CLOSE, COMMIT],
         ),
@@ -180,68 +187,57 @@ fn published_case(report: &Report) -> PublishedCase {
         })
 }
 
-/// Seconds of one job on a fresh file system, and bytes written meanwhile, where they are counted.
-fn rewritten(
-    contender: &Contender,
-    job: usize,
-    files: usize,
-    folder: &Path,
-) -> Result<(f64, Option<u64>), String> {
+/// Measures one job on a fresh file system.
+fn rewritten(contender: &Contender, job: &str, files: usize, folder: &Path) -> Outcome<Sample> {
     let fixture = contender.make_fixture(folder, IMAGE_MIB)?;
-    let bytes: Vec<u8> = (0..FILE_BYTES).map(|n| (n % 251) as u8 + 1).collect();
+    let bytes = pattern(FILE_BYTES);
     let names: Vec<String> = (0..files).map(|n| format!("file-{n}")).collect();
     for name in &names {
-        fixture.put(name, &bytes)?;
+        fixture.view.put(name, &bytes)?;
     }
-    fixture.sync()?;
-    let before = fixture.written_bytes();
-    let start = Instant::now();
-    for _ in 0..TIMES {
-        for name in &names {
-            rewrite(&fixture, job, name, &bytes)?;
-        }
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    let written = fixture.written_bytes().zip(before);
-    let written = written.map(|(now, before)| now - before);
+    fixture.view.sync()?;
+    let sample = fixture.timed(|view| {
+        let mut times = (0..TIMES).flat_map(|_| &names);
+        times.try_for_each(|name| rewrite(view, job, name, &bytes))
+    })?;
     fixture.end()?;
-    Ok((seconds, written))
+    Ok(sample)
 }
 
-fn rewrite(fixture: &Fixture, job: usize, name: &str, bytes: &[u8]) -> Result<(), String> {
+fn rewrite(view: &View, job: &str, name: &str, bytes: &[u8]) -> Outcome {
     match job {
-        0 => fixture.put(name, bytes),
-        1 => {
-            fixture.remove(name)?;
-            fixture.put(name, bytes)
+        TRUNCATION => view.put(name, bytes),
+        REMOVAL => {
+            view.remove(name)?;
+            view.put(name, bytes)
         }
         _ => {
-            fixture.put("new", bytes)?;
-            fixture.rename("new", name)
+            view.put("new", bytes)?;
+            view.rename("new", name)
         }
     }
 }
 
-fn verdicts(tables: &[report::Table]) -> Vec<report::Verdict> {
+fn judge_all(report: &mut Report) {
     let folio = |mode: &str| format!("folio, {mode}");
     let kernel = |mode: &str| format!("kernel, {mode}");
-    let mut all = Vec::new();
-    for (table, factor) in tables.iter().zip([10.0, 10.0, 1.0]) {
-        for job in [JOBS[0], JOBS[2]] {
-            all.extend(compare(table, job, &folio(COMMIT), &folio(CLOSE), factor));
-            all.extend(compare(table, job, &folio(OFF), &folio(CLOSE), factor));
+    let mut judge = |table, job, ours: String, theirs: String, factor| {
+        judge(report, table, job, [&ours, &theirs], factor);
+    };
+    for ((table, _), factor) in DISKS.into_iter().zip([10.0, 10.0, 1.0]) {
+        for job in [TRUNCATION, RENAME] {
+            judge(table, job, folio(COMMIT), folio(CLOSE), factor);
+            judge(table, job, folio(OFF), folio(CLOSE), factor);
         }
         for job in JOBS {
-            let pairs = [
+            for (ours, theirs) in [
                 (COMMIT, KERNEL),
                 (CLOSE, KERNEL),
                 (OFF, OFF),
                 (NODELALLOC, NODELALLOC),
-            ];
-            all.extend(pairs.iter().filter_map(|(ours, theirs)| {
-                compare(table, job, &folio(ours), &kernel(theirs), 1.0)
-            }));
+            ] {
+                judge(table, job, folio(ours), kernel(theirs), 1.0);
+            }
         }
     }
-    all
 }

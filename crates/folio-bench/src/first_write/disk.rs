@@ -1,69 +1,56 @@
 //! The jobs on a model of a disk with seeks: what an image format adds to the moves of the head.
 
 use super::job::Job;
-use crate::measure::Cost;
+use crate::outcome::Outcome;
 use crate::report::{Row, Table, Unit};
 use folio::block::{
-    Allocation, CreateOptions, Device, DiskModel, MemoryDevice, Qcow2Device, SlowDevice,
+    Allocation, CreateOptions, Device, DiskModel, MemoryDevice, PartitionDevice, Qcow2Device,
+    SlowDevice,
 };
+use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A fresh qcow2 and a raw image, each alone on the disk, in modeled seconds.
-pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String> {
-    let to_text = |error: folio::Error| error.to_string();
+pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Outcome<Table> {
     let size_bytes = size_mib << 20;
     // Room for the format's own tables.
+    let disk_bytes = size_bytes + (size_bytes >> 6) + (64 << 20);
     let disk = || {
-        let memory = Arc::new(MemoryDevice::new(
-            size_bytes + (size_bytes >> 6) + (64 << 20),
-        ));
+        let memory = Arc::new(MemoryDevice::new(disk_bytes));
         Arc::new(SlowDevice::new(memory, DiskModel::default()))
     };
-    let cost = |disk: &SlowDevice, before_ns: u64| Cost {
-        seconds: (disk.counters().busy_ns - before_ns) as f64 / 1e9,
-        ..Cost::default()
-    };
-    let raw_disk = disk();
-    let raw: Arc<dyn Device> = raw_disk.clone();
-    let raw = folio::block::PartitionDevice::new(raw, 0, size_bytes).map_err(to_text)?;
-    job.write(&(Arc::new(raw) as Arc<dyn Device>), tiny)
-        .map_err(to_text)?;
-    let raw_cost = cost(&raw_disk, 0);
-
-    let qcow2_disk = disk();
-    let image = Qcow2Device::create_on(qcow2_disk.clone(), size_bytes, &CreateOptions::default())
-        .map_err(to_text)?;
-    image.flush().map_err(to_text)?;
-    let before_ns = qcow2_disk.counters().busy_ns;
-    let image: Arc<dyn Device> = Arc::new(image);
-    job.write(&image, tiny).map_err(to_text)?;
-    drop(image);
-    let qcow2_cost = cost(&qcow2_disk, before_ns);
-
+    let (raw_disk, qcow2_disk) = (disk(), disk());
+    let raw = PartitionDevice::new(raw_disk.clone(), 0, size_bytes)?;
+    let qcow2 = Qcow2Device::create_on(qcow2_disk.clone(), size_bytes, &CreateOptions::default())?;
+    qcow2.flush()?;
     let title = format!(
         "{}: first write, modeled SATA disk (seconds of the model)",
         job.words()
     );
-    let rows = vec![
-        Row::of_costs(&title, "fresh qcow2, folio", &[qcow2_cost]),
-        Row::of_costs(&title, "raw, folio", &[raw_cost]),
+    let images: [(_, Arc<dyn Device>, _); 2] = [
+        ("fresh qcow2, folio", Arc::new(qcow2), qcow2_disk),
+        ("raw, folio", Arc::new(raw), raw_disk),
     ];
+    let mut rows = Vec::new();
+    for (name, image, disk) in images {
+        let before_ns = disk.counters().busy_ns;
+        job.write(&image, tiny)?;
+        drop(image);
+        let seconds = (disk.counters().busy_ns - before_ns) as f64 / 1e9;
+        rows.push(Row::new(title.clone(), name, vec![seconds]));
+    }
     Ok(Table::new(title, Unit::Seconds, Some("raw, folio"), rows))
 }
 
 /// Returns the writes of Folio's mkfs, as commands of qemu-io.
-pub(super) fn mkfs_as_qemu_io(size_bytes: u64) -> Result<String, String> {
+pub(super) fn mkfs_as_qemu_io(size_bytes: u64) -> Outcome<String> {
     let list = Arc::new(WriteList {
         len_bytes: size_bytes,
         lines: Mutex::default(),
     });
-    Job::Mkfs
-        .write(&(list.clone() as Arc<dyn Device>), false)
-        .map_err(|error| error.to_string())?;
-    Ok(std::mem::take(
-        &mut list.lines.lock().unwrap_or_else(PoisonError::into_inner),
-    ))
+    Job::Mkfs.write(&(list.clone() as Arc<dyn Device>), false)?;
+    Ok(std::mem::take(&mut list.lines.lock()))
 }
 
 /// A disk that records its requests and keeps no data.
@@ -74,7 +61,7 @@ struct WriteList {
 
 impl WriteList {
     fn add(&self, line: &str) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         lines.push_str(line);
         lines.push('\n');
     }

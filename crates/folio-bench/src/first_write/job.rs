@@ -1,5 +1,6 @@
 //! One job on one image, from the open to the close.
 
+use crate::outcome::Outcome;
 use folio::block::{Allocation, Device, ImageFormat, OpenOptions, open};
 use folio::kernel::{FormatOptions, format_ext4};
 use std::io::{IoSlice, IoSliceMut};
@@ -63,9 +64,8 @@ impl Job {
             Self::Mkfs => None,
             Self::Sequential => {
                 let len_bytes = 512 << 10;
-                let count = scaled(2048).min(size_bytes / len_bytes);
                 Some(Stride {
-                    count,
+                    count: scaled(2048).min(size_bytes / len_bytes),
                     len_bytes,
                     step_bytes: len_bytes,
                 })
@@ -111,16 +111,13 @@ impl Job {
 }
 
 /// Runs the job only.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let options = OpenOptions {
         format: Some(arguments.format),
         ..OpenOptions::default()
     };
-    let device = open(&arguments.image, &options).map_err(|error| error.to_string())?;
-    arguments
-        .job
-        .write(&device, arguments.tiny)
-        .map_err(|error| error.to_string())
+    let device = open(&arguments.image, &options)?;
+    Ok(arguments.job.write(&device, arguments.tiny)?)
 }
 
 /// A disk that knows of no zeroes but written ones, as the article's was.

@@ -11,18 +11,18 @@ mod job;
 
 pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 
-use crate::contender::find;
+use crate::command::{self, Meter, is_root, lacking, this_program, tool, touch_memory};
 use crate::evidence::forget;
-use crate::measure::{Cost, Meter, this_program, touch_memory};
+use crate::options::DiskDir;
+use crate::outcome::{Context, Outcome};
 use crate::published::{PublishedCase, Today};
-use crate::report::{Place, Report, Row, Table, Unit, owned, with_context};
-use crate::rows::ratio;
-use crate::run::{Run, scratch_in};
+use crate::race::{Race, Run, Turn, scratch_in};
+use crate::report::{Report, Sample, Table, Unit, ratio, require_space};
 use folio::block::{self, ImageFormat};
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 const LIMITS: [&str; 7] = [
@@ -40,9 +40,8 @@ const LIMITS: [&str; 7] = [
 /// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk for the images; without it, the system's folder for temporary files
-    #[arg(long)]
-    pub(crate) disk_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) disk: DiskDir,
     /// Size of the disks in MiB; needs twice that on the real disk [default: 8192]
     #[arg(long, value_parser = clap::value_parser!(u64).range(64..1 << 20))]
     pub(crate) size_mib: Option<u64>,
@@ -96,67 +95,47 @@ impl Tool {
     }
 }
 
-/// One image: its figures for the first, second and third run.
-struct Cell {
-    kind: Kind,
-    tool: Tool,
-    costs: [Vec<Cost>; 3],
-}
-
 /// Memory that is used before each run: more than any job needs.
 const TOUCHED_MIB: u64 = 1536;
 
 const RUNS: [&str; 3] = ["first write", "second write", "third, host's cache dropped"];
 
-const ROUNDS: u32 = 5;
 /// Whose time is 1.
 const BASE: &str = "written raw, folio";
 
 /// Measures. As a part of `all` it leaves out the third run and what is written in order, and uses
 /// smaller disks.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    let dir = options.disk.path();
     let folder = scratch_in(&dir)?;
-    let usual = if run.is_part { 1024 } else { 8192 };
-    let size_mib = options.size_mib.unwrap_or_else(|| run.sized(usual, 64));
-    let free = Place::of(&dir).free_mib;
-    if free < size_mib * 2 + run.sized(1024, 64) {
-        return Err(format!(
-            "{} has {free} MiB free: see --size-mib",
-            dir.display()
-        ));
-    }
+    let usual_mib = run.sized(if run.is_part { 1024 } else { 8192 }, 64);
+    let size_mib = options.size_mib.unwrap_or(usual_mib);
+    require_space(&dir, size_mib * 2 + run.sized(1024, 64), "--size-mib")?;
     let what = format!("mkfs and writes into fresh and preallocated images of {size_mib} MiB");
     let mut report = Report::new("first-write", what, &dir);
     let mut tools = vec![Tool::Folio];
-    match ["qemu-img", "qemu-io"]
-        .iter()
-        .find(|name| find(name).is_none())
-    {
+    match lacking(&["qemu-img", "qemu-io"]) {
         None => tools.push(Tool::Qemu),
-        Some(name) => report.skip("QEMU", format!("{name} is not installed")),
+        Some(reason) => report.skip("QEMU", reason),
     }
-    let runs = if run.is_part { 2 } else { RUNS.len() };
     let bench = Bench {
         run,
         folder: folder.path(),
         size_mib,
         tools,
-        runs,
+        runs: if run.is_part { 2 } else { RUNS.len() },
     };
-    let is_asked = |job: &Job| match options.only {
+    let is_wanted = |job: &Job| match options.only {
         Some(only) => only == *job,
         None => !run.is_part || *job != Job::Sequential,
     };
-    let jobs = Job::ALL.into_iter().filter(is_asked);
-    let end = run.until;
-    let count = jobs.clone().count() as u32;
-    for (at, job) in jobs.clone().enumerate() {
+    let jobs: Vec<Job> = Job::ALL.into_iter().filter(is_wanted).collect();
+    for (at, job) in jobs.iter().enumerate() {
         // Each job has its share of what time is left.
         let now = Instant::now();
-        let until = end.map(|end| now + end.saturating_duration_since(now) / (count - at as u32));
-        let tables = bench.measure(job, until, &mut report)?;
-        report.tables.extend(tables);
+        let jobs_left = (jobs.len() - at) as u32;
+        let share = |end: Instant| now + end.saturating_duration_since(now) / jobs_left;
+        bench.measure(*job, run.until.map(share), &mut report)?;
     }
     // Last, for their memory would count as that of the processes above.
     for job in jobs {
@@ -165,7 +144,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             .push(disk::table(job, size_mib, run.is_quick)?);
     }
     report.story = Some(published_case(&report));
-    report.limits = owned(&LIMITS);
+    report.limit(&LIMITS);
     Ok(report)
 }
 
@@ -211,288 +190,220 @@ struct Bench<'a> {
     runs: usize,
 }
 
+/// One job by one tool on one image.
+struct Work<'a> {
+    job: Job,
+    tool: Tool,
+    format: ImageFormat,
+    image: &'a Path,
+    /// Queue depth of qemu-img bench.
+    depth: u32,
+}
+
 impl Bench<'_> {
-    /// Runs all kinds and tools in turn, so that a slow minute affects all alike.
-    fn measure(
-        &self,
-        job: Job,
-        until: Option<Instant>,
-        report: &mut Report,
-    ) -> Result<Vec<Table>, String> {
-        let mut cells: Vec<Cell> = Kind::ALL
-            .into_iter()
-            .flat_map(|kind| self.tools.iter().map(move |tool| (kind, *tool)))
-            .map(|(kind, tool)| Cell {
-                kind,
-                tool,
-                costs: Default::default(),
-            })
-            .collect();
+    /// Measures a job on all kinds of images with all tools.
+    fn measure(&self, job: Job, until: Option<Instant>, report: &mut Report) -> Outcome {
         let written = self.folder.join("written");
         self.create(&written, Kind::Written)?;
-        let depth = if self.tools.contains(&Tool::Qemu) {
-            self.best_depth(job)?
-        } else {
-            1
-        };
-        let scenario = format!("first-write, {}", job.name());
+        let has_qemu = self.tools.contains(&Tool::Qemu);
+        let depth = if has_qemu { self.best_depth(job)? } else { 1 };
+        let titles = RUNS.map(|words| format!("{}: {words}", job.words()));
+        let mut race = Race::new(&titles[0], Unit::Seconds, Some(BASE)).shuffled();
+        for title in &titles[1..self.runs] {
+            race = race.table(title, Unit::Seconds, Some(BASE));
+        }
+        for kind in Kind::ALL {
+            for tool in self.tools.iter().copied() {
+                let image = match kind {
+                    Kind::Written => written.clone(),
+                    _ => self.folder.join("image"),
+                };
+                let titles = &titles;
+                race.contender(&cell_name(kind, tool), move |turn| {
+                    let work = Work {
+                        job,
+                        tool,
+                        format: kind.format(),
+                        image: &image,
+                        depth,
+                    };
+                    self.measure_image(kind, &work, titles, turn)
+                });
+            }
+        }
         let run = Run {
             until,
-            folio: self.run.folio.clone(),
-            ..*self.run
+            ..self.run.clone()
         };
-        let mut round = 0;
-        while run.goes_on(&scenario, round, ROUNDS)? {
-            for turn in 0..cells.len() {
-                run.check()?;
-                // Never after the same one: each leaves memory in another state. An odd step meets
-                // all of an even number.
-                let step = 2 * (round as usize % 4) + 1;
-                let at = (turn * step + round as usize) % cells.len();
-                self.measure_cell(&mut cells[at], job, depth, &written, round)?;
-            }
-            round += 1;
+        let mut tables = race.measure(&run, report)?;
+        fs::remove_file(&written).at(&written)?;
+        if self.runs > 2 && tables[2].rows.is_empty() {
+            let what = format!("{}: the third run", job.words());
+            report.skip(what, "dropping the host's page cache needs root");
         }
-        report.repeats = report.repeats.max(round);
-        fs::remove_file(&written).map_err(with_context(written.display()))?;
-        if self.runs > 2 && cells.iter().any(|cell| cell.costs[2].is_empty()) {
-            report.skip(
-                format!("{}: the third run", job.words()),
-                "dropping the host's page cache needs root",
-            );
-        }
-        Ok(tables(job, &cells, &mut report.notes))
-    }
-
-    /// Measures all runs on one image.
-    fn measure_cell(
-        &self,
-        cell: &mut Cell,
-        job: Job,
-        depth: u32,
-        written: &Path,
-        round: u32,
-    ) -> Result<(), String> {
-        let is_written = cell.kind == Kind::Written;
-        let image = if is_written {
-            written.to_owned()
-        } else {
-            self.folder.join("image")
-        };
-        if is_written {
-            // As a fresh image: the other tool's last run has left it in memory.
-            forget(&[File::open(&image).map_err(with_context(image.display()))?])?;
-        } else {
-            self.create(&image, cell.kind)?;
-        }
-        for run in 0..self.runs {
-            if run == 2 && !drop_caches(&image)? {
-                continue;
-            }
-            cell.costs[run].push(self.once(job, cell.tool, &image, cell.kind.format(), depth)?);
-        }
-        if !is_written {
-            if round == 0 {
-                self.check(cell, &image)?;
-            }
-            fs::remove_file(&image).map_err(with_context(image.display()))?;
-        }
+        tables.retain(|table| !table.rows.is_empty());
+        tables.iter().for_each(|table| compare(table, report));
+        report.tables.extend(tables);
         Ok(())
     }
 
+    /// Measures all runs on one image.
+    fn measure_image(
+        &self,
+        kind: Kind,
+        work: &Work<'_>,
+        titles: &[String],
+        turn: &mut Turn,
+    ) -> Outcome {
+        let image = work.image;
+        if kind == Kind::Written {
+            // As a fresh image: the other tool's last run has left it in memory.
+            forget(&[&File::open(image).at(image)?])?;
+        } else {
+            self.create(image, kind)?;
+        }
+        for (run, title) in titles[..self.runs].iter().enumerate() {
+            if run == 2 && !drop_caches(image)? {
+                continue;
+            }
+            turn.add_to(run, title, self.once(work)?);
+        }
+        if kind == Kind::Written {
+            return Ok(());
+        }
+        if turn.round == 0
+            && kind == Kind::Qcow2
+            && work.tool == Tool::Folio
+            && let Ok(mut qemu_img) = tool("qemu-img")
+        {
+            command::run(qemu_img.arg("check").arg(image))?;
+        }
+        fs::remove_file(image).at(image)
+    }
+
     /// Makes the image as it is before the first write, with no dirty pages left in the host.
-    fn create(&self, path: &Path, kind: Kind) -> Result<(), String> {
+    fn create(&self, path: &Path, kind: Kind) -> Outcome {
         let _ = fs::remove_file(path);
         let bytes = self.size_mib << 20;
-        let device =
-            block::create(path, kind.format(), bytes).map_err(|error| error.to_string())?;
-        device.flush().map_err(|error| error.to_string())?;
+        let device = block::create(path, kind.format(), bytes)?;
+        device.flush()?;
         drop(device);
-        let mut file = File::options()
-            .write(true)
-            .open(path)
-            .map_err(with_context(path.display()))?;
+        let mut file = File::options().write(true).open(path).at(path)?;
         match kind {
             Kind::Qcow2 | Kind::Sparse => {}
             Kind::Falloc => {
-                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-                    .map_err(with_context(path.display()))?
+                let flags = rustix::fs::FallocateFlags::empty();
+                rustix::fs::fallocate(&file, flags, 0, bytes).at(path)?;
             }
             Kind::Written => {
                 let ones = vec![1; 1 << 20];
                 (0..self.size_mib)
                     .try_for_each(|_| file.write_all(&ones))
-                    .map_err(with_context(path.display()))?;
+                    .at(path)?;
             }
         }
-        file.sync_all().map_err(with_context(path.display()))
+        file.sync_all().at(path)
     }
 
     /// Runs one job by one tool in a process of its own.
-    fn once(
-        &self,
-        job: Job,
-        tool: Tool,
-        image: &Path,
-        format: ImageFormat,
-        depth: u32,
-    ) -> Result<Cost, String> {
+    fn once(&self, work: &Work<'_>) -> Outcome<Sample> {
         let is_quick = self.run.is_quick;
         touch_memory(self.run.sized(TOUCHED_MIB, 16))?;
-        let mut meter = Meter::default();
-        if tool == Tool::Folio {
-            let mut arguments: Vec<OsString> = ["first-write-job", job.name(), format.name()]
-                .map(Into::into)
-                .into();
-            arguments.push(image.into());
-            arguments.extend(is_quick.then(|| "--tiny".into()));
-            meter.run(this_program()?.as_os_str(), arguments)?;
-            return Ok(meter.cost);
-        }
-        let size_bytes = self.size_mib << 20;
-        match job.stride(size_bytes, is_quick) {
-            Some(stride) => {
-                let [count, depth, step, len] = [
-                    stride.count,
-                    u64::from(depth),
-                    stride.step_bytes,
-                    stride.len_bytes,
-                ]
-                .map(|n| n.to_string());
-                let flush = format!("--flush-interval={count}");
-                let arguments = [
-                    "bench",
-                    "-q",
-                    "-w",
-                    "-f",
-                    format.name(),
-                    "-t",
-                    "writeback",
-                    "-c",
-                    &count,
-                    "-d",
-                    &depth,
-                    "-S",
-                    &step,
-                    "-s",
-                    &len,
-                    &flush,
-                ];
-                let all = arguments
-                    .map(OsStr::new)
-                    .into_iter()
-                    .chain([image.as_os_str()]);
-                meter.run(program("qemu-img")?.as_os_str(), all)?;
+        let format = work.format.name();
+        let mut command = match (work.tool, work.job.stride(self.size_mib << 20, is_quick)) {
+            (Tool::Folio, _) => {
+                let mut helper = Command::new(this_program()?);
+                helper
+                    .args(["first-write-job", work.job.name(), format])
+                    .arg(work.image);
+                helper.args(is_quick.then_some("--tiny"));
+                helper
             }
-            None => self.mkfs_by_qemu_io(&mut meter, image, format)?,
-        }
-        Ok(meter.cost)
+            (Tool::Qemu, Some(stride)) => {
+                let mut qemu_img = tool("qemu-img")?;
+                qemu_img.args(["bench", "-q", "-w", "-f", format, "-t", "writeback"]);
+                for (option, number) in [
+                    ("-c", stride.count),
+                    ("-d", u64::from(work.depth)),
+                    ("-S", stride.step_bytes),
+                    ("-s", stride.len_bytes),
+                ] {
+                    qemu_img.args([option, &number.to_string()]);
+                }
+                qemu_img
+                    .arg(format!("--flush-interval={}", stride.count))
+                    .arg(work.image);
+                qemu_img
+            }
+            (Tool::Qemu, None) => self.mkfs_by_qemu_io(format, work.image)?,
+        };
+        let mut meter = Meter::default();
+        meter.run(&mut command)?;
+        Ok(meter.sample())
     }
 
     /// Writes what mkfs writes, by one qemu-io.
-    fn mkfs_by_qemu_io(
-        &self,
-        meter: &mut Meter,
-        image: &Path,
-        format: ImageFormat,
-    ) -> Result<(), String> {
-        let size_bytes = self.size_mib << 20;
+    fn mkfs_by_qemu_io(&self, format: &str, image: &Path) -> Outcome<Command> {
         let list = self.folder.join("qemu-io.list");
         if !list.exists() {
-            fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?)
-                .map_err(with_context(list.display()))?;
+            fs::write(&list, disk::mkfs_as_qemu_io(self.size_mib << 20)?).at(&list)?;
         }
-        let script = r#"exec "$0" -t writeback -f "$1" "$2" <"$3""#;
-        let arguments = [
-            OsStr::new("-c"),
-            OsStr::new(script),
-            program("qemu-io")?.as_os_str(),
-            OsStr::new(format.name()),
-            image.as_os_str(),
-            list.as_os_str(),
-        ]
-        .map(OsStr::to_owned);
-        meter.run(OsStr::new("sh"), arguments)?;
-        Ok(())
+        let qemu_io = tool("qemu-io")?;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"exec "$0" -t writeback -f "$1" "$2" <"$3""#]);
+        shell
+            .arg(qemu_io.get_program())
+            .arg(format)
+            .arg(image)
+            .arg(list);
+        Ok(shell)
     }
 
     /// Returns the faster queue depth of qemu-img bench, by one trial each on a fresh qcow2.
-    fn best_depth(&self, job: Job) -> Result<u32, String> {
+    fn best_depth(&self, job: Job) -> Outcome<u32> {
         if job.stride(self.size_mib << 20, self.run.is_quick).is_none() {
             return Ok(1);
         }
         let image = self.folder.join("image");
-        let mut trials = Vec::new();
+        let mut seconds = Vec::new();
         for depth in [1, 16] {
             self.create(&image, Kind::Qcow2)?;
-            trials.push((
-                self.once(job, Tool::Qemu, &image, ImageFormat::Qcow2, depth)?
-                    .seconds,
+            let work = Work {
+                job,
+                tool: Tool::Qemu,
+                format: ImageFormat::Qcow2,
+                image: &image,
                 depth,
-            ));
+            };
+            seconds.push(self.once(&work)?.value);
         }
-        Ok(trials
-            .into_iter()
-            .min_by(|a, b| a.0.total_cmp(&b.0))
-            .map_or(1, |(_, depth)| depth))
-    }
-
-    /// Checks a qcow2 image.
-    fn check(&self, cell: &Cell, image: &Path) -> Result<(), String> {
-        if cell.kind == Kind::Qcow2 && cell.tool == Tool::Folio && self.tools.contains(&Tool::Qemu)
-        {
-            let arguments = [OsStr::new("check"), image.as_os_str()];
-            Meter::default().run(program("qemu-img")?.as_os_str(), arguments)?;
-        }
-        Ok(())
+        Ok(if seconds[1] < seconds[0] { 16 } else { 1 })
     }
 }
 
 /// Writes the image out and makes the host forget it; false if that is not allowed here.
-fn drop_caches(image: &Path) -> Result<bool, String> {
+fn drop_caches(image: &Path) -> Outcome<bool> {
     File::open(image)
         .and_then(|file| file.sync_all())
-        .map_err(with_context(image.display()))?;
-    Ok(fs::write("/proc/sys/vm/drop_caches", "3").is_ok())
+        .at(image)?;
+    Ok(is_root() && fs::write("/proc/sys/vm/drop_caches", "3").is_ok())
 }
 
-fn program(name: &str) -> Result<PathBuf, String> {
-    find(name).ok_or_else(|| format!("{name} is not installed"))
-}
-
-/// A table per run, and how the cells that the aims speak of compare.
-fn tables(job: Job, cells: &[Cell], notes: &mut Vec<String>) -> Vec<Table> {
-    let mut tables = Vec::new();
-    for (run, words) in RUNS.into_iter().enumerate() {
-        let title = format!("{}: {words}", job.words());
-        let measured = cells.iter().filter(|cell| !cell.costs[run].is_empty());
-        let rows = measured
-            .map(|cell| Row::of_costs(&title, &cell_name(cell.kind, cell.tool), &cell.costs[run]))
-            .collect();
-        let table = Table::new(title.clone(), Unit::Seconds, Some(BASE), rows);
-        let median = |kind, tool| {
-            table
-                .row(&title, &cell_name(kind, tool))
-                .map(|row| row.median)
-        };
-        let Some(base) = median(Kind::Written, Tool::Folio) else {
-            continue;
-        };
-        for kind in Kind::ALL {
-            let (Some(ours), Some(theirs)) = (median(kind, Tool::Folio), median(kind, Tool::Qemu))
-            else {
-                continue;
-            };
-            notes.push(format!(
+/// Notes how the cells that the aims speak of compare.
+fn compare(table: &Table, report: &mut Report) {
+    let title = &table.title;
+    for kind in Kind::ALL {
+        let ours = cell_name(kind, Tool::Folio);
+        let of_qemu = table.ratio(title, &ours, &cell_name(kind, Tool::Qemu));
+        if let (Some(of_qemu), Some(of_base)) = (of_qemu, table.ratio(title, &ours, BASE)) {
+            report.note(format!(
                 "{title}, {}: folio is {} of qemu, {} of folio's written raw",
                 kind.name(),
-                ratio(ours / theirs),
-                ratio(ours / base)
+                ratio(of_qemu),
+                ratio(of_base)
             ));
         }
-        tables.push(table);
     }
-    tables
 }
 
 #[cfg(test)]
@@ -502,17 +413,12 @@ mod tests {
     #[test]
     fn every_job_is_done_on_small_images() {
         let folder = tempfile::tempdir().expect("a folder");
-        let quiet = |_: &str| Ok(());
-        let run = Run {
-            is_quick: true,
-            ..Run::new(PathBuf::new(), &quiet)
-        };
-        let tools = vec![Tool::Folio];
+        let run = crate::race::tests::quick();
         let bench = Bench {
             run: &run,
             folder: folder.path(),
             size_mib: 64,
-            tools,
+            tools: vec![Tool::Folio],
             runs: 2,
         };
         for job in Job::ALL {

@@ -1,16 +1,36 @@
 //! The jobs of the scenario, each with the fewest requests that it may need.
 
-use super::options::WorkloadSize;
-use super::source::{Random, Source, git};
-use super::targets::Target;
-use crate::contender::find;
-use crate::ext4::hosted::command;
-use crate::report::with_context;
+use super::source::{Source, git};
+use crate::command::{lacking, run, tool};
+use crate::hosted::Hosted;
+use crate::outcome::{Context, Outcome};
+use crate::random::{Random, pattern};
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
+
+/// Sizes and counts of the jobs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) entries: usize,
+    pub(super) large_bytes: u64,
+    pub(super) files: usize,
+    /// Writes at random, those with fsync, and reads.
+    pub(super) writes: usize,
+    pub(super) synced_writes: usize,
+    pub(super) reads: usize,
+}
+
+impl Sizes {
+    /// Returns the size of an image that has room for all jobs.
+    pub(super) fn image_mib(self) -> u64 {
+        // Two trees and a checkout, of entries that have 14 KiB on average.
+        let trees = (self.entries as u64 * 3 * 32) >> 10;
+        trees + (self.large_bytes >> 20) * 2 + 256
+    }
+}
 
 /// A job, in the order of a round: later ones use the files of earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,9 +104,7 @@ impl Job {
             }
             _ => return None,
         };
-        find(program)
-            .is_none()
-            .then(|| format!("{program} is not installed"))
+        lacking(&[program])
     }
 
     /// Whether its figure is the time of one operation, and not of all.
@@ -102,13 +120,13 @@ impl Job {
     }
 
     /// Returns the number of operations: entries, MiB, or calls.
-    pub(super) fn operations(self, source: &Source, workload: WorkloadSize) -> f64 {
+    pub(super) fn operations(self, source: &Source, sizes: Sizes) -> f64 {
         let count = match self {
-            Self::LargeWrite => workload.large_bytes as usize / PART,
-            Self::RandomWrites => workload.writes,
-            Self::ReadsOne | Self::ReadsFour => workload.reads,
-            Self::SyncedWrites => workload.synced_writes,
-            Self::Create => workload.files,
+            Self::LargeWrite => sizes.large_bytes as usize / PART,
+            Self::RandomWrites => sizes.writes,
+            Self::ReadsOne | Self::ReadsFour => sizes.reads,
+            Self::SyncedWrites => sizes.synced_writes,
+            Self::Create => sizes.files,
             _ => source.entries(),
         };
         count as f64
@@ -116,7 +134,7 @@ impl Job {
 
     /// Returns the fewest requests for each operation that Linux's FUSE client can send, with any
     /// server: docs/bench.md explains them.
-    pub(super) fn least_requests(self, source: &Source, workload: WorkloadSize) -> f64 {
+    pub(super) fn least_requests(self, source: &Source, sizes: Sizes) -> f64 {
         let of = |for_file: usize, for_folder: usize, for_link: usize| {
             let all =
                 for_file * source.files + for_folder * source.folders + for_link * source.links;
@@ -128,27 +146,37 @@ impl Job {
             Self::FindCold => of(0, 2, 0),
             Self::Remove | Self::LargeWrite => 1.0,
             Self::FindWarm | Self::ReadsOne | Self::ReadsFour | Self::GitStatus => 0.0,
-            Self::RandomWrites => runs(workload) as f64 / workload.writes as f64,
+            Self::RandomWrites => runs(sizes) as f64 / sizes.writes as f64,
             Self::SyncedWrites | Self::Create => 2.0,
         }
     }
 }
 
 /// One target with the files that jobs have left in it.
-pub(super) struct Work<'a, 'b> {
-    pub(super) target: &'a mut Target<'b>,
+pub(super) struct Work<'a> {
+    pub(super) hosted: &'a mut Hosted,
     pub(super) source: &'a Source,
-    pub(super) workload: WorkloadSize,
+    pub(super) sizes: Sizes,
 }
 
-impl Work<'_, '_> {
+impl Work<'_> {
+    fn root(&self) -> PathBuf {
+        self.hosted.mount_point.clone()
+    }
+
+    /// Waits until everything written is on the disk.
+    pub(super) fn sync(&self) -> Outcome {
+        let root = File::open(self.root()).at("root")?;
+        rustix::fs::syncfs(root).at("syncfs")
+    }
+
     /// Runs a job; returns its figure.
-    pub(super) fn time(&mut self, job: Job) -> Result<f64, String> {
+    pub(super) fn time(&mut self, job: Job) -> Outcome<f64> {
         let start = Instant::now();
         self.run(job)?;
         let seconds = start.elapsed().as_secs_f64();
         Ok(if job.is_each() {
-            seconds / job.operations(self.source, self.workload)
+            seconds / job.operations(self.source, self.sizes)
         } else {
             seconds
         })
@@ -156,8 +184,8 @@ impl Work<'_, '_> {
 
     /// Makes what a job needs, unless an earlier job has left it, and brings it into memory if the
     /// job is about what is there.
-    pub(super) fn prepare(&mut self, job: Job) -> Result<(), String> {
-        let root = self.target.root();
+    pub(super) fn prepare(&mut self, job: Job) -> Outcome {
+        let root = self.root();
         match job {
             Job::TarFresh => make_folder(&root.join(FIRST_TREE)),
             Job::TarAgain => {
@@ -176,7 +204,7 @@ impl Work<'_, '_> {
             }
             Job::FindCold => {
                 self.ensure_tree()?;
-                self.target.remount()
+                self.hosted.remount()
             }
             Job::RandomWrites | Job::SyncedWrites => self.ensure_large(),
             Job::ReadsOne | Job::ReadsFour => {
@@ -196,35 +224,34 @@ impl Work<'_, '_> {
         }
     }
 
-    fn run(&self, job: Job) -> Result<(), String> {
-        let (root, workload) = (self.target.root(), self.workload);
+    fn run(&self, job: Job) -> Outcome {
+        let (root, sizes) = (self.root(), self.sizes);
         let large = root.join(LARGE);
         match job {
             Job::TarFresh => self.extract(&root.join(FIRST_TREE)),
             Job::TarAgain => self.extract(&root.join(SECOND_TREE)),
             Job::FindWarm | Job::FindCold => {
-                let found = walk(&root.join(FIRST_TREE))?;
-                (found == self.source.entries())
-                    .then_some(())
-                    .ok_or_else(|| format!("found {found} of {} entries", self.source.entries()))
+                let (found, entries) = (walk(&root.join(FIRST_TREE))?, self.source.entries());
+                if found != entries {
+                    return Err(format!("found {found} of {entries} entries").into());
+                }
+                Ok(())
             }
-            Job::Remove => {
-                fs::remove_dir_all(root.join(FIRST_TREE)).map_err(with_context(FIRST_TREE))
-            }
-            Job::LargeWrite => write_in_order(&large, workload.large_bytes),
+            Job::Remove => fs::remove_dir_all(root.join(FIRST_TREE)).at(FIRST_TREE),
+            Job::LargeWrite => write_in_order(&large, sizes.large_bytes),
             Job::RandomWrites => {
                 let file = open(&large)?;
-                places(workload, workload.writes).try_for_each(|place| write_page(&file, place))
+                places(sizes, sizes.writes).try_for_each(|place| write_page(&file, place))
             }
             Job::SyncedWrites => {
                 let file = open(&large)?;
-                places(workload, workload.synced_writes).try_for_each(|place| {
+                places(sizes, sizes.synced_writes).try_for_each(|place| {
                     write_page(&file, place)?;
-                    file.sync_all().map_err(with_context("fsync"))
+                    file.sync_all().at("fsync")
                 })
             }
-            Job::ReadsOne => read_at_random(&large, workload, 1),
-            Job::ReadsFour => read_at_random(&large, workload, 4),
+            Job::ReadsOne => read_at_random(&large, sizes, 1),
+            Job::ReadsFour => read_at_random(&large, sizes, 4),
             Job::GitClone => {
                 let (from, to) = (self.source.repository()?, root.join(CLONE));
                 let (from, to) = (from.display().to_string(), to.display().to_string());
@@ -232,21 +259,21 @@ impl Work<'_, '_> {
             }
             Job::GitStatus => {
                 let changed = git(&root.join(CLONE), &["status", "--porcelain"])?;
-                changed
-                    .is_empty()
-                    .then_some(())
-                    .ok_or_else(|| format!("git status of a fresh clone: {changed}"))
+                if !changed.is_empty() {
+                    return Err(format!("git status of a fresh clone: {changed}").into());
+                }
+                Ok(())
             }
-            Job::Create => (0..workload.files).try_for_each(|number| {
+            Job::Create => (0..sizes.files).try_for_each(|number| {
                 File::create_new(root.join(MANY).join(format!("file-{number:07}")))
                     .map(drop)
-                    .map_err(with_context(MANY))
+                    .at(MANY)
             }),
         }
     }
 
-    fn ensure_tree(&self) -> Result<(), String> {
-        let tree = self.target.root().join(FIRST_TREE);
+    fn ensure_tree(&self) -> Outcome {
+        let tree = self.root().join(FIRST_TREE);
         if tree.exists() {
             return Ok(());
         }
@@ -254,89 +281,81 @@ impl Work<'_, '_> {
         self.extract(&tree)
     }
 
-    fn ensure_large(&self) -> Result<(), String> {
-        let large = self.target.root().join(LARGE);
+    fn ensure_large(&self) -> Outcome {
+        let large = self.root().join(LARGE);
         if large.exists() {
             return Ok(());
         }
-        write_in_order(&large, self.workload.large_bytes)
+        write_in_order(&large, self.sizes.large_bytes)
     }
 
-    fn extract(&self, to: &Path) -> Result<(), String> {
-        let archive = self.source.archive()?;
-        let words = [
-            "-xf".as_ref(),
-            archive.as_os_str(),
-            "-C".as_ref(),
-            to.as_os_str(),
-        ];
-        command("tar", words).map(drop)
+    fn extract(&self, to: &Path) -> Outcome {
+        let mut tar = tool("tar")?;
+        run(tar.arg("-xf").arg(self.source.archive()?).arg("-C").arg(to)).map(drop)
     }
 }
 
 /// Makes a repository's index newer than its files. git reads again all files that changed in the
 /// second of the index or later: after a fast clone all of them, after a slow one few.
-fn make_index_newer(repository: &Path) -> Result<(), String> {
+fn make_index_newer(repository: &Path) -> Outcome {
     let index = open(&repository.join(".git/index"))?;
     let later = SystemTime::now() + Duration::from_secs(2);
-    index.set_modified(later).map_err(with_context("index"))
+    index.set_modified(later).at("index")
 }
 
-fn make_folder(path: &Path) -> Result<(), String> {
-    fs::create_dir(path).map_err(with_context(path.display()))
+fn make_folder(path: &Path) -> Outcome {
+    fs::create_dir(path).at(path)
 }
 
 /// Stats every entry of a tree, as find with a test of an attribute does; returns their number. It
 /// asks for no creation time, unlike the metadata of std.
-fn walk(folder: &Path) -> Result<usize, String> {
+fn walk(folder: &Path) -> Outcome<usize> {
     let mut count = 1;
-    for entry in fs::read_dir(folder).map_err(with_context(folder.display()))? {
-        let path = entry.map_err(with_context(folder.display()))?.path();
+    for entry in fs::read_dir(folder).at(folder)? {
+        let path = entry.at(folder)?.path();
         let found = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW);
-        let mode = found.map_err(with_context(path.display()))?.st_mode;
+        let mode = found.at(&path)?.st_mode;
         let is_folder = FileType::from_raw_mode(mode).is_dir();
         count += if is_folder { walk(&path)? } else { 1 };
     }
     Ok(count)
 }
 
-fn open(path: &Path) -> Result<File, String> {
+fn open(path: &Path) -> Outcome<File> {
     let opened = OpenOptions::new().read(true).write(true).open(path);
-    opened.map_err(with_context(path.display()))
+    opened.at(path)
 }
 
-fn write_in_order(path: &Path, bytes: u64) -> Result<(), String> {
-    let part: Vec<u8> = (0..PART).map(|at| (at % 251) as u8 + 1).collect();
-    let file = File::create(path).map_err(with_context(path.display()))?;
+fn write_in_order(path: &Path, bytes: u64) -> Outcome {
+    let part = pattern(PART);
+    let file = File::create(path).at(path)?;
     for offset in (0..bytes).step_by(PART) {
         let len = PART.min((bytes - offset) as usize);
-        file.write_all_at(&part[..len], offset)
-            .map_err(with_context("write"))?;
+        file.write_all_at(&part[..len], offset).at("write")?;
     }
-    file.sync_all().map_err(with_context("fsync"))
+    file.sync_all().at("fsync")
 }
 
-fn write_page(file: &File, page: u64) -> Result<(), String> {
+fn write_page(file: &File, page: u64) -> Outcome {
     file.write_all_at(&[page as u8 | 1; PAGE], page * PAGE as u64)
-        .map_err(with_context("write"))
+        .at("write")
 }
 
-fn read_in_order(path: &Path) -> Result<(), String> {
-    let mut file = File::open(path).map_err(with_context(path.display()))?;
+fn read_in_order(path: &Path) -> Outcome {
+    let mut file = File::open(path).at(path)?;
     let copied = std::io::copy(&mut file, &mut std::io::sink());
-    copied.map(drop).map_err(with_context("read"))
+    copied.map(drop).at("read")
 }
 
 /// Reads pages at random, by so many threads with a file of their own each.
-fn read_at_random(path: &Path, workload: WorkloadSize, jobs: usize) -> Result<(), String> {
-    let pages = workload.large_bytes / PAGE as u64;
+fn read_at_random(path: &Path, sizes: Sizes, jobs: usize) -> Outcome {
+    let pages = sizes.large_bytes / PAGE as u64;
     let read = |seed: usize| {
-        let file = File::open(path).map_err(with_context(path.display()))?;
-        let (mut random, mut buf) = (Random(seed as u64 + 1), [0; PAGE]);
-        (0..workload.reads / jobs).try_for_each(|_| {
+        let file = File::open(path).at(path)?;
+        let (mut random, mut buf) = (Random::new(seed as u64), [0; PAGE]);
+        (0..sizes.reads / jobs).try_for_each(|_| {
             let offset = random.below(pages) * PAGE as u64;
-            file.read_exact_at(&mut buf, offset)
-                .map_err(with_context("read"))
+            file.read_exact_at(&mut buf, offset).at("read")
         })
     };
     if jobs == 1 {
@@ -348,20 +367,20 @@ fn read_at_random(path: &Path, workload: WorkloadSize, jobs: usize) -> Result<()
             .collect();
         threads.into_iter().try_for_each(|thread| {
             let done = thread.join();
-            done.unwrap_or_else(|_| Err("a reader panicked".to_owned()))
+            done.unwrap_or_else(|_| Err("a reader panicked".into()))
         })
     })
 }
 
 /// Returns the pages that are written at random.
-fn places(workload: WorkloadSize, count: usize) -> impl Iterator<Item = u64> {
-    let (pages, mut random) = (workload.large_bytes / PAGE as u64, Random(1));
+fn places(sizes: Sizes, count: usize) -> impl Iterator<Item = u64> {
+    let (pages, mut random) = (sizes.large_bytes / PAGE as u64, Random::new(1));
     (0..count).map(move |_| random.below(pages))
 }
 
 /// Returns the number of runs of adjacent pages among those of [`Job::RandomWrites`].
-fn runs(workload: WorkloadSize) -> usize {
-    let mut pages: Vec<u64> = places(workload, workload.writes).collect();
+fn runs(sizes: Sizes) -> usize {
+    let mut pages: Vec<u64> = places(sizes, sizes.writes).collect();
     pages.sort_unstable();
     pages.dedup();
     1 + pages

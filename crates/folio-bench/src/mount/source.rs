@@ -1,7 +1,8 @@
 //! The tree that the jobs copy: generated, as a tar archive and as a git repository.
 
-use crate::ext4::hosted::command;
-use crate::report::with_context;
+use crate::command::{run, tool};
+use crate::outcome::{Context, Outcome};
+use crate::random::{Random, pattern};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Makes a tree with about `entries` entries in `folder`, and its archive.
-    pub(super) fn new(folder: &Path, entries: usize) -> Result<Self, String> {
+    pub(super) fn new(folder: &Path, entries: usize) -> Outcome<Self> {
         let mut source = Self {
             folder: folder.to_owned(),
             files: 0,
@@ -31,9 +32,9 @@ impl Source {
             links: 0,
             bytes: 0,
         };
-        fs::create_dir(source.tree()).map_err(with_context(folder.display()))?;
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        let content: Vec<u8> = (0..FILE_BYTES_MAX).map(|at| (at % 251) as u8 + 1).collect();
+        fs::create_dir(source.tree()).at(folder)?;
+        let mut random = Random::new(1);
+        let content = pattern(FILE_BYTES_MAX);
         let mut inside = source.tree();
         while source.entries() < entries {
             let number = source.entries();
@@ -42,17 +43,16 @@ impl Source {
                 inside = source.tree().join(format!("module-{parent}"));
                 source.folders += usize::from(!inside.exists());
                 inside = inside.join(format!("part-{number}"));
-                fs::create_dir_all(&inside).map_err(with_context(inside.display()))?;
+                fs::create_dir_all(&inside).at(&inside)?;
                 source.folders += 1;
             }
             let path = inside.join(format!("entry-{number:06}.txt"));
-            let at = with_context(path.display());
             if number % LINK_EVERY == LINK_EVERY - 1 {
-                symlink("../somewhere/else", &path).map_err(at)?;
+                symlink("../somewhere/else", &path).at(&path)?;
                 source.links += 1;
             } else {
                 let bytes = file_bytes(&mut random);
-                fs::write(&path, &content[..bytes]).map_err(at)?;
+                fs::write(&path, &content[..bytes]).at(&path)?;
                 source.files += 1;
                 source.bytes += bytes as u64;
             }
@@ -70,26 +70,22 @@ impl Source {
     }
 
     /// Returns the archive, made at the first call.
-    pub(super) fn archive(&self) -> Result<PathBuf, String> {
+    pub(super) fn archive(&self) -> Outcome<PathBuf> {
         let archive = self.folder.join("tree.tar");
         if !archive.exists() {
-            let (archive, tree) = (archive.as_os_str(), self.tree());
-            command(
-                "tar",
-                [
-                    "-cf".as_ref(),
-                    archive,
-                    "-C".as_ref(),
-                    tree.as_os_str(),
-                    ".".as_ref(),
-                ],
-            )?;
+            let mut tar = tool("tar")?;
+            run(tar
+                .arg("-cf")
+                .arg(&archive)
+                .arg("-C")
+                .arg(self.tree())
+                .arg("."))?;
         }
         Ok(archive)
     }
 
     /// Returns the repository, made at the first call.
-    pub(super) fn repository(&self) -> Result<PathBuf, String> {
+    pub(super) fn repository(&self) -> Outcome<PathBuf> {
         let tree = self.tree();
         if !tree.join(".git").exists() {
             self.archive()?;
@@ -102,7 +98,7 @@ impl Source {
 }
 
 /// Runs git in `folder` without the user's configuration.
-pub(super) fn git(folder: &Path, words: &[&str]) -> Result<String, String> {
+pub(super) fn git(folder: &Path, words: &[&str]) -> Outcome<String> {
     let settings = [
         "safe.directory=*",
         "user.name=bench",
@@ -110,11 +106,12 @@ pub(super) fn git(folder: &Path, words: &[&str]) -> Result<String, String> {
         "core.hooksPath=/dev/null",
         "gc.auto=0",
     ];
-    let folder = folder.display().to_string();
-    let mut arguments = vec!["-C", &folder];
-    arguments.extend(settings.iter().flat_map(|setting| ["-c", setting]));
-    arguments.extend(words);
-    command("git", arguments)
+    let mut git = tool("git")?;
+    git.arg("-C").arg(folder);
+    for setting in settings {
+        git.args(["-c", setting]);
+    }
+    run(git.args(words))
 }
 
 /// Size of the largest file.
@@ -129,17 +126,4 @@ fn file_bytes(random: &mut Random) -> usize {
         _ => (64 << 10, FILE_BYTES_MAX),
     };
     least + random.below((most - least) as u64) as usize
-}
-
-/// xorshift64*: the same numbers for every contender.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    /// Returns a number below `limit`.
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % limit
-    }
 }

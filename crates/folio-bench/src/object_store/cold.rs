@@ -3,18 +3,17 @@
 
 use super::requests::RequestMeter;
 use super::web_server::WebServer;
-use crate::contender::find;
-use crate::measure::Meter;
-use crate::report::{Report, Sample, Table, Unit, with_context};
-use crate::run::{Case, Run, interleave};
+use crate::command::{self, Meter, inside, tool};
+use crate::outcome::{Context, Outcome};
+use crate::race::{Race, Run};
+use crate::random::Random;
+use crate::report::{Report, Unit};
 use folio::Image;
-use folio::block::{Allocation, Device};
-use folio::{Error, Result as FolioResult};
+use folio::block::{Allocation, Device, OpenOptions};
 use parking_lot::Mutex;
-use std::ffi::{OsStr, OsString};
-use std::fmt::Write as _;
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 pub(super) const TITLE: &str =
@@ -26,188 +25,129 @@ const QEMU: &str = "qemu-io, the same reads";
 const NBDKIT: &str = "qemu-io on nbdkit curl, the same reads";
 
 const IMAGE: &str = "disk.qcow2";
-const ROUNDS: u32 = 5;
 /// Files of the directory, and the size of the one that is read.
 const FILES: usize = 200;
 const FILE_BYTES: usize = 64 << 10;
 /// Size of the other file, which the job does not need.
 const FILLER_BYTES: usize = 512 << 20;
 
-/// Makes an image of 10 GiB with a directory, and a large file beside it.
-pub(super) fn make_image(folder: &Path, run: &Run<'_>) -> Result<(), String> {
+/// Makes an image of 10 GiB with a directory, and a large file beside it, of bytes that no store
+/// compresses.
+pub(super) fn make_image(folder: &Path, run: &Run<'_>) -> Outcome {
     let tree = folder.join("tree");
-    let failed = |error: std::io::Error| format!("{}: {error}", tree.display());
-    std::fs::create_dir_all(tree.join("etc")).map_err(failed)?;
+    let mut random = Random::new(1);
+    std::fs::create_dir_all(tree.join("etc")).at(&tree)?;
     for number in 0..FILES {
         let path = tree.join(format!("etc/file-{number}"));
-        std::fs::write(path, noise(FILE_BYTES, number as u64)).map_err(failed)?;
+        std::fs::write(&path, random.bytes(FILE_BYTES)).at(&path)?;
     }
-    let filler = noise(run.sized(FILLER_BYTES, 4 << 20), 7);
-    std::fs::write(tree.join("large"), filler).map_err(failed)?;
-    let mut place = folder.join(IMAGE).into_os_string();
-    place.push(":/");
-    let tree_inside = tree.join(".");
-    let words = [
-        OsStr::new("--quiet"),
-        OsStr::new("cp"),
-        OsStr::new("-r"),
-        tree_inside.as_os_str(),
-        &place,
-        OsStr::new("--create=10G"),
-    ];
-    Meter::default().run(run.folio.as_os_str(), words)?;
-    std::fs::remove_dir_all(&tree).map_err(failed)
-}
-
-/// Returns bytes that no store compresses.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut word = seed ^ 0x9e37_79b9_7f4a_7c15;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        // xorshift
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        bytes.extend_from_slice(&word.to_ne_bytes());
-    }
-    bytes.truncate(len);
-    bytes
+    let filler = random.bytes(run.sized(FILLER_BYTES, 4 << 20));
+    std::fs::write(tree.join("large"), filler).at(&tree)?;
+    let mut copy = run.folio();
+    copy.args(["cp", "-r"])
+        .arg(tree.join("."))
+        .arg(inside(&folder.join(IMAGE), "/"));
+    command::run(copy.arg("--create=10G"))?;
+    std::fs::remove_dir_all(&tree).at(&tree)
 }
 
 /// Measures the job and adds its table.
-pub(super) fn measure(run: &Run<'_>, folder: &Path, report: &mut Report) -> Result<(), String> {
-    let meter = RequestMeter::default();
-    let server = WebServer::start(folder, &meter)?;
+pub(super) fn measure(run: &Run<'_>, folder: &Path, report: &mut Report) -> Outcome {
+    let requests = RequestMeter::default();
+    let server = WebServer::start(folder, &requests)?;
     let url = server.url(IMAGE);
-    let commands = reading_commands(&folder.join(IMAGE))?;
-    let mut contenders = vec![
-        (FOLIO, in_place(run, &url)),
-        (DOWNLOAD, downloaded(run, &url, folder)),
+    let reads = reads(&folder.join(IMAGE))?;
+    let contenders = [
+        (FOLIO, Ok(in_place(run, &url))),
+        (DOWNLOAD, Ok(downloaded(run, &url, folder))),
+        (QEMU, qemu_io(&url, &reads)),
+        (NBDKIT, nbdkit(&url, &reads)),
     ];
-    let qemu_io = find("qemu-io");
-    match &qemu_io {
-        Some(program) => contenders.push((QEMU, qemu(program, &url, &commands))),
-        None => report.skip(QEMU, "qemu-io is not installed"),
-    }
-    match (&qemu_io, find("nbdkit")) {
-        (Some(_), Some(program)) => {
-            contenders.push((NBDKIT, nbdkit(&program, &url, &commands)));
-        }
-        _ => report.skip(NBDKIT, "nbdkit or qemu-io is not installed"),
-    }
-    contenders.retain(|(name, commands)| {
+    let mut race = Race::new(TITLE, Unit::Seconds, Some(FOLIO));
+    for (name, commands) in contenders {
         // A driver for HTTP may be missing.
-        let tried = commands
-            .iter()
-            .try_for_each(|words| command(words, &mut Meter::default()));
-        if let Err(reason) = &tried {
-            report.skip(*name, reason.clone());
-        }
-        tried.is_ok()
-    });
-    let mut cases: Vec<_> = contenders
-        .into_iter()
-        .map(|(name, commands)| {
-            let meter = &meter;
-            Case::new(JOB, name, move || {
-                meter.take();
-                let mut cost = Meter::default();
-                for words in &commands {
-                    command(words, &mut cost)?;
-                }
-                let mut evidence = meter.take().evidence(1);
-                evidence.cpu_seconds = Some(cost.cost.cpu_seconds);
-                Ok(Sample {
-                    value: cost.cost.seconds,
-                    evidence,
-                    label: None,
-                })
-            })
-        })
-        .collect();
-    let (rows, rounds) = interleave(run, "object-store, cold", &mut cases, ROUNDS)?;
-    report.repeats = rounds;
-    let table = Table::new(TITLE, Unit::Seconds, Some(FOLIO), rows);
-    report.tables.push(table);
-    Ok(())
+        let tried = commands.and_then(|mut commands| {
+            command::timed(&mut commands)?;
+            Ok(commands)
+        });
+        let mut commands = match tried {
+            Ok(commands) => commands,
+            Err(reason) => {
+                report.skip(name, reason.to_string());
+                continue;
+            }
+        };
+        let requests = &requests;
+        race.case(JOB, name, move || {
+            requests.take();
+            let mut meter = Meter::default();
+            for command in &mut commands {
+                meter.run(command)?;
+            }
+            let mut evidence = requests.take().evidence(1);
+            let sample = meter.sample();
+            evidence.cpu_seconds = sample.evidence.cpu_seconds;
+            Ok(sample.with(evidence))
+        });
+    }
+    race.run(run, report)
 }
 
-type Words = Vec<OsString>;
-
-fn command(words: &Words, meter: &mut Meter) -> Result<(), String> {
-    let (program, arguments) = words.split_first().ok_or("no command")?;
-    meter.run(program, arguments).map(drop)
+fn in_place(run: &Run<'_>, image: &str) -> Vec<Command> {
+    let (mut ls, mut cat) = (run.folio(), run.folio());
+    ls.args(["ls", &format!("{image}:/etc")]);
+    cat.args(["cat", &format!("{image}:/etc/file-100")]);
+    vec![ls, cat]
 }
 
-fn in_place(run: &Run<'_>, image: &str) -> Vec<Words> {
-    let of = |subcommand: &str, path: &str| {
-        let place = format!("{image}:{path}");
-        vec![run.folio.clone().into(), subcommand.into(), place.into()]
-    };
-    vec![of("ls", "/etc"), of("cat", "/etc/file-100")]
-}
-
-fn downloaded(run: &Run<'_>, url: &str, folder: &Path) -> Vec<Words> {
+fn downloaded(run: &Run<'_>, url: &str, folder: &Path) -> Vec<Command> {
     let copy = folder.join("copy.qcow2");
-    let mut words: Words = vec![run.folio.clone().into()];
-    words.extend(["--quiet", "cp", url].map(OsString::from));
-    words.push(copy.clone().into());
-    let mut commands = vec![words];
+    let mut download = run.folio();
+    download.args(["cp", url]).arg(&copy);
+    let mut commands = vec![download];
     commands.extend(in_place(run, &copy.to_string_lossy()));
     commands
 }
 
-fn qemu(program: &Path, url: &str, reads: &[String]) -> Vec<Words> {
-    let mut words: Words = vec![program.into()];
-    words.extend(["-r", "-f", "qcow2"].map(OsString::from));
+fn qemu_io(url: &str, reads: &[String]) -> Outcome<Vec<Command>> {
+    let mut qemu_io = tool("qemu-io")?;
+    qemu_io.args(["-r", "-f", "qcow2"]);
     for read in reads {
-        words.extend(["-c", read].map(OsString::from));
+        qemu_io.args(["-c", read]);
     }
-    words.push(url.into());
-    vec![words]
+    qemu_io.arg(url);
+    Ok(vec![qemu_io])
 }
 
-fn nbdkit(program: &Path, url: &str, reads: &[String]) -> Vec<Words> {
-    let mut script = "qemu-io -r -f qcow2".to_owned();
-    for read in reads {
-        let _ = write!(script, " -c '{read}'");
-    }
-    script += " \"$uri\"";
-    let mut words: Words = vec![program.into()];
-    words.extend(["-r", "-U", "-", "curl", url, "--run", &script].map(OsString::from));
-    vec![words]
+fn nbdkit(url: &str, reads: &[String]) -> Outcome<Vec<Command>> {
+    let mut nbdkit = tool("nbdkit")?;
+    let reads: Vec<String> = reads.iter().map(|read| format!("-c '{read}'")).collect();
+    let script = format!("qemu-io -r -f qcow2 {} \"$uri\"", reads.join(" "));
+    nbdkit.args(["-r", "-U", "-", "curl", url, "--run", &script]);
+    Ok(vec![nbdkit])
 }
 
-/// Returns commands of qemu-io for the reads of the disk that the job makes.
-fn reading_commands(image: &Path) -> Result<Vec<String>, String> {
-    let failed = with_context(image.display());
-    let device = folio::block::open(image, &folio::block::OpenOptions::default())
-        .map_err(|error: Error| error.to_string())?;
+/// Returns the reads of the disk that the job makes, as commands of qemu-io.
+fn reads(image: &Path) -> Outcome<Vec<String>> {
     let recorder = Arc::new(ReadRecorder {
-        device,
+        device: folio::block::open(image, &OpenOptions::default())?,
         reads: Mutex::default(),
     });
-    let work = || -> std::io::Result<()> {
-        let fs = Image::device(recorder.clone()).read_only().mount()?;
-        for entry in fs.read_dir("/etc")? {
-            entry?;
-        }
-        let mut content = Vec::new();
-        fs.open("/etc/file-100")?.read_to_end(&mut content)?;
-        Ok(())
-    };
-    work().map_err(failed)?;
+    let fs = Image::device(recorder.clone()).read_only().mount()?;
+    for entry in fs.read_dir("/etc")? {
+        entry?;
+    }
+    fs.open("/etc/file-100")?.read_to_end(&mut Vec::new())?;
+    drop(fs);
     let reads = recorder.reads.lock();
-    Ok(reads
-        .iter()
-        .map(|(offset, len)| format!("read {offset} {len}"))
-        .collect())
+    Ok(reads.clone())
 }
 
 /// A disk that records where it is read.
 struct ReadRecorder {
     device: Arc<dyn Device>,
-    reads: Mutex<Vec<(u64, u64)>>,
+    /// Commands of qemu-io.
+    reads: Mutex<Vec<String>>,
 }
 
 impl Device for ReadRecorder {
@@ -219,29 +159,29 @@ impl Device for ReadRecorder {
         true
     }
 
-    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> FolioResult<()> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.reads.lock().push((offset, len));
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> folio::Result<()> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        self.reads.lock().push(format!("read {offset} {len}"));
         self.device.read_vectored_at(bufs, offset)
     }
 
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> FolioResult<()> {
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> folio::Result<()> {
         self.device.write_vectored_at(bufs, offset)
     }
 
-    fn flush(&self) -> FolioResult<()> {
+    fn flush(&self) -> folio::Result<()> {
         self.device.flush()
     }
 
-    fn discard(&self, offset: u64, len_bytes: u64) -> FolioResult<()> {
+    fn discard(&self, offset: u64, len_bytes: u64) -> folio::Result<()> {
         self.device.discard(offset, len_bytes)
     }
 
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> FolioResult<()> {
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> folio::Result<()> {
         self.device.write_zeroes(offset, len_bytes)
     }
 
-    fn allocation(&self, offset: u64, len_bytes: u64) -> FolioResult<(Allocation, u64)> {
+    fn allocation(&self, offset: u64, len_bytes: u64) -> folio::Result<(Allocation, u64)> {
         self.device.allocation(offset, len_bytes)
     }
 }

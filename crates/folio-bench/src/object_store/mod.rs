@@ -6,20 +6,20 @@
 //!   volumes.rs   fsync, a tree, takeover, idleness, stored bytes, beside PUTs
 //!      v
 //!   web_server.rs   remote_store.rs    a server and a store in memory, both with latency
-//!   requests.rs     counts of their requests    latency.rs   of a GET and of a PUT
+//!   requests.rs     counts of their requests, latency
 //! ```
 
 mod cold;
-mod latency;
 mod reads;
 mod remote_store;
 mod requests;
 mod volumes;
 mod web_server;
 
-use self::latency::{GET, PUT};
-use crate::report::{Report, Verdict, owned};
-use crate::run::{Run, scratch_in};
+use crate::outcome::Outcome;
+use crate::race::{Run, scratch_in};
+use crate::report::{Bound, Report};
+use requests::{GET, PUT};
 use std::path::PathBuf;
 
 /// Options of the scenario.
@@ -53,7 +53,7 @@ const LIMITS: [&str; 4] = [
 ];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let what = format!(
         "images and volumes in a store whose GET takes {} ms and whose PUT takes {} ms",
         GET.as_millis(),
@@ -75,151 +75,125 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     if has(Part::Volumes) {
         volumes::measure(run, &mut report)?;
     }
-    report.repeats = report
-        .tables
-        .iter()
-        .flat_map(|table| &table.rows)
-        .map(|row| row.rounds.len() as u32)
-        .max()
-        .unwrap_or(0);
     judge(&mut report);
-    report.limits = owned(&LIMITS);
+    report.limit(&LIMITS);
     Ok(report)
 }
 
-/// An aim for a figure: at most, or at least, a limit.
+fn judge(report: &mut Report) {
+    let aims = [cold_aims(report), read_aims(report), volume_aims(report)].concat();
+    for Aim {
+        what,
+        figure,
+        bound,
+    } in aims
+    {
+        let limit = match bound {
+            Bound::AtMost(most) => format!("{most} or less"),
+            Bound::AtLeast(least) => format!("{least} or more"),
+        };
+        report.judge(format!("{what}: {limit}"), figure, bound);
+    }
+}
+
+/// An aim for a figure, if it was measured.
+#[derive(Clone)]
 struct Aim {
     what: String,
     figure: Option<f64>,
-    limit: f64,
-    is_least: bool,
+    bound: Bound,
 }
 
-impl Aim {
-    fn at_most(what: &str, figure: Option<f64>, limit: f64) -> Self {
-        Self {
-            what: what.to_owned(),
-            figure,
-            limit,
-            is_least: false,
-        }
-    }
-
-    fn at_least(what: &str, figure: Option<f64>, limit: f64) -> Self {
-        Self {
-            is_least: true,
-            ..Self::at_most(what, figure, limit)
-        }
-    }
-
-    /// None if nothing was measured.
-    fn verdict(self) -> Option<Verdict> {
-        let figure = self.figure?;
-        let (bound, is_met) = if self.is_least {
-            ("or more", figure >= self.limit)
-        } else {
-            ("or less", figure <= self.limit)
-        };
-        Some(Verdict {
-            aim: format!("{}: {} {bound}", self.what, self.limit),
-            is_met,
-            figures: crate::rows::ratio(figure),
-        })
+fn at_most(most: f64, what: impl Into<String>, figure: Option<f64>) -> Aim {
+    Aim {
+        what: what.into(),
+        figure,
+        bound: Bound::AtMost(most),
     }
 }
 
-fn judge(report: &mut Report) {
-    let mut aims = cold_aims(report);
-    aims.extend(read_aims(report));
-    aims.extend(volume_aims(report));
-    report.verdicts = aims.into_iter().filter_map(Aim::verdict).collect();
+fn at_least(least: f64, what: &str, figure: Option<f64>) -> Aim {
+    Aim {
+        bound: Bound::AtLeast(least),
+        ..at_most(least, what, figure)
+    }
 }
 
 fn cold_aims(report: &Report) -> Vec<Aim> {
-    let row = report.row(cold::TITLE, cold::JOB, cold::FOLIO);
-    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    let seen = report
+        .row(cold::TITLE, cold::JOB, cold::FOLIO)
+        .map(|row| row.evidence);
+    let in_sequence = seen.and_then(|seen| seen.requests_in_sequence);
+    let received = seen.and_then(|seen| seen.received_bytes);
+    let received_mib = received.map(|bytes| bytes / f64::from(1 << 20));
     vec![
-        Aim::at_most(
-            "one file out of an image: GETs in sequence",
-            row.and_then(|row| row.evidence.requests_in_sequence),
+        at_most(
             12.0,
+            "one file out of an image: GETs in sequence",
+            in_sequence,
         ),
-        Aim::at_most(
-            "one file out of an image: MiB received",
-            row.and_then(|row| row.evidence.received_bytes).map(mib),
-            8.0,
-        ),
+        at_most(8.0, "one file out of an image: MiB received", received_mib),
     ]
 }
 
 fn read_aims(report: &Report) -> Vec<Aim> {
     use reads::{AGAIN, AT_RANDOM, AT_RANDOM_RATE, FILE, FOLIO, IN_ORDER, OBJECT, READ};
     let ratio = |table, job| report.row(table, job, FOLIO).and_then(|row| row.ratio);
+    let (in_order, again) = (|job| ratio(IN_ORDER, job), |job| ratio(AGAIN, job));
     let one = report.row(AT_RANDOM, READ, FOLIO);
     let rate = report.row(AT_RANDOM_RATE, READ, FOLIO);
     let speedup = one.zip(rate).map(|(one, rate)| one.median * rate.median);
     let requests = one.and_then(|row| row.evidence.requests);
+    let time = ratio(AT_RANDOM, READ);
     vec![
-        Aim::at_least(
+        at_least(
+            0.85,
             "the object in order, times the rate of ranged GETs",
-            ratio(IN_ORDER, OBJECT),
-            0.85,
+            in_order(OBJECT),
         ),
-        Aim::at_least(
+        at_least(
+            0.85,
             "a file in order, times the rate of ranged GETs",
-            ratio(IN_ORDER, FILE),
-            0.85,
+            in_order(FILE),
         ),
-        Aim::at_least(
+        at_least(
+            0.9,
             "the object again, times the rate of a local image",
-            ratio(AGAIN, OBJECT),
-            0.9,
+            again(OBJECT),
         ),
-        Aim::at_least(
+        at_least(
+            0.9,
             "a file again, times the rate in a local image",
-            ratio(AGAIN, FILE),
-            0.9,
+            again(FILE),
         ),
-        Aim::at_most("GETs of a read of 4 KiB at random", requests, 1.0),
-        Aim::at_most(
-            "a read of 4 KiB at random, times a ranged GET",
-            ratio(AT_RANDOM, READ),
-            1.1,
-        ),
-        Aim::at_least("32 reads at a time, times the rate of one", speedup, 25.0),
+        at_most(1.0, "GETs of a read of 4 KiB at random", requests),
+        at_most(1.1, "a read of 4 KiB at random, times a ranged GET", time),
+        at_least(25.0, "32 reads at a time, times the rate of one", speedup),
     ]
 }
 
 fn volume_aims(report: &Report) -> Vec<Aim> {
     use volumes::{FSYNC, IDLE, SIZES, STORED, TAKEOVER, TREE, VOLUME};
     let opened = report.row(TAKEOVER, "open", VOLUME);
-    let tree = report
-        .tables
-        .iter()
-        .find(|table| table.title.starts_with(TREE));
+    let in_sequence = opened.and_then(|row| row.evidence.requests_in_sequence);
+    let mut tables = report.tables.iter();
+    let tree = tables.find(|table| table.title.starts_with(TREE));
     let tree = tree.and_then(|table| table.row("files", VOLUME)?.ratio);
     let median = |table, job| report.row(table, job, VOLUME).map(|row| row.median);
-    let mut aims: Vec<_> = SIZES
-        .iter()
-        .map(|(size, _)| {
-            let ratio = report.row(FSYNC, size, VOLUME).and_then(|row| row.ratio);
-            Aim::at_most(&format!("fsync of {size}, times one PUT"), ratio, 1.15)
-        })
-        .collect();
-    aims.extend([
-        Aim::at_most("a tree into a volume, times PUTs of 8 MiB", tree, 1.3),
-        Aim::at_most(
-            "takeover: requests in sequence",
-            opened.and_then(|row| row.evidence.requests_in_sequence),
-            20.0,
-        ),
-        Aim::at_most("takeover: seconds", opened.map(|row| row.median), 2.0),
-        Aim::at_most("idle: requests a minute", median(IDLE, "idle"), 0.0),
-        Aim::at_most(
+    let fsync = SIZES.iter().map(|(size, _)| {
+        let ratio = report.row(FSYNC, size, VOLUME).and_then(|row| row.ratio);
+        at_most(1.15, format!("fsync of {size}, times one PUT"), ratio)
+    });
+    let rest = [
+        at_most(1.3, "a tree into a volume, times PUTs of 8 MiB", tree),
+        at_most(20.0, "takeover: requests in sequence", in_sequence),
+        at_most(2.0, "takeover: seconds", opened.map(|row| row.median)),
+        at_most(0.0, "idle: requests a minute", median(IDLE, "idle")),
+        at_most(
+            1.3,
             "stored bytes, times logical ones",
             median(STORED, "the tree"),
-            1.3,
         ),
-    ]);
-    aims
+    ];
+    fsync.chain(rest).collect()
 }

@@ -3,10 +3,12 @@
 
 use super::remote_store::RemoteStore;
 use super::requests::RequestMeter;
-use crate::report::{Report, Row, Sample, Table, Unit, with_context};
-use crate::run::{Case, Run, interleave};
-use folio::Image;
+use crate::evidence::mib_per_second;
+use crate::outcome::{Context, Outcome};
+use crate::race::{Race, Run};
+use crate::report::{Report, Sample, Unit};
 use folio::block::{Device, OpenOptions, Qcow2Device, RawDevice};
+use folio::{Fs, Image};
 use folio_object_store::{
     ObjectDevice, PartCache, PartCacheOptions, Store, StoreOptions, block_on, provide_memory,
 };
@@ -14,7 +16,6 @@ use futures_util::stream;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as ObjectPath;
-use std::fmt::Display;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,6 @@ pub(super) const FOLIO: &str = "folio";
 pub(super) const STORE: &str = "ranged GETs";
 pub(super) const LOCAL: &str = "folio, local file";
 
-const ROUNDS: u32 = 5;
 /// Size of a ranged GET, and how many are in flight, as in Folio's reading ahead.
 const GET_BYTES: u64 = 1 << 20;
 const IN_FLIGHT: usize = 8;
@@ -56,21 +56,17 @@ struct Fixture {
 }
 
 /// Measures the reads and adds their tables.
-pub(super) fn measure(run: &Run<'_>, folder: &Path, report: &mut Report) -> Result<(), String> {
+pub(super) fn measure(run: &Run<'_>, folder: &Path, report: &mut Report) -> Outcome {
     let fixture = Fixture::new(folder)?;
     in_order(run, &fixture, report)?;
     again(run, &fixture, report)?;
     at_random(run, &fixture, report)
 }
 
-fn text(error: impl Display) -> String {
-    error.to_string()
-}
-
 impl Fixture {
-    fn new(folder: &Path) -> Result<Self, String> {
+    fn new(folder: &Path) -> Outcome<Self> {
         let local = folder.join("disk.qcow2");
-        let bytes = std::fs::read(&local).map_err(with_context(local.display()))?;
+        let bytes = std::fs::read(&local).at(&local)?;
         let meter = RequestMeter::default();
         let store = Arc::new(RemoteStore::new(&meter));
         provide_memory("folio-bench", store.clone());
@@ -91,19 +87,19 @@ impl Fixture {
     }
 
     /// Opens the object as a new process does.
-    fn open(&self, has_part_cache: bool) -> Result<Arc<ObjectDevice>, String> {
-        let url = URL.parse().map_err(text)?;
-        let store = Store::open(&url, &StoreOptions::default()).map_err(text)?;
+    fn open(&self, has_part_cache: bool) -> Outcome<Arc<ObjectDevice>> {
+        let url = URL.parse()?;
+        let store = Store::open(&url, &StoreOptions::default())?;
         let cache = |url: &str, e_tag: &str, len_bytes| {
             let cache = PartCache::open(&self.part_cache, url, e_tag, len_bytes);
             cache.ok().filter(|_| has_part_cache)
         };
-        let device = ObjectDevice::open(store, cache).map_err(text)?;
+        let device = ObjectDevice::open(store, cache)?;
         Ok(Arc::new(device))
     }
 
     /// Gets ranges, some at a time.
-    fn get(&self, ranges: Vec<Range<u64>>, in_flight: usize) -> Result<u64, String> {
+    fn get(&self, ranges: Vec<Range<u64>>, in_flight: usize) -> Outcome<u64> {
         let gets = ranges.into_iter().map(|range| {
             let (store, path) = (self.store.clone(), self.path.clone());
             async move { store.get_range(&path, range).await }
@@ -129,173 +125,149 @@ impl Fixture {
 }
 
 /// Runs a request on the runtime of object storage.
-fn request<T>(work: impl Future<Output = object_store::Result<T>>) -> Result<T, String> {
-    let done = async { Ok(work.await) };
-    block_on(done).map_err(text)?.map_err(text)
+fn request<T>(work: impl Future<Output = object_store::Result<T>>) -> Outcome<T> {
+    Ok(block_on(async { Ok(work.await) })??)
 }
 
-/// Reads a whole device; returns the MiB/s.
-fn read_device(device: &dyn Device) -> Result<f64, String> {
+/// Reads a whole device; returns the number of bytes.
+fn read_device(device: &dyn Device) -> Outcome<u64> {
     let mut piece = vec![0; PIECE_BYTES];
-    let start = Instant::now();
     let mut at = 0;
     while at < device.len_bytes() {
         let count = (PIECE_BYTES as u64).min(device.len_bytes() - at) as usize;
-        device.read_at(&mut piece[..count], at).map_err(text)?;
+        device.read_at(&mut piece[..count], at)?;
         at += count as u64;
     }
-    Ok(rate(at, start))
+    Ok(at)
 }
 
-/// Reads the large file in an image; returns the MiB/s.
-fn read_file(image: Arc<dyn Device>) -> Result<f64, String> {
-    let fs = Image::device(image).read_only().mount().map_err(text)?;
-    let mut file = fs.open(LARGE).map_err(text)?;
+/// Mounts an image.
+fn mount(image: Arc<dyn Device>) -> Outcome<Fs> {
+    Ok(Image::device(image).read_only().mount()?)
+}
+
+/// Reads a file; returns the number of bytes.
+fn read_file(mut file: folio::File) -> Outcome<u64> {
     let mut piece = vec![0; PIECE_BYTES];
-    let (start, mut total) = (Instant::now(), 0);
+    let mut total = 0;
     loop {
-        match file.read(&mut piece).map_err(text)? {
-            0 => return Ok(rate(total, start)),
+        match file.read(&mut piece)? {
+            0 => return Ok(total),
             count => total += count as u64,
         }
     }
 }
 
-fn rate(bytes: u64, start: Instant) -> f64 {
-    bytes as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64().max(1e-9)
+fn qcow2(file: Arc<ObjectDevice>) -> Outcome<Arc<dyn Device>> {
+    Ok(Arc::new(Qcow2Device::open_on(file)?))
 }
 
-fn qcow2(file: Arc<ObjectDevice>) -> Result<Arc<dyn Device>, String> {
-    Ok(Arc::new(Qcow2Device::open_on(file).map_err(text)?))
-}
+impl Fixture {
+    /// Returns the rate of a read, in MiB a second.
+    fn rate(&self, read: impl FnOnce() -> Outcome<u64>) -> Outcome<Sample> {
+        self.meter.take();
+        let start = Instant::now();
+        let bytes = read()?;
+        Ok(self
+            .meter
+            .since(start, 1)
+            .map(|seconds| mib_per_second(bytes, seconds)))
+    }
 
-fn sample(value: f64, fixture: &Fixture, operations: usize) -> Sample {
-    Sample {
-        value,
-        evidence: fixture.meter.take().evidence(operations),
-        label: None,
+    /// Returns the time of each of `count` reads.
+    fn each(&self, count: usize, read: impl FnOnce() -> Outcome) -> Outcome<Sample> {
+        self.meter.take();
+        let start = Instant::now();
+        read()?;
+        Ok(self.meter.since(start, count))
     }
 }
 
-fn in_order(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+fn in_order(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
     let gets = || {
-        fixture.meter.take();
         let starts = (0..fixture.len_bytes).step_by(GET_BYTES as usize);
         let ranges = starts.map(|start| start..(start + GET_BYTES).min(fixture.len_bytes));
-        let start = Instant::now();
-        let bytes = fixture.get(ranges.collect(), IN_FLIGHT)?;
-        Ok(sample(rate(bytes, start), fixture, 1))
+        fixture.rate(|| fixture.get(ranges.collect(), IN_FLIGHT))
     };
-    let object = || {
+    let mut race = Race::new(IN_ORDER, Unit::MibPerSecond, Some(STORE));
+    race.case(OBJECT, STORE, gets);
+    race.case(OBJECT, FOLIO, || {
         let device = fixture.open(false)?;
-        fixture.meter.take();
-        Ok(sample(read_device(&*device)?, fixture, 1))
-    };
-    let file = || {
-        let image = qcow2(fixture.open(false)?)?;
-        fixture.meter.take();
-        Ok(sample(read_file(image)?, fixture, 1))
-    };
-    let mut cases = [
-        Case::new(OBJECT, STORE, gets),
-        Case::new(OBJECT, FOLIO, object),
-        // The large file is nearly all of the object.
-        Case::new(FILE, STORE, gets),
-        Case::new(FILE, FOLIO, file),
-    ];
-    let (rows, _) = interleave(run, "object-store, reads in order", &mut cases, ROUNDS)?;
-    let table = Table::new(IN_ORDER, Unit::MibPerSecond, Some(STORE), rows);
-    report.tables.push(table);
-    Ok(())
+        fixture.rate(|| read_device(&*device))
+    });
+    // The large file is nearly all of the object.
+    race.case(FILE, STORE, gets);
+    race.case(FILE, FOLIO, || {
+        let fs = mount(qcow2(fixture.open(false)?)?)?;
+        let file = fs.open(LARGE)?;
+        fixture.rate(|| read_file(file))
+    });
+    race.run(run, report)
 }
 
-fn again(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+fn again(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
     // The process before the restart.
     read_device(&*fixture.open(true)?)?;
-    fixture.meter.take();
-    let local = || RawDevice::open(&fixture.local, true).map_err(text);
-    let open_local = || folio::block::open(&fixture.local, &OpenOptions::default()).map_err(text);
-    let mut cases = [
-        Case::new(OBJECT, LOCAL, || {
-            Ok(sample(read_device(&local()?)?, fixture, 1))
-        }),
-        Case::new(OBJECT, FOLIO, || {
-            let device = fixture.open(true)?;
-            fixture.meter.take();
-            Ok(sample(read_device(&*device)?, fixture, 1))
-        }),
-        Case::new(FILE, LOCAL, || {
-            Ok(sample(read_file(open_local()?)?, fixture, 1))
-        }),
-        Case::new(FILE, FOLIO, || {
-            let image = qcow2(fixture.open(true)?)?;
-            fixture.meter.take();
-            Ok(sample(read_file(image)?, fixture, 1))
-        }),
-    ];
-    let (rows, _) = interleave(run, "object-store, reads again", &mut cases, ROUNDS)?;
-    let table = Table::new(AGAIN, Unit::MibPerSecond, Some(LOCAL), rows);
-    report.tables.push(table);
-    Ok(())
+    let local = &fixture.local;
+    let mut race = Race::new(AGAIN, Unit::MibPerSecond, Some(LOCAL));
+    race.case(OBJECT, LOCAL, || {
+        let device = RawDevice::open(local, true)?;
+        fixture.rate(|| read_device(&device))
+    });
+    race.case(OBJECT, FOLIO, || {
+        let device = fixture.open(true)?;
+        fixture.rate(|| read_device(&*device))
+    });
+    race.case(FILE, LOCAL, || {
+        let fs = mount(folio::block::open(local, &OpenOptions::default())?)?;
+        let file = fs.open(LARGE)?;
+        fixture.rate(|| read_file(file))
+    });
+    race.case(FILE, FOLIO, || {
+        let fs = mount(qcow2(fixture.open(true)?)?)?;
+        let file = fs.open(LARGE)?;
+        fixture.rate(|| read_file(file))
+    });
+    race.run(run, report)
 }
 
-fn at_random(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+fn at_random(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
     let places = fixture.places(run.sized(40, 4));
     let many = fixture.places(run.sized(40 * RANDOM_IN_FLIGHT, 32));
     let gets = |places: &[u64], in_flight| {
-        fixture.meter.take();
         let ranges = places.iter().map(|at| *at..*at + RANDOM_BYTES).collect();
-        let start = Instant::now();
-        fixture.get(ranges, in_flight)?;
-        let each = start.elapsed().as_secs_f64() / places.len() as f64;
-        Ok::<_, String>(sample(each, fixture, places.len()))
+        fixture.each(places.len(), || fixture.get(ranges, in_flight).map(drop))
     };
     let reads = |places: &[u64], in_flight| {
         let device = fixture.open(false)?;
-        fixture.meter.take();
-        let start = Instant::now();
-        read_places(&*device, places, in_flight)?;
-        let each = start.elapsed().as_secs_f64() / places.len() as f64;
-        Ok::<_, String>(sample(each, fixture, places.len()))
+        fixture.each(places.len(), || read_places(&*device, places, in_flight))
     };
-    let mut one = [
-        Case::new(READ, STORE, || gets(&places, 1)),
-        Case::new(READ, FOLIO, || reads(&places, 1)),
-    ];
-    let mut all = [
-        Case::new(READ, STORE, || gets(&many, RANDOM_IN_FLIGHT)).map_value(|each| 1.0 / each),
-        Case::new(READ, FOLIO, || reads(&many, RANDOM_IN_FLIGHT)).map_value(|each| 1.0 / each),
-    ];
-    let mut add = |title, unit, rows: Vec<Row>| {
-        report
-            .tables
-            .push(Table::new(title, unit, Some(STORE), rows));
-    };
-    let (rows, _) = interleave(run, "object-store, reads at random", &mut one, ROUNDS)?;
-    add(AT_RANDOM, Unit::Seconds, rows);
-    let (rows, _) = interleave(run, "object-store, 32 reads at random", &mut all, ROUNDS)?;
-    add(AT_RANDOM_RATE, Unit::PerSecond, rows);
-    Ok(())
+    let mut race = Race::new(AT_RANDOM, Unit::Seconds, Some(STORE));
+    race.case(READ, STORE, || gets(&places, 1));
+    race.case(READ, FOLIO, || reads(&places, 1));
+    race.run(run, report)?;
+    let rate = |sample: Sample| sample.map(|each| 1.0 / each);
+    let mut race = Race::new(AT_RANDOM_RATE, Unit::PerSecond, Some(STORE));
+    race.case(READ, STORE, || gets(&many, RANDOM_IN_FLIGHT).map(rate));
+    race.case(READ, FOLIO, || reads(&many, RANDOM_IN_FLIGHT).map(rate));
+    race.run(run, report)
 }
 
 /// Reads at these places, by as many threads as are in flight.
-fn read_places(device: &dyn Device, places: &[u64], in_flight: usize) -> Result<(), String> {
-    let share = places.len().div_ceil(in_flight);
+fn read_places(device: &dyn Device, places: &[u64], in_flight: usize) -> Outcome {
+    let read = |places: &[u64]| {
+        let mut bytes = [0; RANDOM_BYTES as usize];
+        places
+            .iter()
+            .try_for_each(|at| device.read_at(&mut bytes, *at))
+    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = places
-            .chunks(share)
-            .map(|places| {
-                scope.spawn(move || {
-                    let mut bytes = [0; RANDOM_BYTES as usize];
-                    places
-                        .iter()
-                        .try_for_each(|at| device.read_at(&mut bytes, *at))
-                })
-            })
+        let shares = places.chunks(places.len().div_ceil(in_flight));
+        let threads: Vec<_> = shares
+            .map(|share| scope.spawn(move || read(share)))
             .collect();
         for thread in threads {
-            let read = thread.join().map_err(|_| "a reader panicked".to_owned())?;
-            read.map_err(text)?;
+            thread.join().map_err(|_| "a reader panicked")??;
         }
         Ok(())
     })

@@ -1,7 +1,6 @@
 //! A store in memory with the latency of a remote one, whose requests are counted.
 
-use super::latency::{GET, PUT};
-use super::requests::RequestMeter;
+use super::requests::{GET, PUT, RequestMeter};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;

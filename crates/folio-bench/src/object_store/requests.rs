@@ -1,8 +1,13 @@
 //! Counts of a store's requests: how many, their bytes, and how many waited for one another.
 
-use crate::report::Evidence;
+use crate::report::{Evidence, Sample};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Latency of a PUT in the modeled stores, and of a GET.
+pub(super) const PUT: Duration = Duration::from_millis(60);
+pub(super) const GET: Duration = Duration::from_millis(30);
 
 /// The requests of a measurement.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,6 +66,13 @@ impl RequestMeter {
     /// Counts bytes of a body.
     pub(crate) fn sent(&self, bytes: u64) {
         self.0.lock().requests.sent_bytes += bytes;
+    }
+
+    /// Returns the seconds of each of `operations` since `start`, with the requests since the last
+    /// call.
+    pub(crate) fn since(&self, start: Instant, operations: usize) -> Sample {
+        let seconds = start.elapsed().as_secs_f64() / operations as f64;
+        Sample::of(seconds).with(self.take().evidence(operations))
     }
 
     /// Returns the counts since the last call.

@@ -2,8 +2,9 @@
 
 use super::remote_store::RemoteStore;
 use super::requests::RequestMeter;
+use crate::outcome::Outcome;
+use crate::race::{Race, Run};
 use crate::report::{Report, Row, Sample, Table, Unit};
-use crate::run::{Case, Run, interleave};
 use folio::Image;
 use folio::block::{Device, MemoryDevice};
 use folio_object_store::{block_on, handle};
@@ -13,7 +14,6 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use std::cell::Cell;
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,6 @@ pub(super) const PARTS: &str = "PUTs of 8 MiB, 8 in flight";
 pub(super) const MEMORY: &str = "folio, a disk in memory";
 pub(super) const SIZES: [(&str, usize); 2] = [("4 KiB", 4 << 10), ("256 KiB", 256 << 10)];
 
-const ROUNDS: u32 = 5;
 /// Operations of one round.
 const FSYNCS: usize = 7;
 const FILES: usize = 20_000;
@@ -48,7 +47,7 @@ struct Fixture {
 }
 
 /// Measures volumes and adds the tables.
-pub(super) fn measure(run: &Run<'_>, report: &mut Report) -> Result<(), String> {
+pub(super) fn measure(run: &Run<'_>, report: &mut Report) -> Outcome {
     let meter = RequestMeter::default();
     let fixture = Fixture {
         store: Arc::new(RemoteStore::new(&meter)),
@@ -61,21 +60,17 @@ pub(super) fn measure(run: &Run<'_>, report: &mut Report) -> Result<(), String> 
     tree(run, &fixture, report)
 }
 
-fn text(error: impl Display) -> String {
-    error.to_string()
-}
-
 impl Fixture {
     /// Returns a place without a volume.
-    fn place(&self) -> Result<StorePlace, String> {
+    fn place(&self) -> Outcome<StorePlace> {
         self.volumes.set(self.volumes.get() + 1);
         let name = format!("volume-{}", self.volumes.get());
-        let runtime = handle().map_err(text)?;
+        let runtime = handle()?;
         let root = Path::from(name.as_str());
         Ok(StorePlace::new(self.store.clone(), root, runtime, &name))
     }
 
-    fn put(&self, bytes: usize, count: usize) -> Result<(), String> {
+    fn put(&self, bytes: usize, count: usize) -> Outcome {
         let puts = (0..count).map(|number| {
             let (store, path) = (self.store.clone(), Path::from(format!("plain/{number}")));
             async move { store.put(&path, vec![2; bytes].into()).await.map(drop) }
@@ -83,87 +78,72 @@ impl Fixture {
         let all = stream::iter(puts)
             .buffer_unordered(PARTS_IN_FLIGHT)
             .try_collect::<()>();
-        block_on(async { Ok(all.await) })
-            .map_err(text)?
-            .map_err(text)
+        Ok(block_on(async { Ok(all.await) })??)
+    }
+
+    /// Returns the seconds of each of `count` operations, with their requests.
+    fn each(&self, count: usize, mut work: impl FnMut() -> Outcome) -> Outcome<Sample> {
+        self.meter.take();
+        let start = Instant::now();
+        (0..count).try_for_each(|_| work())?;
+        Ok(self.meter.since(start, count))
     }
 }
 
-fn sample(start: Instant, fixture: &Fixture, operations: usize) -> Sample {
-    Sample {
-        value: start.elapsed().as_secs_f64() / operations as f64,
-        evidence: fixture.meter.take().evidence(operations),
-        label: None,
-    }
-}
-
-fn fsync(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
-    let volume = Volume::create(&fixture.place()?, 1 << 30).map_err(text)?;
-    let writes = Cell::new(0_u64);
+fn fsync(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
+    let volume = &Volume::create(&fixture.place()?, 1 << 30)?;
+    let writes = &Cell::new(0_u64);
     let count = run.sized(FSYNCS, 1);
-    let mut cases = Vec::new();
+    let mut race = Race::new(FSYNC, Unit::Seconds, Some(PUT));
     for (job, bytes) in SIZES {
-        cases.push(Case::new(job, PUT, move || {
-            fixture.meter.take();
-            let start = Instant::now();
-            (0..count).try_for_each(|_| fixture.put(bytes, 1))?;
-            Ok(sample(start, fixture, count))
-        }));
-        let (volume, writes) = (&volume, &writes);
-        cases.push(Case::new(job, VOLUME, move || {
-            fixture.meter.take();
-            let start = Instant::now();
-            for _ in 0..count {
+        race.case(job, PUT, move || {
+            fixture.each(count, || fixture.put(bytes, 1))
+        });
+        race.case(job, VOLUME, move || {
+            fixture.each(count, || {
                 let number = writes.replace(writes.get() + 1);
                 let content = vec![number as u8 | 1; bytes];
-                let written = volume.write_at(&content, number % 16 * PART_BYTES as u64);
-                written.and_then(|()| volume.flush()).map_err(text)?;
-            }
-            Ok(sample(start, fixture, count))
-        }));
+                volume.write_at(&content, number % 16 * PART_BYTES as u64)?;
+                Ok(volume.flush()?)
+            })
+        });
     }
-    let (rows, _) = interleave(run, "object-store, fsync", &mut cases, ROUNDS)?;
-    drop(cases);
-    let table = Table::new(FSYNC, Unit::Seconds, Some(PUT), rows);
-    report.tables.push(table);
-    Ok(())
+    race.run(run, report)
 }
 
-fn takeover(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
-    let mut cases = [Case::new("open", VOLUME, || {
+fn takeover(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
+    let mut race = Race::new(TAKEOVER, Unit::Seconds, None);
+    race.case("open", VOLUME, || {
         let place = fixture.place()?;
-        let first = Volume::create(&place, 1 << 30).map_err(text)?;
+        let first = Volume::create(&place, 1 << 30)?;
         for number in 0..run.sized(FLUSHES, 2) {
-            let written = first.write_at(&[1; 4096], number << 20);
-            written.and_then(|()| first.flush()).map_err(text)?;
+            first.write_at(&[1; 4096], number << 20)?;
+            first.flush()?;
         }
-        fixture.meter.take();
-        let start = Instant::now();
-        let second = Volume::open(&place, Takeover::Fence).map_err(text)?;
-        let sample = sample(start, fixture, 1);
+        let mut second = None;
+        let sample = fixture.each(1, || {
+            second = Some(Volume::open(&place, Takeover::Fence)?);
+            Ok(())
+        })?;
         let late = first.write_at(&[2; 4096], 0).and_then(|()| first.close());
-        second.close().map_err(text)?;
+        second.map_or(Ok(()), |second| second.close())?;
         match late {
-            Ok(()) => Err("a writer that was taken over still writes".to_owned()),
+            Ok(()) => Err("a writer that was taken over still writes".into()),
             Err(_) => Ok(sample),
         }
-    })];
-    let (rows, _) = interleave(run, "object-store, takeover", &mut cases, ROUNDS)?;
-    report
-        .tables
-        .push(Table::new(TAKEOVER, Unit::Seconds, None, rows));
-    Ok(())
+    });
+    race.run(run, report)
 }
 
 // Nothing is to happen.
 #[allow(clippy::disallowed_methods)]
-fn idle(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+fn idle(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
     let minute = Duration::from_secs(60);
     let wait = run.sized(minute, Duration::from_millis(100));
     (run.step)("object-store: an idle volume")?;
-    let volume = Volume::create(&fixture.place()?, 1 << 30).map_err(text)?;
-    let written = volume.write_at(&[1; 4096], 0);
-    written.and_then(|()| volume.flush()).map_err(text)?;
+    let volume = Volume::create(&fixture.place()?, 1 << 30)?;
+    volume.write_at(&[1; 4096], 0)?;
+    volume.flush()?;
     fixture.meter.take();
     std::thread::sleep(wait);
     let found = fixture.meter.take().count as f64 * minute.div_duration_f64(wait);
@@ -181,44 +161,39 @@ fn write_files(
     device: Arc<dyn Device>,
     sizes: impl Iterator<Item = usize>,
     fixture: &Fixture,
-) -> Result<Sample, String> {
-    let fs = Image::create_on(device).mount().map_err(text)?;
+) -> Outcome<Sample> {
+    let fs = Image::create_on(device).mount()?;
     fixture.meter.take();
     let start = Instant::now();
     for (number, bytes) in sizes.enumerate() {
         let folder = format!("/d{}", number / 200);
         if number % 200 == 0 {
-            fs.create_dir(&folder).map_err(text)?;
+            fs.create_dir(&folder)?;
         }
         let path = format!("{folder}/f{number}");
-        fs.write(path, vec![number as u8; bytes]).map_err(text)?;
+        fs.write(path, vec![number as u8; bytes])?;
     }
-    fs.close().map_err(text)?;
-    Ok(sample(start, fixture, 1))
+    fs.close()?;
+    Ok(fixture.meter.since(start, 1))
 }
 
-fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), String> {
+fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
     let files = run.sized(FILES, 200);
     let sizes = move || (0..files).map(|number| 500 + (number * 7919) % 16_000);
     let parts = sizes().sum::<usize>().div_ceil(PART_BYTES);
     let last: Cell<Option<(StorePlace, Arc<Volume>)>> = Cell::new(None);
-    let upload = || {
-        fixture.meter.take();
-        let start = Instant::now();
-        fixture.put(PART_BYTES, parts)?;
-        Ok::<_, String>(sample(start, fixture, 1))
-    };
+    let upload = || fixture.each(1, || fixture.put(PART_BYTES, parts));
     let into_memory = || write_files(Arc::new(MemoryDevice::new(TREE_BYTES)), sizes(), fixture);
     let into_volume = || {
         if let Some((place, volume)) = last.take() {
             drop(volume);
-            delete_volume(&place, Takeover::Refuse).map_err(text)?;
+            delete_volume(&place, Takeover::Refuse)?;
         }
         let place = fixture.place()?;
-        let volume = Arc::new(Volume::create(&place, TREE_BYTES).map_err(text)?);
+        let volume = Arc::new(Volume::create(&place, TREE_BYTES)?);
         let sample = write_files(volume.clone(), sizes(), fixture)?;
         last.set(Some((place, volume)));
-        Ok::<_, String>(sample)
+        Outcome::Ok(sample)
     };
     // A virtual machine gets memory from its host at the first use, which takes longer than all of
     // this: two rounds, so that what a round frees only at its end is in use once, too.
@@ -227,17 +202,12 @@ fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), Str
         into_memory()?;
         into_volume()?;
     }
-    let mut cases = [
-        Case::new("files", PARTS, upload),
-        Case::new("files", MEMORY, into_memory),
-        Case::new("files", VOLUME, into_volume),
-    ];
-    let (rows, _) = interleave(run, "object-store, tree", &mut cases, ROUNDS)?;
-    drop(cases);
     let title = format!("{TREE}: {files} files");
-    report
-        .tables
-        .push(Table::new(title, Unit::Seconds, Some(PARTS), rows));
+    let mut race = Race::new(&title, Unit::Seconds, Some(PARTS));
+    race.case("files", PARTS, upload);
+    race.case("files", MEMORY, into_memory);
+    race.case("files", VOLUME, into_volume);
+    race.run(run, report)?;
     let Some((place, volume)) = last.take() else {
         return Ok(());
     };
@@ -245,8 +215,8 @@ fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Result<(), Str
         min_age: Duration::ZERO,
         ..GcOptions::default()
     };
-    volume.collect_garbage(&now, &mut |_| ()).map_err(text)?;
-    let found = info(&place).map_err(text)?;
+    volume.collect_garbage(&now, &mut |_| ())?;
+    let found = info(&place)?;
     let ratio = found.stored_bytes as f64 / found.logical_bytes.max(1) as f64;
     let rows = vec![Row::new("the tree", VOLUME, vec![ratio])];
     report

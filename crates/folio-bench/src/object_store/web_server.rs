@@ -1,9 +1,8 @@
 //! A web server with the latency of a remote store: GET and HEAD with ranges, of the files in one
 //! folder. It answers `s3://` as well, since a GET names bucket and key in its path.
 
-use super::latency::GET;
-use super::requests::RequestMeter;
-use crate::report::with_context;
+use super::requests::{GET, RequestMeter};
+use crate::outcome::{Context, Outcome};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -40,9 +39,9 @@ struct Request {
 
 impl WebServer {
     /// Serves the files in `folder` on loopback.
-    pub(crate) fn start(folder: &Path, meter: &RequestMeter) -> Result<Self, String> {
-        let listener = TcpListener::bind("127.0.0.1:0").map_err(with_context("listen"))?;
-        let address = listener.local_addr().map_err(with_context("listen"))?;
+    pub(crate) fn start(folder: &Path, meter: &RequestMeter) -> Outcome<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").at("listen")?;
+        let address = listener.local_addr().at("listen")?;
         let shared = Arc::new(Shared {
             folder: folder.to_owned(),
             meter: meter.clone(),

@@ -1,21 +1,23 @@
 //! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they
 //! have in common.
 
-use super::figures::{Figures, Measured};
-use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
-use super::options::{NAME, Options, ROUNDS};
-use crate::contender::find;
-use crate::measure::{Said, this_program};
-use crate::report::{Report, Verdict, owned, with_context};
-use crate::run::Run;
+use super::jobs::{self, FIGURES, Figure, Job, NOT_SEEN, READY, SEEN};
+use super::tables::{add, drop_unseen, race, slower};
+use crate::command::{find, this_program};
+use crate::options::is_wanted;
+use crate::outcome::{Context, Outcome};
+use crate::race::Run;
+use crate::report::{Report, ratio};
+use crate::server::Server;
 use crate::virtual_machine::Guest;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a guest may take.
 const LIMIT: Duration = Duration::from_secs(400);
-const READY_LIMIT: Duration = Duration::from_secs(20);
 const MEMORY_MIB: u32 = 1024;
 
 /// A server, and the mode that it has in common with the one before or after it.
@@ -23,11 +25,13 @@ struct Contender {
     name: &'static str,
     mode: &'static str,
     /// Words for `folio share`, or for virtiofsd.
-    words: &'static [&'static str],
+    words: Words,
     is_folio: bool,
 }
 
-const fn ours(name: &'static str, mode: &'static str, words: &'static [&'static str]) -> Contender {
+type Words = &'static [&'static str];
+
+const fn ours(name: &'static str, mode: &'static str, words: Words) -> Contender {
     Contender {
         name,
         mode,
@@ -36,16 +40,10 @@ const fn ours(name: &'static str, mode: &'static str, words: &'static [&'static 
     }
 }
 
-const fn theirs(
-    name: &'static str,
-    mode: &'static str,
-    words: &'static [&'static str],
-) -> Contender {
+const fn theirs(name: &'static str, mode: &'static str, words: Words) -> Contender {
     Contender {
-        name,
-        mode,
-        words,
         is_folio: false,
+        ..ours(name, mode, words)
     }
 }
 
@@ -79,186 +77,129 @@ const LIMITS: [&str; 4] = [
     "folio share without options has no rival in the same mode: it is coherent and cached",
 ];
 
-/// A server of the folder; it ends with the value.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = rustix::process::kill_process(
-            rustix::process::Pid::from_child(&self.0),
-            rustix::process::Signal::TERM,
-        );
-        let start = Instant::now();
-        while matches!(self.0.try_wait(), Ok(None)) && start.elapsed() < READY_LIMIT {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Measures each contender in a guest of its own, in rounds.
 pub(super) fn measure(
-    options: &Options,
+    virtiofsd: Option<PathBuf>,
+    only: &Option<String>,
     run: &Run<'_>,
     source: &Path,
     report: &mut Report,
-) -> Result<Measured, String> {
+) -> Outcome {
     Guest::new()?;
-    let virtiofsd = options.virtiofsd.clone().or_else(|| find("virtiofsd"));
+    let virtiofsd = virtiofsd.or_else(|| find("virtiofsd"));
     if virtiofsd.is_none() {
         report.skip("virtiofsd", "not installed; name it with --virtiofsd");
     }
-    let wanted = |contender: &&Contender| {
-        (contender.is_folio || virtiofsd.is_some())
-            && options
-                .only
-                .as_ref()
-                .is_none_or(|only| contender.name.contains(only.as_str()))
-    };
-    let mut rounds: Vec<(&Contender, Vec<Vec<Option<f64>>>)> = CONTENDERS
-        .iter()
-        .filter(wanted)
-        .map(|contender| (contender, Vec::new()))
-        .collect();
-    while run.goes_on(NAME, report.repeats, ROUNDS)? {
-        for turn in 0..rounds.len() {
-            let at = (turn + report.repeats as usize) % rounds.len();
-            let (contender, figures) = &mut rounds[at];
-            let program = if contender.is_folio {
-                Some(run.folio.as_path())
-            } else {
-                virtiofsd.as_deref()
-            };
-            let program = program.ok_or("no server")?;
-            (run.step)(&format!("{NAME}: a guest of {}", contender.name))?;
-            figures.push(boot(contender, program, source).map_err(with_context(contender.name))?);
-        }
-        report.repeats += 1;
+    let unseen = RefCell::new(BTreeSet::new());
+    let mut race = race();
+    for contender in &CONTENDERS {
+        let name = contender.name;
+        let program = if contender.is_folio {
+            Some(&run.folio)
+        } else {
+            virtiofsd.as_ref()
+        };
+        let Some(program) = program.filter(|_| is_wanted(only, name)) else {
+            continue;
+        };
+        let unseen = &unseen;
+        race.contender(name, move |turn| {
+            (run.step)(&format!("shared-folder: a guest of {name}"))?;
+            let seen = boot(contender, program, source)?;
+            add(seen.figures, turn);
+            match seen.delays {
+                Some(delays) => add(jobs::middle_and_most(delays), turn),
+                None => _ = unseen.borrow_mut().insert(name),
+            }
+            Ok(())
+        });
     }
-    report.limits = owned(&LIMITS);
-    let modes: Vec<&Contender> = rounds.iter().map(|(contender, _)| *contender).collect();
-    let measured: Measured = rounds
-        .into_iter()
-        .map(|(contender, rounds)| Figures::new(contender.name, rounds))
-        .collect();
-    report.verdicts = verdicts(&modes, &measured);
-    Ok(measured)
+    race.run(run, report)?;
+    drop_unseen(report, &unseen.into_inner());
+    judge(report);
+    report.limit(&LIMITS);
+    Ok(())
 }
 
 /// Starts the server of `contender`, and waits until it listens at `socket`.
-fn serve(
-    contender: &Contender,
-    program: &Path,
-    source: &Path,
-    socket: &Path,
-) -> Result<Server, String> {
+fn serve(contender: &Contender, program: &Path, source: &Path, socket: &Path) -> Outcome<Server> {
     let mut command = Command::new(program);
-    let socket_option = if contender.is_folio {
-        command.args(["--quiet", "share"]).arg(source);
-        "--socket"
-    } else {
+    if contender.is_folio {
         command
-            .args(["--sandbox=none", "--log-level=error", "--shared-dir"])
-            .arg(source);
-        "--socket-path"
-    };
-    command
-        .arg(socket_option)
-        .arg(socket)
-        .args(contender.words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let said = Said::by(&mut command)?;
-    let mut server = Server(command.spawn().map_err(with_context(program.display()))?);
-    let start = Instant::now();
-    while !socket.exists() {
-        if !matches!(server.0.try_wait(), Ok(None)) || start.elapsed() > READY_LIMIT {
-            return Err(said.explain("the server does not listen"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
+            .args(["--quiet", "share"])
+            .arg(source)
+            .arg("--socket");
+    } else {
+        command.args(["--sandbox=none", "--log-level=error", "--shared-dir"]);
+        command.arg(source).arg("--socket-path");
     }
-    Ok(server)
+    command.arg(socket).args(contender.words);
+    Server::start(command, "the server does not listen", || socket.exists())
+}
+
+/// What a guest has measured.
+struct Seen {
+    figures: Vec<Figure>,
+    /// Seconds until it saw each change; `None` if it missed one.
+    delays: Option<Vec<f64>>,
 }
 
 /// Runs all jobs in one guest, from its boot to its end.
-fn boot(contender: &Contender, program: &Path, source: &Path) -> Result<Vec<Option<f64>>, String> {
+fn boot(contender: &Contender, program: &Path, source: &Path) -> Outcome<Seen> {
     let bench = this_program()?;
-    let folder = tempfile::tempdir().map_err(with_context("folder"))?;
+    let folder = tempfile::tempdir().at("folder")?;
     let socket = folder.path().join("socket");
     let _server = serve(contender, program, source, &socket)?;
     let guest = Guest::new()?
         .size(MEMORY_MIB, 1)
         .share("share", &socket)
         .program(&bench)?;
-    let name = bench
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = bench.file_name().unwrap_or_default().to_string_lossy();
     let script = format!(
         "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} shared-folder-guest /mnt || exit 1\n"
     );
-    let mut figures: Option<Vec<Option<f64>>> = None;
-    let (mut delays, mut changed, mut is_unseen) = (Vec::new(), Instant::now(), false);
-    let mut failed = None;
+    let mut figures: Option<Vec<Figure>> = None;
+    let (mut delays, mut changed) = (Some(Vec::new()), Instant::now());
+    let mut failure = None;
     let run = guest.run(&script, LIMIT, |line| {
         if let Some(text) = line.strip_prefix(FIGURES) {
             figures = serde_json::from_str(text).ok();
-        } else if let Some(number) = line
-            .strip_prefix(READY)
-            .and_then(|text| text.trim().parse().ok())
-        {
+        } else if let Some(number) = line.strip_prefix(READY) {
             changed = Instant::now();
-            failed = jobs::change(source, number).err();
+            let number = number.trim().parse().at(line);
+            failure = number.and_then(|number| jobs::change(source, number)).err();
         } else if line.starts_with(SEEN) {
-            delays.push(changed.elapsed().as_secs_f64() * 1e3);
+            delays
+                .iter_mut()
+                .for_each(|delays| delays.push(changed.elapsed().as_secs_f64()));
         } else if line.starts_with(NOT_SEEN) {
-            is_unseen = true;
+            delays = None;
         }
     })?;
-    if let Some(error) = failed {
+    if let Some(error) = failure {
         return Err(error);
     }
-    let mut figures = figures
+    let figures = figures
         .filter(|_| run.status == Some(0))
         .ok_or_else(|| run.explain())?;
-    figures.extend(if is_unseen {
-        vec![None, None]
-    } else {
-        jobs::middle_and_most(delays)
-    });
-    Ok(figures)
+    Ok(Seen { figures, delays })
 }
 
-/// Returns the ratio of each figure of Folio to its rival, mode by mode.
-fn verdicts(modes: &[&Contender], measured: &[Figures]) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
-    let both = || modes.iter().zip(measured);
-    for (contender, ours) in both().filter(|(contender, _)| contender.is_folio) {
-        let rival = both().find(|(other, _)| !other.is_folio && other.mode == contender.mode);
-        let Some((_, theirs)) = rival else { continue };
-        for (at, job) in Job::ALL.iter().enumerate() {
-            let (Some(ours), Some(theirs)) = (ours.middle[at], theirs.middle[at]) else {
+/// Judges each figure of Folio beside its rival, mode by mode.
+fn judge(report: &mut Report) {
+    for ours in CONTENDERS.iter().filter(|contender| contender.is_folio) {
+        let mut rivals = CONTENDERS.iter().filter(|other| !other.is_folio);
+        let Some(theirs) = rivals.find(|other| other.mode == ours.mode) else {
+            continue;
+        };
+        for job in Job::ALL {
+            let Some(times) = slower(report, job, ours.name, theirs.name) else {
                 continue;
             };
-            let value = if job.is_rate() {
-                theirs / ours
-            } else {
-                ours / theirs
-            };
-            verdicts.push(Verdict {
-                aim: format!(
-                    "{}: {} not slower than virtiofsd",
-                    contender.name,
-                    job.title()
-                ),
-                is_met: value <= 1.0,
-                figures: format!("{} of its time", crate::rows::ratio(value)),
-            });
+            let aim = format!("{}: {} not slower than virtiofsd", ours.name, job.title());
+            report.add_verdict(aim, times <= 1.0, format!("{} of its time", ratio(times)));
         }
     }
-    verdicts
 }
 
 #[cfg(test)]

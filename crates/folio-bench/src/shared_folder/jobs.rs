@@ -1,19 +1,21 @@
 //! The jobs of each target: the article's program, and typical uses of a shared folder.
 
-use super::targets::Target;
-use crate::report::with_context;
+use crate::outcome::{Context, Outcome};
+use crate::random::Random;
+use crate::view::{Access, View};
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Sizes and counts of the jobs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct WorkloadSize {
+pub(super) struct Sizes {
     /// Size of the large file.
-    pub(crate) large_mib: usize,
+    pub(super) large_mib: usize,
     /// Folders of the tree, and small files in each.
-    pub(crate) folders: usize,
-    pub(crate) files_each: usize,
+    pub(super) folders: usize,
+    pub(super) files_each: usize,
     /// Reads at random, reads of the article's file, stats, changes by the host.
     reads: usize,
     article_reads: usize,
@@ -21,9 +23,9 @@ pub(crate) struct WorkloadSize {
     changes: usize,
 }
 
-impl WorkloadSize {
+impl Sizes {
     /// Sizes of a whole measurement.
-    pub(crate) const WHOLE: Self = Self {
+    pub(super) const WHOLE: Self = Self {
         large_mib: 256,
         folders: 100,
         files_each: 100,
@@ -33,7 +35,7 @@ impl WorkloadSize {
         changes: 11,
     };
     /// To see that it runs.
-    pub(crate) const QUICK: Self = Self {
+    pub(super) const QUICK: Self = Self {
         large_mib: 2,
         folders: 4,
         files_each: 5,
@@ -42,16 +44,20 @@ impl WorkloadSize {
         stats: 50,
         changes: 2,
     };
+
+    fn files(&self) -> usize {
+        self.folders * self.files_each
+    }
 }
 
 /// The large file.
-pub(crate) const LARGE: &str = "large";
+const LARGE: &str = "large";
 /// The file that is read and statted again and again, as the article's program does, and its size
 /// in bytes.
-pub(crate) const ARTICLE_FILE: &str = "story";
+const ARTICLE_FILE: &str = "story";
 const ARTICLE_BYTES: usize = 64 << 10;
 /// The folder of small files.
-pub(crate) const TREE: &str = "tree";
+const TREE: &str = "tree";
 const SMALL_BYTES: usize = 1000;
 /// The file that changes.
 const CHANGING: &str = "changing";
@@ -60,9 +66,9 @@ const SEQUENTIAL: usize = 1 << 20;
 /// How long a change may take until it is given up.
 const UNSEEN: Duration = Duration::from_secs(5);
 
-/// One column of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Job {
+/// One job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Job {
     /// The large file in order, not in the host's memory.
     ReadCold,
     /// The same, in memory.
@@ -86,7 +92,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::ReadCold,
         Self::ReadWarm,
         Self::RandomWarm,
@@ -100,7 +106,7 @@ impl Job {
     ];
 
     /// What is done.
-    pub(crate) fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::ReadCold => "in order, cold",
             Self::ReadWarm => "in order, warm",
@@ -115,189 +121,164 @@ impl Job {
         }
     }
 
-    /// Returns a figure of this job in the report's unit: MiB a second, or seconds.
-    pub(crate) fn in_report_unit(self, figure: f64) -> f64 {
-        match self {
-            Self::ReadCold | Self::ReadWarm => figure,
-            Self::RandomWarm | Self::SmallWarm | Self::ArticleRead | Self::ArticleStat => {
-                figure / 1e6
-            }
-            Self::WalkFirst | Self::WalkAgain | Self::ChangeSeen | Self::ChangeSeenMost => {
-                figure / 1e3
-            }
-        }
-    }
-
     /// Whether more is better.
-    pub(crate) fn is_rate(self) -> bool {
+    pub(super) fn is_rate(self) -> bool {
         matches!(self, Self::ReadCold | Self::ReadWarm)
     }
 }
 
+/// A figure of a job: MiB a second, or seconds.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Figure {
+    pub(super) job: Job,
+    pub(super) value: f64,
+}
+
 /// Makes the folder that all contenders share.
-pub(crate) fn make_source(source: &Path, workload: WorkloadSize) -> Result<(), String> {
-    let write =
-        |name: &str, bytes: &[u8]| fs::write(source.join(name), bytes).map_err(with_context(name));
-    let bytes: Vec<u8> = (0..workload.large_mib << 20)
+pub(super) fn make_source(source: &Path, sizes: Sizes) -> Outcome {
+    let write = |name: &str, bytes: &[u8]| fs::write(source.join(name), bytes).at(name);
+    let bytes: Vec<u8> = (0..sizes.large_mib << 20)
         .map(|index| (index % 251) as u8)
         .collect();
     write(LARGE, &bytes)?;
     write(ARTICLE_FILE, &bytes[..ARTICLE_BYTES])?;
     write(CHANGING, &version(0))?;
-    for folder in 0..workload.folders {
+    for folder in 0..sizes.folders {
         let name = format!("{TREE}/{folder:03}");
-        fs::create_dir_all(source.join(&name)).map_err(with_context(&name))?;
-        for file in 0..workload.files_each {
+        fs::create_dir_all(source.join(&name)).at(&name)?;
+        for file in 0..sizes.files_each {
             write(&format!("{name}/{file:03}"), &bytes[..SMALL_BYTES])?;
         }
     }
     Ok(())
 }
 
-/// All jobs in one target but the last two; the figures in the order of [`Job::ALL`]. `None` for
-/// what cannot be measured here: cold reads where the host's caches may not be dropped.
-pub(crate) fn run(
-    target: &dyn Target,
-    workload: WorkloadSize,
-    drops_caches: bool,
-) -> Result<Vec<Option<f64>>, String> {
-    let is_cold = drops_caches && target.is_dropped();
-    let read_cold = if is_cold {
+/// Runs all jobs but the last two. Cold reads and the first walk are left out where dropping the
+/// host's caches is not permitted, or leaves the files in a cache of this process.
+pub(super) fn run(view: &View, sizes: Sizes, drops_caches: bool) -> Outcome<Vec<Figure>> {
+    let is_of_host = matches!(view, View::Host(_));
+    let mut figures = Vec::new();
+    let mut add = |job, value| figures.push(Figure { job, value });
+    if drops_caches && is_of_host {
         drop_caches()?;
-        Some(read(target, workload)?)
-    } else {
-        None
-    };
-    read(target, workload)?;
-    let read_warm = Some(read(target, workload)?.max(read(target, workload)?));
-    let random = Some(random_reads(target, workload)?);
-    let small = Some(small_reads(target, workload)?);
-    let article_read = Some(article_reads(target, workload)?);
-    let article_stat = Some(stats(target, workload)?);
-    if is_cold {
+        add(Job::ReadCold, read(view, sizes)?);
+    }
+    read(view, sizes)?;
+    add(Job::ReadWarm, read(view, sizes)?.max(read(view, sizes)?));
+    add(Job::RandomWarm, random_reads(view, sizes)?);
+    add(Job::SmallWarm, small_reads(view, sizes)?);
+    add(Job::ArticleRead, article_reads(view, sizes)?);
+    add(Job::ArticleStat, stats(view, sizes)?);
+    if drops_caches && is_of_host {
         drop_caches()?;
     }
-    let walk_first = walk(target, workload)?;
-    let walk_first = target.is_dropped().then_some(walk_first);
-    let walk_again = Some(walk(target, workload)?);
-    Ok(vec![
-        read_cold,
-        read_warm,
-        random,
-        small,
-        article_read,
-        article_stat,
-        walk_first,
-        walk_again,
-    ])
+    let first = walk(view, sizes)?;
+    if is_of_host {
+        add(Job::WalkFirst, first);
+    }
+    add(Job::WalkAgain, walk(view, sizes)?);
+    Ok(figures)
 }
 
-fn drop_caches() -> Result<(), String> {
+fn drop_caches() -> Outcome {
     rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").map_err(with_context("drop_caches"))
+    fs::write("/proc/sys/vm/drop_caches", "3").at("drop_caches")
 }
 
-fn per(start: Instant, count: usize) -> f64 {
-    start.elapsed().as_secs_f64() * 1e6 / count as f64
+/// Returns the seconds of each of `count` operations.
+fn each(count: usize, mut work: impl FnMut() -> Outcome) -> Outcome<f64> {
+    let start = Instant::now();
+    (0..count).try_for_each(|_| work())?;
+    Ok(start.elapsed().as_secs_f64() / count as f64)
 }
 
-/// MiB a second.
-fn read(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
-    let file = target.open(LARGE)?;
+/// Returns MiB a second.
+fn read(view: &View, sizes: Sizes) -> Outcome<f64> {
+    let file = view.open(LARGE, Access::Read)?;
     let mut buf = vec![0; SEQUENTIAL];
-    let start = Instant::now();
-    for part in 0..workload.large_mib {
-        let count = target.read_at(&file, &mut buf, (part * SEQUENTIAL) as u64)?;
-        if count != SEQUENTIAL || buf[1] != ((part * SEQUENTIAL + 1) % 251) as u8 {
-            return Err(format!("{LARGE}: part {part} is not what was written"));
+    let mut offset = 0;
+    let seconds = each(sizes.large_mib, || {
+        let count = view.read_at(&file, &mut buf, offset)?;
+        if count != SEQUENTIAL || buf[1] != ((offset + 1) % 251) as u8 {
+            return Err(format!("{LARGE}: the part at {offset} is not what was written").into());
         }
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    target.close(file)?;
-    Ok(workload.large_mib as f64 / seconds)
+        offset += SEQUENTIAL as u64;
+        Ok(())
+    })?;
+    view.close(file)?;
+    Ok(1.0 / seconds)
 }
 
-/// Microseconds each.
-fn random_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
-    let file = target.open(LARGE)?;
-    let mut buf = vec![0; 4096];
-    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
-    let start = Instant::now();
-    for _ in 0..workload.reads {
-        // xorshift
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        let page = word % (workload.large_mib as u64 * 256);
-        if target.read_at(&file, &mut buf, page * 4096)? != buf.len() {
-            return Err(format!("{LARGE}: page {page} is short"));
-        }
-    }
-    let each = per(start, workload.reads);
-    target.close(file)?;
-    Ok(each)
+fn random_reads(view: &View, sizes: Sizes) -> Outcome<f64> {
+    let file = view.open(LARGE, Access::Read)?;
+    let (mut buf, mut random) = (vec![0; 4096], Random::new(1));
+    let seconds = each(sizes.reads, || {
+        let page = random.below(sizes.large_mib as u64 * 256);
+        whole(LARGE, view.read_at(&file, &mut buf, page * 4096)?, 4096)
+    })?;
+    view.close(file)?;
+    Ok(seconds)
 }
 
-/// Microseconds each.
-fn small_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
-    let file = target.open(ARTICLE_FILE)?;
+fn small_reads(view: &View, sizes: Sizes) -> Outcome<f64> {
+    let file = view.open(ARTICLE_FILE, Access::Read)?;
     let mut buf = vec![0; 1024];
-    let start = Instant::now();
-    for _ in 0..workload.reads {
-        if target.read_at(&file, &mut buf, 4096)? != buf.len() {
-            return Err(format!("{ARTICLE_FILE}: short"));
-        }
-    }
-    let each = per(start, workload.reads);
-    target.close(file)?;
-    Ok(each)
+    let seconds = each(sizes.reads, || {
+        whole(ARTICLE_FILE, view.read_at(&file, &mut buf, 4096)?, 1024)
+    })?;
+    view.close(file)?;
+    Ok(seconds)
 }
 
-fn article_reads(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
+fn article_reads(view: &View, sizes: Sizes) -> Outcome<f64> {
     let mut buf = vec![0; ARTICLE_BYTES];
-    let start = Instant::now();
-    for _ in 0..workload.article_reads {
-        let file = target.open(ARTICLE_FILE)?;
-        let count = target.read_at(&file, &mut buf, 0)?;
-        target.close(file)?;
-        if count != ARTICLE_BYTES {
-            return Err(format!("{ARTICLE_FILE}: {count} bytes"));
-        }
-    }
-    Ok(per(start, workload.article_reads))
+    each(sizes.article_reads, || {
+        let file = view.open(ARTICLE_FILE, Access::Read)?;
+        let count = view.read_at(&file, &mut buf, 0)?;
+        view.close(file)?;
+        whole(ARTICLE_FILE, count, ARTICLE_BYTES)
+    })
 }
 
-fn stats(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
-    let start = Instant::now();
-    for _ in 0..workload.stats {
-        if target.stat(ARTICLE_FILE)? != ARTICLE_BYTES as u64 {
-            return Err(format!("{ARTICLE_FILE}: of another size"));
-        }
-    }
-    Ok(per(start, workload.stats))
+fn stats(view: &View, sizes: Sizes) -> Outcome<f64> {
+    each(sizes.stats, || {
+        whole(
+            ARTICLE_FILE,
+            view.stat(ARTICLE_FILE)? as usize,
+            ARTICLE_BYTES,
+        )
+    })
 }
 
-/// Milliseconds of `find -ls`.
-fn walk(target: &dyn Target, workload: WorkloadSize) -> Result<f64, String> {
+fn whole(file: &str, count: usize, wanted: usize) -> Outcome {
+    if count == wanted {
+        Ok(())
+    } else {
+        Err(format!("{file}: {count} of {wanted} bytes").into())
+    }
+}
+
+/// Returns the seconds of `find -ls`.
+fn walk(view: &View, sizes: Sizes) -> Outcome<f64> {
     let start = Instant::now();
     let mut files = 0;
     let mut open = vec![TREE.to_owned()];
     while let Some(folder) = open.pop() {
-        for (name, is_directory) in target.list(&folder)? {
-            let path = format!("{folder}/{name}");
-            let size = target.stat(&path)?;
-            if is_directory {
+        for entry in view.list(&folder)? {
+            let path = format!("{folder}/{}", entry.name);
+            let size = view.stat(&path)?;
+            if entry.is_directory {
                 open.push(path);
             } else if size == SMALL_BYTES as u64 {
                 files += 1;
             }
         }
     }
-    let milliseconds = start.elapsed().as_secs_f64() * 1e3;
-    if files == workload.folders * workload.files_each {
-        Ok(milliseconds)
+    let seconds = start.elapsed().as_secs_f64();
+    if files == sizes.files() {
+        Ok(seconds)
     } else {
-        Err(format!("{files} files in the tree"))
+        Err(format!("{files} files in the tree").into())
     }
 }
 
@@ -307,36 +288,35 @@ fn version(number: usize) -> Vec<u8> {
 }
 
 /// Changes the file as the host, in place: neither name nor size changes.
-pub(crate) fn change(source: &Path, number: usize) -> Result<(), String> {
+pub(super) fn change(source: &Path, number: usize) -> Outcome {
     let file = fs::OpenOptions::new()
         .write(true)
         .open(source.join(CHANGING))
-        .map_err(with_context(CHANGING))?;
-    std::os::unix::fs::FileExt::write_all_at(&file, &version(number), 0)
-        .map_err(with_context(CHANGING))
+        .at(CHANGING)?;
+    std::os::unix::fs::FileExt::write_all_at(&file, &version(number), 0).at(CHANGING)
 }
 
-/// Reads the file that changes, until standard input says that it changes.
-fn watch(target: &dyn Target) -> Result<(), String> {
-    look(target)?;
+/// Reads the file that changes, so that it is cached.
+fn watch(view: &View) -> Outcome {
+    look(view)?;
     std::thread::sleep(Duration::from_millis(20));
-    look(target).map(drop)
+    look(view).map(drop)
 }
 
 /// Opens the file, reads and closes; returns the bytes.
-fn look(target: &dyn Target) -> Result<Vec<u8>, String> {
-    let mut buf = vec![0; 64];
-    let file = target.open(CHANGING)?;
-    let count = target.read_at(&file, &mut buf, 0)?;
-    target.close(file)?;
+fn look(view: &View) -> Outcome<Vec<u8>> {
+    let mut buf = vec![0; version(0).len()];
+    let file = view.open(CHANGING, Access::Read)?;
+    let count = view.read_at(&file, &mut buf, 0)?;
+    view.close(file)?;
     buf.truncate(count);
     Ok(buf)
 }
 
 /// Returns whether a reader that polls without a pause finds a version before the time limit.
-fn sees(target: &dyn Target, number: usize) -> Result<bool, String> {
+fn sees(view: &View, number: usize) -> Outcome<bool> {
     let (wanted, start) = (version(number), Instant::now());
-    while look(target)? != wanted {
+    while look(view)? != wanted {
         if start.elapsed() > UNSEEN {
             return Ok(false);
         }
@@ -344,51 +324,49 @@ fn sees(target: &dyn Target, number: usize) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Returns the milliseconds from a write by the host until a reader has it: median and longest.
-/// `None` for a reader that has not seen a change after seconds.
-pub(crate) fn changes(
-    target: &dyn Target,
-    workload: WorkloadSize,
-    source: &Path,
-) -> Result<Vec<Option<f64>>, String> {
+/// Returns the times from a write by the host until a reader has it: median and longest. `None` for
+/// a reader that has not seen a change after seconds.
+pub(super) fn changes(view: &View, sizes: Sizes, source: &Path) -> Outcome<Option<[Figure; 2]>> {
     let mut delays = Vec::new();
-    for number in 1..=workload.changes {
-        watch(target)?;
+    for number in 1..=sizes.changes {
+        watch(view)?;
         change(source, number)?;
         let start = Instant::now();
-        if !sees(target, number)? {
-            return Ok(vec![None, None]);
+        if !sees(view, number)? {
+            return Ok(None);
         }
-        delays.push(start.elapsed().as_secs_f64() * 1e3);
+        delays.push(start.elapsed().as_secs_f64());
     }
-    Ok(middle_and_most(delays))
+    Ok(Some(middle_and_most(delays)))
 }
 
-pub(crate) fn middle_and_most(delays: Vec<f64>) -> Vec<Option<f64>> {
+/// Returns the figures for these delays.
+pub(super) fn middle_and_most(delays: Vec<f64>) -> [Figure; 2] {
     let most = delays.iter().copied().fold(0.0, f64::max);
-    vec![Some(crate::report::middle(delays)), Some(most)]
+    let figure = |job, value| Figure { job, value };
+    [
+        figure(Job::ChangeSeen, crate::report::middle(delays)),
+        figure(Job::ChangeSeenMost, most),
+    ]
 }
 
 /// Before the figures of a guest, before the number of the change that it waits for, and of one
 /// that it has seen or not.
-pub(crate) const FIGURES: &str = "@figures ";
-pub(crate) const READY: &str = "@ready ";
-pub(crate) const SEEN: &str = "@seen ";
-pub(crate) const NOT_SEEN: &str = "@not-seen ";
+pub(super) const FIGURES: &str = "@figures ";
+pub(super) const READY: &str = "@ready ";
+pub(super) const SEEN: &str = "@seen ";
+pub(super) const NOT_SEEN: &str = "@not-seen ";
 
 /// Runs all jobs in a guest, at a folder that it has mounted. The host makes the changes when the
 /// guest requests them.
-pub(crate) fn run_in_guest(root: &Path) -> Result<(), String> {
-    let target = super::targets::HostTarget::native(root);
-    let figures = run(&target, WorkloadSize::WHOLE, true)?;
-    println!(
-        "{FIGURES}{}",
-        serde_json::to_string(&figures).map_err(|error| error.to_string())?
-    );
-    for number in 1..=WorkloadSize::WHOLE.changes {
-        watch(&target)?;
+pub(crate) fn run_in_guest(root: &Path) -> Outcome {
+    let view = View::Host(root.to_owned());
+    let figures = run(&view, Sizes::WHOLE, true)?;
+    println!("{FIGURES}{}", serde_json::to_string(&figures)?);
+    for number in 1..=Sizes::WHOLE.changes {
+        watch(&view)?;
         println!("{READY}{number}");
-        if sees(&target, number)? {
+        if sees(&view, number)? {
             println!("{SEEN}{number}");
         } else {
             println!("{NOT_SEEN}{number}");

@@ -2,33 +2,64 @@
 //! through mounts, and in this process.
 //!
 //! ```text
-//!   mod      rounds, tables, aims; options and figures are its data
-//!   targets  the contenders: native, folio mount, folio in process, bindfs
+//!   mod      contenders, tables, aims
 //!   guest    the same in a virtual machine: folio share beside virtiofsd
+//!   tables   the figures of both
 //!   jobs     the operations, and how long a change of the host stays unseen
 //! ```
 
-// The scenario measures time, and the servers of other projects do not report when they are ready.
+// The scenario measures time.
 #![allow(clippy::disallowed_methods)]
 
-mod figures;
 mod guest;
 mod jobs;
-mod options;
-pub(crate) mod targets;
+mod tables;
 
-use crate::contender::find;
+use crate::command::{is_root, tool};
+use crate::options::is_wanted;
+use crate::outcome::{Context, Outcome};
 use crate::published::{PublishedCase, Today};
-use crate::report::{Report, Row, Table, Unit, Verdict, owned, with_context};
-use crate::run::{Run, scratch_in};
-use figures::{Figures, Measured};
+use crate::race::{Run, scratch_in};
+use crate::report::{Bound, Report, Unit, ratio};
+use crate::server::Mounted;
+use crate::view::View;
 pub(crate) use jobs::run_in_guest;
-use jobs::{Job, WorkloadSize};
-pub(crate) use options::Options;
-use options::{NAME, ROUNDS};
-use std::path::Path;
+use jobs::{Job, Sizes};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use targets::{FolioTarget, HostTarget, How, Target};
+use tables::{CALLS, NATIVE, add, drop_unseen, race, slower};
+
+/// Options of the scenario.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Parent of the shared folder; cold reads need a disk
+    #[arg(long, default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// Only contenders whose name has this in it, and the native one
+    #[arg(long)]
+    pub(crate) only: Option<String>,
+    /// In a virtual machine (QEMU), through virtiofs, beside virtiofsd
+    #[arg(long)]
+    pub(crate) guest: bool,
+    /// The virtiofsd to measure; without it, the one that is installed
+    #[arg(long, requires = "guest")]
+    pub(crate) virtiofsd: Option<PathBuf>,
+}
+
+/// How a contender sees the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// As it is: the host's own file system.
+    Native,
+    /// `folio mount` with these options.
+    Mount(&'static str),
+    /// Folio in this process with these options.
+    InProcess(&'static str),
+    /// `bindfs`.
+    Bindfs,
+}
 
 /// Name, and how it sees the folder.
 const CONTENDERS: [(&str, How); 10] = [
@@ -46,7 +77,6 @@ const CONTENDERS: [(&str, How); 10] = [
     (PROCESS_NONE, How::InProcess("cache=none,push=off,ttl=0")),
     ("bindfs", How::Bindfs),
 ];
-const NATIVE: &str = "native";
 const MOUNT: &str = "folio mount";
 const MOUNT_TTL: &str = "folio mount, ttl=1ms";
 const MOUNT_NONE: &str = "folio mount, cache=none";
@@ -64,61 +94,29 @@ const LIMITS: [&str; 5] = [
 ];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     let folder = scratch_in(&options.dir)?;
     let source = folder.path().join("source");
-    std::fs::create_dir(&source).map_err(with_context(source.display()))?;
+    std::fs::create_dir(&source).at(&source)?;
     // A guest has one workload size.
-    let workload = if options.guest {
-        WorkloadSize::WHOLE
-    } else {
-        run.sized(WorkloadSize::WHOLE, WorkloadSize::QUICK)
-    };
-    jobs::make_source(&source, workload)?;
-    let (large, files) = (workload.large_mib, workload.folders * workload.files_each);
+    let is_quick = run.is_quick && !options.guest;
+    let sizes = if is_quick { Sizes::QUICK } else { Sizes::WHOLE };
+    jobs::make_source(&source, sizes)?;
     let what = format!(
-        "{large} MiB in order and at random, {files} small files, one file again and again, changes by the host"
+        "{} MiB in order and at random, {} small files, one file again and again, changes by the host",
+        sizes.large_mib,
+        sizes.folders * sizes.files_each
     );
-    let mut report = Report::new(NAME, what, &options.dir);
-    let measured = if options.guest {
-        guest::measure(options, run, &source, &mut report)?
+    let mut report = Report::new("shared-folder", what, &options.dir);
+    if options.guest {
+        let virtiofsd = options.virtiofsd.clone();
+        guest::measure(virtiofsd, &options.only, run, &source, &mut report)?;
     } else {
-        on_host(options, run, workload, folder.path(), &mut report)?
-    };
-    report.tables = tables(&measured);
-    if !options.guest {
+        on_host(options, run, sizes, folder.path(), &mut report)?;
         report.story = Some(published_case(&report));
     }
     Ok(report)
 }
-
-fn tables(measured: &[Figures]) -> Vec<Table> {
-    let table = |title: &str, unit: Unit, is_rate: bool| {
-        let mut rows = Vec::new();
-        for (at, job) in Job::ALL
-            .iter()
-            .enumerate()
-            .filter(|(_, job)| job.is_rate() == is_rate)
-        {
-            for figures in measured {
-                let rounds: Option<Vec<f64>> = figures
-                    .rounds
-                    .iter()
-                    .map(|round| round[at].map(|value| job.in_report_unit(value)))
-                    .collect();
-                rows.extend(rounds.map(|rounds| Row::new(job.title(), figures.name, rounds)));
-            }
-        }
-        Table::new(title, unit, Some(NATIVE), rows)
-    };
-    vec![
-        table(READS, Unit::MibPerSecond, true),
-        table(CALLS, Unit::Seconds, false),
-    ]
-}
-
-const READS: &str = "reads";
-const CALLS: &str = "again and again";
 
 fn published_case(report: &Report) -> PublishedCase {
     let times = |job: Job, name: &str, than: &str| {
@@ -149,176 +147,137 @@ fn published_case(report: &Report) -> PublishedCase {
     .with("the slow folder, as a multiple of the rival's time (today: native, or cached in process)", Unit::Times, 10.0, today)
 }
 
+/// A view of the folder, and the mount that serves it.
+struct Target {
+    view: View,
+    mount: Option<Mounted>,
+}
+
 /// On this machine, without a guest.
 fn on_host(
     options: &Options,
     run: &Run<'_>,
-    workload: WorkloadSize,
+    sizes: Sizes,
     folder: &Path,
     report: &mut Report,
-) -> Result<Measured, String> {
-    let source = folder.join("source");
-    let is_root = rustix::process::geteuid().is_root();
-    match (is_root, run.is_quick) {
-        (false, _) => report.skip("cold reads", "dropping the host's cache needs root"),
-        (true, true) => report.skip("cold reads", "a quick run leaves the host's cache alone"),
-        (true, false) => {}
+) -> Outcome {
+    let source = &folder.join("source");
+    let drops_caches = is_root() && !run.is_quick;
+    if !is_root() {
+        report.skip("cold reads", "dropping the host's cache needs root");
+    } else if run.is_quick {
+        report.skip("cold reads", "a quick run leaves the host's cache alone");
     }
-    let mut targets: Vec<(&'static str, Box<dyn Target>, Vec<Vec<Option<f64>>>)> = Vec::new();
-    for (name, how) in CONTENDERS {
-        if name != NATIVE
-            && options
-                .only
-                .as_ref()
-                .is_some_and(|only| !name.contains(only.as_str()))
-        {
+    let unseen = RefCell::new(BTreeSet::new());
+    let mut race = race().leave_out_failures();
+    for (at, (name, how)) in CONTENDERS.into_iter().enumerate() {
+        if name != NATIVE && !is_wanted(&options.only, name) {
             continue;
         }
-        let mount_point = folder.join(format!("mount-{}", targets.len()));
-        match target(how, &run.folio, &source, &mount_point) {
-            Ok(target) => targets.push((name, target, Vec::new())),
-            Err(reason) => report.skip(name, reason),
-        }
-    }
-    while run.goes_on(NAME, report.repeats, ROUNDS)? {
-        let mut failed = Vec::new();
-        for turn in 0..targets.len() {
-            run.check()?;
-            let at = (turn + report.repeats as usize) % targets.len();
-            let (name, target, rounds) = &mut targets[at];
-            let figures =
-                jobs::run(&**target, workload, is_root && !run.is_quick).and_then(|mut figures| {
-                    figures.extend(jobs::changes(&**target, workload, &source)?);
-                    Ok(figures)
-                });
-            match figures {
-                Ok(figures) => rounds.push(figures),
-                // A mount may come and go again: its server has said why.
-                Err(reason) => failed.push((*name, target.explain(reason))),
+        let target = match how.target(&run.folio, source, &folder.join(format!("mount-{at}"))) {
+            Ok(target) => target,
+            Err(reason) => {
+                report.skip(name, reason.to_string());
+                continue;
             }
-        }
-        for (name, reason) in failed {
-            report.skip(name, reason);
-            targets.retain(|(other, ..)| *other != name);
-        }
-        report.repeats += 1;
-    }
-    report.limits = owned(&LIMITS);
-    let measured: Measured = targets
-        .into_iter()
-        .map(|(name, _, rounds)| Figures::new(name, rounds))
-        .collect();
-    report.verdicts = verdicts(&measured);
-    Ok(measured)
-}
-
-fn target(
-    how: How,
-    folio: &Path,
-    source: &Path,
-    mount_point: &Path,
-) -> Result<Box<dyn Target>, String> {
-    let mount = |command| {
-        HostTarget::mounted(command, mount_point).map(|target| Box::new(target) as Box<dyn Target>)
-    };
-    match how {
-        How::Native => Ok(Box::new(HostTarget::native(source))),
-        How::InProcess(options) => Ok(Box::new(FolioTarget::new(source, options)?)),
-        How::Mount(options) => {
-            let mut command = Command::new(folio);
-            command.args(["--quiet", "mount"]);
-            if !options.is_empty() {
-                command.args(["-o", options]);
-            }
-            command.arg(source).arg(mount_point);
-            mount(command)
-        }
-        How::Bindfs => {
-            let mut command = Command::new(find("bindfs").ok_or("bindfs is not installed")?);
-            if !rustix::process::geteuid().is_root() {
-                command.arg("--no-allow-other");
-            }
-            command.arg("-f").arg(source).arg(mount_point);
-            mount(command)
-        }
-    }
-}
-
-/// How much slower than `than` a row is; 1 is as fast.
-fn slower(rows: &[Figures], name: &str, than: &str, job: Job) -> Option<f64> {
-    let at = Job::ALL.iter().position(|other| *other == job)?;
-    let of = |name: &str| rows.iter().find(|row| row.name == name)?.middle[at];
-    let (ours, theirs) = (of(name)?, of(than)?);
-    Some(if job.is_rate() {
-        theirs / ours
-    } else {
-        ours / theirs
-    })
-}
-
-fn verdicts(rows: &[Figures]) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
-    let mut judge = |aim: String, value: Option<f64>, most: f64, unit: &str| {
-        if let Some(value) = value {
-            let figures = format!("{}{unit}", crate::rows::ratio(value));
-            verdicts.push(Verdict {
-                aim,
-                is_met: value <= most,
-                figures,
+        };
+        let unseen = &unseen;
+        race.contender(name, move |turn| {
+            let measured = jobs::run(&target.view, sizes, drops_caches).and_then(|figures| {
+                add(figures, turn);
+                match jobs::changes(&target.view, sizes, source)? {
+                    Some(delays) => add(delays, turn),
+                    None => _ = unseen.borrow_mut().insert(name),
+                }
+                Ok(())
             });
-        }
-    };
-    for (job, what) in [
-        (Job::ReadWarm, "warm reads in order"),
-        (Job::RandomWarm, "warm reads at random"),
-        (Job::ArticleRead, "64 KiB opened and read"),
-        (Job::ArticleStat, "warm stats"),
-    ] {
-        let aim = format!("{what} through the mount within 1.05 of the native file system's time");
-        judge(aim, slower(rows, MOUNT, NATIVE, job), 1.05, " times");
+            measured.map_err(|reason| target.explain(&reason.to_string()).into())
+        });
     }
-    let aim = "cold reads in order through the mount within 1.2 of the native file system's time"
-        .to_owned();
-    judge(
-        aim,
-        slower(rows, MOUNT, NATIVE, Job::ReadCold),
-        1.2,
-        " times",
-    );
+    race.run(run, report)?;
+    let unseen = unseen.into_inner();
+    drop_unseen(report, &unseen);
+    judge(report, &unseen);
+    report.limit(&LIMITS);
+    Ok(())
+}
+
+impl How {
+    fn target(self, folio: &Path, source: &Path, mount_point: &Path) -> Outcome<Target> {
+        let mut command = match self {
+            Self::Native => {
+                let view = View::Host(source.to_owned());
+                return Ok(Target { view, mount: None });
+            }
+            Self::InProcess(options) => {
+                let view = View::in_process(source, options)?;
+                return Ok(Target { view, mount: None });
+            }
+            Self::Mount(options) => {
+                let mut command = Command::new(folio);
+                command.args(["--quiet", "mount"]);
+                if !options.is_empty() {
+                    command.args(["-o", options]);
+                }
+                command
+            }
+            Self::Bindfs => {
+                let mut command = tool("bindfs")?;
+                command
+                    .args((!is_root()).then_some("--no-allow-other"))
+                    .arg("-f");
+                command
+            }
+        };
+        command.arg(source).arg(mount_point);
+        Ok(Target {
+            mount: Some(Mounted::start(command, mount_point)?),
+            view: View::Host(mount_point.to_owned()),
+        })
+    }
+}
+
+impl Target {
+    /// Returns a reason with the standard error of the server, if there is one.
+    fn explain(&self, reason: &str) -> String {
+        let mount = self.mount.as_ref();
+        mount.map_or_else(|| reason.to_owned(), |mount| mount.explain(reason))
+    }
+}
+
+fn judge(report: &mut Report, unseen: &BTreeSet<&str>) {
+    for (job, what, most) in [
+        (Job::ReadWarm, "warm reads in order", 1.05),
+        (Job::RandomWarm, "warm reads at random", 1.05),
+        (Job::ArticleRead, "64 KiB opened and read", 1.05),
+        (Job::ArticleStat, "warm stats", 1.05),
+        (Job::ReadCold, "cold reads in order", 1.2),
+    ] {
+        let aim =
+            format!("{what} through the mount within {most} of the native file system's time");
+        let times = slower(report, job, MOUNT, NATIVE);
+        report.judge(aim, times, Bound::AtMost(most));
+    }
     for (job, what) in [
         (Job::SmallWarm, "reads (1 KiB)"),
         (Job::RandomWarm, "reads (4 KiB at random)"),
         (Job::ArticleStat, "stats"),
     ] {
         let aim = format!("in process, cached {what} at least 10 times as fast as uncached ones");
-        judge(
-            aim,
-            slower(rows, PROCESS, PROCESS_NONE, job),
-            0.1,
-            " of their time",
-        );
+        let share = slower(report, job, PROCESS, PROCESS_NONE);
+        report.judge(aim, share, Bound::AtMost(0.1));
     }
-    let at = Job::ALL.len() - 1;
-    let most = |name: &str| {
-        rows.iter()
-            .find(|row| row.name == name)
-            .map(|row| row.middle[at])
-    };
-    for (name, limit) in [
+    for (name, most_ms) in [
         (MOUNT, 5.0),
         (PROCESS, 5.0),
         (MOUNT_TTL, 6.0),
         (PROCESS_TTL, 6.0),
     ] {
-        if let Some(value) = most(name) {
-            let aim = format!("{name}: a change by the host is seen within {limit} ms");
-            judge(
-                aim,
-                Some(value.unwrap_or(f64::INFINITY)),
-                limit,
-                " ms at most",
-            );
+        let row = report.row(CALLS, Job::ChangeSeenMost.title(), name);
+        let never = unseen.contains(name).then_some(f64::INFINITY);
+        if let Some(ms) = row.map(|row| row.most * 1e3).or(never) {
+            let aim = format!("{name}: a change by the host is seen within {most_ms} ms");
+            report.add_verdict(aim, ms <= most_ms, format!("{} ms at most", ratio(ms)));
         }
     }
-    verdicts
 }

@@ -15,21 +15,20 @@ mod tree;
 
 use self::seeking::SeekingDisk;
 use self::tree::{JOB, LARGE_FILES, Tree, Warmer};
-use crate::cache::size;
-use crate::contender::find;
-use crate::measure::Meter;
-use crate::report::{Report, Sample, Table, Unit, Verdict, owned};
-use crate::run::{Case, Run, interleave, scratch_in};
+use crate::command::{self, find, tool};
+use crate::evidence::mib_per_second;
+use crate::options::{DiskDir, size};
+use crate::outcome::Outcome;
+use crate::race::{Race, Run, scratch_in};
+use crate::report::{Bound, Report, Sample, Unit};
 use std::cell::RefCell;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Options of the scenario.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk for the files; without it, the system's folder for temporary files
-    #[arg(long)]
-    disk_dir: Option<PathBuf>,
+    #[command(flatten)]
+    disk: DiskDir,
     /// Size of all large files together, at least 8M [default: 2G]
     #[arg(long, value_parser = size)]
     size: Option<u64>,
@@ -41,7 +40,6 @@ pub struct Options {
     seeking_files: Option<u64>,
 }
 
-const NAME: &str = "warm";
 const ROUNDS: u32 = 3;
 
 const FOLIO: &str = "folio warm";
@@ -71,11 +69,11 @@ const LIMITS: [&str; 8] = [
 ];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    let dir = options.disk.path();
     let bytes = options
         .size
-        .unwrap_or_else(|| run.sized(2 << 30, 8 << 20))
+        .unwrap_or_else(|| run.sized(2 << 30, 0))
         .max(8 << 20);
     let count = options
         .files
@@ -85,13 +83,13 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         "{LARGE_FILES} files of {} MiB, and {count} small ones",
         (bytes / LARGE_FILES) >> 20
     );
-    let mut report = Report::new(NAME, what, &dir);
-    let folder = scratch_in(&dir)?;
+    let mut report = Report::new("warm", what, &dir);
+    let scratch = scratch_in(&dir)?;
+    let folder = scratch.path();
     (run.step)("warm: files are made")?;
-    let large = Tree::large(&folder.path().join("large"), bytes)?;
-    let small = Tree::small(&folder.path().join("small"), count)?;
-    let vmtouch = find("vmtouch");
-    if vmtouch.is_none() {
+    let large = Tree::large(&folder.join("large"), bytes)?;
+    let small = Tree::small(&folder.join("small"), count)?;
+    if find("vmtouch").is_none() {
         report.skip(VMTOUCH, "vmtouch is not installed");
     }
     for (title, tree) in [(LARGE, &large), (SMALL, &small)] {
@@ -102,145 +100,112 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             );
             continue;
         }
-        let set = folder.path().join("hot-set");
-        let warmers = warmers(run, vmtouch.as_deref(), tree, &set)?;
-        let mut cases: Vec<_> = warmers.into_iter().map(|warmer| tree.way(warmer)).collect();
-        let device = if title == LARGE { fio(tree) } else { None };
-        match (device, title == LARGE) {
-            (Some(_), _) => cases.push(Case::new(JOB, DEVICE, || {
-                let value = fio(tree).ok_or("fio: no figure")?;
-                Ok(Sample {
-                    value,
-                    ..Sample::default()
-                })
-            })),
-            (None, true) => {
-                report.skip(DEVICE, "fio is not installed, or cannot read directly here")
-            }
-            (None, false) => {}
+        let mut race = Race::new(title, Unit::MibPerSecond, base()).rounds(ROUNDS);
+        for warmer in warmers(run, tree, &folder.join("hot-set"))? {
+            race.case(JOB, warmer.name, move || tree.warm(&warmer));
         }
-        let (rows, rounds) = interleave(run, &format!("warm, {title}"), &mut cases, ROUNDS)?;
-        report.repeats = rounds;
-        let base = vmtouch.is_some().then_some(VMTOUCH);
-        report
-            .tables
-            .push(Table::new(title, Unit::MibPerSecond, base, rows));
+        if title == LARGE && device_rate(tree).is_some() {
+            race.case(JOB, DEVICE, || {
+                Ok(Sample::of(device_rate(tree).ok_or("fio: no figure")?))
+            });
+        } else if title == LARGE {
+            report.skip(DEVICE, "fio is not installed, or cannot read directly here");
+        }
+        race.run(run, &mut report)?;
     }
-    if report.tables.iter().any(|table| table.title == LARGE) {
-        let set = folder.path().join("hot-set");
-        let warmers = warmers(run, vmtouch.as_deref(), &large, &set)?;
-        read_again(run, &large, warmers, &mut report)?;
+    if report.table(LARGE).is_some() {
+        read_again(run, &large, &folder.join("hot-set"), &mut report)?;
     }
-    seek(options, run, folder.path(), vmtouch.as_deref(), &mut report)?;
+    seek(options, run, folder, &mut report)?;
     judge(&mut report);
-    report.limits = owned(&LIMITS);
+    report.limit(&LIMITS);
     Ok(report)
 }
 
+/// Returns the contender that ratios refer to.
+fn base() -> Option<&'static str> {
+    find("vmtouch").map(|_| VMTOUCH)
+}
+
 /// Returns the commands that cache a tree; its hot set is kept in `set`.
-fn warmers(
-    run: &Run<'_>,
-    vmtouch: Option<&Path>,
-    tree: &Tree,
-    set: &Path,
-) -> Result<Vec<Warmer>, String> {
-    let folio = run.folio.as_path();
-    let path = |path: &Path| path.as_os_str().to_owned();
-    let warm = ["warm", "--quiet"]
-        .map(OsString::from)
-        .into_iter()
-        .chain([path(&tree.folder)]);
-    let save = ["cache", "save", "--quiet"].map(OsString::from).into_iter();
-    let mut meter = Meter::default();
-    meter.run(folio.as_os_str(), warm)?;
-    meter.run(
-        folio.as_os_str(),
-        save.chain([path(set), path(&tree.folder)]),
-    )?;
+fn warmers(run: &Run<'_>, tree: &Tree, set: &Path) -> Outcome<Vec<Warmer>> {
+    let folder = &tree.folder;
+    command::run(run.folio().arg("warm").arg(folder))?;
+    command::run(run.folio().args(["cache", "save"]).arg(set).arg(folder))?;
     let mut warmers = vec![
-        Warmer::new(FOLIO, folio, &["warm", "--quiet"], &tree.folder),
-        Warmer::new(RESTORE, folio, &["cache", "restore", "--quiet"], set),
+        Warmer::new(FOLIO, &run.folio, &["--quiet", "warm"], folder),
+        Warmer::new(RESTORE, &run.folio, &["--quiet", "cache", "restore"], set),
     ];
-    warmers
-        .extend(vmtouch.map(|program| Warmer::new(VMTOUCH, program, &["-q", "-t"], &tree.folder)));
+    let vmtouch = find("vmtouch");
+    warmers.extend(vmtouch.map(|program| Warmer::new(VMTOUCH, &program, &["-q", "-t"], folder)));
     Ok(warmers)
 }
 
 /// Reads the large files after each of these commands, and after cat.
-fn read_again(
-    run: &Run<'_>,
-    large: &Tree,
-    mut warmers: Vec<Warmer>,
-    report: &mut Report,
-) -> Result<(), String> {
+fn read_again(run: &Run<'_>, large: &Tree, set: &Path, report: &mut Report) -> Outcome {
+    let mut warmers = warmers(run, large, set)?;
     let script = "find \"$0\" -type f -exec cat {} + > /dev/null";
-    let words = ["-c", script];
-    warmers.push(Warmer::new(CAT, Path::new("sh"), &words, &large.folder));
-    let mut cases = again::in_order(large, &warmers);
-    let (rows, _) = interleave(run, &format!("warm, {AGAIN}"), &mut cases, ROUNDS)?;
-    let table = Table::new(AGAIN, Unit::MibPerSecond, Some(CAT), rows);
-    report.tables.push(table);
-    let mut cases = again::at_random(large, &warmers);
-    let (rows, _) = interleave(run, &format!("warm, {AT_RANDOM}"), &mut cases, ROUNDS)?;
-    let table = Table::new(AT_RANDOM, Unit::Seconds, Some(CAT), rows);
-    report.tables.push(table);
-    Ok(())
+    warmers.push(Warmer::new(
+        CAT,
+        Path::new("sh"),
+        &["-c", script],
+        &large.folder,
+    ));
+    let mut race = Race::new(AGAIN, Unit::MibPerSecond, Some(CAT)).rounds(ROUNDS);
+    for warmer in &warmers {
+        race.case(again::IN_ORDER, warmer.name, || {
+            again::in_order(large, warmer)
+        });
+    }
+    race.run(run, report)?;
+    let mut race = Race::new(AT_RANDOM, Unit::Seconds, Some(CAT)).rounds(ROUNDS);
+    for warmer in &warmers {
+        race.case(again::RANDOM, warmer.name, || {
+            again::at_random(large, warmer)
+        });
+    }
+    race.run(run, report)
 }
 
 /// On a disk that seeks.
-fn seek(
-    options: &Options,
-    run: &Run<'_>,
-    folder: &Path,
-    vmtouch: Option<&Path>,
-    report: &mut Report,
-) -> Result<(), String> {
+fn seek(options: &Options, run: &Run<'_>, folder: &Path, report: &mut Report) -> Outcome {
     if let Some(reason) = seeking::missing() {
         report.skip(SEEKING, reason);
         return Ok(());
     }
     (run.step)("warm: a disk that seeks is made")?;
-    let count = options
-        .seeking_files
-        .unwrap_or_else(|| run.sized(2000, 40))
-        .max(1);
+    let usual_count = run.sized(2000, 40);
+    let count = options.seeking_files.unwrap_or(usual_count).max(1);
     // Where a superuser may not mount, as in a container, the other figures are still measured.
     let disk = match SeekingDisk::new(folder, count) {
         Ok(disk) => RefCell::new(disk),
         Err(reason) => {
-            report.skip(SEEKING, reason);
+            report.skip(SEEKING, reason.to_string());
             return Ok(());
         }
     };
-    let warmers = warmers(run, vmtouch, &disk.borrow().tree, &folder.join("hot-set"))?;
-    let way = |warmer: Warmer| {
+    let warmers = warmers(run, &disk.borrow().tree, &folder.join("hot-set"))?;
+    let mut race = Race::new(SEEKING, Unit::MibPerSecond, base()).rounds(ROUNDS);
+    for warmer in warmers {
         let disk = &disk;
-        Case::new(JOB, warmer.name, move || {
+        race.case(JOB, warmer.name, move || {
             disk.borrow_mut().cold()?;
             let disk = disk.borrow();
             let before = disk.counters();
             let mut sample = disk.tree.time(&warmer)?;
             let after = disk.counters();
-            let read_bytes = (after.read_bytes - before.read_bytes) as f64;
-            let brought_bytes = read_bytes.min(disk.tree.bytes as f64);
-            sample.value = brought_bytes / f64::from(1 << 20) / sample.value.max(1e-9);
+            let read_bytes = after.read_bytes - before.read_bytes;
             sample.evidence.cached_before = Some(0.0);
-            sample.evidence.device_read_bytes = Some(read_bytes);
+            sample.evidence.device_read_bytes = Some(read_bytes as f64);
             sample.evidence.seeks = Some((after.seeks - before.seeks) as f64);
-            Ok(sample)
-        })
-    };
-    let mut cases: Vec<_> = warmers.into_iter().map(way).collect();
-    let (rows, _) = interleave(run, "warm, a disk that seeks", &mut cases, ROUNDS)?;
-    let base = vmtouch.is_some().then_some(VMTOUCH);
-    report
-        .tables
-        .push(Table::new(SEEKING, Unit::MibPerSecond, base, rows));
-    Ok(())
+            Ok(sample.map(|seconds| mib_per_second(read_bytes.min(disk.tree.bytes), seconds)))
+        });
+    }
+    race.run(run, report)
 }
 
 fn judge(report: &mut Report) {
-    let aims = [
+    for (title, job, ours, rival, least) in [
         (LARGE, JOB, FOLIO, DEVICE, 0.9),
         (AGAIN, again::IN_ORDER, FOLIO, CAT, 0.9),
         (AGAIN, again::IN_ORDER, RESTORE, CAT, 0.9),
@@ -248,48 +213,41 @@ fn judge(report: &mut Report) {
         (SEEKING, JOB, FOLIO, VMTOUCH, 10.0),
         (SMALL, JOB, RESTORE, FOLIO, 0.9),
         (SEEKING, JOB, RESTORE, FOLIO, 0.9),
-    ];
-    for (title, job, ours, rival, least) in aims {
-        let of = |contender| report.row(title, job, contender).map(|row| row.median);
-        let (Some(rate), Some(rival_rate)) = (of(ours), of(rival)) else {
-            continue;
-        };
-        let ratio = rate / rival_rate.max(1e-9);
-        report.verdicts.push(Verdict {
-            aim: format!("{title}: {ours} at {least} times the rate of {rival}, or more"),
-            is_met: ratio >= least,
-            figures: crate::rows::ratio(ratio),
-        });
+    ] {
+        let ratio = report
+            .table(title)
+            .and_then(|table| table.ratio(job, ours, rival));
+        let aim = format!("{title}: {ours} at {least} times the rate of {rival}, or more");
+        report.judge(aim, ratio, Bound::AtLeast(least));
     }
 }
 
 /// Returns the device's rate past the page cache, in MiB a second; `None` if fio cannot measure it.
-fn fio(tree: &Tree) -> Option<f64> {
-    let program = find("fio")?;
+fn device_rate(tree: &Tree) -> Option<f64> {
+    let mut fio = tool("fio").ok()?;
     tree.cold().ok()?;
     let names: Vec<String> = (0..LARGE_FILES)
         .map(|number| tree.folder.join(number.to_string()).display().to_string())
         .collect();
-    let files = format!("--filename={}", names.join(":"));
-    let words = [
+    fio.args([
         "--name=device",
         "--readonly",
         "--rw=read",
         "--bs=1M",
         "--direct=1",
+    ]);
+    fio.args([
         "--ioengine=io_uring",
         "--iodepth=8",
         "--file_service_type=sequential",
+    ]);
+    fio.args([
         "--output-format=json",
-    ];
-    let said = Meter::default()
-        .run(
-            program.as_os_str(),
-            words.into_iter().chain([files.as_str()]),
-        )
-        .ok()?;
+        &format!("--filename={}", names.join(":")),
+    ]);
+    let said = command::run(&mut fio).ok()?;
     let said: serde_json::Value = serde_json::from_str(said.get(said.find('{')?..)?).ok()?;
     let read = &said["jobs"][0]["read"];
-    let (bytes, milliseconds) = (read["io_bytes"].as_f64()?, read["runtime"].as_f64()?);
-    (bytes > 0.0).then(|| bytes / f64::from(1 << 20) / (milliseconds / 1e3).max(1e-3))
+    let (bytes, milliseconds) = (read["io_bytes"].as_u64()?, read["runtime"].as_f64()?);
+    (bytes > 0).then(|| mib_per_second(bytes, (milliseconds / 1e3).max(1e-3)))
 }

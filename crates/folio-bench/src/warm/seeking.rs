@@ -11,14 +11,14 @@
 
 use super::device_file::{DeviceFileSystem, NAME};
 use super::tree::Tree;
-use crate::ext4::hosted::{Hosted, command, kernel_missing};
-use crate::report::with_context;
+use crate::command::{run, tool};
+use crate::hosted::{Hosted, LoopDevice, System, fuse_missing};
+use crate::outcome::{Context, Outcome};
 use folio::block::{DiskCounters, DiskModel, RawDevice, SlowDevice};
 use folio::kernel::KernelOptions;
 use folio::vfs::MountOptions;
-use folio::{Kernel, Result as Outcome};
-use folio_fuse::Unmounter;
-use std::ffi::OsStr;
+use folio::{Kernel, Result as FolioResult};
+use folio_fuse::{Session, SessionOptions, Unmounter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -37,8 +37,7 @@ const IMAGE_MIB_MIN: u64 = 64;
 
 /// Why there can be none here.
 pub(super) fn missing() -> Option<String> {
-    kernel_missing()
-        .or_else(|| (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()))
+    System::Kernel.missing().or_else(fuse_missing)
 }
 
 /// The mounted disk with a tree on it; dropping it unmounts.
@@ -47,21 +46,22 @@ pub(super) struct SeekingDisk {
     slow: Arc<SlowDevice>,
     mount_point: PathBuf,
     is_mounted: bool,
-    /// `loop7`, and what its queue was set to before.
-    device: Option<(String, Vec<(&'static str, String)>)>,
-    export: Option<(Unmounter, JoinHandle<Outcome<()>>)>,
+    device: Option<LoopDevice>,
+    /// Parameters of the device's queue before.
+    queue: Vec<(&'static str, String)>,
+    export: Option<(Unmounter, JoinHandle<FolioResult<()>>)>,
 }
 
 impl SeekingDisk {
     /// Makes a disk with an aged ext4 that holds `count` files, its image in `folder`.
-    pub(super) fn new(folder: &Path, count: u64) -> Result<Self, String> {
+    pub(super) fn new(folder: &Path, count: u64) -> Outcome<Self> {
         let image = folder.join("aged.img");
         let bytes = make_aged(folder, &image, count)?;
-        let raw = RawDevice::open(&image, true).map_err(with_context(image.display()))?;
+        let raw = RawDevice::open(&image, true)?;
         let slow = Arc::new(SlowDevice::waiting(Arc::new(raw), DiskModel::default()));
         let (export, mount_point) = (folder.join("export"), folder.join("seeking"));
         for path in [&export, &mount_point] {
-            std::fs::create_dir(path).map_err(with_context(path.display()))?;
+            std::fs::create_dir(path).at(path)?;
         }
         let tree = Tree {
             folder: mount_point.join("tree"),
@@ -73,82 +73,57 @@ impl SeekingDisk {
             mount_point,
             is_mounted: false,
             device: None,
+            queue: Vec::new(),
             export: None,
         };
         this.export(&export)?;
-        this.attach(&export.join(NAME))?;
+        let device = LoopDevice::attach(&export.join(NAME), &["--read-only", "--direct-io=on"])?;
+        let device = this.device.insert(device);
+        for (parameter, value) in QUEUE_SETTINGS {
+            let before = device.set_queue(parameter, value)?;
+            this.queue.push((parameter, chosen(&before)));
+        }
         this.mount()?;
         Ok(this)
     }
 
     /// Serves the disk as a file in `target`.
-    fn export(&mut self, target: &Path) -> Result<(), String> {
+    fn export(&mut self, target: &Path) -> Outcome {
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: 16 << 20,
             ..KernelOptions::default()
         });
-        let inside = MountOptions::parse("ro").map_err(with_context("options"))?;
+        let inside = MountOptions::parse("ro")?;
         let file_system = Arc::new(DeviceFileSystem::new(self.slow.clone()));
-        kernel
-            .mount(file_system, "/", &inside)
-            .map_err(with_context("mount"))?;
-        let mut options = folio_fuse::SessionOptions::new("folio-bench");
+        kernel.mount(file_system, "/", &inside)?;
+        let mut options = SessionOptions::new("folio-bench");
         for word in [QUEUE, "cache=none"] {
-            options.apply(word).map_err(with_context(word))?;
+            options.apply(word).at(word)?;
         }
-        let session = folio_fuse::Session::mount(kernel, &inside, target, &options)
-            .map_err(with_context(target.display()))?;
+        let session = Session::mount(kernel, &inside, target, &options).at(target)?;
         let unmounter = session.unmounter();
         let server = std::thread::Builder::new().name("seeking-disk".to_owned());
-        let server = server
-            .spawn(move || session.serve())
-            .map_err(with_context("thread"))?;
+        let server = server.spawn(move || session.serve()).at("thread")?;
         self.export = Some((unmounter, server));
         Ok(())
     }
 
-    fn attach(&mut self, file: &Path) -> Result<(), String> {
-        let words = ["--find", "--show", "--read-only", "--direct-io=on"].map(OsStr::new);
-        let device = command("losetup", words.into_iter().chain([file.as_os_str()]))?;
-        let device = device
-            .trim()
-            .strip_prefix("/dev/")
-            .unwrap_or_default()
-            .to_owned();
-        let mut before = Vec::new();
-        for (name, value) in QUEUE_SETTINGS {
-            let path = format!("/sys/block/{device}/queue/{name}");
-            let was = std::fs::read_to_string(&path).map_err(with_context(&path))?;
-            std::fs::write(&path, value).map_err(with_context(&path))?;
-            before.push((name, chosen(&was)));
-        }
-        self.device = Some((device, before));
-        Ok(())
-    }
-
-    fn mount(&mut self) -> Result<(), String> {
-        let Some((device, _)) = &self.device else {
-            return Err("no loop device".to_owned());
-        };
-        let device = format!("/dev/{device}");
-        let words = ["-t", "ext4", "-o", "ro", &device].map(OsStr::new);
-        command(
-            "mount",
-            words.into_iter().chain([self.mount_point.as_os_str()]),
-        )?;
+    fn mount(&mut self) -> Outcome {
+        let device = self.device.as_ref().ok_or("no loop device")?;
+        device.mount("ro", &self.mount_point)?;
         self.is_mounted = true;
         Ok(())
     }
 
-    fn unmount(&mut self) -> Result<(), String> {
+    fn unmount(&mut self) -> Outcome {
         if std::mem::take(&mut self.is_mounted) {
-            command("umount", [&self.mount_point])?;
+            run(tool("umount")?.arg(&self.mount_point))?;
         }
         Ok(())
     }
 
     /// Mounts again: no file, folder or inode is cached.
-    pub(super) fn cold(&mut self) -> Result<(), String> {
+    pub(super) fn cold(&mut self) -> Outcome {
         self.unmount()?;
         self.mount()
     }
@@ -163,11 +138,10 @@ impl Drop for SeekingDisk {
     fn drop(&mut self) {
         // A drop cannot report a failure; what cannot be undone stays for the user to see.
         let _ = self.unmount();
-        if let Some((device, before)) = self.device.take() {
-            for (name, value) in before {
-                let _ = std::fs::write(format!("/sys/block/{device}/queue/{name}"), value);
+        if let Some(device) = self.device.take() {
+            for (parameter, value) in &self.queue {
+                let _ = device.set_queue(parameter, value);
             }
-            let _ = command("losetup", ["--detach", &format!("/dev/{device}")]);
         }
         if let Some((unmounter, server)) = self.export.take()
             && unmounter.unmount(true).is_ok()
@@ -178,12 +152,12 @@ impl Drop for SeekingDisk {
 }
 
 /// An image of an aged ext4; how many bytes its files have.
-fn make_aged(folder: &Path, image: &Path, count: u64) -> Result<u64, String> {
+fn make_aged(folder: &Path, image: &Path, count: u64) -> Outcome<u64> {
     let mib = ((Tree::aged_bytes(count) * ROOM) >> 20).max(IMAGE_MIB_MIN);
-    let hosted = Hosted::kernel(folder, mib, "nodelalloc", None)?;
+    let hosted = Hosted::fresh(System::Kernel, folder, mib, "nodelalloc")?;
     let tree = Tree::aged(&hosted.mount_point.join("tree"), count)?;
     // The mount ends with the value, and so does the name that it uses; the file stays.
-    std::fs::rename(hosted.image(), image).map_err(with_context(image.display()))?;
+    std::fs::rename(hosted.image(), image).at(image)?;
     Ok(tree.bytes)
 }
 

@@ -1,12 +1,17 @@
 //! Files in a folder, dropped from the page cache and cached again by a command.
 
-use crate::evidence::label;
-use crate::measure::{Meter, touch_memory};
-use crate::report::{Evidence, Sample, with_context};
-use crate::run::Case;
+use crate::command::{Meter, touch_memory};
+use crate::evidence::{label, mib_per_second};
+use crate::outcome::{Context, Outcome};
+use crate::random::{Random, pattern};
+use crate::report::Sample;
 use folio_pagecache::{Scan, drop_files, survey};
 use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::slice;
 use std::sync::atomic::AtomicU64;
 
 pub(super) const LARGE_FILES: u64 = 8;
@@ -34,12 +39,12 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn large(folder: &Path, bytes: u64) -> Result<Self, String> {
+    pub(super) fn large(folder: &Path, bytes: u64) -> Outcome<Self> {
         let files = (0..LARGE_FILES).map(|number| (format!("{number}"), bytes / LARGE_FILES));
         Self::make(folder, files)
     }
 
-    pub(super) fn small(folder: &Path, count: u64) -> Result<Self, String> {
+    pub(super) fn small(folder: &Path, count: u64) -> Outcome<Self> {
         // Sizes that are spread, and the same each time.
         let size = |number: u64| SMALL_LEAST + number.wrapping_mul(7919) % SMALL_MORE;
         let name = |number: u64| format!("{}/{number}", number / FILES_IN_A_FOLDER);
@@ -50,29 +55,25 @@ impl Tree {
     }
 
     /// Makes them, written to the disk when it returns.
-    fn make(folder: &Path, files: impl Iterator<Item = (String, u64)>) -> Result<Self, String> {
-        let part = filling();
+    fn make(folder: &Path, files: impl Iterator<Item = (String, u64)>) -> Outcome<Self> {
+        let part = pattern(1 << 20);
         let mut bytes = 0;
         for (name, size) in files {
             let path = folder.join(name);
             let parent = path.parent().unwrap_or(folder);
-            std::fs::create_dir_all(parent).map_err(with_context(parent.display()))?;
-            let mut file =
-                std::fs::File::create_new(&path).map_err(with_context(path.display()))?;
+            fs::create_dir_all(parent).at(parent)?;
+            let mut file = File::create_new(&path).at(&path)?;
             let mut left = size as usize;
             while left > 0 {
                 let piece = &part[..left.min(part.len())];
-                std::io::Write::write_all(&mut file, piece)
-                    .map_err(with_context(path.display()))?;
+                file.write_all(piece).at(&path)?;
                 left -= piece.len();
             }
             bytes += size;
         }
         sync(folder)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            bytes,
-        })
+        let folder = folder.to_owned();
+        Ok(Self { folder, bytes })
     }
 
     /// Makes `count` files as on a disk in long use: unlinks every second file of those
@@ -80,11 +81,11 @@ impl Tree {
     ///
     /// To be made where blocks are found when write(2) is called (`nodelalloc`): else the kernel
     /// would keep the pieces of a file together.
-    pub(super) fn aged(folder: &Path, count: u64) -> Result<Self, String> {
-        let part = filling();
+    pub(super) fn aged(folder: &Path, count: u64) -> Outcome<Self> {
+        let part = pattern(1 << 20);
         for number in 0..AGED_FOLDERS {
             let path = folder.join(number.to_string());
-            std::fs::create_dir_all(&path).map_err(with_context(path.display()))?;
+            fs::create_dir_all(&path).at(&path)?;
         }
         let path = |number| {
             folder
@@ -93,29 +94,25 @@ impl Tree {
         };
         for number in 0..count {
             let path = path(number);
-            std::fs::write(&path, &part[..aged_size(number) as usize])
-                .map_err(with_context(path.display()))?;
+            fs::write(&path, &part[..aged_size(number) as usize]).at(&path)?;
         }
         sync(folder)?;
         for number in (0..count).step_by(2) {
             let path = path(number);
-            std::fs::remove_file(&path).map_err(with_context(path.display()))?;
+            fs::remove_file(&path).at(&path)?;
         }
         sync(folder)?;
-        let others: Vec<u64> = (count..count + count.div_ceil(2)).collect();
-        for numbers in others.chunks(AGED_AT_ONCE) {
+        let later: Vec<u64> = (count..count + count.div_ceil(2)).collect();
+        for numbers in later.chunks(AGED_AT_ONCE) {
             let opened = numbers.iter().map(|number| {
-                let path = path(*number);
-                let file =
-                    std::fs::File::create_new(&path).map_err(with_context(path.display()))?;
+                let file = File::create_new(path(*number)).at(path(*number))?;
                 Ok((file, &part[..aged_size(*number) as usize]))
             });
-            let mut files = opened.collect::<Result<Vec<_>, String>>()?;
+            let mut files = opened.collect::<Outcome<Vec<_>>>()?;
             while !files.is_empty() {
                 for (file, left) in &mut files {
                     let piece = &left[..left.len().min(AGED_PIECE)];
-                    std::io::Write::write_all(file, piece)
-                        .map_err(with_context(folder.display()))?;
+                    file.write_all(piece).at(folder)?;
                     *left = &left[piece.len()..];
                 }
                 files.retain(|(_, left)| !left.is_empty());
@@ -137,44 +134,32 @@ impl Tree {
     }
 
     /// Drops all files from the page cache, and returns the share that stayed cached.
-    pub(super) fn cold(&self) -> Result<f64, String> {
-        let dropped = drop_files(
-            &Scan::default(),
-            std::slice::from_ref(&self.folder),
-            true,
-            &AtomicU64::new(0),
-        );
+    pub(super) fn cold(&self) -> Outcome<f64> {
+        let folders = slice::from_ref(&self.folder);
+        let dropped = drop_files(&Scan::default(), folders, true, &AtomicU64::new(0));
         if let Some((path, reason)) = dropped.failures.first() {
-            return Err(format!("{}: {reason}", path.display()));
+            return Err(format!("{}: {reason}", path.display()).into());
         }
-        self.cached()
-            .ok_or_else(|| "the kernel does not report what is in memory".to_owned())
+        Ok(self
+            .cached()
+            .ok_or("the kernel does not report what is in memory")?)
     }
 
     /// Opens all files; returns each with its size.
-    pub(super) fn open(&self) -> Result<Vec<(std::fs::File, u64)>, String> {
-        let found = Scan::default()
-            .files(std::slice::from_ref(&self.folder))
-            .found;
+    pub(super) fn open(&self) -> Outcome<Vec<(File, u64)>> {
+        let files = Scan::default().files(slice::from_ref(&self.folder));
         let open = |path: &Path| {
-            let file = std::fs::File::open(path)?;
-            let len_bytes = file.metadata()?.len();
+            let file = File::open(path).at(path)?;
+            let len_bytes = file.metadata().at(path)?.len();
             Ok((file, len_bytes))
         };
-        let files = found.iter().map(|found| {
-            open(&found.path)
-                .map_err(|error: std::io::Error| format!("{}: {error}", found.path.display()))
-        });
-        files.collect()
+        files.found.iter().map(|found| open(&found.path)).collect()
     }
 
     /// Returns the share of it that is cached.
     pub(super) fn cached(&self) -> Option<f64> {
-        let states = survey(
-            &Scan::default(),
-            std::slice::from_ref(&self.folder),
-            &AtomicU64::new(0),
-        );
+        let folders = slice::from_ref(&self.folder);
+        let states = survey(&Scan::default(), folders, &AtomicU64::new(0));
         let mut resident = 0;
         for state in &states.found {
             resident += state.residency()?.resident_bytes;
@@ -183,40 +168,33 @@ impl Tree {
     }
 
     /// `warmer` brings all of it in, after it was put out of memory, into pages that were in use
-    /// just before.
-    pub(super) fn way<'a>(&'a self, warmer: Warmer) -> Case<'a> {
-        Case::new(JOB, warmer.name, move || {
-            let cached_before = self.cold()?;
-            touch_memory((self.bytes >> 20).clamp(16, TOUCHED_MIB_MAX))?;
-            let mut sample = self.time(&warmer)?;
-            let share = sample.evidence.cached_after.unwrap_or(0.0);
-            // Other processes may have evicted some of it again: only the cached share counts.
-            sample.value = share * self.bytes as f64 / f64::from(1 << 20) / sample.value.max(1e-9);
-            sample.evidence.cached_before = Some(cached_before);
-            sample.label = sample
-                .label
-                .or_else(|| label(self.bytes, sample.evidence, true));
-            Ok(sample)
-        })
+    /// just before; in MiB a second.
+    pub(super) fn warm(&self, warmer: &Warmer) -> Outcome<Sample> {
+        let cached_before = self.cold()?;
+        touch_memory((self.bytes >> 20).clamp(16, TOUCHED_MIB_MAX))?;
+        let mut sample = self.time(warmer)?;
+        sample.evidence.cached_before = Some(cached_before);
+        let label = sample
+            .label
+            .or_else(|| label(self.bytes, sample.evidence, true));
+        // Other processes may have evicted some of it again: only the cached share counts.
+        let share = sample.evidence.cached_after.unwrap_or(0.0);
+        let rate = |seconds| share * mib_per_second(self.bytes, seconds);
+        Ok(sample.map(rate).labeled(label))
     }
 
     /// Runs a command that brings all of it in: seconds.
-    pub(super) fn time(&self, warmer: &Warmer) -> Result<Sample, String> {
+    pub(super) fn time(&self, warmer: &Warmer) -> Outcome<Sample> {
         let mut meter = Meter::default();
-        meter.run(warmer.program.as_os_str(), &warmer.arguments)?;
-        let cached_after = self.cached();
-        let evidence = Evidence {
-            cached_after,
-            cpu_seconds: Some(meter.cost.cpu_seconds),
-            ..Evidence::default()
-        };
-        let is_partly = cached_after.is_none_or(|share| share < 0.99);
-        let label = is_partly.then_some("not all of it stayed in memory");
-        Ok(Sample {
-            value: meter.cost.seconds,
-            evidence,
-            label,
-        })
+        meter.run(Command::new(&warmer.program).args(&warmer.arguments))?;
+        let mut sample = meter.sample();
+        sample.evidence.resident_kib = None;
+        sample.evidence.cached_after = self.cached();
+        let is_whole = sample
+            .evidence
+            .cached_after
+            .is_some_and(|share| share >= 0.99);
+        Ok(sample.labeled((!is_whole).then_some("not all of it stayed in memory")))
     }
 }
 
@@ -244,30 +222,19 @@ impl Warmer {
     }
 }
 
-/// The content of the files.
-fn filling() -> Vec<u8> {
-    (0..1 << 20)
-        .map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect()
-}
-
 fn aged_size(number: u64) -> u64 {
     let least = AGED_LEAST << scattered(number + 1, AGED_DOUBLED + 1);
     least + scattered(number + 2, least)
 }
 
-/// A number below `bound` that looks like one at random and is the same each time: SplitMix64.
-pub(super) fn scattered(number: u64, bound: u64) -> u64 {
-    let mixed = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (mixed ^ mixed >> 31) % bound
+/// Returns a number below `bound` that looks like one at random and is the same each time.
+fn scattered(number: u64, bound: u64) -> u64 {
+    Random::new(number).below(bound)
 }
 
 /// Writes the whole file system of `folder` to the disk.
-fn sync(folder: &Path) -> Result<(), String> {
-    let opened = std::fs::File::open(folder).map_err(with_context(folder.display()))?;
-    rustix::fs::syncfs(opened).map_err(with_context(folder.display()))
+fn sync(folder: &Path) -> Outcome {
+    rustix::fs::syncfs(File::open(folder).at(folder)?).at(folder)
 }
 
 #[cfg(test)]
@@ -277,36 +244,16 @@ mod tests {
     #[test]
     fn trees_are_as_large_as_they_say() {
         let dir = tempfile::tempdir().expect("a folder");
-        let tree = Tree::small(&dir.path().join("small"), 450).expect("files");
-        let states = survey(
-            &Scan::default(),
-            std::slice::from_ref(&tree.folder),
-            &AtomicU64::new(0),
-        );
-        assert_eq!(states.found.len(), 450);
-        assert_eq!(
-            states
-                .found
-                .iter()
-                .map(|state| state.size_bytes)
-                .sum::<u64>(),
-            tree.bytes
-        );
-        assert!(tree.cached().is_some_and(|share| share <= 1.0));
-        let tree = Tree::aged(&dir.path().join("aged"), 101).expect("files");
-        let states = survey(
-            &Scan::default(),
-            std::slice::from_ref(&tree.folder),
-            &AtomicU64::new(0),
-        );
-        assert_eq!(states.found.len(), 101);
-        assert_eq!(
-            states
-                .found
-                .iter()
-                .map(|state| state.size_bytes)
-                .sum::<u64>(),
-            tree.bytes
-        );
+        let small = Tree::small(&dir.path().join("small"), 450).expect("files");
+        let aged = Tree::aged(&dir.path().join("aged"), 101).expect("files");
+        for (tree, count) in [(small, 450), (aged, 101)] {
+            let files = tree.open().expect("files");
+            assert_eq!(files.len(), count);
+            assert_eq!(
+                files.iter().map(|(_, len_bytes)| len_bytes).sum::<u64>(),
+                tree.bytes
+            );
+            assert!(tree.cached().is_some_and(|share| share <= 1.0));
+        }
     }
 }

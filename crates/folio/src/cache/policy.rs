@@ -13,7 +13,7 @@
 //! A scan passes through the small queue and does not disturb main. Refaults of pages evicted from
 //! small make small longer; refaults of pages evicted from main make it shorter. Source: J. Yang et
 //! al., "FIFO queues are all you need for cache eviction", SOSP 2023; the adaption is our own.
-//! `folio bench reclaim` compares it with other policies.
+//! docs/design/page-cache.md compares it with other policies.
 
 use super::folio::Frame;
 use std::collections::VecDeque;

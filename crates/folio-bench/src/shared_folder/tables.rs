@@ -1,0 +1,44 @@
+//! The tables of the scenario: reads, and calls that are made again and again.
+
+use super::jobs::{Figure, Job};
+use crate::race::{Race, Turn};
+use crate::report::{Report, Sample, Unit};
+use std::collections::BTreeSet;
+
+const READS: &str = "reads";
+pub(super) const CALLS: &str = "again and again";
+/// Whose figures are 1.
+pub(super) const NATIVE: &str = "native";
+
+/// Returns a race for the tables of reads and calls.
+pub(super) fn race<'a>() -> Race<'a> {
+    let reads = Race::new(READS, Unit::MibPerSecond, Some(NATIVE));
+    reads.table(CALLS, Unit::Seconds, Some(NATIVE))
+}
+
+/// Adds the figures of a contender to these tables.
+pub(super) fn add(figures: impl IntoIterator<Item = Figure>, turn: &mut Turn) {
+    for Figure { job, value } in figures {
+        turn.add_to(usize::from(!job.is_rate()), job.title(), Sample::of(value));
+    }
+}
+
+/// Returns how much slower than `theirs` a contender is; 1 is as fast.
+pub(super) fn slower(report: &Report, job: Job, ours: &str, theirs: &str) -> Option<f64> {
+    let of = |title: &str, ours, theirs| report.table(title)?.ratio(job.title(), ours, theirs);
+    if job.is_rate() {
+        of(READS, theirs, ours)
+    } else {
+        of(CALLS, ours, theirs)
+    }
+}
+
+/// Removes the delays of contenders that have missed a change.
+pub(super) fn drop_unseen(report: &mut Report, unseen: &BTreeSet<&str>) {
+    let delays = [Job::ChangeSeen, Job::ChangeSeenMost].map(Job::title);
+    for table in &mut report.tables {
+        table.rows.retain(|row| {
+            !(unseen.contains(row.contender.as_str()) && delays.contains(&row.job.as_str()))
+        });
+    }
+}
