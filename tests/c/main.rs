@@ -23,6 +23,7 @@ mod support {
     #![allow(dead_code, unreachable_pub)]
     #[macro_use]
     pub mod require;
+    pub mod file_systems;
     pub mod tools;
     pub(crate) use require::requires;
 }

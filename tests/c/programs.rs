@@ -1,5 +1,6 @@
 //! Programs in C about what the system calls do not have. Each ends with "ok".
 
+use crate::support::file_systems::{HELLO, images};
 use crate::support::requires;
 use crate::support::tools::fsck;
 use crate::toolchain::{Build, Program, sources};
@@ -69,5 +70,26 @@ fn thousand_kernels_leave_nothing_behind() {
     // Memory that the process has once: it does not depend on the number of kernels.
     if let [few, many] = &in_use.into_inner()[..] {
         assert_eq!(few, many);
+    }
+}
+
+#[test]
+fn each_file_system_is_read_from_c() {
+    requires!(
+        tool("mke2fs"),
+        tool("mkfs.vfat"),
+        tool("mcopy"),
+        tool("mksquashfs"),
+        tool("mkfs.erofs"),
+        tool("sfdisk"),
+        tool("qemu-img")
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let images = images(folder.path());
+    for build in [Build::C, Build::Sanitized] {
+        if build.is_possible() {
+            let program = Program::new(&sources().join("hello.c"), build);
+            assert_eq!(program.run(&images), HELLO.repeat(images.len()));
+        }
     }
 }

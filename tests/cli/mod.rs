@@ -10,6 +10,7 @@ mod disk;
 mod disk_sources;
 mod disk_tables;
 mod fat;
+mod file_systems;
 mod hostile_images;
 mod image;
 mod image_as_qemu;

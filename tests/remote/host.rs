@@ -224,6 +224,24 @@ fn read_only_share_refuses_changes() {
     host.shared.stop();
 }
 
+/// A share may come from any server: its programs gain no privileges, its device nodes do nothing.
+#[test]
+fn mount_of_a_share_is_nosuid_and_nodev() {
+    requires!(root, fuse);
+    let host = SharedDirectory::new(&[]);
+    let flags = rustix::fs::StatVfsMountFlags::NOSUID | rustix::fs::StatVfsMountFlags::NODEV;
+    for (words, expected) in [
+        (&[][..], flags),
+        (&["-o", "suid,dev"], flags.difference(flags)),
+    ] {
+        let mount = RemoteMount::new(&host.shared.address, words);
+        let found = rustix::fs::statvfs(mount.path()).unwrap().f_flag;
+        mount.unmount();
+        assert_eq!(found & flags, expected, "{words:?}");
+    }
+    host.shared.stop();
+}
+
 /// Locks belong to the client's kernel; files without a name exist on the server.
 #[test]
 fn locks_and_unnamed_files_work_on_a_client() {

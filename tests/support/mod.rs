@@ -8,6 +8,7 @@
 //!     Mounted            a raw image in a mount of the kernel       mounted.rs
 //!     fsck, qemu_check   checks by e2fsck and qemu-img              tools.rs
 //!     real_tree          a large tree of the machine's own files    folio-bench
+//!     images             a tree in each file system                 file_systems.rs
 //!     Group              a control group with a memory limit        group.rs
 //!     Guest              a Linux guest in QEMU                      folio-bench
 //!     terminal           a program on a terminal, and a dialog       terminal.rs
@@ -18,6 +19,7 @@
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
+pub mod file_systems;
 pub mod group;
 #[path = "../../crates/folio-bench/src/virtual_machine.rs"]
 pub mod guest;

@@ -1,7 +1,5 @@
 //! tmpfs: exact accounting of its limits. Expectations were checked on a Linux 6.18 tmpfs.
 
-mod swap;
-
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, FileSystemStatistics, MountOptions};
 use folio::{Errno, Kernel, KernelOptions, Process};

@@ -9,7 +9,7 @@ use crate::fs::ext4::{self, Ext4};
 use crate::fs::fat::FatFileSystem;
 #[cfg(feature = "hostfs")]
 use crate::fs::hostfs::{self, Hostfs};
-use crate::fs::ramfs::{self, FrameFiles, FrameMemory, Ramfs};
+use crate::fs::ramfs::{FrameFiles, FrameMemory, Ramfs};
 #[cfg(any(feature = "squashfs", feature = "erofs"))]
 use crate::fs::rofs;
 use crate::vfs::{
@@ -293,16 +293,6 @@ impl Kernel {
         let (file_system, files) = Ramfs::mount_gpufs(&self.cache, memory, options)?;
         self.mount(file_system, target, options)?;
         Ok(files)
-    }
-
-    /// Uses `device` as swap space for unused pages of tmpfs, when memory is needed. The previous
-    /// content of the device is lost. Linux: swapon(2), without mkswap's signature.
-    ///
-    /// # Errors
-    ///
-    /// EBUSY if there is a swap device already.
-    pub fn swap_on(&self, device: Arc<dyn Device>) -> Result<()> {
-        ramfs::swap_on(&self.cache, device)
     }
 
     /// Syncs and detaches the file system mounted at `target`. Linux: umount(2).

@@ -719,7 +719,9 @@ def open_image(
     options: str = "",
     cache_bytes: int | str | None = None,
 ) -> FileSystem:
-    """Opens the ext4 file system in an image file: raw or qcow2, found by its content.
+    """Opens the file system in an image file: raw or qcow2, found by its content.
+
+    ext2, ext3, ext4 and FAT are read and written, squashfs and erofs read.
 
     `path` may be the URL of an object or a volume (`s3://bucket/disk.qcow2`) where this wheel has
     object storage; objects are read, volumes also written.

@@ -14,6 +14,7 @@ use docker_credential::DockerCredential;
 use folio::{Errno, Error, Result};
 use serde::Deserialize;
 use std::io::{self, ErrorKind, Read};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use ureq::http::Response;
@@ -126,11 +127,13 @@ impl Name {
 
 /// Whether a host, perhaps with a port, is this machine.
 fn is_local(host: &str) -> bool {
+    // A port has digits only: behind `localhost:x@` there is another host.
     let name = match host.rsplit_once(':') {
-        Some((name, port)) if !port.contains(']') => name,
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     };
-    name == "localhost" || name.starts_with("127.") || name == "[::1]"
+    let is_loopback = |address: Ipv4Addr| address.is_loopback();
+    name == "localhost" || name == "[::1]" || name.parse().is_ok_and(is_loopback)
 }
 
 impl Registry {
@@ -245,15 +248,7 @@ impl Client {
             Some(&parts[start..end])
         };
         let realm = value("realm").unwrap_or("");
-        // The registry's answer must not move credentials to a connection without TLS.
-        let is_plain = match realm.strip_prefix("http://") {
-            Some(rest) => !is_local(rest.split('/').next().unwrap_or("")),
-            None => !realm.starts_with("https://"),
-        };
-        if self.base.starts_with("https://") && is_plain {
-            let reason = "the registry uses TLS and asks for a login without it";
-            return Err(Error::new(Errno::ACCESS, reason).at(realm.to_owned()));
-        }
+        check_realm(&self.base, realm)?;
         let named = ["service", "scope"].map(|key| Some((key, value(key)?)));
         let named = named.into_iter().flatten();
         let response = repeat(realm, || match &credential {
@@ -486,6 +481,20 @@ fn status_error(url: &str, status: u16, advice: &str) -> Error {
     Error::new(Errno::IO, reason).at(url.to_owned())
 }
 
+/// Refuses the address `realm` that a registry at `base` asks a login for, if it moves credentials
+/// to a connection without TLS.
+fn check_realm(base: &str, realm: &str) -> Result<()> {
+    let is_plain = match realm.strip_prefix("http://") {
+        Some(rest) => !is_local(rest.split('/').next().unwrap_or("")),
+        None => !realm.starts_with("https://"),
+    };
+    if base.starts_with("https://") && is_plain {
+        let reason = "the registry uses TLS and asks for a login without it";
+        return Err(Error::new(Errno::ACCESS, reason).at(realm.to_owned()));
+    }
+    Ok(())
+}
+
 fn network_error(url: &str, error: &ureq::Error) -> Error {
     Error::new(Errno::IO, error.to_string()).at(url.to_owned())
 }
@@ -497,6 +506,39 @@ mod tests {
     fn name(text: &str) -> (String, String) {
         let name = Name::parse(text).unwrap();
         (name.base(), name.reference)
+    }
+
+    #[test]
+    fn login_does_not_move_to_plain_http() {
+        let allowed = |base: &str, realm: &str| check_realm(base, realm).is_ok();
+        let tls = "https://ghcr.io/v2/a/b";
+        assert!(allowed(tls, "https://auth.ghcr.io/token"));
+        for host in [
+            "localhost:5001",
+            "localhost",
+            "127.0.0.1:80",
+            "[::1]",
+            "[::1]:80",
+        ] {
+            assert!(allowed(tls, &format!("http://{host}/token")), "{host}");
+        }
+        for realm in [
+            "http://auth.ghcr.io/token",
+            "http://localhost.evil.example/token",
+            "http://127.0.0.1.evil.example/token",
+            "http://localhost:x@evil.example/token",
+            "http://user@evil.example/localhost",
+            "HTTP://auth.ghcr.io/token",
+            "auth.ghcr.io/token",
+            "",
+        ] {
+            let refused = check_realm(tls, realm).unwrap_err();
+            assert_eq!(refused.errno(), Errno::ACCESS, "{realm}");
+        }
+        assert!(allowed(
+            "http://lab.example/v2/a",
+            "http://auth.lab.example/token"
+        ));
     }
 
     #[test]

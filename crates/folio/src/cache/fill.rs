@@ -59,7 +59,7 @@ impl AddressSpace {
     /// the number of pages read for the reader.
     ///
     /// # Errors
-    /// The store's or the swap device's, or ENOMEM. Linux: `filemap_get_pages`.
+    /// The store's, or ENOMEM. Linux: `filemap_get_pages`.
     pub(super) fn fault(self: &Arc<Self>, index: u64, wanted: u64) -> Result<u64> {
         let pin = rcu::pin();
         let mut state = self.state.lock();
@@ -88,8 +88,7 @@ impl AddressSpace {
             return Ok(0);
         }
         if self.store.is_none() {
-            drop((state, pin));
-            return self.swap_in(index).map(u64::from);
+            return Ok(0);
         }
         let is_present = |back: &u64| {
             index
@@ -298,9 +297,9 @@ impl AddressSpace {
         self.release(removed);
     }
 
-    /// Adds new pages to the queues of reclaim, if they can be evicted or swapped.
+    /// Adds new pages to the queues of reclaim, if they can be evicted.
     pub(super) fn add_candidates(&self, frames: &[Frame]) {
-        if self.store.is_some() || self.swap().is_some() {
+        if self.store.is_some() {
             let refaulted = self.cache().add_candidates(self.number, frames);
             self.count(|tally| &tally.refaulted_pages, refaulted);
         }

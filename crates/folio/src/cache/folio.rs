@@ -83,11 +83,6 @@ impl Folio {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Returns whether only the index has a reference, at this instant.
-    pub(super) fn is_idle(&self) -> bool {
-        self.refs.load(Ordering::Relaxed) == 1
-    }
-
     /// Sets the reference count to 0 if it is `expected`: the index's reference and the caller's.
     /// Then no thread can take a reference any more. A mere test of the count would race with a
     /// thread that has found the page in the index. Linux: `folio_ref_freeze`.

@@ -11,13 +11,11 @@ use super::page_owner::{self, PageOwner};
 use super::pool::Pool;
 use super::readahead::ReadaheadState;
 use super::store::Store;
-use super::swap::SwapEntry;
 use super::writeback::{Writeback, WritebackState};
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::{Errno, Error, Limit, Result};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -41,8 +39,6 @@ pub(super) struct AddressSpace {
     pub(super) page_count: AtomicU64,
     /// The limit that each page is charged to; only without a store.
     pub(super) limit: Option<Arc<Limit>>,
-    /// Whether any page was ever written to the swap device.
-    pub(super) has_swapped: AtomicBool,
     /// Reads do not mark pages as accessed (`POSIX_FADV_NOREUSE`).
     pub(super) has_noreuse_advice: AtomicBool,
     pub(super) writeback: Arc<WritebackState>,
@@ -73,8 +69,6 @@ pub(super) struct AddressSpaceState {
     pub(super) readahead: ReadaheadState,
     /// Frames reserved for the next pages of a growing file.
     pub(super) reserved: Option<ReservedFrames>,
-    /// Pages on the swap device.
-    pub(super) swapped: BTreeMap<u64, SwapEntry>,
     pub(super) last_error: Option<Errno>,
 }
 
@@ -94,7 +88,7 @@ impl Mapping {
 
     /// Creates a mapping without a store: absent pages are zeros, pages are never written back or
     /// evicted (ramfs). With a `limit` (tmpfs), each page is charged to it while it exists, and a
-    /// write beyond it fails with ENOSPC; pages may be moved to the swap device, if there is one.
+    /// write beyond it fails with ENOSPC.
     pub fn without_store(
         writeback: &Arc<Writeback>,
         size_bytes: u64,
@@ -126,7 +120,6 @@ impl Mapping {
             index: Index::new(),
             page_count: AtomicU64::new(0),
             limit,
-            has_swapped: AtomicBool::new(false),
             has_noreuse_advice: AtomicBool::new(false),
             writeback: shared,
             tally: Tally::default(),
@@ -159,7 +152,7 @@ impl Mapping {
         self.0.store.is_some()
     }
 
-    /// Returns the number of pages, in memory and swapped. Linux: `nrpages`.
+    /// Returns the number of pages. Linux: `nrpages`.
     #[inline]
     pub fn page_count(&self) -> u64 {
         self.0.page_count.load(Ordering::Relaxed)
@@ -338,9 +331,6 @@ impl AddressSpace {
         let pin = rcu::pin();
         let mut state = self.state.lock();
         if self.index.word(index, &pin) != Word::ABSENT {
-            return Ok(false);
-        }
-        if state.swapped.contains_key(&index) {
             return Ok(false);
         }
         let Some(hold) = FolioRef::try_new(&self.pool, guard.frame()) else {

@@ -9,7 +9,7 @@
 //!            |  reads without a copy   borrow.rs            writes: write.rs write_source.rs
 //!            |  miss                   fill.rs readahead.rs readahead_threads.rs
 //!            |  dirty                  flush.rs (one file) writeback.rs (one device)
-//!            |  truncate, punch, evict shrink.rs            swap: swap_pages.rs swap.rs
+//!            |  truncate, punch, evict shrink.rs
 //!            v
 //!        [store trait: store.rs]  Store                   the file system: location of each byte
 //!
@@ -48,7 +48,6 @@
 //! | write | truncate, punch, write | the inode lock, which the caller holds |
 //! | fill | holes made in the block map | the file system: it drops pages after the map changed, before blocks are reused |
 //! | evict | page handles | only clean pages with no reference but the index's; bytes and state are tried |
-//! | swap | handles, truncate, write | bytes locked while written; the count frozen; read back as a fill (swap_pages.rs) |
 //!
 //! Invariants:
 //! - C1: a dirty page is counted by its mapping, and its mapping is in its device's list.
@@ -96,8 +95,6 @@ mod readahead_threads;
 mod reclaim;
 mod shrink;
 mod store;
-mod swap;
-mod swap_pages;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -114,6 +111,5 @@ pub use page_cache::{CacheOptions, PageCache};
 pub(crate) use read::PINNED_MAX;
 pub use readahead::ReadPattern;
 pub use store::Store;
-pub use swap::Swap;
 pub use write_source::WriteSource;
 pub use writeback::Writeback;

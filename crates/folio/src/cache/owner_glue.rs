@@ -29,7 +29,7 @@ impl PageOwner for AddressSpace {
             return ReclaimOutcome::Referenced;
         }
         let folio = self.pool.folio(frame);
-        if self.try_evict(index, frame) || self.try_swap_out(index, frame) {
+        if self.try_evict(index, frame) {
             let was_ahead = folio.is_ahead.load(Ordering::Relaxed);
             self.count(|tally| &tally.reclaimed_pages, 1);
             self.count(|tally| &tally.readahead_unused_pages, u64::from(was_ahead));

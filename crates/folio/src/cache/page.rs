@@ -86,7 +86,7 @@ impl Mapping {
     /// caller that overwrites the whole page.
     ///
     /// # Errors
-    /// ENOMEM or ENOSPC if there is no memory; the swap device's. Linux: `filemap_grab_folio`.
+    /// ENOMEM or ENOSPC if there is no memory. Linux: `filemap_grab_folio`.
     pub fn page_for_overwrite(&self, index: u64) -> Result<Page> {
         let inner = &self.0;
         loop {
@@ -102,9 +102,6 @@ impl Mapping {
                         Err(error)
                     }
                 })?;
-                continue;
-            }
-            if inner.swap_in(index)? {
                 continue;
             }
             let hold = inner.new_page(index)?;

@@ -6,13 +6,12 @@ use super::object_memory::ObjectMemory;
 use super::policy::ReclaimPolicy;
 use super::pool::Pool;
 use super::readahead_threads::ReadaheadThreads;
-use super::swap::Swap;
+use crate::base::Result;
 use crate::base::owner_process::OwnerProcess;
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::AtomicU64;
 use crate::base::unwind::catch_panic;
-use crate::base::{Errno, Result};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Limits of a [`PageCache`].
 #[derive(Debug, Clone)]
@@ -61,7 +60,6 @@ pub struct PageCache {
     objects: Arc<ObjectMemory>,
     /// The process whose threads and stores these are.
     owner: OwnerProcess,
-    swap: OnceLock<Swap>,
     /// Frames reserved for the next pages of growing files.
     pub(super) reserved: AtomicU64,
 }
@@ -81,7 +79,6 @@ impl PageCache {
             policy,
             objects,
             owner: OwnerProcess::current(),
-            swap: OnceLock::new(),
             reserved: AtomicU64::new(0),
         })
     }
@@ -101,14 +98,6 @@ impl PageCache {
         self.options.background_writeback
     }
 
-    /// Adds the swap device, for pages of mappings with a limit and without a store (tmpfs).
-    ///
-    /// # Errors
-    /// EBUSY if there is one already. Linux: swapon(2).
-    pub fn swap_on(&self, swap: Swap) -> Result<()> {
-        self.swap.set(swap).map_err(|_| Errno::BUSY.into())
-    }
-
     /// Returns false in a child of fork(2), where the threads of the cache do not run.
     pub(super) fn is_in_own_process(&self) -> bool {
         self.owner.is_current()
@@ -119,11 +108,6 @@ impl PageCache {
     pub(super) fn call_store<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.owner.check()?;
         catch_panic("the store of the file", call)
-    }
-
-    /// Returns the swap device, if there is one.
-    pub fn swap(&self) -> Option<&Swap> {
-        self.swap.get()
     }
 
     /// Returns the counters of the cache.

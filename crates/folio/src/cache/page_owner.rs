@@ -39,8 +39,7 @@ pub(super) trait PageOwner: Send + Sync {
     /// Adds hits that a thread counted to the counters of the owner and of its cache.
     fn add_hits(&self, count: u64);
 
-    /// Evicts the page at `index`, or puts it on the swap device, if it is the one in `frame`, of
-    /// this generation, and not in use.
+    /// Evicts the page at `index` if it is the one in `frame`, of this generation, and not in use.
     fn try_reclaim(&self, index: u64, frame: Frame, generation: u32) -> ReclaimOutcome;
 
     /// Reads pages that no reader waits for. Ignores errors.

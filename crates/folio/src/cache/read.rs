@@ -96,19 +96,7 @@ impl Mapping {
     /// `mapping_seek_hole_data`.
     pub fn next_cached(&self, offset: u64) -> Option<u64> {
         let from = offset / PAGE;
-        let cached = || {
-            self.0
-                .index
-                .next(from, false, &rcu::pin())
-                .map(|(index, _)| index)
-        };
-        let mut found = cached();
-        if self.0.may_be_swapped() {
-            let state = self.0.state.lock();
-            let swapped = state.swapped.range(from..).next().map(|(index, _)| *index);
-            found = cached().into_iter().chain(swapped).min();
-        }
-        let index = found?;
+        let (index, _) = self.0.index.next(from, false, &rcu::pin())?;
         let at = (index * PAGE).max(offset);
         (at < self.size_bytes()).then_some(at)
     }
@@ -117,7 +105,7 @@ impl Mapping {
     /// this is SEEK_HOLE. Linux: `mapping_seek_hole_data`.
     pub fn next_absent(&self, offset: u64) -> u64 {
         let mut index = offset / PAGE;
-        while self.0.has_page(index) {
+        while !self.0.is_absent(index) {
             index += 1;
         }
         (index * PAGE).max(offset)
@@ -203,10 +191,15 @@ impl AddressSpace {
         }
     }
 
-    /// Returns what an absent page is: a hole, if it cannot be anywhere but in memory.
+    /// Returns whether the page at `index` is a hole of a mapping without a store.
+    pub(super) fn is_hole(&self, index: u64) -> bool {
+        self.store.is_none() && self.is_absent(index)
+    }
+
+    /// Returns what an absent page is: a hole without a store.
     #[inline]
     fn absent(&self) -> Run {
-        if self.store.is_none() && !self.may_be_swapped() {
+        if self.store.is_none() {
             Run::Hole
         } else {
             Run::Unknown

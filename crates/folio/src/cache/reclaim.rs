@@ -162,7 +162,6 @@ impl PageCache {
             if folio.generation() != entry.generation {
                 continue;
             }
-            // With the policy unlocked: a page may be written to the swap device.
             match owner.try_reclaim(index, entry.frame, entry.generation) {
                 ReclaimOutcome::Referenced => self.policy.lock().keep(entry),
                 ReclaimOutcome::Reclaimed => {

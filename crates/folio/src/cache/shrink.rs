@@ -5,7 +5,6 @@ use super::folio_ref::FolioRef;
 use super::index::Word;
 use super::locked::PageWriteGuard;
 use super::mapping::{AddressSpace, AddressSpaceState, Mapping};
-use super::swap::SwapEntry;
 use crate::base::PAGE_SIZE;
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::MutexGuard;
@@ -142,16 +141,10 @@ impl AddressSpace {
         self.uncount_dirty(&mut state, cleaned);
         let store = state.release_store();
         let reserved = state.reserved.take();
-        let mut swapped: Vec<SwapEntry> = Vec::new();
-        while let Some((index, _)) = state.swapped.range(indexes.clone()).next() {
-            let index = *index;
-            swapped.extend(state.swapped.remove(&index));
-        }
         let may_be_written = state.runs_in_flight > 0;
         // Unlocked before the wait below: writeback locks bytes first, then the state.
         drop((state, pin));
         drop(store);
-        self.forget_swapped(swapped);
         self.put_reserved(reserved);
         if may_be_written {
             removed
@@ -161,32 +154,12 @@ impl AddressSpace {
         self.release(removed);
     }
 
-    /// Frees the slots of dropped swapped pages.
-    fn forget_swapped(&self, swapped: Vec<SwapEntry>) {
-        let Some(swap) = self.swap().filter(|_| !swapped.is_empty()) else {
-            return;
-        };
-        let count = swapped.len() as u64;
-        swap.give_back(swapped);
-        self.page_count.fetch_sub(count, Ordering::Relaxed);
-        if let Some(limit) = &self.limit {
-            limit.give_back(count);
-        }
-    }
-
     /// Zeroes the page at `index` from byte `start`, if there is one.
     fn zero_tail(&self, index: u64, start: usize) {
         loop {
             let pin = rcu::pin();
             let word = self.index.word(index, &pin);
             if word == Word::ABSENT {
-                let mut state = self.state.lock();
-                if self.index.word(index, &pin) != Word::ABSENT {
-                    continue;
-                }
-                if let Some(swapped) = state.swapped.get_mut(&index) {
-                    swapped.cut(start);
-                }
                 return;
             }
             let hold = word

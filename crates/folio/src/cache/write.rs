@@ -109,9 +109,6 @@ impl AddressSpace {
             return Ok(self.write_locked(guard, index, start, part));
         }
         drop(pin);
-        if self.swap_in(index)? {
-            return Ok(0);
-        }
         if offset.is_multiple_of(LARGE_FOLIO_BYTES)
             && source.len() as u64 >= LARGE_FOLIO_BYTES
             && self.write_new_large_folio(index, source)
@@ -225,13 +222,7 @@ impl AddressSpace {
         }
         let mut state = self.state.lock();
         // The first check took no lock, so another thread may have inserted a page since.
-        let is_free = is_free()
-            && state
-                .swapped
-                .range(index..index + LARGE_FOLIO_PAGES)
-                .next()
-                .is_none();
-        if !is_free || self.charge_limit(LARGE_FOLIO_PAGES).is_err() {
+        if !is_free() || self.charge_limit(LARGE_FOLIO_PAGES).is_err() {
             drop(state);
             drop(guards);
             self.release(frames.collect());

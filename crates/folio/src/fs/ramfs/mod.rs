@@ -7,7 +7,7 @@
 //!   mod.rs          Ramfs: the mounted file system      options.rs   mount options of tmpfs
 //!   operations.rs   Inode, FileOperations
 //!   inode.rs        attributes, file data, xattrs       mount_state.rs  limits, clock, inode numbers
-//!   dir.rs          names of a directory                swap.rs         a device for pages of tmpfs
+//!   dir.rs          names of a directory
 //!        v
 //!   cache/          a mapping without a store per file
 //!
@@ -19,7 +19,7 @@
 //!   [frame memory trait: frame_memory.rs]                  HostFrames, and crates/folio-cuda
 //! ```
 //!
-//! Neighbors: `vfs` above, `cache` below; no device except for swap. Linux: fs/ramfs, and
+//! Neighbors: `vfs` above, `cache` below; no device. Linux: fs/ramfs, and
 //! mm/shmem.c (tmpfs) for xattrs, fallocate, O_TMPFILE and the sizes of directories.
 //!
 //! Accounting, as in tmpfs: each page of data, and a page for a long symbolic link, counts as a
@@ -40,7 +40,6 @@ mod launch;
 mod mount_state;
 mod operations;
 mod options;
-mod swap;
 
 use crate::base::{DeviceNumber, Error, Limit, Owner, PAGE_SIZE, Result};
 use crate::cache::PageCache;
@@ -55,8 +54,6 @@ pub use frame_file::FramePages;
 pub use frame_files::FrameFiles;
 pub use frame_memory::{FrameMemory, FrameRead, FrameWrite, HostFrames};
 pub use frame_slab::Frame;
-
-pub(crate) use swap::swap_on;
 
 /// `RAMFS_MAGIC` and `TMPFS_MAGIC` of linux/magic.h.
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
