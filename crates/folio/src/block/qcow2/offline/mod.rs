@@ -20,7 +20,7 @@ mod check_image;
 mod create;
 mod inspect;
 mod measure;
-mod resize;
+pub(super) mod resize;
 mod snapshots;
 
 pub use amend::AmendOptions;

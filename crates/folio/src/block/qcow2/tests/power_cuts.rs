@@ -4,6 +4,7 @@ use crate::base::Timespec;
 use crate::block::file::{DeviceFile, ImageFile};
 use crate::block::qcow2::layout::features::DIRTY;
 use crate::block::qcow2::layout::raw_header::INCOMPATIBLE_FIELD;
+use crate::block::qcow2::offline::resize::shrink;
 use crate::block::qcow2::{
     Repair, apply_snapshot, check_image, create_snapshot, delete_snapshot, list_snapshots,
 };
@@ -167,6 +168,13 @@ fn snapshot_delete_survives_power_cuts() {
     cut_everywhere("delete the last", &WRITES, 1, |file| {
         delete_snapshot(file, "s0")
     });
+}
+
+#[test]
+fn shrink_survives_power_cuts() {
+    // Within a cluster with data, which is the disk's alone.
+    cut_everywhere("within a cluster", &WRITES, 0, |file| shrink(file, 500_001));
+    cut_everywhere("with a snapshot", &WRITES, 1, |file| shrink(file, 250_000));
 }
 
 /// A program killed at any write leaves an image without leaks, once it is opened for writing and
