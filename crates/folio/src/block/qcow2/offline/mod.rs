@@ -15,7 +15,7 @@ mod amend;
 mod backing;
 mod bitmap_bits;
 mod bitmaps;
-mod change;
+pub(super) mod change;
 mod check_image;
 mod create;
 mod inspect;

@@ -4,6 +4,7 @@ use crate::base::Timespec;
 use crate::block::file::{DeviceFile, ImageFile};
 use crate::block::qcow2::layout::features::DIRTY;
 use crate::block::qcow2::layout::raw_header::INCOMPATIBLE_FIELD;
+use crate::block::qcow2::offline::change::TableChange;
 use crate::block::qcow2::offline::resize::shrink;
 use crate::block::qcow2::{
     Repair, apply_snapshot, check_image, create_snapshot, delete_snapshot, list_snapshots,
@@ -175,6 +176,33 @@ fn shrink_survives_power_cuts() {
     // Within a cluster with data, which is the disk's alone.
     cut_everywhere("within a cluster", &WRITES, 0, |file| shrink(file, 500_001));
     cut_everywhere("with a snapshot", &WRITES, 1, |file| shrink(file, 250_000));
+}
+
+#[test]
+fn new_refcount_tree_keeps_tables_not_yet_named() {
+    let base: Arc<dyn Device> = Arc::new(MemoryDevice::new(FILE_BYTES));
+    let options = CreateOptions {
+        cluster_bytes: 512,
+        ..CreateOptions::default()
+    };
+    drop(Qcow2Device::create_on(base.clone(), 1 << 16, &options).unwrap());
+    let image = file(&base);
+    let mut change = TableChange::begin(&image).unwrap();
+    let old_tree = change.roots().refcount_table;
+    let mut tables = Vec::new();
+    for number in 1..=u16::MAX {
+        let bytes = number.to_be_bytes().repeat(64);
+        tables.push((change.put_table(&bytes).unwrap(), bytes));
+        if change.roots().refcount_table != old_tree {
+            break;
+        }
+    }
+    assert!(change.roots().refcount_table != old_tree);
+    for (at, bytes) in tables {
+        let mut now = vec![0; bytes.len()];
+        base.read_at(&mut now, at).unwrap();
+        assert!(now == bytes, "the table at {at} was overwritten");
+    }
 }
 
 /// A program killed at any write leaves an image without leaks, once it is opened for writing and
