@@ -16,7 +16,7 @@ mod backing;
 mod bitmap_bits;
 mod bitmaps;
 pub(super) mod change;
-mod check_image;
+pub(super) mod check_image;
 mod create;
 mod inspect;
 mod measure;
