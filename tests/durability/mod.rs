@@ -3,8 +3,10 @@
 //! | file | subject |
 //! |---|---|
 //! | `unsynced.rs` | changes reach the device without a sync, by the commit thread |
+//! | `failure.rs` | damage is marked, and the mark survives a power cut |
 //! | `full_device.rs` | no space below: ENOSPC, and success once there is space again |
 
+mod failure;
 mod full_device;
 mod unsynced;
 

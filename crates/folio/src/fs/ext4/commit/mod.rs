@@ -367,6 +367,12 @@ impl Ext4 {
             .features
             .incompat
             .remove(Incompat::NEEDS_RECOVERY);
+        if superblock.has_error_mark() {
+            // The checkpoint may have written a copy from before the mark.
+            Superblock::write_error_mark(&*self.volume.device)?;
+            self.volume.device.flush()?;
+            journal.record_error(&*self.volume.device, false)?;
+        }
         Superblock::write_recovery_flag(&*self.volume.device, false)?;
         self.volume.device.flush()?;
         self.volume.is_changed.store(false, Ordering::Release);

@@ -55,7 +55,7 @@ pub use dump::{JournalDump, JournalFields, LogRecord, LogRecordKind, LoggedBlock
 pub(crate) use fast_commit::FastCommitChange;
 pub(crate) use handle::{Handle, OperationGate, is_within_operation};
 pub(crate) use log::Transaction;
-pub(crate) use recovery::{recover, wipe};
+pub(crate) use recovery::{Recovered, recover, wipe};
 pub(crate) use ring::JournalBlocks;
 pub(crate) use snapshot::Snapshots;
 
@@ -63,8 +63,9 @@ use crate::base::lock::{Mutex, MutexGuard};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use crate::cache::ObjectCharge;
+use disk::ERROR_IO;
 use log::Log;
-use ring::Ring;
+use ring::{JournalError, Ring, write_error};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -90,6 +91,9 @@ pub(crate) struct Journal {
     /// Number of blocks at which a transaction is closed.
     transaction_max: u64,
     is_aborted: AtomicBool,
+    error: JournalError,
+    /// Offset of the journal's superblock on the device, in bytes.
+    superblock_offset: u64,
     /// Whether a closed transaction is not in the log yet.
     has_closed: AtomicBool,
 }
@@ -129,6 +133,7 @@ impl Journal {
         has_barriers: bool,
     ) -> Result<Self> {
         let ring = Ring::open(blocks, device)?;
+        let (error, superblock_offset) = (ring.error.clone(), ring.device_offset(0)?);
         let log = Log::new(ring, has_checksums, is_64bit, has_barriers)?;
         let next = log.next;
         let transaction_max =
@@ -141,6 +146,8 @@ impl Journal {
             committed: AtomicU32::new(next.wrapping_sub(1)),
             transaction_max,
             is_aborted: AtomicBool::new(false),
+            error,
+            superblock_offset,
             has_closed: AtomicBool::new(false),
         })
     }
@@ -182,6 +189,13 @@ impl Journal {
     /// `jbd2_journal_abort`.
     pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Release);
+    }
+
+    /// Records in the journal's superblock on `device` whether the file system has errors, which
+    /// makes the next mount mark it; durable after a flush.
+    pub(crate) fn record_error(&self, device: &dyn Device, has_error: bool) -> Result<()> {
+        let value = if has_error { ERROR_IO } else { 0 };
+        write_error(&self.error, value, device, self.superblock_offset)
     }
 
     /// Fails with EROFS after an abort.
