@@ -203,7 +203,11 @@ impl Ext4 {
         // Most of the data while operations run, so that they stop only for what is added
         // meanwhile.
         self.write_ordered()?;
-        let closed = committer.close(|| self.write_ordered(), || self.close_transaction(journal));
+        let closed = committer.close(
+            || self.write_ordered(),
+            || !self.is_order_late.load(Ordering::Acquire),
+            || self.close_transaction(journal),
+        );
         closed.map_err(|error| match error {
             CloseError::Settle(error) => error,
             // Memory and log no longer agree.

@@ -213,20 +213,30 @@ impl Journal {
 
 impl Committer<'_> {
     /// Blocks new operations, waits for running ones, then calls `settle` while data can still be
-    /// written. Then stops data writes too and calls `close`, which builds the transaction. All
-    /// continue afterwards in the next transaction. No closed transaction is waiting.
+    /// written. Then stops data writes too, and settles again unless `is_settled`: a data write
+    /// that ended in between may have given `settle` more to do. At last calls `close`, which
+    /// builds the transaction. All continue afterwards in the next transaction. No closed
+    /// transaction is waiting.
     ///
     /// # Errors
     /// `settle`'s, before anything changed; or [`CloseError::Close`], after which memory and log
     /// may disagree.
     pub(crate) fn close(
         &mut self,
-        settle: impl FnOnce() -> Result<()>,
+        settle: impl Fn() -> Result<()>,
+        is_settled: impl Fn() -> bool,
         close: impl FnOnce() -> Result<Option<Transaction>>,
     ) -> std::result::Result<(), CloseError> {
-        let stopped = self.journal.gate.stop_operations();
-        settle().map_err(CloseError::Settle)?;
-        let _stopped = stopped.stop_stores();
+        let mut operations = self.journal.gate.stop_operations();
+        let _stopped = loop {
+            settle().map_err(CloseError::Settle)?;
+            let all = operations.stop_stores();
+            if is_settled() {
+                break all;
+            }
+            // Without operations there is no new data: this ends.
+            operations = all.resume_stores();
+        };
         self.journal.check().map_err(CloseError::Settle)?;
         self.log.closed = close().map_err(CloseError::Close)?;
         if self.log.closed.is_some() {
