@@ -290,6 +290,7 @@ impl FileSystem for Mounted {
             Some(protection) if synced.is_ok() => protection.release(),
             _ => Ok(()),
         };
+        // Before `mark_closed`, which allows writers beside it: those of other partitions, too.
         drop(self.claim.lock().take());
         let volume = &self.fs.volume;
         let closed = if synced.is_ok() && !volume.is_read_only {
