@@ -3,9 +3,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `unsynced.rs` | changes reach the device without a sync, by the commit thread |
+//! | `failure.rs` | damage is marked, and the mark survives a power cut |
 //! | `full_device.rs` | no space below: ENOSPC, and success once there is space again |
+//! | `late_writeback.rs` | writeback while a commit stops operations |
 
+mod failure;
 mod full_device;
+mod late_writeback;
 mod unsynced;
 
 use crate::crash::program::copy_of;

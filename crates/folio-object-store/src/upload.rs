@@ -76,7 +76,7 @@ pub fn upload(store: &Store, source: &dyn Device, progress: &UploadProgress<'_>)
             }
             let bytes = read(source, range.clone())?;
             let part = upload.put_part(PutPayload::from(bytes));
-            sending.push_back((range, handle.spawn(part)));
+            sending.push_back((range, PartTask(handle.spawn(part))));
             Ok(())
         })
         .and_then(|()| {
@@ -89,16 +89,23 @@ pub fn upload(store: &Store, source: &dyn Device, progress: &UploadProgress<'_>)
         });
     if sent.is_err() {
         // First: a part that the store takes after the cancellation may stay there.
-        for (_, part) in &sending {
-            part.abort();
-        }
+        drop(sending);
         // The error is reported; what is left of the upload is invisible, and expires.
         let _ = store.run("cancel the upload", upload.abort());
     }
     sent
 }
 
-type Sending<T> = VecDeque<(Range<u64>, JoinHandle<object_store::Result<T>>)>;
+/// A part in flight; dropping it aborts the request.
+struct PartTask<T>(JoinHandle<object_store::Result<T>>);
+
+impl<T> Drop for PartTask<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+type Sending<T> = VecDeque<(Range<u64>, PartTask<T>)>;
 
 /// Waits for the first part in flight.
 fn finish_first<T>(
@@ -106,11 +113,12 @@ fn finish_first<T>(
     sending: &mut Sending<T>,
     progress: &UploadProgress<'_>,
 ) -> Result<Option<T>> {
-    let Some((range, part)) = sending.pop_front() else {
+    let Some((range, mut part)) = sending.pop_front() else {
         return Ok(None);
     };
     let operation = format!("upload bytes {}-{}", range.start, range.end - 1);
-    let done = store.run(&operation, async { part.await? })?;
+    // Moved: a part that takes too long is aborted, too.
+    let done = store.run(&operation, async move { (&mut part.0).await? })?;
     (progress.advance)(range.end - range.start);
     Ok(Some(done))
 }
@@ -163,6 +171,7 @@ pub fn replace(
             Ok(Replaced { e_tag, ..replaced })
         });
     if replaced.is_err() {
+        // `send` has aborted its parts.
         upload.cancel();
     }
     replaced
@@ -265,7 +274,7 @@ impl<'a> PartUpload<'a> {
                 s3.put_part(&path, &id, index, PutPayload::from(bytes))
                     .await
             };
-            sending.push_back((range, handle.spawn(part)));
+            sending.push_back((range, PartTask(handle.spawn(part))));
         }
         while let Some(part) = finish_first(self.store, &mut sending, progress)? {
             parts.push(part);
@@ -306,6 +315,32 @@ impl<'a> PartUpload<'a> {
             // The error that led here is reported; the parts are invisible, and expire.
             let aborted = s3.abort_multipart(self.store.path(), &self.id);
             let _ = self.store.run("cancel the upload", aborted);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn dropped_parts_are_aborted() {
+        let handle = runtime::handle().unwrap();
+        let in_flight = Arc::new(());
+        let mut sending = Sending::<()>::new();
+        for part in 0..3 {
+            let held = in_flight.clone();
+            let request = async move {
+                std::future::pending::<()>().await;
+                drop(held);
+                Ok(())
+            };
+            sending.push_back((part..part + 1, PartTask(handle.spawn(request))));
+        }
+        drop(sending);
+        while Arc::strong_count(&in_flight) > 1 {
+            std::thread::yield_now();
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// live.
 const NEGATIVE_NAMES_MAX: usize = 64 << 10;
 /// `struct fuse_entry_out`, `struct fuse_dirent`.
-const ENTRY_BYTES: usize = 128;
+pub(super) const ENTRY_BYTES: usize = 128;
 const DIRENT_BYTES: usize = 24;
 
 /// A name in a directory.
@@ -69,7 +69,11 @@ impl KernelCache {
             op::MKDIR | op::LINK => self.insert(entry_name(8), entry),
             op::MKNOD | op::CREATE => self.insert(entry_name(16), entry),
             op::TMPFILE => self.insert(None, entry),
-            op::READDIRPLUS => self.record_listing(parent, reply),
+            op::READDIRPLUS => {
+                for (node, name) in listed(reply) {
+                    self.insert(Some((parent, name)), node);
+                }
+            }
             op::UNLINK | op::RMDIR => {
                 if let Some((parent, name)) = entry_name(0) {
                     self.remove(parent, name);
@@ -167,22 +171,6 @@ impl KernelCache {
         }
     }
 
-    fn record_listing(&mut self, parent: u64, reply: &[u8]) {
-        let mut rest = reply.get(REPLY_HEADER_BYTES..).unwrap_or_default();
-        while let (Some(node), Some(len)) = (u64_at(rest, 0), u32_at(rest, ENTRY_BYTES + 16)) {
-            let start = ENTRY_BYTES + DIRENT_BYTES;
-            let Some(name) = rest.get(start..start.saturating_add(len as usize)) else {
-                return;
-            };
-            // `.` and `..` have no node.
-            if node != 0 {
-                self.insert(Some((parent, name)), node);
-            }
-            let next = (start + name.len()).next_multiple_of(8);
-            rest = rest.get(next..).unwrap_or_default();
-        }
-    }
-
     fn forget(&mut self, node: u64, lookups: u64) {
         let Some(cached) = self.nodes.get_mut(&node) else {
             return;
@@ -196,6 +184,21 @@ impl KernelCache {
             }
         }
     }
+}
+
+/// Returns the nodes and names in a reply to `READDIRPLUS`, without `.` and `..`, which have no
+/// node.
+pub(super) fn listed(reply: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut rest = reply.get(REPLY_HEADER_BYTES..).unwrap_or_default();
+    let next = move || {
+        let (node, len) = (u64_at(rest, 0)?, u32_at(rest, ENTRY_BYTES + 16)?);
+        let start = ENTRY_BYTES + DIRENT_BYTES;
+        let name = rest.get(start..start.saturating_add(len as usize))?;
+        let next = (start + name.len()).next_multiple_of(8);
+        rest = rest.get(next..).unwrap_or_default();
+        Some((node, name))
+    };
+    std::iter::from_fn(next).filter(|(node, _)| *node != 0)
 }
 
 /// Returns the name from byte `start` to the next zero byte.

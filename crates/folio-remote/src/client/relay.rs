@@ -1,7 +1,7 @@
 //! The relay of requests: reads them from the kernel, keeps them until they are answered, and
 //! passes them to the current link.
 
-use super::kernel_cache::KernelCache;
+use super::kernel_cache::{ENTRY_BYTES, KernelCache, listed};
 use super::notices::Notices;
 use crate::frame::Frame;
 use crate::handshake::SessionGrant;
@@ -49,8 +49,8 @@ struct PendingRequest {
     bytes: Arc<Vec<u8>>,
     /// Bytes of the request and of the longest reply.
     len_bytes: usize,
-    /// It was answered with EINTR; the server's reply is dropped.
-    is_interrupted: bool,
+    /// It was answered with EINTR, or is the relay's own; the server's reply is dropped.
+    is_reply_dropped: bool,
 }
 
 impl Relay {
@@ -136,25 +136,30 @@ impl Relay {
             op::FORGET | op::BATCH_FORGET => self.kernel_cache.lock().record_request(request),
             _ => {}
         }
-        let bytes = Arc::new(request.to_vec());
+        self.send(opcode, unique, request.to_vec(), false);
+    }
+
+    /// Sends a request. A request of the relay itself (`is_own`) is answered to no program.
+    fn send(&self, opcode: u32, unique: u64, request: Vec<u8>, is_own: bool) {
+        let bytes = Arc::new(request);
         let mut state = self.state.lock();
         let has_reply = !matches!(opcode, op::FORGET | op::BATCH_FORGET);
         if let Some(errno) = state.failing {
             drop(state);
-            if has_reply {
+            if has_reply && !is_own {
                 self.fail(unique, errno);
             }
             return;
         }
         if has_reply {
-            let len_bytes = request.len() + reply_bytes_max(opcode, request);
+            let len_bytes = bytes.len() + reply_bytes_max(opcode, &bytes);
             state.bytes += len_bytes;
             state.under_way.insert(
                 unique,
                 PendingRequest {
                     bytes: bytes.clone(),
                     len_bytes,
-                    is_interrupted: false,
+                    is_reply_dropped: is_own,
                 },
             );
         }
@@ -177,11 +182,11 @@ impl Relay {
         let Some(request) = state
             .under_way
             .get_mut(&unique)
-            .filter(|request| !request.is_interrupted)
+            .filter(|request| !request.is_reply_dropped)
         else {
             return;
         };
-        request.is_interrupted = true;
+        request.is_reply_dropped = true;
         drop(state);
         self.fail(unique, Errno::INTR);
     }
@@ -202,9 +207,8 @@ impl Relay {
         self.changed.notify_all();
         // Without one, the request has failed here meanwhile.
         let Some(request) = request else { return true };
-        if request.is_interrupted {
-            // The server has counted a lookup that the kernel will never forget.
-            self.forget_unseen_node(&request.bytes, reply);
+        if request.is_reply_dropped {
+            self.release_unseen(&request.bytes, reply);
             return true;
         }
         self.kernel_cache.lock().record_reply(&request.bytes, reply);
@@ -212,20 +216,53 @@ impl Relay {
         true
     }
 
-    /// Lets the server forget the node of a reply that does not reach the kernel.
-    fn forget_unseen_node(&self, request: &[u8], reply: &[u8]) {
-        /// LOOKUP, SYMLINK, MKNOD, MKDIR, LINK, CREATE, TMPFILE.
-        const ADDING_LOOKUP: [u32; 7] = [1, 6, 8, 9, 13, 35, 51];
-        let node = u64_at(reply, REPLY_HEADER_BYTES).unwrap_or(0);
-        let adds_lookup = u32_at(request, 4).is_some_and(|opcode| ADDING_LOOKUP.contains(&opcode));
-        if adds_lookup && node != 0 && reply.get(4..8) == Some(&[0; 4]) {
-            let mut forget = vec![0; REQUEST_HEADER_BYTES + 8];
-            forget[..4].copy_from_slice(&(REQUEST_HEADER_BYTES as u32 + 8).to_ne_bytes());
-            forget[4..8].copy_from_slice(&op::FORGET.to_ne_bytes());
-            forget[16..24].copy_from_slice(&node.to_ne_bytes());
-            forget[REQUEST_HEADER_BYTES..].copy_from_slice(&1_u64.to_ne_bytes());
-            self.forward(&forget);
+    /// Undoes at the server what a reply that does not reach the kernel has added: counted lookups
+    /// of nodes, and an open file.
+    fn release_unseen(&self, request: &[u8], reply: &[u8]) {
+        let (Some(opcode), Some(node)) = (u32_at(request, 4), u64_at(request, 16)) else {
+            return;
+        };
+        if reply.get(4..8) != Some(&[0; 4]) {
+            return;
         }
+        let number = |at| u64_at(reply, REPLY_HEADER_BYTES + at).unwrap_or(0);
+        let (nodes, owner, file) = match opcode {
+            op::LOOKUP | op::SYMLINK | op::MKNOD | op::MKDIR | op::LINK => (vec![number(0)], 0, 0),
+            op::CREATE | op::TMPFILE => (vec![number(0)], number(0), number(ENTRY_BYTES)),
+            op::READDIRPLUS => (listed(reply).map(|(node, _)| node).collect(), 0, 0),
+            op::OPEN | op::OPENDIR => (Vec::new(), node, number(0)),
+            _ => return,
+        };
+        // Files first, as the kernel does.
+        if file != 0 {
+            // `struct fuse_release_in`.
+            let body = [&file.to_ne_bytes()[..], &[0; 16]].concat();
+            let is_directory = opcode == op::OPENDIR;
+            let release = if is_directory {
+                op::RELEASEDIR
+            } else {
+                op::RELEASE
+            };
+            self.send_own(request, release, owner, &body);
+        }
+        for node in nodes.into_iter().filter(|node| *node != 0) {
+            self.send_own(request, op::FORGET, node, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Sends a request of the relay itself after the interrupted one `after`.
+    fn send_own(&self, after: &[u8], opcode: u32, node: u64, body: &[u8]) {
+        // An odd number: those of the kernel's requests are even (`FUSE_REQ_ID_STEP`).
+        let unique = u64_at(after, 8).unwrap_or(0) | 1;
+        // A request is much shorter than 4 GiB.
+        let len = (REQUEST_HEADER_BYTES + body.len()) as u32;
+        let mut request = vec![0; REQUEST_HEADER_BYTES];
+        request[..4].copy_from_slice(&len.to_ne_bytes());
+        request[4..8].copy_from_slice(&opcode.to_ne_bytes());
+        request[8..16].copy_from_slice(&unique.to_ne_bytes());
+        request[16..24].copy_from_slice(&node.to_ne_bytes());
+        request.extend_from_slice(body);
+        self.send(opcode, unique, request, true);
     }
 
     fn fail(&self, unique: u64, errno: Errno) {
@@ -273,7 +310,7 @@ impl Relay {
         };
         self.changed.notify_all();
         for (unique, request) in requests {
-            if !request.is_interrupted {
+            if !request.is_reply_dropped {
                 self.fail(unique, lost_errno(&request.bytes));
             }
         }
@@ -379,6 +416,10 @@ fn reply_bytes_max(opcode: u32, request: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::FrameReader;
+    use crate::handshake::SessionId;
+    use folio_net::StreamReader;
+    use std::os::unix::net::UnixStream;
 
     fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
         let head = [
@@ -405,6 +446,85 @@ mod tests {
             reply_bytes_max(op::LISTXATTR, &request(op::LISTXATTR, &list)),
             SMALL_REPLY_BYTES + 500
         );
+    }
+
+    /// A relay whose requests and replies are the test's, and the kernel's end of its device.
+    fn relay() -> (Relay, UnixStream) {
+        let (device, kernel) = UnixStream::pair().unwrap();
+        let grant = SessionGrant {
+            is_resumed: false,
+            kernel_checks_permissions: true,
+            session: SessionId::default(),
+            received: 0,
+            message_bytes_max: 1 << 20,
+            under_way_bytes_max: 1 << 25,
+            grace_s: 60,
+            share: String::new(),
+        };
+        (Relay::new(Arc::new(device.into()), &grant), kernel)
+    }
+
+    /// Interrupts a request that waits for the connection, and passes the server's late reply.
+    /// Returns opcode, node and first number of what the server receives afterwards.
+    fn sent_after_interrupt(opcode: u32, reply_body: &[u8]) -> Vec<(u32, u64, u64)> {
+        const UNIQUE: u64 = 8;
+        let (relay, _kernel) = relay();
+        let link = Arc::new(Link::new(usize::MAX));
+        relay.begin(&[], link.clone());
+        let mut known = vec![0; REPLY_HEADER_BYTES + ENTRY_BYTES];
+        known[REPLY_HEADER_BYTES..][..8].copy_from_slice(&5_u64.to_ne_bytes());
+        let lookup = request(op::LOOKUP, b"known\0");
+        relay.kernel_cache.lock().record_reply(&lookup, &known);
+        let mut sent = request(opcode, b"name\0");
+        sent[8..16].copy_from_slice(&UNIQUE.to_ne_bytes());
+        sent[16..24].copy_from_slice(&3_u64.to_ne_bytes());
+        relay.forward(&sent);
+        relay.forward(&request(op::INTERRUPT, &UNIQUE.to_ne_bytes()));
+        let len = (REPLY_HEADER_BYTES + reply_body.len()) as u32;
+        let head = [&len.to_ne_bytes()[..], &[0; 4], &UNIQUE.to_ne_bytes()].concat();
+        assert!(relay.forward_reply(&[&head[..], reply_body].concat()));
+        let (ours, peer) = UnixStream::pair().unwrap();
+        link.attach(Arc::new(ours.into()), 0).unwrap();
+        let mut frames = FrameReader::new(StreamReader(Arc::new(peer.into())), 1 << 20);
+        assert_eq!(frames.next().unwrap().unwrap().body, sent);
+        link.detach();
+        let mut received = Vec::new();
+        while let Some(frame) = frames.next().unwrap() {
+            let number = |at| u64_at(&frame.body, at).unwrap();
+            let opcode = u32_at(&frame.body, 4).unwrap();
+            received.push((opcode, number(16), number(REQUEST_HEADER_BYTES)));
+            // The kernel has no request with this number: the answer is dropped.
+            let answer = [&16_u32.to_ne_bytes()[..], &[0; 4], &frame.body[8..16]].concat();
+            assert!(relay.forward_reply(&answer));
+        }
+        assert_eq!(relay.state.lock().bytes, 0);
+        // The kernel has not forgotten its own lookup.
+        assert!(relay.kernel_cache.lock().entries().0.contains(&5));
+        received
+    }
+
+    #[test]
+    fn interrupted_requests_leave_nothing_at_the_server() {
+        let mut entry = vec![0; ENTRY_BYTES];
+        entry[..8].copy_from_slice(&5_u64.to_ne_bytes());
+        let file = 9_u64.to_ne_bytes();
+        let open = [&file[..], &[0; 8]].concat();
+        let forgets = [(op::FORGET, 5, 1)];
+        assert_eq!(sent_after_interrupt(op::LOOKUP, &entry), forgets);
+        assert_eq!(sent_after_interrupt(op::OPEN, &open), [(op::RELEASE, 3, 9)]);
+        assert_eq!(
+            sent_after_interrupt(op::OPENDIR, &open),
+            [(op::RELEASEDIR, 3, 9)]
+        );
+        let created = [&entry[..], &open].concat();
+        assert_eq!(
+            sent_after_interrupt(op::CREATE, &created),
+            [(op::RELEASE, 5, 9), forgets[0]]
+        );
+        let dirent = [&[0; 16][..], &4_u32.to_ne_bytes(), &[0; 4], b"name\0\0\0\0"].concat();
+        let no_node = [&[0; ENTRY_BYTES][..], &dirent].concat();
+        let listing = [no_node, [&entry[..], &dirent].concat()].concat();
+        assert_eq!(sent_after_interrupt(op::READDIRPLUS, &listing), forgets);
     }
 
     #[test]

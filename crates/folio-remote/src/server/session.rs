@@ -211,6 +211,12 @@ impl Session {
         }
     }
 
+    /// Returns whether a notice that is queued after this call may overtake an older reply. Asked
+    /// before it is queued: a reply may follow it, and its request be done, before it is sent.
+    fn may_overtake_reply(&self) -> bool {
+        self.under_way.load(Ordering::SeqCst) > 0
+    }
+
     fn send(&self, frame: Frame) -> io::Result<()> {
         self.link
             .push(frame)
@@ -237,13 +243,14 @@ impl Invalidator for Session {
         for name in repeated.iter().flatten() {
             self.send_notice(Notice::Entry { parent: node, name })?;
         }
+        let may_overtake = self.may_overtake_reply();
         self.send_notice(Notice::Inode {
             node,
             offset: 0,
             len_bytes: 0,
         })?;
         let is_repeat = repeated.is_some() && new.is_none();
-        if is_repeat || self.under_way.load(Ordering::SeqCst) == 0 {
+        if is_repeat || !may_overtake {
             return Ok(true);
         }
         self.repeats
@@ -255,8 +262,9 @@ impl Invalidator for Session {
 
     fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         self.wait_until_sendable()?;
+        let may_overtake = self.may_overtake_reply();
         self.send_notice(Notice::Entry { parent, name })?;
-        if self.under_way.load(Ordering::SeqCst) > 0 {
+        if may_overtake {
             self.repeats
                 .lock()
                 .names
@@ -280,4 +288,62 @@ fn error_reply(request: &[u8], errno: Errno) -> Frame {
     let unique = request.get(8..16).unwrap_or(&[0; 8]);
     let header = [16_u32.to_ne_bytes(), (-errno.raw_os_error()).to_ne_bytes()].concat();
     Frame::message([&header[..], unique].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folio::{Kernel, KernelOptions};
+    use folio_fuse::{ClientOptions, PermissionChecks};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn session() -> Session {
+        let kernel = Kernel::new(KernelOptions::default());
+        let options = ClientOptions::exclusive();
+        let fuse = folio_fuse::Server::new(kernel, PermissionChecks::Off, options);
+        Session::new(SessionId::default(), Peer::User(0), fuse, Limits::default())
+    }
+
+    /// Runs `notify` while a reply is under way: it follows the notice into the queue, and is done
+    /// before the notice is sent.
+    fn with_reply_after_notice<T: Send>(
+        session: &Session,
+        notify: impl FnOnce() -> io::Result<T> + Send,
+    ) -> T {
+        let (ours, mut peer) = UnixStream::pair().unwrap();
+        let mut full = ours.try_clone().unwrap();
+        session.attach(Arc::new(ours.into()), 0).unwrap();
+        full.set_nonblocking(true).unwrap();
+        while full.write(&[0; 4096]).is_ok() {}
+        while full.write(&[0]).is_ok() {}
+        full.set_nonblocking(false).unwrap();
+        let before = session.link.waiting_bytes();
+        session.under_way.fetch_add(1, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let notifying = scope.spawn(notify);
+            while session.link.waiting_bytes() == before {
+                std::thread::yield_now();
+            }
+            session.link.push(Frame::message(vec![0; 16])).unwrap();
+            session.under_way.fetch_sub(1, Ordering::SeqCst);
+            peer.set_read_timeout(Some(BUSY_INTERVAL)).unwrap();
+            let mut bytes = [0; 4096];
+            while !notifying.is_finished() {
+                let _ = peer.read(&mut bytes);
+            }
+            notifying.join().unwrap().unwrap()
+        })
+    }
+
+    #[test]
+    fn notice_before_a_reply_is_repeated() {
+        let session = session();
+        let is_final = with_reply_after_notice(&session, || session.invalidate_node(5));
+        assert!(!is_final && session.repeats.lock().nodes.contains_key(&5));
+        with_reply_after_notice(&session, || session.invalidate_name(6, b"name"));
+        assert!(session.repeats.lock().names.contains_key(&6));
+        // The repetition comes after that reply, and is the last one.
+        assert!(with_reply_after_notice(&session, || session.invalidate_node(5)));
+    }
 }

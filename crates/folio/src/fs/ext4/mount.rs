@@ -180,7 +180,7 @@ impl Ext4 {
         } else {
             device
         };
-        let recovered = journal::recover(blocks, device.clone())?;
+        let recovered = journal::recover(blocks, device.clone(), superblock.has_error_mark())?;
         tracing::info!(
             transactions = recovered.transactions,
             fast_commit_changes = recovered.changes.len(),
@@ -188,7 +188,7 @@ impl Ext4 {
             "ext4 journal replayed"
         );
         // Before the log is emptied: an interrupted replay starts again from the same records.
-        Self::replay_fast_commits(&device, cache, options, &recovered.changes)?;
+        Self::complete_replay(&device, cache, options, &recovered)?;
         recovered.finish()?;
         // After the log is empty: without the flag, a log that is left would never be replayed.
         Superblock::write_recovery_flag(&*device, false)?;
@@ -290,6 +290,7 @@ impl FileSystem for Mounted {
             Some(protection) if synced.is_ok() => protection.release(),
             _ => Ok(()),
         };
+        // Before `mark_closed`, which allows writers beside it: those of other partitions, too.
         drop(self.claim.lock().take());
         let volume = &self.fs.volume;
         let closed = if synced.is_ok() && !volume.is_read_only {

@@ -37,7 +37,7 @@ pub(crate) fn repair(
         findings.report(Finding::Repaired(
             "refcount structure: a new one at the end of the file".to_owned(),
         ));
-        roots = rebuild(file, &roots, 0)?;
+        roots = rebuild(file, &roots, 0, 0)?;
         counted = count(file, &roots, &mut FindingSink::new(silent))?;
     }
     let mut refcounts = RefcountFile::read(file, &roots)?;
@@ -167,11 +167,16 @@ fn is_correct(counted: &CountedReferences, refcounts: &mut RefcountFile<'_>) -> 
     Ok(counted.is_complete())
 }
 
-/// Writes a new refcount table and its blocks behind all clusters in use, with room to describe
-/// `spare` more clusters, and makes the header point to them. Each refcount is the larger of the
-/// counted references and the old refcount, so no cluster becomes free here; the old tree itself
-/// becomes a leak.
-pub(crate) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result<Roots> {
+/// Writes a new refcount table and its blocks behind all clusters in use, at cluster `first` or
+/// later, with room to describe `spare` more clusters, and makes the header point to them. Each
+/// refcount is the larger of the counted references and the old refcount, so no cluster becomes
+/// free here; the old tree itself becomes a leak.
+pub(crate) fn rebuild(
+    file: &dyn ImageFile,
+    roots: &Roots,
+    first: u64,
+    spare: u64,
+) -> Result<Roots> {
     let without = Roots {
         refcount_table: Region {
             at: 0,
@@ -182,7 +187,7 @@ pub(crate) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result
     // Without the old tree, which is replaced, and may be damaged.
     let counted = count(file, &without, &mut FindingSink::new(&mut |_| {}))?;
     let mut old = RefcountFile::read(file, roots)?;
-    let plan = TreePlan::make(roots, &counted, &mut old, spare)?;
+    let plan = TreePlan::make(roots, &counted, &mut old, first, spare)?;
     let end = (plan.start + plan.blocks.len() as u64 + plan.table_clusters) << roots.cluster_bits;
     let mut table = vec![0; (plan.table_clusters << roots.cluster_bits) as usize];
     for (number, index) in (0..).zip(&plan.blocks) {
@@ -225,10 +230,11 @@ impl TreePlan {
         roots: &Roots,
         counted: &CountedReferences,
         old: &mut RefcountFile<'_>,
+        first: u64,
         spare: u64,
     ) -> Result<Self> {
         let bits = old.block_bits();
-        let start = Self::start(counted, old)?;
+        let start = Self::start(counted, old)?.max(first);
         let mut blocks = BTreeSet::new();
         let mut cluster = 0;
         while cluster < start {

@@ -135,7 +135,9 @@ impl<'a> TableChange<'a> {
     fn make_refcounts_for(&mut self, clusters: u64) -> Result<()> {
         let old = self.tree_clusters()?;
         // The new tree first: the old one counts as used until the header names the new one.
-        self.roots = check::rebuild(self.file, &self.roots, clusters)?;
+        // Behind the new tables, too, which nothing names yet.
+        let first = self.taken.iter().map(|range| range.end).max().unwrap_or(0);
+        self.roots = check::rebuild(self.file, &self.roots, first, clusters)?;
         self.before = count(self.file, &self.roots, &mut FindingSink::new(&mut |_| {}))?;
         let mut refcounts = RefcountFile::read(self.file, &self.roots)?;
         for cluster in old {

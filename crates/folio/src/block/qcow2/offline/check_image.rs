@@ -5,7 +5,10 @@ use super::snapshots::complete_entries;
 use crate::base::Result;
 use crate::block::file::ImageFile;
 use crate::block::qcow2::check::{self, Finding, ImageCheck, Repair};
-use crate::block::qcow2::layout::raw_header::{CLUSTER_BITS, SNAPSHOTS_FIELD, read_raw};
+use crate::block::qcow2::layout::features::DIRTY;
+use crate::block::qcow2::layout::raw_header::{
+    CLUSTER_BITS, INCOMPATIBLE_FIELD, SNAPSHOTS_FIELD, read_raw,
+};
 use crate::block::qcow2::layout::roots::Roots;
 use crate::block::qcow2::layout::snapshot_table;
 use std::io::IoSlice;
@@ -45,7 +48,10 @@ pub(crate) fn check_image(
 /// Writes a snapshot table within QEMU's limits behind the end of the file, and makes the header
 /// point to it; returns the number of parts that were left out. The check that follows corrects the
 /// refcounts of both tables.
-fn discard_excess(file: &dyn ImageFile, report: &mut dyn FnMut(&Finding)) -> Result<u64> {
+pub(crate) fn discard_excess(
+    file: &dyn ImageFile,
+    report: &mut dyn FnMut(&Finding),
+) -> Result<u64> {
     let raw = read_raw(file)?;
     let cluster_bits = raw.cluster_bits.get();
     if !CLUSTER_BITS.contains(&cluster_bits) {
@@ -61,7 +67,13 @@ fn discard_excess(file: &dyn ImageFile, report: &mut dyn FnMut(&Finding)) -> Res
     table.resize(table.len().next_multiple_of(1 << cluster_bits), 0);
     let table_at = file.len_bytes()?.next_multiple_of(1 << cluster_bits);
     file.write(&[IoSlice::new(&table)], table_at)?;
-    // The table is durable before the header names it.
+    if raw.version.get() >= 3 {
+        // Until the check that follows, the table's refcounts are too low. Version 2 cannot state
+        // that.
+        let features = (raw.incompatible.get() | DIRTY).to_be_bytes();
+        file.write(&[IoSlice::new(&features)], INCOMPATIBLE_FIELD)?;
+    }
+    // The table and the bit are durable before the header names the table.
     file.sync_data()?;
     let mut fields = [0; 12];
     // At most 65536.

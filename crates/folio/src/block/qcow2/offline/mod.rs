@@ -15,12 +15,12 @@ mod amend;
 mod backing;
 mod bitmap_bits;
 mod bitmaps;
-mod change;
-mod check_image;
+pub(super) mod change;
+pub(super) mod check_image;
 mod create;
 mod inspect;
 mod measure;
-mod resize;
+pub(super) mod resize;
 mod snapshots;
 
 pub use amend::AmendOptions;

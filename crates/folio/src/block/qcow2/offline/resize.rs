@@ -112,12 +112,13 @@ fn grow(
 
 /// Writes a new L1 table and a new last L2 table, without entries beyond the new end; one write of
 /// the header makes both visible.
-fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
+pub(crate) fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
     let mut change = TableChange::begin(file)?;
     let mut after = change.roots().clone();
     let covers = after.l2_covers_bytes();
     let mut l1 = read_entries(file, after.l1.region())?;
     l1.truncate(len_bytes.div_ceil(covers) as usize);
+    let mut last_l2 = Vec::new();
     if let Some(last) = l1.last_mut()
         && *last & OFFSET_MASK != 0
         && !len_bytes.is_multiple_of(covers)
@@ -130,8 +131,8 @@ fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
         let clusters = (len_bytes % covers).div_ceil(after.cluster_bytes());
         let kept = clusters as usize * (after.l2_entry_bytes() / 8);
         l2[kept..].fill(0);
-        zero_tail(file, &after, &l2, len_bytes)?;
         *last = change.put_table(&entry_bytes(&l2))?;
+        last_l2 = l2;
     }
     after.l1 = L1 {
         at: change.put_table(&entry_bytes(&l1))?,
@@ -140,6 +141,9 @@ fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
     after.len_bytes = len_bytes;
     after.refcount_table = change.roots().refcount_table;
     change.commit(&after, &mut |file| write_disk(file, &after))?;
+    // Only now: before, the bytes are content of the disk. After a power cut in between, growing
+    // zeroes them.
+    zero_tail(file, &after, &last_l2, len_bytes)?;
     cut_file(file, &after)
 }
 

@@ -1,9 +1,12 @@
 //! Power cuts and kills at every write: of a change of all tables, and of an open device.
 
 use crate::base::Timespec;
-use crate::block::file::{DeviceFile, ImageFile};
+use crate::block::file::{DeviceFile, HostFile, ImageFile};
 use crate::block::qcow2::layout::features::DIRTY;
-use crate::block::qcow2::layout::raw_header::INCOMPATIBLE_FIELD;
+use crate::block::qcow2::layout::raw_header::{INCOMPATIBLE_FIELD, SNAPSHOTS_FIELD};
+use crate::block::qcow2::offline::change::TableChange;
+use crate::block::qcow2::offline::check_image::discard_excess;
+use crate::block::qcow2::offline::resize::shrink;
 use crate::block::qcow2::{
     Repair, apply_snapshot, check_image, create_snapshot, delete_snapshot, list_snapshots,
 };
@@ -167,6 +170,75 @@ fn snapshot_delete_survives_power_cuts() {
     cut_everywhere("delete the last", &WRITES, 1, |file| {
         delete_snapshot(file, "s0")
     });
+}
+
+#[test]
+fn shrink_survives_power_cuts() {
+    // Within a cluster with data, which is the disk's alone.
+    cut_everywhere("within a cluster", &WRITES, 0, |file| shrink(file, 500_001));
+    cut_everywhere("with a snapshot", &WRITES, 1, |file| shrink(file, 250_000));
+}
+
+#[test]
+fn new_refcount_tree_keeps_tables_not_yet_named() {
+    let base: Arc<dyn Device> = Arc::new(MemoryDevice::new(FILE_BYTES));
+    let options = CreateOptions {
+        cluster_bytes: 512,
+        ..CreateOptions::default()
+    };
+    drop(Qcow2Device::create_on(base.clone(), 1 << 16, &options).unwrap());
+    let image = file(&base);
+    let mut change = TableChange::begin(&image).unwrap();
+    let old_tree = change.roots().refcount_table;
+    let mut tables = Vec::new();
+    for number in 1..=u16::MAX {
+        let bytes = number.to_be_bytes().repeat(64);
+        tables.push((change.put_table(&bytes).unwrap(), bytes));
+        if change.roots().refcount_table != old_tree {
+            break;
+        }
+    }
+    assert!(change.roots().refcount_table != old_tree);
+    for (at, bytes) in tables {
+        let mut now = vec![0; bytes.len()];
+        base.read_at(&mut now, at).unwrap();
+        assert!(now == bytes, "the table at {at} was overwritten");
+    }
+}
+
+#[test]
+fn discarded_snapshot_data_leaves_no_low_refcount() {
+    /// Bytes of the extra data: more than QEMU allows.
+    const EXTRA_BYTES: u32 = 2048;
+    let start = prepared(&WRITES, 1);
+    let mut at = [0; 8];
+    start.read_at(&mut at, SNAPSHOTS_FIELD + 4).unwrap();
+    let at = u64::from_be_bytes(at);
+    let mut entry = vec![0; 40];
+    start.read_at(&mut entry, at).unwrap();
+    entry[36..].copy_from_slice(&EXTRA_BYTES.to_be_bytes());
+    entry.resize(40 + EXTRA_BYTES as usize, 0);
+    entry[48..56].copy_from_slice(&(DISK_BYTES as u64).to_be_bytes());
+    entry.extend(b"1s0");
+    start.write_at(&entry, at).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let mut bytes = vec![0; FILE_BYTES as usize];
+    start.read_at(&mut bytes, 0).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    let discarded = discard_excess(&HostFile::open(&path, false).unwrap(), &mut |_| {});
+    assert_eq!(discarded.unwrap(), 1);
+    // The power fails before the check corrects the refcounts.
+    let bytes = std::fs::read(&path).unwrap();
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(2 * FILE_BYTES));
+    device.write_at(&bytes, 0).unwrap();
+    assert_eq!(snapshot_count(&device), 1);
+    let found = check_image(&file(&device), Repair::Nothing, &mut |_| {}).unwrap();
+    assert!(found.corruptions == 0 || is_dirty(&*device));
+    write(&device, 0xee, 0..DISK_BYTES);
+    let found = check_image(&file(&device), Repair::Nothing, &mut |_| {}).unwrap();
+    assert_eq!((found.corruptions, found.check_errors), (0, 0));
+    assert_eq!(snapshot_count(&device), 1);
 }
 
 /// A program killed at any write leaves an image without leaks, once it is opened for writing and

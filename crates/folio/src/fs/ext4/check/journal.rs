@@ -85,7 +85,7 @@ pub(super) fn replayed(
         return Ok(None);
     };
     let layer = block::overlay(device.clone());
-    match journal::recover(blocks, layer.clone()) {
+    match journal::recover(blocks, layer.clone(), superblock.has_error_mark()) {
         Ok(recovered) => {
             let count = recovered.transactions;
             report.report.replayed_transactions = Some(count);
@@ -98,9 +98,7 @@ pub(super) fn replayed(
                 ..CacheOptions::default()
             });
             let options = MountOptions::default();
-            if let Err(error) =
-                Ext4::replay_fast_commits(&layer, &cache, &options, &recovered.changes)
-            {
+            if let Err(error) = Ext4::complete_replay(&layer, &cache, &options, &recovered) {
                 let what =
                     format_args!("fast commits cannot be replayed: {error}; checked without them");
                 report.error(CheckedStructure::Journal, location, what);

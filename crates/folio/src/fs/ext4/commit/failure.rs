@@ -75,8 +75,15 @@ impl Volume {
             return;
         }
         let bytes = superblock.to_bytes(self.now());
-        drop(superblock);
-        // Best effort: the device itself may have failed.
+        // With the lock: these bytes must not overwrite the recovery flag of a first change. Best
+        // effort: the device itself may have failed.
+        if self.is_changed.load(Ordering::Acquire)
+            && let Some(journal) = self.journal.get()
+        {
+            // Checkpoints and replays write copies of the superblock from before the mark. Before
+            // the first change there is neither, and no unmount would clear the record.
+            let _ = journal.record_error(&*self.device, true);
+        }
         let _ = self
             .device
             .write_at(&bytes, SUPERBLOCK_OFFSET)

@@ -13,7 +13,7 @@ use crate::cache::PageCache;
 use crate::fs::ext4::inode::links::{add_directory_link, drop_directory_link};
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::inode::{Ext4, Ext4Inode, file_type_of};
-use crate::fs::ext4::journal::FastCommitChange;
+use crate::fs::ext4::journal::{FastCommitChange, Recovered};
 use crate::fs::ext4::layout::disk::{
     EXTENT_MAGIC, INODE_BASE_LEN, ROOT_INODE, RawInode, inode_flags,
 };
@@ -39,16 +39,23 @@ struct Replay<'a> {
 }
 
 impl Ext4 {
-    /// Applies `changes` to the file system on `device`, and writes everything to its place.
+    /// Completes a replay of the journal on `device`: marks the file system again as one with
+    /// errors, applies the fast commits, and writes everything to its place.
     ///
     /// # Errors
     /// EOPNOTSUPP for features that Folio does not write; EUCLEAN for invalid changes.
-    pub(crate) fn replay_fast_commits(
+    pub(crate) fn complete_replay(
         device: &Arc<dyn Device>,
         cache: &Arc<PageCache>,
         options: &MountOptions,
-        changes: &[FastCommitChange],
+        recovered: &Recovered,
     ) -> Result<()> {
+        if recovered.has_error() {
+            Superblock::write_error_mark(&**device)?;
+            // Before the journal forgets the error.
+            device.flush()?;
+        }
+        let changes = &recovered.changes[..];
         if changes.is_empty() {
             return Ok(());
         }

@@ -203,7 +203,11 @@ impl Ext4 {
         // Most of the data while operations run, so that they stop only for what is added
         // meanwhile.
         self.write_ordered()?;
-        let closed = committer.close(|| self.write_ordered(), || self.close_transaction(journal));
+        let closed = committer.close(
+            || self.write_ordered(),
+            || !self.is_order_late.load(Ordering::Acquire),
+            || self.close_transaction(journal),
+        );
         closed.map_err(|error| match error {
             CloseError::Settle(error) => error,
             // Memory and log no longer agree.
@@ -367,6 +371,12 @@ impl Ext4 {
             .features
             .incompat
             .remove(Incompat::NEEDS_RECOVERY);
+        if superblock.has_error_mark() {
+            // The checkpoint may have written a copy from before the mark.
+            Superblock::write_error_mark(&*self.volume.device)?;
+            self.volume.device.flush()?;
+            journal.record_error(&*self.volume.device, false)?;
+        }
         Superblock::write_recovery_flag(&*self.volume.device, false)?;
         self.volume.device.flush()?;
         self.volume.is_changed.store(false, Ordering::Release);

@@ -135,6 +135,8 @@ impl Ext4Inode {
             .filter(|_| self.fs.volume.journal.get().is_some())
         {
             let listed = self.fs.ordered_inodes.insert(self.number, this);
+            // After the list, which is read after this is cleared.
+            self.fs.is_order_late.store(true, Ordering::Release);
             listed.into_iter().for_each(Ext4::retire);
         }
     }
@@ -207,6 +209,7 @@ impl Ext4 {
     /// ENOSPC or EDQUOT of the device: the names wait, as the data does.
     pub(crate) fn write_ordered(&self) -> Result<()> {
         let mut result = Ok(());
+        self.is_order_late.store(false, Ordering::Release);
         let mut files = self.ordered_inodes.all();
         if self.publishes.load(Ordering::Acquire) {
             let (new, other): (Vec<_>, Vec<_>) = self

@@ -90,6 +90,8 @@ pub struct Ext4 {
     generation: AtomicU32,
     /// Files whose data has to be on the device before the next transaction is durable.
     pub(crate) ordered_inodes: InodeList<Ext4Inode>,
+    /// Whether a file was ordered after `write_ordered` began.
+    pub(crate) is_order_late: AtomicBool,
     /// Whether the running transaction renames, links or unlinks (file/auto_da_alloc.rs).
     pub(crate) publishes: AtomicBool,
     /// Files that the table shows as they were before a truncation.
@@ -183,6 +185,7 @@ impl Ext4 {
             retired: Mutex::default(),
             generation: AtomicU32::new(0),
             ordered_inodes: InodeList::default(),
+            is_order_late: AtomicBool::new(false),
             publishes: AtomicBool::new(false),
             held_inodes: InodeList::default(),
             orphans: Mutex::default(),

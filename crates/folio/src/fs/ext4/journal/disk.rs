@@ -33,6 +33,9 @@ pub(super) const INCOMPAT_CSUM_V3: u32 = 0x10;
 /// `s_feature_incompat`: an area for fast commits at the end.
 pub(super) const INCOMPAT_FAST_COMMIT: u32 = 0x20;
 
+/// `s_errno` of a file system with errors: EIO, negative.
+pub(super) const ERROR_IO: u32 = 0_u32.wrapping_sub(5);
+
 /// `s_checksum_type`.
 pub(super) const CHECKSUM_CRC32C: u8 = 4;
 

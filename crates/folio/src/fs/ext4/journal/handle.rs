@@ -47,7 +47,7 @@ pub(super) struct OperationsStopped<'a> {
 /// Proof that neither operations nor data writes run.
 pub(super) struct AllStopped<'a> {
     _stores: RwLockWriteGuard<'a, ()>,
-    _operations: OperationsStopped<'a>,
+    operations: OperationsStopped<'a>,
 }
 
 impl OperationGate {
@@ -84,8 +84,14 @@ impl<'a> OperationsStopped<'a> {
     pub(super) fn stop_stores(self) -> AllStopped<'a> {
         AllStopped {
             _stores: self.gate.stores.write(),
-            _operations: self,
+            operations: self,
         }
+    }
+}
+
+impl<'a> AllStopped<'a> {
+    pub(super) fn resume_stores(self) -> OperationsStopped<'a> {
+        self.operations
     }
 }
 

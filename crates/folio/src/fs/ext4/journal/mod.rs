@@ -55,7 +55,7 @@ pub use dump::{JournalDump, JournalFields, LogRecord, LogRecordKind, LoggedBlock
 pub(crate) use fast_commit::FastCommitChange;
 pub(crate) use handle::{Handle, OperationGate, is_within_operation};
 pub(crate) use log::Transaction;
-pub(crate) use recovery::{recover, wipe};
+pub(crate) use recovery::{Recovered, recover, wipe};
 pub(crate) use ring::JournalBlocks;
 pub(crate) use snapshot::Snapshots;
 
@@ -63,8 +63,9 @@ use crate::base::lock::{Mutex, MutexGuard};
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use crate::cache::ObjectCharge;
+use disk::ERROR_IO;
 use log::Log;
-use ring::Ring;
+use ring::{JournalError, Ring, write_error};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -90,6 +91,9 @@ pub(crate) struct Journal {
     /// Number of blocks at which a transaction is closed.
     transaction_max: u64,
     is_aborted: AtomicBool,
+    error: JournalError,
+    /// Offset of the journal's superblock on the device, in bytes.
+    superblock_offset: u64,
     /// Whether a closed transaction is not in the log yet.
     has_closed: AtomicBool,
 }
@@ -129,6 +133,7 @@ impl Journal {
         has_barriers: bool,
     ) -> Result<Self> {
         let ring = Ring::open(blocks, device)?;
+        let (error, superblock_offset) = (ring.error.clone(), ring.device_offset(0)?);
         let log = Log::new(ring, has_checksums, is_64bit, has_barriers)?;
         let next = log.next;
         let transaction_max =
@@ -141,6 +146,8 @@ impl Journal {
             committed: AtomicU32::new(next.wrapping_sub(1)),
             transaction_max,
             is_aborted: AtomicBool::new(false),
+            error,
+            superblock_offset,
             has_closed: AtomicBool::new(false),
         })
     }
@@ -184,6 +191,13 @@ impl Journal {
         self.is_aborted.store(true, Ordering::Release);
     }
 
+    /// Records in the journal's superblock on `device` whether the file system has errors, which
+    /// makes the next mount mark it; durable after a flush.
+    pub(crate) fn record_error(&self, device: &dyn Device, has_error: bool) -> Result<()> {
+        let value = if has_error { ERROR_IO } else { 0 };
+        write_error(&self.error, value, device, self.superblock_offset)
+    }
+
     /// Fails with EROFS after an abort.
     pub(super) fn check(&self) -> Result<()> {
         if self.is_aborted.load(Ordering::Acquire) {
@@ -199,20 +213,30 @@ impl Journal {
 
 impl Committer<'_> {
     /// Blocks new operations, waits for running ones, then calls `settle` while data can still be
-    /// written. Then stops data writes too and calls `close`, which builds the transaction. All
-    /// continue afterwards in the next transaction. No closed transaction is waiting.
+    /// written. Then stops data writes too, and settles again unless `is_settled`: a data write
+    /// that ended in between may have given `settle` more to do. At last calls `close`, which
+    /// builds the transaction. All continue afterwards in the next transaction. No closed
+    /// transaction is waiting.
     ///
     /// # Errors
     /// `settle`'s, before anything changed; or [`CloseError::Close`], after which memory and log
     /// may disagree.
     pub(crate) fn close(
         &mut self,
-        settle: impl FnOnce() -> Result<()>,
+        settle: impl Fn() -> Result<()>,
+        is_settled: impl Fn() -> bool,
         close: impl FnOnce() -> Result<Option<Transaction>>,
     ) -> std::result::Result<(), CloseError> {
-        let stopped = self.journal.gate.stop_operations();
-        settle().map_err(CloseError::Settle)?;
-        let _stopped = stopped.stop_stores();
+        let mut operations = self.journal.gate.stop_operations();
+        let _stopped = loop {
+            settle().map_err(CloseError::Settle)?;
+            let all = operations.stop_stores();
+            if is_settled() {
+                break all;
+            }
+            // Without operations there is no new data: this ends.
+            operations = all.resume_stores();
+        };
         self.journal.check().map_err(CloseError::Settle)?;
         self.log.closed = close().map_err(CloseError::Close)?;
         if self.log.closed.is_some() {

@@ -17,13 +17,18 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// Replays all complete transactions of the journal on `device`. The caller applies the fast
-/// commits and empties the journal.
+/// commits and empties the journal. `has_error` says that the superblock before the replay is
+/// marked as of a file system with errors, a mark that the replay overwrites.
 ///
 /// # Errors
 /// EUCLEAN for an inconsistent journal, EOPNOTSUPP for unknown features. Nothing was written then.
-pub(crate) fn recover(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Recovered> {
+pub(crate) fn recover(
+    blocks: JournalBlocks,
+    device: Arc<dyn Device>,
+    has_error: bool,
+) -> Result<Recovered> {
     Ring::open(blocks, device)
-        .and_then(|ring| Recovery(ring).run())
+        .and_then(|ring| Recovery(ring).run(has_error))
         .map_err(|e| e.at("journal"))
 }
 
@@ -47,7 +52,7 @@ pub(crate) fn wipe(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<boo
             transactions: 0,
             end: Some(end),
         };
-        dropped.finish().map(|()| true)
+        dropped.empty().map(|()| true)
     };
     Ring::open(blocks, device)
         .and_then(wipe)
@@ -66,8 +71,23 @@ pub(crate) struct Recovered {
 }
 
 impl Recovered {
-    /// Empties the journal. The caller must have flushed all replayed blocks.
+    /// Returns whether the file system has errors: it was marked before the replay, or the journal
+    /// was aborted.
+    pub(crate) fn has_error(&self) -> bool {
+        *self.ring.error.lock() != 0
+    }
+
+    /// Empties the journal, and clears its error, which the caller has put into the superblock. The
+    /// caller must have flushed all replayed blocks.
     pub(crate) fn finish(mut self) -> Result<()> {
+        if self.has_error() {
+            *self.ring.error.lock() = 0;
+            self.end.get_or_insert(self.ring.superblock.sequence.get());
+        }
+        self.empty()
+    }
+
+    fn empty(mut self) -> Result<()> {
         let Some(end) = self.end else { return Ok(()) };
         self.ring.superblock.start = 0.into();
         // Skips a number, as jbd2 does: blocks of an incomplete transaction `end` may be in the
@@ -121,7 +141,7 @@ struct LogScan {
 }
 
 impl Recovery {
-    fn run(self) -> Result<Recovered> {
+    fn run(mut self, has_error: bool) -> Result<Recovered> {
         if self.0.superblock.start.get() == 0 {
             // The fast commits in the area are older than the last full commit.
             return Ok(Recovered {
@@ -137,6 +157,12 @@ impl Recovery {
         let changes = fast_commit::read(&self.0, end)?;
         // Without checksums only the targets of the blocks can be refused.
         self.replay(end, &revokes, ReplayPass::Verify)?;
+        if has_error {
+            // Durable before the mark is overwritten, for a replay that a power cut interrupts.
+            *self.0.error.lock() = ERROR_IO;
+            self.0.write_superblock()?;
+            self.0.device.flush()?;
+        }
         self.replay(end, &revokes, ReplayPass::Write)?;
         // The log is the only other copy: `finish` empties it.
         self.0.device.flush()?;

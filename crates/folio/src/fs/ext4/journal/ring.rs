@@ -1,6 +1,7 @@
 //! The journal as a ring of blocks: its location on the device and its superblock.
 
 use super::disk::*;
+use crate::base::lock::Mutex;
 use crate::base::{Error, Result};
 use crate::block::Device;
 use crate::fs::ext4::layout::checksum::crc32c;
@@ -44,6 +45,32 @@ pub(super) struct Ring {
     pub(super) end: u32,
     /// Seed of checksums, with checksum versions 2 and 3.
     pub(super) seed: Option<u32>,
+    pub(super) error: JournalError,
+}
+
+/// The error in the journal's superblock (`s_errno`), which a replay keeps, unlike the mark in the
+/// file system's superblock. Locked during each write of the journal's superblock: a failure writes
+/// that without the log's lock.
+pub(super) type JournalError = Arc<Mutex<u32>>;
+
+/// Writes the error into the journal's superblock, which is at `offset` on `device`; durable after
+/// a flush. Linux: `jbd2_journal_update_sb_errno`.
+pub(super) fn write_error(
+    error: &JournalError,
+    value: u32,
+    device: &dyn Device,
+    offset: u64,
+) -> Result<()> {
+    let mut error = error.lock();
+    *error = value;
+    let mut bytes = [0; size_of::<RawJournalSuperblock>()];
+    device.read_at(&mut bytes, offset)?;
+    let mut raw: RawJournalSuperblock = zerocopy::transmute!(bytes);
+    raw.errno = value.into();
+    if raw.feature_incompat.get() & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) != 0 {
+        raw.checksum = superblock_checksum(&raw).into();
+    }
+    device.write_at(raw.as_bytes(), offset)
 }
 
 impl Ring {
@@ -116,11 +143,14 @@ impl Ring {
             features,
             end,
             seed,
+            error: Arc::new(Mutex::new(raw.errno.get())),
         })
     }
 
     /// Writes the superblock with its checksum; durable after a flush.
     pub(super) fn write_superblock(&mut self) -> Result<()> {
+        let error = self.error.lock();
+        self.superblock.errno = (*error).into();
         if self.seed.is_some() {
             self.superblock.checksum = superblock_checksum(&self.superblock).into();
         }

@@ -2,7 +2,7 @@
 
 use super::checksum::crc32c;
 use super::disk::{
-    RawGroupDescriptor, RawSuperblock, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
+    RawGroupDescriptor, RawSuperblock, STATE_ERROR, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
     SUPERBLOCK_OFFSET,
 };
 use super::features::{Compat, Features, Incompat, RoCompat};
@@ -84,12 +84,32 @@ impl Superblock {
     /// Sets or clears the recovery flag on the device. Changes nothing else, so that a partly
     /// written superblock can be distinguished from a damaged one. Durable after a flush.
     pub(crate) fn write_recovery_flag(device: &dyn Device, is_needed: bool) -> Result<()> {
+        Self::rewrite(device, |raw| with_recovery_flag(raw, is_needed))
+    }
+
+    /// Marks the file system on the device as one with errors. Durable after a flush.
+    pub(crate) fn write_error_mark(device: &dyn Device) -> Result<()> {
+        Self::rewrite(device, |raw| RawSuperblock {
+            state: (raw.state.get() | STATE_ERROR).into(),
+            ..raw.clone()
+        })
+    }
+
+    /// Returns whether the file system is marked as one with errors.
+    pub(crate) fn has_error_mark(&self) -> bool {
+        self.raw.state.get() & STATE_ERROR != 0
+    }
+
+    fn rewrite(
+        device: &dyn Device,
+        change: impl FnOnce(&RawSuperblock) -> RawSuperblock,
+    ) -> Result<()> {
         let mut raw = Self::read(device)?;
         if check_checksum(&raw).is_err() {
             raw = with_recovery_flag(&raw, !needs_recovery(&raw));
             check_checksum(&raw).map_err(|e| e.at("superblock"))?;
         }
-        let mut raw = with_recovery_flag(&raw, is_needed);
+        let mut raw = change(&raw);
         if RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM)
         {
             raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]).into();

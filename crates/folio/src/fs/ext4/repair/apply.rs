@@ -38,9 +38,9 @@ pub(super) fn replay(device: &Arc<dyn Device>) -> Result<Option<u32>> {
     let Some(blocks) = journal_blocks(device, &superblock)? else {
         return Err(Error::corrupt("needs recovery, but the journal is missing"));
     };
-    let recovered = journal::recover(blocks, device.clone())?;
+    let recovered = journal::recover(blocks, device.clone(), superblock.has_error_mark())?;
     let options = MountOptions::default();
-    Ext4::replay_fast_commits(device, &cache(), &options, &recovered.changes)?;
+    Ext4::complete_replay(device, &cache(), &options, &recovered)?;
     let count = recovered.transactions;
     recovered.finish()?;
     Superblock::write_recovery_flag(&**device, false)?;

@@ -115,6 +115,7 @@ impl<'a> BlockChanges<'a> {
         let mut committer = journal.committer();
         committer.close(
             || Ok(()),
+            || true,
             || {
                 let blocks = journal.snapshots.close(&[]);
                 Ok(Some(Transaction {
