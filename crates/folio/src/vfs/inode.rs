@@ -81,6 +81,8 @@ pub struct RenameRequest<'a> {
     pub whiteout: Option<&'a NewInode<'a>>,
     /// The flags.
     pub flags: RenameFlags,
+    /// The credentials of the caller.
+    pub caller: &'a Credentials,
 }
 
 /// State that a file system keeps while a file is open; dropped when the file is closed.
@@ -269,8 +271,8 @@ pub trait Inode: Send + Sync {
     ///
     /// # Errors
     /// ENOTTY if the file system has none, EOPNOTSUPP for a change that it does not support.
-    fn set_flags(&self, caller: &Credentials, flags: InodeFlags) -> Result<()> {
-        let _ = (caller, flags);
+    fn set_flags(&self, flags: InodeFlags) -> Result<()> {
+        let _ = flags;
         Err(Errno::NOTTY.into())
     }
 
@@ -318,19 +320,14 @@ pub trait Inode: Send + Sync {
     }
 
     /// Removes `name`, which refers to `target`. The target is not a directory.
-    fn unlink(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        let _ = (caller, name, target);
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (name, target);
         Err(Errno::NOTDIR.into())
     }
 
     /// Removes the directory `target`, called `name`; ENOTEMPTY if it has entries.
-    fn remove_directory(
-        &self,
-        caller: &Credentials,
-        name: &[u8],
-        target: &Arc<dyn Inode>,
-    ) -> Result<()> {
-        let _ = (caller, name, target);
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (name, target);
         Err(Errno::NOTDIR.into())
     }
 
@@ -338,8 +335,8 @@ pub trait Inode: Send + Sync {
     /// with [`RenameFlags::EXCHANGE`] exchanges the two, with [`RenameFlags::WHITEOUT`] creates
     /// [`RenameRequest::whiteout`] at the old name, both in one transaction. The VFS has checked
     /// types and loops. A directory to be replaced must be empty (ENOTEMPTY).
-    fn rename(&self, caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
-        let _ = (caller, request);
+    fn rename(&self, request: &RenameRequest<'_>) -> Result<()> {
+        let _ = request;
         Err(Errno::NOTDIR.into())
     }
 
