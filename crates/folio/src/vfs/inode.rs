@@ -229,8 +229,9 @@ impl InodeCommon {
 /// exists, so that locks and cached pages are shared. When the last reference to an inode without
 /// names is dropped, the file system frees the inode.
 ///
-/// Calls that may allocate space take `caller`, the credentials of the caller: file systems keep
-/// some blocks for privileged users. The default methods fail as an inode of another type does.
+/// Calls that may allocate space take `caller`, the credentials of the caller (a rename has them in
+/// its request): file systems keep some blocks for privileged users. The default methods fail as an
+/// inode of another type does.
 pub trait Inode: Send + Sync {
     /// Returns the part that every inode has.
     fn common(&self) -> &InodeCommon;
