@@ -246,6 +246,35 @@ fn close_reports_files_still_open() {
 }
 
 #[test]
+fn debug_output_identifies_each_object() {
+    let fs = Fs::memory();
+    let file = fs.create("/log").unwrap();
+    let entry = fs.read_dir("/").unwrap().next().unwrap().unwrap();
+    let (list, walk) = (fs.read_dir("/").unwrap(), fs.walk("/").unwrap());
+    for (shown, part) in [
+        (format!("{fs:?}"), "Fs { kernel: Kernel { cache_bytes: "),
+        (format!("{:?}", fs.process()), "Process { credentials: "),
+        (format!("{file:?}"), "File { fd: Fd(0), .. }"),
+        (
+            format!("{entry:?}"),
+            r#"DirEntry { path: "/log", file_type: Some(Regular), .. }"#,
+        ),
+        (format!("{list:?}"), r#"ReadDir { path: "/", .. }"#),
+        (format!("{walk:?}"), r#"Walk { open: [ReadDir { path: "/""#),
+        (
+            format!("{:?}", fs.open_options().read(true)),
+            "OpenOptions { is_read: true, ",
+        ),
+        (
+            format!("{:?}", Image::open("disk.img")),
+            r#"Image { source: "disk.img", "#,
+        ),
+    ] {
+        assert!(shown.starts_with(part), "{shown}");
+    }
+}
+
+#[test]
 fn reproducible_images_are_byte_identical() {
     let build = || {
         let device = Arc::new(MemoryDevice::new(16 << 20));

@@ -16,6 +16,7 @@ use crate::vfs::{
     AccessTime, ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions,
     Vfs,
 };
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -86,6 +87,15 @@ pub struct Kernel {
     cache: ManuallyDrop<Arc<PageCache>>,
     clock: Clock,
     owner: OwnerProcess,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("cache_bytes", &self.cache.budget_bytes())
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Kernel {

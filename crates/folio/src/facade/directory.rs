@@ -5,6 +5,7 @@ use super::metadata::Metadata;
 use crate::syscall::{AtFlags, Dirent, OpenFlags, Process};
 use crate::vfs::FileType;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,15 @@ pub struct DirEntry {
     process: Arc<Process>,
     path: PathBuf,
     file_type: Option<FileType>,
+}
+
+impl fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirEntry")
+            .field("path", &self.path)
+            .field("file_type", &self.file_type)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DirEntry {
@@ -61,6 +71,14 @@ pub struct ReadDir {
     path: PathBuf,
     batch: std::vec::IntoIter<Dirent>,
     is_at_end: bool,
+}
+
+impl fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadDir")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ReadDir {
@@ -113,6 +131,14 @@ pub struct Walk {
     process: Arc<Process>,
     /// The directories from the root of the walk down to the current one.
     open: Vec<ReadDir>,
+}
+
+impl fmt::Debug for Walk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Walk")
+            .field("open", &self.open)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Walk {

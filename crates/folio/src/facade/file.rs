@@ -3,6 +3,7 @@
 use super::metadata::Metadata;
 use crate::base::Result;
 use crate::syscall::{Borrowed, Fd, OpenFlags, Process, Whence};
+use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -19,6 +20,14 @@ use std::sync::Arc;
 pub struct File {
     process: Arc<Process>,
     fd: Fd,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("fd", &self.fd)
+            .finish_non_exhaustive()
+    }
 }
 
 impl File {

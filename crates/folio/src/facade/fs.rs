@@ -9,6 +9,7 @@ use crate::kernel::{Kernel, KernelOptions};
 use crate::syscall::{Credentials, OpenFlags, Process};
 use crate::vfs::{FileSystemStatistics, FileType, MountOptions};
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,14 @@ pub struct Fs {
     // First: a process keeps its working directory, and thereby the mount, in use.
     process: Arc<Process>,
     kernel: Arc<Kernel>,
+}
+
+impl fmt::Debug for Fs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fs")
+            .field("kernel", &self.kernel)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Fs {

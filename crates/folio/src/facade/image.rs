@@ -5,6 +5,7 @@ use crate::base::{Clock, Result, Timespec};
 use crate::block::{self, BackingPolicy, Device, ImageFormat};
 use crate::kernel::{FormatOptions, Kernel, KernelOptions, format_ext4};
 use crate::vfs::MountOptions;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,11 +40,30 @@ pub struct Image {
     kernel_options: KernelOptions,
 }
 
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image")
+            .field("source", &self.source)
+            .field("image_format", &self.image_format)
+            .field("partition", &self.partition)
+            .finish_non_exhaustive()
+    }
+}
+
 #[derive(Clone)]
 enum ImageSource {
     File(PathBuf),
     NewFile { path: PathBuf, len_bytes: u64 },
     Device(Arc<dyn Device>),
+}
+
+impl fmt::Debug for ImageSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) | Self::NewFile { path, .. } => fmt::Debug::fmt(path, f),
+            Self::Device(_) => f.write_str("Device"),
+        }
+    }
 }
 
 impl Image {

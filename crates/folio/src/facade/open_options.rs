@@ -2,6 +2,7 @@
 
 use super::file::File;
 use crate::syscall::{OpenFlags, Process};
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,18 @@ pub struct OpenOptions {
     /// `CREAT`, `EXCL`, `TRUNC` and the flags of [`OpenOptions::custom_flags`].
     flags: OpenFlags,
     mode: u16,
+}
+
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("is_read", &self.is_read)
+            .field("is_write", &self.is_write)
+            .field("is_append", &self.is_append)
+            .field("flags", &self.flags)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
 }
 
 impl OpenOptions {

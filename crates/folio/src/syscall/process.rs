@@ -8,6 +8,7 @@ use crate::kernel::Kernel;
 use crate::vfs::{
     Context, FileTable, FlockTable, LastLink, Location, LocationRef, OpenFile, RcuWalk,
 };
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -39,6 +40,14 @@ pub struct Process {
     umask: AtomicU16,
     // Last, so that the working directory is dropped before the kernel may unmount.
     kernel: Arc<Kernel>,
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process")
+            .field("credentials", &self.credentials)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Kernel {

@@ -177,7 +177,7 @@ impl Context<'_> {
         }
         {
             let _victim_lock = victim.inode().common().lock.write();
-            directory.unlink(self.credentials, name, victim.inode())?;
+            directory.unlink(name, victim.inode())?;
         }
         let name = victim.cached_name(&parent.dentry, name);
         let removed = self.vfs.dentries.delete(&parent.dentry, &name, &victim);
@@ -214,7 +214,7 @@ impl Context<'_> {
             if victim.is_mountpoint() {
                 return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
             }
-            directory.remove_directory(self.credentials, name, victim.inode())?;
+            directory.remove_directory(name, victim.inode())?;
             let name = victim.cached_name(&parent.dentry, name);
             self.vfs.dentries.delete(&parent.dentry, &name, &victim)
         };

@@ -81,6 +81,8 @@ pub struct RenameRequest<'a> {
     pub whiteout: Option<&'a NewInode<'a>>,
     /// The flags.
     pub flags: RenameFlags,
+    /// The credentials of the caller.
+    pub caller: &'a Credentials,
 }
 
 /// State that a file system keeps while a file is open; dropped when the file is closed.
@@ -227,8 +229,9 @@ impl InodeCommon {
 /// exists, so that locks and cached pages are shared. When the last reference to an inode without
 /// names is dropped, the file system frees the inode.
 ///
-/// Calls that may allocate space take `caller`, the credentials of the caller: file systems keep
-/// some blocks for privileged users. The default methods fail as an inode of another type does.
+/// Calls that may allocate space take `caller`, the credentials of the caller (a rename has them in
+/// its request): file systems keep some blocks for privileged users. The default methods fail as an
+/// inode of another type does.
 pub trait Inode: Send + Sync {
     /// Returns the part that every inode has.
     fn common(&self) -> &InodeCommon;
@@ -269,8 +272,8 @@ pub trait Inode: Send + Sync {
     ///
     /// # Errors
     /// ENOTTY if the file system has none, EOPNOTSUPP for a change that it does not support.
-    fn set_flags(&self, caller: &Credentials, flags: InodeFlags) -> Result<()> {
-        let _ = (caller, flags);
+    fn set_flags(&self, flags: InodeFlags) -> Result<()> {
+        let _ = flags;
         Err(Errno::NOTTY.into())
     }
 
@@ -318,19 +321,14 @@ pub trait Inode: Send + Sync {
     }
 
     /// Removes `name`, which refers to `target`. The target is not a directory.
-    fn unlink(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        let _ = (caller, name, target);
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (name, target);
         Err(Errno::NOTDIR.into())
     }
 
     /// Removes the directory `target`, called `name`; ENOTEMPTY if it has entries.
-    fn remove_directory(
-        &self,
-        caller: &Credentials,
-        name: &[u8],
-        target: &Arc<dyn Inode>,
-    ) -> Result<()> {
-        let _ = (caller, name, target);
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (name, target);
         Err(Errno::NOTDIR.into())
     }
 
@@ -338,8 +336,8 @@ pub trait Inode: Send + Sync {
     /// with [`RenameFlags::EXCHANGE`] exchanges the two, with [`RenameFlags::WHITEOUT`] creates
     /// [`RenameRequest::whiteout`] at the old name, both in one transaction. The VFS has checked
     /// types and loops. A directory to be replaced must be empty (ENOTEMPTY).
-    fn rename(&self, caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
-        let _ = (caller, request);
+    fn rename(&self, request: &RenameRequest<'_>) -> Result<()> {
+        let _ = request;
         Err(Errno::NOTDIR.into())
     }
 

@@ -100,8 +100,8 @@ impl Context<'_> {
             let _lock = inode.common().lock.write();
             // No other thread has seen it yet. If it cannot be removed, it stays without ACLs.
             let _: Result<()> = match init.new.file_type {
-                FileType::Directory => directory.remove_directory(caller, name, &inode),
-                _ => directory.unlink(caller, name, &inode),
+                FileType::Directory => directory.remove_directory(name, &inode),
+                _ => directory.unlink(name, &inode),
             };
             return Err(error);
         }

@@ -126,8 +126,9 @@ impl Context<'_> {
                 replaced: target.as_ref().map(|target| target.inode()),
                 whiteout: whiteout.as_ref().map(|init| &init.new),
                 flags,
+                caller: self.credentials,
             };
-            old.parent.inode().rename(self.credentials, &request)?;
+            old.parent.inode().rename(&request)?;
             let left = match &whiteout {
                 Some(_) => old.parent.inode().lookup(old.name)?,
                 None => None,

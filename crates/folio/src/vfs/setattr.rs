@@ -56,7 +56,7 @@ impl Context<'_> {
                 return Err(Errno::PERM.into());
             }
         }
-        inode.set_flags(self.credentials, flags)?;
+        inode.set_flags(flags)?;
         drop(lock);
         location.mount.sync_if_required(inode)
     }

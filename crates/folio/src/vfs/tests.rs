@@ -96,7 +96,7 @@ impl Inode for Counted {
         Ok(inode)
     }
 
-    fn unlink(&self, _caller: &Credentials, name: &[u8], _target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, name: &[u8], _target: &Arc<dyn Inode>) -> Result<()> {
         let removed = self.names.lock().remove(name);
         removed.map(drop).ok_or(Errno::NOENT.into())
     }

@@ -326,20 +326,15 @@ impl Inode for FatInode {
         Err(Error::new(Errno::PERM, "FAT has no hard links"))
     }
 
-    fn unlink(&self, _: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.remove(name, target)
     }
 
-    fn remove_directory(
-        &self,
-        _: &Credentials,
-        name: &[u8],
-        target: &Arc<dyn Inode>,
-    ) -> Result<()> {
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.remove(name, target)
     }
 
-    fn rename(&self, _: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, request: &RenameRequest<'_>) -> Result<()> {
         if request
             .flags
             .intersects(RenameFlags::EXCHANGE | RenameFlags::WHITEOUT)

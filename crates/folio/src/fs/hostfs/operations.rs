@@ -109,20 +109,15 @@ impl Inode for HostInode {
         self.add_link(name, own(target)?)
     }
 
-    fn unlink(&self, _caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.remove(name, own(target)?)
     }
 
-    fn remove_directory(
-        &self,
-        _caller: &Credentials,
-        name: &[u8],
-        target: &Arc<dyn Inode>,
-    ) -> Result<()> {
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.remove(name, own(target)?)
     }
 
-    fn rename(&self, _caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, request: &RenameRequest<'_>) -> Result<()> {
         self.move_name(request)
     }
 

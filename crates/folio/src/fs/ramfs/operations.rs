@@ -173,7 +173,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn unlink(&self, _caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
         own(target)?.drop_link();
         self.note_modified();
@@ -181,12 +181,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn remove_directory(
-        &self,
-        _caller: &Credentials,
-        name: &[u8],
-        target: &Arc<dyn Inode>,
-    ) -> Result<()> {
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         let own_target = own(target)?;
         own_target.close_directory()?;
         let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
@@ -197,7 +192,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn rename(&self, _caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, request: &RenameRequest<'_>) -> Result<()> {
         let RenameRequest {
             name,
             source,
@@ -206,6 +201,7 @@ impl Inode for RamInode {
             replaced,
             whiteout,
             flags,
+            ..
         } = *request;
         // Before the first change: there may be no inode left.
         let whiteout = whiteout

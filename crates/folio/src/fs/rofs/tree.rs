@@ -212,7 +212,7 @@ impl Inode for TreeInode {
         Err(Errno::ROFS.into())
     }
 
-    fn rename(&self, _: &Credentials, _: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, _: &RenameRequest<'_>) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 

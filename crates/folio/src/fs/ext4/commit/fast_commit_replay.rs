@@ -19,6 +19,7 @@ use crate::fs::ext4::layout::disk::{
 };
 use crate::fs::ext4::layout::extent::{Extent, empty_root};
 use crate::fs::ext4::layout::superblock::Superblock;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::vfs::{FileType, MountOptions};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -293,13 +294,13 @@ impl Replay<'_> {
         }
         // A new directory has no blocks yet: fast commits record none for it.
         if is_directory && inode.state.read().recorded_size() == 0 {
-            inode.initialize_directory(parent)?;
+            inode.initialize_directory(parent, ReservedBlocks::Usable)?;
         }
         if directory.find_name(name)?.is_some() {
             // An earlier replay added it.
             return Ok(());
         }
-        directory.insert_name(name, number, file_type)?;
+        directory.insert_name(name, number, file_type, ReservedBlocks::Usable)?;
         let mut state = inode.state_mut();
         let links = if is_directory {
             2

@@ -13,6 +13,7 @@ use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::features::{Compat, RoCompat};
 use crate::fs::ext4::map::extent_map::MappedRange;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -141,7 +142,7 @@ impl Ext4 {
             .div_ceil(self.volume.block_size as u64);
         drop(state);
         if inode.common.mapping.is_some() {
-            inode.remove_blocks(keep..1 << 32)
+            inode.remove_blocks(keep..1 << 32, ReservedBlocks::Usable)
         } else {
             Ok(())
         }

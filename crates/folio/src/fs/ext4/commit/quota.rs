@@ -15,6 +15,7 @@ use crate::fs::ext4::layout::quota::{
     entries, is_free, reference_at, set_word, word,
 };
 use crate::fs::ext4::map::extent_map::MappedRange;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -84,14 +85,22 @@ impl Ext4 {
     ///
     /// # Errors
     /// ENOSPC; EUCLEAN for a damaged file.
-    pub(crate) fn add_owners(&self, owners: [Option<u32>; 3]) -> Result<()> {
+    pub(crate) fn add_owners(
+        &self,
+        owners: [Option<u32>; 3],
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let Some(quotas) = self.quotas.get() else {
             return Ok(());
         };
         for file in quotas.files.lock().iter_mut() {
             if let Some(id) = owners[file.kind as usize] {
-                OpenQuotaFile { fs: self, file }
-                    .entry(id)
+                let mut open = OpenQuotaFile {
+                    fs: self,
+                    file,
+                    reserved,
+                };
+                open.entry(id)
                     .map_err(|e| e.at(format!("{} quota file", file.kind.name())))?;
             }
         }
@@ -108,7 +117,12 @@ impl Ext4 {
             let Some(file) = files.iter_mut().find(|file| file.kind == kind) else {
                 continue;
             };
-            let written = OpenQuotaFile { fs: self, file }.add_usage(id, change);
+            let mut open = OpenQuotaFile {
+                fs: self,
+                file,
+                reserved: ReservedBlocks::Usable,
+            };
+            let written = open.add_usage(id, change);
             if let Err(error) = written {
                 // The owner had no entry, although it has files: the quota file was damaged.
                 let place = format!("{} quota file", kind.name());
@@ -123,6 +137,7 @@ impl Ext4 {
 struct OpenQuotaFile<'a> {
     fs: &'a Ext4,
     file: &'a mut QuotaFile,
+    reserved: ReservedBlocks,
 }
 
 impl OpenQuotaFile<'_> {
@@ -271,7 +286,7 @@ impl OpenQuotaFile<'_> {
         let block_size = self.fs.volume.block_size as u64;
         while self.file.blocks.len() as u64 * block_size < size {
             let logical = LogicalBlock(self.file.blocks.len() as u32);
-            let physical = inode.append_block(&mut state, logical)?;
+            let physical = inode.append_block(&mut state, logical, self.reserved)?;
             self.fs.volume.metadata.new_block(physical)?;
             self.file.blocks.push(physical);
         }

@@ -13,6 +13,7 @@ use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::map::extent_map::MappedRange;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::vfs::{DirectoryEntry, FileType, NameFolding};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const ENCODING_STRICT: u16 = 1;
 pub(crate) struct OpenDirectory<'a> {
     inode: &'a Ext4Inode,
     context: DirectoryContext,
+    /// Whether new blocks may be reserved ones.
+    reserved: ReservedBlocks,
 }
 
 impl DirectoryBlocks for OpenDirectory<'_> {
@@ -50,7 +53,9 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         let volume = &self.inode.fs.volume;
         let logical = LogicalBlock(self.block_count());
         let mut state = self.inode.state_mut();
-        let physical = self.inode.append_block(&mut state, logical)?;
+        let physical = self
+            .inode
+            .append_block(&mut state, logical, self.reserved)?;
         state.set_recorded_size((u64::from(logical.0) + 1) * volume.block_size as u64);
         self.inode.mark_dirty(&mut state);
         drop(state);
@@ -107,6 +112,15 @@ impl Ext4Inode {
         OpenDirectory {
             inode: self,
             context,
+            reserved: ReservedBlocks::Kept,
+        }
+    }
+
+    /// Returns the directory for a change that may append blocks.
+    fn growing_directory(&self, reserved: ReservedBlocks) -> OpenDirectory<'_> {
+        OpenDirectory {
+            reserved,
+            ..self.open_directory()
         }
     }
 
@@ -148,8 +162,12 @@ impl Ext4Inode {
 
     /// Moves the entries of an inline directory to its first block. Without space for the block,
     /// nothing changes.
-    fn move_entries_to_block(&self, directory: &InlineDirectory) -> Result<()> {
-        let blocks = self.open_directory();
+    fn move_entries_to_block(
+        &self,
+        directory: &InlineDirectory,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
+        let blocks = self.growing_directory(reserved);
         let mut bytes = vec![0; blocks.context.block_size];
         // First: damaged entries must be found before the inode changes.
         directory.write_block(&blocks.context, &mut bytes)?;
@@ -204,9 +222,15 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// EEXIST; ENOSPC; ENAMETOOLONG.
-    pub(crate) fn insert_name(&self, name: &[u8], number: u32, file_type: FileType) -> Result<()> {
+    pub(crate) fn insert_name(
+        &self,
+        name: &[u8],
+        number: u32,
+        file_type: FileType,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let number = InodeNumber(number.into());
-        let blocks = self.open_directory();
+        let blocks = self.growing_directory(reserved);
         if let Some(mut inline) = self.inline_directory()? {
             let entry = names::new_entry(&blocks.context, name, number, file_type)?;
             names::check_new_name(&blocks.context, name)?;
@@ -214,7 +238,7 @@ impl Ext4Inode {
             if inline.insert(&blocks.context, &entry, data_max)? {
                 return self.store_inline_directory(&inline);
             }
-            self.move_entries_to_block(&inline)?;
+            self.move_entries_to_block(&inline, reserved)?;
         }
         let was_indexed = self.is_indexed();
         let mut is_indexed = was_indexed;
@@ -258,12 +282,13 @@ impl Ext4Inode {
     }
 
     /// Writes the entries of a new directory: `.` and `..`, or in the inode only its parent.
-    pub(crate) fn initialize_directory(&self, parent: u32) -> Result<()> {
+    pub(crate) fn initialize_directory(&self, parent: u32, reserved: ReservedBlocks) -> Result<()> {
         if self.start_inline()? {
             return self.store_inline_directory(&InlineDirectory::new(parent));
         }
         let own = InodeNumber(self.number.into());
-        names::initialize(&self.open_directory(), own, InodeNumber(parent.into()))
+        let blocks = self.growing_directory(reserved);
+        names::initialize(&blocks, own, InodeNumber(parent.into()))
     }
 
     /// Whether the directory has no names except `.` and `..`.

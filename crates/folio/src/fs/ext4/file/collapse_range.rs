@@ -6,6 +6,7 @@ use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::cache::Mapping;
 use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::inode::{Ext4Inode, StateGuard};
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use std::ops::Range;
 
 impl Ext4Inode {
@@ -13,7 +14,12 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// EINVAL unless both ends are block bounds and bytes follow.
-    pub(crate) fn collapse_range(&self, mapping: &Mapping, range: Range<u64>) -> Result<()> {
+    pub(crate) fn collapse_range(
+        &self,
+        mapping: &Mapping,
+        range: Range<u64>,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let size = mapping.size_bytes();
         if range.end >= size {
             return Err(Error::new(
@@ -24,7 +30,7 @@ impl Ext4Inode {
         let blocks = self.whole_blocks(&range)?;
         // Before the map moves: dirty pages and delayed blocks have the old offsets.
         self.write_back_from(mapping, range.start)?;
-        self.remove_blocks(blocks.start..blocks.end)?;
+        self.remove_blocks(blocks.start..blocks.end, reserved)?;
         let new_size = size - (range.end - range.start);
         let by = -((blocks.end - blocks.start) as i64);
         self.move_tail(mapping, self.state_mut(), blocks.end, by, new_size);
@@ -37,7 +43,12 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// EINVAL unless both ends are block bounds and bytes follow; EFBIG if the file gets too large.
-    pub(crate) fn insert_range(&self, mapping: &Mapping, range: Range<u64>) -> Result<()> {
+    pub(crate) fn insert_range(
+        &self,
+        mapping: &Mapping,
+        range: Range<u64>,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let size = mapping.size_bytes();
         if range.start >= size {
             return Err(Error::new(
@@ -59,7 +70,7 @@ impl Ext4Inode {
             return Err(Errno::FBIG.into());
         }
         // The inserted hole may split an extent.
-        self.reserve_tree(&mut state, 1)?;
+        self.reserve_tree(&mut state, 1, reserved)?;
         self.move_tail(mapping, state, blocks.start, by as i64, new_size);
         self.drop_pages_from(mapping, range.start);
         Ok(())

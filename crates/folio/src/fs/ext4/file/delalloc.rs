@@ -14,6 +14,7 @@ use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::map::extent_map::MappedRange;
 use crate::fs::ext4::map::pointer_slot::pointer_blocks_needed;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::fs::ext4::space::{BlockSource, LARGE_FILE_BYTES, Purpose};
 use crate::fs::ext4::volume::Volume;
 use std::ops::Range;
@@ -24,7 +25,12 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn reserve(&self, state: &mut InodeState, range: Range<u32>) -> Result<bool> {
+    pub(crate) fn reserve(
+        &self,
+        state: &mut InodeState,
+        range: Range<u32>,
+        reserved: ReservedBlocks,
+    ) -> Result<bool> {
         let mut fresh: Vec<Range<u32>> = Vec::new();
         let mut block = range.start;
         while block < range.end {
@@ -57,8 +63,8 @@ impl Ext4Inode {
         let tree = self
             .tree_blocks_needed(state, 0)
             .saturating_sub(state.delayed.tree_blocks);
-        let reserved = self.fs.volume.space.lock().reserve(count + tree);
-        if let Err(error) = reserved {
+        let result = self.fs.volume.space.lock().reserve(count + tree, reserved);
+        if let Err(error) = result {
             for range in fresh {
                 state.delayed.remove(range.start.into()..range.end.into());
             }
@@ -126,12 +132,17 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn reserve_tree(&self, state: &mut InodeState, more: u64) -> Result<()> {
+    pub(crate) fn reserve_tree(
+        &self,
+        state: &mut InodeState,
+        more: u64,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let missing = self
             .tree_blocks_needed(state, more)
             .saturating_sub(state.delayed.tree_blocks);
         if missing > 0 {
-            self.fs.volume.space.lock().reserve(missing)?;
+            self.fs.volume.space.lock().reserve(missing, reserved)?;
             state.delayed.tree_blocks += missing;
         }
         Ok(())
@@ -229,14 +240,16 @@ impl Ext4Inode {
         &self,
         state: &mut InodeState,
         logical: LogicalBlock,
+        reserved: ReservedBlocks,
     ) -> Result<PhysicalBlock> {
         let volume = &self.fs.volume;
         let at = u64::from(logical.0);
         self.check_reach(state, (at + 1) * volume.block_size as u64)?;
         let range = logical.0..logical.0 + 1;
-        self.allocate_run(state, range, Purpose::Metadata, BlockSource::Free, false)?;
+        let source = BlockSource::Free(reserved);
+        self.allocate_run(state, range, Purpose::Metadata, source, false)?;
         // Here, not in the commit: a commit must find room for the tree.
-        if let Err(error) = self.reserve_tree(state, 0) {
+        if let Err(error) = self.reserve_tree(state, 0, reserved) {
             let removed = state.map.remove(at..at + 1);
             for range in self.uncharge_removed(state, &removed) {
                 volume.free_data(range)?;
@@ -260,9 +273,9 @@ impl Ext4Inode {
         fill: impl Fn(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let volume = &self.fs.volume;
-        self.change(None, || {
+        self.change(None, |reserved| {
             let mut state = self.state_mut();
-            let physical = self.append_block(&mut state, logical)?;
+            let physical = self.append_block(&mut state, logical, reserved)?;
             let end = (u64::from(logical.0) + 1) * volume.block_size as u64;
             let size = state.recorded_size().max(end);
             state.set_recorded_size(size);
@@ -289,7 +302,7 @@ impl Ext4Inode {
                 Some(bytes)
             }
         };
-        self.change(None, || {
+        self.change(None, |reserved| {
             let mut state = self.state_mut();
             let removed = state.map.remove(at..at + 1);
             // The other owner keeps the block.
@@ -298,7 +311,7 @@ impl Ext4Inode {
             let Some(content) = &content else {
                 return Ok(());
             };
-            let physical = self.append_block(&mut state, logical)?;
+            let physical = self.append_block(&mut state, logical, reserved)?;
             self.mark_dirty(&mut state);
             drop(state);
             let block = volume.metadata.new_block(physical)?;

@@ -5,6 +5,7 @@ use crate::cache::Mapping;
 use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::map::extent_map::MappedRange;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::fs::ext4::space::{BlockSource, Purpose};
 use crate::vfs::{ExtentPlace, FallocateMode, FileExtent, SeekKind};
 use std::ops::Range;
@@ -16,13 +17,14 @@ impl Ext4Inode {
         mode: FallocateMode,
         offset: u64,
         len_bytes: u64,
+        reserved: ReservedBlocks,
     ) -> Result<()> {
         let Some(mapping) = &self.common.mapping else {
             return Err(Errno::NODEV.into());
         };
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
-        self.convert_inline()?;
+        self.convert_inline(reserved)?;
         let layout = self.state.read().layout;
         if layout == ContentLayout::BlockMap && mode != FallocateMode::PunchHole {
             // As in Linux: a pointer cannot say that its block reads as zeros.
@@ -31,9 +33,9 @@ impl Ext4Inode {
         }
         let range = offset..end;
         match mode {
-            FallocateMode::CollapseRange => self.collapse_range(mapping, range.clone())?,
-            FallocateMode::InsertRange => self.insert_range(mapping, range.clone())?,
-            _ => self.fill_or_clear(mapping, mode, range)?,
+            FallocateMode::CollapseRange => self.collapse_range(mapping, range, reserved)?,
+            FallocateMode::InsertRange => self.insert_range(mapping, range, reserved)?,
+            _ => self.fill_or_clear(mapping, mode, range, reserved)?,
         }
         let mut state = self.state_mut();
         let now = self.fs.volume.now();
@@ -50,6 +52,7 @@ impl Ext4Inode {
         mapping: &Mapping,
         mode: FallocateMode,
         range: Range<u64>,
+        reserved: ReservedBlocks,
     ) -> Result<()> {
         let end = range.end;
         let is_zeroing = matches!(
@@ -57,10 +60,10 @@ impl Ext4Inode {
             FallocateMode::PunchHole | FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
         );
         if is_zeroing {
-            self.clear_range(mapping, range.clone())?;
+            self.clear_range(mapping, range.clone(), reserved)?;
         }
         if mode != FallocateMode::PunchHole {
-            self.allocate_unwritten(range)?;
+            self.allocate_unwritten(range, reserved)?;
         }
         // Only once the space is there: without space the size stays.
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange)
@@ -77,7 +80,12 @@ impl Ext4Inode {
     }
 
     /// Makes `range` read as zeros: whole blocks become holes, the edges are overwritten.
-    fn clear_range(&self, mapping: &Mapping, range: Range<u64>) -> Result<()> {
+    fn clear_range(
+        &self,
+        mapping: &Mapping,
+        range: Range<u64>,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let block_size = self.fs.volume.block_size as u64;
         let page = PAGE_SIZE as u64;
         let inner = range.start.next_multiple_of(block_size)..range.end / block_size * block_size;
@@ -99,7 +107,7 @@ impl Ext4Inode {
             mapping.punch(whole_pages);
         }
         if inner.start < inner.end {
-            self.remove_blocks(inner.start / block_size..inner.end / block_size)
+            self.remove_blocks(inner.start / block_size..inner.end / block_size, reserved)
         } else {
             Ok(())
         }
@@ -121,7 +129,7 @@ impl Ext4Inode {
 
     /// Allocates space that reads as zeros for every hole in `bytes`. Delayed blocks get theirs at
     /// writeback.
-    fn allocate_unwritten(&self, bytes: Range<u64>) -> Result<()> {
+    fn allocate_unwritten(&self, bytes: Range<u64>, reserved: ReservedBlocks) -> Result<()> {
         let fs = &self.fs;
         let block_size = fs.volume.block_size as u64;
         // Both have 32 bits: `check_size` checked the end.
@@ -146,10 +154,11 @@ impl Ext4Inode {
                 continue;
             }
             let (run, purpose) = (block..delayed.start, Purpose::LargeFile);
-            let len = self.allocate_run(&mut state, run, purpose, BlockSource::Free, true)?;
+            let source = BlockSource::Free(reserved);
+            let len = self.allocate_run(&mut state, run, purpose, source, true)?;
             self.mark_dirty(&mut state);
             // Extents of scattered space may need tree blocks, which a commit must find.
-            self.reserve_tree(&mut state, 0)?;
+            self.reserve_tree(&mut state, 0, reserved)?;
             block += len;
         }
         Ok(())

@@ -7,6 +7,7 @@ use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::disk::inode_flags;
 use crate::fs::ext4::layout::features::Incompat;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 
 impl Ext4Inode {
     /// Returns the contents of a file kept in its inode: `i_block`, continued by the attribute
@@ -64,7 +65,7 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn keep_inline(&self, end: u64) -> Result<bool> {
+    pub(crate) fn keep_inline(&self, end: u64, reserved: ReservedBlocks) -> Result<bool> {
         let max = {
             let state = self.state.read();
             if state.layout != ContentLayout::Inline {
@@ -77,7 +78,7 @@ impl Ext4Inode {
         if end.max(size) <= max {
             return Ok(true);
         }
-        self.convert_inline()?;
+        self.convert_inline(reserved)?;
         Ok(false)
     }
 
@@ -104,7 +105,7 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn convert_inline(&self) -> Result<()> {
+    pub(crate) fn convert_inline(&self, reserved: ReservedBlocks) -> Result<()> {
         let len = {
             let state = self.state.read();
             if state.layout != ContentLayout::Inline {
@@ -123,6 +124,7 @@ impl Ext4Inode {
             self.reserve(
                 &mut state,
                 0..bytes.len().div_ceil(self.fs.volume.block_size) as u32,
+                reserved,
             )?;
             // The bytes leave the inode only in the transaction that maps their blocks.
             self.leave_inode(&mut state)?;

@@ -8,6 +8,7 @@ use crate::fs::ext4::journal::Journal;
 use crate::fs::ext4::layout::disk::inode_flags;
 use crate::fs::ext4::map::extent_map::{ExtentMap, MappedRange};
 use crate::fs::ext4::options::DataMode;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::fs::ext4::volume::Volume;
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
@@ -246,12 +247,12 @@ impl Ext4Inode {
     }
 
     /// Sets the size of a regular file. The caller holds the inode lock exclusively.
-    pub(crate) fn set_size(&self, size_bytes: u64) -> Result<()> {
+    pub(crate) fn set_size(&self, size_bytes: u64, reserved: ReservedBlocks) -> Result<()> {
         let Some(mapping) = &self.common.mapping else {
             return Err(Errno::INVAL.into());
         };
         let old = mapping.size_bytes();
-        if self.keep_inline(size_bytes)? {
+        if self.keep_inline(size_bytes, reserved)? {
             if size_bytes < old {
                 // The rest of the page must read as zeros if the file grows again.
                 mapping.zero_range(size_bytes..old)?;
@@ -275,14 +276,14 @@ impl Ext4Inode {
                 mapping.punch(0..old.next_multiple_of(PAGE_SIZE as u64));
             }
             let keep = size_bytes.div_ceil(self.fs.volume.block_size as u64);
-            self.remove_blocks(keep..1 << 32)?;
+            self.remove_blocks(keep..1 << 32, reserved)?;
             let mut state = self.state_mut();
             state.disk_size = state.disk_size.min(size_bytes);
             // Delayed blocks whose writeback would have raised the size may have been removed.
             self.raise_disk_size(&mut state, size_bytes);
         } else {
             if size_bytes == old {
-                self.remove_beyond_end()?;
+                self.remove_beyond_end(reserved)?;
             }
             mapping.set_size_bytes(size_bytes);
             self.raise_disk_size(&mut self.state_mut(), size_bytes);
@@ -293,7 +294,7 @@ impl Ext4Inode {
 
     /// Frees the blocks that were preallocated beyond the end. The caller holds the inode lock
     /// exclusively.
-    pub(crate) fn remove_beyond_end(&self) -> Result<()> {
+    pub(crate) fn remove_beyond_end(&self, reserved: ReservedBlocks) -> Result<()> {
         let size_bytes = match &self.common.mapping {
             Some(mapping) if self.state.read().layout != ContentLayout::Inline => {
                 mapping.size_bytes()
@@ -304,7 +305,7 @@ impl Ext4Inode {
         if self.state.read().map.end() <= end {
             return Ok(());
         }
-        self.remove_blocks(end..1 << 32)
+        self.remove_blocks(end..1 << 32, reserved)
     }
 
     /// Zeroes the bytes after `end` in its block, so that a later extension finds zeros there.
@@ -335,14 +336,14 @@ impl Ext4Inode {
     }
 
     /// Makes the file blocks in `blocks` holes. The caller has dropped their pages once.
-    pub(crate) fn remove_blocks(&self, blocks: Range<u64>) -> Result<()> {
+    pub(crate) fn remove_blocks(&self, blocks: Range<u64>, reserved: ReservedBlocks) -> Result<()> {
         let block_size = self.fs.volume.block_size as u64;
         let bytes = blocks.start * block_size..blocks.end * block_size;
         let mut state = self.state_mut();
         let map_end = state.map.end();
         if blocks.start > 0 && blocks.end < map_end {
             // An extent may be split; the commit must find room for the tree.
-            self.reserve_tree(&mut state, 1)?;
+            self.reserve_tree(&mut state, 1, reserved)?;
         }
         self.fs.volume.release_delayed(&mut state, blocks.clone());
         let removed = state.map.remove(blocks);
@@ -369,10 +370,10 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// EFBIG; ENOSPC.
-    pub(crate) fn prepare_size(&self, size_bytes: u64) -> Result<()> {
+    pub(crate) fn prepare_size(&self, size_bytes: u64, reserved: ReservedBlocks) -> Result<()> {
         self.check_size(size_bytes)?;
         self.check_reach(&self.state.read(), size_bytes)?;
-        self.keep_inline(size_bytes)?;
+        self.keep_inline(size_bytes, reserved)?;
         Ok(())
     }
 
@@ -413,11 +414,16 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// EFBIG, ENOSPC.
-    pub(crate) fn begin_write(&self, offset: u64, len_bytes: u64) -> Result<()> {
+    pub(crate) fn begin_write(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
         let block_size = self.fs.volume.block_size as u64;
-        if self.keep_inline(end)? {
+        if self.keep_inline(end, reserved)? {
             return Ok(());
         }
         let mut state = self.state_mut();
@@ -427,7 +433,7 @@ impl Ext4Inode {
         }
         // Both have 32 bits: `check_size` checked the end.
         let blocks = (offset / block_size) as u32..end.div_ceil(block_size) as u32;
-        if self.reserve(&mut state, blocks.clone())? {
+        if self.reserve(&mut state, blocks.clone(), reserved)? {
             self.mark_dirty(&mut state);
         }
         let is_mapped_by_pointers = state.layout == ContentLayout::BlockMap;

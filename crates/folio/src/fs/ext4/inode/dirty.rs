@@ -7,6 +7,7 @@ use crate::base::Result;
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::map::block_map;
 use crate::fs::ext4::space::BlockSource;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::vfs::FileType;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
@@ -98,7 +99,7 @@ impl Ext4Inode {
             let source = if delayed.take_tree_block() {
                 BlockSource::Reservation
             } else {
-                BlockSource::Free
+                BlockSource::Free(ReservedBlocks::Usable)
             };
             volume.allocate_metadata(source)
         };

@@ -34,7 +34,7 @@ use crate::fs::ext4::inode::links::{add_directory_link, check_links, drop_direct
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::layout::features::RoCompat;
-use crate::fs::ext4::space::reserved::{ReservedBlocksOwners, ReservedBlocksScope};
+use crate::fs::ext4::space::reserved::{ReservedBlocks, ReservedBlocksOwners};
 use crate::vfs::{
     AttributeChange, Credentials, DirectoryEntry, FallocateMode, FileExtent, FileOperations,
     FileType, Inode, InodeCommon, InodeFlags, NameFolding, NewInode, Opened, RenameFlags,
@@ -53,20 +53,23 @@ impl Inode for Ext4Inode {
     }
 
     fn set_attributes(&self, caller: &Credentials, change: &AttributeChange) -> Result<()> {
-        self.change(Some(caller), || {
+        self.change(Some(caller), |reserved| {
             self.check_mutable(false)?;
             // Before the first change: an owner without an entry may need space for it.
-            self.fs.add_owners([change.uid, change.gid, None])?;
+            self.fs
+                .add_owners([change.uid, change.gid, None], reserved)?;
             if let Some(size_bytes) = change.size_bytes {
                 self.check_contents_mutable()?;
-                self.prepare_size(size_bytes)?;
+                self.prepare_size(size_bytes, reserved)?;
             }
             {
                 let mut state = self.state_mut();
-                self.apply(&mut state, change)?;
+                self.apply(&mut state, change, reserved)?;
                 self.mark_dirty(&mut state);
             }
-            change.size_bytes.map_or(Ok(()), |size| self.set_size(size))
+            change
+                .size_bytes
+                .map_or(Ok(()), |size| self.set_size(size, reserved))
         })
     }
 
@@ -84,8 +87,8 @@ impl Inode for Ext4Inode {
         }
     }
 
-    fn set_flags(&self, caller: &Credentials, flags: InodeFlags) -> Result<()> {
-        self.change(Some(caller), || {
+    fn set_flags(&self, flags: InodeFlags) -> Result<()> {
+        self.change(None, |_| {
             let mut state = self.state_mut();
             let old = state.raw.flags.get();
             // chattr(1) passes back what it has read.
@@ -135,10 +138,10 @@ impl Inode for Ext4Inode {
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<Arc<dyn Inode>> {
-        self.change(Some(caller), || {
+        self.change(Some(caller), |reserved| {
             self.check_mutable(true)?;
-            let inode = self.new_inode(new)?;
-            let added = self.insert_name(name, inode.number, new.file_type);
+            let inode = self.new_inode(new, reserved)?;
+            let added = self.insert_name(name, inode.number, new.file_type, reserved);
             self.keep_or_discard(&inode, added)?;
             let mut state = self.state_mut();
             if new.file_type == FileType::Directory {
@@ -152,8 +155,8 @@ impl Inode for Ext4Inode {
     }
 
     fn create_unnamed(&self, caller: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        self.change(Some(caller), || {
-            let inode = self.new_inode(new)?;
+        self.change(Some(caller), |reserved| {
+            let inode = self.new_inode(new, reserved)?;
             let mut state = inode.state_mut();
             state.raw.links_count = 0.into();
             drop(state);
@@ -166,13 +169,13 @@ impl Inode for Ext4Inode {
     }
 
     fn link(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.change(Some(caller), || {
+        self.change(Some(caller), |reserved| {
             let target = self.same_fs(target)?;
             self.check_mutable(true)?;
             target.check_mutable(false)?;
             self.check_project(target)?;
             check_links(&self.fs.volume, &target.state.read(), false)?;
-            self.insert_name(name, target.number, target.common.file_type)?;
+            self.insert_name(name, target.number, target.common.file_type, reserved)?;
             let mut state = target.state_mut();
             let links = state.raw.links_count.get() + 1;
             state.raw.links_count = links.into();
@@ -187,8 +190,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn unlink(&self, caller: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.change(Some(caller), || {
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(None, |_| {
             let target = self.same_fs(target)?;
             self.check_mutable(false)?;
             target.check_mutable(false)?;
@@ -201,13 +204,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn remove_directory(
-        &self,
-        caller: &Credentials,
-        name: &[u8],
-        target: &Arc<dyn Inode>,
-    ) -> Result<()> {
-        self.change(Some(caller), || {
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(None, |_| {
             let target = self.same_fs(target)?;
             self.check_mutable(false)?;
             target.check_mutable(false)?;
@@ -224,14 +222,14 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn rename(&self, caller: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+    fn rename(&self, request: &RenameRequest<'_>) -> Result<()> {
         let RenameRequest { name, new_name, .. } = *request;
         let is_exchange = request.flags.contains(RenameFlags::EXCHANGE);
         if request.replaced.is_some() && !is_exchange {
             // Outside of the handle: a commit waits for handles, and would wait for this data.
             self.same_fs(request.source)?.prepare_replacing();
         }
-        self.change(Some(caller), || {
+        self.change(Some(request.caller), |reserved| {
             let source = self.same_fs(request.source)?;
             let new_parent = self.same_fs(request.new_parent)?;
             let replaced = request.replaced.map(|r| self.same_fs(r)).transpose()?;
@@ -252,14 +250,14 @@ impl Inode for Ext4Inode {
             // Before the first change: there may be no space for it.
             let whiteout = request
                 .whiteout
-                .map(|new| self.new_inode(new))
+                .map(|new| self.new_inode(new, reserved))
                 .transpose()?;
             let renamed = match (replaced, is_exchange) {
                 (Some(other), true) => self.exchange(name, source, new_parent, new_name, other),
                 (None, true) => Err(Errno::NOENT.into()),
                 (replaced, false) => {
                     let left = whiteout.as_deref();
-                    self.move_name(name, left, source, new_parent, new_name, replaced)
+                    self.move_name(request, left, source, new_parent, replaced, reserved)
                 }
             };
             match &whiteout {
@@ -298,7 +296,7 @@ impl Inode for Ext4Inode {
         if self.fs.volume.is_read_only {
             return Ok(());
         }
-        self.change(None, || {
+        self.change(None, |_| {
             let mut state = self.state_mut();
             state.set_accessed(self.fs.volume.now());
             self.note_times(&mut state);
@@ -356,17 +354,17 @@ impl FileOperations for Ext4Inode {
             .mapping
             .as_ref()
             .is_some_and(|m| offset >= m.size_bytes());
-        self.change(Some(caller), || {
+        self.change(Some(caller), |reserved| {
             self.check_mutable(appends)?;
             self.check_contents_mutable()?;
-            self.begin_write(offset, len_bytes)
+            self.begin_write(offset, len_bytes, reserved)
         })
     }
 
     fn free_beyond_end(&self) -> Result<()> {
-        self.change(None, || {
+        self.change(None, |reserved| {
             self.check_mutable(false)?;
-            self.remove_beyond_end()
+            self.remove_beyond_end(reserved)
         })
     }
 
@@ -413,10 +411,10 @@ impl FileOperations for Ext4Inode {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        self.change(Some(caller), || {
+        self.change(Some(caller), |reserved| {
             self.check_mutable(false)?;
             self.check_contents_mutable()?;
-            self.change_allocation(mode, offset, len_bytes)
+            self.change_allocation(mode, offset, len_bytes, reserved)
         })
     }
 
@@ -426,28 +424,28 @@ impl FileOperations for Ext4Inode {
 }
 
 impl Ext4Inode {
-    /// Runs one operation on behalf of `caller`, in one transaction. `act` runs again after a
-    /// commit if it fails with ENOSPC.
+    /// Runs one operation on behalf of `caller` in one transaction, without one with the reserved
+    /// blocks. `act` runs again after a commit if it fails with ENOSPC.
     ///
     /// # Errors
     /// EROFS on a read-only mount; otherwise those of `act`.
     pub(crate) fn change<T>(
         &self,
         caller: Option<&Credentials>,
-        act: impl Fn() -> Result<T>,
+        act: impl Fn(ReservedBlocks) -> Result<T>,
     ) -> Result<T> {
         let options = &self.fs.volume.options;
         let owners = ReservedBlocksOwners {
             uid: options.reserved_uid,
             gid: options.reserved_gid,
         };
+        let reserved = caller.map_or(ReservedBlocks::Usable, |caller| owners.blocks_for(caller));
         let mut is_last = false;
         loop {
             self.fs.begin_change()?;
             let done = {
-                let _scope = caller.map(|caller| ReservedBlocksScope::begin(owners, caller));
                 let _handle = self.fs.volume.start();
-                act()
+                act(reserved)
             };
             // Also after a failure, which may come after a part was changed.
             self.fs.note_change();
@@ -480,9 +478,9 @@ impl Ext4Inode {
         value: Option<&[u8]>,
         flags: XattrFlags,
     ) -> Result<()> {
-        self.change(Some(caller), || {
+        self.change(Some(caller), |reserved| {
             let change = self.plan_xattr(name, value)?;
-            self.apply_xattr(change, flags)
+            self.apply_xattr(change, flags, reserved)
         })
     }
 
@@ -547,7 +545,12 @@ impl Ext4Inode {
     }
 
     /// Changes all attributes of `change` except the size.
-    fn apply(&self, state: &mut InodeState, change: &AttributeChange) -> Result<()> {
+    fn apply(
+        &self,
+        state: &mut InodeState,
+        change: &AttributeChange,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let now = self.fs.volume.now();
         let time = |set: SetTime| match set {
             SetTime::Now => now,
@@ -556,7 +559,7 @@ impl Ext4Inode {
         if let Some(mode) = change.mode {
             // First: the ACL may need space, the mode does not.
             if self.fs.volume.options.acl {
-                self.change_acl_mode(state, mode)?;
+                self.change_acl_mode(state, mode, reserved)?;
             }
             state.raw.mode = (state.raw.mode.get() & 0xF000 | mode & 0o7777).into();
         }
@@ -575,13 +578,13 @@ impl Ext4Inode {
     }
 
     /// Allocates an inode, which has no name yet.
-    fn new_inode(&self, new: &NewInode<'_>) -> Result<Arc<Ext4Inode>> {
+    fn new_inode(&self, new: &NewInode<'_>, reserved: ReservedBlocks) -> Result<Arc<Ext4Inode>> {
         let fs = &self.fs;
         fs.limit_dirty_inodes()?;
         let parent = self.state.read().raw;
         let project = fs.volume.inherited_project(&parent);
         // Before the slot is allocated, so that ENOSPC leaves nothing to undo.
-        fs.add_owners([Some(new.uid), Some(new.gid), Some(project)])?;
+        fs.add_owners([Some(new.uid), Some(new.gid), Some(project)], reserved)?;
         let is_directory = new.file_type == FileType::Directory;
         let number = fs.volume.space.lock().allocate_inode(
             &fs.volume.geometry,
@@ -591,8 +594,8 @@ impl Ext4Inode {
         )?;
         let inode = Ext4Inode::create(fs, number, new, &parent);
         let made = match new.file_type {
-            FileType::Directory => inode.initialize_directory(self.number),
-            FileType::Symlink => inode.store_target(new.target),
+            FileType::Directory => inode.initialize_directory(self.number, reserved),
+            FileType::Symlink => inode.store_target(new.target, reserved),
             FileType::Regular => inode.start_inline().map(drop),
             _ => Ok(()),
         };
@@ -614,17 +617,18 @@ impl Ext4Inode {
         step
     }
 
-    /// Renames `source` to `new_name`, over `replaced` if there is one. The inode `left`, if there
-    /// is one, gets the old name.
+    /// Renames `source`, over `replaced` if there is one. The inode `left`, if there is one, gets
+    /// the old name.
     fn move_name(
         &self,
-        name: &[u8],
+        request: &RenameRequest<'_>,
         left: Option<&Ext4Inode>,
         source: &Ext4Inode,
         new_parent: &Ext4Inode,
-        new_name: &[u8],
         replaced: Option<&Ext4Inode>,
+        reserved: ReservedBlocks,
     ) -> Result<()> {
+        let RenameRequest { name, new_name, .. } = *request;
         let file_type = source.common.file_type;
         let is_directory = file_type == FileType::Directory;
         let changes_parent = self.number != new_parent.number;
@@ -644,7 +648,7 @@ impl Ext4Inode {
                 if is_directory && changes_parent {
                     check_links(&self.fs.volume, &new_parent.state.read(), true)?;
                 }
-                new_parent.insert_name(new_name, source.number, file_type)?;
+                new_parent.insert_name(new_name, source.number, file_type, reserved)?;
             }
         }
         match left {

@@ -5,6 +5,7 @@ use crate::fs::ext4::inode::Ext4Inode;
 use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::layout::disk::inode_flags;
 use crate::fs::ext4::map::extent_map::MappedRange;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 
 /// The longest target, in bytes, that is kept in `i_block`. A zero follows it.
 const IN_BLOCK_FIELD_MAX: usize = 59;
@@ -14,7 +15,7 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// ENAMETOOLONG if it does not fit in one block; ENOSPC.
-    pub(crate) fn store_target(&self, target: &[u8]) -> Result<()> {
+    pub(crate) fn store_target(&self, target: &[u8], reserved: ReservedBlocks) -> Result<()> {
         let fs = &self.fs;
         let mut state = self.state_mut();
         if target.len() <= IN_BLOCK_FIELD_MAX {
@@ -28,7 +29,7 @@ impl Ext4Inode {
         state.layout = ContentLayout::in_blocks(&fs.volume.geometry.features);
         let flags = state.layout.flags();
         state.raw.flags |= flags;
-        let physical = self.append_block(&mut state, LogicalBlock(0))?;
+        let physical = self.append_block(&mut state, LogicalBlock(0), reserved)?;
         state.set_recorded_size(target.len() as u64);
         drop(state);
         let block = fs.volume.metadata.new_block(physical)?;

@@ -34,7 +34,7 @@ use crate::fs::ext4::journal::metadata::Metadata;
 use crate::fs::ext4::layout::disk::GROUP_INODE_UNINIT;
 use crate::fs::ext4::layout::superblock::Superblock;
 use group::{Group, SystemZones};
-use reserved::may_use_reserved_blocks;
+use reserved::ReservedBlocks;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -52,8 +52,8 @@ pub(crate) enum Purpose {
 /// Where the blocks of an allocation come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockSource {
-    /// Space that no delayed block needs.
-    Free,
+    /// Space that no delayed block needs, with or without the reserved blocks.
+    Free(ReservedBlocks),
     /// The reservation of the caller's delayed blocks, which the caller then releases.
     Reservation,
 }
@@ -136,13 +136,14 @@ impl Space {
         );
     }
 
-    /// What of `available` blocks the caller may have: the last ones are for root. Linux:
+    /// Returns the available blocks that an operation may use: the last ones are for root. Linux:
     /// `ext4_has_free_clusters`.
-    fn for_caller(&self, available: u64) -> u64 {
-        if may_use_reserved_blocks() {
-            available
-        } else {
-            available.saturating_sub(self.root_reserved_blocks)
+    fn usable_blocks(&self, reserved: ReservedBlocks) -> u64 {
+        match reserved {
+            ReservedBlocks::Usable => self.available_blocks(),
+            ReservedBlocks::Kept => self
+                .available_blocks()
+                .saturating_sub(self.root_reserved_blocks),
         }
     }
 
@@ -179,8 +180,8 @@ impl Space {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(crate) fn reserve(&mut self, count: u64) -> Result<()> {
-        if count > self.for_caller(self.available_blocks()) {
+    pub(crate) fn reserve(&mut self, count: u64, reserved: ReservedBlocks) -> Result<()> {
+        if count > self.usable_blocks(reserved) {
             return Err(Errno::NOSPC.into());
         }
         self.reserved_blocks += count;
@@ -216,8 +217,8 @@ impl Space {
         if len_max == 0 {
             return Err(Errno::NOSPC.into());
         }
-        if source == BlockSource::Free
-            && self.for_caller(self.available_blocks()) < u64::from(len_max)
+        if let BlockSource::Free(reserved) = source
+            && self.usable_blocks(reserved) < u64::from(len_max)
         {
             return Err(Errno::NOSPC.into());
         }

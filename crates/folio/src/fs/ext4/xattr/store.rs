@@ -11,6 +11,7 @@ use crate::fs::ext4::inode::state::InodeState;
 use crate::fs::ext4::inode::{Ext4, Ext4Inode};
 use crate::fs::ext4::layout::features::Incompat;
 use crate::fs::ext4::space::BlockSource;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::vfs::{Acl, FileType, XattrFlags, set_access_acl};
 
 /// A change of one attribute: [`Ext4Inode::plan_xattr`] checks it, [`Ext4Inode::apply_xattr`] makes
@@ -121,7 +122,12 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// EEXIST and ENODATA as setxattr(2) and removexattr(2); ENOSPC.
-    pub(crate) fn apply_xattr(&self, change: XattrChange, flags: XattrFlags) -> Result<()> {
+    pub(crate) fn apply_xattr(
+        &self,
+        change: XattrChange,
+        flags: XattrFlags,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let XattrChange {
             index,
             suffix,
@@ -151,7 +157,7 @@ impl Ext4Inode {
                 value: XattrValue::Inline(bytes),
             }),
         }
-        self.store_xattrs(&mut state, xattrs)?;
+        self.store_xattrs(&mut state, xattrs, reserved)?;
         if let Some(mode) = mode {
             state.raw.mode = mode.into();
         }
@@ -161,7 +167,12 @@ impl Ext4Inode {
     }
 
     /// Updates the access ACL, if there is one, for a mode that chmod(2) sets.
-    pub(crate) fn change_acl_mode(&self, state: &mut InodeState, mode: u16) -> Result<()> {
+    pub(crate) fn change_acl_mode(
+        &self,
+        state: &mut InodeState,
+        mode: u16,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let mut xattrs = self.stored_xattrs(state)?;
         let acl = xattrs
             .iter_mut()
@@ -169,11 +180,16 @@ impl Ext4Inode {
         let Some(acl) = acl else { return Ok(()) };
         let bytes = self.value_of(acl.clone())?;
         acl.value = XattrValue::Inline(to_disk(&from_disk(&bytes)?.with_mode(mode)));
-        self.store_xattrs(state, xattrs)
+        self.store_xattrs(state, xattrs, reserved)
     }
 
     /// Writes all attributes of the inode, replacing those it has.
-    fn store_xattrs(&self, state: &mut InodeState, mut xattrs: Vec<Xattr>) -> Result<()> {
+    fn store_xattrs(
+        &self,
+        state: &mut InodeState,
+        mut xattrs: Vec<Xattr>,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let volume = &self.fs.volume;
         // Before the change: afterwards the old references are unknown.
         let mut held = self.held_values(state)?;
@@ -182,9 +198,9 @@ impl Ext4Inode {
         } else {
             Vec::new()
         };
-        let (layout, made) = self.lay_out(state, &mut xattrs)?;
+        let (layout, made) = self.lay_out(state, &mut xattrs, reserved)?;
         // The new values have no entry then: their references must not stay.
-        if let Err(error) = self.store_layout(state, layout) {
+        if let Err(error) = self.store_layout(state, layout, reserved) {
             self.drop_values(&made)?;
             return Err(error);
         }
@@ -200,7 +216,12 @@ impl Ext4Inode {
     ///
     /// # Errors
     /// ENOSPC: nothing has changed then.
-    fn store_layout(&self, state: &mut InodeState, layout: XattrLayout) -> Result<()> {
+    fn store_layout(
+        &self,
+        state: &mut InodeState,
+        layout: XattrLayout,
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let volume = &self.fs.volume;
         match layout.block {
             None => self.drop_xattr_block(state)?,
@@ -210,7 +231,7 @@ impl Ext4Inode {
                     PhysicalBlock(old)
                 } else {
                     // Before the old block is dropped: without space nothing has changed.
-                    let number = volume.allocate_metadata(BlockSource::Free)?;
+                    let number = volume.allocate_metadata(BlockSource::Free(reserved))?;
                     self.drop_xattr_block(state)?;
                     state.set_xattr_block(number.0);
                     state.charge_blocks(volume.geometry.cluster_blocks.into(), volume.block_size);

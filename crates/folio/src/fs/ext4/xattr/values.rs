@@ -15,6 +15,7 @@ use crate::fs::ext4::layout::disk::{RawInode, inode_flags};
 use crate::fs::ext4::layout::features::Incompat;
 use crate::fs::ext4::layout::quota::owners;
 use crate::fs::ext4::map::extent_map::MappedRange;
+use crate::fs::ext4::space::reserved::ReservedBlocks;
 use crate::fs::ext4::volume::Volume;
 use crate::vfs::{FileType, NewInode};
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ impl Ext4Inode {
         &self,
         state: &InodeState,
         xattrs: &mut [Xattr],
+        reserved: ReservedBlocks,
     ) -> Result<(XattrLayout, Vec<u64>)> {
         let (area_len, block_size) = (state.xattr_area().len(), self.fs.volume.block_size);
         let mut made = Vec::new();
@@ -54,7 +56,7 @@ impl Ext4Inode {
                 .filter(|_| error.errno() == Errno::NOSPC && self.has_value_inodes(state));
             let moved = longest
                 .ok_or(error)
-                .and_then(|xattr| self.move_value(state, xattr));
+                .and_then(|xattr| self.move_value(state, xattr, reserved));
             match moved {
                 Ok(number) => made.push(number),
                 Err(error) => {
@@ -66,13 +68,18 @@ impl Ext4Inode {
     }
 
     /// Moves the value of `xattr` to a new inode, and returns its number.
-    fn move_value(&self, state: &InodeState, xattr: &mut Xattr) -> Result<u64> {
+    fn move_value(
+        &self,
+        state: &InodeState,
+        xattr: &mut Xattr,
+        reserved: ReservedBlocks,
+    ) -> Result<u64> {
         let XattrValue::Inline(bytes) = &xattr.value else {
             return Err(Errno::NOSPC.into());
         };
         let volume = &self.fs.volume;
         let checksum = crc32c(volume.value_checksum_seed(), bytes);
-        let number = self.make_value(state, bytes, checksum)?;
+        let number = self.make_value(state, bytes, checksum, reserved)?;
         xattr.value = XattrValue::EaInode {
             number: InodeNumber(number.into()),
             // At most what a caller can set.
@@ -83,7 +90,13 @@ impl Ext4Inode {
     }
 
     /// Makes an inode with the value `bytes` and one reference.
-    fn make_value(&self, state: &InodeState, bytes: &[u8], checksum: u32) -> Result<u32> {
+    fn make_value(
+        &self,
+        state: &InodeState,
+        bytes: &[u8],
+        checksum: u32,
+        reserved: ReservedBlocks,
+    ) -> Result<u32> {
         let volume = &self.fs.volume;
         let number = volume.space.lock().allocate_inode(
             &volume.geometry,
@@ -103,7 +116,7 @@ impl Ext4Inode {
         let inode = Self::create(&self.fs, number, &new, &RawInode::new_zeroed());
         let mut value = inode.state_mut();
         value.raw.flags |= inode_flags::EA_INODE;
-        if let Err(error) = inode.fill_value(&mut value, bytes) {
+        if let Err(error) = inode.fill_value(&mut value, bytes, reserved) {
             // Dropping the last reference frees it.
             value.raw.links_count = 0.into();
             return Err(error);
@@ -118,10 +131,15 @@ impl Ext4Inode {
     }
 
     /// Writes `bytes` into new blocks of an empty inode.
-    fn fill_value(&self, state: &mut InodeState, bytes: &[u8]) -> Result<()> {
+    fn fill_value(
+        &self,
+        state: &mut InodeState,
+        bytes: &[u8],
+        reserved: ReservedBlocks,
+    ) -> Result<()> {
         let volume = &self.fs.volume;
         for (chunk, logical) in bytes.chunks(volume.block_size).zip(0..) {
-            let physical = self.append_block(state, LogicalBlock(logical))?;
+            let physical = self.append_block(state, LogicalBlock(logical), reserved)?;
             let block = volume.metadata.new_block(physical)?;
             block.write()[..chunk.len()].copy_from_slice(chunk);
         }
