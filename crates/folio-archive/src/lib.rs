@@ -9,7 +9,7 @@
 //!   read_ahead.rs    a thread that decompresses        write_behind.rs   a thread that compresses
 //!   compression.rs   gzip, zstd, xz, bzip2
 //!   entry.rs         one file of an archive            observer.rs       progress and failures
-//!   mode.rs          modes as in chmod(1)
+//!   mode.rs          modes as in chmod(1)              attributes.rs     owner, mode, times of a file
 //! ```
 //!
 //! Each file uses only files below it. Neighbors: `folio-cli` above; below, [`folio::Process`] and
@@ -22,6 +22,7 @@
 
 #![deny(unsafe_code)]
 
+mod attributes;
 mod compression;
 mod contents;
 mod entry;
@@ -37,6 +38,7 @@ pub mod tar;
 mod unpack;
 mod write_behind;
 
+pub use attributes::{AttributeFailures, NewAttributes, is_plain_directory};
 pub use compression::{Compression, Encoder, decoder};
 pub use contents::{Contents, ListedFile};
 pub use entry::{Entry, EntryKind, Xattrs, is_whiteout};

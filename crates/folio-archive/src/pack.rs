@@ -127,13 +127,14 @@ impl<'a, W: Write> Packer<'a, W> {
         let found = self.process.lstat(path)?;
         let mut frames = Vec::new();
         let walked = if found.file_type == FileType::Directory {
-            let entered = self.directory((AT_FDCWD, path), path, &found, prefix.to_vec())?;
-            frames.extend(entered);
+            let file = self.reader(AT_FDCWD, path, &found);
+            frames.extend(self.directory(&file, path, prefix.to_vec())?);
             self.walk(&mut frames)
         } else {
             let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
             let archive_name = [prefix, name].concat();
-            self.file((AT_FDCWD, path), path, &found, archive_name)
+            let file = self.reader(AT_FDCWD, path, &found);
+            self.file(&file, path, archive_name)
         };
         for frame in frames {
             // Only after a failure, which is returned.
@@ -172,13 +173,14 @@ impl<'a, W: Write> Packer<'a, W> {
                     continue;
                 }
             };
+            let file = self.reader(fd, place, &found);
             if found.file_type == FileType::Directory {
                 let prefix = [&archive_name[..], b"/"].concat();
-                match self.directory((fd, place), &path, &found, prefix) {
+                match self.directory(&file, &path, prefix) {
                     Ok(entered) => frames.extend(entered),
                     Err(error) => self.fail(&path, error)?,
                 }
-            } else if let Err(error) = self.file((fd, place), &path, &found, archive_name) {
+            } else if let Err(error) = self.file(&file, &path, archive_name) {
                 self.fail(&path, error)?;
             }
         }
@@ -195,21 +197,33 @@ impl<'a, W: Write> Packer<'a, W> {
         Ok(())
     }
 
+    fn reader<'f>(&self, at: Fd, name: &'f Path, attributes: &'f Attributes) -> ContentReader<'f>
+    where
+        'a: 'f,
+    {
+        ContentReader {
+            process: self.process,
+            at,
+            name,
+            attributes,
+        }
+    }
+
     fn directory(
         &mut self,
-        (at, name): (Fd, &Path),
+        file: &ContentReader<'_>,
         path: &Path,
-        found: &Attributes,
         prefix: Vec<u8>,
     ) -> Result<Option<Frame>> {
         let flags = OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
-        let fd = self.process.openat(at, name, flags, 0)?;
+        let fd = self.process.openat(file.at, file.name, flags, 0)?;
         let listed = self
             .list(fd)
             .and_then(|names| Ok((names, self.open_xattrs(fd)?)));
         let entered = listed.and_then(|(names, xattrs)| {
-            let mut entry = entry(prefix.clone(), EntryKind::Directory, found, xattrs);
-            match self.choose(&mut entry, (at, name), found)? {
+            let kind = EntryKind::Directory;
+            let mut entry = entry(prefix.clone(), kind, file.attributes, xattrs);
+            match self.choose(&mut entry, file)? {
                 PackChoice::Pack => self.append(&entry, None)?,
                 PackChoice::Skip => {}
                 PackChoice::Prune => return Ok(None),
@@ -227,25 +241,11 @@ impl<'a, W: Write> Packer<'a, W> {
         entered
     }
 
-    fn choose(
-        &mut self,
-        entry: &mut Entry,
-        (at, name): (Fd, &Path),
-        attributes: &Attributes,
-    ) -> Result<PackChoice> {
-        let Some(select) = &mut self.select else {
-            return Ok(PackChoice::Pack);
-        };
-        let process = self.process;
-        select(
-            entry,
-            &ContentReader {
-                process,
-                at,
-                name,
-                attributes,
-            },
-        )
+    fn choose(&mut self, entry: &mut Entry, file: &ContentReader<'_>) -> Result<PackChoice> {
+        match &mut self.select {
+            Some(select) => select(entry, file),
+            None => Ok(PackChoice::Pack),
+        }
     }
 
     fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
@@ -255,29 +255,22 @@ impl<'a, W: Write> Packer<'a, W> {
         Ok(names)
     }
 
-    fn file(
-        &mut self,
-        (at, name): (Fd, &Path),
-        path: &Path,
-        found: &Attributes,
-        archive_name: Vec<u8>,
-    ) -> Result<()> {
+    fn file(&mut self, file: &ContentReader<'_>, path: &Path, archive_name: Vec<u8>) -> Result<()> {
+        let found = file.attributes;
         if found.link_count > 1
             && let Some(first) = self.links.get(&found.number.0)
         {
             let kind = EntryKind::HardLink(first.clone());
             let mut entry = entry(archive_name, kind, found, Vec::new());
-            if self.choose(&mut entry, (at, name), found)? == PackChoice::Pack {
+            if self.choose(&mut entry, file)? == PackChoice::Pack {
                 self.append(&entry, None)?;
             }
             return Ok(());
         }
         let DeviceNumber { major, minor } = found.device;
         let kind = match found.file_type {
-            FileType::Regular => {
-                return self.regular((at, name), found, archive_name);
-            }
-            FileType::Symlink => EntryKind::Symlink(self.process.readlinkat(at, name)?),
+            FileType::Regular => return self.regular(file, archive_name),
+            FileType::Symlink => EntryKind::Symlink(self.process.readlinkat(file.at, file.name)?),
             FileType::CharacterDevice => EntryKind::CharacterDevice(major, minor),
             FileType::BlockDevice => EntryKind::BlockDevice(major, minor),
             FileType::Fifo => EntryKind::Fifo,
@@ -294,7 +287,7 @@ impl<'a, W: Write> Packer<'a, W> {
             xattrs.push((name, value));
         }
         let mut entry = entry(archive_name, kind, found, xattrs);
-        let choice = self.choose(&mut entry, (at, name), found)?;
+        let choice = self.choose(&mut entry, file)?;
         self.remember(found, &entry, choice);
         if choice == PackChoice::Pack {
             self.append(&entry, None)?;
@@ -328,30 +321,22 @@ impl<'a, W: Write> Packer<'a, W> {
         Ok(xattrs)
     }
 
-    fn regular(
-        &mut self,
-        (at, name): (Fd, &Path),
-        found: &Attributes,
-        archive_name: Vec<u8>,
-    ) -> Result<()> {
-        let fd = self.process.openat(at, name, OpenFlags::NOFOLLOW, 0)?;
-        let packed = self.open_file(fd, (at, name), found, archive_name);
+    fn regular(&mut self, file: &ContentReader<'_>, archive_name: Vec<u8>) -> Result<()> {
+        let fd = self
+            .process
+            .openat(file.at, file.name, OpenFlags::NOFOLLOW, 0)?;
+        let packed = self.open_file(fd, file, archive_name);
         // The file was only read, so close cannot lose data.
         let _ = self.process.close(fd);
         packed
     }
 
-    fn open_file(
-        &mut self,
-        fd: Fd,
-        place: (Fd, &Path),
-        found: &Attributes,
-        archive_name: Vec<u8>,
-    ) -> Result<()> {
+    fn open_file(&mut self, fd: Fd, file: &ContentReader<'_>, archive_name: Vec<u8>) -> Result<()> {
+        let found = file.attributes;
         let size_bytes = found.size_bytes;
         let kind = EntryKind::File { size_bytes };
         let mut entry = entry(archive_name, kind, found, self.open_xattrs(fd)?);
-        let choice = self.choose(&mut entry, place, found)?;
+        let choice = self.choose(&mut entry, file)?;
         self.remember(found, &entry, choice);
         if choice != PackChoice::Pack {
             return Ok(());

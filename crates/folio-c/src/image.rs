@@ -45,11 +45,7 @@ pub unsafe extern "C" fn folio_image_create(
         // SAFETY: by the contract of the crate.
         let options = unsafe { options::read(options) }?;
         let path = path.path()?;
-        let mut format = if path.extension().is_some_and(|word| word == "qcow2") {
-            ImageFormat::Qcow2
-        } else {
-            ImageFormat::Raw
-        };
+        let mut format = ImageFormat::of_name(path);
         let mut create = CreateOptions::default();
         if let Some(options) = options {
             if !options.format.is_null() {

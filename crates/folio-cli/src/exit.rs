@@ -230,11 +230,3 @@ fn host_hint(error: &Error) -> &'static str {
         _ => "",
     }
 }
-
-/// Whether this failure would also affect all other files.
-pub(crate) fn is_final(error: &Error) -> bool {
-    matches!(
-        error.errno(),
-        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO | Errno::UCLEAN
-    )
-}

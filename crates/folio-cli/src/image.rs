@@ -195,18 +195,6 @@ fn text(error: Error, path: &Path) -> String {
     explain(&error.within(path.display().to_string()))
 }
 
-/// Returns the requested format, or the one that the file's name implies.
-pub(crate) fn format_of(path: &Path, requested: Option<ImageFormat>) -> ImageFormat {
-    let is_qcow2 = path
-        .extension()
-        .is_some_and(|extension| extension == "qcow2");
-    requested.unwrap_or(if is_qcow2 {
-        ImageFormat::Qcow2
-    } else {
-        ImageFormat::Raw
-    })
-}
-
 impl Image {
     /// Opens the image of `place` and mounts its file system.
     pub(crate) fn open(session: &Session, place: &ImagePath, access: Access) -> Outcome<Self> {
@@ -244,14 +232,15 @@ impl Image {
         access: Access,
     ) -> Outcome<Self> {
         let window = select(place, &disk)?;
-        Self::mount_window(session, place, (disk, window), access)
+        Self::mount_window(session, place, disk, window, access)
     }
 
     /// Mounts the file system on the window of a disk that holds it.
     pub(crate) fn mount_window(
         session: &Session,
         place: &ImagePath,
-        (disk, window): (Arc<dyn Device>, Arc<dyn Device>),
+        disk: Arc<dyn Device>,
+        window: Arc<dyn Device>,
         access: Access,
     ) -> Outcome<Self> {
         let mut options = MountOptions {
@@ -272,7 +261,7 @@ impl Image {
             .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
         // `-o rw` does not make a read-only command writable.
         options.read_only |= access == Access::Read;
-        let mut image = Self::mount_selected(session, place, (disk, window), &options)?;
+        let mut image = Self::mount_selected(session, place, disk, window, &options)?;
         image.is_new = access == Access::Fill;
         Ok(image)
     }
@@ -295,13 +284,14 @@ impl Image {
         options: &MountOptions,
     ) -> Outcome<Self> {
         let window = select(place, &disk)?;
-        Self::mount_selected(session, place, (disk, window), options)
+        Self::mount_selected(session, place, disk, window, options)
     }
 
     fn mount_selected(
         session: &Session,
         place: &ImagePath,
-        (disk, device): (Arc<dyn Device>, Arc<dyn Device>),
+        disk: Arc<dyn Device>,
+        device: Arc<dyn Device>,
         options: &MountOptions,
     ) -> Outcome<Self> {
         let kernel = Kernel::new(KernelOptions {

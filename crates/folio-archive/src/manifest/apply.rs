@@ -3,7 +3,7 @@
 use super::entry::{ManifestEntry, ManifestKind, Owner};
 use crate::entry::as_path;
 use crate::observer::Observer;
-use crate::unpack::{Directories, is_final};
+use crate::unpack::Directories;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
 use folio::vfs::{DeviceNumber, FileType, SetTime, XattrFlags};
 use folio::{Errno, Error, ErrorKind, Process, Result};
@@ -47,7 +47,7 @@ pub fn apply(
             };
             match applied {
                 Ok(()) => {}
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if error.is_final() => return Err(error),
                 Err(error) => {
                     // The place of a plain errno is the name, which the observer shows too.
                     let is_named = error.kind() == ErrorKind::Errno && error.place().is_some();
@@ -119,13 +119,13 @@ impl Target<'_> {
             (Err(error), _) if error.errno() == Errno::NOENT && entry.is_optional => return Ok(()),
             (Err(error), _) => return Err(error),
         }
-        self.set(at, as_path(name), (uid, gid), entry.mode)?;
+        self.set(at, as_path(name), uid, gid, entry.mode)?;
         for (name, value) in &entry.xattrs {
             self.process
                 .lsetxattr(&path, name, value, XattrFlags::empty())?;
         }
         if entry.is_recursive {
-            self.set_below(path, (uid, gid), entry.mode)?;
+            self.set_below(path, uid, gid, entry.mode)?;
         }
         Ok(())
     }
@@ -135,7 +135,8 @@ impl Target<'_> {
         &self,
         at: Fd,
         path: &Path,
-        (uid, gid): (Option<u32>, Option<u32>),
+        uid: Option<u32>,
+        gid: Option<u32>,
         mode: Option<u16>,
     ) -> Result<()> {
         let found = self.process.fstatat(at, path, NOFOLLOW)?;
@@ -152,7 +153,8 @@ impl Target<'_> {
     fn set_below(
         &self,
         top: PathBuf,
-        owner: (Option<u32>, Option<u32>),
+        uid: Option<u32>,
+        gid: Option<u32>,
         mode: Option<u16>,
     ) -> Result<()> {
         let mut pending = vec![top];
@@ -177,7 +179,7 @@ impl Target<'_> {
                         mode
                     }
                 });
-                self.set(AT_FDCWD, &path, owner, mode)?;
+                self.set(AT_FDCWD, &path, uid, gid, mode)?;
                 if is_directory {
                     pending.push(path);
                 }

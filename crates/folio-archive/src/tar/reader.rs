@@ -374,7 +374,7 @@ impl<R: BufRead> Reader<R> {
             }
         }
         let stored = records.number("size")?.map_or_else(|| size(header), Ok)?;
-        let kind = self.kind(header, block, &records, (stored, &path, target))?;
+        let kind = self.kind(header, block, &records, stored, &path, target)?;
         let modified = match records.time("mtime")? {
             Some(time) => time,
             None => Timespec::new(number(&header.mtime, "mtime")?, 0),
@@ -410,7 +410,9 @@ impl<R: BufRead> Reader<R> {
         header: &RawHeader,
         block: &[u8; BLOCK_BYTES],
         records: &Records,
-        (stored, path, target): (u64, &[u8], Vec<u8>),
+        stored: u64,
+        path: &[u8],
+        target: Vec<u8>,
     ) -> Result<EntryKind> {
         // Some writers store a directory as a regular file, in each dialect.
         let is_directory_name = path.ends_with(b"/") && matches!(header.type_flag, b'0' | 0 | b'7');

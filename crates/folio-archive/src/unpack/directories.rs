@@ -1,5 +1,6 @@
 //! Names of an archive to open directories, within the destination.
 
+use crate::attributes::is_plain_directory;
 use crate::entry::{Entry, as_path};
 use folio::syscall::{Fd, OpenFlags};
 use folio::{Errno, Error, Process, Result};
@@ -70,18 +71,8 @@ impl<'a> Directories<'a> {
             stack: Vec::new(),
             depth: 0,
         };
-        this.root_is_plain = this.examine(root)?;
+        this.root_is_plain = is_plain_directory(process, root)?;
         Ok(this)
-    }
-
-    /// Whether new files in a directory get root's group and no inherited ACL.
-    fn examine(&self, fd: Fd) -> Result<bool> {
-        let found = self.process.fstat(fd)?;
-        let has_acl = self
-            .process
-            .fgetxattr(fd, b"system.posix_acl_default")
-            .is_ok();
-        Ok(found.mode & 0o2000 == 0 && !has_acl)
     }
 
     /// Returns the process that opens the directories.
@@ -238,7 +229,7 @@ impl<'a> Directories<'a> {
         }
         let flags = OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
         let fd = self.process.openat(self.fd(), as_path(name), flags, 0)?;
-        let is_plain = self.examine(fd);
+        let is_plain = is_plain_directory(self.process, fd);
         self.push(name, fd, is_plain.unwrap_or(false), false);
         Ok(())
     }

@@ -91,20 +91,14 @@ impl Layer {
             found => found?,
         };
         let is_directory = found.file_type == FileType::Directory;
-        match (self.paths.contains(&path), is_directory) {
-            (true, false) => Ok(()),
-            (true, true) => {
-                directories.enter_existing(name)?;
-                self.hide_all(directories, removed)
-            }
-            (false, false) => process.unlinkat(at, as_path(name), AtFlags::empty()),
-            (false, true) => {
-                directories.forget(name);
-                remove_tree(process, at, name)?;
-                removed.push(path);
-                Ok(())
-            }
+        if !self.paths.contains(&path) {
+            return remove_hidden(directories, name, is_directory, removed);
         }
+        if is_directory {
+            directories.enter_existing(name)?;
+            self.hide_all(directories, removed)?;
+        }
+        Ok(())
     }
 
     /// Removes everything in the current directory that is of the layers below.
@@ -123,20 +117,32 @@ impl Layer {
                 let below = directories.path_of(&name);
                 let found = process.fstatat(at, as_path(&name), AtFlags::SYMLINK_NOFOLLOW)?;
                 let is_directory = found.file_type == FileType::Directory;
-                match (self.paths.contains(&below), is_directory) {
-                    (true, true) => pending.push(below),
-                    (true, false) => {}
-                    (false, true) => {
-                        directories.forget(&name);
-                        remove_tree(process, at, &name)?;
-                        removed.push(below);
-                    }
-                    (false, false) => process.unlinkat(at, as_path(&name), AtFlags::empty())?,
+                if !self.paths.contains(&below) {
+                    remove_hidden(directories, &name, is_directory, removed)?;
+                } else if is_directory {
+                    pending.push(below);
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Removes `name` in the current directory; adds a directory to `removed`.
+fn remove_hidden(
+    directories: &mut Directories<'_>,
+    name: &[u8],
+    is_directory: bool,
+    removed: &mut Vec<Vec<u8>>,
+) -> Result<()> {
+    let (process, at) = (directories.process(), directories.fd());
+    if !is_directory {
+        return process.unlinkat(at, as_path(name), AtFlags::empty());
+    }
+    directories.forget(name);
+    remove_tree(process, at, name)?;
+    removed.push(directories.path_of(name));
+    Ok(())
 }
 
 /// Returns the names in an open directory.

@@ -3,7 +3,6 @@
 //! ```text
 //!   unpacker.rs      one entry after another; hard links and times that must wait
 //!   layer.rs         whiteouts and opaque directories of container layers
-//!   attributes.rs    owner, mode, extended attributes and times of one file
 //!   directories.rs   names to open directories, within the destination
 //! ```
 //!
@@ -15,11 +14,9 @@
 //!    that directory was reached from the destination without following a link.
 //! 2. A directory's times are set after the last file in it, at the end.
 
-mod attributes;
 mod directories;
 mod layer;
 mod unpacker;
 
-pub(crate) use attributes::is_final;
 pub(crate) use directories::Directories;
 pub use unpacker::{Select, Unpacker};

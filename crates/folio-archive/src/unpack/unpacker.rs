@@ -1,11 +1,12 @@
 //! The unpacker: creates the files of one entry after another.
 
-use super::attributes::{Attributes, Failures, is_final};
 use super::directories::{Directories, components};
 use super::layer::{Layer, remove_tree};
+use crate::attributes::{AttributeFailures, NewAttributes};
 use crate::entry::{Entry, EntryKind, as_path};
 use crate::observer::Observer;
 use crate::tar::Reader;
+use folio::base::Owner;
 use folio::syscall::{AtFlags, Fd, OpenFlags};
 use folio::vfs::{DeviceNumber, FileType, SetTime};
 use folio::{Errno, Error, Process, Result, Timespec};
@@ -125,7 +126,7 @@ impl<'a> Unpacker<'a> {
             }
             if let Err(failure) = self.entry(&entry, reader) {
                 match failure {
-                    Failure::File(error) if !is_final(&error) => {
+                    Failure::File(error) if !error.is_final() => {
                         self.observer.failed(&entry.path, &error);
                     }
                     Failure::File(error) | Failure::Archive(error) => {
@@ -171,7 +172,7 @@ impl<'a> Unpacker<'a> {
                 AtFlags::SYMLINK_NOFOLLOW,
             );
             if let Err(error) = set {
-                if is_final(&error) {
+                if error.is_final() {
                     return Err(error);
                 }
                 self.observer.failed(path, &error);
@@ -191,7 +192,7 @@ impl<'a> Unpacker<'a> {
         for (path, target) in std::mem::take(&mut self.links) {
             match self.link(&path, &target, true) {
                 Ok(()) => {}
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if error.is_final() => return Err(error),
                 Err(error) => self.observer.failed(&path, &error),
             }
         }
@@ -267,8 +268,13 @@ impl<'a> Unpacker<'a> {
 
     /// Sets the attributes of the current directory, and keeps its times for the end.
     fn directory_attributes(&mut self, entry: &Entry, path: Vec<u8>) {
-        let (fd, is_exact) = (self.directories.fd(), self.directories.is_exact());
-        let failures = self.attributes(entry).set_open(fd, is_exact, false);
+        let new = NewAttributes {
+            accessed: None,
+            modified: None,
+            ..attributes(entry, self.directories.is_exact())
+        };
+        let mut failures = AttributeFailures::default();
+        new.set_open(self.process, self.directories.fd(), &mut failures);
         self.report(entry, failures);
         self.directories.has_attributes(entry);
         self.times.insert(
@@ -298,9 +304,9 @@ impl<'a> Unpacker<'a> {
         self.add_to_layer(name);
         let written = self.content(fd, size_bytes, reader);
         if written.is_ok() {
-            let failures = self
-                .attributes(entry)
-                .set_open(fd, self.directories.is_plain(), true);
+            let mut failures = AttributeFailures::default();
+            let new = attributes(entry, self.directories.is_plain());
+            new.set_open(self.process, fd, &mut failures);
             self.report(entry, failures);
         }
         let closed = self.process.close(fd);
@@ -364,11 +370,10 @@ impl<'a> Unpacker<'a> {
             made => made?,
         }
         self.add_to_layer(name);
-        let (at, is_plain) = (self.directories.fd(), self.directories.is_plain());
-        let path = || self.directories.absolute(name);
-        let failures = self
-            .attributes(entry)
-            .set_unopened((at, name), path, is_plain);
+        let mut failures = AttributeFailures::default();
+        let new = attributes(entry, self.directories.is_plain());
+        let (at, path) = (self.directories.fd(), || self.directories.absolute(name));
+        new.set_unopened(self.process, at, as_path(name), path, &mut failures);
         self.report(entry, failures);
         Ok(())
     }
@@ -483,25 +488,32 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    fn attributes<'e>(&self, entry: &'e Entry) -> Attributes<'e>
-    where
-        'a: 'e,
-    {
-        Attributes {
-            process: self.process,
-            entry,
-        }
-    }
-
-    fn report(&mut self, entry: &Entry, failures: Failures) {
+    fn report(&mut self, entry: &Entry, failures: AttributeFailures) {
         for reason in &entry.unreadable {
             let error = Error::new(Errno::INVAL, reason.clone());
             self.observer.failed(&entry.path, &error);
         }
         self.unsupported_xattrs += failures.unsupported_xattrs;
-        for error in failures.errors {
+        for (what, error) in failures.failed {
+            let error = error.at(format!("cannot set the {what}"));
             self.observer.failed(&entry.path, &error);
         }
+    }
+}
+
+/// Returns what to set on the file of an entry. An exact file was created with the entry's mode,
+/// and belongs to root.
+fn attributes(entry: &Entry, is_exact: bool) -> NewAttributes<'_> {
+    let owner = Owner::new(entry.uid, entry.gid);
+    let is_link = matches!(entry.kind, EntryKind::Symlink(_));
+    // A change of the owner clears setuid and setgid; mkdir ignores all special bits.
+    let sets_mode = !is_link && (!is_exact || entry.mode >= 0o1000);
+    NewAttributes {
+        owner: (!is_exact || owner != Owner::ROOT).then_some(owner),
+        mode: sets_mode.then_some(entry.mode),
+        xattrs: &entry.xattrs,
+        accessed: Some(entry.accessed.unwrap_or(entry.modified)),
+        modified: Some(entry.modified),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `folio mkfs`: creates an image with an empty ext4.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::image::{Access, create, format_device, format_of, open_device};
+use crate::image::{Access, create, format_device, open_device};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
@@ -89,7 +89,9 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
             let text = format!("{name}: does not exist; give --size to create it");
             return Err(Failure::usage(text));
         };
-        let format = format_of(&place.image, mkfs.format);
+        let format = mkfs
+            .format
+            .unwrap_or_else(|| ImageFormat::of_name(&place.image));
         return create(session, &place, format, size, &options).map(drop);
     }
     let mut device = open_device(&place.image, Access::Write)?;

@@ -77,7 +77,9 @@ impl NewImage {
         least_size: impl FnOnce(ExtraSpace, FormatOptions) -> Outcome<LeastSize>,
         fill: impl FnOnce(Image) -> Outcome,
     ) -> Outcome {
-        let format = image::format_of(&place.image, self.format);
+        let format = self
+            .format
+            .unwrap_or_else(|| ImageFormat::of_name(&place.image));
         let options = FormatOptions {
             label: self.label.clone().unwrap_or_default(),
             uuid: self.uuid,
@@ -136,7 +138,7 @@ impl NewImage {
         let len_bytes = window.len_bytes();
         let options = with_room(&least, fills(&least, len_bytes), options, len_bytes);
         image::format_device(session, Path::new(&name), &*window, &options)?;
-        let filled = Image::mount_window(session, place, (disk, window.clone()), Access::Fill);
+        let filled = Image::mount_window(session, place, disk, window.clone(), Access::Fill);
         let filled = filled.and_then(fill);
         if filled.is_err() || session.has_only_failures() {
             // The cause of the failure is reported, and an incomplete file system is useless.

@@ -187,6 +187,17 @@ impl Error {
         matches!(self.errno(), Errno::NOSPC | Errno::DQUOT)
     }
 
+    /// Returns whether a walk over many files ends at this failure, as it would affect all of them:
+    /// ENOSPC and EDQUOT (no space), EROFS, EIO, EUCLEAN (a damaged image) and EINTR (the walk was
+    /// interrupted). Any other errno concerns one file.
+    pub fn is_final(&self) -> bool {
+        self.is_out_of_space()
+            || matches!(
+                self.errno(),
+                Errno::ROFS | Errno::IO | Errno::UCLEAN | Errno::INTR
+            )
+    }
+
     /// Returns the class of the failure.
     pub fn kind(&self) -> ErrorKind {
         match &self.0 {

@@ -196,7 +196,9 @@ impl Image {
                 Ok(self.mount_device(device).map_err(|error| at(error, path))?)
             }
             ImageSource::NewFile { path, len_bytes } => {
-                let format = self.image_format.unwrap_or_else(|| format_by_name(path));
+                let format = self
+                    .image_format
+                    .unwrap_or_else(|| ImageFormat::of_name(path));
                 let device = block::create(path, format, *len_bytes)?;
                 let mounted = self.mount_device(device);
                 if mounted.is_err() {
@@ -224,15 +226,4 @@ impl Image {
 
 fn at(error: crate::Error, path: &Path) -> crate::Error {
     error.at(path.display().to_string())
-}
-
-fn format_by_name(path: &Path) -> ImageFormat {
-    if path
-        .extension()
-        .is_some_and(|extension| extension == "qcow2")
-    {
-        ImageFormat::Qcow2
-    } else {
-        ImageFormat::Raw
-    }
 }

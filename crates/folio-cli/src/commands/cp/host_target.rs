@@ -9,11 +9,11 @@ use super::batch_channel::FileMeta;
 use super::fakeroot;
 use super::host_source::attributes;
 use super::options::CopyOptions;
-use super::target::{
-    AttributeFailures, Existing, Target, dangling_link, existing, mode_words, owner_words,
-};
+use super::target::{Existing, Target, dangling_link, existing};
+use folio::base::Owner;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
+use folio_archive::AttributeFailures;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timestamps, Uid, XattrFlags};
 use std::collections::HashSet;
 use std::fs::{File, Permissions};
@@ -73,21 +73,6 @@ impl HostTarget {
             && (attributes.uid, attributes.gid) == (self.user.as_raw(), self.group.as_raw())
     }
 
-    fn open_dir(&self, fd: File, is_new: bool, parent_is_plain: bool) -> Result<HostDir, Error> {
-        let is_plain = if is_new {
-            parent_is_plain
-        } else {
-            let stat = rustix::fs::fstat(&fd)?;
-            let list = rustix::fs::fgetxattr(&fd, "system.posix_acl_default", &mut [0_u8; 0][..]);
-            stat.st_mode & 0o2000 == 0 && list.is_err()
-        };
-        Ok(HostDir {
-            fd,
-            is_new,
-            is_plain,
-        })
-    }
-
     /// Sets the owner; returns whether that succeeded. Without root it sets at most the group,
     /// silently like cp.
     fn set_owner(
@@ -112,7 +97,7 @@ impl HostTarget {
                 // This user may not be in the group.
                 let _ = chown(None, gid);
             }
-            set => failures.check(|| owner_words(attributes), set),
+            set => failures.check_owner(Owner::new(attributes.uid, attributes.gid), set),
         }
         false
     }
@@ -133,7 +118,7 @@ impl HostTarget {
             mode &= 0o1777;
         }
         if keeps.keeps_mode && (chowns || !is_exact || mode & SPECIAL_BITS != 0) {
-            failures.check(|| mode_words(mode), set_mode(file, mode));
+            failures.check_mode(mode, set_mode(file, mode));
         }
         for (name, value) in &meta.xattrs {
             let set = rustix::fs::fsetxattr(file, name.as_slice(), value, XattrFlags::empty());
@@ -141,7 +126,7 @@ impl HostTarget {
         }
         if keeps.keeps_times {
             let set = rustix::fs::futimens(file, &timestamps(attributes));
-            failures.check(|| "times".to_owned(), set);
+            failures.check_times(set);
         }
     }
 
@@ -169,7 +154,7 @@ impl HostTarget {
         if keeps.keeps_mode && attributes.file_type != FileType::Symlink && (chowns || !at.is_plain)
         {
             let set = std::fs::set_permissions(path(), Permissions::from_mode(mode.into()));
-            failures.check(|| mode_words(mode), set.map_err(|e| host_error(&e)));
+            failures.check_mode(mode, set.map_err(|e| host_error(&e)));
         }
         for (key, value) in &meta.xattrs {
             let flags = XattrFlags::empty();
@@ -178,7 +163,7 @@ impl HostTarget {
         }
         if keeps.keeps_times {
             let set = rustix::fs::utimensat(&at.fd, name, &timestamps(attributes), nofollow);
-            failures.check(|| "times".to_owned(), set);
+            failures.check_times(set);
         }
     }
 
@@ -240,6 +225,13 @@ impl HostTarget {
     }
 }
 
+/// Returns whether new files in a directory get the user's group and no inherited ACL.
+fn is_plain_directory(directory: &File) -> Result<bool, Error> {
+    let stat = rustix::fs::fstat(directory)?;
+    let acl = rustix::fs::fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0][..]);
+    Ok(stat.st_mode & 0o2000 == 0 && acl.is_err())
+}
+
 fn set_mode(file: &File, mode: u16) -> Result<(), Error> {
     let set = file.set_permissions(Permissions::from_mode(mode.into()));
     set.map_err(|error| host_error(&error))
@@ -267,7 +259,12 @@ impl Target for HostTarget {
     fn open_parent(&self, path: &[u8]) -> Result<HostDir, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-        self.open_dir(fd.into(), false, false)
+        let fd = File::from(fd);
+        Ok(HostDir {
+            is_plain: is_plain_directory(&fd)?,
+            is_new: false,
+            fd,
+        })
     }
 
     fn make_dir(&self, at: &HostDir, name: &[u8], _: &FileMeta) -> Result<HostDir, Error> {
@@ -287,7 +284,17 @@ impl Target for HostTarget {
             }
             other => other?,
         };
-        self.open_dir(fd.into(), is_new, at.is_plain)
+        let fd = File::from(fd);
+        let is_plain = if is_new {
+            at.is_plain
+        } else {
+            is_plain_directory(&fd)?
+        };
+        Ok(HostDir {
+            fd,
+            is_new,
+            is_plain,
+        })
     }
 
     fn finish_dir(
@@ -298,7 +305,7 @@ impl Target for HostTarget {
     ) -> Result<(), Error> {
         if !self.options.keeps_mode && dir.is_new {
             let mode = self.options.mode(&meta.attributes);
-            failures.check(|| mode_words(mode), set_mode(&dir.fd, mode));
+            failures.check_mode(mode, set_mode(&dir.fd, mode));
         }
         self.set_attributes(&dir.fd, meta, false, failures);
         Ok(())

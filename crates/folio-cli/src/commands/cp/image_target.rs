@@ -2,15 +2,15 @@
 
 use super::batch_channel::FileMeta;
 use super::options::CopyOptions;
-use super::target::{
-    AttributeFailures, Existing, Target, dangling_link, existing, mode_words, owner_words,
-};
+use super::target::{Existing, Target, dangling_link, existing};
 use crate::commands::ownership::FileRules;
 use crate::image::Image;
 use crate::session::fixed_time;
+use folio::base::Owner;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
-use folio::vfs::{Attributes, FileType, SetTime, XattrFlags};
+use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Process, Timespec};
+use folio_archive::{AttributeFailures, NewAttributes, is_plain_directory};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -65,73 +65,36 @@ impl<'a> ImageTarget<'a> {
         }
     }
 
-    fn open_dir(
-        &self,
-        fd: Fd,
-        path: PathBuf,
-        is_new: bool,
-        parent_is_plain: bool,
-    ) -> Result<ImageDir, Error> {
-        let is_plain = if is_new {
-            parent_is_plain
-        } else {
-            let attributes = self.process.fstat(fd)?;
-            let list = self.process.fgetxattr(fd, b"system.posix_acl_default");
-            attributes.mode & 0o2000 == 0 && list.is_err()
-        };
-        Ok(ImageDir {
-            fd,
-            path,
-            is_new,
-            is_plain,
-        })
-    }
-
     fn mode(&self, meta: &FileMeta) -> u16 {
         meta.attributes.mode
     }
 
-    /// Sets owner, mode and extended attributes of an open file or directory, then its times.
-    fn set_attributes(
-        &self,
-        fd: Fd,
-        meta: &FileMeta,
-        is_exact: bool,
-        failures: &mut AttributeFailures,
-    ) {
+    /// Returns what to set on a file. An exact one was created with its mode, and belongs to root.
+    fn attributes<'m>(&self, meta: &'m FileMeta, is_exact: bool) -> NewAttributes<'m> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
-        let is_roots = attributes.uid == 0 && attributes.gid == 0;
-        let chowns = keeps.keeps_owner && !(is_exact && is_roots);
-        if chowns {
-            let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
-            failures.check(
-                || owner_words(attributes),
-                self.process.fchown(fd, uid, gid),
-            );
-        }
+        let owner = Owner::new(attributes.uid, attributes.gid);
+        let chowns = keeps.keeps_owner && !(is_exact && owner == Owner::ROOT);
+        let is_link = attributes.file_type == FileType::Symlink;
         // A change of the owner clears setuid and setgid.
-        if keeps.keeps_mode && (!is_exact || chowns && attributes.mode & 0o6000 != 0) {
-            let set = self.process.fchmod(fd, attributes.mode);
-            failures.check(|| mode_words(attributes.mode), set);
-        }
-        for (name, value) in &meta.xattrs {
-            let set = self.process.fsetxattr(fd, name, value, XattrFlags::empty());
-            failures.check_xattr(name, true, set);
-        }
-        if keeps.keeps_times {
-            let (accessed, modified) = self.times(meta);
-            let set = self.process.futimens(fd, accessed, modified);
-            failures.check(|| "times".to_owned(), set);
+        let is_cleared = chowns && attributes.mode & 0o6000 != 0;
+        let chmods = keeps.keeps_mode && !is_link && (!is_exact || is_cleared);
+        let (accessed, modified) = self.times(attributes);
+        NewAttributes {
+            owner: chowns.then_some(owner),
+            mode: chmods.then_some(attributes.mode),
+            xattrs: &meta.xattrs,
+            accessed: keeps.keeps_times.then_some(accessed),
+            modified: keeps.keeps_times.then_some(modified),
         }
     }
 
-    fn times(&self, meta: &FileMeta) -> (Option<SetTime>, Option<SetTime>) {
-        let (accessed, modified) = (meta.attributes.accessed, meta.attributes.modified);
-        let (accessed, modified) = match self.build_time {
+    /// Returns the times of access and modification to set.
+    fn times(&self, attributes: &Attributes) -> (Timespec, Timespec) {
+        let (accessed, modified) = (attributes.accessed, attributes.modified);
+        match self.build_time {
             Some(latest) => (modified.min(latest), modified.min(latest)),
             None => (accessed, modified),
-        };
-        (Some(SetTime::To(accessed)), Some(SetTime::To(modified)))
+        }
     }
 
     /// Sets the attributes of a file that cannot be opened.
@@ -142,32 +105,13 @@ impl<'a> ImageTarget<'a> {
         meta: &FileMeta,
         failures: &mut AttributeFailures,
     ) {
-        let (keeps, attributes, place) = (&self.options, &meta.attributes, path(name));
-        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-        if keeps.keeps_owner && !(at.is_plain && attributes.uid == 0 && attributes.gid == 0) {
-            let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
-            let set = self.process.fchownat(at.fd, place, uid, gid, nofollow);
-            failures.check(|| owner_words(attributes), set);
-        }
-        let is_link = attributes.file_type == FileType::Symlink;
-        if keeps.keeps_mode && !is_link && (!at.is_plain || attributes.mode & 0o6000 != 0) {
-            let set = self.process.fchmodat(at.fd, place, attributes.mode);
-            failures.check(|| mode_words(attributes.mode), set);
-        }
-        for (key, value) in &meta.xattrs {
-            let place = at.path.join(place);
-            let set = self
-                .process
-                .lsetxattr(place, key, value, XattrFlags::empty());
-            failures.check_xattr(key, true, set);
-        }
-        if keeps.keeps_times {
-            let (accessed, modified) = self.times(meta);
-            let set = self
-                .process
-                .utimensat(at.fd, place, accessed, modified, nofollow);
-            failures.check(|| "times".to_owned(), set);
-        }
+        self.attributes(meta, at.is_plain).set_unopened(
+            self.process,
+            at.fd,
+            path(name),
+            || at.path.join(path(name)),
+            failures,
+        );
     }
 
     /// Creates a name, and replaces an existing file.
@@ -214,7 +158,12 @@ impl Target for ImageTarget<'_> {
 
     fn open_parent(&self, parent: &[u8]) -> Result<ImageDir, Error> {
         let fd = self.process.open(path(parent), OpenFlags::DIRECTORY, 0)?;
-        self.open_dir(fd, path(parent).into(), false, false)
+        Ok(ImageDir {
+            fd,
+            path: path(parent).into(),
+            is_new: false,
+            is_plain: is_plain_directory(self.process, fd)?,
+        })
     }
 
     fn make_dir(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<ImageDir, Error> {
@@ -237,7 +186,17 @@ impl Target for ImageTarget<'_> {
                 ),
                 _ => error,
             })?;
-        self.open_dir(fd, at.path.join(path(name)), is_new, at.is_plain)
+        let is_plain = if is_new {
+            at.is_plain
+        } else {
+            is_plain_directory(self.process, fd)?
+        };
+        Ok(ImageDir {
+            fd,
+            path: at.path.join(path(name)),
+            is_new,
+            is_plain,
+        })
     }
 
     fn finish_dir(
@@ -247,7 +206,8 @@ impl Target for ImageTarget<'_> {
         failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
         let is_exact = dir.is_new && dir.is_plain && meta.attributes.mode < 0o1000;
-        self.set_attributes(dir.fd, meta, is_exact, failures);
+        self.attributes(meta, is_exact)
+            .set_open(self.process, dir.fd, failures);
         self.process.close(dir.fd)
     }
 
@@ -313,7 +273,8 @@ impl Target for ImageTarget<'_> {
         if size_bytes > written {
             result = self.process.ftruncate(file.fd, size_bytes);
         }
-        self.set_attributes(file.fd, meta, file.is_exact && file.is_new, failures);
+        self.attributes(meta, file.is_exact && file.is_new)
+            .set_open(self.process, file.fd, failures);
         let closed = self.process.close(file.fd);
         result.and(closed)
     }

@@ -57,7 +57,6 @@ use measure::Measure;
 use options::CopyOptions;
 use source::{CopyJob, Reader, Source};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use target::{Target, Writer};
@@ -184,7 +183,8 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     }
     #[cfg(feature = "object-store")]
     if let [source] = sources
-        && let (false, false) = (has_inner_path(source), has_inner_path(destination))
+        && !has_inner_path(source)
+        && !has_inner_path(destination)
         && !PathArgument::parse(destination, false).is_image()
         && let Some(copied) = object::run(source, destination, session)
     {
@@ -209,12 +209,19 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         fakeroot::check()?;
     }
     match (&target, cp.new_image.create) {
-        (PathArgument::Image(place), Some(size)) => {
-            into_new_image(cp, session, (options, &rules), (place, size), &sources)
-        }
-        (PathArgument::Image(place), None) => {
-            let image = Image::open(session, place, Access::Write)?;
-            into_image(cp, session, (options, &rules), (image, place), &sources)
+        (PathArgument::Image(place), size) => {
+            let copy = ImageCopy {
+                session,
+                options,
+                rules: &rules,
+                place,
+                sources: &sources,
+                is_itself: cp.no_target_directory,
+            };
+            match size {
+                Some(size) => copy.run_in_new(&cp.new_image, size),
+                None => copy.run(Image::open(session, place, Access::Write)?),
+            }
         }
         (PathArgument::Host(_), Some(_)) => Err(Failure::usage(
             "--create creates an image, so the destination must be IMAGE:/path",
@@ -239,57 +246,112 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     }
 }
 
-/// Copies all sources into a new image, which is removed again after a failure.
-fn into_new_image(
-    cp: &Cp,
-    session: &Session,
-    (options, rules): (CopyOptions, &OwnerRules),
-    (place, size): (&ImagePath, NewSize),
-    sources: &[PathArgument],
-) -> Outcome {
-    refuse_existing(place, "copy")?;
-    for source in sources {
-        plan::check_host(source, &options)?;
-    }
-    let least_size = |extra, format_options| {
-        let sources = (place, sources);
-        least_size(session, (options, rules), sources, (extra, format_options))
-    };
-    cp.new_image
-        .make(session, place, size, least_size, |image| {
-            plan::make_parents(&image, place, sources)?;
-            into_image(cp, session, (options, rules), (image, place), sources)
-        })
+/// A copy into an image.
+struct ImageCopy<'a> {
+    session: &'a Session,
+    options: CopyOptions,
+    rules: &'a OwnerRules,
+    place: &'a ImagePath,
+    sources: &'a [PathArgument],
+    /// `-T`.
+    is_itself: bool,
 }
 
-/// Returns the least size of a new image for the content of all sources, and for the manifest.
-fn least_size(
-    session: &Session,
-    (options, rules): (CopyOptions, &OwnerRules),
-    (place, sources): (&ImagePath, &[PathArgument]),
-    (extra, format_options): (ExtraSpace, FormatOptions),
-) -> Outcome<LeastSize> {
-    fitting_size(&place.path, extra, format_options, |content| {
-        let mut created = CopiedPaths::new(options, rules);
-        for group in plan::groups(sources) {
-            let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
-            match &group[0] {
-                PathArgument::Host(_) => {
-                    let source = HostSource::new(Vec::new());
-                    created.find(&source, &jobs);
-                    ContentWalk::new(&source, options, session, content).run(&jobs);
+impl ImageCopy<'_> {
+    /// Copies all sources into a new image, which is removed again after a failure.
+    fn run_in_new(&self, new_image: &NewImage, size: NewSize) -> Outcome {
+        refuse_existing(self.place, "copy")?;
+        for source in self.sources {
+            plan::check_host(source, &self.options)?;
+        }
+        let least_size = |extra, options| self.least_size(extra, options);
+        new_image.make(self.session, self.place, size, least_size, |image| {
+            plan::make_parents(&image, self.place, self.sources)?;
+            self.run(image)
+        })
+    }
+
+    /// Returns the least size of a new image for the content of all sources, and for the manifest.
+    fn least_size(&self, extra: ExtraSpace, format_options: FormatOptions) -> Outcome<LeastSize> {
+        let (session, options, place) = (self.session, self.options, self.place);
+        fitting_size(&place.path, extra, format_options, |content| {
+            let mut created = CopiedPaths::new(options, self.rules);
+            for group in plan::groups(self.sources) {
+                let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
+                match &group[0] {
+                    PathArgument::Host(_) => {
+                        let source = HostSource::new(Vec::new());
+                        created.find(&source, &jobs);
+                        ContentWalk::new(&source, options, session, content).run(&jobs);
+                    }
+                    PathArgument::Image(from) => {
+                        with_image(session, from, Access::Read, |image| {
+                            let source = ImageSource::new(image);
+                            created.find(&source, &jobs);
+                            ContentWalk::new(&source, options, session, content).run(&jobs);
+                            Ok(())
+                        })?
+                    }
                 }
-                PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
-                    let source = ImageSource::new(image);
-                    created.find(&source, &jobs);
-                    ContentWalk::new(&source, options, session, content).run(&jobs);
-                    Ok(())
-                })?,
+            }
+            self.rules
+                .add_created(content, |path| created.contains(path));
+            session.check_interrupt()
+        })
+    }
+
+    /// Copies all sources into one image, then closes it whether or not the copy succeeded.
+    fn run(&self, image: Image) -> Outcome {
+        let progress = Progress::new(self.session);
+        let copied = plan::groups(self.sources)
+            .try_for_each(|group| self.group(&image, group, &progress))
+            .and_then(|()| {
+                let observer = SessionObserver::new(self.session, &progress, &image);
+                let path = &self.place.path;
+                self.rules.finish(self.session, &image, path, &observer)
+            });
+        progress.flushing();
+        let closed = image.close();
+        progress.finish();
+        copied.and(closed)
+    }
+
+    /// Copies neighbors of the same image, or of the host.
+    fn group(&self, image: &Image, group: &[PathArgument], progress: &Progress) -> Outcome {
+        let (session, options, path) = (self.session, self.options, &self.place.path);
+        let target = ImageTarget::new(image, options, self.rules.resolve(image)?);
+        let is_directory = image
+            .stat(path, true)
+            .is_ok_and(|found| plan::is_directory(&found));
+        let request = plan::Request {
+            target: path,
+            name: self.place.to_string(),
+            is_directory,
+            has_many: self.sources.len() > 1,
+            is_itself: self.is_itself,
+        };
+        let jobs = plan::jobs(&request, group)?;
+        match &group[0] {
+            PathArgument::Host(_) => {
+                let source = HostSource::new(identity(&self.place.image));
+                copy(session, options, &source, &target, &jobs, progress)
+            }
+            PathArgument::Image(from) if image.holds(from) => {
+                for job in &jobs {
+                    plan::check_within(image, job)?;
+                }
+                let source = ImageSource::new(image);
+                copy(session, options, &source, &target, &jobs, progress)
+            }
+            PathArgument::Image(from) => {
+                let other = image.open_beside(session, from)?;
+                let source = ImageSource::new(&other);
+                let copied = copy(session, options, &source, &target, &jobs, progress);
+                let closed = other.close();
+                copied.and(closed)
             }
         }
-        rules.add_created(content, |path| created.contains(path));
-        session.check_interrupt()
-    })
+    }
 }
 
 /// Returns the options of a copy that keeps everything, or only what a FAT stores.
@@ -312,16 +374,18 @@ pub(crate) fn tree_size(
     session: &Session,
     tree: &Path,
     rules: &OwnerRules,
-    (extra, options): (ExtraSpace, FormatOptions),
+    extra: ExtraSpace,
+    options: FormatOptions,
 ) -> Outcome<LeastSize> {
-    let place = ImagePath::parse("new:/".as_ref())?;
-    let sources = [PathArgument::Host(tree.join("."))];
-    least_size(
+    let copy = ImageCopy {
         session,
-        (whole_tree(true), rules),
-        (&place, &sources),
-        (extra, options),
-    )
+        options: whole_tree(true),
+        rules,
+        place: &ImagePath::parse("new:/".as_ref())?,
+        sources: &[PathArgument::Host(tree.join("."))],
+        is_itself: false,
+    };
+    copy.least_size(extra, options)
 }
 
 /// Copies the contents of a host directory into the root of an image, and closes it. `keeps_all`:
@@ -330,121 +394,23 @@ pub(crate) fn tree_size(
 pub(crate) fn copy_tree(
     session: &Session,
     tree: &Path,
-    (image, place): (Image, &ImagePath),
-    (keeps_all, rules): (bool, &OwnerRules),
+    image: Image,
+    place: &ImagePath,
+    rules: &OwnerRules,
+    keeps_all: bool,
 ) -> Outcome {
-    let options = whole_tree(keeps_all);
     if keeps_all {
         fakeroot::check()?;
     }
-    let source = HostSource::new(identity(&place.image));
-    let jobs = [CopyJob {
-        from: tree.join(".").into_os_string().into_vec(),
-        parent: b"/".to_vec(),
-        name: b".".to_vec(),
-    }];
-    let progress = Progress::new(session);
-    let copied = rules.resolve(&image).and_then(|files| {
-        let target = ImageTarget::new(&image, options, files);
-        copy(session, options, &source, &target, &jobs, &progress)?;
-        let observer = SessionObserver::new(session, &progress, &image);
-        rules.finish(session, &image, &place.path, &observer)
-    });
-    progress.flushing();
-    let closed = image.close();
-    progress.finish();
-    copied.and(closed)
-}
-
-/// Copies all sources into one image, then closes it whether or not the copy succeeded.
-fn into_image(
-    cp: &Cp,
-    session: &Session,
-    (options, rules): (CopyOptions, &OwnerRules),
-    (image, place): (Image, &ImagePath),
-    sources: &[PathArgument],
-) -> Outcome {
-    let progress = Progress::new(session);
-    let mut copied = Ok(());
-    for group in plan::groups(sources) {
-        copied = group_into_image(
-            cp,
-            session,
-            (options, rules),
-            (&image, place),
-            group,
-            (sources.len(), &progress),
-        );
-        if copied.is_err() {
-            break;
-        }
-    }
-    let copied = copied.and_then(|()| {
-        let observer = SessionObserver::new(session, &progress, &image);
-        rules.finish(session, &image, &place.path, &observer)
-    });
-    progress.flushing();
-    let closed = image.close();
-    progress.finish();
-    copied.and(closed)
-}
-
-fn group_into_image(
-    cp: &Cp,
-    session: &Session,
-    (options, rules): (CopyOptions, &OwnerRules),
-    (image, place): (&Image, &ImagePath),
-    group: &[PathArgument],
-    (count, progress): (usize, &Progress),
-) -> Outcome {
-    let target = ImageTarget::new(image, options, rules.resolve(image)?);
-    let is_directory = image
-        .stat(&place.path, true)
-        .is_ok_and(|found| plan::is_directory(&found));
-    let request = plan::Request {
-        target: &place.path,
-        name: place.to_string(),
-        is_directory,
-        has_many: count > 1,
-        is_itself: cp.no_target_directory,
+    let copy = ImageCopy {
+        session,
+        options: whole_tree(keeps_all),
+        rules,
+        place,
+        sources: &[PathArgument::Host(tree.join("."))],
+        is_itself: false,
     };
-    let jobs = plan::jobs(&request, group)?;
-    match &group[0] {
-        PathArgument::Host(_) => copy(
-            session,
-            options,
-            &HostSource::new(identity(&place.image)),
-            &target,
-            &jobs,
-            progress,
-        ),
-        PathArgument::Image(from) if image.holds(from) => {
-            for job in &jobs {
-                plan::check_within(image, job)?;
-            }
-            copy(
-                session,
-                options,
-                &ImageSource::new(image),
-                &target,
-                &jobs,
-                progress,
-            )
-        }
-        PathArgument::Image(from) => {
-            let other = image.open_beside(session, from)?;
-            let copied = copy(
-                session,
-                options,
-                &ImageSource::new(&other),
-                &target,
-                &jobs,
-                progress,
-            );
-            let closed = other.close();
-            copied.and(closed)
-        }
-    }
+    copy.run(image)
 }
 
 fn out_of_image(

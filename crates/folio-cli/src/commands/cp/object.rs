@@ -20,11 +20,14 @@ const HOLE_BYTES: usize = 64 << 10;
 
 /// Copies a file to a URL, or an object to a file, if exactly one of both is a URL.
 pub(crate) fn run(source: &OsStr, destination: &OsStr, session: &Session) -> Option<Outcome> {
-    match (is_url(source), is_url(destination)) {
-        (false, true) => Some(upload_file(Path::new(source), destination, session)),
-        (true, false) => Some(download(source, Path::new(destination), session)),
-        _ => None,
+    if is_url(source) == is_url(destination) {
+        return None;
     }
+    Some(if is_url(source) {
+        download(source, Path::new(destination), session)
+    } else {
+        upload_file(Path::new(source), destination, session)
+    })
 }
 
 /// Parses a URL of the command line.

@@ -303,15 +303,34 @@ pub(crate) fn check_within(image: &Image, job: &CopyJob) -> Outcome {
 mod tests {
     use super::*;
 
-    fn one(from: &str, target: &str, is_directory: bool, is_itself: bool) -> (String, String) {
-        let request = Request {
+    /// Returns a request to copy to a name that does not exist.
+    fn missing(target: &str) -> Request<'_> {
+        Request {
             target: Path::new(target),
             name: target.to_owned(),
-            is_directory,
+            is_directory: false,
             has_many: false,
-            is_itself,
-        };
-        let job = jobs(&request, &[PathArgument::Host(from.into())])
+            is_itself: false,
+        }
+    }
+
+    fn directory(target: &str) -> Request<'_> {
+        Request {
+            is_directory: true,
+            ..missing(target)
+        }
+    }
+
+    /// Returns a request with `-T`.
+    fn directory_itself(target: &str) -> Request<'_> {
+        Request {
+            is_itself: true,
+            ..directory(target)
+        }
+    }
+
+    fn one(from: &str, request: &Request<'_>) -> (String, String) {
+        let job = jobs(request, &[PathArgument::Host(from.into())])
             .unwrap()
             .remove(0);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -321,12 +340,15 @@ mod tests {
     #[test]
     fn destination_follows_cp() {
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(one("a/tree", "/srv", false, false), pair("/", "srv"));
-        assert_eq!(one("a/tree/", "/srv", true, false), pair("/srv", "tree"));
-        assert_eq!(one("a/tree/.", "/srv", true, false), pair("/srv", "."));
-        assert_eq!(one("a/tree", "/", true, true), pair("/", "."));
-        assert_eq!(one("a/tree", "/srv//", true, true), pair("/", "srv/"));
-        assert_eq!(one("/", "back", false, false), pair(".", "back"));
-        assert_eq!(one("f", "x/y", false, false), pair("x/", "y"));
+        assert_eq!(one("a/tree", &missing("/srv")), pair("/", "srv"));
+        assert_eq!(one("a/tree/", &directory("/srv")), pair("/srv", "tree"));
+        assert_eq!(one("a/tree/.", &directory("/srv")), pair("/srv", "."));
+        assert_eq!(one("a/tree", &directory_itself("/")), pair("/", "."));
+        assert_eq!(
+            one("a/tree", &directory_itself("/srv//")),
+            pair("/", "srv/")
+        );
+        assert_eq!(one("/", &missing("back")), pair(".", "back"));
+        assert_eq!(one("f", &missing("x/y")), pair("x/", "y"));
     }
 }

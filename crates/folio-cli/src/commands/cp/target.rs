@@ -3,67 +3,13 @@
 
 use super::batch_channel::{Batch, BatchReceiver, FileMeta, LinkId, TreeItem};
 use super::options::CopyOptions;
-use crate::exit::{Failure, Outcome, explain, is_final};
+use crate::exit::{Failure, Outcome, explain};
 use crate::progress::Progress;
 use crate::session::Session;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error};
+use folio_archive::AttributeFailures;
 use std::collections::HashMap;
-
-/// The attributes of one file that could not be set, and why. The copy continues after them: a
-/// full attribute block or an owner that the target lacks affects no other file.
-#[derive(Default)]
-pub(crate) struct AttributeFailures {
-    /// Names of attributes, and why each could not be set.
-    failed: Vec<(String, Error)>,
-    /// Extended attributes that the target or this user does not support. cp(1) ignores these too.
-    unsupported_xattrs: u64,
-}
-
-impl AttributeFailures {
-    /// Keeps the failure of `set`, if it is one; `what` names the attribute.
-    pub(crate) fn check<E: Into<Error>>(
-        &mut self,
-        what: impl FnOnce() -> String,
-        set: Result<(), E>,
-    ) {
-        if let Err(error) = set {
-            self.failed.push((what(), error.into()));
-        }
-    }
-
-    /// Keeps the failure to set an extended attribute. `is_root` means that EPERM has another
-    /// cause than this user.
-    pub(crate) fn check_xattr<E: Into<Error>>(
-        &mut self,
-        name: &[u8],
-        is_root: bool,
-        set: Result<(), E>,
-    ) {
-        let Err(error) = set.map_err(Into::into) else {
-            return;
-        };
-        match error.errno() {
-            Errno::NOTSUP => self.unsupported_xattrs += 1,
-            Errno::PERM | Errno::ACCESS if !is_root => self.unsupported_xattrs += 1,
-            _ => {
-                let name = String::from_utf8_lossy(name);
-                self.failed
-                    .push((format!("extended attribute {name}"), error));
-            }
-        }
-    }
-}
-
-/// Returns the words for an owner in messages.
-pub(crate) fn owner_words(attributes: &Attributes) -> String {
-    format!("owner {}:{}", attributes.uid, attributes.gid)
-}
-
-/// Returns the words for a mode in messages.
-pub(crate) fn mode_words(mode: u16) -> String {
-    format!("mode {mode:04o}")
-}
 
 /// What a copy does with an existing file that has the name of a copied one.
 pub(crate) enum Existing {
@@ -266,7 +212,7 @@ impl<'a, T: Target> Writer<'a, T> {
                 link,
                 data,
                 is_whole,
-            } => return self.file(name, meta, link, (&bytes[data], is_whole)),
+            } => return self.file(name, meta, link, &bytes[data], is_whole),
             TreeItem::Data { offset, data } => return self.data(&bytes[data], offset),
             TreeItem::End { size_bytes } => return self.end(size_bytes),
             TreeItem::Incomplete => self.discard(),
@@ -366,7 +312,8 @@ impl<'a, T: Target> Writer<'a, T> {
         name: Vec<u8>,
         meta: FileMeta,
         link: Option<LinkId>,
-        (bytes, is_whole): (&[u8], bool),
+        bytes: &[u8],
+        is_whole: bool,
     ) -> Outcome {
         let Some(frame) = self.frames.last() else {
             return Ok(());
@@ -494,7 +441,7 @@ impl<'a, T: Target> Writer<'a, T> {
 
     fn fail(&self, path: &[u8], error: &Error) -> Outcome {
         let text = self.message(path, error);
-        if is_final(error) {
+        if error.is_final() {
             return Err(Failure::new(text));
         }
         self.session.fail(text);

@@ -102,15 +102,18 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     let (start, len) = find_place(&free, spec.start()?, wanted)
         .ok_or_else(|| Failure::new(format!("{name}: no free space that is large enough")))?;
     content.check_len(len)?;
-    let partition = new_partition(&spec, (start, len), "", 0)?;
+    let partition = new_partition(&spec, start, len, "", 0)?;
     // The table gets the partition last, so that it has no incomplete one after a failure.
     let addition = block::PartitionAddition::new(&*disk, &partition).map_err(failed)?;
     let number = addition.number();
     let window = block::PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;
     block::Device::write_zeroes(&window, 0, len).map_err(failed)?;
     let mut identity = IdentitySource::new("", 0);
-    let disk_and_name = (&disk, place.image.as_path());
-    content.write(session, disk_and_name, (number, start, len), &mut identity)?;
+    let place = ImagePath {
+        partition: Some(block::PartitionName::Number(number)),
+        ..place
+    };
+    content.write(session, &disk, &place, &partition, &mut identity)?;
     if session.has_failures() {
         let text = format!("{name}: the partition would be incomplete and is not added");
         return Err(Failure::new(text));

@@ -18,7 +18,7 @@ use crate::output::io_reason;
 use crate::progress::Progress;
 use crate::session::{Session, clock};
 use crate::value_parsers::uuid;
-use folio::block::{Device, PartitionDevice, PartitionName};
+use folio::block::{Device, NewPartition, PartitionDevice};
 use folio::fs::fat::{self, FatOptions, FatWidth};
 use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
 use folio_archive::oci::Reference;
@@ -190,7 +190,7 @@ impl Content {
         options: FormatOptions,
     ) -> Outcome<Option<LeastSize>> {
         if let ContentSource::Tree(path) = &self.source {
-            return cp::tree_size(session, path, &self.rules, (extra, options)).map(Some);
+            return cp::tree_size(session, path, &self.rules, extra, options).map(Some);
         }
         let Some(contents) = self.contents(session)? else {
             return Ok(None);
@@ -235,20 +235,17 @@ impl Content {
         Ok(listed.get())
     }
 
-    /// Writes the content into partition `number` of `disk`, which reads as zeros. The table need
-    /// not have the partition yet.
+    /// Writes the content into `partition` of `disk`, which reads as zeros. The table need not have
+    /// the partition yet. `place` is the name of its root directory.
     pub(super) fn write(
         &self,
         session: &Session,
-        (disk, image): (&Arc<dyn Device>, &Path),
-        (number, start_bytes, len_bytes): (u32, u64, u64),
+        disk: &Arc<dyn Device>,
+        place: &ImagePath,
+        partition: &NewPartition,
         identity: &mut IdentitySource<'_>,
     ) -> Outcome {
-        let place = ImagePath {
-            image: image.to_owned(),
-            partition: Some(PartitionName::Number(number)),
-            path: "/".into(),
-        };
+        let (start_bytes, len_bytes) = (partition.start_bytes, partition.len_bytes);
         let name = place.image_name();
         let failed = |error: folio::Error| Failure::new(format!("{name}: {error}"));
         let window = PartitionDevice::new(disk.clone(), start_bytes, len_bytes).map_err(failed)?;
@@ -281,14 +278,15 @@ impl Content {
                 fat::format(&window, &options).map_err(failed)?;
             }
         }
-        self.fill(session, (disk.clone(), window), &place)
+        self.fill(session, disk.clone(), window, place)
     }
 
     /// Copies the files into the formatted partition.
     fn fill(
         &self,
         session: &Session,
-        disk_and_window: (Arc<dyn Device>, Arc<dyn Device>),
+        disk: Arc<dyn Device>,
+        window: Arc<dyn Device>,
         place: &ImagePath,
     ) -> Outcome {
         let keeps_all = self.format == ContentFormat::Ext4;
@@ -297,7 +295,7 @@ impl Content {
         } else {
             Access::Write
         };
-        let mount = || Image::mount_window(session, place, disk_and_window, access);
+        let mount = || Image::mount_window(session, place, disk, window, access);
         match &self.source {
             ContentSource::File(..) => Ok(()),
             ContentSource::Nothing if self.rules.is_empty() => Ok(()),
@@ -310,7 +308,7 @@ impl Content {
                 finished.and(image.close())
             }
             ContentSource::Tree(path) => {
-                cp::copy_tree(session, path, (mount()?, place), (keeps_all, &self.rules))
+                cp::copy_tree(session, path, mount()?, place, &self.rules, keeps_all)
             }
             ContentSource::Archive(archive, _) => {
                 let image = mount()?;

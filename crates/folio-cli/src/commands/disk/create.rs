@@ -4,12 +4,11 @@ use super::identity::IdentitySource;
 use super::layout::{DiskLayout, in_partition};
 use super::spec::DiskSpec;
 use crate::exit::{Failure, Outcome};
-use crate::image::format_of;
-use crate::image_path::{refuse_partition, refuse_protocol};
+use crate::image_path::{ImagePath, refuse_partition, refuse_protocol};
 use crate::objects::refuse_new;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{self, Device, ImageFormat};
+use folio::block::{self, Device, ImageFormat, PartitionName};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,10 +53,10 @@ pub(super) fn run(create: &Create, session: &Session) -> Outcome {
     };
     let layout = DiskLayout::new(session, &spec, &text).map_err(in_spec)?;
     session.check_interrupt()?;
-    let format = format_of(path, create.format);
+    let format = create.format.unwrap_or_else(|| ImageFormat::of_name(path));
     let failed = |error: folio::Error| Failure::new(format!("{name}: {error}"));
     let device = block::create(path, format, layout.len_bytes).map_err(failed)?;
-    let written = write(session, (&device, path), &layout, &text).and_then(|()| {
+    let written = write(session, &device, path, &layout, &text).and_then(|()| {
         session.check_interrupt()?;
         device.flush().map_err(failed)
     });
@@ -71,7 +70,8 @@ pub(super) fn run(create: &Create, session: &Session) -> Outcome {
 
 fn write(
     session: &Session,
-    (device, path): (&Arc<dyn Device>, &Path),
+    device: &Arc<dyn Device>,
+    path: &Path,
     layout: &DiskLayout,
     text: &str,
 ) -> Outcome {
@@ -79,10 +79,14 @@ fn write(
     written.map_err(|error| Failure::usage(error.to_string()))?;
     let partitions = layout.table.partitions.iter().zip(&layout.contents);
     for ((partition, content), number) in partitions.zip(1_u32..) {
-        let place = (number, partition.start_bytes, partition.len_bytes);
+        let place = ImagePath {
+            image: path.to_owned(),
+            partition: Some(PartitionName::Number(number)),
+            path: "/".into(),
+        };
         let mut identity = IdentitySource::new(text, number as usize);
         content
-            .write(session, (device, path), place, &mut identity)
+            .write(session, device, &place, partition, &mut identity)
             .map_err(|failure| in_partition(failure, number as usize))?;
     }
     Ok(())

@@ -76,7 +76,7 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
         .then(|| grow_ext4(session, &disk, &new, &name))
         .transpose()?;
     disk.flush().map_err(failed)?;
-    print(grow, session, (&old, &new), report.as_ref(), &name)
+    print(grow, session, &old, &new, report.as_ref(), &name)
 }
 
 /// Returns the partition with this number, or the last one on the disk.
@@ -110,7 +110,8 @@ fn grow_ext4(
 fn print(
     grow: &Grow,
     session: &Session,
-    (old, new): (&Partition, &Partition),
+    old: &Partition,
+    new: &Partition,
     report: Option<&ResizeReport>,
     name: &str,
 ) -> Outcome {

@@ -51,7 +51,7 @@ impl DiskLayout {
                 len.next_multiple_of(SIZE_UNIT)
             };
             content.check_len(len).map_err(of)?;
-            partitions.push(new_partition(partition, (start, len), text, index + 1).map_err(of)?);
+            partitions.push(new_partition(partition, start, len, text, index + 1).map_err(of)?);
             contents.push(content);
             at = start.saturating_add(len).next_multiple_of(alignment);
         }
@@ -82,7 +82,8 @@ impl DiskLayout {
 /// Returns a partition at its place.
 pub(super) fn new_partition(
     spec: &PartitionSpec,
-    (start_bytes, len_bytes): (u64, u64),
+    start_bytes: u64,
+    len_bytes: u64,
     text: &str,
     number: usize,
 ) -> Outcome<NewPartition> {

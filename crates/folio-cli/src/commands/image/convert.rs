@@ -9,7 +9,6 @@ use super::shared_options::{
 };
 use super::target::{Target, TargetOptions};
 use crate::exit::{Failure, Outcome};
-use crate::image::format_of;
 use crate::image_name::{NameOptions, NamedImage};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -160,7 +159,9 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
 
 fn run_locally(convert: &Convert, session: &Session) -> Outcome {
     let (sources, target_path) = convert.places()?;
-    let output_format = format_of(target_path, convert.output_format);
+    let output_format = convert
+        .output_format
+        .unwrap_or_else(|| ImageFormat::of_name(target_path));
     let resolve = |path: &PathBuf| convert.name.resolve(path, convert.format);
     let from = sources.iter().map(resolve).collect::<Outcome<Vec<_>>>()?;
     let source = convert.source.open(&from, &convert.backing, session)?;

@@ -6,7 +6,6 @@ use super::shared_options::{
     BackingOptions, beside, image_failure, new_image_failure, whole_sectors,
 };
 use crate::exit::{Failure, Outcome};
-use crate::image::format_of;
 use crate::image_name::NameOptions;
 use crate::image_path::{refuse_partition, refuse_protocol};
 use crate::qemu_words;
@@ -54,7 +53,7 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
     let name = create.file.as_deref().unwrap_or(Path::new(""));
     let named = create.name.resolve(name, create.format)?;
     let file = named.path.as_path();
-    let format = format_of(file, named.format);
+    let format = named.format.unwrap_or_else(|| ImageFormat::of_name(file));
     if create.new_image.asks_for_help() {
         return Ok(std::io::stdout().write_all(option_help(format, has_file).as_bytes())?);
     }

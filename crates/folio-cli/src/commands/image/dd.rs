@@ -3,7 +3,6 @@
 use super::shared_options::{BackingOptions, CacheMode, image_failure};
 use super::target::TargetOptions;
 use crate::exit::{Failure, Outcome};
-use crate::image::format_of;
 use crate::image_name::NameOptions;
 use crate::progress::Progress;
 use crate::session::Session;
@@ -127,7 +126,9 @@ pub(crate) fn run(dd: &Dd, session: &Session) -> Outcome {
     let path = local(&operands.target)?;
     let target = TargetOptions {
         path: &path,
-        format: format_of(&path, dd.output_format),
+        format: dd
+            .output_format
+            .unwrap_or_else(|| ImageFormat::of_name(&path)),
         backing: &dd.backing,
         cache_mode: CacheMode::Writeback,
     };

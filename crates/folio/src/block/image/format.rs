@@ -28,6 +28,17 @@ impl ImageFormat {
             Self::Qcow2 => "qcow2",
         }
     }
+
+    /// Returns the format of a new image that its name implies: qcow2 for a name that ends in
+    /// `.qcow2`, else raw.
+    pub fn of_name(path: impl AsRef<Path>) -> Self {
+        let extension = path.as_ref().extension();
+        if extension.is_some_and(|extension| extension == "qcow2") {
+            Self::Qcow2
+        } else {
+            Self::Raw
+        }
+    }
 }
 
 impl fmt::Display for ImageFormat {

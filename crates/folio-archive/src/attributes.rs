@@ -1,0 +1,141 @@
+//! The setter of owner, mode, extended attributes and times of one file of a mounted file system.
+
+use folio::base::Owner;
+use folio::syscall::{AtFlags, Fd};
+use folio::vfs::{SetTime, XattrFlags};
+use folio::{Errno, Error, Process, Timespec};
+use std::path::{Path, PathBuf};
+
+/// What to set on a file; `None` keeps what it has. The owner comes first, as a change of it clears
+/// setuid and setgid, and the times last. Each is set although another one failed.
+#[derive(Debug, Clone, Copy)]
+pub struct NewAttributes<'a> {
+    /// User and group.
+    pub owner: Option<Owner>,
+    /// The low 12 bits of `st_mode`; `None` for a symbolic link.
+    pub mode: Option<u16>,
+    /// Names and values of extended attributes; ACLs are among them, as `system.posix_acl_*`.
+    pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
+    /// Time of the last access.
+    pub accessed: Option<Timespec>,
+    /// Time of the last change of content.
+    pub modified: Option<Timespec>,
+}
+
+impl NewAttributes<'_> {
+    /// Sets the attributes of an open file.
+    pub fn set_open(&self, process: &Process, fd: Fd, failures: &mut AttributeFailures) {
+        if let Some(owner) = self.owner {
+            let set = process.fchown(fd, Some(owner.uid), Some(owner.gid));
+            failures.check_owner(owner, set);
+        }
+        if let Some(mode) = self.mode {
+            failures.check_mode(mode, process.fchmod(fd, mode));
+        }
+        for (name, value) in self.xattrs {
+            let set = process.fsetxattr(fd, name, value, XattrFlags::empty());
+            failures.check_xattr(name, true, set);
+        }
+        if self.has_times() {
+            let (accessed, modified) = (self.accessed, self.modified);
+            let set = process.futimens(fd, accessed.map(SetTime::To), modified.map(SetTime::To));
+            failures.check_times(set);
+        }
+    }
+
+    /// Sets the attributes of a file that cannot be opened: `name` in the directory `at`. `path`
+    /// returns its path for calls without an `at` form.
+    pub fn set_unopened(
+        &self,
+        process: &Process,
+        at: Fd,
+        name: &Path,
+        path: impl FnOnce() -> PathBuf,
+        failures: &mut AttributeFailures,
+    ) {
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        if let Some(owner) = self.owner {
+            let set = process.fchownat(at, name, Some(owner.uid), Some(owner.gid), nofollow);
+            failures.check_owner(owner, set);
+        }
+        if let Some(mode) = self.mode {
+            failures.check_mode(mode, process.fchmodat(at, name, mode));
+        }
+        if !self.xattrs.is_empty() {
+            let path = path();
+            for (name, value) in self.xattrs {
+                let set = process.lsetxattr(&path, name, value, XattrFlags::empty());
+                failures.check_xattr(name, true, set);
+            }
+        }
+        if self.has_times() {
+            let (accessed, modified) = (self.accessed, self.modified);
+            let (accessed, modified) = (accessed.map(SetTime::To), modified.map(SetTime::To));
+            failures.check_times(process.utimensat(at, name, accessed, modified, nofollow));
+        }
+    }
+
+    fn has_times(&self) -> bool {
+        self.accessed.is_some() || self.modified.is_some()
+    }
+}
+
+/// The attributes of one file that could not be set. A copy continues after them: a full attribute
+/// block or an owner that the target lacks affects no other file.
+#[derive(Debug, Default)]
+pub struct AttributeFailures {
+    /// Names of attributes, and why each could not be set.
+    pub failed: Vec<(String, Error)>,
+    /// The number of extended attributes that the file system or this user does not support.
+    pub unsupported_xattrs: u64,
+}
+
+impl AttributeFailures {
+    fn check(&mut self, what: impl FnOnce() -> String, set: Result<(), impl Into<Error>>) {
+        if let Err(error) = set {
+            self.failed.push((what(), error.into()));
+        }
+    }
+
+    /// Keeps the failure to set an owner, if `set` is one.
+    pub fn check_owner(&mut self, owner: Owner, set: Result<(), impl Into<Error>>) {
+        self.check(|| format!("owner {}:{}", owner.uid, owner.gid), set);
+    }
+
+    /// Keeps the failure to set a mode, if `set` is one.
+    pub fn check_mode(&mut self, mode: u16, set: Result<(), impl Into<Error>>) {
+        self.check(|| format!("mode {mode:04o}"), set);
+    }
+
+    /// Keeps the failure to set an extended attribute, if `set` is one. `is_root` means that EPERM
+    /// has another cause than this user.
+    pub fn check_xattr(&mut self, name: &[u8], is_root: bool, set: Result<(), impl Into<Error>>) {
+        let set: folio::Result<()> = set.map_err(Into::into);
+        match set {
+            Err(error) if error.errno() == Errno::NOTSUP => self.unsupported_xattrs += 1,
+            Err(error) if !is_root && matches!(error.errno(), Errno::PERM | Errno::ACCESS) => {
+                self.unsupported_xattrs += 1;
+            }
+            set => {
+                let what = || format!("extended attribute {}", String::from_utf8_lossy(name));
+                self.check(what, set);
+            }
+        }
+    }
+
+    /// Keeps the failure to set times, if `set` is one.
+    pub fn check_times(&mut self, set: Result<(), impl Into<Error>>) {
+        self.check(|| "times".to_owned(), set);
+    }
+}
+
+/// Returns whether new files in an open directory get the process's group and no inherited ACL.
+///
+/// # Errors
+///
+/// The errors of fstat(2).
+pub fn is_plain_directory(process: &Process, fd: Fd) -> folio::Result<bool> {
+    let found = process.fstat(fd)?;
+    let acl = process.fgetxattr(fd, b"system.posix_acl_default");
+    Ok(found.mode & 0o2000 == 0 && acl.is_err())
+}
