@@ -538,10 +538,11 @@ struct folio_kernel *folio_kernel_new(const struct folio_kernel_options *options
 // unmounted once the kernel's processes are freed too. Null is ignored.
 int folio_kernel_free(struct folio_kernel *kernel);
 
-// Mounts a file system over the directory `target`, as mount(2) does. `type` is "ext4", with the
-// image `source` (IMAGE, or IMAGE@N for its Nth partition); "hostfs", with a directory of the
-// host; "ramfs" or "tmpfs", without a source. `flags` combines FOLIO_MS_*, and `data` has options
-// of the file system as `mount -o` writes them; it may be null.
+// Mounts a file system over the directory `target`, as mount(2) does. `type` is "auto", with the
+// image `source` (IMAGE, or IMAGE@N for its Nth partition) of any file system that Folio reads:
+// ext2, ext3, ext4, FAT, squashfs, erofs; "ext4", to accept ext2, ext3 and ext4 alone; "hostfs",
+// with a directory of the host; "ramfs" or "tmpfs", without a source. `flags` combines FOLIO_MS_*,
+// and `data` has options of the file system as `mount -o` writes them; it may be null.
 int folio_mount(const struct folio_kernel *kernel,
                 const char *source,
                 const char *target,
@@ -549,7 +550,7 @@ int folio_mount(const struct folio_kernel *kernel,
                 uint64_t flags,
                 const char *data);
 
-// Mounts the ext4 file system on a device of the program's own. `ops` is copied; `context` is
+// Mounts the file system on a device of the program's own. `ops` is copied; `context` is
 // passed to its calls. After a failure `ops->release` was called, too.
 int folio_mount_device(const struct folio_kernel *kernel,
                        const struct folio_device_ops *ops,
