@@ -1,6 +1,7 @@
 //! One file of an archive: its name, kind and metadata.
 
-use folio::Timespec;
+use folio::syscall::Fd;
+use folio::{Process, Result, Timespec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -81,4 +82,10 @@ pub fn is_whiteout(path: &[u8]) -> bool {
 /// Returns a name as a path.
 pub(crate) fn as_path(name: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(name))
+}
+
+/// Returns the names that are left in an open directory.
+pub(crate) fn read_names(process: &Process, fd: Fd) -> Result<Vec<Vec<u8>>> {
+    let entries = process.readdir(fd)?.into_iter();
+    Ok(entries.map(|entry| entry.name).collect())
 }

@@ -1,6 +1,6 @@
 //! Packing: a tree of a mounted file system becomes an archive, sorted by name.
 
-use crate::entry::{Entry, EntryKind, Xattrs};
+use crate::entry::{Entry, EntryKind, Xattrs, read_names};
 use crate::observer::Observer;
 use crate::tar::Writer;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
@@ -249,8 +249,7 @@ impl<'a, W: Write> Packer<'a, W> {
     }
 
     fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
-        let entries = self.process.readdir(fd)?.into_iter();
-        let mut names: Vec<_> = entries.map(|entry| entry.name).collect();
+        let mut names = read_names(self.process, fd)?;
         names.sort_unstable();
         Ok(names)
     }

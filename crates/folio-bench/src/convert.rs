@@ -7,6 +7,7 @@ use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, scratch_in};
 use crate::real_tree::{self, Limits};
 use crate::report::{Report, Unit, require_space};
+use folio::block::ImageFormat;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -150,10 +151,7 @@ fn judge(raw: &Path, target: &PathBuf) -> Outcome<String> {
         return Ok(format!("{size_mib} MiB on the disk, not checked"));
     };
     command::run(compare.arg("compare").arg(raw).arg(target))?;
-    if target
-        .extension()
-        .is_some_and(|extension| extension == "qcow2")
-    {
+    if ImageFormat::of_name(target) == ImageFormat::Qcow2 {
         command::run(tool(RIVAL)?.arg("check").arg(target))?;
     }
     Ok(format!("{size_mib} MiB on the disk, content right"))

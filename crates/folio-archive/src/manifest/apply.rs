@@ -1,7 +1,7 @@
 //! Applies a manifest to the files of an image, within the destination.
 
 use super::entry::{ManifestEntry, ManifestKind, Owner};
-use crate::entry::as_path;
+use crate::entry::{as_path, read_names};
 use crate::observer::Observer;
 use crate::unpack::Directories;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
@@ -165,7 +165,7 @@ impl Target<'_> {
             let fd = self
                 .process
                 .open(&folder, OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW, 0)?;
-            let listed = self.list(fd);
+            let listed = read_names(self.process, fd);
             self.process.close(fd)?;
             for name in listed? {
                 let path = folder.join(as_path(&name));
@@ -186,11 +186,6 @@ impl Target<'_> {
             }
         }
         Ok(())
-    }
-
-    fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
-        let entries = self.process.readdir(fd)?.into_iter();
-        Ok(entries.map(|entry| entry.name).collect())
     }
 
     fn create(&self, at: Fd, name: &[u8], kind: &ManifestKind, mode: Option<u16>) -> Result<()> {

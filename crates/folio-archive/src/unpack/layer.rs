@@ -4,7 +4,7 @@
 //! whichever comes first in the archive.
 
 use super::directories::Directories;
-use crate::entry::as_path;
+use crate::entry::{as_path, read_names};
 use folio::syscall::{AtFlags, Fd, OpenFlags};
 use folio::vfs::FileType;
 use folio::{Errno, Error, Process, Result};
@@ -151,11 +151,6 @@ fn names(process: &Process, fd: Fd) -> Result<Vec<Vec<u8>>> {
     let listed = read_names(process, fd);
     process.close(fd)?;
     listed
-}
-
-fn read_names(process: &Process, fd: Fd) -> Result<Vec<Vec<u8>>> {
-    let entries = process.readdir(fd)?.into_iter();
-    Ok(entries.map(|entry| entry.name).collect())
 }
 
 /// Removes a directory with everything in it. It keeps its place in a list, because a hostile layer

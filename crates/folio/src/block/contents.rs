@@ -106,8 +106,9 @@ impl fmt::Display for FileSystemKind {
     }
 }
 
-/// Whether `device` starts with an ext2, ext3 or ext4 file system, by its magic number.
-fn holds_ext4(device: &dyn Device) -> Result<bool> {
+/// Whether `device` starts with an ext2, ext3 or ext4 file system, by its magic number. Reads two
+/// bytes.
+pub(crate) fn holds_ext4(device: &dyn Device) -> Result<bool> {
     const MAGIC_OFFSET: u64 = 1024 + 56;
     const MAGIC: [u8; 2] = 0xef53u16.to_le_bytes();
     let mut magic = [0; 2];

@@ -46,8 +46,8 @@ mod tools;
 mod wrappers;
 
 pub(crate) use claim::DeviceClaim;
-pub(crate) use contents::foreign_contents;
 pub use contents::{FileSystemKind, contents};
+pub(crate) use contents::{foreign_contents, holds_ext4};
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
 pub use file::{RemoteImage, RemoteImages, provide_remote_images};
 pub(crate) use guarded::guard;

@@ -4,7 +4,7 @@ use super::entry::Partition;
 use super::table::partitions;
 use super::window::PartitionDevice;
 use crate::base::{Errno, Error, Result};
-use crate::block::{Device, FileSystemKind, contents, foreign_contents};
+use crate::block::{Device, FileSystemKind, contents, foreign_contents, holds_ext4};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -43,24 +43,13 @@ pub fn selected(disk: &Arc<dyn Device>, number: Option<u32>) -> Result<Option<Pa
         return Ok(None);
     }
     let found = partitions(&**disk)?;
-    let kinds: Vec<_> = found
-        .iter()
-        .map(|partition| FileSystemKind::of(&window(disk, partition)?))
-        .collect::<Result<_>>()?;
-    let of_kinds = |wanted: &[FileSystemKind]| -> Vec<Partition> {
-        let is_wanted =
-            |kind: &Option<FileSystemKind>| kind.is_some_and(|kind| wanted.contains(&kind));
-        let found = found.iter().zip(&kinds);
-        let wanted = found.filter(|(_, kind)| is_wanted(kind));
-        wanted.map(|(partition, _)| partition.clone()).collect()
-    };
-    let mut holders = of_kinds(&[FileSystemKind::Ext4]);
+    let mut holders = partitions_where(disk, &found, holds_ext4)?;
     if holders.is_empty() {
-        holders = of_kinds(&[FileSystemKind::Squashfs, FileSystemKind::Erofs]);
+        holders = partitions_where(disk, &found, holds_read_only)?;
     }
     // Beside other partitions a FAT is the firmware's, not the file system that a user means.
     if holders.is_empty() && found.len() == 1 {
-        holders = of_kinds(&[FileSystemKind::Fat]);
+        holders = partitions_where(disk, &found, holds_fat)?;
     }
     match holders.len() {
         0 => Err(Error::new(Errno::NXIO, no_file_system(disk, &found)?)),
@@ -99,6 +88,34 @@ fn no_file_system(disk: &Arc<dyn Device>, partitions: &[Partition]) -> Result<St
         }
     }
     Ok(text)
+}
+
+/// Whether the device holds a file system that is made for partitions of the system, read only.
+fn holds_read_only(device: &dyn Device) -> Result<bool> {
+    let kind = FileSystemKind::of(device)?;
+    Ok(matches!(
+        kind,
+        Some(FileSystemKind::Squashfs | FileSystemKind::Erofs)
+    ))
+}
+
+fn holds_fat(device: &dyn Device) -> Result<bool> {
+    Ok(FileSystemKind::of(device)? == Some(FileSystemKind::Fat))
+}
+
+/// Returns the partitions whose device fulfills `holds`.
+fn partitions_where(
+    disk: &Arc<dyn Device>,
+    partitions: &[Partition],
+    holds: fn(&dyn Device) -> Result<bool>,
+) -> Result<Vec<Partition>> {
+    let mut found = Vec::new();
+    for partition in partitions {
+        if holds(&window(disk, partition)?)? {
+            found.push(partition.clone());
+        }
+    }
+    Ok(found)
 }
 
 /// Formats a list: "partitions: 1 (100.0 MiB, EFI system), 2 (1.9 GiB, Linux filesystem)".
