@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_archive::fuzzing::manifest(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_tree::fuzzing::manifest(data));

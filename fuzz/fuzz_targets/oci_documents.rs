@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_archive::fuzzing::documents(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_tree::fuzzing::documents(data));

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_archive::fuzzing::tar(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_tree::fuzzing::tar(data));

@@ -4,6 +4,7 @@ use crate::support::file_systems::{HELLO, images};
 use crate::support::requires;
 use crate::support::tools::fsck;
 use crate::toolchain::{Build, Program, sources};
+use std::path::Path;
 
 /// Compiles and runs a program in each build that the machine can do.
 #[track_caller]
@@ -92,4 +93,14 @@ fn each_file_system_is_read_from_c() {
             assert_eq!(program.run(&images), HELLO.repeat(images.len()));
         }
     }
+}
+
+#[test]
+fn trees_go_in_and_out_from_c() {
+    run("tree.c", &Build::ALL, &["disk.qcow2", "tree"], |program| {
+        let back = program.folder().join("back");
+        assert_eq!(std::fs::read(back.join("deep/file")).unwrap(), b"text");
+        let target = std::fs::read_link(back.join("link")).unwrap();
+        assert_eq!(target, Path::new("deep/file"));
+    });
 }

@@ -4,7 +4,7 @@ use super::TestDir;
 use super::container::{PLATFORM, file, layer, put_image, put_index};
 use crate::support::requires;
 use crate::support::tools::fsck;
-use folio_archive::Compression;
+use folio_tree::Compression;
 use serde_json::{Value, json};
 
 const FORMATS: [Compression; 1] = [Compression::Gzip];

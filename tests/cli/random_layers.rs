@@ -5,7 +5,7 @@ use super::container::{Member, PLATFORM, layer, layout, unpack_and_compare};
 use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::fsck;
-use folio_archive::{Compression, EntryKind};
+use folio_tree::{Compression, EntryKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;

@@ -3,7 +3,7 @@
 use super::TestDir;
 use super::container::{PLATFORM, file, layer, layout};
 use crate::support::tools::text;
-use folio_archive::Compression;
+use folio_tree::Compression;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

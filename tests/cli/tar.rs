@@ -5,7 +5,7 @@ use crate::support::mounted::Mounted;
 use crate::support::requires;
 use crate::support::terminal::converse;
 use crate::support::tools::{command, fsck, run, succeed, text};
-use folio_archive::{Compression, Encoder, Entry, EntryKind, tar};
+use folio_tree::{Compression, Encoder, Entry, EntryKind, tar};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};

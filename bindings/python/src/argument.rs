@@ -1,7 +1,6 @@
 //! Arguments of calls: paths and numbers of bytes, with the errors of the module os.
 
 use folio::Errno;
-use parse_size::Config;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::ops::Deref;
@@ -52,8 +51,7 @@ impl FromPyObject<'_, '_> for ByteCount {
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
         if let Ok(text) = object.extract::<&str>() {
-            let parsed = Config::new().with_binary().parse_size(text);
-            return parsed.map(Self).map_err(|_| {
+            return folio_tree::parse_size(text).map(Self).ok_or_else(|| {
                 let expected = "expected a number of bytes, or with K, M, G or T (\"512M\")";
                 PyValueError::new_err(format!("invalid size {text:?}: {expected}"))
             });
@@ -64,4 +62,15 @@ impl FromPyObject<'_, '_> for ByteCount {
             PyOSError::new_err((Errno::INVAL.raw_os_error(), text))
         })
     }
+}
+
+/// Returns the bytes of a UUID, or ValueError.
+pub(crate) fn parsed_uuid(text: &str) -> PyResult<[u8; 16]> {
+    let uuid = uuid::Uuid::parse_str(text).map_err(|_| {
+        PyValueError::new_err(format!(
+            "invalid uuid {text:?}: expected 32 hexadecimal digits \
+             (e.g. 6ff3ebd4-8b5e-4d0c-9c36-9a0e8a0c4d11)"
+        ))
+    })?;
+    Ok(uuid.into_bytes())
 }

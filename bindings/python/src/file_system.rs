@@ -5,6 +5,7 @@ use crate::error::invalid;
 use crate::file::File;
 use crate::stat::{kind_bits, mode, nanoseconds, stat_result};
 use crate::state::State;
+use crate::tree::copy_options;
 use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags, Process};
 use folio::vfs::{Attributes, DeviceNumber, FileType, RenameFlags, SetTime, XattrFlags};
 use folio::{Errno, Result, Timespec};
@@ -269,6 +270,38 @@ impl FileSystem {
     fn truncate(&self, py: Python<'_>, path: FilePath, size_bytes: ByteCount) -> PyResult<()> {
         self.state.call(py, &[&path], |process| {
             process.truncate(&path, size_bytes.0)
+        })
+    }
+
+    /// Copies a tree from the host.
+    #[pyo3(signature = (path, to, *, keeps_all, exclude))]
+    fn copy_in(
+        &self,
+        py: Python<'_>,
+        path: FilePath,
+        to: FilePath,
+        keeps_all: bool,
+        exclude: Vec<String>,
+    ) -> PyResult<()> {
+        let options = copy_options(keeps_all, &exclude)?;
+        self.state.call(py, &[&path, &to], |process| {
+            Ok(folio_tree::copy_in(process, &path, &to, &options)?)
+        })
+    }
+
+    /// Copies a tree to the host.
+    #[pyo3(signature = (path, to, *, keeps_all, exclude))]
+    fn copy_out(
+        &self,
+        py: Python<'_>,
+        path: FilePath,
+        to: FilePath,
+        keeps_all: bool,
+        exclude: Vec<String>,
+    ) -> PyResult<()> {
+        let options = copy_options(keeps_all, &exclude)?;
+        self.state.call(py, &[&path, &to], |process| {
+            Ok(folio_tree::copy_out(process, &path, &to, &options)?)
         })
     }
 

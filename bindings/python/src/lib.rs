@@ -3,7 +3,7 @@
 //! ```text
 //!   python/foliofs/    the package: FileSystem, files as io.RawIOBase, paths, fsspec, power cuts
 //!        v
-//!   lib.rs             open_image, create_image, open_directory, memory
+//!   lib.rs             open_image, create_image, open_directory, memory         tree.rs   whole trees
 //!   file_system.rs     calls on paths        file.rs   calls on open files       stat.rs
 //!   borrowed.rs        pages as a buffer     disk.rs   a disk in memory that loses power
 //!        v
@@ -29,8 +29,9 @@ mod objects;
 mod positioned;
 mod stat;
 mod state;
+mod tree;
 
-use argument::{ByteCount, FilePath};
+use argument::{ByteCount, FilePath, parsed_uuid};
 use disk::{Cut, Disk};
 use file::File;
 use file_system::FileSystem;
@@ -120,17 +121,6 @@ fn open_image(
     mounted(py, configured(image, format, options, cache_bytes)?, &path)
 }
 
-/// Returns the bytes of a UUID, or ValueError.
-fn parsed_uuid(text: &str) -> PyResult<[u8; 16]> {
-    let uuid = uuid::Uuid::parse_str(text).map_err(|_| {
-        PyValueError::new_err(format!(
-            "invalid uuid {text:?}: expected 32 hexadecimal digits \
-             (e.g. 6ff3ebd4-8b5e-4d0c-9c36-9a0e8a0c4d11)"
-        ))
-    })?;
-    Ok(uuid.into_bytes())
-}
-
 /// Creates an image file with an empty ext4 file system.
 #[pyfunction]
 #[pyo3(signature = (path, size_bytes, *, format=None, label="", uuid=None, time=None, options="", cache_bytes=None))]
@@ -191,6 +181,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<borrowed::Borrowed>()?;
     module.add_function(wrap_pyfunction!(open_image, module)?)?;
     module.add_function(wrap_pyfunction!(create_image, module)?)?;
+    module.add_function(wrap_pyfunction!(tree::build_image, module)?)?;
     module.add_function(wrap_pyfunction!(open_directory, module)?)?;
     module.add_function(wrap_pyfunction!(memory, module)?)?;
     module.add_function(wrap_pyfunction!(objects::is_url, module)?)?;

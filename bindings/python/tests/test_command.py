@@ -1,6 +1,7 @@
 """The command in the wheel."""
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -92,12 +93,49 @@ def test_script_folio_is_the_command() -> None:
 
 def test_failed_build_leaves_no_file(tree: Path, tmp_path: Path) -> None:
     path = tmp_path / "disk.img"
-    with pytest.raises(foliofs.CommandError, match="invalid") as raised:
+    with pytest.raises(ValueError, match="invalid size"):
         foliofs.build_image(path, tree=tree, size="16X")
-    assert raised.value.exit_code != 0
-    with pytest.raises(foliofs.CommandError):
+    with pytest.raises(ValueError, match="invalid mode"):
+        foliofs.build_image(path, tree=tree, chmod="rwx")
+    with pytest.raises(FileNotFoundError, match="missing"):
         foliofs.build_image(path, tree=tree / "missing", size="16M")
+    with pytest.raises(NotADirectoryError):
+        foliofs.build_image(path, tree=tree / "etc/motd", size="16M")
+    (tree / "large").write_bytes(b"x" * (8 << 20))
+    with pytest.raises(OSError, match="large") as raised:
+        foliofs.build_image(path, tree=tree, size="4M")
+    assert raised.value.errno == errno.ENOSPC
     assert not path.exists()
+
+
+def test_trees_are_copied_in_and_out(tree: Path, tmp_path: Path) -> None:
+    os.link(tree / "etc/motd", tree / "second")
+    (tree / "sparse").touch()
+    os.truncate(tree / "sparse", 1 << 30)
+    (tree / "etc/skip.o").touch()
+    os.chmod(tree / "etc/motd", 0o4751)
+    with foliofs.create_image(tmp_path / "disk.img", "64M") as fs:
+        fs.copy_in(tree, "/srv", exclude=["*.o"])
+        assert fs.stat("/srv/etc/motd").st_ino == fs.stat("/srv/second").st_ino
+        assert fs.stat("/srv/etc/motd").st_mode == 0o104751
+        assert fs.readlink("/srv/etc/link") == "motd"
+        assert fs.stat("/srv/sparse").st_blocks == 0
+        assert not fs.exists("/srv/etc/skip.o")
+        fs.copy_in(tree / "etc/skip.o", "/srv/one", preserve_metadata=False)
+        fs.copy_out("/srv", tmp_path / "back")
+        with pytest.raises(FileNotFoundError, match="none"):
+            fs.copy_in(tree / "none", "/x")
+        with pytest.raises(FileNotFoundError, match="/no"):
+            fs.copy_in(tree, "/no/x")
+        with pytest.raises(FileNotFoundError, match="none"):
+            fs.copy_out("/none", tmp_path / "x")
+    back = tmp_path / "back"
+    assert (back / "etc/motd").read_text() == "hello\n"
+    assert (back / "etc/motd").stat().st_ino == (back / "second").stat().st_ino
+    assert (back / "etc/motd").stat().st_mode == 0o104751
+    assert (back / "etc/motd").stat().st_mtime == 1000
+    assert (back / "sparse").stat().st_size == 1 << 30 and (back / "one").exists()
+    check(tmp_path / "disk.img")
 
 
 def test_sqlite_on_a_mount(image: Path, tmp_path: Path) -> None:

@@ -12,6 +12,13 @@ pub const FOLIO_AT_EMPTY_PATH: c_int = 0x1000;
 pub const FOLIO_AT_STATX_FORCE_SYNC: c_int = 0x2000;
 pub const FOLIO_AT_STATX_DONT_SYNC: c_int = 0x4000;
 
+/// folio_copy_tree(): from the host.
+pub const FOLIO_COPY_IN: c_int = 1;
+/// folio_copy_tree(): to the host.
+pub const FOLIO_COPY_OUT: c_int = 2;
+/// folio_copy_tree(): names, content and symbolic links alone.
+pub const FOLIO_COPY_CONTENT: c_int = 4;
+
 /// folio_open(): read only.
 pub const FOLIO_O_RDONLY: c_int = 0;
 pub const FOLIO_O_WRONLY: c_int = 0o1;

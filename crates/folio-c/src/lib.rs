@@ -6,13 +6,13 @@
 //!      v
 //!   call.rs      every call: refused after fork, panics caught, errors kept   last_error.rs  fork.rs
 //!      |
-//!   kernel.rs process.rs files.rs transfer.rs borrowed.rs names.rs attributes.rs xattrs.rs image.rs
+//!   kernel.rs process.rs files.rs transfer.rs borrowed.rs names.rs attributes.rs xattrs.rs image.rs trees.rs
 //!      |         argument.rs    pointers and sizes of C programs, checked
 //!      |         options.rs     structs that may grow
 //!      |         constants.rs   flags
 //!      |         device.rs      a device in C as a block::Device
 //!      v
-//!    folio: Kernel, Process, block
+//!    folio: Kernel, Process, block          folio-tree: copies of trees
 //! ```
 //!
 //! No Rust type, panic or exception crosses the boundary: a panic becomes -EIO. Neighbors: C
@@ -58,4 +58,5 @@ pub mod names;
 mod options;
 pub mod process;
 pub mod transfer;
+pub mod trees;
 pub mod xattrs;

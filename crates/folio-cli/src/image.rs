@@ -5,7 +5,6 @@ use crate::image_path::{ImagePath, has_pattern, refuse_protocol};
 use crate::interruptible::InterruptibleDevice;
 use crate::nearest::{nearest_file, nearest_path};
 use crate::objects::{check_built, is_url};
-use crate::output::Owners;
 use crate::progress::Progress;
 use crate::session::{Session, clock, fixed_time};
 use crate::volumes;
@@ -20,9 +19,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Bytes read of a passwd or group file.
-const OWNERS_LEN_MAX: usize = 4 << 20;
 
 /// How a command uses an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -441,16 +437,6 @@ impl Image {
     /// Returns the names in a directory, sorted, without `.` and `..`.
     pub(crate) fn names(&self, path: &Path) -> folio::Result<Vec<Vec<u8>>> {
         sorted_names(&self.process, path)
-    }
-
-    /// Returns the users and groups of the image's own /etc/passwd and /etc/group. Without such a
-    /// file, or if it cannot be read, its table is empty.
-    pub(crate) fn owners(&self) -> Owners {
-        let read = |path: &str| {
-            self.read_file(Path::new(path), OWNERS_LEN_MAX)
-                .unwrap_or_default()
-        };
-        Owners::parse(&read("/etc/passwd"), &read("/etc/group"))
     }
 
     /// Reads the contents of a file, at most `len_max` bytes.

@@ -3,8 +3,7 @@
 use crate::image_name;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use folio::block::ImageFormat;
-use folio::kernel::ExtraSpace;
-use parse_size::Config;
+use folio_tree::NewSize;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -44,10 +43,7 @@ impl From<InvalidSize> for String {
 /// Parses a size in bytes: a number with K, M, G, T or P, in units of 1024 as in mke2fs and
 /// qemu-img.
 pub(crate) fn size(text: &str) -> Result<u64, InvalidSize> {
-    let size = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => Config::new().with_binary().parse_size(text).ok(),
-    };
+    let size = folio_tree::parse_size(text);
     size.ok_or_else(|| InvalidSize(text.to_owned()))
 }
 
@@ -73,30 +69,10 @@ pub(crate) fn disk_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The size of a new file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NewSize {
-    /// This many bytes.
-    Bytes(u64),
-    /// What the content needs, and some more.
-    Auto(ExtraSpace),
-}
-
 /// Parses the size of a new file system: a size, `auto`, `auto+20%` or `auto+64M`.
 pub(crate) fn new_size(text: &str) -> Result<NewSize, String> {
-    let Some(more) = text.strip_prefix("auto") else {
-        return disk_size(text).map(NewSize::Bytes);
-    };
-    let invalid = || format!("invalid size {text:?}: expected auto, auto+20% or auto+64M");
-    let extra = match more.strip_prefix('+') {
-        None if more.is_empty() => ExtraSpace::None,
-        None => return Err(invalid()),
-        Some(more) => match more.strip_suffix('%') {
-            Some(percent) => ExtraSpace::Percent(percent.parse().map_err(|_| invalid())?),
-            None => ExtraSpace::Bytes(size(more).map_err(|_| invalid())?),
-        },
-    };
-    Ok(NewSize::Auto(extra))
+    text.parse()
+        .map_err(|error: folio::Error| error.to_string())
 }
 
 /// Parses a UUID, with or without dashes.
@@ -132,25 +108,5 @@ mod tests {
                 && size("-1").is_err()
                 && disk_size("0").is_err()
         );
-    }
-
-    #[test]
-    fn new_size_is_bytes_or_auto() {
-        assert_eq!(new_size("2M"), Ok(NewSize::Bytes(2 << 20)));
-        assert_eq!(new_size("auto"), Ok(NewSize::Auto(ExtraSpace::None)));
-        let percent = NewSize::Auto(ExtraSpace::Percent(20));
-        assert_eq!(new_size("auto+20%"), Ok(percent));
-        let bytes = NewSize::Auto(ExtraSpace::Bytes(64 << 20));
-        assert_eq!(new_size("auto+64M"), Ok(bytes));
-        for text in [
-            "auto+",
-            "auto20%",
-            "auto-5%",
-            "automatic",
-            "auto+x",
-            "auto+%",
-        ] {
-            assert!(new_size(text).unwrap_err().contains("auto+20%"), "{text}");
-        }
     }
 }

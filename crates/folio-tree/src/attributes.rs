@@ -1,10 +1,14 @@
 //! The setter of owner, mode, extended attributes and times of one file of a mounted file system.
 
+use crate::observer::CopyFailure;
 use folio::base::Owner;
-use folio::syscall::{AtFlags, Fd};
-use folio::vfs::{SetTime, XattrFlags};
+use folio::syscall::{AT_FDCWD, AtFlags, Fd};
+use folio::vfs::{Attributes, FileType, SetTime, XattrFlags};
 use folio::{Errno, Error, Process, Timespec};
 use std::path::{Path, PathBuf};
+
+/// Names and values of extended attributes.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What to set on a file; `None` keeps what it has. The owner comes first, as a change of it clears
 /// setuid and setgid, and the times last. Each is set although another one failed.
@@ -80,6 +84,52 @@ impl NewAttributes<'_> {
     }
 }
 
+/// Owner and mode for an existing file; `None` keeps what it has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NewOwnerAndMode {
+    /// The user.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// The low 12 bits of `st_mode`. A symbolic link keeps its own.
+    pub mode: Option<u16>,
+}
+
+impl NewOwnerAndMode {
+    /// Sets owner, mode and some extended attributes of a file, which has the attributes `found`.
+    /// A link is not followed. setuid and setgid, which a change of the owner clears, are kept.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; the rest is set nevertheless.
+    pub fn set(
+        self,
+        process: &Process,
+        path: &Path,
+        found: &Attributes,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> folio::Result<()> {
+        let chowns = self.uid.is_some() || self.gid.is_some();
+        let owner = Owner::new(self.uid.unwrap_or(found.uid), self.gid.unwrap_or(found.gid));
+        let cleared = (chowns && found.mode & 0o6000 != 0).then_some(found.mode);
+        let is_link = found.file_type == FileType::Symlink;
+        let new = NewAttributes {
+            owner: chowns.then_some(owner),
+            mode: self.mode.or(cleared).filter(|_| !is_link),
+            xattrs,
+            accessed: None,
+            modified: None,
+        };
+        let mut failures = AttributeFailures::default();
+        new.set_unopened(process, AT_FDCWD, path, || path.into(), &mut failures);
+        if failures.unsupported_xattrs > 0 {
+            return Err(Errno::NOTSUP.into());
+        }
+        let first = failures.failed.into_iter().next();
+        first.map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
 /// The attributes of one file that could not be set. A copy continues after them: a full attribute
 /// block or an owner that the target lacks affects no other file.
 #[derive(Debug, Default)]
@@ -95,6 +145,14 @@ impl AttributeFailures {
         if let Err(error) = set {
             self.failed.push((what(), error.into()));
         }
+    }
+
+    /// Returns the failures as those of a file of the target.
+    pub fn of_file(self, path: &[u8]) -> impl Iterator<Item = CopyFailure> {
+        let failed = self.failed.into_iter();
+        failed.map(move |(what, error)| {
+            CopyFailure::of_target(path, error).at(format!("cannot set the {what}"))
+        })
     }
 
     /// Keeps the failure to set an owner, if `set` is one.

@@ -1,13 +1,12 @@
 //! One file of an archive: its name, kind and metadata.
 
-use folio::syscall::Fd;
+use crate::attributes::Xattrs;
+use folio::syscall::{Fd, OpenFlags};
+use folio::vfs::{Attributes, FileType};
 use folio::{Process, Result, Timespec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
-/// Names and values of extended attributes.
-pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+use std::path::{Path, PathBuf};
 
 /// A file of an archive, without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,4 +87,30 @@ pub(crate) fn as_path(name: &[u8]) -> &Path {
 pub(crate) fn read_names(process: &Process, fd: Fd) -> Result<Vec<Vec<u8>>> {
     let entries = process.readdir(fd)?.into_iter();
     Ok(entries.map(|entry| entry.name).collect())
+}
+
+/// Calls `visit` for all files below a directory, each with the result of lstat(2), and a directory
+/// before its files. Keeps its place in a list, because a tree may have more levels than a thread
+/// has stack.
+pub(crate) fn walk_below(
+    process: &Process,
+    top: &Path,
+    visit: &mut dyn FnMut(&Path, &Attributes) -> Result<()>,
+) -> Result<()> {
+    let mut pending: Vec<PathBuf> = vec![top.into()];
+    while let Some(folder) = pending.pop() {
+        let flags = OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
+        let fd = process.open(&folder, flags, 0)?;
+        let listed = read_names(process, fd);
+        process.close(fd)?;
+        for name in listed? {
+            let path = folder.join(as_path(&name));
+            let found = process.lstat(&path)?;
+            visit(&path, &found)?;
+            if found.file_type == FileType::Directory {
+                pending.push(path);
+            }
+        }
+    }
+    Ok(())
 }

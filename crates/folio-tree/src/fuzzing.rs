@@ -3,12 +3,12 @@
 use crate::compression::decoder;
 use crate::entry::{Entry, EntryKind};
 use crate::manifest;
-use crate::observer::Observer;
+use crate::observer::FirstFailure;
 use crate::tar::{BLOCK_BYTES, Reader, Writer};
 use crate::unpack::Unpacker;
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
-use folio::{Error, Kernel, KernelOptions, Process, Result};
+use folio::{Kernel, KernelOptions, Process, Result};
 use std::io::{Cursor, Read};
 use std::ops::Range;
 use std::path::Path;
@@ -24,19 +24,6 @@ const CHECKSUM: Range<usize> = 148..156;
 /// Directories that inputs are unpacked into.
 const PLAIN: &str = "/plain";
 const LAYERED: &str = "/layered";
-
-/// An observer that ignores all events.
-struct Quiet;
-
-impl Observer for Quiet {
-    fn copied(&self, _: u64) {}
-    fn created(&self) {}
-    fn failed(&self, _: &[u8], _: &Error) {}
-    fn note(&self, _: &[u8], _: &str) {}
-    fn is_stopped(&self) -> bool {
-        false
-    }
-}
 
 /// An entry with its content: the data ranges, and their bytes.
 struct WholeEntry {
@@ -105,7 +92,13 @@ pub fn manifest(data: &[u8]) {
     };
     let find = |_: bool, name: &str| u32::try_from(name.len()).ok();
     for _ in 0..2 {
-        let _ = manifest::apply(&process, Path::new(PLAIN), &entries, &find, &Quiet);
+        let _ = manifest::apply(
+            &process,
+            Path::new(PLAIN),
+            &entries,
+            &find,
+            &FirstFailure::default(),
+        );
     }
     assert_names(&process);
 }
@@ -193,7 +186,8 @@ fn file_system() -> Option<(Arc<Kernel>, Process)> {
 }
 
 fn unpack(process: &Process, destination: &str, bytes: &[u8]) -> Result<()> {
-    let mut unpacker = Unpacker::new(process, Path::new(destination), &Quiet)?;
+    let failures = FirstFailure::default();
+    let mut unpacker = Unpacker::new(process, Path::new(destination), &failures)?;
     let mut reader = Reader::new(bytes);
     if destination == LAYERED {
         unpacker.unpack_layer(&mut reader)?;

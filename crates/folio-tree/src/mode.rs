@@ -1,8 +1,22 @@
 //! File modes as in chmod(1): octal and symbolic.
 
-/// Parses an octal or symbolic mode as in chmod(1). A symbolic mode changes `old`. Returns `None`
-/// if the text is neither.
-pub fn parse_mode(text: &str, old: u16, is_directory: bool) -> Option<u16> {
+use folio::{Errno, Error, Result};
+
+/// Parses an octal or symbolic mode as in chmod(1). A symbolic mode changes `old`.
+///
+/// # Errors
+///
+/// EINVAL: the text is neither.
+pub fn parse_mode(text: &str, old: u16, is_directory: bool) -> Result<u16> {
+    changed(text, old, is_directory).ok_or_else(|| {
+        let reason = format!(
+            "invalid mode {text:?}: expected an octal or symbolic mode (e.g. 644 or u=rwX,go-w)"
+        );
+        Error::new(Errno::INVAL, reason)
+    })
+}
+
+fn changed(text: &str, old: u16, is_directory: bool) -> Option<u16> {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return u16::from_str_radix(text, 8)
             .ok()
@@ -64,6 +78,7 @@ mod tests {
 
     #[test]
     fn mode_follows_chmod() {
+        let parse_mode = |text: &str, old, is_directory| parse_mode(text, old, is_directory).ok();
         assert_eq!(parse_mode("755", 0, false), Some(0o755));
         assert_eq!(parse_mode("u=rwX,go-w", 0o666, false), Some(0o644));
         assert_eq!(parse_mode("u=rwX,go-w", 0o666, true), Some(0o744));

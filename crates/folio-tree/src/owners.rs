@@ -1,16 +1,29 @@
-//! Names of users and groups, from an image's own /etc/passwd and /etc/group.
+//! Names of users and groups, from a file system's own /etc/passwd and /etc/group.
 
+use folio::syscall::OpenFlags;
+use folio::{Process, Result};
 use std::collections::HashMap;
 
-/// The tables of users and groups; empty if the image has none.
-pub(crate) struct Owners {
+/// Bytes read of a passwd or group file.
+const LEN_MAX: usize = 4 << 20;
+
+/// The tables of users and groups; empty if the file system has none.
+#[derive(Debug, Default)]
+pub struct Owners {
     users: HashMap<u32, String>,
     groups: HashMap<u32, String>,
 }
 
 impl Owners {
+    /// Reads the tables of the file system that a process sees. Without a file, or if it cannot be
+    /// read, its table is empty.
+    pub fn of(process: &Process) -> Self {
+        let read = |path| read_start(process, path, LEN_MAX).unwrap_or_default();
+        Self::parse(&read("/etc/passwd"), &read("/etc/group"))
+    }
+
     /// Parses the contents of a passwd file and a group file.
-    pub(crate) fn parse(passwd: &[u8], group: &[u8]) -> Self {
+    pub fn parse(passwd: &[u8], group: &[u8]) -> Self {
         Self {
             users: table(passwd),
             groups: table(group),
@@ -18,7 +31,7 @@ impl Owners {
     }
 
     /// Returns the user's name, or the number if it has none.
-    pub(crate) fn user(&self, uid: u32) -> String {
+    pub fn user(&self, uid: u32) -> String {
         self.users
             .get(&uid)
             .cloned()
@@ -26,7 +39,7 @@ impl Owners {
     }
 
     /// Returns the group's name, or the number if it has none.
-    pub(crate) fn group(&self, gid: u32) -> String {
+    pub fn group(&self, gid: u32) -> String {
         self.groups
             .get(&gid)
             .cloned()
@@ -34,14 +47,33 @@ impl Owners {
     }
 
     /// Returns the uid of a user given by name or number.
-    pub(crate) fn find_user(&self, text: &str) -> Option<u32> {
+    pub fn find_user(&self, text: &str) -> Option<u32> {
         find(&self.users, text)
     }
 
     /// Returns the gid of a group given by name or number.
-    pub(crate) fn find_group(&self, text: &str) -> Option<u32> {
+    pub fn find_group(&self, text: &str) -> Option<u32> {
         find(&self.groups, text)
     }
+}
+
+/// Reads a file up to `len_max` bytes.
+fn read_start(process: &Process, path: &str, len_max: usize) -> Result<Vec<u8>> {
+    let fd = process.open(path, OpenFlags::empty(), 0)?;
+    let mut bytes = Vec::new();
+    let mut buf = vec![0; 64 << 10];
+    let result = loop {
+        match process.read(fd, &mut buf) {
+            Ok(0) => break Ok(()),
+            Ok(count) => bytes.extend_from_slice(&buf[..count]),
+            Err(error) => break Err(error),
+        }
+        if bytes.len() >= len_max {
+            break Ok(());
+        }
+    };
+    process.close(fd)?;
+    result.map(|()| bytes)
 }
 
 fn find(table: &HashMap<u32, String>, text: &str) -> Option<u32> {

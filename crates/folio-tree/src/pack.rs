@@ -1,7 +1,8 @@
 //! Packing: a tree of a mounted file system becomes an archive, sorted by name.
 
-use crate::entry::{Entry, EntryKind, Xattrs, read_names};
-use crate::observer::Observer;
+use crate::attributes::Xattrs;
+use crate::entry::{Entry, EntryKind, read_names};
+use crate::observer::{CopyFailure, Observer, Side};
 use crate::tar::Writer;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::vfs::{Attributes, DeviceNumber, FileType};
@@ -169,7 +170,8 @@ impl<'a, W: Write> Packer<'a, W> {
             let found = match self.process.fstatat(fd, place, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.observer.failed(path.as_os_str().as_bytes(), &error);
+                    let path = path.as_os_str().as_bytes();
+                    self.observer.failed(CopyFailure::of_source(path, error));
                     continue;
                 }
             };
@@ -193,7 +195,8 @@ impl<'a, W: Write> Packer<'a, W> {
         if is_output || error.errno() == Errno::INTR {
             return Err(error);
         }
-        self.observer.failed(path.as_os_str().as_bytes(), &error);
+        let path = path.as_os_str().as_bytes();
+        self.observer.failed(CopyFailure::of_source(path, error));
         Ok(())
     }
 
@@ -276,7 +279,7 @@ impl<'a, W: Write> Packer<'a, W> {
             _ => {
                 let path = path.as_os_str().as_bytes();
                 self.observer
-                    .note(path, "not packed: archives have no sockets");
+                    .note(Side::Source, path, "not packed: archives have no sockets");
                 return Ok(());
             }
         };

@@ -1,118 +1,89 @@
-//! Owners and modes that a copy gives to its files: `--chown`, `--chmod` and `--manifest`.
+//! Owners and modes that a copy gives to its files, whatever the source has.
 
-use super::mode::parse_mode;
-use crate::exit::{Failure, Outcome, explain};
-use crate::image::Image;
-use crate::output::Owners;
-use crate::session::Session;
-use crate::walk::{Visit, Visitor, WalkControl, walk};
-use clap::Args;
+use crate::attributes::NewOwnerAndMode;
+use crate::entry::{Entry, EntryKind, walk_below};
+use crate::manifest::{self, ManifestEntry, ManifestKind};
+use crate::mode::parse_mode;
+use crate::observer::Observer;
+use crate::owners::Owners;
 use folio::kernel::FileTreeSize;
-use folio::syscall::{AT_FDCWD, AtFlags};
 use folio::vfs::{Attributes, FileType};
-use folio::{Errno, Error};
-use folio_archive::manifest::{self, ManifestEntry, ManifestKind};
-use folio_archive::{Entry, EntryKind, Observer};
-use std::cell::Cell;
+use folio::{Errno, Error, Process, Result};
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The owner of copied files while the name of their owner is unknown: the copy may bring the
 /// /etc/passwd with it.
 const PENDING_ID: u32 = u32::MAX - 1;
 
-/// The heading of the options in help texts.
-const HEADING: &str = "Owners and modes in the image";
-
-/// Owners and modes in the image, for builders without root.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Ownership {
-    /// Owner of all files: OWNER, OWNER:GROUP or :GROUP; numbers, or names from the image's
-    /// /etc/passwd and /etc/group, which may come with the files of a new image
-    #[arg(long, help_heading = HEADING, value_name = "OWNER")]
-    pub(crate) chown: Option<String>,
-    /// Change all modes, as chmod(1): octal or symbolic, e.g. go-w
-    #[arg(long, help_heading = HEADING, value_name = "MODE", value_parser = valid_mode)]
-    pub(crate) chmod: Option<String>,
-    /// Afterwards set owners, modes and times, and create device nodes, as this file lists them:
-    /// mtree(5), a device table of makedevs, or pseudo files of mksquashfs
-    #[arg(long, help_heading = HEADING, value_name = "FILE")]
-    pub(crate) manifest: Option<PathBuf>,
-}
-
-fn valid_mode(text: &str) -> Result<String, String> {
-    match parse_mode(text, 0o644, false) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(failure) => Err(failure.message),
-    }
-}
-
-/// The options, read before the first change.
-#[derive(Default)]
-pub(crate) struct OwnerRules {
+/// Owners and modes for the files of a copy: for all of them, and for those of a manifest.
+#[derive(Debug, Default)]
+pub struct OwnerRules {
     user: String,
     group: String,
     mode: Option<String>,
     manifest: Vec<ManifestEntry>,
     manifest_name: String,
     /// Files of the image have [`PENDING_ID`].
-    has_pending: Cell<bool>,
+    has_pending: AtomicBool,
 }
 
-/// What the copied files get.
-#[derive(Default)]
-pub(crate) struct FileRules {
+/// What each copied file gets.
+#[derive(Debug, Clone, Default)]
+pub struct FileRules {
     uid: Option<u32>,
     gid: Option<u32>,
     mode: Option<String>,
 }
 
-impl Ownership {
-    /// Reads the manifest.
-    pub(crate) fn read(&self) -> Outcome<OwnerRules> {
-        if let Some(mode) = &self.chmod {
-            valid_mode(mode).map_err(Failure::usage)?;
+impl OwnerRules {
+    /// Reads the rules. `chown` is "" or `OWNER`, `OWNER:GROUP` or `:GROUP`, in numbers or in names
+    /// of the target's /etc/passwd and /etc/group; `chmod` a mode as in chmod(1). A manifest is
+    /// applied after the copy, below its destination.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: an invalid mode or manifest; the errors of reading the file.
+    pub fn new(chown: &str, chmod: Option<&str>, manifest: Option<&Path>) -> Result<Self> {
+        if let Some(mode) = chmod {
+            parse_mode(mode, 0o644, false)?;
         }
-        let (user, group) = self
-            .chown
-            .as_deref()
-            .unwrap_or("")
-            .split_once(':')
-            .unwrap_or((self.chown.as_deref().unwrap_or(""), ""));
-        let mut rules = OwnerRules {
+        let (user, group) = chown.split_once(':').unwrap_or((chown, ""));
+        let mut rules = Self {
             user: user.to_owned(),
             group: group.to_owned(),
-            mode: self.chmod.clone(),
-            manifest: Vec::new(),
-            manifest_name: String::new(),
-            has_pending: Cell::new(false),
+            mode: chmod.map(str::to_owned),
+            ..Self::default()
         };
-        if let Some(path) = &self.manifest {
+        if let Some(path) = manifest {
+            let name = path.display().to_string();
             let text = std::fs::read(path).map_err(|error| {
-                let error = Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-                Failure::new(format!("{}: {error}", path.display()))
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                Error::from(errno).at(name.clone())
             })?;
-            rules.manifest_name = path.display().to_string();
-            rules.manifest = manifest::parse(&text).map_err(|error| {
-                Failure::new(format!("{}: {}", path.display(), explain(&error)))
-            })?;
+            rules.manifest = manifest::parse(&text).map_err(|error| error.at(name.clone()))?;
+            rules.manifest_name = name;
         }
         Ok(rules)
     }
-}
 
-impl OwnerRules {
     /// Whether there is nothing to do.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let has_owner = !self.user.is_empty() || !self.group.is_empty();
         !has_owner && self.mode.is_none() && self.manifest_name.is_empty()
     }
 
-    /// Finds the numbers of the names in the image.
-    pub(crate) fn resolve(&self, image: &Image) -> Outcome<FileRules> {
-        let (uid, gid) = match self.find_owner(image) {
-            Err(_) if image.is_new() => {
-                self.has_pending.set(true);
+    /// Finds the numbers of the names in the target. In a new file system the tables may come with
+    /// the copy: then [`finish`](Self::finish) finds them.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: an unknown name.
+    pub fn resolve(&self, process: &Process, is_new: bool) -> Result<FileRules> {
+        let (uid, gid) = match self.find_owner(process) {
+            Err(_) if is_new => {
+                self.has_pending.store(true, Ordering::Relaxed);
                 let pending = |name: &str| (!name.is_empty()).then_some(PENDING_ID);
                 (pending(&self.user), pending(&self.group))
             }
@@ -125,15 +96,16 @@ impl OwnerRules {
         })
     }
 
-    fn find_owner(&self, image: &Image) -> Outcome<(Option<u32>, Option<u32>)> {
-        let uid = find_number(image, &self.user, "/etc/passwd", Owners::find_user)?;
-        let gid = find_number(image, &self.group, "/etc/group", Owners::find_group)?;
+    fn find_owner(&self, process: &Process) -> Result<(Option<u32>, Option<u32>)> {
+        let owners = || Owners::of(process);
+        let uid = find_number(owners, &self.user, Table::Users)?;
+        let gid = find_number(owners, &self.group, Table::Groups)?;
         Ok((uid, gid))
     }
 
     /// Adds to a size the files that the manifest creates. `exists` returns whether the copy
     /// creates a path.
-    pub(crate) fn add_created(&self, size: &mut FileTreeSize, exists: impl Fn(&[u8]) -> bool) {
+    pub fn add_created(&self, size: &mut FileTreeSize, exists: impl Fn(&[u8]) -> bool) {
         let mut folders: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
         let mut seen = HashSet::new();
         for entry in &self.manifest {
@@ -182,35 +154,19 @@ impl OwnerRules {
     }
 
     /// Completes a copy: gives files the owners whose names came with it, then applies the manifest
-    /// below a directory of the image.
-    pub(crate) fn finish(
-        &self,
-        session: &Session,
-        image: &Image,
-        path: &Path,
-        observer: &dyn Observer,
-    ) -> Outcome {
-        if self.has_pending.get() {
-            let root = Path::new("/");
-            let found = image.stat(root, false).map_err(|error| image.name(error))?;
-            let (uid, gid) = self.find_owner(image)?;
-            let mut visitor = PendingOwners { image, uid, gid };
-            walk(session, image, root, found, &mut visitor)?;
+    /// below a directory. Failures of single files go to the observer.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: an unknown name; failures that affect all files.
+    pub fn finish(&self, process: &Process, path: &Path, observer: &dyn Observer) -> Result<()> {
+        if self.has_pending.load(Ordering::Relaxed) {
+            self.own_pending(process)?;
         }
-        self.apply_manifest(session, image, path, observer)
-    }
-
-    fn apply_manifest(
-        &self,
-        session: &Session,
-        image: &Image,
-        path: &Path,
-        observer: &dyn Observer,
-    ) -> Outcome {
         if self.manifest.is_empty() {
             return Ok(());
         }
-        let owners = image.owners();
+        let owners = Owners::of(process);
         let find = |is_user: bool, name: &str| {
             if is_user {
                 owners.find_user(name)
@@ -218,77 +174,71 @@ impl OwnerRules {
                 owners.find_group(name)
             }
         };
-        let applied = manifest::apply(image.process(), path, &self.manifest, &find, observer);
-        session.check_interrupt()?;
-        applied.map_err(|error| {
-            let hint = image.full_hint(&error);
-            Failure::new(format!("{}: {}{hint}", self.manifest_name, explain(&error)))
-        })
+        let applied = manifest::apply(process, path, &self.manifest, &find, observer);
+        applied.map_err(|error| error.at(self.manifest_name.clone()))
     }
-}
 
-/// Replaces [`PENDING_ID`].
-struct PendingOwners<'a> {
-    image: &'a Image,
-    uid: Option<u32>,
-    gid: Option<u32>,
-}
-
-impl Visitor for PendingOwners<'_> {
-    fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl> {
-        let found = visit.attributes;
-        let uid = self.uid.filter(|_| found.uid == PENDING_ID);
-        let gid = self.gid.filter(|_| found.gid == PENDING_ID);
-        if uid.is_some() || gid.is_some() {
-            let flags = AtFlags::SYMLINK_NOFOLLOW;
-            set_owner_keeping_mode(self.image, visit.path, uid, gid, flags)
-                .map_err(|error| self.image.name(error))?;
-        }
-        Ok(WalkControl::Enter)
+    /// Replaces [`PENDING_ID`].
+    fn own_pending(&self, process: &Process) -> Result<()> {
+        let (uid, gid) = self.find_owner(process)?;
+        let set = |path: &Path, found: &Attributes| {
+            let new = NewOwnerAndMode {
+                uid: uid.filter(|_| found.uid == PENDING_ID),
+                gid: gid.filter(|_| found.gid == PENDING_ID),
+                mode: None,
+            };
+            new.set(process, path, found, &[])
+        };
+        let root = Path::new("/");
+        set(root, &process.lstat(root)?)?;
+        walk_below(process, root, &mut { set })
     }
-}
-
-/// Sets the owner of a file, and the setuid and setgid bits again that this clears.
-pub(crate) fn set_owner_keeping_mode(
-    image: &Image,
-    path: &Path,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    flags: AtFlags,
-) -> folio::Result<()> {
-    let process = image.process();
-    let before = process.fstatat(AT_FDCWD, path, flags)?;
-    process.fchownat(AT_FDCWD, path, uid, gid, flags)?;
-    if before.mode & 0o6000 != 0 && before.file_type != FileType::Symlink {
-        process.fchmodat(AT_FDCWD, path, before.mode)?;
-    }
-    Ok(())
 }
 
 /// Splits a path into the directory, "" for the top, and the name.
-pub(crate) fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
+pub fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (&[], path),
     }
 }
 
-/// Returns the number of a user or group of an image, `None` for an empty name.
-pub(crate) fn find_number(
-    image: &Image,
+/// A table of names in a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// /etc/passwd.
+    Users,
+    /// /etc/group.
+    Groups,
+}
+
+/// Returns the number of a user or group, `None` for an empty name. Numbers need no table.
+///
+/// # Errors
+///
+/// EINVAL: an unknown name.
+pub fn find_number(
+    owners: impl FnOnce() -> Owners,
     text: &str,
-    file: &str,
-    find: fn(&Owners, &str) -> Option<u32>,
-) -> Outcome<Option<u32>> {
+    table: Table,
+) -> Result<Option<u32>> {
     if text.is_empty() {
         return Ok(None);
     }
-    // Numbers need no table.
-    let found = text.parse().ok().or_else(|| find(&image.owners(), text));
+    let found = text.parse().ok().or_else(|| match table {
+        Table::Users => owners().find_user(text),
+        Table::Groups => owners().find_group(text),
+    });
     // Without tables too, root is number 0.
     let found = found.or((text == "root").then_some(0));
-    let unknown = || Failure::new(format!("{text}: unknown name in the image's {file}"));
-    found.map(Some).ok_or_else(unknown)
+    found.map(Some).ok_or_else(|| {
+        let file = match table {
+            Table::Users => "/etc/passwd",
+            Table::Groups => "/etc/group",
+        };
+        let reason = format!("{text}: unknown name in the image's {file}");
+        Error::new(Errno::INVAL, reason)
+    })
 }
 
 impl FileRules {
@@ -311,7 +261,7 @@ impl FileRules {
     }
 
     /// Changes an entry of an archive.
-    pub(crate) fn change_entry(&self, entry: &mut Entry) {
+    pub fn change_entry(&self, entry: &mut Entry) {
         entry.uid = self.uid.unwrap_or(entry.uid);
         entry.gid = self.gid.unwrap_or(entry.gid);
         entry.mode = self.mode_of(entry.mode, entry.kind == EntryKind::Directory);

@@ -9,11 +9,11 @@
 Errors are OSError, with errno, filename and a message that names the cause.
 """
 
-from foliofs._command import CommandError, build_image
 from foliofs._file import PositionedFile, RawFile, SyncedFile
 from foliofs._file_system import (
     DirEntry,
     FileSystem,
+    build_image,
     create_image,
     memory,
     open_directory,
@@ -24,7 +24,6 @@ from foliofs._path import FolioPath
 
 __all__ = [
     "Borrowed",
-    "CommandError",
     "DirEntry",
     "FileSystem",
     "FolioPath",

@@ -15,7 +15,7 @@ import stat
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Generic, Literal, Self, TypeAlias, overload
 
@@ -564,6 +564,46 @@ class FileSystem:
         target_fs.chmod(target, stat.S_IMODE(found.st_mode))
         target_fs.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
+    def copy_in(
+        self,
+        source: HostPath,
+        target: Path,
+        *,
+        preserve_metadata: bool = True,
+        exclude: Iterable[str] = (),
+    ) -> None:
+        """Copies a file or directory of the host; the copy has the path `target`.
+
+        If both are directories, the contents are added. Modes, owners, times, extended attributes
+        and hard links are kept, unless `preserve_metadata` is false. `exclude` has patterns as in
+        .gitignore. After the failure of one file the copy continues, then raises OSError.
+        """
+        self._native.copy_in(
+            os.fsdecode(source),
+            self._text(target),
+            keeps_all=preserve_metadata,
+            exclude=list(exclude),
+        )
+
+    def copy_out(
+        self,
+        source: Path,
+        target: HostPath,
+        *,
+        preserve_metadata: bool = True,
+        exclude: Iterable[str] = (),
+    ) -> None:
+        """Copies a file or directory to the host, as copy_in.
+
+        No symbolic link of this file system leads the copy out of `target`.
+        """
+        self._native.copy_out(
+            self._text(source),
+            os.fsdecode(target),
+            keeps_all=preserve_metadata,
+            exclude=list(exclude),
+        )
+
     def _check_differ(self, source: Path, target: Path) -> None:
         """Raises shutil.SameFileError if both are one file: opening the target empties it."""
         found = self.stat(source)
@@ -774,6 +814,44 @@ def create_image(
         cache_bytes=cache_bytes,
     )
     return FileSystem(mount, None, f"{name!r} r+", name)
+
+
+def build_image(
+    path: HostPath,
+    *,
+    tree: HostPath,
+    size: int | str = "auto",
+    label: str = "",
+    uuid: str | None = None,
+    source_date_epoch: int | None = None,
+    chown: str = "",
+    chmod: str | None = None,
+    manifest: HostPath | None = None,
+    exclude: Iterable[str] = (),
+) -> None:
+    """Creates an image with an ext4 file system and a copy of the directory `tree` in it.
+
+    `size` is a number of bytes, "512M", "2G", or "auto" for the least that holds the tree
+    ("auto+20%" leaves room).
+    The format is qcow2 for names that end so, else raw. With `uuid` and `source_date_epoch`, in
+    seconds since 1970, the same tree makes the same bytes. `chown`, `chmod` and `manifest` are
+    options of `folio cp`; `exclude` has patterns as in .gitignore.
+
+    Raises FileExistsError if the image exists, OSError if a file cannot be copied, ValueError for
+    an invalid option; no file is left.
+    """
+    _native.build_image(
+        os.fsdecode(path),
+        os.fsdecode(tree),
+        size=str(size),
+        label=label,
+        uuid=uuid,
+        source_date_epoch=source_date_epoch,
+        chown=chown,
+        chmod=chmod,
+        manifest=None if manifest is None else os.fsdecode(manifest),
+        exclude=list(exclude),
+    )
 
 
 def open_directory(path: HostPath) -> FileSystem:

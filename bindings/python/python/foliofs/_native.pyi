@@ -14,6 +14,7 @@ __all__ = [
     "Positioned",
     "__version__",
     "after_fork",
+    "build_image",
     "create_image",
     "has_object_store",
     "is_optimized",
@@ -91,6 +92,12 @@ class FileSystem:
         self, path: _Path, times_ns: tuple[int, int] | None, *, follow_symlinks: bool = True
     ) -> None: ...
     def truncate(self, path: _Path, size_bytes: _Size) -> None: ...
+    def copy_in(
+        self, path: _Path, to: _Path, *, keeps_all: bool, exclude: list[str]
+    ) -> None: ...
+    def copy_out(
+        self, path: _Path, to: _Path, *, keeps_all: bool, exclude: list[str]
+    ) -> None: ...
     def mknod(self, path: _Path, mode: int, device: int) -> None: ...
     def getxattr(self, path: _Path, name: str, follow_symlinks: bool) -> bytes: ...
     def setxattr(
@@ -139,6 +146,19 @@ def create_image(
     options: str = "",
     cache_bytes: _Size | None = None,
 ) -> FileSystem: ...
+def build_image(
+    path: _Path,
+    tree: _Path,
+    *,
+    size: str,
+    label: str = "",
+    uuid: str | None = None,
+    source_date_epoch: int | None = None,
+    chown: str = "",
+    chmod: str | None = None,
+    manifest: _Path | None = None,
+    exclude: list[str] = ...,
+) -> None: ...
 def open_directory(path: _Path) -> FileSystem: ...
 def is_url(name: str) -> bool: ...
 def memory() -> FileSystem: ...

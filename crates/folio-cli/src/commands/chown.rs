@@ -1,13 +1,15 @@
 //! `folio chown`: changes owners and groups.
 
 use super::change_tree::change_each;
-use super::ownership::{find_number, set_owner_keeping_mode};
 use crate::exit::Outcome;
-use crate::output::Owners;
 use crate::session::Session;
 use clap::Args;
+use folio::Process;
 use folio::syscall::{AT_FDCWD, AtFlags};
+use folio::vfs::FileType;
+use folio_tree::{Owners, Table, find_number};
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Change owners
 #[derive(Args)]
@@ -39,8 +41,9 @@ pub(crate) struct Chown {
 pub(crate) fn run(chown: &Chown, session: &Session) -> Outcome {
     let (user, group) = chown.owner.split_once(':').unwrap_or((&chown.owner, ""));
     change_each(session, &chown.places, chown.recursive, |image, visit| {
-        let uid = find_number(image, user, "/etc/passwd", Owners::find_user)?;
-        let gid = find_number(image, group, "/etc/group", Owners::find_group)?;
+        let process = image.process();
+        let uid = find_number(|| Owners::of(process), user, Table::Users)?;
+        let gid = find_number(|| Owners::of(process), group, Table::Groups)?;
         let is_link = chown.no_dereference || visit.depth > 0;
         let flags = if is_link {
             AtFlags::SYMLINK_NOFOLLOW
@@ -48,11 +51,26 @@ pub(crate) fn run(chown: &Chown, session: &Session) -> Outcome {
             AtFlags::empty()
         };
         let changed = if chown.keep_setuid {
-            set_owner_keeping_mode(image, visit.path, uid, gid, flags)
+            set_owner_keeping_mode(process, visit.path, uid, gid, flags)
         } else {
-            let process = image.process();
             process.fchownat(AT_FDCWD, visit.path, uid, gid, flags)
         };
         changed.map_err(|error| image.name(error))
     })
+}
+
+/// Sets the owner of a file, and the setuid and setgid bits again that this clears.
+fn set_owner_keeping_mode(
+    process: &Process,
+    path: &Path,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    flags: AtFlags,
+) -> folio::Result<()> {
+    let before = process.fstatat(AT_FDCWD, path, flags)?;
+    process.fchownat(AT_FDCWD, path, uid, gid, flags)?;
+    if before.mode & 0o6000 != 0 && before.file_type != FileType::Symlink {
+        process.fchmodat(AT_FDCWD, path, before.mode)?;
+    }
+    Ok(())
 }

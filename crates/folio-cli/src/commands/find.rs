@@ -8,7 +8,7 @@ use crate::output::{FileRecord, NamePrinter, type_letter};
 use crate::session::Session;
 use crate::walk::{Visit, Visitor, WalkControl, walk};
 use clap::Args;
-use folio_archive::manifest::{MTREE_HEADER, mtree_line};
+use folio_tree::manifest::{MTREE_HEADER, mtree_line};
 use globset::{GlobBuilder, GlobMatcher};
 use std::ffi::OsString;
 use std::io::Write;

@@ -4,11 +4,12 @@ use super::stat::link_target;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
-use crate::output::{FileRecord, NamePrinter, Owners, human, mode_text, time_text};
+use crate::output::{FileRecord, NamePrinter, human, mode_text, time_text};
 use crate::session::Session;
 use crate::walk::join;
 use clap::Args;
 use folio::vfs::{Attributes, FileType};
+use folio_tree::Owners;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Write;
@@ -100,7 +101,7 @@ fn list(
         }
     };
     let owners = if ls.long && !ls.json {
-        Some(image.owners())
+        Some(Owners::of(image.process()))
     } else {
         None
     };

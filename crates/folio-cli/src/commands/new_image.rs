@@ -1,18 +1,16 @@
 //! Options of a new image that a command fills, and its creation.
 
-use super::ownership::{OwnerRules, split_last};
 use crate::exit::{Failure, Outcome};
 use crate::image::{self, Access, Image};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
-use crate::value_parsers::{NewSize, new_size};
+use crate::value_parsers;
 use crate::volumes;
 use clap::Args;
 use folio::Errno;
 use folio::block::{self, ImageFormat};
-use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
-use folio_archive::{Contents, EntryKind};
-use std::os::unix::ffi::OsStrExt;
+use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize};
+use folio_tree::{Contents, EntryKind, NewSize, OwnerRules, split_last};
 use std::path::{Path, PathBuf};
 
 /// A new image for the files.
@@ -22,14 +20,14 @@ pub(crate) struct NewImage {
     /// command, kept if only single files fail (exit status 1). auto is the least size that holds
     /// the content, without blocks reserved for root; auto+20% and auto+64M leave room. The default
     /// is auto; of an existing volume or an empty partition, it is its size
-    #[arg(long, value_name = "SIZE", value_parser = new_size, num_args = 0..=1,
+    #[arg(long, value_name = "SIZE", value_parser = value_parsers::new_size, num_args = 0..=1,
         default_missing_value = "auto")]
     pub(crate) create: Option<NewSize>,
     /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
-    #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::value_parsers::image_format())]
+    #[arg(long, value_name = "FORMAT", requires = "create", value_parser = value_parsers::image_format())]
     pub(crate) format: Option<ImageFormat>,
     /// UUID of the new file system
-    #[arg(long, value_name = "UUID", requires = "create", value_parser = crate::value_parsers::uuid)]
+    #[arg(long, value_name = "UUID", requires = "create", value_parser = value_parsers::uuid)]
     pub(crate) uuid: Option<[u8; 16]>,
     /// Label of the new file system
     #[arg(long, requires = "create")]
@@ -55,9 +53,9 @@ impl NewImage {
         };
         refuse_existing(place, "write")?;
         let least_size = |extra, options| {
+            let contents = contents()?;
             fitting_size(&place.path, extra, options, |content| {
-                add_contents(content, &contents()?, rules);
-                Ok(())
+                add_contents(content, &contents, rules);
             })
         };
         self.make(session, place, size, least_size, |image| {
@@ -194,28 +192,15 @@ pub(crate) fn refuse_existing(place: &ImagePath, purpose: &str) -> Outcome {
 }
 
 /// Returns the least size of a file system for the content that `add` lists, in the directory
-/// `target`. No blocks are reserved for root.
+/// `target`.
 pub(crate) fn fitting_size(
     target: &Path,
     extra: ExtraSpace,
     options: FormatOptions,
-    add: impl FnOnce(&mut FileTreeSize) -> Outcome,
+    add: impl FnOnce(&mut FileTreeSize),
 ) -> Outcome<LeastSize> {
-    let options = FormatOptions {
-        reserved_percent: 0.0,
-        ..options
-    };
-    let mut content = FileTreeSize::new(&options);
-    let mut above = target;
-    while let Some(parent) = above.parent() {
-        content.add_directory(above.file_name().map(OsStrExt::as_bytes));
-        above = parent;
-    }
-    add(&mut content)?;
-    let least = least_size_ext4(&content, extra, &options)
-        .map_err(|error| Failure::new(error.to_string()))?;
-    tracing::info!(bytes = least.len_bytes, "least size for the content");
-    Ok(least)
+    let least = folio_tree::fitting_size(target, extra, options, add);
+    least.map_err(|error| Failure::new(error.to_string()))
 }
 
 /// Adds the files of an archive, and those of the manifest of `rules`.

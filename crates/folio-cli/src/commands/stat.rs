@@ -7,6 +7,7 @@ use crate::output::{FileRecord, NamePrinter, mode_text, time_text, type_name};
 use crate::session::Session;
 use clap::Args;
 use folio::vfs::{Attributes, FileType};
+use folio_tree::Owners;
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -75,7 +76,7 @@ fn print(
     found: &Attributes,
     target: Option<Vec<u8>>,
 ) -> std::io::Result<()> {
-    let owners = image.owners();
+    let owners = Owners::of(image.process());
     let mut out = std::io::stdout().lock();
     let arrow = target
         .map(|t| format!(" -> {}", String::from_utf8_lossy(&t)))

@@ -1,17 +1,17 @@
 //! Archives and container images, unpacked into a directory of an image.
 
-use super::ownership::OwnerRules;
+use super::ownership::finish_rules;
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::Image;
 use crate::memory::spare_bytes;
-use crate::observer::SessionObserver;
-use crate::output::Owners;
+use crate::observer::{Files, SessionObserver};
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use folio::{Errno, Error};
-use folio_archive::oci::{ContainerImage, Platform, Reference};
-use folio_archive::{
-    Compression, Contents, Entry, InputProgress, MemoryBudget, ReadAhead, Unpacker, tar,
+use folio_tree::oci::{ContainerImage, Platform, Reference};
+use folio_tree::{
+    Compression, Contents, Entry, InputProgress, MemoryBudget, OwnerRules, Owners, ReadAhead,
+    Unpacker, tar,
 };
 use std::cell::Cell;
 use std::fs::{File, Metadata};
@@ -135,9 +135,10 @@ pub(crate) fn unpack_into(
     unpack: impl FnOnce(&mut Unpacker<'_>) -> folio::Result<()>,
 ) -> Outcome {
     let progress = Progress::new(session);
-    let observer = SessionObserver::new(session, &progress, target).with_input(input);
+    let observer = SessionObserver::new(session, &progress, Files::Host, Files::Image(target))
+        .with_input(input);
     let latest = fixed_time();
-    let files = rules.resolve(target)?;
+    let files = rules.resolve(target.process(), target.is_new())?;
     let mut unpacker = Unpacker::new(target.process(), directory, &observer)
         .map_err(|error| target.name(error))?
         .with_select(Box::new(move |entry| {
@@ -155,7 +156,7 @@ pub(crate) fn unpack_into(
         let hint = target.full_hint(&error);
         Failure::new(format!("{}{hint}", explain(&error)))
     })?;
-    rules.finish(session, target, directory, &observer)
+    finish_rules(session, rules, target, directory, &observer)
 }
 
 /// Opens an archive for its names, if it is a file that is not compressed.
@@ -201,7 +202,7 @@ fn archive_failure(path: &Path, error: Error) -> Failure {
 pub(crate) fn find_owner(image: &Image) -> impl Fn(bool, &[u8]) -> Option<u32> + 'static {
     let read = |path: &str| std::fs::read(path).unwrap_or_default();
     let host = Owners::parse(&read("/etc/passwd"), &read("/etc/group"));
-    let tables = [image.owners(), host];
+    let tables = [Owners::of(image.process()), host];
     move |is_user, name| {
         let name = std::str::from_utf8(name).ok()?;
         tables.iter().find_map(|owners| {

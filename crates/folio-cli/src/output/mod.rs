@@ -12,11 +12,9 @@
 
 pub(crate) mod color;
 mod name_printer;
-mod owners;
 mod qemu_json;
 
 pub(crate) use name_printer::NamePrinter;
-pub(crate) use owners::Owners;
 pub(crate) use qemu_json::qemu_json;
 
 use folio::Timespec;

@@ -1,8 +1,8 @@
 //! The channel from the reading to the writing thread: a tree as a stream of items, in batches of
 //! bounded size.
 
+use crate::target::FileMeta;
 use folio::AlignedBuffer;
-use folio::vfs::Attributes;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
@@ -17,16 +17,6 @@ const BATCHES: usize = 8;
 
 /// Identifies the inode of a file with several names.
 pub(crate) type LinkId = usize;
-
-/// Names and values of extended attributes.
-pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// The metadata of a file.
-#[derive(Debug, Clone)]
-pub(crate) struct FileMeta {
-    pub(crate) attributes: Attributes,
-    pub(crate) xattrs: Xattrs,
-}
 
 /// One step of the walk. Names are single components, except in the first item of a walk.
 #[derive(Debug)]

@@ -1,85 +1,28 @@
-//! The reading side of a copy: walks a tree on the host or in an image, and sends it through the
-//! channel.
+//! The reading side of a copy: walks a source, and sends it through the channel.
 
-use super::batch_channel::{BatchSender, FileMeta, LinkId, TreeItem, WriterStopped, Xattrs};
-use super::options::CopyOptions;
-use crate::exit::explain;
-use crate::session::Session;
-use folio::vfs::{Attributes, FileType};
+use super::batch_channel::{BatchSender, LinkId, TreeItem, WriterStopped};
+use super::job::CopyJob;
+use crate::attributes::Xattrs;
+use crate::observer::{CopyFailure, Observer, Side};
+use crate::options::CopyOptions;
+use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, is_plain_name};
+use crate::target::FileMeta;
+use folio::vfs::FileType;
 use folio::{Errno, Error};
 use std::collections::HashMap;
-
-/// The names in a directory, with their types if the directory records them.
-pub(crate) type EntryNames = Vec<(Vec<u8>, Option<FileType>)>;
 
 /// Files up to this size are read at once and sent in one item.
 const SMALL_BYTES: u64 = 256 << 10;
 /// The smallest free space of a batch for a read of a large file.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// Attributes, and the device of the file system (`st_dev`).
-pub(crate) type SourceStat = (Attributes, u64);
-
-/// The source of a copy: the files of the host or of an image.
-pub(crate) trait Source: Sync {
-    /// An open file or directory.
-    type Node: Send;
-
-    /// Returns the directory where paths start.
-    fn start(&self) -> Self::Node;
-    /// Returns the attributes of a file: stat(2), or lstat(2) without `follow`.
-    fn stat(&self, dir: &Self::Node, name: &[u8], follow: bool) -> Result<SourceStat, Error>;
-    /// Opens a file or directory for reading.
-    fn open(
-        &self,
-        dir: &Self::Node,
-        name: &[u8],
-        follow: bool,
-        is_directory: bool,
-    ) -> Result<(Self::Node, SourceStat), Error>;
-    /// Lists the names in a directory, with types if the directory records them.
-    fn list(&self, dir: &Self::Node) -> Result<EntryNames, Error>;
-    /// Reads bytes of a file; returns 0 at its end.
-    fn read_at(&self, file: &Self::Node, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
-    /// Returns the next data range at or after `offset`: start and end, in bytes.
-    fn next_data(&self, file: &Self::Node, offset: u64) -> Result<Option<(u64, u64)>, Error>;
-    /// Returns the target of a symbolic link.
-    fn read_link(&self, dir: &Self::Node, name: &[u8]) -> Result<Vec<u8>, Error>;
-    /// Returns the extended attributes of an open file.
-    fn xattrs(&self, node: &Self::Node, found: &SourceStat) -> Result<Xattrs, Error>;
-    /// Returns the extended attributes of a file that cannot be opened.
-    fn link_xattrs(
-        &self,
-        dir: &Self::Node,
-        name: &[u8],
-        found: &SourceStat,
-    ) -> Result<Xattrs, Error>;
-    /// Whether this file is an open image. To copy it would never end.
-    fn is_own_image(&self, found: &SourceStat) -> bool;
-    /// Formats a path for messages.
-    fn describe(&self, path: &[u8]) -> String;
-    /// Returns the existing path that is nearest to a missing one, formatted for messages.
-    fn meant(&self, path: &[u8]) -> Option<String>;
-}
-
-/// One source of the command line, and its destination.
-#[derive(Debug, Clone)]
-pub(crate) struct CopyJob {
-    /// The path of the source.
-    pub(crate) from: Vec<u8>,
-    /// The directory to copy into.
-    pub(crate) parent: Vec<u8>,
-    /// The name of the copy in it; "." is the directory itself.
-    pub(crate) name: Vec<u8>,
-}
-
 /// Reads all sources of a copy.
 pub(crate) struct Reader<'a, S: Source> {
     source: &'a S,
-    options: CopyOptions,
-    session: &'a Session,
+    options: &'a CopyOptions,
+    observer: &'a dyn Observer,
     sender: BatchSender,
-    links: HashMap<(u64, u64), LinkId>,
+    links: HashMap<FileId, LinkId>,
     /// The source path of the current file, for messages.
     path: Vec<u8>,
     /// Bytes of `path` that name the source.
@@ -88,7 +31,7 @@ pub(crate) struct Reader<'a, S: Source> {
 
 struct Frame<N> {
     node: N,
-    names: std::vec::IntoIter<(Vec<u8>, Option<FileType>)>,
+    names: std::vec::IntoIter<SourceName>,
     path_len: usize,
 }
 
@@ -97,14 +40,14 @@ type Walked<T = ()> = Result<T, WriterStopped>;
 impl<'a, S: Source> Reader<'a, S> {
     pub(crate) fn new(
         source: &'a S,
-        options: CopyOptions,
-        session: &'a Session,
+        options: &'a CopyOptions,
+        observer: &'a dyn Observer,
         sender: BatchSender,
     ) -> Self {
         Self {
             source,
             options,
-            session,
+            observer,
             sender,
             links: HashMap::new(),
             path: Vec::new(),
@@ -140,11 +83,11 @@ impl<'a, S: Source> Reader<'a, S> {
 
     fn tree(&mut self, mut frames: Vec<Frame<S::Node>>) -> Walked {
         while let Some(frame) = frames.last_mut() {
-            if self.session.is_interrupted() {
+            if self.observer.is_stopped() {
                 return Err(WriterStopped);
             }
             self.path.truncate(frame.path_len);
-            let Some((name, file_type)) = frame.names.next() else {
+            let Some(SourceName { name, file_type }) = frame.names.next() else {
                 self.sender.put(TreeItem::Leave);
                 frames.pop();
                 continue;
@@ -154,16 +97,13 @@ impl<'a, S: Source> Reader<'a, S> {
             }
             self.path.extend_from_slice(&name);
             if !is_plain_name(&name) {
-                self.fail("skipped: the name would lead out of its directory");
+                let reason = "skipped: the name would lead out of its directory";
+                self.fail(Error::new(Errno::PERM, reason));
                 continue;
             }
             let is_directory = file_type == Some(FileType::Directory);
             let relative = &self.path[self.source_len..];
-            if self
-                .options
-                .excludes
-                .is_some_and(|excludes| excludes.contains(relative, is_directory))
-            {
+            if self.options.excludes(relative, is_directory) {
                 continue;
             }
             let entered = self.entry(&frame.node, &name, name.clone(), file_type)?;
@@ -181,28 +121,32 @@ impl<'a, S: Source> Reader<'a, S> {
         file_type: Option<FileType>,
     ) -> Walked<Option<Frame<S::Node>>> {
         self.sender.reserve(1)?;
-        let follow = self.options.follows;
+        let follows_links = self.options.follows_links;
         let mut known = None;
         let file_type = match file_type {
             Some(FileType::Regular | FileType::Directory) => file_type,
-            _ => match self.source.stat(dir, name, follow) {
+            _ => match self.source.stat(dir, name, follows_links) {
                 Ok(found) => {
                     known = Some(found);
-                    Some(found.0.file_type)
+                    Some(found.attributes.file_type)
                 }
-                Err(error) => return Ok(self.fail_with(&error)),
+                Err(error) => return Ok(self.fail_with(error)),
             },
         };
         match (file_type, known) {
             (Some(FileType::Directory), _) if !self.options.is_recursive => {
-                self.fail("is a directory; use -r to copy it");
+                self.fail(Error::new(Errno::ISDIR, "is a directory"));
             }
             (Some(file_type @ (FileType::Regular | FileType::Directory)), _) => {
                 let is_directory = file_type == FileType::Directory;
-                let opened = self.source.open(dir, name, follow, is_directory);
+                let mode = OpenMode {
+                    follows_links,
+                    is_directory,
+                };
+                let opened = self.source.open(dir, name, mode);
                 return match opened {
                     Ok((node, found)) if is_directory => Ok(self.directory(node, &found, new_name)),
-                    Ok((node, found)) if found.0.file_type == FileType::Regular => {
+                    Ok((node, found)) if found.attributes.file_type == FileType::Regular => {
                         self.file(&node, &found, new_name).map(|()| None)
                     }
                     // Replaced since, or fakeroot's substitute for a device node.
@@ -210,7 +154,7 @@ impl<'a, S: Source> Reader<'a, S> {
                         self.other(dir, name, &found, new_name);
                         Ok(None)
                     }
-                    Err(error) => Ok(self.fail_with(&error)),
+                    Err(error) => Ok(self.fail_with(error)),
                 };
             }
             (_, Some(found)) => self.other(dir, name, &found, new_name),
@@ -222,19 +166,19 @@ impl<'a, S: Source> Reader<'a, S> {
     fn directory(
         &mut self,
         node: S::Node,
-        found: &SourceStat,
+        found: &FoundFile,
         name: Vec<u8>,
     ) -> Option<Frame<S::Node>> {
         let mut names = match self.source.list(&node) {
             Ok(names) => names,
-            Err(error) => return self.fail_with(&error),
+            Err(error) => return self.fail_with(error),
         };
-        names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let xattrs = self.xattrs(|source| source.xattrs(&node, found));
         self.sender.put(TreeItem::Directory {
             name,
             meta: FileMeta {
-                attributes: found.0,
+                attributes: found.attributes,
                 xattrs,
             },
         });
@@ -246,22 +190,25 @@ impl<'a, S: Source> Reader<'a, S> {
     }
 
     /// Returns the id of a file with several names; `Err` if an earlier item has it.
-    fn link(&mut self, found: &SourceStat) -> Result<Option<LinkId>, LinkId> {
-        if !self.options.keeps_links || found.0.link_count < 2 {
+    fn link(&mut self, found: &FoundFile) -> Result<Option<LinkId>, LinkId> {
+        if !self.options.keeps_links || found.attributes.link_count < 2 {
             return Ok(None);
         }
         let next = self.links.len();
-        match self.links.entry((found.1, found.0.number.0)) {
+        let id = FileId {
+            device: found.device_id,
+            inode: found.attributes.number.0,
+        };
+        match self.links.entry(id) {
             std::collections::hash_map::Entry::Occupied(seen) => Err(*seen.get()),
             std::collections::hash_map::Entry::Vacant(vacant) => Ok(Some(*vacant.insert(next))),
         }
     }
 
-    fn file(&mut self, node: &S::Node, found: &SourceStat, name: Vec<u8>) -> Walked {
+    fn file(&mut self, node: &S::Node, found: &FoundFile, name: Vec<u8>) -> Walked {
         if self.source.is_own_image(found) {
-            let path = self.source.describe(&self.path);
-            self.session
-                .note(format_args!("{path}: skipped: this is an image in use"));
+            let remark = "skipped: this is an image in use";
+            self.observer.note(Side::Source, &self.path, remark);
             return Ok(());
         }
         let link = match self.link(found) {
@@ -273,13 +220,13 @@ impl<'a, S: Source> Reader<'a, S> {
         };
         let xattrs = self.xattrs(|source| source.xattrs(node, found));
         let meta = FileMeta {
-            attributes: found.0,
+            attributes: found.attributes,
             xattrs,
         };
-        let size = found.0.size_bytes;
+        let size = found.attributes.size_bytes;
         // Fewer blocks than bytes: the file has holes, or the file system compresses. SEEK_DATA
         // decides.
-        let is_sparse = found.0.blocks_512.saturating_mul(512) < size;
+        let is_sparse = found.attributes.blocks_512.saturating_mul(512) < size;
         if is_sparse || size > SMALL_BYTES {
             let data = self.sender.take(0);
             self.sender.put(TreeItem::File {
@@ -316,7 +263,7 @@ impl<'a, S: Source> Reader<'a, S> {
                 Ok(0) => break,
                 Ok(count) => have += count,
                 Err(error) => {
-                    self.fail_with::<()>(&error);
+                    self.fail(error);
                     return Ok(());
                 }
             }
@@ -354,7 +301,7 @@ impl<'a, S: Source> Reader<'a, S> {
     /// a failure.
     fn chunks(&mut self, node: &S::Node, mut offset: u64, end: u64) -> Walked<Option<u64>> {
         while offset < end {
-            if self.session.is_interrupted() {
+            if self.observer.is_stopped() {
                 return Err(WriterStopped);
             }
             self.sender
@@ -371,7 +318,7 @@ impl<'a, S: Source> Reader<'a, S> {
                     offset += count as u64;
                 }
                 Err(error) => {
-                    self.fail_with::<()>(&error);
+                    self.fail(error);
                     return Ok(None);
                 }
             }
@@ -394,8 +341,8 @@ impl<'a, S: Source> Reader<'a, S> {
         while offset < size_bytes {
             match self.source.next_data(node, offset) {
                 Ok(None) => break,
-                Ok(Some((start, end))) => {
-                    let end = end.min(size_bytes);
+                Ok(Some(data)) => {
+                    let (start, end) = (data.start, data.end.min(size_bytes));
                     if end <= start || start < offset {
                         break;
                     }
@@ -406,14 +353,14 @@ impl<'a, S: Source> Reader<'a, S> {
                         Some(_) => offset = end,
                     }
                 }
-                Err(error) => return Ok(self.fail_with(&error)),
+                Err(error) => return Ok(self.fail_with(error)),
             }
         }
         Ok(Some(()))
     }
 
     /// Reads a symbolic link, device node, FIFO or socket.
-    fn other(&mut self, dir: &S::Node, name: &[u8], found: &SourceStat, new_name: Vec<u8>) {
+    fn other(&mut self, dir: &S::Node, name: &[u8], found: &FoundFile, new_name: Vec<u8>) {
         let link = match self.link(found) {
             Ok(link) => link,
             Err(first) => {
@@ -425,13 +372,13 @@ impl<'a, S: Source> Reader<'a, S> {
         };
         let xattrs = self.xattrs(|source| source.link_xattrs(dir, name, found));
         let meta = FileMeta {
-            attributes: found.0,
+            attributes: found.attributes,
             xattrs,
         };
-        if found.0.file_type != FileType::Symlink {
+        if found.attributes.file_type != FileType::Symlink {
             if !self.options.is_recursive {
-                return self
-                    .fail("not a file, directory or symbolic link; use -r or -a to copy it");
+                let reason = "not a file, directory or symbolic link";
+                return self.fail(Error::new(Errno::OPNOTSUPP, reason));
             }
             return self.sender.put(TreeItem::Special {
                 name: new_name,
@@ -446,7 +393,7 @@ impl<'a, S: Source> Reader<'a, S> {
                 link,
                 target,
             }),
-            Err(error) => self.fail_with(&error).unwrap_or(()),
+            Err(error) => self.fail(error),
         }
     }
 
@@ -455,32 +402,18 @@ impl<'a, S: Source> Reader<'a, S> {
             return Vec::new();
         }
         read(self.source).unwrap_or_else(|error| {
-            self.fail_with::<()>(&error);
+            self.fail(error);
             Vec::new()
         })
     }
 
-    fn fail(&self, what: &str) {
-        self.session
-            .fail(format_args!("{}: {what}", self.source.describe(&self.path)));
+    fn fail(&self, error: Error) {
+        self.observer
+            .failed(CopyFailure::of_source(&*self.path, error));
     }
 
-    fn fail_with<T>(&self, error: &Error) -> Option<T> {
-        // The error names the argument of the call. The message needs the full path instead.
-        let plain = Error::from(error.errno());
-        let is_plain = error.kind() == folio::ErrorKind::Errno;
-        let mut what = explain(if is_plain { &plain } else { error });
-        if error.errno() == Errno::NOENT
-            && let Some(meant) = self.source.meant(&self.path)
-        {
-            what.push_str(&format!("; did you mean {meant}?"));
-        }
-        self.fail(&what);
+    fn fail_with<T>(&self, error: Error) -> Option<T> {
+        self.fail(error);
         None
     }
-}
-
-/// Whether a name stays in its directory.
-pub(crate) fn is_plain_name(name: &[u8]) -> bool {
-    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }

@@ -1,118 +1,281 @@
-//! The total for the progress bar: what a copy will read, found by a walk of its own.
+//! The content of a copy, found by a walk before it: for a progress bar, and for the size of a new
+//! image.
 
-use super::options::CopyOptions;
-use super::source::{CopyJob, Source, SourceStat, is_plain_name};
+use super::job::{CopyJob, join};
+use crate::attributes::Xattrs;
+use crate::options::CopyOptions;
+use crate::rules::OwnerRules;
+use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, is_plain_name};
+use folio::kernel::FileTreeSize;
 use folio::vfs::FileType;
 use std::collections::HashSet;
+use std::ops::Range;
 
-/// Adds up the bytes that a copy of some jobs will read.
-pub(crate) struct Measure<'a, S: Source> {
-    source: &'a S,
-    options: CopyOptions,
-    stop: &'a dyn Fn() -> bool,
-    /// Files with several names, which are copied once.
-    seen: HashSet<(u64, u64)>,
-    total_bytes: u64,
+/// Receives the files of a walk.
+trait Visitor<S: Source> {
+    /// A file that is not a directory, at its first name.
+    fn file(&mut self, dir: &S::Node, name: &[u8], found: &FoundFile);
+    /// A directory with the names that are copied.
+    fn directory(&mut self, _node: &S::Node, _found: &FoundFile, _names: &[SourceName]) {}
 }
 
-impl<'a, S: Source> Measure<'a, S> {
-    /// Creates the sum. The walk ends early once `stop` returns true.
-    pub(crate) fn new(source: &'a S, options: CopyOptions, stop: &'a dyn Fn() -> bool) -> Self {
+/// Walks some jobs as a copy would. The copy reports all failures.
+struct Survey<'a, S: Source, V> {
+    source: &'a S,
+    options: &'a CopyOptions,
+    visitor: V,
+    /// Files with several names, which are copied once.
+    seen: HashSet<FileId>,
+    /// The current path, relative to the source.
+    path: Vec<u8>,
+}
+
+struct Frame<N> {
+    node: N,
+    names: std::vec::IntoIter<SourceName>,
+    path_len: usize,
+}
+
+impl<'a, S: Source, V: Visitor<S>> Survey<'a, S, V> {
+    fn new(source: &'a S, options: &'a CopyOptions, visitor: V) -> Self {
         Self {
             source,
             options,
-            stop,
+            visitor,
             seen: HashSet::new(),
-            total_bytes: 0,
+            path: Vec::new(),
         }
     }
 
-    /// Walks all jobs; returns the sum, or `None` if `stop` ended the walk.
-    pub(crate) fn run(mut self, jobs: &[CopyJob]) -> Option<u64> {
+    /// Walks all jobs; returns the visitor, or `None` once `stop` returns true.
+    fn run(mut self, jobs: &[CopyJob], stop: &dyn Fn() -> bool) -> Option<V> {
         for job in jobs {
-            self.job(job)?;
+            let start = self.source.start();
+            self.path.clear();
+            // The stack has one open directory per level, as that of the reader.
+            let mut frames = Vec::new();
+            frames.extend(self.entry(&start, &job.from));
+            while let Some(frame) = frames.last_mut() {
+                if stop() {
+                    return None;
+                }
+                let Some(SourceName { name, .. }) = frame.names.next() else {
+                    frames.pop();
+                    continue;
+                };
+                self.path.truncate(frame.path_len);
+                self.path.push(b'/');
+                self.path.extend_from_slice(&name);
+                if is_plain_name(&name) {
+                    let entered = self.entry(&frame.node, &name);
+                    frames.extend(entered);
+                }
+            }
         }
-        Some(self.total_bytes)
+        Some(self.visitor)
     }
 
-    fn job(&mut self, job: &CopyJob) -> Option<()> {
-        let start = self.source.start();
-        // The stack has one open directory per level, as that of the reader.
-        let mut frames = Vec::new();
-        frames.extend(self.entry(&start, &job.from));
-        while let Some((dir, names)) = frames.last_mut() {
-            if (self.stop)() {
-                return None;
-            }
-            let Some(name) = Iterator::next(names) else {
-                frames.pop();
-                continue;
-            };
-            if is_plain_name(&name) {
-                let entered = self.entry(dir, &name);
-                frames.extend(entered);
-            }
+    /// Visits a file, or returns a directory with its names.
+    fn entry(&mut self, dir: &S::Node, name: &[u8]) -> Option<Frame<S::Node>> {
+        let found = self.source.stat(dir, name, self.options.follows_links);
+        let found = found.ok()?;
+        let attributes = &found.attributes;
+        if attributes.file_type == FileType::Directory {
+            return self.directory(dir, name);
         }
-        Some(())
-    }
-
-    /// Adds a file, or returns a directory with its names. The copy reports all failures.
-    fn entry(
-        &mut self,
-        dir: &S::Node,
-        name: &[u8],
-    ) -> Option<(S::Node, std::vec::IntoIter<Vec<u8>>)> {
-        let follow = self.options.follows;
-        let found = self.source.stat(dir, name, follow).ok()?;
-        match found.0.file_type {
-            FileType::Regular => self.add(&found),
-            FileType::Directory if self.options.is_recursive => {
-                let (node, _) = self.source.open(dir, name, follow, true).ok()?;
-                let names = self.source.list(&node).ok()?;
-                let names: Vec<_> = names.into_iter().map(|(name, _)| name).collect();
-                return Some((node, names.into_iter()));
-            }
-            _ => {}
+        let id = FileId {
+            device: found.device_id,
+            inode: attributes.number.0,
+        };
+        let is_repeated =
+            self.options.keeps_links && attributes.link_count > 1 && !self.seen.insert(id);
+        if !is_repeated && !self.source.is_own_image(&found) {
+            self.visitor.file(dir, name, &found);
         }
         None
     }
 
-    fn add(&mut self, found: &SourceStat) {
-        let attributes = &found.0;
-        let is_repeated = self.options.keeps_links
-            && attributes.link_count > 1
-            && !self.seen.insert((found.1, attributes.number.0));
-        if !is_repeated && !self.source.is_own_image(found) {
-            let allocated = attributes.blocks_512.saturating_mul(512);
-            self.total_bytes += attributes.size_bytes.min(allocated);
+    fn directory(&mut self, dir: &S::Node, name: &[u8]) -> Option<Frame<S::Node>> {
+        if !self.options.is_recursive {
+            return None;
         }
+        let mode = OpenMode {
+            follows_links: self.options.follows_links,
+            is_directory: true,
+        };
+        let (node, found) = self.source.open(dir, name, mode).ok()?;
+        let mut names = self.source.list(&node).ok()?;
+        names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        names.retain(|entry| {
+            let path = [&self.path[..], b"/", &entry.name].concat();
+            let is_directory = entry.file_type == Some(FileType::Directory);
+            !self.options.excludes(&path, is_directory)
+        });
+        self.visitor.directory(&node, &found, &names);
+        Some(Frame {
+            node,
+            names: names.into_iter(),
+            path_len: self.path.len(),
+        })
+    }
+}
+
+/// Returns the bytes that a copy will read, or `None` once `stop` returns true.
+pub(crate) fn total_bytes<S: Source>(
+    source: &S,
+    jobs: &[CopyJob],
+    options: &CopyOptions,
+    stop: &dyn Fn() -> bool,
+) -> Option<u64> {
+    struct Total(u64);
+    impl<S: Source> Visitor<S> for Total {
+        fn file(&mut self, _: &S::Node, _: &[u8], found: &FoundFile) {
+            let attributes = &found.attributes;
+            if attributes.file_type == FileType::Regular {
+                let allocated = attributes.blocks_512.saturating_mul(512);
+                self.0 += attributes.size_bytes.min(allocated);
+            }
+        }
+    }
+    let total = Survey::new(source, options, Total(0)).run(jobs, stop)?;
+    Some(total.0)
+}
+
+/// Adds what a copy will write to the size of a new file system. Ends early once `stop` returns
+/// true.
+pub fn add_content<S: Source>(
+    size: &mut FileTreeSize,
+    source: &S,
+    jobs: &[CopyJob],
+    options: &CopyOptions,
+    stop: &dyn Fn() -> bool,
+) {
+    let content = Content {
+        source,
+        options,
+        size,
+    };
+    let _ = Survey::new(source, options, content).run(jobs, stop);
+}
+
+struct Content<'a, S: Source> {
+    source: &'a S,
+    options: &'a CopyOptions,
+    size: &'a mut FileTreeSize,
+}
+
+impl<S: Source> Content<'_, S> {
+    fn xattrs(&mut self, xattrs: impl FnOnce(&S) -> folio::Result<Xattrs>) {
+        if self.options.keeps_xattrs
+            && let Ok(xattrs) = xattrs(self.source)
+            && !xattrs.is_empty()
+        {
+            self.size.add_xattrs(&xattrs);
+        }
+    }
+
+    /// Returns the ranges of a file that the copy will write.
+    fn data(&self, dir: &S::Node, name: &[u8], found: &FoundFile) -> Vec<Range<u64>> {
+        let size = found.attributes.size_bytes;
+        let mut ranges = Vec::new();
+        let mut offset = 0;
+        if found.attributes.blocks_512.saturating_mul(512) < size {
+            let mode = OpenMode {
+                follows_links: self.options.follows_links,
+                is_directory: false,
+            };
+            let Ok((node, _)) = self.source.open(dir, name, mode) else {
+                return ranges;
+            };
+            while let Ok(Some(data)) = self.source.next_data(&node, offset) {
+                let end = data.end.min(size);
+                if end <= data.start || data.start < offset {
+                    break;
+                }
+                ranges.push(data.start..end);
+                offset = end;
+            }
+        } else if size > 0 {
+            ranges.push(0..size);
+        }
+        ranges
+    }
+}
+
+impl<S: Source> Visitor<S> for Content<'_, S> {
+    fn file(&mut self, dir: &S::Node, name: &[u8], found: &FoundFile) {
+        match found.attributes.file_type {
+            FileType::Regular => {
+                let data = self.data(dir, name, found);
+                self.size.add_file(&data);
+            }
+            FileType::Symlink => self.size.add_symlink(found.attributes.size_bytes),
+            _ => self.size.add_special(),
+        }
+        self.xattrs(|source| source.link_xattrs(dir, name, found));
+    }
+
+    fn directory(&mut self, node: &S::Node, found: &FoundFile, names: &[SourceName]) {
+        self.size
+            .add_directory(names.iter().map(|entry| entry.name.as_slice()));
+        self.xattrs(|source| source.xattrs(node, found));
+    }
+}
+
+/// The paths of a manifest that a copy creates.
+#[derive(Debug)]
+pub struct CopiedPaths<'a> {
+    asked: HashSet<&'a [u8]>,
+    found: HashSet<&'a [u8]>,
+}
+
+impl<'a> CopiedPaths<'a> {
+    /// Creates an empty set. With excluded names it stays empty, as these would be looked up too.
+    pub fn new(options: &CopyOptions, rules: &'a OwnerRules) -> Self {
+        let asked = match &options.excludes {
+            Some(_) => HashSet::new(),
+            None => rules.created_paths(),
+        };
+        Self {
+            asked,
+            found: HashSet::new(),
+        }
+    }
+
+    /// Finds the paths in a source.
+    pub fn find<S: Source>(&mut self, source: &S, jobs: &[CopyJob]) {
+        let start = source.start();
+        for job in jobs {
+            let exists = |path: &&&[u8]| {
+                let below = match job.name.as_slice() {
+                    b"." => Some(**path),
+                    name if **path == name => Some(&b"."[..]),
+                    name => path
+                        .strip_prefix(name)
+                        .and_then(|rest| rest.strip_prefix(b"/")),
+                };
+                let from = below.map(|below| join(&job.from, below));
+                from.is_some_and(|from| source.stat(&start, &from, false).is_ok())
+            };
+            self.found.extend(self.asked.iter().filter(exists));
+        }
+    }
+
+    /// Whether the copy creates a path; it creates the destination.
+    pub fn contains(&self, path: &[u8]) -> bool {
+        path.is_empty() || self.found.contains(path)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::cp::host_source::HostSource;
-    use std::os::unix::ffi::OsStrExt;
-
-    fn options() -> CopyOptions {
-        CopyOptions {
-            is_recursive: true,
-            follows: false,
-            keeps_mode: true,
-            keeps_owner: true,
-            keeps_times: true,
-            keeps_links: true,
-            keeps_xattrs: true,
-            umask: 0,
-            excludes: None,
-        }
-    }
+    use crate::source::HostSource;
 
     #[test]
     fn sum_has_every_directory_and_each_link_once() {
         let folder = tempfile::tempdir().unwrap();
-        let source = HostSource::new(Vec::new());
+        let source = HostSource::default();
         for number in 0..300 {
             let dir = folder.path().join(format!("{number}/deep/er"));
             std::fs::create_dir_all(&dir).unwrap();
@@ -120,12 +283,9 @@ mod tests {
         }
         let first = folder.path().join("0/deep/er/file");
         std::fs::hard_link(&first, folder.path().join("second name")).unwrap();
-        let jobs = [CopyJob {
-            from: folder.path().as_os_str().as_bytes().to_vec(),
-            parent: b"/".to_vec(),
-            name: b"x".to_vec(),
-        }];
-        let sum = |stop| Measure::new(&source, options(), &|| stop).run(&jobs);
+        let jobs = [CopyJob::to(folder.path(), "/x".as_ref())];
+        let options = CopyOptions::archive();
+        let sum = |stop| total_bytes(&source, &jobs, &options, &|| stop);
         assert_eq!(sum(false), Some(300 * 4096));
         assert_eq!(sum(true), None);
     }

@@ -1,56 +1,13 @@
 //! The writing side of a copy: receives a tree from the channel, and creates it on the host or in
-//! an image.
+//! a mounted file system.
 
-use super::batch_channel::{Batch, BatchReceiver, FileMeta, LinkId, TreeItem};
-use super::options::CopyOptions;
-use crate::exit::{Failure, Outcome, explain};
-use crate::progress::Progress;
-use crate::session::Session;
-use folio::vfs::{Attributes, FileType};
+use super::batch_channel::{Batch, BatchReceiver, LinkId, TreeItem};
+use super::job::join;
+use crate::attributes::AttributeFailures;
+use crate::observer::{CopyFailure, Observer, Side};
+use crate::target::{FileMeta, Target, WrittenFile};
 use folio::{Errno, Error};
-use folio_archive::AttributeFailures;
 use std::collections::HashMap;
-
-/// What a copy does with an existing file that has the name of a copied one.
-pub(crate) enum Existing {
-    /// Its content is replaced, through links.
-    Written,
-    /// Its name gets a new file.
-    Replaced,
-}
-
-/// Decides about an existing file, as cp(1) does: it is written in place, unless the copy keeps
-/// hard links and it has several names. `there` is what a symbolic link leads to.
-pub(crate) fn existing(there: &Attributes, options: &CopyOptions) -> Result<Existing, Error> {
-    let what = match there.file_type {
-        FileType::Regular if options.keeps_links && there.link_count > 1 => {
-            return Ok(Existing::Replaced);
-        }
-        FileType::Regular => return Ok(Existing::Written),
-        FileType::Directory => {
-            return Err(Error::new(
-                Errno::ISDIR,
-                "cannot overwrite a directory with a non-directory",
-            ));
-        }
-        FileType::CharacterDevice | FileType::BlockDevice => "a device",
-        FileType::Fifo => "a FIFO",
-        _ => "a socket",
-    };
-    let what = format!("cannot overwrite {what} with a file; remove it first, or use folio cat");
-    Err(Error::new(Errno::EXIST, what))
-}
-
-/// Returns the error of a write through a symbolic link to nothing.
-pub(crate) fn dangling_link(error: Error) -> Error {
-    match error.errno() {
-        Errno::NOENT => Error::new(
-            Errno::NOENT,
-            "cannot write through a dangling symbolic link; remove it first",
-        ),
-        _ => error,
-    }
-}
 
 /// Refuses a name that only a directory may have: `file/`.
 fn check_name(name: &[u8]) -> Result<(), Error> {
@@ -60,81 +17,20 @@ fn check_name(name: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The target of a copy: the host or an image.
-pub(crate) trait Target {
-    /// An open directory.
-    type Dir;
-    /// A file being written.
-    type File;
-
-    /// Changes the attributes of a file before it is created.
-    fn change(&self, _: &mut Attributes) {}
-    /// Opens an existing directory.
-    fn open_parent(&self, path: &[u8]) -> Result<Self::Dir, Error>;
-    /// Creates a directory, or opens an existing one.
-    fn make_dir(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::Dir, Error>;
-    /// Sets the attributes of a directory, after all files below it are created, and closes it.
-    fn finish_dir(
-        &self,
-        dir: Self::Dir,
-        meta: &FileMeta,
-        failures: &mut AttributeFailures,
-    ) -> Result<(), Error>;
-    /// Creates a file, or truncates an existing one.
-    fn create(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::File, Error>;
-    /// Writes all `bytes` at `offset`.
-    fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> Result<(), Error>;
-    /// Extends the file to its size if it ends in a hole, sets the attributes, and closes it.
-    fn finish(
-        &self,
-        file: Self::File,
-        meta: &FileMeta,
-        written: u64,
-        size_bytes: u64,
-        failures: &mut AttributeFailures,
-    ) -> Result<(), Error>;
-    /// Creates a symbolic link.
-    fn symlink(
-        &self,
-        at: &Self::Dir,
-        name: &[u8],
-        meta: &FileMeta,
-        target: &[u8],
-        failures: &mut AttributeFailures,
-    ) -> Result<(), Error>;
-    /// Creates a device node, FIFO or socket.
-    fn special(
-        &self,
-        at: &Self::Dir,
-        name: &[u8],
-        meta: &FileMeta,
-        failures: &mut AttributeFailures,
-    ) -> Result<(), Error>;
-    /// Creates a hard link to the file at the path `first`.
-    fn link(&self, first: &[u8], at: &Self::Dir, name: &[u8]) -> Result<(), Error>;
-    /// Removes a file that could not be written.
-    fn remove(&self, at: &Self::Dir, name: &[u8]);
-    /// Formats a path for messages.
-    fn describe(&self, path: &[u8]) -> String;
-    /// Returns what to do after ENOSPC, for the end of a message; empty after another error.
-    fn full_hint(&self, error: &Error) -> String;
-}
-
 /// Creates all files of a copy.
 pub(crate) struct Writer<'a, T: Target> {
     target: &'a T,
-    session: &'a Session,
-    progress: &'a Progress,
+    observer: &'a dyn Observer,
     frames: Vec<Frame<T::Dir>>,
     file: Option<OpenFile<T::File>>,
     links: HashMap<LinkId, Vec<u8>>,
     /// Depth below a directory that could not be created.
     skipped: usize,
-    /// The number of created files.
-    pub(crate) created: u64,
     /// The number of extended attributes that the target or this user does not support.
-    pub(crate) unsupported_xattrs: u64,
+    unsupported_xattrs: u64,
 }
+
+type Written = Result<(), CopyFailure>;
 
 struct Frame<D> {
     dir: D,
@@ -151,24 +47,22 @@ struct OpenFile<F> {
 }
 
 impl<'a, T: Target> Writer<'a, T> {
-    pub(crate) fn new(target: &'a T, session: &'a Session, progress: &'a Progress) -> Self {
+    pub(crate) fn new(target: &'a T, observer: &'a dyn Observer) -> Self {
         let (frames, links) = (Vec::new(), HashMap::new());
         Self {
             target,
-            session,
-            progress,
+            observer,
             frames,
             file: None,
             links,
             skipped: 0,
-            created: 0,
             unsupported_xattrs: 0,
         }
     }
 
     /// Creates all files from the channel. Ends early at a failure that would affect all other
     /// files too.
-    pub(crate) fn run(&mut self, receiver: &BatchReceiver) -> Outcome {
+    pub(crate) fn run(&mut self, receiver: &BatchReceiver) -> Written {
         let mut result = Ok(());
         while let Some(mut batch) = receiver.next() {
             result = self.batch(&mut batch);
@@ -182,20 +76,31 @@ impl<'a, T: Target> Writer<'a, T> {
         while let Some(frame) = self.frames.pop() {
             self.finish(frame);
         }
+        if self.unsupported_xattrs > 0 {
+            let count = self.unsupported_xattrs;
+            let remark = format!(
+                "extended attributes not set: {count}; the target or this user does not support \
+                 them"
+            );
+            self.observer.note(Side::Target, b"", &remark);
+        }
         result
     }
 
-    fn batch(&mut self, batch: &mut Batch) -> Outcome {
+    fn batch(&mut self, batch: &mut Batch) -> Written {
         for mut item in batch.items.drain(..) {
             if let Some(meta) = item.meta_mut() {
                 self.target.change(&mut meta.attributes);
             }
             self.item(item, &batch.data)?;
         }
-        self.session.check_interrupt()
+        if self.observer.is_stopped() {
+            return Err(CopyFailure::of_target(b"", Errno::INTR));
+        }
+        Ok(())
     }
 
-    fn item(&mut self, item: TreeItem, bytes: &[u8]) -> Outcome {
+    fn item(&mut self, item: TreeItem, bytes: &[u8]) -> Written {
         match item {
             TreeItem::Start { parent } => return self.start(parent),
             TreeItem::Directory { name, meta } => return self.enter(&name, meta),
@@ -250,7 +155,7 @@ impl<'a, T: Target> Writer<'a, T> {
         Ok(())
     }
 
-    fn start(&mut self, parent: Vec<u8>) -> Outcome {
+    fn start(&mut self, parent: Vec<u8>) -> Written {
         while let Some(frame) = self.frames.pop() {
             self.finish(frame);
         }
@@ -264,17 +169,11 @@ impl<'a, T: Target> Writer<'a, T> {
                 });
                 Ok(())
             }
-            Err(error) => {
-                let mut text = self.message(&parent, &error);
-                if error.errno() == Errno::NOENT {
-                    text.push_str("; create the directory first, or name an existing one");
-                }
-                Err(Failure::new(text))
-            }
+            Err(error) => Err(CopyFailure::of_target(parent, error)),
         }
     }
 
-    fn enter(&mut self, name: &[u8], meta: FileMeta) -> Outcome {
+    fn enter(&mut self, name: &[u8], meta: FileMeta) -> Written {
         let Some(frame) = self.frames.last().filter(|_| self.skipped == 0) else {
             self.skipped += 1;
             return Ok(());
@@ -282,7 +181,7 @@ impl<'a, T: Target> Writer<'a, T> {
         let path = join(&frame.path, name);
         match self.target.make_dir(&frame.dir, name, &meta) {
             Ok(dir) => {
-                self.created += 1;
+                self.observer.created();
                 self.frames.push(Frame {
                     dir,
                     meta: Some(meta),
@@ -292,7 +191,7 @@ impl<'a, T: Target> Writer<'a, T> {
             }
             Err(error) => {
                 self.skipped = 1;
-                self.fail(&path, &error)
+                self.fail(path, error)
             }
         }
     }
@@ -303,7 +202,8 @@ impl<'a, T: Target> Writer<'a, T> {
         let finished = self.target.finish_dir(frame.dir, &meta, &mut failures);
         self.report(&frame.path, failures);
         if let Err(error) = finished {
-            self.session.fail(self.message(&frame.path, &error));
+            self.observer
+                .failed(CopyFailure::of_target(frame.path, error));
         }
     }
 
@@ -314,7 +214,7 @@ impl<'a, T: Target> Writer<'a, T> {
         link: Option<LinkId>,
         bytes: &[u8],
         is_whole: bool,
-    ) -> Outcome {
+    ) -> Written {
         let Some(frame) = self.frames.last() else {
             return Ok(());
         };
@@ -340,11 +240,11 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    fn data(&mut self, bytes: &[u8], offset: u64) -> Outcome {
+    fn data(&mut self, bytes: &[u8], offset: u64) -> Written {
         let Some(open) = &mut self.file else {
             return Ok(());
         };
-        self.progress.add(bytes.len() as u64);
+        self.observer.copied(bytes.len() as u64);
         match self.target.write(&open.file, bytes, offset) {
             Ok(()) => {
                 open.written = offset + bytes.len() as u64;
@@ -358,15 +258,18 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    fn end(&mut self, size_bytes: u64) -> Outcome {
+    fn end(&mut self, size_bytes: u64) -> Written {
         let Some(open) = self.file.take() else {
             return Ok(());
         };
         let mut failures = AttributeFailures::default();
-        let (meta, written) = (&open.meta, open.written);
-        let finished = self
-            .target
-            .finish(open.file, meta, written, size_bytes, &mut failures);
+        let written = WrittenFile {
+            file: open.file,
+            meta: &open.meta,
+            written_bytes: open.written,
+            size_bytes,
+        };
+        let finished = self.target.finish(written, &mut failures);
         self.report(&self.path(&open.name), failures);
         self.check(&open.name, finished)
     }
@@ -376,11 +279,14 @@ impl<'a, T: Target> Writer<'a, T> {
         let Some(open) = self.file.take() else {
             return;
         };
+        let written = WrittenFile {
+            file: open.file,
+            meta: &open.meta,
+            written_bytes: 0,
+            size_bytes: 0,
+        };
         let mut ignored = AttributeFailures::default();
-        drop(
-            self.target
-                .finish(open.file, &open.meta, 0, 0, &mut ignored),
-        );
+        drop(self.target.finish(written, &mut ignored));
         let path = self.path(&open.name);
         self.links.retain(|_, first| *first != path);
         if let Some(frame) = self.frames.last() {
@@ -394,7 +300,7 @@ impl<'a, T: Target> Writer<'a, T> {
         name: &[u8],
         link: Option<LinkId>,
         make: impl FnOnce(&T::Dir, &mut AttributeFailures) -> Result<(), Error>,
-    ) -> Outcome {
+    ) -> Written {
         let Some(frame) = self.frames.last() else {
             return Ok(());
         };
@@ -413,13 +319,13 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    fn check(&mut self, name: &[u8], made: Result<(), Error>) -> Outcome {
+    fn check(&mut self, name: &[u8], made: Result<(), Error>) -> Written {
         match made {
             Ok(()) => {
-                self.created += 1;
+                self.observer.created();
                 Ok(())
             }
-            Err(error) => self.fail(&self.path(name), &error),
+            Err(error) => self.fail(self.path(name), error),
         }
     }
 
@@ -429,52 +335,21 @@ impl<'a, T: Target> Writer<'a, T> {
         frame.map_or_else(|| name.to_vec(), |frame| join(&frame.path, name))
     }
 
-    /// Prints the attributes of a file that could not be set.
+    /// Passes the attributes of a file that could not be set to the observer.
     fn report(&mut self, path: &[u8], failures: AttributeFailures) {
         self.unsupported_xattrs += failures.unsupported_xattrs;
-        for (what, error) in failures.failed {
-            let (path, why) = (self.target.describe(path), reason(&error));
-            self.session
-                .fail(format_args!("{path}: cannot set the {what}: {why}"));
+        for failure in failures.of_file(path) {
+            self.observer.failed(failure);
         }
     }
 
-    fn fail(&self, path: &[u8], error: &Error) -> Outcome {
-        let text = self.message(path, error);
-        if error.is_final() {
-            return Err(Failure::new(text));
+    /// Passes the failure of one file to the observer; returns one that affects all other files.
+    fn fail(&self, path: Vec<u8>, error: Error) -> Written {
+        let failure = CopyFailure::of_target(path, error);
+        if failure.error.is_final() {
+            return Err(failure);
         }
-        self.session.fail(text);
+        self.observer.failed(failure);
         Ok(())
     }
-
-    fn message(&self, path: &[u8], error: &Error) -> String {
-        format!(
-            "{}: {}{}",
-            self.target.describe(path),
-            reason(error),
-            self.target.full_hint(error)
-        )
-    }
-}
-
-/// Returns the error without the argument of the call, which is only the last part of a path.
-fn reason(error: &Error) -> String {
-    match error.kind() {
-        folio::ErrorKind::Errno => error.reason(),
-        _ => explain(error),
-    }
-}
-
-/// Returns `path/name`.
-pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
-    if name == b"." {
-        return path.to_vec();
-    }
-    let slash: &[u8] = if path.is_empty() || path.last() == Some(&b'/') {
-        b""
-    } else {
-        b"/"
-    };
-    [path, slash, name].concat()
 }

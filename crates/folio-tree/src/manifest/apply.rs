@@ -1,13 +1,14 @@
 //! Applies a manifest to the files of an image, within the destination.
 
 use super::entry::{ManifestEntry, ManifestKind, Owner};
-use crate::entry::{as_path, read_names};
-use crate::observer::Observer;
+use crate::attributes::NewOwnerAndMode;
+use crate::entry::{as_path, walk_below};
+use crate::observer::{CopyFailure, Observer};
 use crate::unpack::Directories;
-use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
-use folio::vfs::{DeviceNumber, FileType, SetTime, XattrFlags};
-use folio::{Errno, Error, ErrorKind, Process, Result};
-use std::path::{Path, PathBuf};
+use folio::syscall::{AT_FDCWD, AtFlags, Fd};
+use folio::vfs::{DeviceNumber, FileType, SetTime};
+use folio::{Errno, Error, Process, Result};
+use std::path::Path;
 
 const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
 
@@ -49,15 +50,8 @@ pub fn apply(
                 Ok(()) => {}
                 Err(error) if error.is_final() => return Err(error),
                 Err(error) => {
-                    // The place of a plain errno is the name, which the observer shows too.
-                    let is_named = error.kind() == ErrorKind::Errno && error.place().is_some();
-                    let error = if is_named {
-                        error.errno().into()
-                    } else {
-                        error
-                    };
-                    let place = format!("manifest: line {}", entry.line);
-                    observer.failed(&entry.path, &error.at(place));
+                    let failure = CopyFailure::of_target(&*entry.path, error);
+                    observer.failed(failure.at(format!("manifest: line {}", entry.line)));
                 }
             }
         }
@@ -119,71 +113,26 @@ impl Target<'_> {
             (Err(error), _) if error.errno() == Errno::NOENT && entry.is_optional => return Ok(()),
             (Err(error), _) => return Err(error),
         }
-        self.set(at, as_path(name), uid, gid, entry.mode)?;
-        for (name, value) in &entry.xattrs {
-            self.process
-                .lsetxattr(&path, name, value, XattrFlags::empty())?;
-        }
-        if entry.is_recursive {
-            self.set_below(path, uid, gid, entry.mode)?;
-        }
-        Ok(())
-    }
-
-    /// Sets owner and mode. A change of the owner clears setuid, so the mode follows it.
-    fn set(
-        &self,
-        at: Fd,
-        path: &Path,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        mode: Option<u16>,
-    ) -> Result<()> {
-        let found = self.process.fstatat(at, path, NOFOLLOW)?;
-        if uid.is_some() || gid.is_some() {
-            self.process.fchownat(at, path, uid, gid, NOFOLLOW)?;
-        }
-        let is_link = found.file_type == FileType::Symlink;
-        match mode.unwrap_or(found.mode) {
-            mode if !is_link => self.process.fchmodat(at, path, mode),
-            _ => Ok(()),
-        }
-    }
-
-    fn set_below(
-        &self,
-        top: PathBuf,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        mode: Option<u16>,
-    ) -> Result<()> {
-        let mut pending = vec![top];
-        while let Some(folder) = pending.pop() {
-            if self.process.lstat(&folder)?.file_type != FileType::Directory {
-                continue;
-            }
-            let fd = self
-                .process
-                .open(&folder, OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW, 0)?;
-            let listed = read_names(self.process, fd);
-            self.process.close(fd)?;
-            for name in listed? {
-                let path = folder.join(as_path(&name));
-                let found = self.process.lstat(&path)?;
+        let new = NewOwnerAndMode {
+            uid,
+            gid,
+            mode: entry.mode,
+        };
+        let found = self.process.fstatat(at, as_path(name), NOFOLLOW)?;
+        new.set(self.process, &path, &found, &entry.xattrs)?;
+        if entry.is_recursive && found.file_type == FileType::Directory {
+            walk_below(self.process, &path, &mut |path, found| {
                 let is_directory = found.file_type == FileType::Directory;
                 // A directory without x could not be entered: as chmod -R with X.
-                let mode = mode.map(|mode| {
+                let mode = new.mode.map(|mode| {
                     if is_directory {
                         mode | (mode & 0o444) >> 2
                     } else {
                         mode
                     }
                 });
-                self.set(AT_FDCWD, &path, uid, gid, mode)?;
-                if is_directory {
-                    pending.push(path);
-                }
-            }
+                NewOwnerAndMode { mode, ..new }.set(self.process, path, found, &[])
+            })?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@
 
 use super::capabilities;
 use super::entry::{ManifestEntries, ManifestEntry, ManifestKind, Owner, line_error, plain_path};
-use crate::tar::base64_decoded;
+use crate::base64::base64_decoded;
 use folio::{Result, Timespec};
 use std::borrow::Cow;
 

@@ -120,7 +120,7 @@ fn entry(path: Vec<u8>, keys: &Keys<'_>, line: usize) -> Result<ManifestEntry> {
     // A symbolic mode changes mode 0, as in mtree(8).
     let is_directory = value("type") == Some("dir");
     entry.mode = value("mode")
-        .map(|text| parse_mode(text, 0, is_directory).ok_or_else(|| invalid("mode")))
+        .map(|text| parse_mode(text, 0, is_directory).map_err(|_| invalid("mode")))
         .transpose()?;
     let owner = |number: &str, name: &str| -> Result<Option<Owner>> {
         match (value(number), value(name)) {

@@ -1,30 +1,54 @@
 //! Reads from the host, with few system calls per file and without following links.
 
-use super::batch_channel::Xattrs;
-use super::source::{EntryNames, Source, SourceStat};
-use crate::nearest::nearest_file;
+use super::{FoundFile, OpenMode, Source, SourceName};
+use crate::attributes::Xattrs;
 use folio::base::InodeNumber;
 use folio::vfs::{Attributes, DeviceNumber, FileType};
 use folio::{Errno, Error, Timespec};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io;
-use std::ffi::{CString, OsStr};
+use std::ffi::CString;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// The files of the host.
-pub(crate) struct HostSource {
-    /// Device and inode numbers of the open images.
-    images: Vec<(u64, u64)>,
+/// Identifies a file of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// Returns the file at a path of the host, through links; `None` if there is none.
+    pub fn at(path: &Path) -> Option<Self> {
+        rustix::fs::stat(path).ok().map(|found| Self::of(&found))
+    }
+
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}
+
+/// The files of the host, read as the calling user. Paths are absolute, or relative to the working
+/// directory.
+#[derive(Debug, Default)]
+pub struct HostSource {
+    images: Vec<FileId>,
     /// Devices whose file systems have no extended attributes.
     without_xattrs: Mutex<Vec<u64>>,
 }
 
 /// An open file, or the working directory.
-pub(crate) struct HostNode(Option<OwnedFd>);
+#[derive(Debug)]
+pub struct HostNode(Option<OwnedFd>);
 
 impl HostNode {
     fn fd(&self) -> BorrowedFd<'_> {
@@ -34,7 +58,7 @@ impl HostNode {
 
 impl HostSource {
     /// Creates the source. `images` are the open images, which it does not copy.
-    pub(crate) fn new(images: Vec<(u64, u64)>) -> Self {
+    pub fn new(images: Vec<FileId>) -> Self {
         Self {
             images,
             without_xattrs: Mutex::default(),
@@ -120,8 +144,15 @@ fn path_at(dir: &HostNode, name: &[u8]) -> Vec<u8> {
     }
 }
 
+fn found(stat: &Stat) -> FoundFile {
+    FoundFile {
+        attributes: attributes_of(stat),
+        device_id: stat.st_dev,
+    }
+}
+
 /// Converts the host's stat.
-pub(crate) fn attributes(stat: &Stat) -> Attributes {
+pub(crate) fn attributes_of(stat: &Stat) -> Attributes {
     let file_type = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
         rustix::fs::FileType::Directory => FileType::Directory,
         rustix::fs::FileType::Symlink => FileType::Symlink,
@@ -160,33 +191,32 @@ impl Source for HostSource {
         HostNode(None)
     }
 
-    fn stat(&self, dir: &HostNode, name: &[u8], follow: bool) -> Result<SourceStat, Error> {
-        let flags = if follow {
+    fn stat(&self, dir: &HostNode, name: &[u8], follows_links: bool) -> Result<FoundFile, Error> {
+        let flags = if follows_links {
             AtFlags::empty()
         } else {
             AtFlags::SYMLINK_NOFOLLOW
         };
         let stat = rustix::fs::statat(dir.fd(), name, flags)?;
-        Ok((attributes(&stat), stat.st_dev))
+        Ok(found(&stat))
     }
 
     fn open(
         &self,
         dir: &HostNode,
         name: &[u8],
-        follow: bool,
-        is_directory: bool,
-    ) -> Result<(HostNode, SourceStat), Error> {
+        mode: OpenMode,
+    ) -> Result<(HostNode, FoundFile), Error> {
         // O_NONBLOCK: if the file has become a FIFO since, open must not wait for a writer.
         let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        flags.set(OFlags::NOFOLLOW, !follow);
-        flags.set(OFlags::DIRECTORY, is_directory);
+        flags.set(OFlags::NOFOLLOW, !mode.follows_links);
+        flags.set(OFlags::DIRECTORY, mode.is_directory);
         let fd = rustix::fs::openat(dir.fd(), name, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&fd)?;
-        Ok((HostNode(Some(fd)), (attributes(&stat), stat.st_dev)))
+        Ok((HostNode(Some(fd)), found(&stat)))
     }
 
-    fn list(&self, dir: &HostNode) -> Result<EntryNames, Error> {
+    fn list(&self, dir: &HostNode) -> Result<Vec<SourceName>, Error> {
         let mut buf = [const { MaybeUninit::uninit() }; 32 << 10];
         let mut raw = RawDir::new(dir.fd(), &mut buf);
         let mut names = Vec::new();
@@ -201,7 +231,10 @@ impl Source for HostSource {
                 rustix::fs::FileType::Directory => Some(FileType::Directory),
                 _ => None,
             };
-            names.push((name.to_vec(), file_type));
+            names.push(SourceName {
+                name: name.to_vec(),
+                file_type,
+            });
         }
         Ok(names)
     }
@@ -215,55 +248,46 @@ impl Source for HostSource {
         }
     }
 
-    fn next_data(&self, file: &HostNode, offset: u64) -> Result<Option<(u64, u64)>, Error> {
+    fn next_data(&self, file: &HostNode, offset: u64) -> Result<Option<Range<u64>>, Error> {
         let start = match rustix::fs::seek(file.fd(), SeekFrom::Data(offset)) {
             Err(Errno::NXIO) => return Ok(None),
             // The file system does not support holes.
-            Err(Errno::INVAL | Errno::NOTSUP) => return Ok(Some((offset, u64::MAX))),
+            Err(Errno::INVAL | Errno::NOTSUP) => return Ok(Some(offset..u64::MAX)),
             other => other?,
         };
         let end = rustix::fs::seek(file.fd(), SeekFrom::Hole(start))?;
-        Ok(Some((start, end)))
+        Ok(Some(start..end))
     }
 
     fn read_link(&self, dir: &HostNode, name: &[u8]) -> Result<Vec<u8>, Error> {
         Ok(rustix::fs::readlinkat(dir.fd(), name, Vec::new())?.into_bytes())
     }
 
-    fn xattrs(&self, node: &HostNode, found: &SourceStat) -> Result<Xattrs, Error> {
+    fn xattrs(&self, node: &HostNode, found: &FoundFile) -> Result<Xattrs, Error> {
         self.read_xattrs(
-            found.1,
+            found.device_id,
             |buf| rustix::fs::flistxattr(node.fd(), buf),
             |name, buf| rustix::fs::fgetxattr(node.fd(), name.as_c_str(), buf),
         )
     }
 
-    fn link_xattrs(
-        &self,
-        dir: &HostNode,
-        name: &[u8],
-        found: &SourceStat,
-    ) -> Result<Xattrs, Error> {
-        if !self.has_xattrs(found.1) {
+    fn link_xattrs(&self, dir: &HostNode, name: &[u8], found: &FoundFile) -> Result<Xattrs, Error> {
+        if !self.has_xattrs(found.device_id) {
             return Ok(Vec::new());
         }
         let path = path_at(dir, name);
         self.read_xattrs(
-            found.1,
+            found.device_id,
             |buf| rustix::fs::llistxattr(path.as_slice(), buf),
             |name, buf| rustix::fs::lgetxattr(path.as_slice(), name.as_c_str(), buf),
         )
     }
 
-    fn is_own_image(&self, found: &SourceStat) -> bool {
-        self.images.contains(&(found.1, found.0.number.0))
-    }
-
-    fn describe(&self, path: &[u8]) -> String {
-        String::from_utf8_lossy(path).into_owned()
-    }
-
-    fn meant(&self, path: &[u8]) -> Option<String> {
-        nearest_file(Path::new(OsStr::from_bytes(path)))
+    fn is_own_image(&self, found: &FoundFile) -> bool {
+        let id = FileId {
+            device: found.device_id,
+            inode: found.attributes.number.0,
+        };
+        self.images.contains(&id)
     }
 }

@@ -1,28 +1,38 @@
-//! Reads from an image.
+//! Reads from a mounted file system.
 
-use super::batch_channel::Xattrs;
-use super::source::{EntryNames, Source, SourceStat};
-use crate::image::Image;
+use super::{FoundFile, OpenMode, Source, SourceName};
+use crate::attributes::Xattrs;
+use crate::entry::as_path as path;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::{Errno, Error, Process};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
 
-/// The files of an image.
-pub(crate) struct ImageSource<'a> {
-    image: &'a Image,
+/// The files that a process sees.
+#[derive(Debug, Clone, Copy)]
+pub struct MountSource<'a> {
+    process: &'a Process,
 }
 
-/// An open file of the image, closed when dropped.
-pub(crate) struct ImageNode<'a> {
+/// An open file, closed when dropped.
+pub struct MountNode<'a> {
     process: &'a Process,
     fd: Fd,
-    /// The absolute path, for calls without an `at` form.
+    /// The absolute path of a directory, for calls without an `at` form.
     path: PathBuf,
 }
 
-impl Drop for ImageNode<'_> {
+impl fmt::Debug for MountNode<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MountNode")
+            .field("fd", &self.fd)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for MountNode<'_> {
     fn drop(&mut self) {
         if self.fd != AT_FDCWD {
             // The file was only read, so close cannot lose data.
@@ -31,72 +41,83 @@ impl Drop for ImageNode<'_> {
     }
 }
 
-impl<'a> ImageSource<'a> {
-    /// Creates the source for all files of this image.
-    pub(crate) fn new(image: &'a Image) -> Self {
-        Self { image }
+impl<'a> MountSource<'a> {
+    /// Creates the source. Calls have the credentials of `process`.
+    pub fn new(process: &'a Process) -> Self {
+        Self { process }
     }
 }
 
-fn path(name: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(name))
-}
+impl<'a> Source for MountSource<'a> {
+    type Node = MountNode<'a>;
 
-impl<'a> Source for ImageSource<'a> {
-    type Node = ImageNode<'a>;
-
-    fn start(&self) -> ImageNode<'a> {
-        ImageNode {
-            process: self.image.process(),
+    fn start(&self) -> MountNode<'a> {
+        MountNode {
+            process: self.process,
             fd: AT_FDCWD,
             path: "/".into(),
         }
     }
 
-    fn stat(&self, dir: &ImageNode<'a>, name: &[u8], follow: bool) -> Result<SourceStat, Error> {
-        let flags = if follow {
+    fn stat(
+        &self,
+        dir: &MountNode<'a>,
+        name: &[u8],
+        follows_links: bool,
+    ) -> Result<FoundFile, Error> {
+        let flags = if follows_links {
             AtFlags::empty()
         } else {
             AtFlags::SYMLINK_NOFOLLOW
         };
-        Ok((dir.process.fstatat(dir.fd, path(name), flags)?, 0))
+        Ok(FoundFile {
+            attributes: dir.process.fstatat(dir.fd, path(name), flags)?,
+            device_id: 0,
+        })
     }
 
     fn open(
         &self,
-        dir: &ImageNode<'a>,
+        dir: &MountNode<'a>,
         name: &[u8],
-        follow: bool,
-        is_directory: bool,
-    ) -> Result<(ImageNode<'a>, SourceStat), Error> {
+        mode: OpenMode,
+    ) -> Result<(MountNode<'a>, FoundFile), Error> {
         let mut flags = OpenFlags::empty();
-        flags.set(OpenFlags::NOFOLLOW, !follow);
-        flags.set(OpenFlags::DIRECTORY, is_directory);
+        flags.set(OpenFlags::NOFOLLOW, !mode.follows_links);
+        flags.set(OpenFlags::DIRECTORY, mode.is_directory);
         let fd = dir.process.openat(dir.fd, path(name), flags, 0)?;
-        let place = if is_directory {
+        let place = if mode.is_directory {
             dir.path.join(path(name))
         } else {
             PathBuf::new()
         };
-        let node = ImageNode {
+        let node = MountNode {
             process: dir.process,
             fd,
             path: place,
         };
-        let found = node.process.fstat(fd)?;
-        Ok((node, (found, 0)))
+        let found = FoundFile {
+            attributes: node.process.fstat(fd)?,
+            device_id: 0,
+        };
+        Ok((node, found))
     }
 
-    fn list(&self, dir: &ImageNode<'a>) -> Result<EntryNames, Error> {
+    fn list(&self, dir: &MountNode<'a>) -> Result<Vec<SourceName>, Error> {
         let entries = dir.process.readdir(dir.fd)?.into_iter();
-        Ok(entries.map(|entry| (entry.name, entry.file_type)).collect())
+        Ok(entries
+            .map(|entry| SourceName {
+                name: entry.name,
+                file_type: entry.file_type,
+            })
+            .collect())
     }
 
-    fn read_at(&self, file: &ImageNode<'a>, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+    fn read_at(&self, file: &MountNode<'a>, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
         file.process.pread(file.fd, buf, offset)
     }
 
-    fn next_data(&self, file: &ImageNode<'a>, offset: u64) -> Result<Option<(u64, u64)>, Error> {
+    fn next_data(&self, file: &MountNode<'a>, offset: u64) -> Result<Option<Range<u64>>, Error> {
         let Ok(offset) = i64::try_from(offset) else {
             return Ok(None);
         };
@@ -107,17 +128,15 @@ impl<'a> Source for ImageSource<'a> {
         let Ok(from) = i64::try_from(start) else {
             return Ok(None);
         };
-        Ok(Some((
-            start,
-            file.process.lseek(file.fd, from, Whence::Hole)?,
-        )))
+        let end = file.process.lseek(file.fd, from, Whence::Hole)?;
+        Ok(Some(start..end))
     }
 
-    fn read_link(&self, dir: &ImageNode<'a>, name: &[u8]) -> Result<Vec<u8>, Error> {
+    fn read_link(&self, dir: &MountNode<'a>, name: &[u8]) -> Result<Vec<u8>, Error> {
         dir.process.readlinkat(dir.fd, path(name))
     }
 
-    fn xattrs(&self, node: &ImageNode<'a>, _: &SourceStat) -> Result<Xattrs, Error> {
+    fn xattrs(&self, node: &MountNode<'a>, _: &FoundFile) -> Result<Xattrs, Error> {
         let mut xattrs = Vec::new();
         for name in node.process.flistxattr(node.fd)? {
             let value = node.process.fgetxattr(node.fd, &name)?;
@@ -128,9 +147,9 @@ impl<'a> Source for ImageSource<'a> {
 
     fn link_xattrs(
         &self,
-        dir: &ImageNode<'a>,
+        dir: &MountNode<'a>,
         name: &[u8],
-        _: &SourceStat,
+        _: &FoundFile,
     ) -> Result<Xattrs, Error> {
         let place = dir.path.join(path(name));
         let mut xattrs = Vec::new();
@@ -139,17 +158,5 @@ impl<'a> Source for ImageSource<'a> {
             xattrs.push((name, value));
         }
         Ok(xattrs)
-    }
-
-    fn is_own_image(&self, _: &SourceStat) -> bool {
-        false
-    }
-
-    fn describe(&self, path: &[u8]) -> String {
-        self.image.at(Path::new(OsStr::from_bytes(path)))
-    }
-
-    fn meant(&self, path: &[u8]) -> Option<String> {
-        self.image.meant(Path::new(OsStr::from_bytes(path)))
     }
 }

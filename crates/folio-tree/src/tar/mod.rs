@@ -26,7 +26,6 @@ mod sparse;
 mod writer;
 
 pub use reader::Reader;
-pub(crate) use reader::base64_decoded;
 pub use writer::Writer;
 
 /// Bytes of a block: headers and contents begin at multiples of it.

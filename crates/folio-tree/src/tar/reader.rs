@@ -5,7 +5,9 @@ use super::header::{RawHeader, id, number, text};
 use super::pax::{self, Records};
 use super::sparse::{MapLines, SparseMap};
 use super::{BLOCK_BYTES, HEADER_BYTES_MAX};
-use crate::entry::{Entry, EntryKind, Xattrs};
+use crate::attributes::Xattrs;
+use crate::base64::base64_decoded;
+use crate::entry::{Entry, EntryKind};
 use folio::{Errno, Error, Result, Timespec};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,7 +27,7 @@ const SEEKING_BUFFER_BYTES: usize = 4 << 10;
 /// ```
 /// # fn main() -> folio::Result<()> {
 /// let archive = [0_u8; 1024];
-/// let mut reader = folio_archive::tar::Reader::new(&archive[..]);
+/// let mut reader = folio_tree::tar::Reader::new(&archive[..]);
 /// assert_eq!(reader.next_entry()?, None);
 /// # Ok(())
 /// # }
@@ -173,6 +175,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Returns the offset of the current file's content in the archive, `None` for one with holes.
+    #[cfg(feature = "archive")]
     pub(crate) fn content_offset(&self) -> Option<u64> {
         let is_whole = match self.segments[..] {
             [] => self.remaining == 0,
@@ -588,30 +591,6 @@ fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
         rest = after;
     }
     Some(bytes)
-}
-
-/// Decodes base64; libarchive omits the padding.
-pub(crate) fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    let (mut bits, mut count) = (0_u32, 0);
-    for letter in text.iter().filter(|letter| !matches!(letter, b'=' | b'\n')) {
-        let value = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    // One letter alone has less than a byte.
-    (count < 6).then_some(bytes)
 }
 
 fn truncated() -> Error {

@@ -3,12 +3,17 @@
 //! libfakeroot replaces functions of libc, and the copy calls these. In a statically linked program
 //! libfakeroot is not loaded, so the copy would record the real owners and kinds of files.
 
-use crate::exit::{Failure, Outcome};
+use folio::{Errno, Error, Result};
 
 /// Fails if fakeroot is in use, but cannot change what this program sees.
-pub(super) fn check() -> Outcome {
+///
+/// # Errors
+///
+/// EPERM.
+pub fn check() -> Result<()> {
     if std::env::var_os("FAKEROOTKEY").is_some() && !is_loaded() {
-        return Err(Failure::new(
+        return Err(Error::new(
+            Errno::PERM,
             "cannot keep owners under fakeroot: libfakeroot is not loaded into this program; use a \
              dynamically linked folio, or copy without -a and -p",
         ));

@@ -5,15 +5,13 @@
 //! Owners and modes are set through `std`: it calls libc, where libfakeroot sees the calls. rustix
 //! makes some of these calls directly.
 
-use super::batch_channel::FileMeta;
-use super::fakeroot;
-use super::host_source::attributes;
-use super::options::CopyOptions;
-use super::target::{Existing, Target, dangling_link, existing};
+use super::{Existing, FileMeta, Target, WrittenFile, dangling_link, existing, fakeroot};
+use crate::attributes::AttributeFailures;
+use crate::options::{CopyOptions, process_umask};
+use crate::source::{FileId, attributes_of};
 use folio::base::Owner;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
-use folio_archive::AttributeFailures;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timestamps, Uid, XattrFlags};
 use std::collections::HashSet;
 use std::fs::{File, Permissions};
@@ -27,21 +25,25 @@ use std::sync::{Mutex, PoisonError};
 /// after the content.
 const SPECIAL_BITS: u16 = 0o6000;
 
-/// The host, written as the calling user.
-pub(crate) struct HostTarget {
+/// The host, written as the calling user. Paths are absolute, or relative to the working directory.
+#[derive(Debug)]
+pub struct HostTarget {
     options: CopyOptions,
     user: Uid,
     group: rustix::fs::Gid,
     /// Owners are recorded by fakeroot(1), so new files have no owner until one is set.
     records_owners: bool,
-    /// Device and inode numbers of the open images.
-    images: Vec<(u64, u64)>,
-    /// Those of the symbolic links that this copy created.
-    own_links: Mutex<HashSet<(u64, u64)>>,
+    /// Permission bits that the host's kernel removes from the modes of new files.
+    umask: u16,
+    /// The open images.
+    images: Vec<FileId>,
+    /// The symbolic links that this copy created.
+    own_links: Mutex<HashSet<FileId>>,
 }
 
 /// An open directory.
-pub(crate) struct HostDir {
+#[derive(Debug)]
+pub struct HostDir {
     fd: File,
     is_new: bool,
     /// New files get the user's group and no inherited ACL.
@@ -49,7 +51,8 @@ pub(crate) struct HostDir {
 }
 
 /// A file being written.
-pub(crate) struct HostFile {
+#[derive(Debug)]
+pub struct HostFile {
     fd: File,
     /// Created here with its final owner, and its final mode but for [`SPECIAL_BITS`].
     is_exact: bool,
@@ -57,9 +60,10 @@ pub(crate) struct HostFile {
 
 impl HostTarget {
     /// Creates the target. `images` are the open images, which it does not overwrite.
-    pub(crate) fn new(options: CopyOptions, images: Vec<(u64, u64)>) -> Self {
+    pub fn new(options: &CopyOptions, images: Vec<FileId>) -> Self {
         Self {
-            options,
+            options: options.clone(),
+            umask: process_umask(),
             user: rustix::process::geteuid(),
             group: rustix::process::getegid(),
             records_owners: options.keeps_owner && fakeroot::is_loaded(),
@@ -71,6 +75,11 @@ impl HostTarget {
     fn is_owner(&self, attributes: &Attributes) -> bool {
         !self.records_owners
             && (attributes.uid, attributes.gid) == (self.user.as_raw(), self.group.as_raw())
+    }
+
+    /// Whether the host's kernel does not give a new file all bits of this mode.
+    fn is_masked(&self, mode: u16) -> bool {
+        self.options.keeps_mode && mode & self.umask != 0
     }
 
     /// Sets the owner; returns whether that succeeded. Without root it sets at most the group,
@@ -151,8 +160,9 @@ impl HostTarget {
         if chowns && !self.set_owner(attributes, failures, chown) {
             mode &= 0o1777;
         }
-        if keeps.keeps_mode && attributes.file_type != FileType::Symlink && (chowns || !at.is_plain)
-        {
+        let is_exact = at.is_plain && !self.is_masked(mode);
+        let is_link = attributes.file_type == FileType::Symlink;
+        if keeps.keeps_mode && !is_link && (chowns || !is_exact) {
             let set = std::fs::set_permissions(path(), Permissions::from_mode(mode.into()));
             failures.check_mode(mode, set.map_err(|e| host_error(&e)));
         }
@@ -185,7 +195,7 @@ impl HostTarget {
 
     fn unlink(&self, at: &HostDir, name: &[u8]) -> Result<(), Error> {
         let stat = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if attributes(&stat).file_type == FileType::Directory {
+        if attributes_of(&stat).file_type == FileType::Directory {
             return Err(Error::new(
                 Errno::ISDIR,
                 "cannot overwrite a directory with a non-directory",
@@ -198,12 +208,12 @@ impl HostTarget {
     /// Returns what happens to the file that has the name of a copied one.
     fn existing(&self, at: &HostDir, name: &[u8]) -> Result<Existing, Error> {
         let mut there = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if attributes(&there).file_type == FileType::Symlink {
+        if attributes_of(&there).file_type == FileType::Symlink {
             let links = self
                 .own_links
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            if links.contains(&(there.st_dev, there.st_ino)) {
+            if links.contains(&FileId::of(&there)) {
                 let what = "cannot write through a link that this copy created";
                 return Err(Error::new(Errno::EXIST, what));
             }
@@ -211,11 +221,11 @@ impl HostTarget {
                 .map_err(|error| dangling_link(error.into()))?;
         }
         self.check_own_image(&there)?;
-        existing(&attributes(&there), &self.options)
+        existing(&attributes_of(&there), &self.options)
     }
 
     fn check_own_image(&self, stat: &rustix::fs::Stat) -> Result<(), Error> {
-        if self.images.contains(&(stat.st_dev, stat.st_ino)) {
+        if self.images.contains(&FileId::of(stat)) {
             return Err(Error::new(
                 Errno::BUSY,
                 "cannot overwrite the image that is being read",
@@ -314,8 +324,9 @@ impl Target for HostTarget {
     fn create(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<HostFile, Error> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let is_exact =
-            at.is_plain && (!self.options.keeps_owner || self.is_owner(&meta.attributes));
+        let is_exact = at.is_plain
+            && !self.is_masked(meta.attributes.mode)
+            && (!self.options.keeps_owner || self.is_owner(&meta.attributes));
         // Before its owner is set, no other user may open it.
         let mask = if is_exact || !self.options.keeps_owner {
             !SPECIAL_BITS
@@ -364,16 +375,14 @@ impl Target for HostTarget {
 
     fn finish(
         &self,
-        file: HostFile,
-        meta: &FileMeta,
-        written: u64,
-        size_bytes: u64,
+        written: WrittenFile<'_, HostFile>,
         failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
-        if size_bytes > written {
-            rustix::fs::ftruncate(&file.fd, size_bytes)?;
+        let file = written.file;
+        if written.size_bytes > written.written_bytes {
+            rustix::fs::ftruncate(&file.fd, written.size_bytes)?;
         }
-        self.set_attributes(&file.fd, meta, file.is_exact, failures);
+        self.set_attributes(&file.fd, written.meta, file.is_exact, failures);
         Ok(())
     }
 
@@ -391,7 +400,7 @@ impl Target for HostTarget {
             .own_links
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        links.insert((made.st_dev, made.st_ino));
+        links.insert(FileId::of(&made));
         drop(links);
         self.set_unopened(at, name, meta, failures);
         Ok(())
@@ -440,23 +449,10 @@ impl Target for HostTarget {
         // left it is already reported.
         let found = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| {
-            attributes(&found).file_type != FileType::Regular || found.st_nlink > 1
+            attributes_of(&found).file_type != FileType::Regular || found.st_nlink > 1
         }) {
             return;
         }
         let _ = rustix::fs::unlinkat(&at.fd, name, AtFlags::empty());
-    }
-
-    fn describe(&self, path: &[u8]) -> String {
-        String::from_utf8_lossy(path).into_owned()
-    }
-
-    fn full_hint(&self, error: &Error) -> String {
-        match error.errno() {
-            Errno::NOSPC => "; the host's file system is full: free space there and repeat",
-            Errno::DQUOT => "; the quota on the host is used up: free space there and repeat",
-            _ => "",
-        }
-        .to_owned()
     }
 }

@@ -1,36 +1,31 @@
-//! Writes into an image as root, so that it can set every owner and create every type of file.
+//! Writes into a mounted file system. As root it can set every owner and create every type of
+//! file.
 
-use super::batch_channel::FileMeta;
-use super::options::CopyOptions;
-use super::target::{Existing, Target, dangling_link, existing};
-use crate::commands::ownership::FileRules;
-use crate::image::Image;
-use crate::session::fixed_time;
+use super::{Existing, FileMeta, Target, WrittenFile, dangling_link, existing};
+use crate::attributes::{AttributeFailures, NewAttributes, is_plain_directory};
+use crate::entry::as_path as path;
+use crate::options::CopyOptions;
+use crate::rules::FileRules;
 use folio::base::Owner;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Process, Timespec};
-use folio_archive::{AttributeFailures, NewAttributes, is_plain_directory};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 
-/// The image, as the target of a copy.
-pub(crate) struct ImageTarget<'a> {
-    image: &'a Image,
+/// What a process sees, as the target of a copy.
+pub struct MountTarget<'a> {
     process: &'a Process,
     /// What the copy keeps of the source's attributes.
     source_options: CopyOptions,
     /// What it sets.
     options: CopyOptions,
     rules: FileRules,
-    /// The time of SOURCE_DATE_EPOCH: the latest modification time. Access times are set to
-    /// modification times, because reading a source file changes its access time.
-    build_time: Option<Timespec>,
 }
 
-/// An open directory of the image.
-pub(crate) struct ImageDir {
+/// An open directory.
+#[derive(Debug)]
+pub struct MountDir {
     fd: Fd,
     path: PathBuf,
     is_new: bool,
@@ -39,29 +34,37 @@ pub(crate) struct ImageDir {
 }
 
 /// A file being written.
-pub(crate) struct ImageFile {
+#[derive(Debug)]
+pub struct MountFile {
     fd: Fd,
     /// Created here with owner root and its final mode.
     is_exact: bool,
     is_new: bool,
 }
 
-impl<'a> ImageTarget<'a> {
-    /// Creates the target.
-    pub(crate) fn new(image: &'a Image, options: CopyOptions, rules: FileRules) -> Self {
-        let process = image.process();
+impl fmt::Debug for MountTarget<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MountTarget")
+            .field("options", &self.options)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> MountTarget<'a> {
+    /// Creates the target, and sets the umask of `process` to 0. Files get the owners and modes of
+    /// `rules`.
+    pub fn new(process: &'a Process, options: &CopyOptions, rules: FileRules) -> Self {
         process.umask(0);
         Self {
-            image,
             process,
-            source_options: options,
+            source_options: options.clone(),
             options: CopyOptions {
                 keeps_owner: options.keeps_owner || rules.has_owner(),
                 keeps_mode: options.keeps_mode || rules.has_mode(),
-                ..options
+                ..options.clone()
             },
             rules,
-            build_time: fixed_time(),
         }
     }
 
@@ -91,7 +94,7 @@ impl<'a> ImageTarget<'a> {
     /// Returns the times of access and modification to set.
     fn times(&self, attributes: &Attributes) -> (Timespec, Timespec) {
         let (accessed, modified) = (attributes.accessed, attributes.modified);
-        match self.build_time {
+        match self.options.latest {
             Some(latest) => (modified.min(latest), modified.min(latest)),
             None => (accessed, modified),
         }
@@ -100,7 +103,7 @@ impl<'a> ImageTarget<'a> {
     /// Sets the attributes of a file that cannot be opened.
     fn set_unopened(
         &self,
-        at: &ImageDir,
+        at: &MountDir,
         name: &[u8],
         meta: &FileMeta,
         failures: &mut AttributeFailures,
@@ -117,7 +120,7 @@ impl<'a> ImageTarget<'a> {
     /// Creates a name, and replaces an existing file.
     fn replacing(
         &self,
-        at: &ImageDir,
+        at: &MountDir,
         name: &[u8],
         make: impl Fn() -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -130,7 +133,7 @@ impl<'a> ImageTarget<'a> {
         }
     }
 
-    fn unlink(&self, at: &ImageDir, name: &[u8]) -> Result<(), Error> {
+    fn unlink(&self, at: &MountDir, name: &[u8]) -> Result<(), Error> {
         self.process
             .unlinkat(at.fd, path(name), AtFlags::empty())
             .map_err(|error| match error.errno() {
@@ -143,22 +146,18 @@ impl<'a> ImageTarget<'a> {
     }
 }
 
-fn path(name: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(name))
-}
-
-impl Target for ImageTarget<'_> {
-    type Dir = ImageDir;
-    type File = ImageFile;
+impl Target for MountTarget<'_> {
+    type Dir = MountDir;
+    type File = MountFile;
 
     fn change(&self, attributes: &mut Attributes) {
         self.source_options.drop_unkept(attributes);
         self.rules.change(attributes);
     }
 
-    fn open_parent(&self, parent: &[u8]) -> Result<ImageDir, Error> {
+    fn open_parent(&self, parent: &[u8]) -> Result<MountDir, Error> {
         let fd = self.process.open(path(parent), OpenFlags::DIRECTORY, 0)?;
-        Ok(ImageDir {
+        Ok(MountDir {
             fd,
             path: path(parent).into(),
             is_new: false,
@@ -166,7 +165,7 @@ impl Target for ImageTarget<'_> {
         })
     }
 
-    fn make_dir(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<ImageDir, Error> {
+    fn make_dir(&self, at: &MountDir, name: &[u8], meta: &FileMeta) -> Result<MountDir, Error> {
         let is_new = match self
             .process
             .mkdirat(at.fd, path(name), self.mode(meta) & 0o777)
@@ -191,7 +190,7 @@ impl Target for ImageTarget<'_> {
         } else {
             is_plain_directory(self.process, fd)?
         };
-        Ok(ImageDir {
+        Ok(MountDir {
             fd,
             path: at.path.join(path(name)),
             is_new,
@@ -201,7 +200,7 @@ impl Target for ImageTarget<'_> {
 
     fn finish_dir(
         &self,
-        dir: ImageDir,
+        dir: MountDir,
         meta: &FileMeta,
         failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
@@ -211,12 +210,12 @@ impl Target for ImageTarget<'_> {
         self.process.close(dir.fd)
     }
 
-    fn create(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<ImageFile, Error> {
+    fn create(&self, at: &MountDir, name: &[u8], meta: &FileMeta) -> Result<MountFile, Error> {
         let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::EXCL;
         let mode = self.mode(meta);
         match self.process.openat(at.fd, path(name), flags, mode) {
             Ok(fd) => {
-                return Ok(ImageFile {
+                return Ok(MountFile {
                     fd,
                     is_exact: at.is_plain,
                     is_new: true,
@@ -237,7 +236,7 @@ impl Target for ImageTarget<'_> {
         if let Existing::Written = existing(&there, &self.source_options)? {
             let flags = OpenFlags::WRONLY | OpenFlags::TRUNC;
             let fd = self.process.openat(at.fd, path(name), flags, 0)?;
-            return Ok(ImageFile {
+            return Ok(MountFile {
                 fd,
                 is_exact: false,
                 is_new: false,
@@ -245,14 +244,14 @@ impl Target for ImageTarget<'_> {
         }
         self.unlink(at, name)?;
         let fd = self.process.openat(at.fd, path(name), flags, mode)?;
-        Ok(ImageFile {
+        Ok(MountFile {
             fd,
             is_exact: at.is_plain,
             is_new: true,
         })
     }
 
-    fn write(&self, file: &ImageFile, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
+    fn write(&self, file: &MountFile, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
         while !bytes.is_empty() {
             let count = self.process.pwrite(file.fd, bytes, offset)?;
             bytes = &bytes[count..];
@@ -263,17 +262,14 @@ impl Target for ImageTarget<'_> {
 
     fn finish(
         &self,
-        file: ImageFile,
-        meta: &FileMeta,
-        written: u64,
-        size_bytes: u64,
+        written: WrittenFile<'_, MountFile>,
         failures: &mut AttributeFailures,
     ) -> Result<(), Error> {
-        let mut result = Ok(());
-        if size_bytes > written {
-            result = self.process.ftruncate(file.fd, size_bytes);
+        let (file, mut result) = (written.file, Ok(()));
+        if written.size_bytes > written.written_bytes {
+            result = self.process.ftruncate(file.fd, written.size_bytes);
         }
-        self.attributes(meta, file.is_exact && file.is_new)
+        self.attributes(written.meta, file.is_exact && file.is_new)
             .set_open(self.process, file.fd, failures);
         let closed = self.process.close(file.fd);
         result.and(closed)
@@ -281,7 +277,7 @@ impl Target for ImageTarget<'_> {
 
     fn symlink(
         &self,
-        at: &ImageDir,
+        at: &MountDir,
         name: &[u8],
         meta: &FileMeta,
         target: &[u8],
@@ -296,7 +292,7 @@ impl Target for ImageTarget<'_> {
 
     fn special(
         &self,
-        at: &ImageDir,
+        at: &MountDir,
         name: &[u8],
         meta: &FileMeta,
         failures: &mut AttributeFailures,
@@ -315,14 +311,14 @@ impl Target for ImageTarget<'_> {
         Ok(())
     }
 
-    fn link(&self, first: &[u8], at: &ImageDir, name: &[u8]) -> Result<(), Error> {
+    fn link(&self, first: &[u8], at: &MountDir, name: &[u8]) -> Result<(), Error> {
         self.replacing(at, name, || {
             self.process
                 .linkat(AT_FDCWD, path(first), at.fd, path(name), AtFlags::empty())
         })
     }
 
-    fn remove(&self, at: &ImageDir, name: &[u8]) {
+    fn remove(&self, at: &MountDir, name: &[u8]) {
         // Removes an incomplete file, but no link to it that was there before. The failure that
         // left it is already reported.
         let found = self
@@ -332,13 +328,5 @@ impl Target for ImageTarget<'_> {
             return;
         }
         let _ = self.process.unlinkat(at.fd, path(name), AtFlags::empty());
-    }
-
-    fn describe(&self, place: &[u8]) -> String {
-        self.image.at(path(place))
-    }
-
-    fn full_hint(&self, error: &Error) -> String {
-        self.image.full_hint(error)
     }
 }

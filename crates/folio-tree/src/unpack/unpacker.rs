@@ -4,7 +4,7 @@ use super::directories::{Directories, components};
 use super::layer::{Layer, remove_tree};
 use crate::attributes::{AttributeFailures, NewAttributes};
 use crate::entry::{Entry, EntryKind, as_path};
-use crate::observer::Observer;
+use crate::observer::{CopyFailure, Observer, Side};
 use crate::tar::Reader;
 use folio::base::Owner;
 use folio::syscall::{AtFlags, Fd, OpenFlags};
@@ -22,19 +22,7 @@ pub type Select<'a> = Box<dyn FnMut(&mut Entry) -> bool + 'a>;
 /// ```
 /// # fn main() -> std::io::Result<()> {
 /// # use folio::{Kernel, KernelOptions, syscall::Credentials, vfs::MountOptions};
-/// # use folio_archive::{Entry, EntryKind, Observer, Unpacker, tar};
-/// struct Quiet;
-/// impl Observer for Quiet {
-///     fn copied(&self, _: u64) {}
-///     fn created(&self) {}
-///     fn failed(&self, path: &[u8], error: &folio::Error) {
-///         panic!("{path:?}: {error}");
-///     }
-///     fn note(&self, _: &[u8], _: &str) {}
-///     fn is_stopped(&self) -> bool {
-///         false
-///     }
-/// }
+/// # use folio_tree::{Entry, EntryKind, FirstFailure, Unpacker, tar};
 /// let mut archive = tar::Writer::new(Vec::new());
 /// let file = Entry {
 ///     path: b"etc/motd".to_vec(),
@@ -54,9 +42,11 @@ pub type Select<'a> = Box<dyn FnMut(&mut Entry) -> bool + 'a>;
 /// let kernel = Kernel::new(KernelOptions::default());
 /// kernel.mount_ramfs("/", &MountOptions::default())?;
 /// let process = kernel.process(Credentials::root());
-/// let mut unpacker = Unpacker::new(&process, "/".as_ref(), &Quiet)?;
+/// let failures = FirstFailure::default();
+/// let mut unpacker = Unpacker::new(&process, "/".as_ref(), &failures)?;
 /// unpacker.unpack(&mut tar::Reader::new(bytes.as_slice()))?;
 /// unpacker.finish()?;
+/// failures.into_result()?;
 /// assert_eq!(process.stat("/etc/motd")?.size_bytes, 3);
 /// # Ok(())
 /// # }
@@ -127,7 +117,8 @@ impl<'a> Unpacker<'a> {
             if let Err(failure) = self.entry(&entry, reader) {
                 match failure {
                     Failure::File(error) if !error.is_final() => {
-                        self.observer.failed(&entry.path, &error);
+                        self.observer
+                            .failed(CopyFailure::of_target(entry.path, error));
                     }
                     Failure::File(error) | Failure::Archive(error) => {
                         let path = String::from_utf8_lossy(&entry.path).into_owned();
@@ -175,7 +166,7 @@ impl<'a> Unpacker<'a> {
                 if error.is_final() {
                     return Err(error);
                 }
-                self.observer.failed(path, &error);
+                self.observer.failed(CopyFailure::of_target(&**path, error));
             }
         }
         if self.unsupported_xattrs > 0 {
@@ -183,7 +174,7 @@ impl<'a> Unpacker<'a> {
             let remark = format!(
                 "extended attributes not set: {count}; the file system does not support them"
             );
-            self.observer.note(b"", &remark);
+            self.observer.note(Side::Target, b"", &remark);
         }
         Ok(())
     }
@@ -193,7 +184,7 @@ impl<'a> Unpacker<'a> {
             match self.link(&path, &target, true) {
                 Ok(()) => {}
                 Err(error) if error.is_final() => return Err(error),
-                Err(error) => self.observer.failed(&path, &error),
+                Err(error) => self.observer.failed(CopyFailure::of_target(path, error)),
             }
         }
         Ok(())
@@ -491,12 +482,12 @@ impl<'a> Unpacker<'a> {
     fn report(&mut self, entry: &Entry, failures: AttributeFailures) {
         for reason in &entry.unreadable {
             let error = Error::new(Errno::INVAL, reason.clone());
-            self.observer.failed(&entry.path, &error);
+            self.observer
+                .failed(CopyFailure::of_target(&*entry.path, error));
         }
         self.unsupported_xattrs += failures.unsupported_xattrs;
-        for (what, error) in failures.failed {
-            let error = error.at(format!("cannot set the {what}"));
-            self.observer.failed(&entry.path, &error);
+        for failure in failures.of_file(&entry.path) {
+            self.observer.failed(failure);
         }
     }
 }

@@ -158,13 +158,12 @@ impl Image {
         self
     }
 
-    /// Makes a new image reproducible: the same calls in the same order make the same bytes. `uuid`
-    /// identifies the file system; every timestamp that is not set explicitly is `time`.
+    /// Makes `time` every timestamp that is not set explicitly, and the content of the image
+    /// independent of timing.
     #[must_use]
-    pub fn reproducible(mut self, uuid: [u8; 16], time: Timespec) -> Self {
+    pub fn fixed_time(mut self, time: Timespec) -> Self {
         let clock = Clock::Fixed(time);
         if let Some(options) = &mut self.format_options {
-            options.uuid = Some(uuid);
             options.clock = clock;
         }
         self.mount_options.clock = clock;
@@ -172,6 +171,16 @@ impl Image {
         // Writeback in the background would let chance decide which file gets which blocks.
         self.kernel_options.background_writeback = false;
         self
+    }
+
+    /// Makes a new image reproducible: the same calls in the same order make the same bytes. `uuid`
+    /// identifies the file system; every timestamp that is not set explicitly is `time`.
+    #[must_use]
+    pub fn reproducible(mut self, uuid: [u8; 16], time: Timespec) -> Self {
+        if let Some(options) = &mut self.format_options {
+            options.uuid = Some(uuid);
+        }
+        self.fixed_time(time)
     }
 
     /// Opens or creates the image and mounts its file system.

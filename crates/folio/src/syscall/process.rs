@@ -121,6 +121,16 @@ impl Process {
         self.context().path_of(&self.start())
     }
 
+    /// Returns the kernel that it calls.
+    pub fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
+    }
+
+    /// Returns the credentials of its calls.
+    pub fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
     /// Sets the umask (9 bits); returns the previous one. Linux: umask(2).
     pub fn umask(&self, mask: u16) -> u16 {
         self.umask.swap(mask & 0o777, Ordering::Relaxed)
@@ -150,10 +160,6 @@ impl Process {
 
     pub(super) fn flocks(&self) -> &Arc<FlockTable> {
         &self.kernel.vfs().flocks
-    }
-
-    pub(super) fn credentials(&self) -> &Credentials {
-        &self.credentials
     }
 
     pub(super) fn context(&self) -> Context<'_> {

@@ -1,21 +1,22 @@
 //! Container images as sources and destinations of `folio cp`.
 
-use crate::commands::excludes::{Excludes, exclude_entry};
+use crate::commands::excludes::exclude_entry;
 use crate::commands::new_image::NewImage;
 use crate::commands::ownership::Ownership;
 use crate::commands::unpack::{open_container, unpack_into};
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
-use crate::observer::SessionObserver;
+use crate::observer::{Files, SessionObserver};
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use clap::Args;
 use folio::{Errno, Error};
-use folio_archive::oci::{NewContainerImage, Platform, Reference};
-use folio_archive::{Entry, EntryKind, Unpacker, is_whiteout};
+use folio_tree::oci::{NewContainerImage, Platform, Reference};
+use folio_tree::{Entry, EntryKind, Excludes, Unpacker, is_whiteout};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The heading of the options in help texts.
 const HEADING: &str = "Container images";
@@ -46,7 +47,7 @@ pub(super) struct ContainerCopy<'a> {
     pub(super) is_archive: bool,
     pub(super) new_image: &'a NewImage,
     /// Names to leave out.
-    pub(super) excludes: Option<&'static Excludes>,
+    pub(super) excludes: Option<Arc<Excludes>>,
 }
 
 /// Runs the copy if a container image is its source or destination; returns `None` otherwise.
@@ -110,7 +111,8 @@ fn unpack(copy: &ContainerCopy<'_>, session: &Session, source: &Reference) -> Ou
     let image = open_container(session, source, copy.options.platform.as_ref())?;
     // Patterns match files of the image, and a whiteout is not one.
     let is_kept = |path: &[u8], kind: &EntryKind| {
-        is_whiteout(path) || !exclude_entry(copy.excludes, path, *kind == EntryKind::Directory)
+        is_whiteout(path)
+            || !exclude_entry(copy.excludes.as_ref(), path, *kind == EntryKind::Directory)
     };
     let contents = || {
         let mut contents = image.contents()?;
@@ -158,7 +160,7 @@ fn pack(
     });
     let base = base.transpose()?;
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| host_failure(path, &error));
-    let (latest, excludes) = (fixed_time(), copy.excludes);
+    let (latest, excludes) = (fixed_time(), copy.excludes.clone());
     let new = NewContainerImage {
         folder,
         tag,
@@ -170,7 +172,7 @@ fn pack(
             .and_then(|time| jiff::Timestamp::from_second(time.secs).ok())
             .map(|time| time.to_string()),
         is_excluded: Box::new(move |path, is_directory| {
-            exclude_entry(excludes, path, is_directory)
+            exclude_entry(excludes.as_ref(), path, is_directory)
         }),
     };
     with_image(session, &place, Access::Read, |image| {
@@ -178,7 +180,7 @@ fn pack(
             .stat(&place.path, true)
             .map_err(|error| image.name(error))?;
         let progress = Progress::new(session);
-        let observer = SessionObserver::new(session, &progress, image);
+        let observer = SessionObserver::new(session, &progress, Files::Image(image), Files::Host);
         let stored = new.store(image.process(), &place.path, &observer);
         progress.finish();
         session.check_interrupt()?;

@@ -2,64 +2,39 @@
 //!
 //! ```text
 //!   plan.rs      maps sources to destinations by the rules of cp(1)
-//!      |
-//!   source.rs    walks and reads ahead --- batch_channel.rs ---> target.rs   creates the files
-//!     host_source.rs  image_source.rs                              host_target.rs  image_target.rs
-//!   measure.rs   the total for the progress bar, by a walk of its own
-//!   content_size.rs  the size of a new image for `--create auto`
-//!   fakeroot.rs  detection of a fakeroot(1) that the copy cannot see
-//!   options.rs   what a copy keeps
+//!   container.rs container images, which folio_tree unpacks and packs
 //!   object.rs    image files to and from object storage, as they are
-//!   container.rs container images, which folio_archive unpacks and packs
 //! ```
 //!
-//! A thread of its own reads; the caller's thread writes. Above: the dispatch in `commands`. Below:
-//! `image`, `image_path`, `progress`, `session`.
+//! The copy itself is that of [`folio_tree`]. Above: the dispatch in `commands`. Below: `image`,
+//! `image_path`, `observer`, `progress`, `session`.
 
-mod batch_channel;
 mod container;
-mod content_size;
-mod fakeroot;
-mod host_source;
-mod host_target;
-mod image_source;
-mod image_target;
-mod measure;
 #[cfg(feature = "object-store")]
 pub(crate) mod object;
-mod options;
 mod plan;
-mod source;
-mod target;
 
 use super::excludes::ExcludeOptions;
 use super::new_image::{NewImage, fitting_size, refuse_existing};
-use super::ownership::{OwnerRules, Ownership};
+use super::ownership::{Ownership, finish_rules};
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 #[cfg(feature = "object-store")]
 use crate::objects::has_inner_path;
 use crate::objects::{check_built, is_url};
-use crate::observer::SessionObserver;
+use crate::observer::{Files, SessionObserver};
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::value_parsers::NewSize;
+use crate::session::{Session, fixed_time};
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
-use content_size::{ContentWalk, CopiedPaths};
 use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
-use host_source::HostSource;
-use host_target::HostTarget;
-use image_source::ImageSource;
-use image_target::ImageTarget;
-use measure::Measure;
-use options::CopyOptions;
-use source::{CopyJob, Reader, Source};
+use folio_tree::{
+    CopiedPaths, CopyJob, CopyOptions, FileId, HostSource, HostTarget, MountSource, MountTarget,
+    NewSize, OwnerRules, Source, Target, add_content, check_fakeroot,
+};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use target::{Target, Writer};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -151,25 +126,20 @@ impl Cp {
         })
     }
 
-    fn options(&self, target: &PathArgument) -> Outcome<CopyOptions> {
+    fn options(&self) -> Outcome<CopyOptions> {
         let is_recursive = self.archive || self.recursive;
         let keeps = self.archive || self.preserve;
-        let umask = rustix::process::umask(rustix::fs::Mode::empty());
-        if target.is_image() {
-            // A new image file has the mode of any other new file.
-            rustix::process::umask(umask);
-        }
         Ok(CopyOptions {
             is_recursive,
-            follows: !is_recursive && !self.no_dereference,
+            follows_links: !is_recursive && !self.no_dereference,
             keeps_mode: keeps,
             keeps_owner: keeps,
             keeps_times: keeps,
             keeps_links: self.archive || self.no_dereference,
             keeps_xattrs: self.archive,
-            // From here on the copy applies the umask itself.
-            umask: (umask.bits() & 0o777) as u16,
             excludes: self.excludes.read()?,
+            latest: fixed_time(),
+            ..CopyOptions::content()
         })
     }
 }
@@ -203,16 +173,16 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     if target.is_image() {
         sources = plan::expand_all(session, sources)?;
     }
-    let options = cp.options(&target)?;
+    let options = cp.options()?;
     let rules = cp.owner_rules(&target)?;
     if options.keeps_owner {
-        fakeroot::check()?;
+        check_fakeroot()?;
     }
     match (&target, cp.new_image.create) {
         (PathArgument::Image(place), size) => {
             let copy = ImageCopy {
                 session,
-                options,
+                options: &options,
                 rules: &rules,
                 place,
                 sources: &sources,
@@ -237,7 +207,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 }
                 any = true;
                 let image = Image::open(session, place, Access::Read)?;
-                let copied = out_of_image(cp, session, options, &image, group, &target, &progress);
+                let copied = out_of_image(cp, session, &options, &image, group, &target, &progress);
                 let closed = image.close();
                 copied.and(closed)?;
             }
@@ -249,7 +219,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
 /// A copy into an image.
 struct ImageCopy<'a> {
     session: &'a Session,
-    options: CopyOptions,
+    options: &'a CopyOptions,
     rules: &'a OwnerRules,
     place: &'a ImagePath,
     sources: &'a [PathArgument],
@@ -262,7 +232,7 @@ impl ImageCopy<'_> {
     fn run_in_new(&self, new_image: &NewImage, size: NewSize) -> Outcome {
         refuse_existing(self.place, "copy")?;
         for source in self.sources {
-            plan::check_host(source, &self.options)?;
+            plan::check_host(source, self.options)?;
         }
         let least_size = |extra, options| self.least_size(extra, options);
         new_image.make(self.session, self.place, size, least_size, |image| {
@@ -274,30 +244,33 @@ impl ImageCopy<'_> {
     /// Returns the least size of a new image for the content of all sources, and for the manifest.
     fn least_size(&self, extra: ExtraSpace, format_options: FormatOptions) -> Outcome<LeastSize> {
         let (session, options, place) = (self.session, self.options, self.place);
-        fitting_size(&place.path, extra, format_options, |content| {
-            let mut created = CopiedPaths::new(options, self.rules);
-            for group in plan::groups(self.sources) {
+        let mut created = CopiedPaths::new(options, self.rules);
+        let stop = || session.is_interrupted();
+        let mut listed = Ok(());
+        let least = fitting_size(&place.path, extra, format_options, |content| {
+            listed = plan::groups(self.sources).try_for_each(|group| {
                 let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
                 match &group[0] {
                     PathArgument::Host(_) => {
-                        let source = HostSource::new(Vec::new());
+                        let source = HostSource::default();
                         created.find(&source, &jobs);
-                        ContentWalk::new(&source, options, session, content).run(&jobs);
+                        add_content(content, &source, &jobs, options, &stop);
+                        Ok(())
                     }
-                    PathArgument::Image(from) => {
-                        with_image(session, from, Access::Read, |image| {
-                            let source = ImageSource::new(image);
-                            created.find(&source, &jobs);
-                            ContentWalk::new(&source, options, session, content).run(&jobs);
-                            Ok(())
-                        })?
-                    }
+                    PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
+                        let source = MountSource::new(image.process());
+                        created.find(&source, &jobs);
+                        add_content(content, &source, &jobs, options, &stop);
+                        Ok(())
+                    }),
                 }
-            }
+            });
             self.rules
                 .add_created(content, |path| created.contains(path));
-            session.check_interrupt()
-        })
+        });
+        listed?;
+        session.check_interrupt()?;
+        least
     }
 
     /// Copies all sources into one image, then closes it whether or not the copy succeeded.
@@ -306,9 +279,15 @@ impl ImageCopy<'_> {
         let copied = plan::groups(self.sources)
             .try_for_each(|group| self.group(&image, group, &progress))
             .and_then(|()| {
-                let observer = SessionObserver::new(self.session, &progress, &image);
-                let path = &self.place.path;
-                self.rules.finish(self.session, &image, path, &observer)
+                let files = Files::Image(&image);
+                let observer = SessionObserver::new(self.session, &progress, files, files);
+                finish_rules(
+                    self.session,
+                    self.rules,
+                    &image,
+                    &self.place.path,
+                    &observer,
+                )
             });
         progress.flushing();
         let closed = image.close();
@@ -319,7 +298,14 @@ impl ImageCopy<'_> {
     /// Copies neighbors of the same image, or of the host.
     fn group(&self, image: &Image, group: &[PathArgument], progress: &Progress) -> Outcome {
         let (session, options, path) = (self.session, self.options, &self.place.path);
-        let target = ImageTarget::new(image, options, self.rules.resolve(image)?);
+        let rules = self.rules.resolve(image.process(), image.is_new())?;
+        let target = MountTarget::new(image.process(), options, rules);
+        let copy = Copy {
+            session,
+            options,
+            progress,
+            target: Files::Image(image),
+        };
         let is_directory = image
             .stat(path, true)
             .is_ok_and(|found| plan::is_directory(&found));
@@ -333,20 +319,20 @@ impl ImageCopy<'_> {
         let jobs = plan::jobs(&request, group)?;
         match &group[0] {
             PathArgument::Host(_) => {
-                let source = HostSource::new(identity(&self.place.image));
-                copy(session, options, &source, &target, &jobs, progress)
+                let source = HostSource::new(Vec::from_iter(FileId::at(&self.place.image)));
+                copy.run(Files::Host, &source, &target, &jobs)
             }
             PathArgument::Image(from) if image.holds(from) => {
                 for job in &jobs {
                     plan::check_within(image, job)?;
                 }
-                let source = ImageSource::new(image);
-                copy(session, options, &source, &target, &jobs, progress)
+                let source = MountSource::new(image.process());
+                copy.run(Files::Image(image), &source, &target, &jobs)
             }
             PathArgument::Image(from) => {
                 let other = image.open_beside(session, from)?;
-                let source = ImageSource::new(&other);
-                let copied = copy(session, options, &source, &target, &jobs, progress);
+                let source = MountSource::new(other.process());
+                let copied = copy.run(Files::Image(&other), &source, &target, &jobs);
                 let closed = other.close();
                 copied.and(closed)
             }
@@ -356,16 +342,18 @@ impl ImageCopy<'_> {
 
 /// Returns the options of a copy that keeps everything, or only what a FAT stores.
 fn whole_tree(keeps_all: bool) -> CopyOptions {
-    CopyOptions {
-        is_recursive: true,
-        follows: false,
-        keeps_mode: keeps_all,
-        keeps_owner: keeps_all,
-        keeps_times: true,
-        keeps_links: keeps_all,
-        keeps_xattrs: keeps_all,
-        umask: 0o022,
-        excludes: None,
+    if keeps_all {
+        CopyOptions {
+            latest: fixed_time(),
+            ..CopyOptions::archive()
+        }
+    } else {
+        CopyOptions {
+            keeps_times: true,
+            umask: 0o022,
+            latest: fixed_time(),
+            ..CopyOptions::content()
+        }
     }
 }
 
@@ -379,7 +367,7 @@ pub(crate) fn tree_size(
 ) -> Outcome<LeastSize> {
     let copy = ImageCopy {
         session,
-        options: whole_tree(true),
+        options: &whole_tree(true),
         rules,
         place: &ImagePath::parse("new:/".as_ref())?,
         sources: &[PathArgument::Host(tree.join("."))],
@@ -400,11 +388,11 @@ pub(crate) fn copy_tree(
     keeps_all: bool,
 ) -> Outcome {
     if keeps_all {
-        fakeroot::check()?;
+        check_fakeroot()?;
     }
     let copy = ImageCopy {
         session,
-        options: whole_tree(keeps_all),
+        options: &whole_tree(keeps_all),
         rules,
         place,
         sources: &[PathArgument::Host(tree.join("."))],
@@ -416,7 +404,7 @@ pub(crate) fn copy_tree(
 fn out_of_image(
     cp: &Cp,
     session: &Session,
-    options: CopyOptions,
+    options: &CopyOptions,
     image: &Image,
     group: &[PathArgument],
     target: &PathArgument,
@@ -435,62 +423,39 @@ fn out_of_image(
         is_itself: cp.no_target_directory,
     };
     let jobs = plan::jobs(&request, &group)?;
-    let target = HostTarget::new(options, identity(&place.image));
-    let copied = copy(
+    let target = HostTarget::new(options, Vec::from_iter(FileId::at(&place.image)));
+    let source = MountSource::new(image.process());
+    let copy = Copy {
         session,
         options,
-        &ImageSource::new(image),
-        &target,
-        &jobs,
         progress,
-    );
+        target: Files::Host,
+    };
+    let copied = copy.run(Files::Image(image), &source, &target, &jobs);
     progress.finish();
     copied
 }
 
-/// Returns device and inode number of an image file.
-fn identity(image: &std::path::Path) -> Vec<(u64, u64)> {
-    std::fs::metadata(image)
-        .map(|m| (m.dev(), m.ino()))
-        .into_iter()
-        .collect()
+/// A copy to one target, with its messages and progress.
+struct Copy<'a> {
+    session: &'a Session,
+    options: &'a CopyOptions,
+    progress: &'a Progress,
+    target: Files<'a>,
 }
 
-/// Copies all jobs: a thread reads, the caller's thread writes.
-fn copy<S: Source, T: Target>(
-    session: &Session,
-    options: CopyOptions,
-    source: &S,
-    target: &T,
-    jobs: &[CopyJob],
-    progress: &Progress,
-) -> Outcome {
-    let (sender, receiver) = batch_channel::channel();
-    let over = std::sync::atomic::AtomicBool::new(false);
-    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
-    std::thread::scope(|scope| {
-        scope.spawn(|| Reader::new(source, options, session, sender).run(jobs));
-        if progress.is_shown() {
-            scope.spawn(|| {
-                if let Some(sum) = Measure::new(source, options, &is_over).run(jobs) {
-                    progress.expect(sum);
-                }
-            });
-        }
-        let mut writer = Writer::new(target, session, progress);
-        let written = writer.run(&receiver);
-        // Without its receiver the reader stops too.
-        drop(receiver);
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
-        session.count_created(writer.created);
-        if writer.unsupported_xattrs > 0 && !session.quiet {
-            session.note(format_args!(
-                "extended attributes not set: {}; the target or this user does not support them",
-                writer.unsupported_xattrs
-            ));
-        }
-        written?;
-        session.check_interrupt()?;
-        Ok(())
-    })
+impl Copy<'_> {
+    fn run(
+        &self,
+        files: Files<'_>,
+        source: &impl Source,
+        target: &impl Target,
+        jobs: &[CopyJob],
+    ) -> Outcome {
+        let observer = SessionObserver::new(self.session, self.progress, files, self.target)
+            .with_recursion(self.options.is_recursive);
+        let copied = folio_tree::copy(source, target, jobs, self.options, &observer);
+        observer.count_created();
+        copied.map_err(|failure| observer.end(failure))
+    }
 }

@@ -1,8 +1,5 @@
 //! The mapping of sources to destinations, by the rules of cp(1).
 
-use super::options::CopyOptions;
-use super::source::CopyJob;
-use super::target::join;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, is_same_file, with_image};
 use crate::image_path::{ImagePath, PathArgument, has_pattern};
@@ -10,6 +7,7 @@ use crate::nearest::nearest_file;
 use crate::session::Session;
 use folio::Errno;
 use folio::vfs::{Attributes, FileType};
+use folio_tree::{CopyJob, CopyOptions};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -151,7 +149,6 @@ pub(crate) fn no_image(source: &PathArgument, target: &Path) -> Failure {
 
 /// Returns a job for each source.
 pub(crate) fn jobs(request: &Request<'_>, sources: &[PathArgument]) -> Outcome<Vec<CopyJob>> {
-    let target = request.target.as_os_str().as_bytes();
     let shown = &request.name;
     if request.is_itself && request.has_many {
         return Err(Failure::usage("-T: expected one source"));
@@ -164,54 +161,16 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[PathArgument]) -> Outcome<V
     let into = request.is_directory && !request.is_itself;
     let of = |source: &PathArgument| {
         let from = match source {
-            PathArgument::Host(path) => path.as_os_str().as_bytes(),
-            PathArgument::Image(place) => place.path.as_os_str().as_bytes(),
+            PathArgument::Host(path) => path,
+            PathArgument::Image(place) => &place.path,
         };
-        let (parent, name) = match (into, last_name(from)) {
-            (true, Some(name)) => (target.to_vec(), name.to_vec()),
-            // `tree/.` and `/` have no name of their own: their contents are copied.
-            (true, None) => (target.to_vec(), b".".to_vec()),
-            (false, _) => split(target),
-        };
-        CopyJob {
-            from: from.to_vec(),
-            parent,
-            name,
+        if into {
+            CopyJob::into_directory(from, request.target)
+        } else {
+            CopyJob::to(from, request.target)
         }
     };
     Ok(sources.iter().map(of).collect())
-}
-
-/// Returns the last component; `None` for `/`, `.` and `..`.
-fn last_name(path: &[u8]) -> Option<&[u8]> {
-    let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
-    let start = path[..end]
-        .iter()
-        .rposition(|byte| *byte == b'/')
-        .map_or(0, |at| at + 1);
-    Some(&path[start..end]).filter(|name| !matches!(*name, b"." | b".."))
-}
-
-/// Splits a path into parent and name. The name is "." if the path has none; it keeps a slash at
-/// its end, which only a directory may have.
-fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let Some(name) = last_name(path) else {
-        return (path.to_vec(), b".".to_vec());
-    };
-    let end = path
-        .iter()
-        .rposition(|byte| *byte != b'/')
-        .map_or(0, |at| at + 1);
-    let parent = &path[..end - name.len()];
-    let name = &path[parent.len()..(end + 1).min(path.len())];
-    (
-        if parent.is_empty() {
-            b".".to_vec()
-        } else {
-            parent.to_vec()
-        },
-        name.to_vec(),
-    )
 }
 
 /// Fails if a source on the host is missing, before an image is created for it.
@@ -219,7 +178,7 @@ pub(crate) fn check_host(source: &PathArgument, options: &CopyOptions) -> Outcom
     let PathArgument::Host(path) = source else {
         return Ok(());
     };
-    let found = if options.follows {
+    let found = if options.follows_links {
         path.metadata()
     } else {
         path.symlink_metadata()
@@ -272,7 +231,7 @@ pub(crate) fn check_within(image: &Image, job: &CopyJob) -> Outcome {
     let Ok(source) = image.stat(&path(&job.from), false) else {
         return Ok(());
     };
-    let target = join(&job.parent, &job.name);
+    let target = job.target();
     if image
         .stat(&path(&target), false)
         .is_ok_and(|found| found.number == source.number)
@@ -297,58 +256,4 @@ pub(crate) fn check_within(image: &Image, job: &CopyJob) -> Outcome {
         above.push("..");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns a request to copy to a name that does not exist.
-    fn missing(target: &str) -> Request<'_> {
-        Request {
-            target: Path::new(target),
-            name: target.to_owned(),
-            is_directory: false,
-            has_many: false,
-            is_itself: false,
-        }
-    }
-
-    fn directory(target: &str) -> Request<'_> {
-        Request {
-            is_directory: true,
-            ..missing(target)
-        }
-    }
-
-    /// Returns a request with `-T`.
-    fn directory_itself(target: &str) -> Request<'_> {
-        Request {
-            is_itself: true,
-            ..directory(target)
-        }
-    }
-
-    fn one(from: &str, request: &Request<'_>) -> (String, String) {
-        let job = jobs(request, &[PathArgument::Host(from.into())])
-            .unwrap()
-            .remove(0);
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (text(job.parent), text(job.name))
-    }
-
-    #[test]
-    fn destination_follows_cp() {
-        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(one("a/tree", &missing("/srv")), pair("/", "srv"));
-        assert_eq!(one("a/tree/", &directory("/srv")), pair("/srv", "tree"));
-        assert_eq!(one("a/tree/.", &directory("/srv")), pair("/srv", "."));
-        assert_eq!(one("a/tree", &directory_itself("/")), pair("/", "."));
-        assert_eq!(
-            one("a/tree", &directory_itself("/srv//")),
-            pair("/", "srv/")
-        );
-        assert_eq!(one("/", &missing("back")), pair(".", "back"));
-        assert_eq!(one("f", &missing("x/y")), pair("x/", "y"));
-    }
 }

@@ -8,12 +8,12 @@ use super::spec::{ContentFormat, PartitionSpec};
 use super::swap;
 use crate::commands::cp;
 use crate::commands::new_image::{add_contents, fills, fitting_size, with_room};
-use crate::commands::ownership::OwnerRules;
+use crate::commands::ownership::finish_rules;
 use crate::commands::unpack::ArchiveSource;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, format_device};
 use crate::image_path::ImagePath;
-use crate::observer::SessionObserver;
+use crate::observer::{Files, SessionObserver};
 use crate::output::io_reason;
 use crate::progress::Progress;
 use crate::session::{Session, clock};
@@ -21,8 +21,8 @@ use crate::value_parsers::uuid;
 use folio::block::{Device, NewPartition, PartitionDevice};
 use folio::fs::fat::{self, FatOptions, FatWidth};
 use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
-use folio_archive::oci::Reference;
-use folio_archive::{Contents, EntryKind};
+use folio_tree::oci::Reference;
+use folio_tree::{Contents, EntryKind, OwnerRules};
 use std::cell::OnceCell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -197,7 +197,6 @@ impl Content {
         };
         let fitting = fitting_size(Path::new("/"), extra, options, |size| {
             add_contents(size, contents, &self.rules);
-            Ok(())
         });
         fitting.map(Some)
     }
@@ -302,8 +301,9 @@ impl Content {
             ContentSource::Nothing => {
                 let image = mount()?;
                 let progress = Progress::new(session);
-                let observer = SessionObserver::new(session, &progress, &image);
-                let finished = self.rules.finish(session, &image, &place.path, &observer);
+                let files = Files::Image(&image);
+                let observer = SessionObserver::new(session, &progress, files, files);
+                let finished = finish_rules(session, &self.rules, &image, &place.path, &observer);
                 progress.finish();
                 finished.and(image.close())
             }

@@ -5,9 +5,10 @@ use super::identity::IdentitySource;
 use super::spec::{ALIGNMENT, DiskSpec, PartitionSpec};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
-use crate::value_parsers::{NewSize, uuid};
+use crate::value_parsers::uuid;
 use folio::block::{NewPartition, NewPartitionTable, TableScheme};
 use folio::kernel::ExtraSpace;
+use folio_tree::NewSize;
 
 /// Partitions have whole pages, as file systems.
 const SIZE_UNIT: u64 = 4096;

@@ -2,9 +2,10 @@
 
 use crate::commands::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
-use crate::value_parsers::{NewSize, disk_size, new_size, size};
+use crate::value_parsers::{disk_size, new_size, size};
 use folio::block::{PartitionType, TableScheme};
-use folio_archive::oci::{Platform, Reference};
+use folio_tree::NewSize;
+use folio_tree::oci::{Platform, Reference};
 use serde::Deserialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

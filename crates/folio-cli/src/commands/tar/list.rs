@@ -4,7 +4,7 @@ use crate::exit::{Failure, Outcome, explain};
 use crate::output::{NamePrinter, hex_unless_utf8, mode_text, stamp, time_text, type_name};
 use crate::session::Session;
 use folio::vfs::FileType;
-use folio_archive::{Entry, EntryKind, ReadAhead, tar};
+use folio_tree::{Entry, EntryKind, ReadAhead, tar};
 use serde::Serialize;
 use std::io::Write;
 

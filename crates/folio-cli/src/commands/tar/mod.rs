@@ -5,7 +5,7 @@
 //!   list.rs        -t: names and metadata of an archive
 //! ```
 //!
-//! Above: the dispatch in `commands`. Below: `folio_archive`, `unpack`, `new_image`, `observer`,
+//! Above: the dispatch in `commands`. Below: `folio_tree`, `unpack`, `new_image`, `observer`,
 //! `image`.
 
 mod list;
@@ -19,15 +19,14 @@ use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::memory::spare_bytes;
-use crate::observer::SessionObserver;
+use crate::observer::{Files, SessionObserver};
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
-use crate::value_parsers::NewSize;
 use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
-use folio_archive::{
+use folio_tree::{
     Compression, ContentReader, Contents, Encoder, Entry, EntryKind, InputProgress, MemoryBudget,
-    PackChoice, Packer, ReadAhead, WriteBehind, tar,
+    NewSize, PackChoice, Packer, ReadAhead, WriteBehind, tar,
 };
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -279,14 +278,14 @@ fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
             None => Box::new(std::io::stdout()),
         };
         let progress = Progress::new(session);
-        let observer = SessionObserver::new(session, &progress, image);
+        let observer = SessionObserver::new(session, &progress, Files::Image(image), Files::Host);
         let packed = (|| {
             let encoder = Encoder::new(output, tar.compression())?;
             let output = WriteBehind::start(encoder)?;
             let latest = fixed_time();
             let select = move |entry: &mut Entry, _: &ContentReader<'_>| {
                 let is_directory = entry.kind == EntryKind::Directory;
-                if exclude_entry(excludes, &entry.path, is_directory) {
+                if exclude_entry(excludes.as_ref(), &entry.path, is_directory) {
                     return Ok(PackChoice::Prune);
                 }
                 entry.modified = entry.modified.min(latest.unwrap_or(entry.modified));
@@ -335,8 +334,9 @@ fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
             .map_or_else(|| tar.input(session, archive), Ok)?;
         let (mut contents, again) = tar.contents(session, archive, first)?;
         input.set(Some(again));
-        contents
-            .retain(|path, file| !exclude_entry(excludes, path, file.kind == EntryKind::Directory));
+        contents.retain(|path, file| {
+            !exclude_entry(excludes.as_ref(), path, file.kind == EntryKind::Directory)
+        });
         Ok(contents)
     };
     let strip = tar.strip_components.unwrap_or(0);
@@ -357,7 +357,7 @@ fn unpack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
                 progress,
                 |entry| {
                     let is_directory = entry.kind == EntryKind::Directory;
-                    !exclude_entry(excludes, &entry.path, is_directory)
+                    !exclude_entry(excludes.as_ref(), &entry.path, is_directory)
                         && strip_components(entry, strip)
                 },
                 |unpacker| unpacker.unpack(&mut reader).map_err(|error| error.at(name)),
