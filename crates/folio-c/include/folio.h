@@ -31,6 +31,15 @@
 
 #define FOLIO_AT_STATX_DONT_SYNC 16384
 
+// folio_copy_tree(): from the host.
+#define FOLIO_COPY_IN 1
+
+// folio_copy_tree(): to the host.
+#define FOLIO_COPY_OUT 2
+
+// folio_copy_tree(): names, content and symbolic links alone.
+#define FOLIO_COPY_CONTENT 4
+
 // folio_open(): read only.
 #define FOLIO_O_RDONLY 0
 
@@ -705,6 +714,18 @@ ssize_t folio_copy_file_range(const struct folio_process *process,
                               int64_t *off_out,
                               size_t size,
                               uint32_t flags);
+
+// Copies a file, or a directory with everything below it, between the host and what the process
+// sees. `flags` has FOLIO_COPY_IN (`from` is a path of the host) or FOLIO_COPY_OUT (`to` is one).
+// The copy has the path `to`, whose parent exists; if both are directories, the contents of `from`
+// are added to those of `to`. Modes, owners, times, extended attributes and hard links are kept,
+// unless FOLIO_COPY_CONTENT is given, too; symbolic links are never followed. After the failure of
+// one file the copy continues: the result is the first failure, and folio_last_error() names the
+// file.
+int folio_copy_tree(const struct folio_process *process,
+                    const char *from,
+                    const char *to,
+                    int flags);
 
 // getxattr(2): with a size of 0 returns the length of the value.
 ssize_t folio_getxattr(const struct folio_process *process,
