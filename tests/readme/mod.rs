@@ -1,6 +1,8 @@
 //! The documents: shell blocks of the README and of the tour run in order, in one directory each;
 //! other commands parse; links, names of tests and figures are those of the repository.
 
+mod names;
+
 use crate::support;
 
 use std::path::{Path, PathBuf};
@@ -346,25 +348,4 @@ fn collect_sources(folder: &Path, sources: &mut String) {
             sources.push_str(&std::fs::read_to_string(&path).unwrap());
         }
     }
-}
-
-#[test]
-fn architecture_names_files_that_exist() {
-    let root = repository();
-    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
-    let quoted = text.split('`').skip(1).step_by(2);
-    let mut paths = quoted.filter(|word| word.contains('/') && !word.contains(' '));
-    assert!(paths.clone().count() > 10);
-    let missing = paths.find(|path| {
-        let below = [
-            "",
-            "crates/folio/src",
-            "crates/folio-fuse/src",
-            "crates/folio-doctor/src",
-        ];
-        below
-            .iter()
-            .all(|folder| !root.join(folder).join(path).exists())
-    });
-    assert_eq!(missing, None);
 }

@@ -6,9 +6,11 @@ mod skip;
 mod stub;
 mod world;
 
-use folio::Errno;
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
-use folio_cuda::{CudaDevice, Device, fill};
+use folio::fs::ramfs::{FrameFiles, FrameMemory, FrameRead, FrameWrite};
+use folio::syscall::Fd;
+use folio::vfs::MountOptions;
+use folio::{Errno, Kernel, Process};
+use folio_cuda::{Absent, CudaDevice, Device, Launch, Target, fill};
 use std::sync::{Arc, OnceLock};
 use world::{Random, World, keeps_every_byte, matches_model};
 
@@ -227,4 +229,34 @@ fn passes_with_stub(name: &str, variables: &[(&str, &str)], options: &[&str]) {
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success(), "{variables:?}: {text}");
     assert!(text.contains("1 passed"), "{text}");
+}
+
+/// The first program of docs/gpu.md. Like the second it is only compiled: its kernel is the
+/// reader's.
+fn mounts_gpufs(kernel: &Arc<Kernel>) -> folio::Result<FrameFiles> {
+    let device = folio_cuda::open(0)?;
+    let options = MountOptions::parse("size=50%,page=64k")?;
+    let files = kernel.mount_gpufs("/gpu", device.clone(), &options)?;
+    Ok(files)
+}
+
+/// The second program of docs/gpu.md.
+fn launches_own_kernel(
+    (process, files): (Process, FrameFiles),
+    device: Arc<CudaDevice>,
+    text: &str,
+    fd: Fd,
+    (blocks, lanes, buf): (u32, u32, u64),
+) -> folio::Result<()> {
+    let code = folio_cuda::compile(text, Target::Cubin(90))?;
+    device.load(&code)?;
+    Launch::new(&process, &*device, &files)
+        .file(fd, Absent::Zeros)
+        .run(&mut |dev| device.launch("my_kernel", blocks, lanes, &[dev, buf]))?;
+    Ok(())
+}
+
+#[test]
+fn document_programs_are_compiled() {
+    let _ = (mounts_gpufs, launches_own_kernel);
 }
