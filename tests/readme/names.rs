@@ -106,8 +106,8 @@ fn quoted(document: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns whether a quoted word names something of the source, or is no name of it: a command, an
-/// option, a name of the standard library.
+/// Returns whether a quoted word names something of the source. Commands, options and names of the
+/// standard library are not looked up.
 fn exists(word: &str, sources: &[Source]) -> bool {
     let name = word.split('(').next().unwrap_or(word);
     let is_word = |name: &str| words_of(name).eq([name]);
