@@ -23,7 +23,7 @@ pub struct Results {
     /// Whether Folio was compiled with optimization.
     #[serde(rename = "is_optimised")]
     pub is_optimized: bool,
-    /// Whether all sizes were small: a check that everything runs.
+    /// Whether --quick was given: all sizes are small, and figures have no meaning.
     pub is_quick: bool,
     /// The machine of the run.
     pub machine: Machine,

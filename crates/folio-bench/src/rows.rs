@@ -50,7 +50,7 @@ pub(crate) struct Row {
     /// What the figure measures, if not what its job says, such as the speed of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) label: Option<String>,
-    /// Other measurements, medians of the rounds.
+    /// Other measurements, medians of the rounds; absent if not measured.
     #[serde(default)]
     pub(crate) evidence: Evidence,
     /// FUSE requests per operation of the job, by FUSE operation; absent if not counted.

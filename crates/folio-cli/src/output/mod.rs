@@ -192,7 +192,7 @@ impl FileRecord {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PathRecord {
-    /// Bytes that are not UTF-8 are replaced.
+    /// Path on the host, in the image or in the archive; bytes that are not UTF-8 are replaced.
     path: String,
     /// The path's bytes in base 16, only if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
