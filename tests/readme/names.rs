@@ -1,7 +1,7 @@
 //! The names that ARCHITECTURE.md and the guides quote, and the programs in Rust of all documents,
 //! compared with the source.
 
-use super::repository;
+use super::{documents, repository};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -177,6 +177,31 @@ fn documents_name_what_the_source_has() {
     assert!(count > 200, "{count}");
 }
 
+#[test]
+fn documents_name_tests_that_exist() {
+    let sources = all_sources();
+    let is_function = |name: &str| sources.iter().any(|source| source.defines_function(name));
+    for name in [
+        "SECURITY.md",
+        "docs/promises.md",
+        "docs/remote.md",
+        "docs/run.md",
+        "docs/semantics.md",
+    ] {
+        let text = std::fs::read_to_string(repository().join(name)).unwrap();
+        let quoted = text.split('`').skip(1).step_by(2);
+        // Four words and more are the name of a test.
+        let is_name = |word: &&str| {
+            let mut bytes = word.bytes();
+            word.matches('_').count() > 2
+                && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        };
+        let mut tests = quoted.filter(is_name);
+        let missing = tests.find(|test| !is_function(test));
+        assert_eq!(missing, None, "{name}");
+    }
+}
+
 /// Removes comments, white space and the commas that rustfmt adds.
 fn normalized(code: &str) -> String {
     let lines = code.lines().filter_map(|line| line.split("//").next());
@@ -190,18 +215,10 @@ fn rust_programs_of_documents_are_compiled() {
         .iter()
         .map(|source| normalized(&source.text))
         .collect();
-    let mut documents = vec![
-        repository().join("README.md"),
-        repository().join("ARCHITECTURE.md"),
-    ];
-    for folder in ["docs", "docs/design", "docs/guide"] {
-        let entries = std::fs::read_dir(repository().join(folder)).unwrap();
-        documents.extend(entries.map(|entry| entry.unwrap().path()));
-    }
-    documents.retain(|path| path.extension().is_some_and(|end| end == "md"));
     let mut count = 0;
-    for document in documents {
+    for document in documents() {
         let text = std::fs::read_to_string(&document).unwrap();
+        assert!(!text.contains("```rust,"), "{}", document.display());
         for block in text.split("```rust\n").skip(1) {
             let program = normalized(block.split("```").next().unwrap());
             let is_compiled = sources.iter().any(|source| source.contains(&program));
