@@ -1,5 +1,7 @@
 //! The front door (`Fs`, `File`, `Image`), judged by the behavior of `std::fs` where it has one.
 
+mod guide;
+
 use folio::block::{Device, MemoryDevice};
 use folio::fs::ramfs::HostFrames;
 use folio::syscall::Credentials;

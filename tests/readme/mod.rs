@@ -1,5 +1,7 @@
 //! The documents: shell blocks of the README and of the tour run in order, in one directory each;
-//! other commands parse; links, names of tests and figures are those of the repository.
+//! other commands parse; links, names and figures are those of the repository.
+
+mod names;
 
 use crate::support;
 
@@ -153,8 +155,8 @@ fn readme_program_is_the_example() {
     assert_eq!(blocks(&readme, "rust"), program);
 }
 
-#[test]
-fn document_links_lead_to_files() {
+/// Returns the documents of the root, and of docs.
+fn documents() -> Vec<PathBuf> {
     let root = repository();
     let mut documents: Vec<_> = [
         "README",
@@ -171,7 +173,12 @@ fn document_links_lead_to_files() {
         let paths = entries.map(|entry| entry.unwrap().path());
         documents.extend(paths.filter(|path| path.extension().is_some_and(|end| end == "md")));
     }
-    for document in documents {
+    documents
+}
+
+#[test]
+fn document_links_lead_to_files() {
+    for document in documents() {
         let text = std::fs::read_to_string(&document).unwrap();
         let links = text
             .split("](")
@@ -306,65 +313,4 @@ fn has(row: &str, figure: &str) -> bool {
 fn without_tags(line: &str) -> String {
     let pieces = line.split('<').filter_map(|piece| piece.split_once('>'));
     pieces.map(|(_, text)| text).collect()
-}
-
-#[test]
-fn documents_name_tests_that_exist() {
-    let root = repository();
-    let mut sources = String::new();
-    for folder in ["tests", "crates"] {
-        collect_sources(&root.join(folder), &mut sources);
-    }
-    for name in [
-        "SECURITY.md",
-        "docs/promises.md",
-        "docs/remote.md",
-        "docs/run.md",
-        "docs/semantics.md",
-    ] {
-        let text = std::fs::read_to_string(root.join(name)).unwrap();
-        let quoted = text.split('`').skip(1).step_by(2);
-        // Four words and more are the name of a test.
-        let is_name = |word: &&str| {
-            let mut bytes = word.bytes();
-            word.matches('_').count() > 2
-                && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-        };
-        let mut tests = quoted.filter(is_name);
-        let missing = tests.find(|test| !sources.contains(&format!("fn {test}(")));
-        assert_eq!(missing, None, "{name}");
-    }
-}
-
-/// Appends the text of all Rust files below `folder`.
-fn collect_sources(folder: &Path, sources: &mut String) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect_sources(&path, sources);
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            sources.push_str(&std::fs::read_to_string(&path).unwrap());
-        }
-    }
-}
-
-#[test]
-fn architecture_names_files_that_exist() {
-    let root = repository();
-    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
-    let quoted = text.split('`').skip(1).step_by(2);
-    let mut paths = quoted.filter(|word| word.contains('/') && !word.contains(' '));
-    assert!(paths.clone().count() > 10);
-    let missing = paths.find(|path| {
-        let below = [
-            "",
-            "crates/folio/src",
-            "crates/folio-fuse/src",
-            "crates/folio-doctor/src",
-        ];
-        below
-            .iter()
-            .all(|folder| !root.join(folder).join(path).exists())
-    });
-    assert_eq!(missing, None);
 }

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 /// The change of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) enum Change {
     /// All new rounds are better than all old ones.
     Better,
@@ -21,34 +22,45 @@ pub(crate) enum Change {
 
 /// The names that identify a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RowId {
+    /// The scenario.
     scenario: String,
+    /// Title of the table.
     table: String,
+    /// The job.
     job: String,
+    /// Name of the contender.
     contender: String,
 }
 
 /// One row that both results have.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Compared {
     #[serde(flatten)]
     id: RowId,
     unit: Unit,
+    /// Median before.
     old: f64,
+    /// Median after.
     new: f64,
-    /// New over old, by medians; `None` if the old is 0.
+    /// New divided by old, by medians; null if the old is 0.
     ratio: Option<f64>,
     change: Change,
 }
 
 /// Two results side by side.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
+    /// Rows that both results have.
     rows: Vec<Compared>,
-    /// Rows that only one of them has.
+    /// Rows that only the old results have.
     only_old: Vec<String>,
+    /// Rows that only the new results have.
     only_new: Vec<String>,
-    /// Why the two can hardly be compared.
+    /// Reasons why the results may not be comparable.
     warnings: Vec<String>,
 }
 
@@ -217,6 +229,7 @@ impl Change {
 mod tests {
     use super::*;
     use crate::report::{FORMAT, Report, Table};
+    use crate::schema::assert_schema_of;
     use std::path::Path;
 
     fn results(rows: &[(&str, &[f64])], unit: Unit) -> Results {
@@ -264,6 +277,12 @@ mod tests {
         let mut text = Vec::new();
         comparison.write_text(&mut text).expect("written");
         assert!(String::from_utf8(text).expect("text").contains("1 worse"));
+    }
+
+    #[test]
+    fn schemas_are_derived() {
+        assert_schema_of::<Results>("bench");
+        assert_schema_of::<Comparison>("bench compare");
     }
 
     #[test]

@@ -62,6 +62,9 @@ mod report;
 mod rows;
 mod run_in_image;
 mod scenario;
+#[cfg(test)]
+#[path = "../../../tests/support/schema.rs"]
+mod schema;
 mod server;
 mod shared_folder;
 mod text;

@@ -6,35 +6,46 @@ use serde::{Deserialize, Serialize};
 
 /// The figures of one article.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PublishedCase {
     /// The article's subject.
     #[serde(default)]
     pub(crate) subject: String,
+    /// Result of the article.
     pub(crate) title: String,
     /// What to do about it.
     #[serde(default)]
     pub(crate) remedy: String,
+    /// Published figures.
     pub(crate) figures: Vec<PublishedFigure>,
 }
 
 /// One published figure, and today's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PublishedFigure {
     /// The quantity.
     pub(crate) what: String,
     pub(crate) unit: Unit,
+    /// The published figure.
     pub(crate) published: f64,
+    /// Figures of this run for comparison.
     pub(crate) today: Vec<Today>,
 }
 
 /// A figure that this run measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Today {
+    /// Name of the contender.
     pub(crate) contender: String,
+    /// Median.
     pub(crate) median: f64,
+    /// Minimum.
     pub(crate) least: f64,
+    /// Maximum.
     pub(crate) most: f64,
-    /// Whether it shows what cures the published case.
+    /// Whether it shows what cures the published case; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_cure: bool,
 }

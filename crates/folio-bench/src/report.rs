@@ -11,8 +11,10 @@ pub const FORMAT: u32 = 1;
 
 /// All results of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Results {
-    /// [`FORMAT`].
+    /// Version of this format.
+    #[cfg_attr(test, schemars(extend("const" = FORMAT)))]
     pub format: u32,
     /// Folio's version.
     pub folio: String,
@@ -21,7 +23,7 @@ pub struct Results {
     /// Whether Folio was compiled with optimization.
     #[serde(rename = "is_optimised")]
     pub is_optimized: bool,
-    /// Whether all sizes were small: a check that everything runs.
+    /// Whether --quick was given: all sizes are small, and figures have no meaning.
     pub is_quick: bool,
     /// The machine of the run.
     pub machine: Machine,
@@ -31,10 +33,15 @@ pub struct Results {
 
 /// The machine that was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {
+    /// Linux and its release.
     pub(crate) kernel: String,
+    /// Model.
     pub(crate) processor: String,
+    /// Number of usable processors.
     pub(crate) cores: usize,
+    /// Memory in MiB.
     pub(crate) memory_mib: u64,
     /// Whether the run had root's rights: some rows need them.
     pub(crate) is_root: bool,
@@ -44,17 +51,23 @@ pub struct Machine {
 
 /// The folder and the disk of a scenario's files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Place {
+    /// Directory.
     pub(crate) dir: String,
+    /// Its type.
     pub(crate) file_system: String,
-    /// The disk below, as far as /sys describes it.
+    /// The disk below, as far as /sys describes it; empty if unknown.
     pub(crate) disk: String,
+    /// Free space in MiB.
     pub(crate) free_mib: u64,
 }
 
 /// The results of one scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
+    /// Name on the command line.
     pub(crate) scenario: String,
     /// The work, in one sentence.
     pub(crate) what: String,
@@ -63,11 +76,15 @@ pub struct Report {
     pub(crate) repeats: u32,
     /// Duration of the scenario.
     pub(crate) seconds: f64,
+    /// The published case, if there is one.
     pub(crate) story: Option<PublishedCase>,
+    /// Figures.
     pub(crate) tables: Vec<Table>,
+    /// Targets.
     pub(crate) verdicts: Vec<Verdict>,
     /// Rows that could not be measured here, each with the reason.
     pub(crate) not_measured: Vec<NotMeasured>,
+    /// Notes.
     pub(crate) notes: Vec<String>,
     /// Limits of the figures.
     pub(crate) limits: Vec<String>,
@@ -75,26 +92,36 @@ pub struct Report {
 
 /// Rows that have their unit in common.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Table {
+    /// Common conditions of the rows.
     pub(crate) title: String,
     pub(crate) unit: Unit,
     /// The contender whose figure is 1 in ratios.
     pub(crate) base: Option<String>,
+    /// Contenders by jobs.
     pub(crate) rows: Vec<Row>,
 }
 
 /// An aim, and what came out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Verdict {
+    /// The target.
     pub(crate) aim: String,
+    /// Whether it was reached.
     pub(crate) is_met: bool,
+    /// The figures for it.
     pub(crate) figures: String,
 }
 
 /// Something that was left out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct NotMeasured {
+    /// The left-out measurement.
     pub(crate) what: String,
+    /// The reason.
     pub(crate) reason: String,
 }
 

@@ -6,11 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What figures count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) enum Unit {
+    /// Seconds.
     #[serde(rename = "s")]
     Seconds,
+    /// MiB per second.
     #[serde(rename = "MiB/s")]
     MibPerSecond,
+    /// Operations per second.
     #[serde(rename = "/s")]
     PerSecond,
     /// Of all, from 0 to 1.
@@ -26,22 +30,30 @@ pub(crate) enum Unit {
 
 /// One contender at one job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Row {
+    /// The job.
     pub(crate) job: String,
+    /// Name of the contender.
     pub(crate) contender: String,
+    /// Median of the rounds, in the table's unit.
     pub(crate) median: f64,
+    /// Minimum of the rounds.
     pub(crate) least: f64,
+    /// Maximum of the rounds.
     pub(crate) most: f64,
+    /// The figure of each round.
     pub(crate) rounds: Vec<f64>,
-    /// The median as a multiple of the base's.
+    /// The median divided by the base's; null without a base.
     #[serde(default)]
     pub(crate) ratio: Option<f64>,
-    /// What the figure is, where it is not what its job says: the speed of memory, say.
+    /// What the figure measures, if not what its job says, such as the speed of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) label: Option<String>,
+    /// Other measurements, medians of the rounds; absent if not measured.
     #[serde(default)]
     pub(crate) evidence: Evidence,
-    /// FUSE requests for each operation of the job, by their own operation; medians.
+    /// FUSE requests per operation of the job, by FUSE operation; absent if not counted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) requests: BTreeMap<String, f64>,
 }
@@ -49,15 +61,18 @@ pub(crate) struct Row {
 /// Evidence collected beside the clock; medians of the rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Evidence {
-    /// Share of the files' bytes in the kernel's page cache before the clock ran, and after.
+    /// Share of the files' bytes in the kernel's page cache before the measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cached_before: Option<f64>,
+    /// The same after the measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cached_after: Option<f64>,
-    /// Bytes from devices and to them, as the kernel counts them for the process.
+    /// Bytes from devices, as the kernel counts them for the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device_read_bytes: Option<f64>,
+    /// Bytes to devices; counted when a page becomes dirty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device_written_bytes: Option<f64>,
     /// User and system seconds.
@@ -72,9 +87,10 @@ pub(crate) struct Evidence {
     /// Seeks of a modeled disk's head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seeks: Option<f64>,
-    /// Requests to an object store, and the longest chain of those that waited for one another.
+    /// Requests to an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) requests: Option<f64>,
+    /// The longest chain of requests that waited for one another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) requests_in_sequence: Option<f64>,
     /// Bytes that the store sent.

@@ -6,9 +6,11 @@ mod skip;
 mod stub;
 mod world;
 
-use folio::Errno;
 use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
-use folio_cuda::{CudaDevice, Device, fill};
+use folio::syscall::Fd;
+use folio::vfs::MountOptions;
+use folio::{Errno, Kernel, Process};
+use folio_cuda::{Absent, CudaDevice, Device, Launch, Target, fill};
 use std::sync::{Arc, OnceLock};
 use world::{Random, World, keeps_every_byte, matches_model};
 
@@ -228,3 +230,26 @@ fn passes_with_stub(name: &str, variables: &[(&str, &str)], options: &[&str]) {
     assert!(output.status.success(), "{variables:?}: {text}");
     assert!(text.contains("1 passed"), "{text}");
 }
+
+/// The programs of docs/gpu.md, compiled only: the kernel is the reader's.
+fn launches_own_kernel(
+    kernel: &Arc<Kernel>,
+    process: Process,
+    text: &str,
+    fd: Fd,
+) -> folio::Result<()> {
+    let device = folio_cuda::open(0)?;
+    let options = MountOptions::parse("size=50%,page=64k")?;
+    let files = kernel.mount_gpufs("/gpu", device.clone(), &options)?;
+
+    let (blocks, lanes, buf) = (1, 32, device.allocate(4096)?);
+    let device = Arc::new(CudaDevice::open(0)?);
+    let code = folio_cuda::compile(text, Target::Cubin(90))?;
+    device.load(&code)?;
+    Launch::new(&process, &*device, &files)
+        .file(fd, Absent::Zeros)
+        .run(&mut |dev| device.launch("my_kernel", blocks, lanes, &[dev, buf]))?;
+    Ok(())
+}
+
+const _: fn(&Arc<Kernel>, Process, &str, Fd) -> folio::Result<()> = launches_own_kernel;

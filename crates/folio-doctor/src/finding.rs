@@ -6,6 +6,7 @@ use serde_json::Value;
 /// How sure a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Certainty {
     /// Something points to it; other causes would look the same.
     Hint,
@@ -18,6 +19,7 @@ pub enum Certainty {
 /// What is known of one thing that was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Verdict {
     /// It makes the file slow.
     Fault,
@@ -31,24 +33,48 @@ pub enum Verdict {
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend(
+    "if" = {"properties": {"verdict": {"const": "fault"}}},
+    "then" = {
+        "required": ["certainty"],
+        "properties": {"evidence": {"minLength": 1}, "remedies": {"minItems": 1}},
+    },
+    "else" = {"not": {"required": ["certainty"]}},
+)))]
 pub struct Check {
     /// The layer: `attributes`, `page-cache`, `memory`, `copy`, `file-system`, `blocks`, `image` or
     /// `device`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = [
+        "attributes", "page-cache", "copy", "memory", "file-system", "blocks", "image", "device",
+    ])))]
     pub layer: &'static str,
     /// What was looked for, a word that stays: `page-cache-bypassed`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = [
+        "attributes-not-trusted", "attributes-trusted-briefly", "page-cache-bypassed",
+        "dropped-at-open", "cold", "slow-copy", "evicted", "larger-than-memory",
+        "no-delayed-allocation", "flush-on-truncate", "flush-on-rename", "sparse", "unwritten",
+        "fragmented", "compressed", "shared", "clusters-not-allocated", "backing-chain",
+        "device-limit",
+    ])))]
     pub cause: &'static str,
     /// What was found.
     pub verdict: Verdict,
-    /// How sure a fault is; none for anything else.
+    /// How sure a fault is; absent for anything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certainty: Option<Certainty>,
     /// One sentence: the cause, what is well, or why it is unknown.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub says: String,
     /// What it rests on, with numbers; empty where nothing could be counted.
     pub evidence: String,
     /// The numbers of the evidence; only those that are known.
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "additionalProperties" = {"type": ["number", "string"]}
+    )))]
     pub numbers: serde_json::Map<String, Value>,
     /// Commands that fix it.
+    #[cfg_attr(feature = "schema", schemars(inner(length(min = 1))))]
     pub remedies: Vec<String>,
 }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 /// A snapshot from /proc. Values are in bytes unless the name has another unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemInfo {
     /// `MemTotal`.
     pub total_bytes: u64,
@@ -39,9 +40,9 @@ pub struct MemInfo {
     pub disk_written_bytes: u64,
     /// Memory limit of this control group.
     pub group: Memory,
-    /// Pressure stall time of memory.
+    /// Pressure stall time of memory; null if the kernel does not report it.
     pub memory_pressure: Option<Pressure>,
-    /// Pressure stall time of I/O.
+    /// Pressure stall time of I/O; null if the kernel does not report it.
     pub io_pressure: Option<Pressure>,
     /// Time of the snapshot.
     #[serde(skip)]
@@ -50,6 +51,7 @@ pub struct MemInfo {
 
 /// Percent of time in the last 10 seconds (Documentation/accounting/psi.rst).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pressure {
     /// Time in which at least one task waited (`some`).
     pub some_percent: f64,
@@ -59,6 +61,7 @@ pub struct Pressure {
 
 /// Rates per second between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rates {
     /// Pages read again soon after eviction.
     pub refaulted_pages: f64,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Memory {
     /// Total: the machine's memory, or the control group's limit if that is less.
     pub total_bytes: u64,

@@ -51,6 +51,7 @@ pub enum ResidencyReport {
 /// Why the residency of a file cannot be determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum UnknownReason {
     /// The kernel hides it: the user neither owns the file nor may write it.
     Rights,

@@ -31,12 +31,19 @@ pub(crate) struct Df {
 }
 
 #[derive(Serialize)]
-struct FileSystemUsage {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct FileSystemUsage {
+    /// As the user named it.
     image: String,
+    /// Bytes.
     block_size: u32,
+    /// Bytes.
     size: u64,
+    /// Bytes.
     used: u64,
+    /// Bytes.
     free: u64,
+    /// Bytes not reserved for root.
     available: u64,
     inodes: u64,
     inodes_free: u64,

@@ -37,8 +37,11 @@ pub(crate) struct Du {
 }
 
 #[derive(Serialize)]
-struct DirectoryUsage {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct DirectoryUsage {
+    /// Path in the image.
     path: String,
+    /// Bytes, including everything below.
     allocated: u64,
 }
 

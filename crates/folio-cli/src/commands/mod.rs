@@ -51,6 +51,8 @@ mod remount;
 mod resize;
 mod rm;
 mod run;
+#[cfg(test)]
+mod schemas;
 mod select;
 mod serve;
 mod share;

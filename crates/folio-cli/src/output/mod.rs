@@ -122,27 +122,39 @@ pub(crate) fn time_text(time: Timespec, long: bool) -> String {
 
 /// A file inside an image, as JSON.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct FileRecord {
-    path: String,
-    /// The bytes of the path in base 16, if they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_bytes: Option<String>,
+    #[serde(flatten)]
+    path: PathRecord,
     #[serde(rename = "type")]
+    #[cfg_attr(test, schemars(extend("enum" = [
+        "file", "directory", "symlink", "character-device", "block-device", "fifo", "socket",
+    ])))]
     file_type: &'static str,
     inode: u64,
+    /// Permission bits in octal.
+    #[cfg_attr(test, schemars(regex(pattern = "^[0-7]{4}$")))]
     mode: String,
     uid: u32,
     gid: u32,
     links: u32,
+    /// Bytes.
     size: u64,
+    /// Bytes.
     allocated: u64,
+    /// Major and minor number of device nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<[u32; 2]>,
+    /// Access time, in UTC; @SECONDS outside the calendar's range.
     accessed: String,
+    /// Modification time, in UTC; @SECONDS outside the calendar's range.
     modified: String,
+    /// Change time of the inode, in UTC; @SECONDS outside the calendar's range.
     changed: String,
+    /// Creation time, if recorded, in UTC; @SECONDS outside the calendar's range.
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<String>,
+    /// Target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
 }
@@ -155,8 +167,7 @@ impl FileRecord {
             FileType::CharacterDevice | FileType::BlockDevice
         );
         Self {
-            path: path.to_string_lossy().into_owned(),
-            path_bytes: hex_unless_utf8(path.as_os_str().as_bytes()),
+            path: PathRecord::new(path),
             file_type: type_name(found.file_type),
             inode: found.number.0,
             mode: format!("{:04o}", found.mode),
@@ -175,12 +186,15 @@ impl FileRecord {
     }
 }
 
-/// A path of the host, as JSON.
+/// A path of the host, in an image or in an archive, as JSON.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PathRecord {
+    /// Path on the host, in the image or in the archive; bytes that are not UTF-8 are replaced.
     path: String,
-    /// The bytes of the path in base 16, if they are not UTF-8.
+    /// The path's bytes in base 16, only if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(regex(pattern = "^([0-9a-f]{2})+$")))]
     path_bytes: Option<String>,
 }
 
@@ -202,6 +216,7 @@ impl PathRecord {
 
 /// A path on which an operation failed, and the reason.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct FailureRecord {
     #[serde(flatten)]
     path: PathRecord,

@@ -15,6 +15,7 @@ const STEPS_MAX: usize = 32;
 
 /// One layer, and how deep below the path it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
     /// 0 is the file system of the path itself; the layer below a layer is one deeper.
     pub depth: usize,
@@ -26,6 +27,7 @@ pub struct Step {
 /// A layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Layer {
     /// A mounted file system.
     FileSystem(FileSystem),
@@ -46,12 +48,15 @@ pub enum Layer {
     /// Nothing below this can be seen from here.
     Unseen {
         /// Why.
+        #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
         why: String,
     },
 }
 
 /// A mounted file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline))]
 pub struct FileSystem {
     /// As the kernel names it, a FUSE subtype after a dot: `ext4`, `fuse.bindfs`.
     pub fs_type: String,
@@ -82,10 +87,15 @@ pub struct FileSystem {
 
 /// A block device, as sysfs describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline))]
 pub struct Disk {
     /// The kernel's name, `vda1`.
     pub name: String,
     /// `disk`, `partition`, `loop`, `dm`, `md`, `bcache`, `nbd` or `zram`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = [
+        "disk", "partition", "loop", "dm", "md", "bcache", "nbd", "zram",
+    ])))]
     pub device_type: &'static str,
     /// What device mapper calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +103,7 @@ pub struct Disk {
     /// Its maker's name of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Whether the disk has moving heads; `None` if unknown, as for most virtual disks.
+    /// Whether the disk has moving heads; null if unknown, as for most virtual disks.
     pub rotational: Option<bool>,
     /// Bytes.
     pub size_bytes: Option<u64>,

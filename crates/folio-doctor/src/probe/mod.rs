@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 /// What a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Kind {
     /// A regular file.
     File,

@@ -60,9 +60,11 @@ const PLAIN_BYTES: usize = 1 << 20;
 /// The order of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Order {
     /// Physical if the disk seeks, else inode.
     #[default]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     Auto,
     /// By inode number; needs no pass over the files.
     Inode,

@@ -41,24 +41,36 @@ pub(super) struct Drop {
 }
 
 #[derive(Default, Serialize)]
-struct DropReport {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct DropReport {
+    /// Files.
     files: u64,
+    /// Dropped files whose residency is unknown.
     unknown_files: u64,
+    /// Their size.
     size_bytes: u64,
+    /// In memory before.
     resident_before_bytes: u64,
+    /// Dropped.
     dropped_bytes: u64,
+    /// Still in memory.
     stayed_bytes: u64,
+    /// FIFOs, sockets and devices, which are not opened.
     not_regular: u64,
     stayed: Vec<StillCached>,
+    /// Paths that could not be examined.
     failures: Vec<FailureRecord>,
 }
 
 /// A file that is partly still in memory.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct StillCached {
     #[serde(flatten)]
     path: PathRecord,
+    /// Still in memory.
     resident_bytes: u64,
+    #[cfg_attr(test, schemars(extend("enum" = ["not-written", "in-use"])))]
     reason: &'static str,
 }
 

@@ -33,10 +33,11 @@ pub(super) struct Meminfo {
 }
 
 #[derive(Serialize)]
-struct MeminfoReport<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct MeminfoReport<'a> {
     #[serde(flatten)]
     now: &'a MemInfo,
-    /// None in the first round.
+    /// Since the previous round; null in the first round.
     per_second: Option<Rates>,
 }
 

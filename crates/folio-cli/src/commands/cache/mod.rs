@@ -11,12 +11,12 @@
 //! docs/page-cache.md explains terms and numbers. Above: the dispatch in `commands`. Below:
 //! `warm::Engine`, `select`, `session`, `output`, `folio_pagecache`.
 
-mod drop;
-mod meminfo;
+pub(super) mod drop;
+pub(super) mod meminfo;
 mod restore;
-mod save;
-mod status;
-mod top;
+pub(super) mod save;
+pub(super) mod status;
+pub(super) mod top;
 mod totals;
 mod watch;
 

@@ -36,13 +36,21 @@ pub(super) struct Save {
 }
 
 #[derive(Serialize)]
-struct SaveReport {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct SaveReport {
+    /// Files with pages in memory.
     files: u64,
+    /// In bytes.
     hot_bytes: u64,
+    /// Size of the saved file.
     file_bytes: u64,
+    /// Files whose residency the kernel does not report.
     unknown_files: u64,
+    /// FIFOs, sockets and devices.
     not_regular: u64,
+    /// Duration.
     seconds: f64,
+    /// Paths that could not be examined.
     failures: Vec<FailureRecord>,
 }
 

@@ -77,12 +77,16 @@ enum Sort {
 }
 
 #[derive(Serialize)]
-struct StatusReport<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct StatusReport<'a> {
     #[serde(flatten)]
     totals: &'a Totals,
+    /// FIFOs, sockets and devices, which are not opened.
     not_regular: u64,
+    /// Duration.
     seconds: f64,
     entries: Vec<Entry>,
+    /// Paths that could not be examined.
     failures: Vec<FailureRecord>,
 }
 

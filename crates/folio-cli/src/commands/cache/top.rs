@@ -51,25 +51,37 @@ enum By {
 }
 
 #[derive(Serialize)]
-struct TopReport {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct TopReport {
+    /// Examined files.
     files_seen: u64,
+    /// Files with pages in memory.
     files: u64,
+    /// In memory.
     resident_bytes: u64,
+    /// Of that, dirty.
     dirty_bytes: u64,
+    /// Files whose residency the kernel does not report.
     unknown_files: u64,
-    /// None if only some paths were walked.
+    /// Cached according to the kernel; null if only some paths were walked.
     cached_bytes: Option<u64>,
+    /// Pages of block devices.
     buffers_bytes: Option<u64>,
+    /// Cached, but in no file that was found.
     #[serde(rename = "untold_bytes")]
     unexplained_bytes: Option<u64>,
+    /// Duration.
     seconds: f64,
+    /// Mounts that were not walked.
     left_out: Vec<SkippedMount>,
     entries: Vec<Row>,
+    /// Paths that could not be examined.
     failures: Vec<FailureRecord>,
 }
 
 /// A mount that was not walked.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SkippedMount {
     #[serde(flatten)]
     path: PathRecord,
@@ -77,15 +89,22 @@ struct SkippedMount {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Row {
     #[serde(flatten)]
     path: PathRecord,
     #[serde(rename = "type")]
+    #[cfg_attr(test, schemars(extend("enum" = ["file", "directory"])))]
     kind: &'static str,
+    /// Files.
     files: u64,
+    /// Their size.
     size_bytes: u64,
+    /// In memory.
     resident_bytes: u64,
+    /// Of that, dirty.
     dirty_bytes: u64,
+    /// A program that holds the file, if no walk found it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

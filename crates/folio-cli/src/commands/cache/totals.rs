@@ -7,17 +7,23 @@ use std::collections::HashSet;
 
 /// How much of some files is in memory, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Totals {
-    /// The number of files.
+    /// Files, each counted once however many names it has.
     pub(super) files: u64,
-    /// Files with unknown residency; their sizes are in no other number.
+    /// Files with unknown residency; they count in no other number.
     pub(super) unknown_files: u64,
+    /// Their size.
     pub(super) size_bytes: u64,
+    /// In memory.
     pub(super) resident_bytes: u64,
-    /// None unless known for all files.
+    /// Dirty; null unless known for all files.
     pub(super) dirty_bytes: Option<u64>,
+    /// Under writeback.
     pub(super) writeback_bytes: Option<u64>,
+    /// Evicted.
     pub(super) evicted_bytes: Option<u64>,
+    /// Of that, the part that a little more memory would have kept.
     pub(super) recently_evicted_bytes: Option<u64>,
 }
 
@@ -135,10 +141,12 @@ fn columns(cells: [String; 7], name: &str) -> String {
 
 /// A file or a directory, as JSON.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Entry {
     #[serde(flatten)]
     pub(super) path: PathRecord,
     #[serde(rename = "type")]
+    #[cfg_attr(test, schemars(extend("enum" = ["file", "directory"])))]
     pub(super) kind: &'static str,
     #[serde(flatten)]
     pub(super) totals: Totals,

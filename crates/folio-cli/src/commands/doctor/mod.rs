@@ -1,6 +1,6 @@
 //! `folio doctor`: finds the layer that makes a file slow, and suggests a fix.
 
-mod report;
+pub(super) mod report;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, with_image};

@@ -17,6 +17,7 @@ const DETAIL_COLUMN: usize = 6;
 
 /// The result for one path.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct PathReport {
     pub(super) path: String,
     pub(super) kind: Kind,
@@ -29,7 +30,8 @@ pub(super) struct PathReport {
 }
 
 #[derive(Serialize)]
-pub(super) struct DoctorReport {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct DoctorReport {
     pub(super) faults: usize,
     pub(super) write_probe: bool,
     pub(super) read_limit_bytes: u64,
@@ -38,8 +40,10 @@ pub(super) struct DoctorReport {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct NotProbed {
     pub(super) path: String,
+    #[cfg_attr(test, schemars(length(min = 1)))]
     pub(super) reason: String,
 }
 

@@ -1,33 +1,45 @@
 //! `folio tar -t`: the files of an archive, without unpacking it.
 
 use crate::exit::{Failure, Outcome, explain};
-use crate::output::{NamePrinter, hex_unless_utf8, mode_text, stamp, time_text, type_name};
+use crate::output::{NamePrinter, PathRecord, mode_text, stamp, time_text, type_name};
 use crate::session::Session;
 use folio::vfs::FileType;
 use folio_tree::{Entry, EntryKind, ReadAhead, tar};
 use serde::Serialize;
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A file of an archive, as JSON.
 #[derive(Serialize)]
-struct EntryRecord {
-    path: String,
-    /// The bytes of the path in base 16, if they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_bytes: Option<String>,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct EntryRecord {
+    #[serde(flatten)]
+    path: PathRecord,
     #[serde(rename = "type")]
+    #[cfg_attr(test, schemars(extend("enum" = [
+        "file", "directory", "symlink", "character-device", "block-device", "fifo", "hard-link",
+    ])))]
     kind: &'static str,
+    /// Permission bits in octal.
+    #[cfg_attr(test, schemars(regex(pattern = "^[0-7]{4}$")))]
     mode: String,
     uid: u32,
     gid: u32,
+    /// Bytes with holes; 0 unless a file.
     size: u64,
+    /// Major and minor number of device nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<[u32; 2]>,
+    /// Modification time, in UTC; @SECONDS outside the calendar's range.
     modified: String,
     /// The target of a symbolic or hard link.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// Names of extended attributes; ACLs are among them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(test, schemars(length(min = 1)))]
     xattrs: Vec<String>,
 }
 
@@ -127,8 +139,7 @@ fn record(entry: &Entry) -> EntryRecord {
         _ => type_name(file_type(&entry.kind)),
     };
     EntryRecord {
-        path: text(&entry.path),
-        path_bytes: hex_unless_utf8(&entry.path),
+        path: PathRecord::new(Path::new(OsStr::from_bytes(&entry.path))),
         kind,
         mode: format!("{:04o}", entry.mode),
         uid: entry.uid,

@@ -8,7 +8,7 @@
 //! Above: the dispatch in `commands`. Below: `folio_tree`, `unpack`, `new_image`, `observer`,
 //! `image`.
 
-mod list;
+pub(super) mod list;
 
 use super::excludes::{ExcludeOptions, exclude_entry};
 use super::force_share::ForceShare;

@@ -65,23 +65,35 @@ fn budget(text: &str) -> Result<Budget, String> {
     }
 }
 
-/// The result.
+/// What was read, and what was left out.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct WarmReport {
+    /// Examined files.
     files: u64,
+    /// The ranges to read, in bytes.
     size_bytes: u64,
+    /// Of that, in memory before.
     resident_before_bytes: u64,
+    /// Read.
     read_bytes: u64,
+    /// Left out, because of the budget or because memory ran short.
     over_budget_bytes: u64,
+    /// Whether memory ran short: further reads would have evicted pages that were just read.
     memory_short: bool,
+    /// The budget.
     budget_bytes: u64,
+    /// Locked in memory, with --lock.
     pub(super) locked_bytes: u64,
+    /// FIFOs, sockets and devices, which are not opened.
     pub(super) not_regular: u64,
     /// Files of a saved set that were removed or replaced, with --strict also changed ones.
     pub(crate) changed_files: u64,
     order: Order,
+    /// Duration.
     seconds: f64,
     dry_run: bool,
+    /// Paths that could not be examined.
     pub(crate) failures: Vec<FailureRecord>,
 }
 

@@ -10,7 +10,7 @@
 //! Above: the dispatch in `commands`. Below: `select`, `image`, `walk`, `session`, `output`,
 //! `folio_pagecache`.
 
-mod engine;
+pub(super) mod engine;
 mod images;
 
 pub(super) use engine::Engine;
