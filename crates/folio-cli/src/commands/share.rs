@@ -11,7 +11,7 @@ use clap::{ArgGroup, Args};
 use folio::vfs::MountOptions;
 use folio_fuse::{ClientOptions, FOREVER, PermissionChecks, Server};
 use folio_remote::Address;
-use folio_virtiofs::{ConnectionEvent, Service, ServiceOptions};
+use folio_fuse::virtiofs::{ConnectionEvent, Service, ServiceOptions};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The vhost-user service: a socket, and a device for each front end that connects.
 
-use crate::device::{Device, TAG_LEN};
-use crate::guest::Memory;
+use super::device::{Device, TAG_LEN};
+use super::guest::Memory;
 use folio::{Errno, Error, Result};
-use folio_fuse::Server;
+use crate::server::Server;
 use folio_net::{Socket, Stopper};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -215,7 +215,7 @@ fn end_event(ended: std::result::Result<(), BackendError>) -> ConnectionEvent {
 mod tests {
     use super::*;
     use folio::Fs;
-    use folio_fuse::{ClientOptions, PermissionChecks};
+    use crate::{ClientOptions, PermissionChecks};
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::fs::File;
     use std::os::fd::AsRawFd;
