@@ -2,7 +2,7 @@
 
 use crate::support::tools::{command, text};
 use folio::block::{self, OpenOptions};
-use folio::kernel::{CheckFinding, CheckOptions, Severity, check_ext4};
+use folio::ext4::{self, CheckFinding, CheckOptions, Severity};
 use std::path::Path;
 
 /// The result of e2fsck on an image.
@@ -68,7 +68,7 @@ fn check_with(image: &Path, how: &CheckOptions) -> FolioCheck {
     };
     let device = block::open(image, &options).expect("the image opens");
     let mut findings = Vec::new();
-    let checked = check_ext4(&device, how, &mut findings);
+    let checked = ext4::check(&device, how, &mut findings);
     let checked = checked.map(|report| {
         let count = |severity| {
             findings

@@ -1,7 +1,7 @@
 //! The front door (`Fs`, `File`, `Image`), judged by the behavior of `std::fs` where it has one.
 
 use folio::block::{Device, MemoryDevice};
-use folio::fs::ramfs::HostFrames;
+use folio::ramfs::HostFrames;
 use folio::syscall::Credentials;
 use folio::vfs::MountOptions;
 use folio::{Errno, Error, Fs, Image, Kernel, KernelOptions, Timespec, errno_of};

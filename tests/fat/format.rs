@@ -5,7 +5,7 @@ use crate::support::requires;
 use crate::support::tools::run;
 use folio::Errno;
 use folio::block::{Device, MemoryDevice};
-use folio::fs::fat::{FatOptions, FatWidth};
+use folio::fat::{FatOptions, FatWidth};
 use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;
@@ -58,7 +58,7 @@ fn size_beyond_the_width_is_refused() {
             width,
             ..FatOptions::default()
         };
-        let error = folio::fs::fat::format(&device, &options).unwrap_err();
+        let error = folio::fat::format(&device, &options).unwrap_err();
         assert_eq!(error.errno(), Errno::INVAL, "{error}");
     }
 }

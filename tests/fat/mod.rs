@@ -11,7 +11,7 @@ mod threads;
 
 use crate::support::tools::run;
 use folio::block::{Device, MemoryDevice};
-use folio::fs::fat::{self, FatOptions, FatWidth};
+use folio::fat::{self, FatOptions, FatWidth};
 use folio::vfs::MountOptions;
 use folio::{Errno, Fs, Kernel, KernelOptions};
 use std::io;

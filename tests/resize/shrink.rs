@@ -79,7 +79,7 @@ fn shrink(device: &Arc<dyn Device>, len_bytes: Option<u64>) -> folio::Result<Res
         to_minimum: len_bytes.is_none(),
         ..Default::default()
     };
-    resize_ext4(device, &options, &mut |_, _| ControlFlow::Continue(()))
+    ext4::resize(device, &options, &mut |_, _| ControlFlow::Continue(()))
 }
 
 fn high_image(image: &Path, len_mib: u64, options: &[&str]) -> Arc<dyn Device> {

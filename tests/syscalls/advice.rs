@@ -3,7 +3,7 @@
 use crate::{CREATE, READ, fails, world};
 use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
 use folio::cache::Counters;
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AT_FDCWD, Advice, Credentials, Fd, OpenFlags, SyncFileRange};
 use folio::vfs::{DeviceNumber, FileType, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
@@ -36,7 +36,7 @@ fn disk_on(
         block_size: Some(4096),
         ..FormatOptions::default()
     };
-    format_ext4(&*device, &format).unwrap();
+    ext4::format(&*device, &format).unwrap();
     let cache_bytes = cache_pages * PAGE;
     let kernel = Kernel::new(KernelOptions {
         cache_bytes,

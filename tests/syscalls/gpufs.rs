@@ -2,7 +2,7 @@
 
 pub(crate) use super::{CREATE, READ, fails, list, mode, read, read_fd, tick, touch, user, write};
 use folio::base::{Clock, Timespec};
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
+use folio::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
 use folio::syscall::{Credentials, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, MountOptions};
 use folio::{Errno, Kernel, Process, Result};

@@ -35,7 +35,7 @@ use disk::{Cut, Disk};
 use file::File;
 use file_system::FileSystem;
 use folio::block::{ImageFormat, OpenOptions};
-use folio::kernel::FormatOptions;
+use folio::ext4::FormatOptions;
 use folio::{Fs, Image, Timespec};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -3,7 +3,7 @@
 use crate::image_name;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use folio::block::ImageFormat;
-use folio::kernel::ExtraSpace;
+use folio::ext4::ExtraSpace;
 use parse_size::Config;
 use std::fmt;
 use std::path::PathBuf;

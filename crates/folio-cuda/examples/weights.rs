@@ -7,7 +7,7 @@
 //! processor, whose times have no meaning.
 
 use folio::Image;
-use folio::fs::ramfs::FrameRead;
+use folio::ramfs::FrameRead;
 use folio::syscall::OpenFlags;
 use folio::vfs::MountOptions;
 use folio_cuda::{Absent, Device, HostDevice, Launch, fill};

@@ -5,7 +5,7 @@ mod skip;
 mod world;
 
 use folio::block::ImageFormat;
-use folio::fs::ramfs::{FrameRead, FrameWrite};
+use folio::ramfs::{FrameRead, FrameWrite};
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::{FallocateMode, MountOptions};
 use folio::{Errno, Image, Process};

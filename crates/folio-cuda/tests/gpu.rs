@@ -7,7 +7,7 @@ mod stub;
 mod world;
 
 use folio::Errno;
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
+use folio::ramfs::{FrameMemory, FrameRead, FrameWrite};
 use folio_cuda::{CudaDevice, Device, fill};
 use std::sync::{Arc, OnceLock};
 use world::{Random, World, keeps_every_byte, matches_model};

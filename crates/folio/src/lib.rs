@@ -66,7 +66,7 @@
 //! ```
 //!
 //! Three traits join the layers: [`vfs::FileSystem`] with [`vfs::Inode`], [`cache::Store`] and
-//! [`block::Device`]. [`kernel`] is the composition root: only that module names concrete file
+//! [`block::Device`]. [`Kernel`] is the composition root: only its module names concrete file
 //! systems and devices.
 //!
 //! # Errors
@@ -129,13 +129,16 @@ pub mod base;
 pub mod block;
 pub mod cache;
 mod facade;
-pub mod fs;
-pub mod kernel;
+mod fs;
+mod kernel;
 pub mod syscall;
 pub mod testing;
 pub mod vfs;
 
 pub use base::{AlignedBuffer, Detail, Errno, Error, ErrorKind, Result, Timespec, errno_of};
 pub use facade::{DirEntry, File, Fs, Image, Metadata, OpenOptions, ReadDir, Walk};
+#[cfg(feature = "fat")]
+pub use fs::fat;
+pub use fs::{ext4, ramfs};
 pub use kernel::{Kernel, KernelOptions};
 pub use syscall::Process;

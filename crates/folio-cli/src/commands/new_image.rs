@@ -10,7 +10,7 @@ use crate::volumes;
 use clap::Args;
 use folio::Errno;
 use folio::block::{self, ImageFormat};
-use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
+use folio::ext4::{self, ExtraSpace, FileTreeSize, FormatOptions, LeastSize};
 use folio_archive::{Contents, EntryKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -212,7 +212,7 @@ pub(crate) fn fitting_size(
         above = parent;
     }
     add(&mut content)?;
-    let least = least_size_ext4(&content, extra, &options)
+    let least = ext4::least_size(&content, extra, &options)
         .map_err(|error| Failure::new(error.to_string()))?;
     tracing::info!(bytes = least.len_bytes, "least size for the content");
     Ok(least)

@@ -7,7 +7,7 @@ use crate::output::Owners;
 use crate::session::Session;
 use crate::walk::{Visit, Visitor, WalkControl, walk};
 use clap::Args;
-use folio::kernel::FileTreeSize;
+use folio::ext4::FileTreeSize;
 use folio::syscall::{AT_FDCWD, AtFlags};
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error};

@@ -9,7 +9,7 @@ use crate::value_parsers::disk_size;
 use clap::Args;
 use folio::Error;
 use folio::block::{self, Device, ResizeImage};
-use folio::kernel::{ResizeOptions, ResizeReport, plan_resize_ext4, resize_ext4};
+use folio::ext4::{self, ResizeOptions, ResizeReport};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -78,7 +78,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
             return Err(Failure::new(text));
         }
         // Refuse an impossible size before the first change.
-        plan_resize_ext4(&*device.file_system, size, &options).map_err(failed)?;
+        ext4::plan_resize(&*device.file_system, size, &options).map_err(failed)?;
         session.check_interrupt()?;
         drop(device);
         block::resize(&place.image, size, &ResizeImage::default()).map_err(Failure::image)?;
@@ -114,7 +114,7 @@ pub(crate) fn resize_file_system(
     name: &str,
 ) -> Outcome<ResizeReport> {
     let bar = bar(session);
-    let resized = resize_ext4(file_system, options, &mut |done, wanted| {
+    let resized = ext4::resize(file_system, options, &mut |done, wanted| {
         if let Some(bar) = &bar {
             bar.set_length(wanted);
             bar.set_position(done);
@@ -176,7 +176,7 @@ fn bar(session: &Session) -> Option<ProgressBar> {
 
 /// Returns the report as JSON.
 pub(crate) fn to_json(image: &str, report: &ResizeReport) -> Value {
-    let size = |of: &folio::kernel::FileSystemSize| {
+    let size = |of: &folio::ext4::FileSystemSize| {
         json!({
             "blocks": of.blocks,
             "free_blocks": of.free_blocks,

@@ -6,7 +6,7 @@ use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::Errno;
-use folio::kernel::{ReservedBlockCount, TuneOptions, tune_ext4};
+use folio::ext4::{self, ReservedBlockCount, TuneOptions};
 use std::ffi::OsString;
 
 const AFTER_HELP: &str = "\
@@ -84,7 +84,7 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
     let device = place
         .select(device)
         .map_err(|error| Failure::image(error.at(place.image_name())))?;
-    tune_ext4(&*device, &options).map_err(|error| {
+    ext4::tune(&*device, &options).map_err(|error| {
         let text = format!("{}: {}", place.image_name(), explain(&error));
         // Only an invalid value of an option causes EINVAL.
         if error.errno() == Errno::INVAL {

@@ -7,7 +7,7 @@ use super::source::{CopyJob, EntryNames, Source, SourceStat, is_plain_name};
 use super::target::join;
 use crate::commands::ownership::OwnerRules;
 use crate::session::Session;
-use folio::kernel::FileTreeSize;
+use folio::ext4::FileTreeSize;
 use folio::vfs::FileType;
 use std::collections::HashSet;
 use std::ops::Range;

@@ -48,7 +48,7 @@ use crate::value_parsers::NewSize;
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
 use content_size::{ContentWalk, CopiedPaths};
-use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
+use folio::ext4::{ExtraSpace, FormatOptions, LeastSize};
 use host_source::HostSource;
 use host_target::HostTarget;
 use image_source::ImageSource;

@@ -7,7 +7,7 @@ use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::value_parsers::{NewSize, uuid};
 use folio::block::{NewPartition, NewPartitionTable, TableScheme};
-use folio::kernel::ExtraSpace;
+use folio::ext4::ExtraSpace;
 
 /// Partitions have whole pages, as file systems.
 const SIZE_UNIT: u64 = 4096;
