@@ -256,11 +256,11 @@ fn advice_errors_match_linux() {
     let path = p.open("/f", OpenFlags::PATH, 0).unwrap();
     let all = SyncFileRange::all();
     fails! {
-        p.posix_fadvise(Fd(99), 0, 0, Advice::Normal) => BADF,
+        p.posix_fadvise(Fd::from_raw(99), 0, 0, Advice::Normal) => BADF,
         p.posix_fadvise(path, 0, 0, Advice::Normal) => BADF,
         p.posix_fadvise(fd, 0, u64::MAX, Advice::Normal) => INVAL,
         p.posix_fadvise(fd, u64::MAX, 0, Advice::WillNeed) => INVAL,
-        p.sync_file_range(Fd(99), 0, 0, all) => BADF,
+        p.sync_file_range(Fd::from_raw(99), 0, 0, all) => BADF,
         p.sync_file_range(path, 0, 0, all) => BADF,
         p.sync_file_range(fd, 1 << 63, 0, all) => INVAL,
         p.sync_file_range(fd, 1, (1 << 63) - 1, all) => INVAL,

@@ -214,7 +214,7 @@ fn hold_needs_an_open_regular_file() {
     fails! {
         p.hold(folder) => ISDIR,
         p.hold(path) => BADF,
-        p.hold(folio::syscall::Fd(99)) => BADF,
+        p.hold(folio::syscall::Fd::from_raw(99)) => BADF,
     }
     let held = p.hold(file).unwrap();
     p.close(file).unwrap();
