@@ -52,13 +52,9 @@ pub(crate) fn folio_check(image: &Path) -> FolioCheck {
 
 /// Runs `folio check --no-replay`.
 pub(crate) fn folio_check_without_replay(image: &Path) -> FolioCheck {
-    check_with(
-        image,
-        &CheckOptions {
-            replays_journal: false,
-            ..CheckOptions::default()
-        },
-    )
+    let mut options = CheckOptions::default();
+    options.replays_journal = false;
+    check_with(image, &options)
 }
 
 fn check_with(image: &Path, how: &CheckOptions) -> FolioCheck {

@@ -54,10 +54,8 @@ fn size_beyond_the_width_is_refused() {
         (FatWidth::Fat32, 32 * MIB),
     ] {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(len_bytes));
-        let options = FatOptions {
-            width,
-            ..FatOptions::default()
-        };
+        let mut options = FatOptions::default();
+        options.width = width;
         let error = folio::fat::format(&device, &options).unwrap_err();
         assert_eq!(error.errno(), Errno::INVAL, "{error}");
     }

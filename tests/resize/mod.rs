@@ -344,10 +344,8 @@ fn rejected_resizes_change_nothing() {
         let _ = std::fs::remove_file(&image);
         mke2fs(&image, size, options);
         let before = std::fs::read(&image).unwrap();
-        let options = ResizeOptions {
-            len_bytes,
-            ..ResizeOptions::default()
-        };
+        let mut options = ResizeOptions::default();
+        options.len_bytes = len_bytes;
         let error = ext4::resize(&open(&image), &options, &mut |_, _| {
             ControlFlow::Continue(())
         })

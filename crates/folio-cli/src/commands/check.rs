@@ -179,11 +179,10 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     if let Some(saved) = &check.undo {
         return undo(&name, &*device, saved, session);
     }
-    let options = CheckOptions {
-        replays_journal: !check.no_replay,
-        findings_max: usize::try_from(check.findings).unwrap_or(usize::MAX),
-        clock: clock(),
-    };
+    let mut options = CheckOptions::default();
+    options.replays_journal = !check.no_replay;
+    options.findings_max = usize::try_from(check.findings).unwrap_or(usize::MAX);
+    options.clock = clock();
     let mut printer = FindingPrinter {
         session,
         bar: bar(session),
@@ -242,10 +241,8 @@ fn advice(
     options: &CheckOptions,
     e2fsck: impl FnOnce() -> String,
 ) -> String {
-    let options = CheckOptions {
-        findings_max: 0,
-        ..options.clone()
-    };
+    let mut options = options.clone();
+    options.findings_max = 0;
     match ext4::plan_repair(device, &options, &mut Vec::new()) {
         Ok(plan) if plan.is_clean() => "run folio check --repair".to_owned(),
         _ => format!("repair it with {}", e2fsck()),

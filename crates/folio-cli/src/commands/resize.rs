@@ -61,10 +61,8 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     }
     let name = place.image_name();
     let failed = |error: Error| Failure::image(error.at(name.clone()));
-    let options = ResizeOptions {
-        to_minimum: resize.minimum,
-        ..options(resize.size)
-    };
+    let mut options = options(resize.size);
+    options.to_minimum = resize.minimum;
     let mut device = open(&place)?;
     if let Some(size) = resize
         .size
@@ -99,11 +97,10 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
 
 /// Returns the options to fill the device, or to have this size.
 pub(crate) fn options(len_bytes: Option<u64>) -> ResizeOptions {
-    ResizeOptions {
-        len_bytes,
-        to_minimum: false,
-        clock: clock(),
-    }
+    let mut options = ResizeOptions::default();
+    options.len_bytes = len_bytes;
+    options.clock = clock();
+    options
 }
 
 /// Resizes the ext4 on a device, with progress. `name` is the image's, for messages.

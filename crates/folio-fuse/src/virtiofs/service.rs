@@ -2,8 +2,8 @@
 
 use super::device::{Device, TAG_LEN};
 use super::guest::Memory;
-use folio::{Errno, Error, Result};
 use crate::server::Server;
+use folio::{Errno, Error, Result};
 use folio_net::{Socket, Stopper};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -21,6 +21,7 @@ const QUEUES_MAX: usize = 32;
 
 /// ServiceOptions of a virtiofs device.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ServiceOptions {
     /// The name by which the guest mounts it, for front ends that ask the device. QEMU and
     /// cloud-hypervisor have an option of their own.
@@ -43,6 +44,7 @@ impl Default for ServiceOptions {
 
 /// A change of the connection to a virtual machine monitor.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ConnectionEvent {
     /// A monitor has connected.
     Connected,
@@ -214,8 +216,8 @@ fn end_event(ended: std::result::Result<(), BackendError>) -> ConnectionEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use folio::Fs;
     use crate::{ClientOptions, PermissionChecks};
+    use folio::Fs;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::fs::File;
     use std::os::fd::AsRawFd;

@@ -267,14 +267,13 @@ impl Content {
                 format_device(session, Path::new(&name), &*window, &options)?;
             }
             ContentFormat::Fat32 | ContentFormat::Fat16 => {
-                let options = FatOptions {
-                    width: match self.format {
-                        ContentFormat::Fat16 => FatWidth::Fat16,
-                        _ => FatWidth::Fat32,
-                    },
-                    label: self.label.clone(),
-                    volume_id: self.volume_id(identity)?,
+                let mut options = FatOptions::default();
+                options.width = match self.format {
+                    ContentFormat::Fat16 => FatWidth::Fat16,
+                    _ => FatWidth::Fat32,
                 };
+                options.label = self.label.clone();
+                options.volume_id = self.volume_id(identity)?;
                 fat::format(&window, &options).map_err(failed)?;
             }
         }

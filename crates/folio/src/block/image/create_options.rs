@@ -7,6 +7,7 @@ const BACKING_NAME_BYTES_MAX: usize = 1023;
 
 /// How compressed clusters are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Compression {
     /// A deflate stream without a zlib header (RFC 1951), which QEMU names zlib.
     Zlib,
@@ -25,6 +26,7 @@ pub struct DataFileName {
 
 /// Version of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Compat {
     /// Version 2: no zero clusters; for QEMU before 1.1.
     V0_10,
@@ -35,6 +37,7 @@ pub enum Compat {
 
 /// How much of a new image is allocated when it is created (`qemu-img create -o preallocation=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Preallocation {
     /// Nothing.
     #[default]

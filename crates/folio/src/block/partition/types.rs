@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 /// The kind of a partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TableScheme {
     /// GUID partition table.
     Gpt,
@@ -32,6 +33,7 @@ impl fmt::Display for TableScheme {
 
 /// The type of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PartitionType {
     /// One of [`PartitionType::NAMES`].
     Named(usize),

@@ -19,6 +19,7 @@ pub struct Measurement {
 
 /// The content of an image to measure.
 #[derive(Clone, Copy)]
+#[non_exhaustive]
 pub enum MeasuredContent<'a> {
     /// A disk of this many bytes that reads as zeros.
     Empty(u64),

@@ -62,6 +62,7 @@ pub struct SuperblockField {
 
 /// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FieldValue {
     /// A number.
     Number(u64),
