@@ -206,7 +206,6 @@ impl Server {
                     return;
                 }
             }
-            self.nodes.trim();
         }
     }
 
