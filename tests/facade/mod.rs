@@ -266,7 +266,7 @@ fn debug_output_identifies_each_object() {
             "OpenOptions { is_read: true, ",
         ),
         (
-            format!("{:?}", Image::open("disk.img")),
+            format!("{:?}", Image::file("disk.img")),
             r#"Image { source: "disk.img", "#,
         ),
     ] {

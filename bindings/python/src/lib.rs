@@ -103,7 +103,7 @@ fn open_image(
         let device = py.detach(|| folio::block::open(&path, &options));
         Image::device(device.map_err(|error| error::os_error(&error, &[&path]))?)
     } else {
-        Image::open(&*path)
+        Image::file(&*path)
     };
     if read_only || shared {
         image = image.read_only();

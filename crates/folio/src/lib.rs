@@ -18,7 +18,7 @@
 //! drop(log);
 //! fs.close()?;
 //!
-//! let fs = Image::open(&path).read_only().mount()?;
+//! let fs = Image::file(&path).read_only().mount()?;
 //! for entry in fs.walk("/etc")? {
 //!     println!("{}", entry?.path().display());
 //! }
@@ -30,7 +30,7 @@
 //!
 //! | source | call |
 //! |---|---|
-//! | image file, raw or qcow2, with or without partitions | [`Image::open`], [`Image::create`] |
+//! | image file, raw or qcow2, with or without partitions | [`Image::file`], [`Image::create`] |
 //! | device of your own | [`Image::device`] with an [`Arc`](std::sync::Arc) of a [`block::Device`] |
 //! | directory of the host | [`Fs::host`] |
 //! | memory | [`Fs::memory`] |
