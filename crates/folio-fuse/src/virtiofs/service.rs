@@ -44,7 +44,6 @@ impl Default for ServiceOptions {
 
 /// A change of the connection to a virtual machine monitor.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum ConnectionEvent {
     /// A monitor has connected.
     Connected,

@@ -8,7 +8,6 @@ use zerocopy::{Immutable, IntoBytes};
 
 /// One invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Notice<'a> {
     /// Attributes of a node, and its data from `offset` on (`FUSE_NOTIFY_INVAL_INODE`). Length zero
     /// means up to the end; a negative offset keeps the data.

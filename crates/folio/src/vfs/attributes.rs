@@ -5,7 +5,6 @@ use bitflags::bitflags;
 
 /// The type of a file (`S_IFMT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum FileType {
     /// A regular file.
     Regular,

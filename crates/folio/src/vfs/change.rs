@@ -4,7 +4,6 @@ use crate::base::InodeNumber;
 
 /// A change made by an external writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Change<'a> {
     /// Attributes or contents of an inode.
     Inode(InodeNumber),

@@ -15,6 +15,16 @@ pub enum Compression {
     Zstd,
 }
 
+impl Compression {
+    /// Returns the name, as qemu-img spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zlib => "zlib",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
 /// An external data file: stores the guest's data outside the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFileName {
@@ -33,6 +43,16 @@ pub enum Compat {
     /// Version 3.
     #[default]
     V1_1,
+}
+
+impl Compat {
+    /// Returns the name, as qemu-img spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V0_10 => "0.10",
+            Self::V1_1 => "1.1",
+        }
+    }
 }
 
 /// How much of a new image is allocated when it is created (`qemu-img create -o preallocation=`).

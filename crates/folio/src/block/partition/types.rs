@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 /// The kind of a partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum TableScheme {
     /// GUID partition table.
     Gpt,

@@ -37,7 +37,6 @@ impl Default for CompareOptions<'_> {
 
 /// The first difference of two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Difference {
     /// The sizes differ; strict comparisons only.
     Size,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 /// One recorded call: a change of the device, or a barrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Recorded {
     /// Bytes written at an offset.
     Write {

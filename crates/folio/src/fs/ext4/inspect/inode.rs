@@ -76,7 +76,6 @@ impl InodeTime {
 
 /// The place of an inode's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum InodeContent {
     /// Blocks that an extent tree maps.
     Extents(Vec<BlockRun>),

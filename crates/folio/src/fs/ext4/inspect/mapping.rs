@@ -27,7 +27,6 @@ pub struct BlockRun {
 
 /// The use of a run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum RunKind {
     /// Holds data.
     Data,

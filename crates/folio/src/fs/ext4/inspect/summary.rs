@@ -62,7 +62,6 @@ pub struct SuperblockField {
 
 /// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum FieldValue {
     /// A number.
     Number(u64),

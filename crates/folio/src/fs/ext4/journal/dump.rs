@@ -136,7 +136,6 @@ pub struct LogRecord {
 
 /// The kind of a block of the log, with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum LogRecordKind {
     /// Names the blocks whose copies follow it.
     Descriptor(Vec<LoggedBlock>),

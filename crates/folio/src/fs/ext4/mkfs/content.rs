@@ -45,7 +45,6 @@ const EXTRA_INODE_RATIO: u64 = 16384;
 
 /// Space beyond the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub enum ExtraSpace {
     /// No more than the content needs.
     #[default]
