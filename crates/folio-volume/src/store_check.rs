@@ -35,7 +35,6 @@ pub enum StoreTests {
 
 /// The result of one test of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum StoreVerdict {
     /// The store does what volumes rely on.
     Passed,

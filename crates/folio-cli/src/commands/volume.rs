@@ -317,6 +317,7 @@ impl Report<'_> {
         let done = work(&mut |step| match step {
             WorkProgress::Expected(len_bytes) => progress.expect(len_bytes),
             WorkProgress::Done(len_bytes) => progress.add(len_bytes),
+            _ => {}
         });
         progress.finish();
         done.map_err(failed)
