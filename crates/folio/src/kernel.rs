@@ -12,9 +12,10 @@ use crate::fs::hostfs::{self, Hostfs};
 use crate::fs::ramfs::{FrameFiles, FrameMemory, Ramfs};
 #[cfg(any(feature = "squashfs", feature = "erofs"))]
 use crate::fs::rofs;
+#[cfg(feature = "hostfs")]
+use crate::vfs::AccessTime;
 use crate::vfs::{
-    AccessTime, ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions,
-    Vfs,
+    ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions, Vfs,
 };
 use std::fmt;
 use std::mem::ManuallyDrop;

@@ -113,17 +113,6 @@
 //! - No mmap(2), no locks of fcntl(2); a process has no root directory of its own (chroot).
 
 #![deny(unsafe_code)]
-// Parts of the lower layers serve one optional layer only: validity serves hostfs, for example.
-#![cfg_attr(
-    not(all(
-        feature = "qcow2",
-        feature = "compress",
-        feature = "partitions",
-        feature = "fat",
-        feature = "hostfs"
-    )),
-    allow(dead_code, unused_imports, unused_mut, unused_variables)
-)]
 
 pub mod base;
 pub mod block;

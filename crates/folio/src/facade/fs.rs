@@ -7,7 +7,7 @@ use super::open_options::OpenOptions;
 use crate::base::{Errno, Error};
 use crate::kernel::{Kernel, KernelOptions};
 use crate::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags, Process};
-use crate::vfs::{FileSystemStatistics, FileType, MountOptions, SetTime, XattrFlags};
+use crate::vfs::{FileSystemStatistics, FileType, SetTime, XattrFlags};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::Permissions;
@@ -60,7 +60,7 @@ impl Fs {
     #[cfg(feature = "hostfs")]
     pub fn host(path: impl AsRef<Path>) -> io::Result<Self> {
         let kernel = Kernel::new(KernelOptions::default());
-        kernel.mount_hostfs(path, "/", &MountOptions::default())?;
+        kernel.mount_hostfs(path, "/", &Default::default())?;
         Ok(Self::new(kernel))
     }
 

@@ -1,8 +1,9 @@
 //! Options of a new image, named as `qemu-img create -o` names them.
 
 use super::format::ImageFormat;
-use crate::base::{Detail, Errno, Error, Result};
+use crate::base::{Detail, Errno, Error};
 
+#[cfg(feature = "qcow2")]
 const BACKING_NAME_BYTES_MAX: usize = 1023;
 
 /// How compressed clusters are compressed.
@@ -127,13 +128,14 @@ impl Default for CreateOptions {
     }
 }
 
+#[cfg(feature = "qcow2")]
 impl CreateOptions {
     /// Rejects options that contradict each other or the format.
     ///
     /// # Errors
     ///
     /// EINVAL with the option at fault.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> crate::base::Result<()> {
         let refuse = |what: &'static str| Err(Error::new(Errno::INVAL, what));
         let refuse_about =
             |detail: Detail, what: &'static str| Err(Error::new(Errno::INVAL, what).about(detail));
