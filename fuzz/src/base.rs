@@ -2,7 +2,7 @@
 
 use super::exercise::{self, DATA};
 use folio::block::{Device, MemoryDevice, OverlayDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AT_FDCWD, OpenFlags};
 use folio::vfs::{DeviceNumber, FallocateMode, FileType, MountOptions, XattrFlags};
 use std::sync::{Arc, OnceLock};
@@ -99,7 +99,7 @@ impl BaseImage {
             clock: exercise::CLOCK,
             ..FormatOptions::default()
         };
-        format_ext4(&*device, &options).expect("the base image can be formatted");
+        ext4::format(&*device, &options).expect("the base image can be formatted");
         fill(device.clone());
         let mut bytes = vec![0; IMAGE_BYTES as usize];
         device.read_at(&mut bytes, 0).expect("memory can be read");

@@ -2,7 +2,7 @@
 
 use super::exercise::CLOCK;
 use folio::block::{Device, MemoryDevice};
-use folio::fs::fat::FatFileSystem;
+use folio::fat::FatFileSystem;
 use folio::vfs::MountOptions;
 use folio::{Fs, Kernel, KernelOptions};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::exercise;
 use arbitrary::{Arbitrary, Unstructured};
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{OpenFlags, Process};
 use folio::vfs::{FallocateMode, FileType, MountOptions, RenameFlags, XattrFlags};
 use folio::{Errno, Kernel, Result};
@@ -105,7 +105,7 @@ pub fn operations(data: &[u8]) {
         clock: exercise::CLOCK,
         ..FormatOptions::default()
     };
-    format_ext4(&*device, &options).expect("the device can be formatted");
+    ext4::format(&*device, &options).expect("the device can be formatted");
     mount(&kernel, &device, 0);
     let (mut done, mut is_full) = (Vec::new(), false);
     while done.len() < OPERATIONS_MAX && !input.is_empty() {

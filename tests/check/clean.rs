@@ -6,7 +6,7 @@ use crate::support::real_tree::{self, Limits};
 use crate::support::tools::command;
 use crate::support::{self, Mounted, requires};
 use folio::block::{self, Device, OpenOptions, RawDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AT_FDCWD, Credentials, OpenFlags};
 use folio::vfs::{DeviceNumber, FallocateMode, FileType, MountOptions, XattrFlags};
 use folio::{Kernel, KernelOptions};
@@ -94,7 +94,7 @@ fn images_formatted_and_written_by_folio_are_clean() {
             block_size: Some(block_size),
             ..FormatOptions::default()
         };
-        format_ext4(&RawDevice::create(&path, mib << 20).unwrap(), &options).unwrap();
+        ext4::format(&RawDevice::create(&path, mib << 20).unwrap(), &options).unwrap();
         assert_clean("fresh", &path);
         fill(&block::open(&path, &OpenOptions::default()).unwrap()).unwrap();
         assert_clean("written", &path);

@@ -5,7 +5,7 @@ use crate::check::judge::{folio_check, fsck};
 use crate::support::requires;
 use crate::support::tools::{command, mke2fs, run};
 use folio::block::{self, ImageFormat};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
@@ -220,7 +220,7 @@ fn qcow2_cut_short_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.qcow2");
     let device = block::create(&path, ImageFormat::Qcow2, 64 << 20).unwrap();
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755).unwrap();

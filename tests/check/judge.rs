@@ -2,7 +2,7 @@
 
 use crate::support::tools::{command, text};
 use folio::block::{self, OpenOptions};
-use folio::kernel::{CheckFinding, CheckOptions, Severity, check_ext4};
+use folio::ext4::{self, CheckFinding, CheckOptions, Severity};
 use std::path::Path;
 
 /// The result of e2fsck on an image.
@@ -52,13 +52,9 @@ pub(crate) fn folio_check(image: &Path) -> FolioCheck {
 
 /// Runs `folio check --no-replay`.
 pub(crate) fn folio_check_without_replay(image: &Path) -> FolioCheck {
-    check_with(
-        image,
-        &CheckOptions {
-            replays_journal: false,
-            ..CheckOptions::default()
-        },
-    )
+    let mut options = CheckOptions::default();
+    options.replays_journal = false;
+    check_with(image, &options)
 }
 
 fn check_with(image: &Path, how: &CheckOptions) -> FolioCheck {
@@ -68,7 +64,7 @@ fn check_with(image: &Path, how: &CheckOptions) -> FolioCheck {
     };
     let device = block::open(image, &options).expect("the image opens");
     let mut findings = Vec::new();
-    let checked = check_ext4(&device, how, &mut findings);
+    let checked = ext4::check(&device, how, &mut findings);
     let checked = checked.map(|report| {
         let count = |severity| {
             findings

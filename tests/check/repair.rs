@@ -10,7 +10,7 @@ use crate::support::requires;
 use crate::support::rounds;
 use crate::support::tools::mke2fs;
 use folio::block::{self, Device, OpenOptions, OverlayDevice};
-use folio::kernel::{CheckOptions, RepairPlan, plan_repair_ext4, undo_repair_ext4};
+use folio::ext4::{self, CheckOptions, RepairPlan};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions, Process};
@@ -245,7 +245,7 @@ fn open(path: &Path, read_only: bool) -> Arc<dyn Device> {
 }
 
 fn plan(device: &Arc<dyn Device>) -> Result<RepairPlan, folio::Error> {
-    plan_repair_ext4(device, &CheckOptions::default(), &mut Vec::new())
+    ext4::plan_repair(device, &CheckOptions::default(), &mut Vec::new())
 }
 
 /// The results of one image.
@@ -300,7 +300,7 @@ pub(super) fn judge_repair(path: &Path, name: &str, is_damaged: bool, tally: &mu
                 .push(format!("{name}: {file} differs after the repair"));
         }
     }
-    undo_repair_ext4(&*open(path, false), &mut &saved[..]).expect("the undo");
+    ext4::undo_repair(&*open(path, false), &mut &saved[..]).expect("the undo");
     if std::fs::read(path).expect("the image") != damaged {
         tally
             .failures

@@ -27,7 +27,7 @@ fn each_file_system_is_read_by_each_face() {
         assert_eq!(listed, NAMES, "{name}");
         assert_eq!(dir.ok(&["cat", &format!("{name}:/hello")]), HELLO, "{name}");
 
-        let fs = Image::open(&image).read_only().mount().unwrap();
+        let fs = Image::file(&image).read_only().mount().unwrap();
         let entries = fs.read_dir("/").unwrap();
         let mut names: Vec<_> = entries
             .map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned())

@@ -3,7 +3,7 @@
 use crate::crash::judge::load;
 use crate::support::tools::{command, mke2fs, succeed};
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) fn folio(mib: u64, block_size: u32) -> Arc<MemoryDevice> {
         uuid,
         ..FormatOptions::default()
     };
-    let report = format_ext4(&device, &options).unwrap();
+    let report = ext4::format(&device, &options).unwrap();
     assert_eq!(report.journal_block_count, 1024);
     Arc::new(device)
 }

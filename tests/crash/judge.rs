@@ -4,7 +4,7 @@ use crate::crash::content::{ReplacedState, Step};
 use crate::crash::names::{Fact, NamespaceModel};
 use crate::crash::program::{ROOT, for_data, full, inode_attributes, kernel};
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{CheckOptions, check_ext4};
+use folio::ext4::{self, CheckOptions};
 use folio::syscall::{OpenFlags, Process};
 use folio::vfs::MountOptions;
 use folio::{Kernel, Result};
@@ -283,7 +283,7 @@ fn is_clean(device: &dyn Device) -> std::result::Result<(), String> {
 /// Checks that `folio check` finds nothing.
 fn is_sound(device: &Arc<dyn Device>) -> std::result::Result<(), String> {
     let mut findings = Vec::new();
-    let checked = check_ext4(device, &CheckOptions::default(), &mut findings);
+    let checked = ext4::check(device, &CheckOptions::default(), &mut findings);
     checked.map_err(|error| format!("folio check: {error}"))?;
     let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
     if findings.is_empty() {

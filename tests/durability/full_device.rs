@@ -6,7 +6,7 @@ use super::support::{random::Random, requires};
 use super::{ROOT, after_crash, assert_clean, create, formatted, mounted, without_journal};
 use folio::base::Errno;
 use folio::block::{self, Device, FaultDevice, FaultKind, FaultWhen, ImageFormat, OpenOptions};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{OpenFlags, Process};
 use std::path::Path;
 use std::sync::Arc;
@@ -192,7 +192,7 @@ fn full_host(format: ImageFormat, name: &str) {
     let image = host.path().join(name);
     let device = block::create(&image, format, 256 << 20).unwrap();
     let options = FormatOptions::default();
-    format_ext4(&*device, &options).unwrap();
+    ext4::format(&*device, &options).unwrap();
     let (kernel, p) = mounted(device, "defaults", true);
     let mut number = 0;
     let mut write_and_sync = |p: &Process| {

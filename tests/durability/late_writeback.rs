@@ -4,7 +4,7 @@ use super::{DEVICE_BYTES, ROOT, after_crash, assert_clean, create, mounted};
 use crate::crash::program::copy_of;
 use folio::Result;
 use folio::block::{Allocation, Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Fd, Process, SyncFileRange};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
@@ -76,7 +76,7 @@ fn size_committed_by_late_writeback_has_its_data() {
         lower: MemoryDevice::new(DEVICE_BYTES),
         hooks: Mutex::default(),
     });
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let (_kernel, process) = mounted(device.clone(), "defaults", false);
     let process = Arc::new(process);
     let [early, late, sparse, synced] =

@@ -16,7 +16,7 @@ use crate::crash::program::copy_of;
 use crate::support;
 
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{CheckOptions, FormatOptions, check_ext4, format_ext4};
+use folio::ext4::{self, CheckOptions, FormatOptions};
 use folio::syscall::{Credentials, Fd, OpenFlags, Process};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
@@ -30,7 +30,7 @@ const DEVICE_BYTES: u64 = 64 << 20;
 /// Returns a device with an empty ext4.
 fn formatted() -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(DEVICE_BYTES);
-    format_ext4(&device, &FormatOptions::default()).unwrap();
+    ext4::format(&device, &FormatOptions::default()).unwrap();
     Arc::new(device)
 }
 
@@ -86,7 +86,7 @@ fn create(process: &Process, name: &str) -> Fd {
 #[track_caller]
 fn assert_clean(device: &Arc<dyn Device>) {
     let mut findings = Vec::new();
-    check_ext4(device, &CheckOptions::default(), &mut findings).unwrap();
+    ext4::check(device, &CheckOptions::default(), &mut findings).unwrap();
     let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }

@@ -13,8 +13,8 @@ type Outcome = Result<(), Box<dyn Error>>;
 /// Compiled only: the images do not exist.
 #[expect(unused_variables, reason = "a list of ways to open something")]
 fn opens_something(device: Arc<dyn Device>) -> Outcome {
-    let fs = Image::open("disk.qcow2").read_only().mount()?;
-    let fs = Image::open("cloud.img").partition(1).mount()?;
+    let fs = Image::file("disk.qcow2").read_only().mount()?;
+    let fs = Image::file("cloud.img").partition(1).mount()?;
     let fs = Image::create("new.qcow2", 1 << 30).mount()?;
     let fs = Image::device(device).options("noatime")?.mount()?;
     let fs = Fs::host("/srv/data")?;

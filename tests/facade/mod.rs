@@ -3,14 +3,16 @@
 mod guide;
 
 use folio::block::{Device, MemoryDevice};
-use folio::fs::ramfs::HostFrames;
+use folio::ramfs::HostFrames;
 use folio::syscall::Credentials;
 use folio::vfs::MountOptions;
 use folio::{Errno, Error, Fs, Image, Kernel, KernelOptions, Timespec, errno_of};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::fs::Permissions;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// Returns a gpufs over frames in the host's memory.
 fn frames() -> Fs {
@@ -97,6 +99,62 @@ fn file_has_the_traits_of_a_std_file() {
         twin.sync_all().unwrap();
         assert!(twin.seek(SeekFrom::Start(u64::MAX)).is_err());
     }
+}
+
+#[test]
+fn vectored_calls_use_every_buffer() {
+    let fs = Fs::memory();
+    let mut file = fs.create("/f").unwrap();
+    let parts = [IoSlice::new(b"one "), IoSlice::new(b"two")];
+    assert_eq!(file.write_vectored(&parts).unwrap(), 7);
+    let many = vec![IoSlice::new(b"."); 2000];
+    assert_eq!(file.write_vectored(&many).unwrap(), 1024);
+    let mut file = fs.open("/f").unwrap();
+    let (mut head, mut tail) = ([0; 4], [0; 3]);
+    let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
+    assert_eq!(file.read_vectored(&mut parts).unwrap(), 7);
+    assert_eq!((&head, &tail), (b"one ", b"two"));
+}
+
+#[test]
+fn permissions_and_times_are_set_as_in_std() {
+    let time = |secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+    for (target, fs, _folder) in targets() {
+        fs.write("/f", "text").unwrap();
+        fs.set_permissions("/f", Permissions::from_mode(0o100_640))
+            .unwrap();
+        let found = fs.metadata("/f").unwrap();
+        assert_eq!(found.permissions().mode(), 0o640, "{target}");
+        fs.set_times("/f", Some(time(10)), Some(time(20))).unwrap();
+        let file = fs.open("/f").unwrap();
+        file.set_times(None, Some(time(30))).unwrap();
+        file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+        let found = fs.metadata("/f").unwrap();
+        let times = (found.accessed(), found.modified());
+        assert_eq!(times, (time(10), time(30)), "{target}");
+        assert_eq!(found.mode(), 0o600, "{target}");
+    }
+}
+
+#[test]
+fn links_have_owners_and_files_have_xattrs() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = Image::create(folder.path().join("disk.img"), 32 << 20);
+    let fs = image.mount().unwrap();
+    fs.write("/f", "text").unwrap();
+    fs.symlink("f", "/link").unwrap();
+    fs.lchown("/link", Some(7), None).unwrap();
+    let owner = |found: folio::Metadata| found.attributes().uid;
+    assert_eq!(owner(fs.symlink_metadata("/link").unwrap()), 7);
+    assert_eq!(owner(fs.metadata("/link").unwrap()), 0);
+    assert_eq!(fs.get_xattr("/f", "user.note").unwrap(), None);
+    fs.set_xattr("/f", "user.note", "kept").unwrap();
+    assert_eq!(fs.get_xattr("/f", "user.note").unwrap().unwrap(), b"kept");
+    assert_eq!(fs.list_xattrs("/f").unwrap(), ["user.note"]);
+    fs.remove_xattr("/f", "user.note").unwrap();
+    assert!(fs.list_xattrs("/f").unwrap().is_empty());
+    let error = fs.remove_xattr("/f", "user.note").unwrap_err();
+    assert_eq!(errno_of(&error), Some(Errno::NODATA));
 }
 
 #[test]
@@ -268,7 +326,7 @@ fn debug_output_identifies_each_object() {
             "OpenOptions { is_read: true, ",
         ),
         (
-            format!("{:?}", Image::open("disk.img")),
+            format!("{:?}", Image::file("disk.img")),
             r#"Image { source: "disk.img", "#,
         ),
     ] {

@@ -7,7 +7,7 @@ use crate::support::random::Random;
 use crate::support::rounds;
 use folio::Errno;
 use folio::block::{Device, MemoryDevice};
-use folio::fs::fat::FatWidth;
+use folio::fat::FatWidth;
 use std::sync::Arc;
 
 const CASES: u64 = 100;

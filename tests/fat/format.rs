@@ -5,7 +5,7 @@ use crate::support::requires;
 use crate::support::tools::run;
 use folio::Errno;
 use folio::block::{Device, MemoryDevice};
-use folio::fs::fat::{FatOptions, FatWidth};
+use folio::fat::{FatOptions, FatWidth};
 use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;
@@ -54,11 +54,9 @@ fn size_beyond_the_width_is_refused() {
         (FatWidth::Fat32, 32 * MIB),
     ] {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(len_bytes));
-        let options = FatOptions {
-            width,
-            ..FatOptions::default()
-        };
-        let error = folio::fs::fat::format(&device, &options).unwrap_err();
+        let mut options = FatOptions::default();
+        options.width = width;
+        let error = folio::fat::format(&device, &options).unwrap_err();
         assert_eq!(error.errno(), Errno::INVAL, "{error}");
     }
 }

@@ -11,7 +11,7 @@ mod threads;
 
 use crate::support::tools::run;
 use folio::block::{Device, MemoryDevice};
-use folio::fs::fat::{self, FatOptions, FatWidth};
+use folio::fat::{self, FatOptions, FatWidth};
 use folio::vfs::MountOptions;
 use folio::{Errno, Fs, Kernel, KernelOptions};
 use std::io;
@@ -28,11 +28,10 @@ const WIDTHS: [(FatWidth, u64); 3] = [
 
 fn formatted(width: FatWidth, len_bytes: u64) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(len_bytes));
-    let options = FatOptions {
-        width,
-        label: "TEST".to_owned(),
-        volume_id: 0x1234_5678,
-    };
+    let mut options = FatOptions::default();
+    options.width = width;
+    options.label = "TEST".to_owned();
+    options.volume_id = 0x1234_5678;
     fat::format(&device, &options).unwrap();
     assert_eq!(FatWidth::of(&device).unwrap(), width);
     device

@@ -2,7 +2,7 @@
 
 use super::{WIDTHS, assert_clean, assert_errno, formatted, mounted, names};
 use crate::support::requires;
-use folio::fs::fat::FatWidth;
+use folio::fat::FatWidth;
 use folio::{Errno, Fs};
 use std::io::Write;
 

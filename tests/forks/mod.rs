@@ -8,7 +8,7 @@ mod own_kernels;
 mod waiting_threads;
 
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Errno, Fs, Kernel, KernelOptions};
@@ -55,7 +55,7 @@ fn run_alone(test: &str, program: fn()) {
 /// The program: a kernel with threads, a fork, and checks on both sides.
 fn program() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let kernel = Kernel::new(KernelOptions {
         cache_bytes: 8 << 20,
         ..KernelOptions::default()

@@ -141,7 +141,7 @@ fn use_memory() -> io::Result<()> {
 }
 
 fn use_image(path: &Path) -> io::Result<()> {
-    let fs = Image::open(path).read_only().mount()?;
+    let fs = Image::file(path).read_only().mount()?;
     fs.read("/f")?;
     fs.close()
 }

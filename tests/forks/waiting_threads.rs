@@ -3,7 +3,7 @@
 use super::own_kernels::run_child;
 use super::{CREATE, run_alone};
 use folio::block::{Allocation, Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Fs, Kernel, KernelOptions, Result};
@@ -30,7 +30,7 @@ fn fork_beside_waiting_threads() {
         lower: MemoryDevice::new(16 << 20),
         reads: Mutex::new(()),
     });
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755).unwrap();

@@ -10,7 +10,7 @@ use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed, text};
 use folio::block::{Device, MemoryDevice, OverlayDevice, RecordDevice, Recorded};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
@@ -134,7 +134,7 @@ struct GitRecord {
 impl GitRecord {
     fn new(options: &str) -> Self {
         let before = Arc::new(MemoryDevice::new(64 << 20));
-        format_ext4(&*before, &FormatOptions::default()).unwrap();
+        ext4::format(&*before, &FormatOptions::default()).unwrap();
         let device = Arc::new(RecordDevice::new(Arc::new(OverlayDevice::new(
             before.clone(),
         ))));

@@ -9,7 +9,7 @@ use crate::support::rounds;
 use crate::support::{self, requires};
 
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags, Process};
 use folio::vfs::{DeviceNumber, FallocateMode, FileType, MountOptions, XattrFlags};
 use folio::{Errno, Kernel, KernelOptions};
@@ -289,7 +289,7 @@ fn bit_flips(what: &str, device: &Arc<MemoryDevice>) {
 #[test]
 fn damage_with_checksums_is_survived() {
     let device = Arc::new(MemoryDevice::new(IMAGE_BYTES));
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     fill(&device);
     bit_flips("with checksums", &device);
 }
@@ -360,7 +360,7 @@ fn extreme_superblock_fields_are_survived() {
 #[test]
 fn truncated_images_are_rejected_or_read() {
     let device = Arc::new(MemoryDevice::new(IMAGE_BYTES));
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     fill(&device);
     let intact = contents(&device);
     run_with_timeout("truncation", 0..12, |step| {

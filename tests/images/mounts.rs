@@ -4,7 +4,7 @@ use folio::block::{
     Device, ImageFormat, MemoryDevice, OpenOptions, PartitionDevice, Qcow2Device, create, open,
     overlay,
 };
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags, Process};
 use folio::vfs::MountOptions;
 use folio::{Errno, Image, Kernel, KernelOptions};
@@ -39,7 +39,7 @@ fn device_is_mounted_for_writing_once() {
         Arc::new(PartitionDevice::new(disk.clone(), start, LEN).unwrap())
     };
     for start in [0, LEN] {
-        format_ext4(&*part(start), &FormatOptions::default()).unwrap();
+        ext4::format(&*part(start), &FormatOptions::default()).unwrap();
     }
     let kernel = mount(&part(0), false).unwrap();
     let again = kernel
@@ -68,7 +68,7 @@ fn device_of_a_mounted_qcow2_is_busy() {
     let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(2 * LEN));
     let options = folio::block::CreateOptions::default();
     let image = Qcow2Device::create_on(below.clone(), LEN, &options).unwrap();
-    format_ext4(&image, &FormatOptions::default()).unwrap();
+    ext4::format(&image, &FormatOptions::default()).unwrap();
     image.flush().unwrap();
     drop(image);
     let open = || -> Arc<dyn Device> { Arc::new(Qcow2Device::open_on(below.clone()).unwrap()) };
@@ -97,7 +97,7 @@ fn truncated_image_fails_the_next_sync() {
     for format in ImageFormat::ALL {
         let path = folder.path().join(format.name());
         let device = create(&path, format, LEN).unwrap();
-        format_ext4(&*device, &FormatOptions::default()).unwrap();
+        ext4::format(&*device, &FormatOptions::default()).unwrap();
         let kernel = mount(&device, false).unwrap();
         let process = kernel.process(Credentials::root());
         write_file(&process, "/a").unwrap();

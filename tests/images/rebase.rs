@@ -197,10 +197,9 @@ fn rename_keeps_bitmaps_and_feature_names() {
 }
 
 fn after(then: AfterCommit) -> CommitOptions {
-    CommitOptions {
-        then,
-        ..CommitOptions::default()
-    }
+    let mut options = CommitOptions::default();
+    options.then = then;
+    options
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The budget of memory: inodes and names count, and unused ones are evicted.
 
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions, Process};
@@ -18,7 +18,7 @@ fn disk() -> (Arc<Kernel>, Process) {
         inode_ratio: Some(4096),
         ..FormatOptions::default()
     };
-    format_ext4(&*device, &options).unwrap();
+    ext4::format(&*device, &options).unwrap();
     let kernel = Kernel::new(KernelOptions {
         cache_bytes: CACHE_BYTES,
         background_writeback: false,

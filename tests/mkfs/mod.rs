@@ -4,7 +4,7 @@ use crate::support;
 
 use folio::base::{Clock, Owner, Timespec};
 use folio::block::{Allocation, Device, MemoryDevice, RawDevice};
-use folio::kernel::{FormatOptions, FormatReport, format_ext4};
+use folio::ext4::{self, FormatOptions, FormatReport};
 use std::path::{Path, PathBuf};
 use support::tools::{command, fsck, run, succeed};
 use support::{Mounted, requires};
@@ -30,7 +30,7 @@ fn fixed() -> FormatOptions {
 
 fn format_file(path: &Path, len_bytes: u64, options: &FormatOptions) -> FormatReport {
     let device = RawDevice::create(path, len_bytes).unwrap();
-    format_ext4(&device, options).unwrap_or_else(|e| panic!("{len_bytes} bytes, {options:?}: {e}"))
+    ext4::format(&device, options).unwrap_or_else(|e| panic!("{len_bytes} bytes, {options:?}: {e}"))
 }
 
 /// Runs mke2fs with upstream's default features and with the hash seed and clock of `ours`.
@@ -320,14 +320,14 @@ fn format_of_a_dirty_device_is_reproducible() {
         bytes
     };
     let clean = MemoryDevice::new(40 * MIB);
-    let report = format_ext4(&clean, &fixed()).unwrap();
+    let report = ext4::format(&clean, &fixed()).unwrap();
     let again = MemoryDevice::new(40 * MIB);
-    assert_eq!(format_ext4(&again, &fixed()).unwrap(), report);
+    assert_eq!(ext4::format(&again, &fixed()).unwrap(), report);
     let (want, got) = (read(&clean), read(&again));
     assert!(want == got, "two runs differ");
     let dirty = MemoryDevice::new(40 * MIB);
     dirty.write_at(&vec![0xA5; 40 * MIB as usize], 0).unwrap();
-    format_ext4(&dirty, &fixed()).unwrap();
+    ext4::format(&dirty, &fixed()).unwrap();
     let got = read(&dirty);
     // Free blocks keep their old bytes; all other blocks are as on a clean device.
     let differing = want
@@ -344,7 +344,7 @@ fn format_of_a_dirty_device_is_reproducible() {
 
 #[test]
 fn new_uuids_are_unique() {
-    let format = || format_ext4(&MemoryDevice::new(8 * MIB), &FormatOptions::default()).unwrap();
+    let format = || ext4::format(&MemoryDevice::new(8 * MIB), &FormatOptions::default()).unwrap();
     assert_ne!(format().uuid, format().uuid);
 }
 
@@ -445,7 +445,7 @@ fn the_kernel_grows_a_mounted_new_image() {
 #[test]
 fn invalid_options_fail_with_a_reason() {
     let refuse = |len_bytes: u64, options: FormatOptions| {
-        format_ext4(&MemoryDevice::new(len_bytes), &options)
+        ext4::format(&MemoryDevice::new(len_bytes), &options)
             .unwrap_err()
             .to_string()
     };
@@ -478,7 +478,7 @@ fn smallest_sizes_fail_or_pass_e2fsck() {
         for len_bytes in (0..MIB).step_by(4 * KIB as usize) {
             let image = scratch.path("disk.img");
             let device = RawDevice::create(&image, len_bytes).unwrap();
-            let result = format_ext4(&device, &with_block_size(block_size));
+            let result = ext4::format(&device, &with_block_size(block_size));
             drop(device);
             if result.is_ok() {
                 first_that_fits.get_or_insert(len_bytes);

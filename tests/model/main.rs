@@ -11,8 +11,8 @@ mod operation;
 mod run;
 
 use folio::block::{Device, MemoryDevice};
-use folio::fs::ramfs::HostFrames;
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
+use folio::ramfs::HostFrames;
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::FallocateMode::{CollapseRange, InsertRange, PunchHole};
 use folio::vfs::{FileType, MountOptions};
@@ -43,7 +43,7 @@ fn on_ext4(block_size: u32, background_writeback: bool, operations: &[Operation]
         block_size: Some(block_size),
         ..FormatOptions::default()
     };
-    format_ext4(&*device, &format).unwrap();
+    ext4::format(&*device, &format).unwrap();
     on_device(&device, block_size, background_writeback, operations);
 }
 

@@ -7,9 +7,9 @@ use crate::support;
 
 use folio::base::Errno;
 use folio::block::RawDevice;
-use folio::kernel::{Kernel, KernelOptions};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags, Process};
 use folio::vfs::{MountOptions, XattrFlags};
+use folio::{Kernel, KernelOptions};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

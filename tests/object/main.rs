@@ -472,11 +472,9 @@ fn lost_race_of_a_replacement_changes_nothing() {
     let Some(bucket) = Bucket::start() else {
         return;
     };
-    let options = StoreOptions {
-        endpoint_url: Some(format!("http://127.0.0.1:{}", bucket.port)),
-        is_unsigned: true,
-        ..StoreOptions::default()
-    };
+    let mut options = StoreOptions::default();
+    options.endpoint_url = Some(format!("http://127.0.0.1:{}", bucket.port));
+    options.is_unsigned = true;
     let store = Store::open(&"s3://bucket/disk".parse().unwrap(), &options).unwrap();
     let open = || ObjectDevice::open(store.clone(), |_, _, _| None).unwrap();
     let progress = UploadProgress {

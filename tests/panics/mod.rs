@@ -4,7 +4,7 @@ mod file_system;
 
 use file_system::{CallKind, PanicFs};
 use folio::block::{Allocation, Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Errno, Kernel, KernelOptions, Process, Result};
@@ -90,7 +90,7 @@ fn disk(background_writeback: bool, words: &str) -> (Arc<PanicDevice>, Arc<Kerne
         lower: MemoryDevice::new(64 << 20),
         panics: AtomicU8::new(0),
     });
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let (kernel, process) = kernel(background_writeback);
     let options = MountOptions::parse(words).unwrap();
     kernel

@@ -9,9 +9,9 @@ use crate::support::rounds;
 use folio::block::{
     self, Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice, Recorded, ResizeImage,
 };
-use folio::kernel::{
-    CheckFinding, CheckListener, CheckOptions, CheckPhase, FormatOptions, ResizeOptions,
-    ResizeReport, check_ext4, format_ext4, resize_ext4,
+use folio::ext4::{
+    self, CheckFinding, CheckListener, CheckOptions, CheckPhase, FormatOptions, ResizeOptions,
+    ResizeReport,
 };
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
@@ -109,7 +109,7 @@ impl CheckListener for FindingTexts {
 /// Asserts that `folio check` finds nothing.
 fn check_clean(device: &Arc<dyn Device>) {
     let mut findings = FindingTexts(Vec::new());
-    let report = check_ext4(device, &CheckOptions::default(), &mut findings).unwrap();
+    let report = ext4::check(device, &CheckOptions::default(), &mut findings).unwrap();
     assert!(report.is_clean(), "{:?}", findings.0);
 }
 
@@ -118,7 +118,7 @@ fn open(image: &Path) -> Arc<dyn Device> {
 }
 
 fn resize(device: &Arc<dyn Device>) -> ResizeReport {
-    resize_ext4(device, &ResizeOptions::default(), &mut |_, _| {
+    ext4::resize(device, &ResizeOptions::default(), &mut |_, _| {
         ControlFlow::Continue(())
     })
     .unwrap()
@@ -261,7 +261,7 @@ fn many_small_steps_keep_the_image_clean() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    format_ext4(
+    ext4::format(
         &RawDevice::create(&image, 8 * MIB).unwrap(),
         &FormatOptions::default(),
     )
@@ -281,7 +281,7 @@ fn growth_beyond_the_reserve_uses_meta_bg() {
     requires!(tool("e2fsck"), tool("dumpe2fs"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    format_ext4(
+    ext4::format(
         &RawDevice::create(&image, 8 * MIB).unwrap(),
         &FormatOptions::default(),
     )
@@ -344,11 +344,9 @@ fn rejected_resizes_change_nothing() {
         let _ = std::fs::remove_file(&image);
         mke2fs(&image, size, options);
         let before = std::fs::read(&image).unwrap();
-        let options = ResizeOptions {
-            len_bytes,
-            ..ResizeOptions::default()
-        };
-        let error = resize_ext4(&open(&image), &options, &mut |_, _| {
+        let mut options = ResizeOptions::default();
+        options.len_bytes = len_bytes;
+        let error = ext4::resize(&open(&image), &options, &mut |_, _| {
             ControlFlow::Continue(())
         })
         .unwrap_err();
@@ -366,7 +364,7 @@ fn interrupted_resize_can_be_continued() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    format_ext4(
+    ext4::format(
         &RawDevice::create(&image, 8 * MIB).unwrap(),
         &FormatOptions::default(),
     )
@@ -375,7 +373,7 @@ fn interrupted_resize_can_be_continued() {
     block::resize(&image, 20 * GIB, &ResizeImage::default()).unwrap();
     let device = open(&image);
     let mut reported = 0;
-    let error = resize_ext4(&device, &ResizeOptions::default(), &mut |done, _| {
+    let error = ext4::resize(&device, &ResizeOptions::default(), &mut |done, _| {
         reported = done;
         ControlFlow::Break(())
     });

@@ -74,12 +74,10 @@ fn check_high(device: &Arc<dyn Device>) {
 }
 
 fn shrink(device: &Arc<dyn Device>, len_bytes: Option<u64>) -> folio::Result<ResizeReport> {
-    let options = ResizeOptions {
-        len_bytes,
-        to_minimum: len_bytes.is_none(),
-        ..Default::default()
-    };
-    resize_ext4(device, &options, &mut |_, _| ControlFlow::Continue(()))
+    let mut options = ResizeOptions::default();
+    options.len_bytes = len_bytes;
+    options.to_minimum = len_bytes.is_none();
+    ext4::resize(device, &options, &mut |_, _| ControlFlow::Continue(()))
 }
 
 fn high_image(image: &Path, len_mib: u64, options: &[&str]) -> Arc<dyn Device> {

@@ -3,7 +3,7 @@
 use crate::{CREATE, READ, fails, world};
 use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
 use folio::cache::Counters;
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AT_FDCWD, Advice, Credentials, Fd, OpenFlags, SyncFileRange};
 use folio::vfs::{DeviceNumber, FileType, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
@@ -36,7 +36,7 @@ fn disk_on(
         block_size: Some(4096),
         ..FormatOptions::default()
     };
-    format_ext4(&*device, &format).unwrap();
+    ext4::format(&*device, &format).unwrap();
     let cache_bytes = cache_pages * PAGE;
     let kernel = Kernel::new(KernelOptions {
         cache_bytes,
@@ -256,11 +256,11 @@ fn advice_errors_match_linux() {
     let path = p.open("/f", OpenFlags::PATH, 0).unwrap();
     let all = SyncFileRange::all();
     fails! {
-        p.posix_fadvise(Fd(99), 0, 0, Advice::Normal) => BADF,
+        p.posix_fadvise(Fd::from_raw(99), 0, 0, Advice::Normal) => BADF,
         p.posix_fadvise(path, 0, 0, Advice::Normal) => BADF,
         p.posix_fadvise(fd, 0, u64::MAX, Advice::Normal) => INVAL,
         p.posix_fadvise(fd, u64::MAX, 0, Advice::WillNeed) => INVAL,
-        p.sync_file_range(Fd(99), 0, 0, all) => BADF,
+        p.sync_file_range(Fd::from_raw(99), 0, 0, all) => BADF,
         p.sync_file_range(path, 0, 0, all) => BADF,
         p.sync_file_range(fd, 1 << 63, 0, all) => INVAL,
         p.sync_file_range(fd, 1, (1 << 63) - 1, all) => INVAL,

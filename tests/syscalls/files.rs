@@ -70,22 +70,28 @@ fn descriptors() {
     let (_kernel, p) = world();
     write(&p, "/f", b"0123456789");
     let open = || p.open("/f", READ, 0).unwrap();
-    assert_eq!([open(), open(), open()], [Fd(0), Fd(1), Fd(2)]);
-    p.close(Fd(1)).unwrap();
-    p.close(Fd(0)).unwrap();
-    assert_eq!([open(), open(), open()], [Fd(0), Fd(1), Fd(3)]);
-    let copy = p.dup(Fd(2)).unwrap();
+    assert_eq!(
+        [open(), open(), open()],
+        [Fd::from_raw(0), Fd::from_raw(1), Fd::from_raw(2)]
+    );
+    p.close(Fd::from_raw(1)).unwrap();
+    p.close(Fd::from_raw(0)).unwrap();
+    assert_eq!(
+        [open(), open(), open()],
+        [Fd::from_raw(0), Fd::from_raw(1), Fd::from_raw(3)]
+    );
+    let copy = p.dup(Fd::from_raw(2)).unwrap();
     let mut buf = [0; 4];
-    assert_eq!(p.read(Fd(2), &mut buf).unwrap(), 4);
+    assert_eq!(p.read(Fd::from_raw(2), &mut buf).unwrap(), 4);
     assert_eq!(p.read(copy, &mut buf).unwrap(), 4);
     assert_eq!(&buf, b"4567");
-    p.close(Fd(2)).unwrap();
+    p.close(Fd::from_raw(2)).unwrap();
     assert_eq!(p.read(copy, &mut buf).unwrap(), 2);
     assert_eq!(p.read(copy, &mut buf).unwrap(), 0);
     fails! {
-        p.close(Fd(2)) => BADF,
-        p.read(Fd(2), &mut buf) => BADF,
-        p.dup(Fd(99)) => BADF,
+        p.close(Fd::from_raw(2)) => BADF,
+        p.read(Fd::from_raw(2), &mut buf) => BADF,
+        p.dup(Fd::from_raw(99)) => BADF,
         p.close(AT_FDCWD) => BADF,
     }
 }
@@ -466,8 +472,8 @@ fn batch_stops_at_the_first_failure() {
         p.pread_batch(fd, &mut reads[1..]) => INVAL,
         p.pread_batch(written, &mut reads) => BADF,
         p.pread_batch(dir, &mut reads) => ISDIR,
-        p.pread_batch(Fd(99), &mut reads) => BADF,
-        p.pread_batch(Fd(99), &mut []) => BADF,
+        p.pread_batch(Fd::from_raw(99), &mut reads) => BADF,
+        p.pread_batch(Fd::from_raw(99), &mut []) => BADF,
         p.pread_batch(written, &mut []) => BADF,
     }
     assert_eq!(p.pread_batch(fd, &mut []).unwrap(), 0);

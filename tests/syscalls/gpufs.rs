@@ -2,7 +2,7 @@
 
 pub(crate) use super::{CREATE, READ, fails, list, mode, read, read_fd, tick, touch, user, write};
 use folio::base::{Clock, Timespec};
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
+use folio::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
 use folio::syscall::{Credentials, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, MountOptions};
 use folio::{Errno, Kernel, Process, Result};
@@ -214,7 +214,7 @@ fn hold_needs_an_open_regular_file() {
     fails! {
         p.hold(folder) => ISDIR,
         p.hold(path) => BADF,
-        p.hold(folio::syscall::Fd(99)) => BADF,
+        p.hold(folio::syscall::Fd::from_raw(99)) => BADF,
     }
     let held = p.hold(file).unwrap();
     p.close(file).unwrap();

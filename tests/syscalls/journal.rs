@@ -3,9 +3,10 @@
 use crate::{CREATE, READ, read};
 use folio::base::Errno;
 use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
-use folio::kernel::{FormatOptions, Kernel, KernelOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags, Process};
 use folio::vfs::{ExtentPlace, FallocateMode, MountOptions};
+use folio::{Kernel, KernelOptions};
 use std::sync::Arc;
 
 fn mounted(device: &Arc<FaultDevice>, options: &str) -> (Arc<Kernel>, Process) {
@@ -27,7 +28,7 @@ fn mounted(device: &Arc<FaultDevice>, options: &str) -> (Arc<Kernel>, Process) {
 
 fn formatted() -> Arc<FaultDevice> {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
-    format_ext4(
+    ext4::format(
         &*device,
         &FormatOptions {
             block_size: Some(4096),

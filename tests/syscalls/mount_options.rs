@@ -2,7 +2,7 @@
 
 use crate::{CREATE, fails, read, tick, ticking_world, user, write};
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::{MountOptions, XattrFlags};
 use folio::{Errno, Kernel, KernelOptions, Process};
@@ -15,7 +15,7 @@ fn options(text: &str) -> MountOptions {
 /// Returns an ext4 mounted with `text`, and a root process with umask 0.
 fn disk(len_bytes: u64, text: &str) -> (Arc<MemoryDevice>, Arc<Kernel>, Process) {
     let device = Arc::new(MemoryDevice::new(len_bytes));
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let (kernel, p) = mount(device.clone(), text);
     (device, kernel, p)
 }
@@ -240,7 +240,7 @@ fn unknown_option_is_rejected_by_name() {
     let (kernel, p) = ticking_world();
     p.mkdir("/m", 0o755).unwrap();
     let device = Arc::new(MemoryDevice::new(16 << 20));
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let words = options("noatime,foo");
     let errors = [
         kernel.mount_ext4(device, "/m", &words).unwrap_err(),

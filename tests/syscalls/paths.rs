@@ -125,7 +125,7 @@ fn dir_descriptors_start_paths() {
     fails! {
         p.fstatat(f, "x", AtFlags::empty()) => NOTDIR,
         p.fstatat(f, "", AtFlags::empty()) => NOENT,
-        p.fstatat(folio::syscall::Fd(77), "x", AtFlags::empty()) => BADF,
+        p.fstatat(folio::syscall::Fd::from_raw(77), "x", AtFlags::empty()) => BADF,
         p.fstatat(d, "f", AtFlags::REMOVEDIR) => INVAL,
         p.openat(d, "f", OpenFlags::DIRECTORY, 0) => NOTDIR,
     }

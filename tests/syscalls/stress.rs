@@ -202,7 +202,10 @@ fn open_files_survive_renames() {
         }
     });
     // Every descriptor was released.
-    assert_eq!(readers.open("/", OpenFlags::empty(), 0).unwrap().0, 0);
+    assert_eq!(
+        readers.open("/", OpenFlags::empty(), 0).unwrap().as_raw(),
+        0
+    );
     remove_tree(&p, "");
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{CREATE, READ, fails, read};
 use folio::block::{FaultDevice, FaultKind, FaultWhen, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::Credentials;
 use folio::vfs::MountOptions;
 use folio::{Errno, Kernel, KernelOptions, Process};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Returns an ext4 on a device that can fail.
 fn disk(cache_bytes: u64, background_writeback: bool) -> (Arc<FaultDevice>, Arc<Kernel>, Process) {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
-    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    ext4::format(&*device, &FormatOptions::default()).unwrap();
     let kernel = Kernel::new(KernelOptions {
         cache_bytes,
         background_writeback,

@@ -69,7 +69,10 @@ fn tree_comes_back_as_it_was() {
     assert_eq!(mode(&back.join("etc/deep")), 0o777);
     let inode = |name: &str| back.join(name).metadata().unwrap().ino();
     assert_eq!(inode("etc/motd"), inode("etc/second"));
-    assert_eq!(std::fs::read_link(back.join("etc/link")).unwrap(), Path::new("motd"));
+    assert_eq!(
+        std::fs::read_link(back.join("etc/link")).unwrap(),
+        Path::new("motd")
+    );
     let sparse = back.join("sparse").metadata().unwrap();
     assert!(sparse.len() == (1 << 30) + 3 && sparse.blocks() < 64);
 }
@@ -107,12 +110,22 @@ fn failure_names_the_file_and_spares_the_rest() {
     let error = failed.unwrap_err();
     assert_eq!(errno_of(&error), Some(Errno::ISDIR));
     assert!(error.to_string().starts_with("/tree/etc/motd: "), "{error}");
-    assert_eq!(fs.read_to_string("/tree/etc/link").unwrap_err().kind(), std::io::ErrorKind::IsADirectory);
+    assert_eq!(
+        fs.read_to_string("/tree/etc/link").unwrap_err().kind(),
+        std::io::ErrorKind::IsADirectory
+    );
     assert!(fs.exists("/tree/sparse").unwrap());
 
     let missing = folder.path().join("none");
-    let error = fs.copy_in(&missing, "/x", &CopyOptions::archive()).unwrap_err();
-    assert!(error.to_string().starts_with(&missing.display().to_string()), "{error}");
+    let error = fs
+        .copy_in(&missing, "/x", &CopyOptions::archive())
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with(&missing.display().to_string()),
+        "{error}"
+    );
     let disk = folder.path().join("disk.img");
     let error = NewImage::default().build(&disk, &missing).unwrap_err();
     assert_eq!(errno_of(&error), Some(Errno::NOENT), "{error}");
@@ -128,11 +141,14 @@ fn links_of_an_image_lead_nowhere() {
     fs.create_dir("/tree").unwrap();
     fs.symlink(&outside, "/tree/a").unwrap();
     let back = folder.path().join("back");
-    fs.copy_out("/tree", &back, &CopyOptions::archive()).unwrap();
+    fs.copy_out("/tree", &back, &CopyOptions::archive())
+        .unwrap();
     fs.remove_file("/tree/a").unwrap();
     fs.create_dir("/tree/a").unwrap();
     fs.write("/tree/a/file", "escaped").unwrap();
-    let error = fs.copy_out("/tree", &back, &CopyOptions::archive()).unwrap_err();
+    let error = fs
+        .copy_out("/tree", &back, &CopyOptions::archive())
+        .unwrap_err();
     assert_eq!(errno_of(&error), Some(Errno::NOTDIR), "{error}");
     assert_eq!(outside.read_dir().unwrap().count(), 0);
 }
@@ -214,7 +230,14 @@ fn source_of_the_caller_is_copied() {
     let target = MountTarget::new(fs.process(), &options, folio_tree::FileRules::default());
     let jobs = [CopyJob::to(folder.path(), "/tree".as_ref())];
     let failures = FirstFailure::default();
-    copy(&Generated(HostSource::default()), &target, &jobs, &options, &failures).unwrap();
+    copy(
+        &Generated(HostSource::default()),
+        &target,
+        &jobs,
+        &options,
+        &failures,
+    )
+    .unwrap();
     failures.into_result().unwrap();
     assert_eq!(fs.read("/tree/file").unwrap(), b"HELLO");
 }

@@ -377,10 +377,9 @@ pub(crate) fn assert_filled(device: &dyn Device, range: std::ops::Range<u64>, by
 
 /// Returns a collection that waits for no age.
 pub(crate) fn now() -> GcOptions {
-    GcOptions {
-        min_age: Duration::ZERO,
-        ..GcOptions::default()
-    }
+    let mut options = GcOptions::default();
+    options.min_age = Duration::ZERO;
+    options
 }
 
 /// Threads that run cases.

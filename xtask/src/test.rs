@@ -309,13 +309,13 @@ impl Asides {
     }
 }
 
-/// Checks that the command compiles with its default features, and the library with every
-/// combination of its own; the default, all of them, is compiled by the tests. The feature
+/// Checks that programs and folio-fuse compile with their default features, and the library with
+/// every combination of its own; the default, all of them, is compiled by the tests. The feature
 /// `compress` includes `qcow2`.
 fn features(root: &Path) -> Vec<(String, bool)> {
     let check = ["check", "--quiet", "--package"];
     let mut results = Vec::new();
-    for package in ["folio-cli", "folio-bench"] {
+    for package in ["folio-cli", "folio-bench", "folio-fuse"] {
         let arguments = [&check[..], &[package]].concat();
         let name = format!("default features of {package}");
         results.push((name, run(root, "cargo", &arguments, &[]).succeeded));

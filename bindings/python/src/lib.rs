@@ -36,7 +36,7 @@ use disk::{Cut, Disk};
 use file::File;
 use file_system::FileSystem;
 use folio::block::{ImageFormat, OpenOptions};
-use folio::kernel::FormatOptions;
+use folio::ext4::FormatOptions;
 use folio::{Fs, Image, Timespec};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -104,7 +104,7 @@ fn open_image(
         let device = py.detach(|| folio::block::open(&path, &options));
         Image::device(device.map_err(|error| error::os_error(&error, &[&path]))?)
     } else {
-        Image::open(&*path)
+        Image::file(&*path)
     };
     if read_only || shared {
         image = image.read_only();

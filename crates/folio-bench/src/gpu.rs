@@ -4,7 +4,7 @@ use crate::evidence::mib_per_second;
 use crate::outcome::Outcome;
 use crate::race::{Race, Run};
 use crate::report::{Bound, Report, Sample, Unit};
-use folio::fs::ramfs::FrameFiles;
+use folio::ramfs::FrameFiles;
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::{FallocateMode, MountOptions};
 use folio::{Kernel, KernelOptions, Process};

@@ -1,10 +1,9 @@
 //! A directory as a contender sees it: through the host's kernel, or through Folio in this process.
 
 use crate::outcome::{Context, Outcome};
-use folio::kernel::KernelOptions;
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::{FileType, MountOptions};
-use folio::{Kernel, Process};
+use folio::{Kernel, KernelOptions, Process};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ const TRANSFER_MAX: usize = 0x7fff_f000;
 /// Maximum number of buffers of one call. Linux: `UIO_MAXIOV`.
 const BUFFERS_MAX: usize = 1024;
 /// A descriptor that no process has.
-const NO_FD: Fd = Fd(u32::MAX - 1);
+const NO_FD: Fd = Fd::from_raw(u32::MAX - 1);
 
 /// A string that may be null.
 #[repr(transparent)]
@@ -176,7 +176,7 @@ fn buffer_bytes(iovec: &FolioIovec) -> Result<&mut [u8]> {
 /// A descriptor as a call has it: negative ones are not open.
 #[inline]
 pub(crate) fn fd(number: c_int) -> Fd {
-    u32::try_from(number).map_or(NO_FD, Fd)
+    u32::try_from(number).map_or(NO_FD, Fd::from_raw)
 }
 
 /// A descriptor of a directory, or `AT_FDCWD`.

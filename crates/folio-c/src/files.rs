@@ -48,7 +48,7 @@ fn openat(
     let flags = OpenFlags::from_bits_truncate(flags as u32);
     let process = &handle(process)?.process;
     let fd = process.openat(directory_fd(dirfd), path.path()?, flags, mode as u16)?;
-    Ok(fd.0 as c_int)
+    Ok(fd.as_raw() as c_int)
 }
 
 /// read(2).

@@ -9,7 +9,7 @@ use crate::kernel::at;
 use crate::options::{self, Growable};
 use folio::base::Owner;
 use folio::block::{self, CreateOptions, Device, FileSystemKind, ImageFormat};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::{Errno, Error, Result};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -163,7 +163,7 @@ fn format(device: &dyn Device, options: Option<FolioMkfsOptions>) -> Result<c_in
     if flags & FOLIO_MKFS_FORCE == 0 {
         refuse_used(device)?;
     }
-    format_ext4(device, &made)?;
+    ext4::format(device, &made)?;
     Ok(0)
 }
 

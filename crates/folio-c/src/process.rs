@@ -51,7 +51,8 @@ pub extern "C" fn folio_close(process: Option<&FolioProcess>, fd: c_int) -> c_in
 #[unsafe(no_mangle)]
 pub extern "C" fn folio_dup(process: Option<&FolioProcess>, fd: c_int) -> c_int {
     call("dup", || {
-        Ok(handle(process)?.process.dup(self::fd(fd))?.0 as c_int)
+        let copy = handle(process)?.process.dup(self::fd(fd))?;
+        Ok(copy.as_raw() as c_int)
     })
 }
 

@@ -11,7 +11,7 @@ use crate::volumes;
 use folio::base::{Errno, Error, ErrorKind};
 use folio::block::{self, Device, ImageFormat, OpenOptions};
 use folio::cache::Counters;
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AtFlags, Credentials, OpenFlags};
 use folio::vfs::{AccessTime, Attributes, MountOptions};
 use folio::{Detail, Kernel, KernelOptions, Process};
@@ -169,7 +169,7 @@ pub(crate) fn format_device(
     options: &FormatOptions,
 ) -> Outcome {
     let progress = Progress::new(session);
-    let formatted = format_ext4(
+    let formatted = ext4::format(
         &InterruptibleDevice::new(device, session, &progress),
         options,
     );

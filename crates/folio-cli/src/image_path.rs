@@ -3,7 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use crate::objects::{check_built, has_inner_path, is_url, split_url};
 use folio::block::{self, Device, PartitionName, split_partition};
-use folio::fs::fat::FatWidth;
+use folio::fat::FatWidth;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;

@@ -61,15 +61,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
 impl ObjectOptions {
     /// Returns the options for the images of this process.
     pub(crate) fn image_options(&self) -> ImageOptions {
+        let mut store = StoreOptions::default();
+        store.io_timeout = self.io_timeout;
+        store.endpoint_url = self.endpoint_url.clone();
+        store.region = self.region.clone();
+        store.profile = self.profile.clone();
+        store.is_unsigned = self.no_sign_request;
+        store.addressing_style = self.addressing_style;
         ImageOptions {
-            store: StoreOptions {
-                io_timeout: self.io_timeout,
-                endpoint_url: self.endpoint_url.clone(),
-                region: self.region.clone(),
-                profile: self.profile.clone(),
-                is_unsigned: self.no_sign_request,
-                addressing_style: self.addressing_style,
-            },
+            store,
             part_cache: self.part_cache.clone().map(|folder| PartCacheOptions {
                 folder,
                 size_bytes: self.part_cache_size,

@@ -227,7 +227,7 @@ impl Session {
             let of_mounts = folio_fuse::SessionOptions::OPTION_NAMES
                 .into_iter()
                 .chain(folio_fuse::ClientOptions::OPTION_NAMES);
-            folio::kernel::mount_words().chain(of_mounts)
+            folio::Kernel::mount_words().chain(of_mounts)
         };
         let names = self
             .options

@@ -7,7 +7,7 @@
 //! processor, whose times have no meaning.
 
 use folio::Image;
-use folio::fs::ramfs::FrameRead;
+use folio::ramfs::FrameRead;
 use folio::syscall::OpenFlags;
 use folio::vfs::MountOptions;
 use folio_cuda::{Absent, Device, HostDevice, Launch, fill};
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // The image, with the files of the device below /gpu.
     let cache_bytes = len_bytes + (64 << 20);
-    let fs = Image::open(&image)
+    let fs = Image::file(&image)
         .read_only()
         .cache_bytes(cache_bytes)
         .mount()?;

@@ -1,7 +1,7 @@
 //! The device trait: frame memory of a processor that runs kernels.
 
 use folio::Result;
-use folio::fs::ramfs::FrameMemory;
+use folio::ramfs::FrameMemory;
 use std::ops::Range;
 use std::time::Instant;
 

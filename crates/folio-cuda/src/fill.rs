@@ -1,7 +1,7 @@
 //! Direct fills: a file of any mount into frames, by several threads with two staging buffers each.
 
 use crate::device::Device;
-use folio::fs::ramfs::{Frame, FrameFiles, FramePages};
+use folio::ramfs::{Frame, FrameFiles, FramePages};
 use folio::syscall::Fd;
 use folio::vfs::FallocateMode;
 use folio::{Errno, Error, Process, Result};

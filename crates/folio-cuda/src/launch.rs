@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::table::{HOLE, INDEX_MAX, Miss, Outcome, PageKey, Table, TableFile};
-use folio::fs::ramfs::{FrameFiles, FramePages, FrameRead, FrameWrite};
+use folio::ramfs::{FrameFiles, FramePages, FrameRead, FrameWrite};
 use folio::syscall::Fd;
 use folio::vfs::{FallocateMode, HeldFile};
 use folio::{Errno, Error, Process, Result};

@@ -5,7 +5,7 @@ mod skip;
 mod world;
 
 use folio::block::ImageFormat;
-use folio::fs::ramfs::{FrameRead, FrameWrite};
+use folio::ramfs::{FrameRead, FrameWrite};
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::{FallocateMode, MountOptions};
 use folio::{Errno, Image, Process};
@@ -554,7 +554,7 @@ fn fill_copies_from_qcow2_and_the_host() {
     fs.close().unwrap();
     assert_eq!(&std::fs::read(&image).unwrap()[..4], b"QFI\xfb");
 
-    let fs = Image::open(&image).read_only().mount().unwrap();
+    let fs = Image::file(&image).read_only().mount().unwrap();
     let (kernel, process) = (fs.kernel(), fs.process());
     let options = MountOptions::default();
     let files = kernel

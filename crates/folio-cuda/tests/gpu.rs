@@ -6,7 +6,7 @@ mod skip;
 mod stub;
 mod world;
 
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
+use folio::ramfs::{FrameMemory, FrameRead, FrameWrite};
 use folio::syscall::Fd;
 use folio::vfs::MountOptions;
 use folio::{Errno, Kernel, Process};

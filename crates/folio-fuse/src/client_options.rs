@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// Which side checks permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PermissionChecks {
     /// The client's kernel checks them before it sends a request (`default_permissions`): it knows
     /// supplementary groups, capabilities and ACLs, which requests do not carry. New inodes belong
@@ -16,6 +17,7 @@ pub enum PermissionChecks {
 
 /// How the client's kernel caches file data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DataCache {
     /// No caching: every read and write is a request.
     None,
@@ -25,6 +27,7 @@ pub enum DataCache {
 
 /// What the client's kernel may cache, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClientOptions {
     /// Longest validity of names and attributes; the file system may grant less.
     pub ttl_max: Duration,

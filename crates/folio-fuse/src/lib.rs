@@ -1,7 +1,7 @@
 //! Folio's file systems behind FUSE: one server answers the requests of one client kernel.
 //!
 //! ```text
-//!   /dev/fuse (mount/)       a guest's virtio queues (folio-virtiofs)      a stream (folio-remote)
+//!   /dev/fuse (mount/)         a guest's virtio queues (virtiofs/)         a stream (folio-remote)
 //!        |  request bytes                  |                                       |
 //!        +---------------------------------+---------------------------------------+
 //!                                          v
@@ -15,8 +15,8 @@
 //!   folio::syscall::{Caller, Handle, OpenHandle}
 //! ```
 //!
-//! Neighbors: `folio-cli`, `folio-virtiofs` and `folio-remote` above; below, folio's public API
-//! alone. The server knows no transport, so that all transports share it.
+//! Neighbors: `folio-cli` and `folio-remote` above; below, folio's public API, and `folio-net` for
+//! [`virtiofs`], a feature. The server knows no transport, so that all transports share it.
 //!
 //! Locks: see `server/mod.rs`.
 //!
@@ -34,6 +34,8 @@ mod local;
 mod mount;
 mod nodes;
 mod server;
+#[cfg(feature = "virtiofs")]
+pub mod virtiofs;
 pub mod wire;
 
 pub use changes::{Invalidator, ReplyGuard};

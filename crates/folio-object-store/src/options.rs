@@ -5,6 +5,7 @@ use std::time::Duration;
 
 /// Where the name of a bucket is in the URL of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AddressingStyle {
     /// In the path: `https://endpoint/bucket/key`.
     Path,
@@ -14,6 +15,7 @@ pub enum AddressingStyle {
 
 /// Options of a connection to a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct StoreOptions {
     /// Time after which a request fails with ETIMEDOUT, its retries included. It grows by a second
     /// for each 64 KiB that are being sent.

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 /// A kind of store, by the scheme of its URLs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Scheme {
     /// `s3://BUCKET/KEY`: Amazon S3, and stores with its protocol.
     S3,

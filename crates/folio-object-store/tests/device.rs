@@ -148,10 +148,8 @@ impl Fixture {
         let faulty = Arc::new(FaultyStore::default());
         provide_memory(name, faulty.clone());
         let url = format!("memory://{name}/disk.img").parse().unwrap();
-        let options = StoreOptions {
-            io_timeout: Duration::from_secs(5),
-            ..StoreOptions::default()
-        };
+        let mut options = StoreOptions::default();
+        options.io_timeout = Duration::from_secs(5);
         let store = Store::open(&url, &options).unwrap();
         let bytes: Vec<u8> = (0..len as u32)
             .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -357,10 +355,8 @@ fn failure_is_reported_and_a_later_read_succeeds() {
 fn request_without_an_answer_times_out() {
     let fixture = Fixture::new("hanging", 4 * MIB);
     // Long enough for the requests of the opening, which are answered.
-    let options = StoreOptions {
-        io_timeout: Duration::from_secs(3),
-        ..StoreOptions::default()
-    };
+    let mut options = StoreOptions::default();
+    options.io_timeout = Duration::from_secs(3);
     let store = Store::open(fixture.store.url(), &options).unwrap();
     let device = ObjectDevice::open(store, |_, _, _| None).unwrap();
     fixture.faulty.hangs.store(1, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use crate::source::{FileId, HostSource};
 use crate::target::{MountTarget, check_fakeroot};
 use folio::base::Clock;
 use folio::block::ImageFormat;
-use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size_ext4};
+use folio::ext4::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size};
 use folio::{Errno, Error, Image, Result};
 use parse_size::Config;
 use std::ffi::OsStr;
@@ -93,7 +93,7 @@ pub fn fitting_size(
         above = parent;
     }
     add(&mut content);
-    let least = least_size_ext4(&content, extra, &options)?;
+    let least = least_size(&content, extra, &options)?;
     tracing::info!(bytes = least.len_bytes, "least size for the content");
     Ok(least)
 }
@@ -143,7 +143,7 @@ impl NewImage {
     /// # std::fs::write(tree.join("motd"), "hello")?;
     /// NewImage::default().build(&disk, &tree)?;
     ///
-    /// let fs = folio::Image::open(&disk).mount()?;
+    /// let fs = folio::Image::file(&disk).mount()?;
     /// assert_eq!(fs.read_to_string("/motd")?, "hello");
     /// # Ok(())
     /// # }

@@ -6,7 +6,7 @@ use crate::manifest::{self, ManifestEntry, ManifestKind};
 use crate::mode::parse_mode;
 use crate::observer::Observer;
 use crate::owners::Owners;
-use folio::kernel::FileTreeSize;
+use folio::ext4::FileTreeSize;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Process, Result};
 use std::collections::{BTreeMap, HashSet};

@@ -34,6 +34,7 @@ const REQUEST_BLOCKS: u32 = 256;
 
 /// The choices of a garbage collection.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct GcOptions {
     /// How long an unused object is kept: longer than any reader stays at one flush point, and
     /// longer than any writer is paused.

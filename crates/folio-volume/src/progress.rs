@@ -2,6 +2,7 @@
 
 /// What a check or a garbage collection reports while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WorkProgress {
     /// There are this many bytes to read.
     Expected(u64),

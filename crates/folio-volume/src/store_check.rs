@@ -25,6 +25,7 @@ const LARGE_BYTES: usize = 8 << 20;
 
 /// The tests to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StoreTests {
     /// Those without which a volume loses data or cannot be read: the races and ranged reads.
     Required,

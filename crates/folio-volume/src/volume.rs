@@ -71,6 +71,7 @@ pub(crate) struct Core {
 
 /// The handling of a volume that its last writer has not closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Takeover {
     /// Fail with EBUSY: the writer may be alive.
     Refuse,

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
 
     // A read-only mount writes nothing, replays a journal in memory, and lets other readers in.
-    let fs = Image::open(image).read_only().mount()?;
+    let fs = Image::file(image).read_only().mount()?;
     stdout().write_all(&fs.read(path)?)?;
     Ok(fs.close()?)
 }

@@ -12,9 +12,10 @@ use crate::fs::hostfs::{self, Hostfs};
 use crate::fs::ramfs::{FrameFiles, FrameMemory, Ramfs};
 #[cfg(any(feature = "squashfs", feature = "erofs"))]
 use crate::fs::rofs;
+#[cfg(feature = "hostfs")]
+use crate::vfs::AccessTime;
 use crate::vfs::{
-    AccessTime, ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions,
-    Vfs,
+    ChangeListener, Context, Credentials, FileSystem, LastLink, Location, MountOptions, Vfs,
 };
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -22,26 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-pub use crate::fs::ext4::check::{
-    CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, CheckedStructure,
-    FindingLocation, Severity, check as check_ext4,
-};
-pub use crate::fs::ext4::inspect::{
-    BlockRun, Ext4Inspector, FieldValue, InodeContent, InodeFields, InodeTime, JournalDump,
-    JournalFields, LogRecord, LogRecordKind, LoggedBlock, RawDirectoryEntry, RunKind,
-    SuperblockField, SuperblockSummary, summary as summarize_ext4,
-};
-pub use crate::fs::ext4::mkfs::{
-    ExtraSpace, FileTreeSize, FormatOptions, FormatReport, LeastSize, format as format_ext4,
-    least_size as least_size_ext4,
-};
-pub use crate::fs::ext4::repair::{
-    RepairPlan, UndoReport, plan_repair as plan_repair_ext4, undo as undo_repair_ext4,
-};
-pub use crate::fs::ext4::resize::{
-    FileSystemSize, ResizeOptions, ResizeReport, plan as plan_resize_ext4, resize as resize_ext4,
-};
-pub use crate::fs::ext4::tune::{ReservedBlockCount, TuneOptions, tune as tune_ext4};
+pub(crate) use crate::fs::ext4::{FormatOptions, format as format_ext4};
 
 /// Limits and sources of a [`Kernel`].
 #[derive(Debug, Clone)]
@@ -359,6 +341,15 @@ impl Kernel {
         mounted.map_err(|error| place(error, target))
     }
 
+    /// Returns the mount options of images and host directories, without their values: for lists,
+    /// and to suggest the nearest one.
+    pub fn mount_words() -> impl Iterator<Item = &'static str> {
+        let words = MountOptions::WORDS.into_iter().chain(ext4::words_known());
+        #[cfg(feature = "hostfs")]
+        let words = words.chain(hostfs::HOSTFS_WORDS);
+        words
+    }
+
     fn find(&self, path: &Path) -> Result<Location> {
         self.owner.check()?;
         let credentials = Credentials::root();
@@ -402,15 +393,6 @@ impl Drop for Kernel {
         // SAFETY: as above.
         unsafe { ManuallyDrop::drop(&mut self.cache) };
     }
-}
-
-/// Returns the mount options of images and host directories, without their values: for lists, and
-/// to suggest the nearest one.
-pub fn mount_words() -> impl Iterator<Item = &'static str> {
-    let words = MountOptions::WORDS.into_iter().chain(ext4::words_known());
-    #[cfg(feature = "hostfs")]
-    let words = words.chain(hostfs::HOSTFS_WORDS);
-    words
 }
 
 fn place(error: Error, path: &Path) -> Error {

@@ -18,7 +18,7 @@
 //! drop(log);
 //! fs.close()?;
 //!
-//! let fs = Image::open(&path).read_only().mount()?;
+//! let fs = Image::file(&path).read_only().mount()?;
 //! for entry in fs.walk("/etc")? {
 //!     println!("{}", entry?.path().display());
 //! }
@@ -30,7 +30,7 @@
 //!
 //! | source | call |
 //! |---|---|
-//! | image file, raw or qcow2, with or without partitions | [`Image::open`], [`Image::create`] |
+//! | image file, raw or qcow2, with or without partitions | [`Image::file`], [`Image::create`] |
 //! | device of your own | [`Image::device`] with an [`Arc`](std::sync::Arc) of a [`block::Device`] |
 //! | directory of the host | [`Fs::host`] |
 //! | memory | [`Fs::memory`] |
@@ -47,7 +47,7 @@
 //! ```text
 //!   program   C, C++, Go   Python    mount, guest, `folio run`    block clients    shell
 //!      |          |           |               |                        |             |
-//!      |       folio-c     foliofs     folio-fuse -virtiofs -remote  folio-nbd    folio-cli
+//!      |       folio-c     foliofs     folio-fuse, folio-remote      folio-nbd    folio-cli
 //!      +----------+-----------+---------------+------------------------+-------------+
 //!                           v
 //!                       Fs, File        std::fs-like convenience API
@@ -66,7 +66,7 @@
 //! ```
 //!
 //! Three traits join the layers: [`vfs::FileSystem`] with [`vfs::Inode`], [`cache::Store`] and
-//! [`block::Device`]. [`kernel`] is the composition root: only that module names concrete file
+//! [`block::Device`]. [`Kernel`] is the composition root: only its module names concrete file
 //! systems and devices.
 //!
 //! # Errors
@@ -113,29 +113,21 @@
 //! - No mmap(2), no locks of fcntl(2); a process has no root directory of its own (chroot).
 
 #![deny(unsafe_code)]
-// Parts of the lower layers serve one optional layer only: validity serves hostfs, for example.
-#![cfg_attr(
-    not(all(
-        feature = "qcow2",
-        feature = "compress",
-        feature = "partitions",
-        feature = "fat",
-        feature = "hostfs"
-    )),
-    allow(dead_code, unused_imports, unused_mut, unused_variables)
-)]
 
 pub mod base;
 pub mod block;
 pub mod cache;
 mod facade;
-pub mod fs;
-pub mod kernel;
+mod fs;
+mod kernel;
 pub mod syscall;
 pub mod testing;
 pub mod vfs;
 
 pub use base::{AlignedBuffer, Detail, Errno, Error, ErrorKind, Result, Timespec, errno_of};
 pub use facade::{DirEntry, File, Fs, Image, Metadata, OpenOptions, ReadDir, Walk};
+#[cfg(feature = "fat")]
+pub use fs::fat;
+pub use fs::{ext4, ramfs};
 pub use kernel::{Kernel, KernelOptions};
 pub use syscall::Process;

@@ -7,10 +7,10 @@ use crate::outcome::{Context, Outcome};
 use crate::race::{Run, scratch_in};
 use crate::report::{Report, Table, Unit};
 use folio::block::MemoryDevice;
-use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
-use folio::{Kernel, Process};
+use folio::{Kernel, KernelOptions, Process};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -89,7 +89,7 @@ pub(crate) fn measure(
 /// A ramfs as `/`, and an ext4 in memory as `/disk`.
 fn folio_target() -> folio::Result<Process> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
-    format_ext4(device.as_ref(), &FormatOptions::default())?;
+    ext4::format(device.as_ref(), &FormatOptions::default())?;
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755)?;

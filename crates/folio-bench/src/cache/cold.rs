@@ -8,11 +8,11 @@ use super::targets::is_tmpfs;
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, scratch_in};
 use crate::report::{Place, Report, Sample, Unit};
-use folio::Kernel;
 use folio::block::{self, ImageFormat};
-use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
+use folio::{Kernel, KernelOptions};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -81,7 +81,7 @@ fn make(image: &Path, bytes: u64) -> folio::Result<()> {
         block_size: Some(PAGE as u32),
         ..FormatOptions::default()
     };
-    format_ext4(device.as_ref(), &options)?;
+    ext4::format(device.as_ref(), &options)?;
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755)?;

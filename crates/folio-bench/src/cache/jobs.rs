@@ -351,7 +351,7 @@ impl Targets {
 
     /// Folio's read as a C program calls it.
     fn folio_c(&self, work: Work, thread: Thread) -> Outcome<Body<'_>> {
-        let (process, file) = (&self.folio.c_process, self.folio.c_file.0 as c_int);
+        let (process, file) = (&self.folio.c_process, self.folio.c_file.as_raw() as c_int);
         let (mut buffer, mut offsets) = self.transfer(work, thread)?;
         Ok(body(move || {
             let bytes = buffer.as_mut_slice();

@@ -4,9 +4,8 @@
 use crate::outcome::{Context, Outcome};
 use crate::race::scratch_in;
 use crate::random::pattern;
-use folio::kernel::KernelOptions;
 use folio::syscall::{AT_FDCWD, Credentials, Fd, OpenFlags};
-use folio::{Kernel, Process};
+use folio::{Kernel, KernelOptions, Process};
 use folio_c::process::FolioProcess;
 use rustix::fs::Access;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

@@ -4,11 +4,11 @@ use crate::hosted::{Hosted, System};
 use crate::outcome::{Context, Outcome};
 use crate::report::{Evidence, Sample};
 use crate::view::View;
-use folio::Kernel;
 use folio::block::{DiskModel, MemoryDevice, RawDevice, SlowDevice};
-use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use folio::syscall::Credentials;
 use folio::vfs::MountOptions;
+use folio::{Kernel, KernelOptions};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,13 +113,13 @@ impl Fixture {
             let path = folder.join("folio.img");
             let _ = std::fs::remove_file(&path);
             let device = RawDevice::create(&path, size_bytes).at(&path)?;
-            format_ext4(&device, &FormatOptions::default())?;
+            ext4::format(&device, &FormatOptions::default())?;
             image = Some(path);
             // Only counts.
             SlowDevice::new(Arc::new(device), DiskModel::default())
         } else {
             let memory = Arc::new(MemoryDevice::new(size_bytes));
-            format_ext4(&*memory, &FormatOptions::default())?;
+            ext4::format(&*memory, &FormatOptions::default())?;
             SlowDevice::waiting(memory, model(contender.disk))
         };
         let mut mount = InProcess {

@@ -2,7 +2,7 @@
 
 use crate::outcome::Outcome;
 use folio::block::{Allocation, Device, ImageFormat, OpenOptions, open};
-use folio::kernel::{FormatOptions, format_ext4};
+use folio::ext4::{self, FormatOptions};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Job {
                     inode_ratio: Some(4096),
                     ..FormatOptions::default()
                 };
-                format_ext4(&ZeroesWritten(device.clone()), &options)?;
+                ext4::format(&ZeroesWritten(device.clone()), &options)?;
             }
         }
         device.flush()

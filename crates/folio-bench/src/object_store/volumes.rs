@@ -211,10 +211,8 @@ fn tree(run: &Run<'_>, fixture: &Fixture, report: &mut Report) -> Outcome {
     let Some((place, volume)) = last.take() else {
         return Ok(());
     };
-    let now = GcOptions {
-        min_age: Duration::ZERO,
-        ..GcOptions::default()
-    };
+    let mut now = GcOptions::default();
+    now.min_age = Duration::ZERO;
     volume.collect_garbage(&now, &mut |_| ())?;
     let found = info(&place)?;
     let ratio = found.stored_bytes as f64 / found.logical_bytes.max(1) as f64;

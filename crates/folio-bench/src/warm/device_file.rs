@@ -42,10 +42,9 @@ struct DeviceFile {
 
 impl DeviceFileSystem {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
-        let cache = PageCache::new(CacheOptions {
-            background_writeback: false,
-            ..CacheOptions::default()
-        });
+        let mut options = CacheOptions::default();
+        options.background_writeback = false;
+        let cache = PageCache::new(options);
         let size_bytes = device.len_bytes();
         let mapping = Mapping::without_store(&cache.writeback(), size_bytes, None);
         let mut common = self::common(FILE, FileType::Regular, 0o400, size_bytes);

@@ -10,9 +10,8 @@ use crate::session::{Session, clock};
 use crate::value_parsers::size;
 use clap::Args;
 use folio::block::{self, Device, FileSystemKind};
-use folio::kernel::{
-    CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, RepairPlan, Severity,
-    check_ext4, plan_repair_ext4, undo_repair_ext4,
+use folio::ext4::{
+    self, CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, RepairPlan, Severity,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -180,11 +179,10 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     if let Some(saved) = &check.undo {
         return undo(&name, &*device, saved, session);
     }
-    let options = CheckOptions {
-        replays_journal: !check.no_replay,
-        findings_max: usize::try_from(check.findings).unwrap_or(usize::MAX),
-        clock: clock(),
-    };
+    let mut options = CheckOptions::default();
+    options.replays_journal = !check.no_replay;
+    options.findings_max = usize::try_from(check.findings).unwrap_or(usize::MAX);
+    options.clock = clock();
     let mut printer = FindingPrinter {
         session,
         bar: bar(session),
@@ -192,9 +190,9 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         failed: None,
     };
     let checked = if check.repair {
-        plan_repair_ext4(&device, &options, &mut printer).map(Checked::Planned)
+        ext4::plan_repair(&device, &options, &mut printer).map(Checked::Planned)
     } else {
-        check_ext4(&device, &options, &mut printer).map(Checked::Reported)
+        ext4::check(&device, &options, &mut printer).map(Checked::Reported)
     };
     if let Some(bar) = &printer.bar {
         bar.finish_and_clear();
@@ -243,11 +241,9 @@ fn advice(
     options: &CheckOptions,
     e2fsck: impl FnOnce() -> String,
 ) -> String {
-    let options = CheckOptions {
-        findings_max: 0,
-        ..options.clone()
-    };
-    match plan_repair_ext4(device, &options, &mut Vec::new()) {
+    let mut options = options.clone();
+    options.findings_max = 0;
+    match ext4::plan_repair(device, &options, &mut Vec::new()) {
         Ok(plan) if plan.is_clean() => "run folio check --repair".to_owned(),
         _ => format!("repair it with {}", e2fsck()),
     }
@@ -281,7 +277,7 @@ fn undo(name: &str, device: &dyn Device, saved: &Path, session: &Session) -> Out
     let not_restored = |message: String| Failure::exiting(Exit::NotChecked, message);
     let file =
         File::open(saved).map_err(|error| not_restored(format!("{}: {error}", saved.display())))?;
-    let report = undo_repair_ext4(device, &mut BufReader::new(file))
+    let report = ext4::undo_repair(device, &mut BufReader::new(file))
         .map_err(|error| not_restored(format!("{name}: {}", explain(&error))))?;
     if !session.quiet {
         let bytes = human(report.restored_bytes);

@@ -12,7 +12,7 @@ use folio::Timespec;
 use folio::block::{
     self, Device, FileSystemKind, ImageInfo, OpenOptions, PartitionDevice, PartitionTable,
 };
-use folio::kernel::{FieldValue, SuperblockField, SuperblockSummary, summarize_ext4};
+use folio::ext4::{self, FieldValue, SuperblockField, SuperblockSummary};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::io::Write;
@@ -138,7 +138,7 @@ fn examine(
 
 fn contents(device: &Arc<dyn Device>) -> folio::Result<Contents> {
     if FileSystemKind::of(&**device)? == Some(FileSystemKind::Ext4) {
-        return summarize_ext4(device).map(Contents::FileSystem);
+        return ext4::summarize(device).map(Contents::FileSystem);
     }
     Ok(contents_name(device)?.map_or(Contents::Unknown, Contents::Other))
 }

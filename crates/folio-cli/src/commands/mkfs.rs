@@ -9,7 +9,7 @@ use crate::volumes;
 use clap::Args;
 use folio::base::Owner;
 use folio::block::{ImageFormat, contents, select};
-use folio::kernel::FormatOptions;
+use folio::ext4::FormatOptions;
 use std::ffi::OsString;
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use crate::volumes;
 use clap::Args;
 use folio::Errno;
 use folio::block::{self, ImageFormat};
-use folio::kernel::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize};
+use folio::ext4::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize};
 use folio_tree::{Contents, EntryKind, NewSize, OwnerRules, split_last};
 use std::path::{Path, PathBuf};
 

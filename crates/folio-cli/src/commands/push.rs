@@ -180,6 +180,7 @@ impl Changed {
                 }))
             }
             ImageFormat::Qcow2 => Self::of_qcow2(&*overlay, &changes, object, url).map(Some),
+            other => Err(Error::unsupported(format!("push into a {other} image"))),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::value_parsers::disk_size;
 use clap::Args;
 use folio::Error;
 use folio::block::{self, Device, ResizeImage};
-use folio::kernel::{ResizeOptions, ResizeReport, plan_resize_ext4, resize_ext4};
+use folio::ext4::{self, ResizeOptions, ResizeReport};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -61,10 +61,8 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     }
     let name = place.image_name();
     let failed = |error: Error| Failure::image(error.at(name.clone()));
-    let options = ResizeOptions {
-        to_minimum: resize.minimum,
-        ..options(resize.size)
-    };
+    let mut options = options(resize.size);
+    options.to_minimum = resize.minimum;
     let mut device = open(&place)?;
     if let Some(size) = resize
         .size
@@ -78,7 +76,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
             return Err(Failure::new(text));
         }
         // Refuse an impossible size before the first change.
-        plan_resize_ext4(&*device.file_system, size, &options).map_err(failed)?;
+        ext4::plan_resize(&*device.file_system, size, &options).map_err(failed)?;
         session.check_interrupt()?;
         drop(device);
         block::resize(&place.image, size, &ResizeImage::default()).map_err(Failure::image)?;
@@ -99,11 +97,10 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
 
 /// Returns the options to fill the device, or to have this size.
 pub(crate) fn options(len_bytes: Option<u64>) -> ResizeOptions {
-    ResizeOptions {
-        len_bytes,
-        to_minimum: false,
-        clock: clock(),
-    }
+    let mut options = ResizeOptions::default();
+    options.len_bytes = len_bytes;
+    options.clock = clock();
+    options
 }
 
 /// Resizes the ext4 on a device, with progress. `name` is the image's, for messages.
@@ -114,7 +111,7 @@ pub(crate) fn resize_file_system(
     name: &str,
 ) -> Outcome<ResizeReport> {
     let bar = bar(session);
-    let resized = resize_ext4(file_system, options, &mut |done, wanted| {
+    let resized = ext4::resize(file_system, options, &mut |done, wanted| {
         if let Some(bar) = &bar {
             bar.set_length(wanted);
             bar.set_position(done);
@@ -176,7 +173,7 @@ fn bar(session: &Session) -> Option<ProgressBar> {
 
 /// Returns the report as JSON.
 pub(crate) fn to_json(image: &str, report: &ResizeReport) -> Value {
-    let size = |of: &folio::kernel::FileSystemSize| {
+    let size = |of: &folio::ext4::FileSystemSize| {
         json!({
             "blocks": of.blocks,
             "free_blocks": of.free_blocks,

@@ -411,10 +411,8 @@ impl Overlay {
                 self.base.display()
             ));
         }
-        let what = CommitOptions {
-            then: AfterCommit::Keep,
-            ..CommitOptions::default()
-        };
+        let mut what = CommitOptions::default();
+        what.then = AfterCommit::Keep;
         let options = OverlayOptions {
             policy: BackingPolicy::Anywhere,
             ..OverlayOptions::default()

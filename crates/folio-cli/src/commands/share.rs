@@ -9,9 +9,9 @@ use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
 use clap::{ArgGroup, Args};
 use folio::vfs::MountOptions;
+use folio_fuse::virtiofs::{ConnectionEvent, Service, ServiceOptions};
 use folio_fuse::{ClientOptions, FOREVER, PermissionChecks, Server};
 use folio_remote::Address;
-use folio_virtiofs::{ConnectionEvent, Service, ServiceOptions};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -182,11 +182,10 @@ fn serve(
     mounted: &Mounted,
     options: &ShareOptions,
 ) -> Outcome {
-    let service_options = ServiceOptions {
-        tag: share.tag.clone(),
-        queues: share.queues,
-        once: share.once,
-    };
+    let mut service_options = ServiceOptions::default();
+    service_options.tag = share.tag.clone();
+    service_options.queues = share.queues;
+    service_options.once = share.once;
     // A signal ends the command at once until the socket exists. Then it stops the service.
     let signals = serving::signals()?;
     let service = Service::new(socket, service_options)?;

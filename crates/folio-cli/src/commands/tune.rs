@@ -6,7 +6,7 @@ use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::Errno;
-use folio::kernel::{ReservedBlockCount, TuneOptions, tune_ext4};
+use folio::ext4::{self, ReservedBlockCount, TuneOptions};
 use std::ffi::OsString;
 
 const AFTER_HELP: &str = "\
@@ -64,27 +64,26 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
             "-o: nothing is mounted here; use --mount-defaults to store default mount options",
         ));
     }
-    let options = TuneOptions {
-        label: tune.label.clone(),
-        uuid: tune.uuid,
-        mount_defaults: Some(tune.mount_defaults.join(",")).filter(|words| !words.is_empty()),
-        mount_text: tune.mount_opts.clone(),
-        reserved: tune
-            .reserved
-            .map(ReservedBlockCount::Percent)
-            .or(tune.reserved_blocks.map(ReservedBlockCount::Blocks)),
-        reserved_uid: tune.resuid,
-        reserved_gid: tune.resgid,
-        max_mount_count: tune.max_mount_count,
-        clock: clock(),
-    };
+    let mut options = TuneOptions::default();
+    options.label = tune.label.clone();
+    options.uuid = tune.uuid;
+    options.mount_defaults = Some(tune.mount_defaults.join(",")).filter(|words| !words.is_empty());
+    options.mount_text = tune.mount_opts.clone();
+    options.reserved = tune
+        .reserved
+        .map(ReservedBlockCount::Percent)
+        .or(tune.reserved_blocks.map(ReservedBlockCount::Blocks));
+    options.reserved_uid = tune.resuid;
+    options.reserved_gid = tune.resgid;
+    options.max_mount_count = tune.max_mount_count;
+    options.clock = clock();
     session.check_interrupt()?;
     let device = open_device(&place.image, Access::Write)?;
     Image::replay(session, &place, device.clone())?;
     let device = place
         .select(device)
         .map_err(|error| Failure::image(error.at(place.image_name())))?;
-    tune_ext4(&*device, &options).map_err(|error| {
+    ext4::tune(&*device, &options).map_err(|error| {
         let text = format!("{}: {}", place.image_name(), explain(&error));
         // Only an invalid value of an option causes EINVAL.
         if error.errno() == Errno::INVAL {

@@ -214,10 +214,8 @@ fn snapshot(report: &Report<'_>, url: &Path, name: &str, deletes: bool) -> Outco
 
 fn collect(report: &Report<'_>, url: &Path, hours: f64) -> Outcome {
     let volume = open(url)?;
-    let options = GcOptions {
-        min_age: Duration::from_secs_f64(hours * 3600.0),
-        ..GcOptions::default()
-    };
+    let mut options = GcOptions::default();
+    options.min_age = Duration::from_secs_f64(hours * 3600.0);
     let collected = report.follow(|progress| volume.collect_garbage(&options, progress))?;
     volume.close().map_err(failed)?;
     report.collected(url, collected)
@@ -319,6 +317,7 @@ impl Report<'_> {
         let done = work(&mut |step| match step {
             WorkProgress::Expected(len_bytes) => progress.expect(len_bytes),
             WorkProgress::Done(len_bytes) => progress.add(len_bytes),
+            _ => {}
         });
         progress.finish();
         done.map_err(failed)

@@ -7,7 +7,7 @@ use super::nvrtc::{Target, compile};
 use crate::device::{Device, Staging};
 use crate::source::KERNELS;
 use cudarc::driver::{result, sys};
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
+use folio::ramfs::{FrameMemory, FrameRead, FrameWrite};
 use folio::{Errno, Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -5,7 +5,7 @@
 use super::library::Library;
 use crate::device::{Device, Staging};
 use crate::source::{HEADER, KERNELS};
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
+use folio::ramfs::{FrameMemory, FrameRead, FrameWrite, HostFrames};
 use folio::{Errno, Error, Result};
 use parking_lot::Mutex;
 use std::ffi::{CString, c_char};

@@ -1,7 +1,7 @@
 //! A device that allocates at adjacent addresses, and rejects copies that cross allocations, as the
 //! CUDA driver does.
 
-use folio::fs::ramfs::{FrameMemory, FrameRead, FrameWrite};
+use folio::ramfs::{FrameMemory, FrameRead, FrameWrite};
 use folio::{Errno, Error, Result};
 use folio_cuda::{Device, HostDevice, Staging};
 use std::collections::BTreeMap;

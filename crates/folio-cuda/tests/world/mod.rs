@@ -3,7 +3,7 @@
 
 pub(crate) mod adjacent;
 
-use folio::fs::ramfs::{FrameFiles, FrameRead, FrameWrite};
+use folio::ramfs::{FrameFiles, FrameRead, FrameWrite};
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions, Process};

@@ -32,6 +32,7 @@ pub(crate) enum PageCaching {
 /// Whether the kernel reads and writes files of the host by itself, past the server
 /// (`FUSE_PASSTHROUGH`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Passthrough {
     /// If it can (Linux 6.9, and a server with root's capabilities), unless the kernel opens files
     /// without a request: it passes a file through only after one.

@@ -27,6 +27,7 @@ pub struct MountAttributes {
 
 /// The users with access to the mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AllowedUsers {
     /// The mounting user alone: user ids of an image mean nothing on this machine. The kernel
     /// checks it.
@@ -41,6 +42,7 @@ pub enum AllowedUsers {
 
 /// Whether requests come over io_uring, each to a thread on the CPU that made it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Uring {
     /// If the kernel offers it: Linux 6.14, and the parameter `enable_uring` of its module `fuse`.
     #[default]

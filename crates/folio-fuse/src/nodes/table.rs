@@ -217,11 +217,6 @@ impl NodeTable {
         Some(nodes)
     }
 
-    /// Returns the memory of forgotten nodes to the host.
-    pub(crate) fn trim(&self) {
-        self.memory.trim();
-    }
-
     /// Ends [`NodeTable::next_to_prune`].
     pub(crate) fn stop_pruning(&self) {
         self.prune_requests.close();

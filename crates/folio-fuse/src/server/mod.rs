@@ -1,7 +1,7 @@
 //! The server of one client: one table of FUSE operations over [`Caller`].
 //!
 //! ```text
-//!   transport     /dev/fuse (mount/), a guest's queue (folio-virtiofs), a stream (folio-remote)
+//!   transport     /dev/fuse (mount/), a guest's queue (virtiofs/), a stream (folio-remote)
 //!      |  request                        ^ reply
 //!      v                                 |
 //!   Server::handle --> call.rs    header, arguments, credentials, reply
@@ -206,7 +206,6 @@ impl Server {
                     return;
                 }
             }
-            self.nodes.trim();
         }
     }
 

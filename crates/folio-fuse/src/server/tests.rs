@@ -331,7 +331,7 @@ fn setattr_sets_all_attributes_together() {
 fn forget_of_unlinked_file_frees_space() {
     use folio::block::{Device, MemoryDevice};
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
-    folio::kernel::format_ext4(&*device, &folio::kernel::FormatOptions::default()).unwrap();
+    folio::ext4::format(&*device, &folio::ext4::FormatOptions::default()).unwrap();
     let kernel = Kernel::new(KernelOptions::default());
     kernel
         .mount_ext4(device, "/", &folio::vfs::MountOptions::default())

@@ -6,7 +6,7 @@ use crate::attributes::Xattrs;
 use crate::options::CopyOptions;
 use crate::rules::OwnerRules;
 use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, is_plain_name};
-use folio::kernel::FileTreeSize;
+use folio::ext4::FileTreeSize;
 use folio::vfs::FileType;
 use std::collections::HashSet;
 use std::ops::Range;

@@ -292,7 +292,7 @@ impl From<Error> for std::io::Error {
 /// ```
 /// use folio::{Errno, Image, errno_of};
 ///
-/// let error = Image::open("/none.img").mount().map(drop).unwrap_err();
+/// let error = Image::file("/none.img").mount().map(drop).unwrap_err();
 /// assert_eq!(errno_of(&error), Some(Errno::NOENT));
 /// ```
 pub fn errno_of(error: &std::io::Error) -> Option<Errno> {

@@ -24,6 +24,7 @@ impl Timespec {
 
 /// The source of the current time.
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub enum Clock {
     /// The host's real-time clock.
     #[default]

@@ -59,11 +59,11 @@ pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 #[cfg(feature = "partitions")]
 pub use partition::{
-    NewPartition, NewPartitionTable, PartitionAddition, free_space, grow_partition,
+    NewPartition, NewPartitionTable, PartitionAddition, PartitionType, free_space, grow_partition,
 };
 pub use partition::{
-    Partition, PartitionDevice, PartitionName, PartitionTable, PartitionType, TableScheme,
-    partition_table, partitions, select, selected, split_partition,
+    Partition, PartitionDevice, PartitionName, PartitionTable, TableScheme, partition_table,
+    partitions, select, selected, split_partition,
 };
 #[cfg(feature = "qcow2")]
 pub use qcow2::{

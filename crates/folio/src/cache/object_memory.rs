@@ -18,16 +18,12 @@ const OBJECT_SHARE: u64 = 2;
 const LIMIT_MIN: u64 = 1 << 20;
 /// Bytes that the allocator and a reference count add to each object.
 const OVERHEAD: usize = 32;
-/// Freed bytes from which on memory returns to the host.
-const TRIM_BYTES: u64 = 8 << 20;
 
 /// The memory of inodes and names of one cache.
 pub struct ObjectMemory {
     limit_bytes: u64,
     evictable: AtomicU64,
     pinned: AtomicU64,
-    /// Bytes freed since [`ObjectMemory::trim`] returned memory to the host.
-    freed: AtomicU64,
 }
 
 /// Bytes charged to an [`ObjectMemory`] until the charge is dropped.
@@ -43,7 +39,6 @@ impl ObjectMemory {
             limit_bytes: (budget_bytes / OBJECT_SHARE).max(LIMIT_MIN),
             evictable: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
-            freed: AtomicU64::new(0),
         })
     }
 
@@ -60,16 +55,6 @@ impl ObjectMemory {
     /// Returns whether unused objects must be evicted.
     pub fn is_over_limit(&self) -> bool {
         self.evictable.load(Ordering::Relaxed) > self.limit_bytes
-    }
-
-    /// Returns freed memory to the host, if much was freed since the last time. The allocator keeps
-    /// it otherwise. For threads that serve no caller: other threads wait for the allocator
-    /// meanwhile.
-    pub fn trim(&self) {
-        if self.freed.load(Ordering::Relaxed) >= TRIM_BYTES {
-            self.freed.store(0, Ordering::Relaxed);
-            trim_allocator();
-        }
     }
 
     /// Charges an object of `bytes` that can be evicted while it is unused.
@@ -115,7 +100,6 @@ impl ObjectCharge {
             counter.fetch_add(new - old, Ordering::Relaxed);
         } else if new < old {
             counter.fetch_sub(old - new, Ordering::Relaxed);
-            self.memory.freed.fetch_add(old - new, Ordering::Relaxed);
         }
         self.bytes = bytes;
     }
@@ -126,22 +110,6 @@ impl Drop for ObjectCharge {
         self.set(0);
     }
 }
-
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code)]
-fn trim_allocator() {
-    // SAFETY: the declaration is that of malloc.h.
-    unsafe extern "C" {
-        fn malloc_trim(pad: usize) -> std::ffi::c_int;
-    }
-    // SAFETY: malloc_trim(3) may be called by any thread at any time. It returns free pages of the
-    // C library's heap; where the program has another allocator, that heap is small.
-    unsafe { malloc_trim(0) };
-}
-
-/// Other C libraries return memory by themselves.
-#[cfg(not(target_env = "gnu"))]
-fn trim_allocator() {}
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 /// Limits of a [`PageCache`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct CacheOptions {
     /// Memory for pages, inodes and names, in bytes; exceeded only by what is in use at this
     /// instant. At most 512 GiB.

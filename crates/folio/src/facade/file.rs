@@ -1,14 +1,20 @@
 //! An open file that closes itself, with the traits of [`std::fs::File`].
 
-use super::metadata::Metadata;
+use super::metadata::{Metadata, mode, timespec};
 use crate::base::Result;
 use crate::syscall::{Borrowed, Fd, OpenFlags, Process, Whence};
+use crate::vfs::SetTime;
 use std::fmt;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::Permissions;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Buffers that one readv(2) or writev(2) takes (`IOV_MAX`).
+const BUFFERS_MAX: usize = 1024;
 
 /// An open file. Closes when dropped. Linux: an open file description with one descriptor.
 ///
@@ -109,6 +115,31 @@ impl File {
         self.named(self.process.fchmod(self.fd, mode))
     }
 
+    /// Sets the permission bits. Linux: fchmod(2).
+    ///
+    /// # Errors
+    ///
+    /// As [`set_mode`](Self::set_mode).
+    pub fn set_permissions(&self, permissions: Permissions) -> io::Result<()> {
+        self.set_mode(mode(&permissions))
+    }
+
+    /// Sets the times of the last access and of the last change of the content; `None` leaves one
+    /// as it is. Linux: futimens(3).
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` for a caller that is not the owner, EROFS on a read-only mount.
+    pub fn set_times(
+        &self,
+        accessed: Option<SystemTime>,
+        modified: Option<SystemTime>,
+    ) -> io::Result<()> {
+        let set = |time| SetTime::To(timespec(time));
+        let (accessed, modified) = (accessed.map(set), modified.map(set));
+        self.named(self.process.futimens(self.fd, accessed, modified))
+    }
+
     /// Returns the file's own bytes in the page cache instead of a copy: those of `range` that are
     /// before the end of the file, at most 2 MiB. The result may go to another thread.
     ///
@@ -154,11 +185,23 @@ impl Read for &File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.named(self.process.read(self.fd, buf))
     }
+
+    /// Linux: readv(2).
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let count = bufs.len().min(BUFFERS_MAX);
+        self.named(self.process.readv(self.fd, &mut bufs[..count]))
+    }
 }
 
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.named(self.process.write(self.fd, bytes))
+    }
+
+    /// Linux: writev(2).
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let count = bufs.len().min(BUFFERS_MAX);
+        self.named(self.process.writev(self.fd, &bufs[..count]))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -182,11 +225,19 @@ impl Read for File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         (&*self).read(buf)
     }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(bufs)
+    }
 }
 
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&*self).write(bytes)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bufs)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -2,18 +2,20 @@
 
 use super::directory::{ReadDir, Walk, remove_tree};
 use super::file::File;
-use super::metadata::Metadata;
+use super::metadata::{Metadata, mode, timespec};
 use super::open_options::OpenOptions;
 use crate::base::{Errno, Error};
 use crate::kernel::{Kernel, KernelOptions};
-use crate::syscall::{Credentials, OpenFlags, Process};
-use crate::vfs::{FileSystemStatistics, FileType, MountOptions};
-use std::ffi::OsString;
+use crate::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags, Process};
+use crate::vfs::{FileSystemStatistics, FileType, SetTime, XattrFlags};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs::Permissions;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Bytes that one sendfile(2) of [`Fs::copy`] moves.
 const COPY_BYTES: usize = 8 << 20;
@@ -58,7 +60,7 @@ impl Fs {
     #[cfg(feature = "hostfs")]
     pub fn host(path: impl AsRef<Path>) -> io::Result<Self> {
         let kernel = Kernel::new(KernelOptions::default());
-        kernel.mount_hostfs(path, "/", &MountOptions::default())?;
+        kernel.mount_hostfs(path, "/", &Default::default())?;
         Ok(Self::new(kernel))
     }
 
@@ -327,6 +329,39 @@ impl Fs {
         Ok(self.process.chmod(path, mode)?)
     }
 
+    /// Sets the permission bits. Linux: chmod(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of chmod(2).
+    pub fn set_permissions(
+        &self,
+        path: impl AsRef<Path>,
+        permissions: Permissions,
+    ) -> io::Result<()> {
+        self.set_mode(path, mode(&permissions))
+    }
+
+    /// Sets the times of the last access and of the last change of the content; `None` leaves one
+    /// as it is. Linux: utimensat(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of utimensat(2).
+    pub fn set_times(
+        &self,
+        path: impl AsRef<Path>,
+        accessed: Option<SystemTime>,
+        modified: Option<SystemTime>,
+    ) -> io::Result<()> {
+        let set = |time| SetTime::To(timespec(time));
+        let (accessed, modified) = (accessed.map(set), modified.map(set));
+        let flags = AtFlags::empty();
+        Ok(self
+            .process
+            .utimensat(AT_FDCWD, path, accessed, modified, flags)?)
+    }
+
     /// Sets owner and group; `None` leaves one as it is. Linux: chown(2).
     ///
     /// # Errors
@@ -339,6 +374,74 @@ impl Fs {
         gid: Option<u32>,
     ) -> io::Result<()> {
         Ok(self.process.chown(path, uid, gid)?)
+    }
+
+    /// As [`chown`](Self::chown), for a symbolic link itself. Linux: lchown(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of lchown(2).
+    pub fn lchown(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> io::Result<()> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        Ok(self.process.fchownat(AT_FDCWD, path, uid, gid, flags)?)
+    }
+
+    /// Returns the value of an extended attribute, `user.NAME` for example; `None` if it is not
+    /// set. Linux: getxattr(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of getxattr(2), but for ENODATA.
+    pub fn get_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        match self.process.getxattr(path, name.as_ref().as_bytes()) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.errno() == Errno::NODATA => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets an extended attribute, new or not. Linux: setxattr(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of setxattr(2).
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: impl AsRef<[u8]>,
+    ) -> io::Result<()> {
+        let name = name.as_ref().as_bytes();
+        let flags = XattrFlags::empty();
+        Ok(self.process.setxattr(path, name, value.as_ref(), flags)?)
+    }
+
+    /// Removes an extended attribute. Linux: removexattr(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of removexattr(2).
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(self.process.removexattr(path, name.as_ref().as_bytes())?)
+    }
+
+    /// Returns the names of all extended attributes. Linux: listxattr(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of listxattr(2).
+    pub fn list_xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
+        let names = self.process.listxattr(path)?;
+        Ok(names.into_iter().map(OsString::from_vec).collect())
     }
 
     /// Returns the entries of a directory, without `.` and `..`.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// An image file or a device that holds a file system, and how it is mounted: any
 /// [`FileSystemKind`](crate::block::FileSystemKind). New ones are ext4.
 ///
-/// Nothing is opened before [`Image::mount`].
+/// Nothing is opened or created before [`Image::mount`], which has the errors of both.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -24,11 +24,12 @@ use std::sync::Arc;
 /// fs.write("/hello", "Hello, image!\n")?;
 /// fs.close()?;
 ///
-/// let fs = Image::open(&path).read_only().mount()?;
+/// let fs = Image::file(&path).read_only().mount()?;
 /// assert_eq!(fs.read_to_string("/hello")?, "Hello, image!\n");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "an image is opened or created by `mount`"]
 pub struct Image {
     source: ImageSource,
     image_format: Option<ImageFormat>,
@@ -68,7 +69,7 @@ impl fmt::Debug for ImageSource {
 
 impl Image {
     /// An existing image file, raw or qcow2.
-    pub fn open(path: impl Into<PathBuf>) -> Self {
+    pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::new(ImageSource::File(path.into()), None)
     }
 
@@ -103,7 +104,6 @@ impl Image {
     }
 
     /// Refuses changes with EROFS, and writes nothing to the image.
-    #[must_use]
     pub fn read_only(mut self) -> Self {
         self.mount_options.read_only = true;
         self
@@ -111,14 +111,12 @@ impl Image {
 
     /// Sets the format of the file, which is otherwise found by its first bytes, or for a new file
     /// by its name. Set it for a raw image whose content is not trusted.
-    #[must_use]
     pub fn image_format(mut self, format: ImageFormat) -> Self {
         self.image_format = Some(format);
         self
     }
 
     /// Sets which backing files an image may name; by default those in its own directory or below.
-    #[must_use]
     pub fn backing(mut self, policy: BackingPolicy) -> Self {
         self.backing = policy;
         self
@@ -126,14 +124,12 @@ impl Image {
 
     /// Chooses a partition by its number in the GPT or MBR. Without this, the whole disk if a file
     /// system starts there, else the partition that [`block::selected`] finds.
-    #[must_use]
     pub fn partition(mut self, number: u32) -> Self {
         self.partition = Some(number);
         self
     }
 
     /// Sets label, block size and the like of a new file system; no effect on an existing one.
-    #[must_use]
     pub fn format_options(mut self, options: FormatOptions) -> Self {
         if self.format_options.is_some() {
             self.format_options = Some(options);
@@ -152,7 +148,6 @@ impl Image {
     }
 
     /// Sets the memory for the page cache, in bytes.
-    #[must_use]
     pub fn cache_bytes(mut self, cache_bytes: u64) -> Self {
         self.kernel_options.cache_bytes = cache_bytes;
         self
@@ -160,7 +155,6 @@ impl Image {
 
     /// Makes `time` every timestamp that is not set explicitly, and the content of the image
     /// independent of timing.
-    #[must_use]
     pub fn fixed_time(mut self, time: Timespec) -> Self {
         let clock = Clock::Fixed(time);
         if let Some(options) = &mut self.format_options {
@@ -175,7 +169,6 @@ impl Image {
 
     /// Makes a new image reproducible: the same calls in the same order make the same bytes. `uuid`
     /// identifies the file system; every timestamp that is not set explicitly is `time`.
-    #[must_use]
     pub fn reproducible(mut self, uuid: [u8; 16], time: Timespec) -> Self {
         if let Some(options) = &mut self.format_options {
             options.uuid = Some(uuid);

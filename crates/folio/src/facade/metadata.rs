@@ -2,6 +2,8 @@
 
 use crate::base::Timespec;
 use crate::vfs::{Attributes, FileType};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
 /// The attributes of a file. Linux: `struct statx`.
@@ -45,6 +47,11 @@ impl Metadata {
         self.0.mode
     }
 
+    /// Returns the bits of [`Metadata::mode`] as `set_permissions` takes them.
+    pub fn permissions(&self) -> Permissions {
+        Permissions::from_mode(self.0.mode.into())
+    }
+
     /// Returns the time of the last change of the content.
     pub fn modified(&self) -> SystemTime {
         system_time(self.0.modified)
@@ -79,6 +86,26 @@ fn system_time(time: Timespec) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// Converts a time, which may be before 1970.
+pub(super) fn timespec(time: SystemTime) -> Timespec {
+    let secs = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => Timespec::new(secs(since), since.subsec_nanos()),
+        Err(error) => {
+            let before = error.duration();
+            match before.subsec_nanos() {
+                0 => Timespec::new(-secs(before), 0),
+                nanos => Timespec::new(-secs(before) - 1, 1_000_000_000 - nanos),
+            }
+        }
+    }
+}
+
+/// Returns the 12 bits of `permissions`.
+pub(super) fn mode(permissions: &Permissions) -> u16 {
+    (permissions.mode() & 0o7777) as u16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +115,13 @@ mod tests {
         let time = system_time(Timespec::new(-2, 500_000_000));
         let before = SystemTime::UNIX_EPOCH.duration_since(time).unwrap();
         assert_eq!(before, Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn times_are_the_same_in_both_forms() {
+        for (secs, nanos) in [(-2, 500_000_000), (-2, 0), (0, 0), (7, 1)] {
+            let time = Timespec::new(secs, nanos);
+            assert_eq!(timespec(system_time(time)), time);
+        }
     }
 }

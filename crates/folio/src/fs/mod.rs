@@ -13,7 +13,7 @@ pub mod ext4;
 #[cfg(feature = "fat")]
 pub mod fat;
 #[cfg(feature = "hostfs")]
-pub mod hostfs;
+pub(crate) mod hostfs;
 pub mod ramfs;
 #[cfg(any(feature = "squashfs", feature = "erofs"))]
-pub mod rofs;
+pub(crate) mod rofs;

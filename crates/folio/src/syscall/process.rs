@@ -17,7 +17,20 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// A file descriptor of one [`Process`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fd(pub u32);
+pub struct Fd(u32);
+
+impl Fd {
+    /// Returns the descriptor that [`Self::as_raw`] gave as `number`: for the other side of an
+    /// interface that has integers only. If it is not open, each call fails with EBADF.
+    pub const fn from_raw(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Returns the number: the least that was free when the file was opened.
+    pub const fn as_raw(self) -> u32 {
+        self.0
+    }
+}
 
 /// The working directory as a directory descriptor (`AT_FDCWD`).
 pub const AT_FDCWD: Fd = Fd(u32::MAX);

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 /// The advice of posix_fadvise(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Advice {
     /// No special access pattern (`POSIX_FADV_NORMAL`): readahead adapts to the reads.
     Normal,

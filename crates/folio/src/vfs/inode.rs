@@ -99,6 +99,7 @@ pub enum WriteAt {
 
 /// The operation of fallocate(2) on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FallocateMode {
     /// Reserve space; extends the file to cover the range.
     Allocate,

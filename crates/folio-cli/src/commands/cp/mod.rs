@@ -28,7 +28,7 @@ use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
-use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
+use folio::ext4::{ExtraSpace, FormatOptions, LeastSize};
 use folio_tree::{
     CopiedPaths, CopyJob, CopyOptions, FileId, HostSource, HostTarget, MountSource, MountTarget,
     NewSize, OwnerRules, Source, Target, add_content, check_fakeroot,

@@ -1,6 +1,6 @@
 //! Answers to requests.
 
-use folio::kernel::{BlockRun, InodeFields, JournalDump, RawDirectoryEntry};
+use folio::ext4::{BlockRun, InodeFields, JournalDump, RawDirectoryEntry};
 use std::collections::BTreeMap;
 
 /// The answer to a request.

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use crate::output::{PathRecord, stamp, type_name};
-use folio::kernel::{
+use folio::ext4::{
     BlockRun, InodeContent, InodeFields, JournalDump, LogRecordKind, RawDirectoryEntry, RunKind,
 };
 use folio::vfs::DeviceNumber;
@@ -138,7 +138,7 @@ fn entry_json(entry: &RawDirectoryEntry, fields: Option<&InodeFields>) -> Value 
 }
 
 fn journal(dump: &JournalDump) -> Value {
-    let record = |record: &folio::kernel::LogRecord| {
+    let record = |record: &folio::ext4::LogRecord| {
         let mut object = json!({
             "block": record.block,
             "sequence": record.sequence,

@@ -19,7 +19,7 @@ use crate::image_path::ImagePath;
 use crate::session::Session;
 use answer::Answer;
 use clap::Args;
-use folio::kernel::{BlockRun, Ext4Inspector, RawDirectoryEntry, RunKind};
+use folio::ext4::{BlockRun, Ext4Inspector, RawDirectoryEntry, RunKind};
 use request::{InodeName, Request};
 use std::ffi::OsString;
 

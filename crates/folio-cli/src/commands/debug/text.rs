@@ -4,7 +4,7 @@ use super::answer::Answer;
 use crate::commands::info::date_text;
 use crate::output::{NamePrinter, printable};
 use folio::Timespec;
-use folio::kernel::{
+use folio::ext4::{
     BlockRun, InodeContent, InodeFields, InodeTime, JournalDump, LogRecordKind, RawDirectoryEntry,
     RunKind,
 };

@@ -19,8 +19,8 @@ use crate::progress::Progress;
 use crate::session::{Session, clock};
 use crate::value_parsers::uuid;
 use folio::block::{Device, NewPartition, PartitionDevice};
-use folio::fs::fat::{self, FatOptions, FatWidth};
-use folio::kernel::{ExtraSpace, FormatOptions, LeastSize};
+use folio::ext4::{ExtraSpace, FormatOptions, LeastSize};
+use folio::fat::{self, FatOptions, FatWidth};
 use folio_tree::oci::Reference;
 use folio_tree::{Contents, EntryKind, OwnerRules};
 use std::cell::OnceCell;
@@ -266,14 +266,13 @@ impl Content {
                 format_device(session, Path::new(&name), &*window, &options)?;
             }
             ContentFormat::Fat32 | ContentFormat::Fat16 => {
-                let options = FatOptions {
-                    width: match self.format {
-                        ContentFormat::Fat16 => FatWidth::Fat16,
-                        _ => FatWidth::Fat32,
-                    },
-                    label: self.label.clone(),
-                    volume_id: self.volume_id(identity)?,
+                let mut options = FatOptions::default();
+                options.width = match self.format {
+                    ContentFormat::Fat16 => FatWidth::Fat16,
+                    _ => FatWidth::Fat32,
                 };
+                options.label = self.label.clone();
+                options.volume_id = self.volume_id(identity)?;
                 fat::format(&window, &options).map_err(failed)?;
             }
         }

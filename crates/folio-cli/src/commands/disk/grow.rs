@@ -8,7 +8,7 @@ use crate::output::human;
 use crate::session::Session;
 use clap::Args;
 use folio::block::{self, Device, FileSystemKind, Partition, PartitionDevice};
-use folio::kernel::{ResizeReport, plan_resize_ext4};
+use folio::ext4::{self, ResizeReport};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::Write;
@@ -62,7 +62,7 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
     let has_ext4 = kind == Some(FileSystemKind::Ext4);
     if has_ext4 {
         // Refuse a file system that cannot grow before the first change.
-        plan_resize_ext4(&*window, old.len_bytes, &resize::options(None)).map_err(failed)?;
+        ext4::plan_resize(&*window, old.len_bytes, &resize::options(None)).map_err(failed)?;
     }
     drop(window);
     session.check_interrupt()?;

@@ -7,7 +7,7 @@ use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::value_parsers::uuid;
 use folio::block::{NewPartition, NewPartitionTable, TableScheme};
-use folio::kernel::ExtraSpace;
+use folio::ext4::ExtraSpace;
 use folio_tree::NewSize;
 
 /// Partitions have whole pages, as file systems.

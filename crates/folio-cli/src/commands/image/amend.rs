@@ -144,12 +144,11 @@ fn parse(words: &[String]) -> Outcome<(AmendOptions, Option<u64>)> {
     if size.is_some_and(|size| !size.is_multiple_of(512)) {
         return Err(Failure::usage("-o size: expected a multiple of 512"));
     }
-    let options = AmendOptions {
-        compat: has("compat").then_some(created.compat),
-        lazy_refcounts: has("lazy_refcounts").then_some(created.lazy_refcounts),
-        refcount_bits: has("refcount_bits").then_some(created.refcount_bits),
-        data_file: value("data_file"),
-        data_file_raw,
-    };
+    let mut options = AmendOptions::default();
+    options.compat = has("compat").then_some(created.compat);
+    options.lazy_refcounts = has("lazy_refcounts").then_some(created.lazy_refcounts);
+    options.refcount_bits = has("refcount_bits").then_some(created.refcount_bits);
+    options.data_file = value("data_file");
+    options.data_file_raw = data_file_raw;
     Ok((options, size))
 }

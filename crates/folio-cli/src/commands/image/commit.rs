@@ -38,15 +38,14 @@ pub(crate) struct Commit {
 
 /// Runs the command.
 pub(crate) fn run(commit: &Commit, session: &Session) -> Outcome {
-    let what = CommitOptions {
-        then: if commit.keep {
-            AfterCommit::Keep
-        } else {
-            AfterCommit::Empty
-        },
-        base: commit.base.clone(),
-        bytes_per_sec: commit.rate_limit,
+    let mut what = CommitOptions::default();
+    what.then = if commit.keep {
+        AfterCommit::Keep
+    } else {
+        AfterCommit::Empty
     };
+    what.base = commit.base.clone();
+    what.bytes_per_sec = commit.rate_limit;
     let overlay = &commit.overlay;
     overlay.run(session, &|path, options| {
         block::commit(path, &what, options)

@@ -1,7 +1,7 @@
 //! The lines of `qemu-img create` about the options of a new image, and the list of all options.
 
 use super::new_image::GivenOptions;
-use folio::block::{Compression, CreateOptions, ImageFormat};
+use folio::block::{CreateOptions, ImageFormat};
 use std::path::Path;
 
 /// Options of files of the host, which each format accepts.
@@ -71,9 +71,9 @@ const QCOW2_OPTIONS: [(&str, &str, &str); 12] = [
 /// Returns the answer to `-o help`. A target adds the options of files.
 pub(crate) fn option_help(format: ImageFormat, has_target: bool) -> String {
     let mut options: Vec<_> = match format {
-        ImageFormat::Raw if has_target => FILE_OPTIONS.into(),
-        ImageFormat::Raw => vec![FILE_OPTIONS[3]],
         ImageFormat::Qcow2 => QCOW2_OPTIONS.into(),
+        _ if has_target => FILE_OPTIONS.into(),
+        _ => vec![FILE_OPTIONS[3]],
     };
     let is_qcow2 = format == ImageFormat::Qcow2;
     if has_target && is_qcow2 {
@@ -135,11 +135,7 @@ pub(super) fn formatting_line(
     if let Some(mode) = given.get("preallocation") {
         put("preallocation", mode);
     }
-    let compression = match options.compression {
-        Compression::Zlib => "zlib",
-        Compression::Zstd => "zstd",
-    };
-    put("compression_type", compression.to_owned());
+    put("compression_type", options.compression.name().to_owned());
     put("size", len_bytes.to_string());
     for key in [
         "compat",

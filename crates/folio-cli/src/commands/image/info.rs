@@ -11,8 +11,8 @@ use crate::session::Session;
 use clap::Args;
 use folio::Errno;
 use folio::block::{
-    self, BackingPolicy, Compat, Compression, DirtyBitmap, ForeignImage, ImageInfo, OpenOptions,
-    Qcow2Info, Snapshot,
+    self, BackingPolicy, Compat, DirtyBitmap, ForeignImage, ImageInfo, OpenOptions, Qcow2Info,
+    Snapshot,
 };
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -170,20 +170,6 @@ fn foreign(info: &Info, path: &Path, format: Option<InfoFormat>) -> Outcome<Opti
     }))
 }
 
-fn compression(qcow2: &Qcow2Info) -> &'static str {
-    match qcow2.compression {
-        Compression::Zlib => "zlib",
-        Compression::Zstd => "zstd",
-    }
-}
-
-fn compat(qcow2: &Qcow2Info) -> &'static str {
-    match qcow2.compat {
-        Compat::V0_10 => "0.10",
-        Compat::V1_1 => "1.1",
-    }
-}
-
 /// Converts to JSON with the keys of qemu-img.
 fn to_json(file: &Path, info: &ImageInfo) -> Value {
     let mut object = Map::new();
@@ -226,7 +212,8 @@ fn to_json(file: &Path, info: &ImageInfo) -> Value {
 }
 
 fn specific(qcow2: &Qcow2Info, bitmaps: &[DirtyBitmap]) -> Value {
-    let mut data = json!({ "compat": compat(qcow2), "compression-type": compression(qcow2) });
+    let mut data =
+        json!({ "compat": qcow2.compat.name(), "compression-type": qcow2.compression.name() });
     if qcow2.compat == Compat::V0_10 {
         // As in qemu-img: version 2 has no other options.
         data["refcount-bits"] = qcow2.refcount_bits.into();
@@ -333,8 +320,11 @@ fn to_text(file: &Path, info: &ImageInfo) -> String {
         }
     }
     line("Format specific information:".to_owned());
-    line(format!("    compat: {}", compat(qcow2)));
-    line(format!("    compression type: {}", compression(qcow2)));
+    line(format!("    compat: {}", qcow2.compat.name()));
+    line(format!(
+        "    compression type: {}",
+        qcow2.compression.name()
+    ));
     if qcow2.compat == Compat::V1_1 {
         line(format!("    lazy refcounts: {}", qcow2.lazy_refcounts));
     }

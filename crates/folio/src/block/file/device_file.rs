@@ -37,6 +37,7 @@ impl DeviceFile {
     }
 
     /// Returns an empty file on a device, whose bytes are made zeros.
+    #[cfg(feature = "qcow2")]
     pub(crate) fn create(device: Arc<dyn Device>) -> Result<Self> {
         device.write_zeroes(0, device.len_bytes())?;
         Ok(Self {

@@ -11,13 +11,16 @@ use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, ResolveFlags, SeekFrom};
 use std::fs::{File, FileType, Metadata};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+#[cfg(feature = "qcow2")]
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Largest number of buffers in one system call (limits.h, IOV_MAX).
 const IOV_MAX: usize = 1024;
 /// File system type of tmpfs in statfs(2) (linux/magic.h).
+#[cfg(feature = "qcow2")]
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// An open file of the host. Its length is read from the host each time.
@@ -402,6 +405,7 @@ impl ImageFile for HostFile {
         self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)
     }
 
+    #[cfg(feature = "qcow2")]
     fn gains_from_reserve(&self) -> bool {
         // tmpfs fills the pages with zeros at once.
         rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type != TMPFS_MAGIC)
@@ -424,6 +428,7 @@ impl ImageFile for HostFile {
         self.fill_with_zeros(offset, len_bytes)
     }
 
+    #[cfg(feature = "qcow2")]
     fn allocated_bytes(&self) -> Result<Option<u64>> {
         let found = self.metadata()?;
         Ok(found

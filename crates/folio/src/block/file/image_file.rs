@@ -44,6 +44,7 @@ pub(crate) trait ImageFile: Send + Sync {
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool>;
 
     /// Whether later writes gain from a reservation: extents are longer, and writes are faster.
+    #[cfg(feature = "qcow2")]
     fn gains_from_reserve(&self) -> bool {
         true
     }
@@ -62,6 +63,7 @@ pub(crate) trait ImageFile: Send + Sync {
 
     /// Returns the size of the file's space on the host's disk in bytes, if known. Linux:
     /// `st_blocks`.
+    #[cfg(feature = "qcow2")]
     fn allocated_bytes(&self) -> Result<Option<u64>> {
         Ok(None)
     }
@@ -72,6 +74,7 @@ pub(crate) trait ImageFile: Send + Sync {
     }
 
     /// Fills all of `bufs`; bytes beyond the end of the file read as zeros.
+    #[cfg(feature = "qcow2")]
     fn read_or_zeros(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         let want = iov::len_mut(bufs);
         let done = self.read_some(bufs, offset)?;

@@ -30,9 +30,12 @@ mod lock;
 mod remote;
 mod write_behind;
 
+#[cfg(feature = "qcow2")]
 pub(crate) use device_file::DeviceFile;
 pub(crate) use facts::open_for_facts;
 pub(crate) use host_file::{FileLock, HostFile};
 pub(crate) use image_file::ImageFile;
-pub(crate) use remote::{RemoteFile, refuse_remote, remote, resolve_remote};
+#[cfg(feature = "qcow2")]
+pub(crate) use remote::resolve_remote;
+pub(crate) use remote::{RemoteFile, refuse_remote, remote};
 pub use remote::{RemoteImage, RemoteImages, provide_remote_images};

@@ -3,7 +3,7 @@
 use super::device_file::DeviceFile;
 use crate::base::{Error, Result};
 use crate::block::Device;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 static REMOTE_IMAGES: OnceLock<Box<dyn RemoteImages>> = OnceLock::new();
@@ -67,14 +67,16 @@ pub(crate) fn remote(path: &Path) -> Option<RemoteFile<'_>> {
 }
 
 /// Resolves the name of a backing file if the image or the name is a URL.
-pub(crate) fn resolve_remote(image: &Path, name: &str) -> Option<Result<PathBuf>> {
+#[cfg(feature = "qcow2")]
+pub(crate) fn resolve_remote(image: &Path, name: &str) -> Option<Result<std::path::PathBuf>> {
     let named = remote(Path::new(name)).or_else(|| remote(image))?;
     let image = image.to_str()?;
-    Some(named.images.resolve(image, name).map(PathBuf::from))
+    Some(named.images.resolve(image, name).map(Into::into))
 }
 
 impl RemoteFile<'_> {
     /// Whether `image` may name the file, by [`RemoteImages::is_allowed`].
+    #[cfg(feature = "qcow2")]
     pub(crate) fn is_allowed(&self, image: &Path) -> bool {
         image
             .to_str()

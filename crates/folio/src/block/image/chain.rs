@@ -44,6 +44,7 @@ pub(crate) struct Chain {
     /// The snapshot to open of the top image, until it is open.
     snapshot: Option<SnapshotSelector>,
     /// None if backing files are not opened.
+    #[cfg(feature = "qcow2")]
     opener: Option<&'static dyn Opener>,
     opened: Vec<Identity>,
 }
@@ -51,28 +52,35 @@ pub(crate) struct Chain {
 impl Chain {
     /// An empty chain: its first image is not open yet.
     pub(crate) fn new(options: &OpenOptions, opener: &'static dyn Opener) -> Self {
+        // No other format has backing files.
+        #[cfg(not(feature = "qcow2"))]
+        let _ = opener;
         Self {
             policy: options.backing.clone(),
             is_volatile: options.is_volatile,
             is_shared: options.is_shared && options.read_only,
             snapshot: options.snapshot.clone().filter(|_| options.read_only),
+            #[cfg(feature = "qcow2")]
             opener: Some(opener),
             opened: Vec::new(),
         }
     }
 
     /// A chain of one image, which may name no other file.
+    #[cfg(feature = "qcow2")]
     pub(crate) fn closed() -> Self {
         Self::without_backing(BackingPolicy::Refuse)
     }
 
     /// A chain of one image; `policy` decides about its external data file.
+    #[cfg(feature = "qcow2")]
     pub(crate) fn without_backing(policy: BackingPolicy) -> Self {
         Self {
             policy,
             is_volatile: false,
             is_shared: false,
             snapshot: None,
+            #[cfg(feature = "qcow2")]
             opener: None,
             opened: Vec::new(),
         }
@@ -138,6 +146,7 @@ impl Chain {
     /// # Errors
     ///
     /// EPERM in a chain without backing files, else those of [`Opener::open_image`].
+    #[cfg(feature = "qcow2")]
     pub(crate) fn open_image(
         &mut self,
         path: &Path,
@@ -152,6 +161,7 @@ impl Chain {
     }
 
     /// Returns the policy that decides which named files may be opened.
+    #[cfg(feature = "qcow2")]
     pub(crate) fn policy(&self) -> &BackingPolicy {
         &self.policy
     }
@@ -162,6 +172,7 @@ impl Chain {
     }
 
     /// Whether flushes return without waiting for the disk.
+    #[cfg(feature = "qcow2")]
     pub(crate) fn is_volatile(&self) -> bool {
         self.is_volatile
     }

@@ -1,17 +1,29 @@
 //! Options of a new image, named as `qemu-img create -o` names them.
 
 use super::format::ImageFormat;
-use crate::base::{Detail, Errno, Error, Result};
+use crate::base::{Detail, Errno, Error};
 
+#[cfg(feature = "qcow2")]
 const BACKING_NAME_BYTES_MAX: usize = 1023;
 
 /// How compressed clusters are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Compression {
     /// A deflate stream without a zlib header (RFC 1951), which QEMU names zlib.
     Zlib,
     /// Zstandard.
     Zstd,
+}
+
+impl Compression {
+    /// Returns the name, as qemu-img spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zlib => "zlib",
+            Self::Zstd => "zstd",
+        }
+    }
 }
 
 /// An external data file: stores the guest's data outside the image.
@@ -25,6 +37,7 @@ pub struct DataFileName {
 
 /// Version of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Compat {
     /// Version 2: no zero clusters; for QEMU before 1.1.
     V0_10,
@@ -33,8 +46,19 @@ pub enum Compat {
     V1_1,
 }
 
+impl Compat {
+    /// Returns the name, as qemu-img spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V0_10 => "0.10",
+            Self::V1_1 => "1.1",
+        }
+    }
+}
+
 /// How much of a new image is allocated when it is created (`qemu-img create -o preallocation=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Preallocation {
     /// Nothing.
     #[default]
@@ -104,13 +128,14 @@ impl Default for CreateOptions {
     }
 }
 
+#[cfg(feature = "qcow2")]
 impl CreateOptions {
     /// Rejects options that contradict each other or the format.
     ///
     /// # Errors
     ///
     /// EINVAL with the option at fault.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> crate::base::Result<()> {
         let refuse = |what: &'static str| Err(Error::new(Errno::INVAL, what));
         let refuse_about =
             |detail: Detail, what: &'static str| Err(Error::new(Errno::INVAL, what).about(detail));

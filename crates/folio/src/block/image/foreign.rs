@@ -15,6 +15,7 @@ const HEAD_BYTES: usize = 128;
 
 /// A format that Folio does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ForeignFormat {
     /// VMware, sparse or by a descriptor.
     Vmdk,

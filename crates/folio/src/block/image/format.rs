@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 /// A format of image files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ImageFormat {
     /// The disk's bytes as they are.
     Raw,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 /// Which files an image may name as its backing file or its external data file. The name is part of
 /// the image, so it is as hostile as the image.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum BackingPolicy {
     /// None: an image with a backing file is rejected with EPERM.
     Refuse,
@@ -20,6 +21,7 @@ pub enum BackingPolicy {
 
 /// An internal snapshot, as a user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SnapshotSelector {
     /// The snapshot with this ID, or else the first one with this name.
     IdOrName(String),

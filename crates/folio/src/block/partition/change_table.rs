@@ -1,12 +1,12 @@
 //! Changes of a partition table: a partition added or enlarged. The other partitions stay, and so
 //! does every sector that is not of the table.
 
+use super::entry::TableScheme;
 use super::gpt_change::GptPair;
 use super::mbr;
 use super::mbr_change::{MbrChange, gaps};
 use super::new_table::NewPartition;
 use super::table::partition_table;
-use super::types::TableScheme;
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::block::Device;
 use std::ops::Range;

@@ -1,6 +1,31 @@
 //! One partition, as a partition table describes it, and the table.
 
-use super::types::TableScheme;
+use std::fmt;
+
+/// The kind of a partition table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableScheme {
+    /// GUID partition table.
+    Gpt,
+    /// Master boot record.
+    Mbr,
+}
+
+impl TableScheme {
+    /// Returns the name as in blkid(8): `gpt` or `dos`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpt => "gpt",
+            Self::Mbr => "dos",
+        }
+    }
+}
+
+impl fmt::Display for TableScheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// A partition table.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! GUID partition tables (UEFI specification, chapter 5): the two copies of a table, read, checked,
 //! and changed in place.
 
-use super::entry::{Partition, PartitionTable};
-use super::types::{TableScheme, description};
+use super::entry::{Partition, PartitionTable, TableScheme};
+use super::types::description;
 use crate::base::{Error, Result};
 use crate::block::Device;
 use crc::{CRC_32_ISO_HDLC, Crc};

@@ -1,7 +1,6 @@
 //! Master boot records, and the chain of boot records of logical partitions.
 
-use super::entry::{Partition, PartitionTable};
-use super::types::TableScheme;
+use super::entry::{Partition, PartitionTable, TableScheme};
 use crate::base::{Error, Result};
 use crate::block::Device;
 use std::ops::Range;

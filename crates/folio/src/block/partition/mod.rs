@@ -39,16 +39,18 @@ mod select;
 mod table;
 #[cfg(all(test, feature = "partitions"))]
 mod tests;
+#[cfg(feature = "partitions")]
 mod types;
 mod window;
 
 #[cfg(feature = "partitions")]
 pub use change_table::{PartitionAddition, free_space, grow_partition};
-pub use entry::{Partition, PartitionTable};
+pub use entry::{Partition, PartitionTable, TableScheme};
 pub use name::{PartitionName, split_partition};
 #[cfg(feature = "partitions")]
 pub use new_table::{NewPartition, NewPartitionTable};
 pub use select::{select, selected};
 pub use table::{partition_table, partitions};
-pub use types::{PartitionType, TableScheme};
+#[cfg(feature = "partitions")]
+pub use types::PartitionType;
 pub use window::PartitionDevice;

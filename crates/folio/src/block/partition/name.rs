@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A partition as a user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PartitionName {
     /// Its number, from 1 on.
     Number(u32),

@@ -1,8 +1,9 @@
 //! A new partition table: GPT with a protective MBR, or MBR.
 
+use super::entry::TableScheme;
 use super::gpt::{self, GptCopy};
 use super::mbr;
-use super::types::{PartitionType, TableScheme};
+use super::types::PartitionType;
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
 use uuid::Uuid;

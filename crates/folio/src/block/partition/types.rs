@@ -1,37 +1,12 @@
-//! Partition types by name, UUID and number, and the two kinds of tables.
+//! Partition types by name, UUID and number.
 
 use crate::base::{Errno, Error, Result};
-use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// The kind of a partition table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TableScheme {
-    /// GUID partition table.
-    Gpt,
-    /// Master boot record.
-    Mbr,
-}
-
-impl TableScheme {
-    /// Returns the name as in blkid(8): `gpt` or `dos`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gpt => "gpt",
-            Self::Mbr => "dos",
-        }
-    }
-}
-
-impl fmt::Display for TableScheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// The type of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PartitionType {
     /// One of [`PartitionType::NAMES`].
     Named(usize),

@@ -16,6 +16,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// The content of an overlay after [`commit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum AfterCommit {
     /// Emptied: every cluster is released.
     #[default]
@@ -26,6 +27,7 @@ pub enum AfterCommit {
 
 /// What [`commit`] writes, and where to.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct CommitOptions {
     /// The content of the overlay afterwards. With `base` it is kept in any case.
     pub then: AfterCommit,

@@ -2,7 +2,9 @@
 
 use crate::base::{Error, ErrorKind, Result};
 use crate::block::Allocation;
-use crate::block::file::{ImageFile, open_for_facts, remote, resolve_remote};
+#[cfg(feature = "qcow2")]
+use crate::block::file::resolve_remote;
+use crate::block::file::{ImageFile, open_for_facts, remote};
 use crate::block::image::{
     ForeignFormat, ForeignImage, ImageFormat, OpenOptions, Qcow2Info, detect, read_foreign,
 };

@@ -2,11 +2,13 @@
 
 use crate::base::{Errno, Error, Result};
 #[cfg(feature = "qcow2")]
+use crate::block::Allocation;
+use crate::block::Device;
+#[cfg(feature = "qcow2")]
 use crate::block::image::Preallocation;
 use crate::block::image::{CreateOptions, ImageFormat};
 #[cfg(feature = "qcow2")]
 use crate::block::qcow2::{self, DirtyBitmap};
-use crate::block::{Allocation, Device};
 
 /// The size of a file that does not exist yet, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +21,7 @@ pub struct Measurement {
 
 /// The content of an image to measure.
 #[derive(Clone, Copy)]
+#[non_exhaustive]
 pub enum MeasuredContent<'a> {
     /// A disk of this many bytes that reads as zeros.
     Empty(u64),
@@ -77,7 +80,10 @@ pub fn measure(
             fully_allocated_bytes: len_bytes,
         }),
         #[cfg(not(feature = "qcow2"))]
-        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2("".as_ref())),
+        ImageFormat::Qcow2 => {
+            let _ = options;
+            Err(crate::block::image::without_qcow2("".as_ref()))
+        }
         #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => {
             let full = qcow2::full_file_bytes(len_bytes, options)?;

@@ -40,7 +40,7 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
         backing: options.backing.clone(),
         ..OpenOptions::default()
     };
-    let (file, mut chain) = open_file(path, &open)?;
+    let (file, chain) = open_file(path, &open)?;
     let name = file.name().to_owned();
     let at_image = |error: Error| match error.kind() {
         ErrorKind::Io => error,
@@ -65,11 +65,13 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
     }
     match format {
         #[cfg(not(feature = "qcow2"))]
-        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
+        ImageFormat::Qcow2 => {
+            drop(chain);
+            Err(crate::block::image::without_qcow2(path))
+        }
         #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => {
-            qcow2::resize(file, path, &mut chain, len_bytes, options.preallocation)
-                .map_err(at_image)
+            qcow2::resize(file, path, chain, len_bytes, options.preallocation).map_err(at_image)
         }
         ImageFormat::Raw
             if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) =>

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 /// The kind of calls that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FaultKind {
     /// Reads.
     Read,
@@ -19,6 +20,7 @@ pub enum FaultKind {
 
 /// When calls of a kind fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FaultWhen {
     /// Every time.
     Always,

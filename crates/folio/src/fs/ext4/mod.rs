@@ -58,26 +58,41 @@
 //! 6. All changes of one operation are made under one handle, except by write(2): `write_begin` and
 //!    `write_end` have one each.
 
-pub mod check;
+mod check;
 mod commit;
 mod directory;
 mod file;
 mod inode;
-pub mod inspect;
+mod inspect;
 mod journal;
 mod layout;
 mod map;
-pub mod mkfs;
+mod mkfs;
 mod mmp;
 mod mount;
 mod operations;
 mod options;
-pub mod repair;
-pub mod resize;
+mod repair;
+mod resize;
 mod space;
-pub mod tune;
+mod tune;
 mod volume;
 mod xattr;
 
-pub use inode::Ext4;
+pub use check::{
+    CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, CheckedStructure,
+    FindingLocation, Severity, check,
+};
+pub(crate) use inode::Ext4;
+pub use inspect::{
+    BlockRun, Ext4Inspector, FieldValue, InodeContent, InodeFields, InodeTime, JournalDump,
+    JournalFields, LogRecord, LogRecordKind, LoggedBlock, RawDirectoryEntry, RunKind,
+    SuperblockField, SuperblockSummary, summarize,
+};
+pub use mkfs::{
+    ExtraSpace, FileTreeSize, FormatOptions, FormatReport, LeastSize, format, least_size,
+};
 pub(crate) use options::words_known;
+pub use repair::{RepairPlan, UndoReport, plan_repair, undo_repair};
+pub use resize::{FileSystemSize, ResizeOptions, ResizeReport, plan_resize, resize};
+pub use tune::{ReservedBlockCount, TuneOptions, tune};

@@ -31,7 +31,7 @@ impl Ext4 {
     /// # Errors
     /// EROFS for a writable mount of a read-only device; EOPNOTSUPP, naming the feature, for
     /// features that Folio does not read or write; EINVAL for bad options; EUCLEAN for damage.
-    pub fn mount(
+    pub(crate) fn mount(
         device: Arc<dyn Device>,
         cache: &Arc<PageCache>,
         options: &MountOptions,

@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 
 /// Changes to a superblock; `None` leaves a value unchanged.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct TuneOptions {
     /// Volume label, at most 16 bytes (`tune2fs -L`).
     pub label: Option<String>,

@@ -41,6 +41,7 @@ impl FatWidth {
 
 /// Options of a new FAT.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct FatOptions {
     /// The width.
     pub width: FatWidth,

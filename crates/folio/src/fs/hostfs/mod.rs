@@ -92,7 +92,7 @@ const DIRECTORIES_MAX: u64 = 1 << 16;
 const DESCRIPTORS_DEFAULT: u64 = 1024;
 
 /// A mounted directory of the host.
-pub struct Hostfs {
+pub(crate) struct Hostfs {
     root: Arc<HostInode>,
     shared: Arc<MountState>,
     is_read_only: bool,
@@ -105,7 +105,7 @@ impl Hostfs {
     ///
     /// EINVAL for invalid options, ENOSYS without /proc, ENOTDIR if `path` is not a directory, and
     /// the errors of openat(2).
-    pub fn mount(
+    pub(crate) fn mount(
         path: &Path,
         cache: &Arc<PageCache>,
         options: &MountOptions,

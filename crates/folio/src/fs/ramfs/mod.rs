@@ -60,7 +60,7 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A mounted ramfs or tmpfs.
-pub struct Ramfs {
+pub(crate) struct Ramfs {
     kind: Kind,
     root: Arc<dyn Inode>,
     shared: Arc<MountState>,
@@ -80,7 +80,10 @@ impl Ramfs {
     /// # Errors
     ///
     /// EINVAL for invalid options.
-    pub fn mount(cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
+    pub(crate) fn mount(
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
         let mode = ramfs_root_mode(&options.file_system).map_err(|e| e.at("ramfs"))?;
         Ok(Self::build(
             Kind::Ramfs,
@@ -93,7 +96,7 @@ impl Ramfs {
     }
 
     /// Creates the file system at `/` before anything is mounted. Linux: `rootfs`.
-    pub fn new_root(cache: &Arc<PageCache>, options: &MountOptions) -> Arc<dyn FileSystem> {
+    pub(crate) fn new_root(cache: &Arc<PageCache>, options: &MountOptions) -> Arc<dyn FileSystem> {
         Self::build(
             Kind::Ramfs,
             cache,
@@ -109,7 +112,7 @@ impl Ramfs {
     /// # Errors
     ///
     /// EINVAL for invalid options.
-    pub fn mount_tmpfs(
+    pub(crate) fn mount_tmpfs(
         cache: &Arc<PageCache>,
         options: &MountOptions,
     ) -> Result<Arc<dyn FileSystem>> {
@@ -138,7 +141,7 @@ impl Ramfs {
     /// # Errors
     ///
     /// EINVAL for invalid options, EIO if the device fails.
-    pub fn mount_gpufs(
+    pub(crate) fn mount_gpufs(
         cache: &Arc<PageCache>,
         memory: Arc<dyn FrameMemory>,
         options: &MountOptions,

@@ -36,7 +36,7 @@ use std::sync::Arc;
 /// EUCLEAN for damaged metadata, EOPNOTSUPP for a compression that `backhand` does not read, else
 /// the device's errors.
 #[cfg(feature = "squashfs")]
-pub fn mount_squashfs(
+pub(crate) fn mount_squashfs(
     device: Arc<dyn Device>,
     cache: &Arc<PageCache>,
 ) -> Result<Arc<dyn FileSystem>> {
@@ -50,6 +50,9 @@ pub fn mount_squashfs(
 /// EUCLEAN for damaged metadata, EOPNOTSUPP for what `erofs-rs` does not read, else the device's
 /// errors.
 #[cfg(feature = "erofs")]
-pub fn mount_erofs(device: Arc<dyn Device>, cache: &Arc<PageCache>) -> Result<Arc<dyn FileSystem>> {
+pub(crate) fn mount_erofs(
+    device: Arc<dyn Device>,
+    cache: &Arc<PageCache>,
+) -> Result<Arc<dyn FileSystem>> {
     Ok(without_panic(|| erofs::read_tree(device))?.mount(cache))
 }

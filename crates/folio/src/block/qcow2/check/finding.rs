@@ -16,6 +16,7 @@ pub enum Repair {
 
 /// One finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Finding {
     /// Lost space, without harm to data.
     Leak(String),

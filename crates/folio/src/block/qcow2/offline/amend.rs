@@ -22,6 +22,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// The options to change; those not given stay.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct AmendOptions {
     /// Version of the format.
     pub compat: Option<Compat>,

@@ -23,6 +23,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// A change of a dirty bitmap.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum BitmapChange<'a> {
     /// Creates it.
     Add {

@@ -26,7 +26,7 @@ use std::path::Path;
 pub(crate) fn resize(
     file: HostFile,
     path: &Path,
-    chain: &mut Chain,
+    mut chain: Chain,
     len_bytes: u64,
     preallocation: Preallocation,
 ) -> Result<()> {
@@ -42,7 +42,7 @@ pub(crate) fn resize(
     if len_bytes > roots.len_bytes {
         // Before the size changes: the bitmaps describe the old one.
         bitmaps::mark_in_use(&file)?;
-        return grow(file, path, chain, len_bytes, preallocation);
+        return grow(file, path, &mut chain, len_bytes, preallocation);
     }
     if roots.has_data_file {
         return Err(Error::unsupported(

@@ -71,6 +71,7 @@ use std::sync::Arc;
 
 /// Options of [`check`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct CheckOptions {
     /// Whether a journal that is not empty is replayed first, in memory. Without the replay the
     /// device's blocks are checked as they are, as `e2fsck -n` does. An image in use, or one that

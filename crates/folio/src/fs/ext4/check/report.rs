@@ -27,6 +27,7 @@ impl Severity {
 /// Documentation/filesystems/ext4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // The names are the field's own.
+#[non_exhaustive]
 pub enum CheckedStructure {
     Superblock,
     Group,
@@ -161,6 +162,7 @@ impl fmt::Display for CheckFinding {
 
 /// The phases of a check, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CheckPhase {
     /// Superblock, group descriptors, journal.
     Layout,

@@ -56,9 +56,7 @@ impl Ext4 {
             let Some(fs) = fs.upgrade() else {
                 return ControlFlow::Break(());
             };
-            let pause = schedule.step(&fs);
-            fs.volume.objects.trim();
-            ControlFlow::Continue(pause)
+            ControlFlow::Continue(schedule.step(&fs))
         });
     }
 

@@ -74,7 +74,7 @@ use zerocopy::FromZeros;
 pub(crate) const DIRTY_INODES_MAX: usize = 4096;
 
 /// A mounted ext4: its volume and its inodes.
-pub struct Ext4 {
+pub(crate) struct Ext4 {
     pub(crate) this: Weak<Ext4>,
     pub(crate) volume: Volume,
     /// Every inode in use, by number.

@@ -33,4 +33,4 @@ pub use directory::RawDirectoryEntry;
 pub use inode::{InodeContent, InodeFields, InodeTime};
 pub use inspector::Ext4Inspector;
 pub use mapping::{BlockRun, RunKind};
-pub use summary::{FieldValue, SuperblockField, SuperblockSummary, summary};
+pub use summary::{FieldValue, SuperblockField, SuperblockSummary, summarize};

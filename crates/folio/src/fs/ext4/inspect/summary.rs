@@ -124,7 +124,7 @@ impl SuperblockSummary {
 /// EUCLEAN if `device` has no ext2, ext3 or ext4, or a damaged superblock or journal superblock.
 ///
 /// Counterpart: dumpe2fs(8), as `dumpe2fs -h`.
-pub fn summary(device: &Arc<dyn Device>) -> Result<SuperblockSummary> {
+pub fn summarize(device: &Arc<dyn Device>) -> Result<SuperblockSummary> {
     let describe = || {
         let raw = Superblock::load_raw(&**device)?;
         let features = raw.features();

@@ -24,7 +24,7 @@ mod journal;
 mod undo;
 mod write;
 
-pub use undo::{UndoReport, undo};
+pub use undo::{UndoReport, undo_repair};
 pub use write::RepairPlan;
 
 use super::check::fix::{Fix, Fixes};
@@ -64,7 +64,7 @@ impl CheckListener for RoundListener<'_> {
 /// makes each change that is the only answer to an error. Passes the findings to `listener`.
 ///
 /// # Errors
-/// - Those of [`super::check::check`].
+/// - Those of [`super::check`].
 /// - EOPNOTSUPP if the journal is on another device.
 /// - The journal's errors, if it cannot be replayed.
 ///

@@ -18,7 +18,7 @@ use std::io::{Read, Write};
 /// First bytes of an undo file: name, and version of the format.
 const MAGIC: [u8; 8] = *b"FOLIUND1";
 
-/// The result of [`undo`].
+/// The result of [`undo_repair`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UndoReport {
     /// Bytes restored.
@@ -91,7 +91,7 @@ impl RepairPlan {
 /// - EUCLEAN for a damaged undo file, or one of another image.
 /// - EBUSY if the image was written after the repair; nothing is restored.
 /// - EROFS for a read-only device, and the device's errors.
-pub fn undo(device: &dyn Device, saved: &mut dyn Read) -> Result<UndoReport> {
+pub fn undo_repair(device: &dyn Device, saved: &mut dyn Read) -> Result<UndoReport> {
     if device.is_read_only() {
         return Err(Error::new(Errno::ROFS, "the image is read-only"));
     }

@@ -64,7 +64,7 @@ pub struct ResizeReport {
 ///
 /// # Errors
 /// Those of [`resize`] that can be detected beforehand: EINVAL, EOPNOTSUPP and EUCLEAN.
-pub fn plan(device: &dyn Device, device_len: u64, options: &ResizeOptions) -> Result<u64> {
+pub fn plan_resize(device: &dyn Device, device_len: u64, options: &ResizeOptions) -> Result<u64> {
     plan::check(device, device_len, options)
         .map(|(_, blocks)| blocks)
         .map_err(|error| error.at("ext4"))

@@ -4,6 +4,7 @@ use crate::base::Clock;
 
 /// Options of [`resize`](super::resize).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct ResizeOptions {
     /// New size in bytes, rounded down to whole pages of 4 KiB; `None` for the device's size.
     pub len_bytes: Option<u64>,

@@ -1,8 +1,8 @@
 //! The device: queues, and the requests in them. Virtio 1.2, section 5.11.
 
-use crate::guest::{GuestReply, Memory, Scratch};
-use crate::lost_memory::WatchedMemory;
-use folio_fuse::{Server, Wait};
+use super::guest::{GuestReply, Memory, Scratch};
+use super::lost_memory::WatchedMemory;
+use crate::server::{Server, Wait};
 use folio_net::{Job, WorkerPool, WorkerPoolOptions};
 use parking_lot::{Condvar, Mutex};
 use std::cell::{Cell, RefCell};

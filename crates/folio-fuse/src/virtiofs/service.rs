@@ -1,9 +1,9 @@
 //! The vhost-user service: a socket, and a device for each front end that connects.
 
-use crate::device::{Device, TAG_LEN};
-use crate::guest::Memory;
+use super::device::{Device, TAG_LEN};
+use super::guest::Memory;
+use crate::server::Server;
 use folio::{Errno, Error, Result};
-use folio_fuse::Server;
 use folio_net::{Socket, Stopper};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -21,6 +21,7 @@ const QUEUES_MAX: usize = 32;
 
 /// ServiceOptions of a virtiofs device.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ServiceOptions {
     /// The name by which the guest mounts it, for front ends that ask the device. QEMU and
     /// cloud-hypervisor have an option of their own.
@@ -214,8 +215,8 @@ fn end_event(ended: std::result::Result<(), BackendError>) -> ConnectionEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ClientOptions, PermissionChecks};
     use folio::Fs;
-    use folio_fuse::{ClientOptions, PermissionChecks};
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::fs::File;
     use std::os::fd::AsRawFd;

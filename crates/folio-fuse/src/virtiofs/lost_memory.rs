@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::guest::Memory;
+use super::guest::Memory;
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};

@@ -1,5 +1,4 @@
-//! Folio's file systems as virtiofs devices: FUSE requests of a guest from virtio queues, over
-//! vhost-user.
+//! The transport of guests, a virtiofs device: FUSE requests from virtio queues, over vhost-user.
 //!
 //! ```text
 //!   guest: mount -t virtiofs               QEMU, cloud-hypervisor: vhost-user-fs
@@ -10,12 +9,12 @@
 //!        |   lost_memory.rs            memory that the front end has shortened
 //!        |   folio_net::WorkerPool     threads for requests that wait for a device
 //!        v
-//!   folio_fuse::Server
+//!   server::Server
 //! ```
 //!
-//! Neighbors: `folio-cli` above; `folio-fuse` and `folio-net` below. A crate of its own, so that
-//! programs that only mount do not build the virtio crates. Sources: virtio 1.2, section 5.11 (file
-//! system device); QEMU, docs/interop/vhost-user.rst.
+//! Neighbors: `folio-cli` above; `server/` and `folio-net` below. Behind the feature `virtiofs`, so
+//! that programs that only mount do not build the virtio crates. Sources: virtio 1.2, section 5.11
+//! (file system device); QEMU, docs/interop/vhost-user.rst.
 //!
 //! Locks: a queue (to take a request, to return its buffers), then its count of requests in
 //! progress; neither while a request is handled.
@@ -26,8 +25,6 @@
 //! - V2: the front end learns that a queue has stopped only when none of its requests is in
 //!   progress. So nothing is written into memory that the guest has reused.
 //! - V3: if guest memory is lost, the connection of this one guest ends.
-
-#![deny(unsafe_code)]
 
 mod device;
 mod guest;

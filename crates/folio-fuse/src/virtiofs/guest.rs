@@ -1,7 +1,7 @@
 //! Guest memory: reads requests from it and writes replies into it, by the guest's descriptors.
 
+use crate::wire::{REPLY_HEADER_LEN, REQUEST_MAX, Reply};
 use folio::Result;
-use folio_fuse::wire::{REPLY_HEADER_LEN, REQUEST_MAX, Reply};
 use virtio_queue::DescriptorChain;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
 
