@@ -8,7 +8,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartitionType {
-    /// One of [`PartitionType::NAMES`].
+    /// One of [`PartitionType::names`].
     Named(usize),
     /// A UUID of a GPT, as text prints it.
     Guid([u8; 16]),

@@ -19,7 +19,7 @@ const CACHE_BYTES: u64 = 32 << 20;
 /// The size of a file system, before or after a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystemSize {
-    /// Number of blocks of [`ResizeReport::block_size`] bytes.
+    /// Number of blocks of [`block_size`](super::ResizeReport::block_size) bytes.
     pub blocks: u64,
     /// Number of free blocks.
     pub free_blocks: u64,
