@@ -114,3 +114,16 @@ pub(crate) fn walk_below(
     }
     Ok(())
 }
+
+/// Returns `path/name`.
+pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if name == b"." {
+        return path.to_vec();
+    }
+    let slash: &[u8] = if path.is_empty() || path.last() == Some(&b'/') {
+        b""
+    } else {
+        b"/"
+    };
+    [path, slash, name].concat()
+}

@@ -1,18 +1,18 @@
-//! Packing: a tree of a mounted file system becomes an archive, sorted by name.
+//! Packing: a tree of a source becomes an archive, sorted by name.
 
 use crate::attributes::Xattrs;
-use crate::entry::{Entry, EntryKind, read_names};
+use crate::entry::{Entry, EntryKind, join};
 use crate::observer::{CopyFailure, Observer, Side};
+use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, data_ranges};
 use crate::tar::Writer;
-use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::vfs::{Attributes, DeviceNumber, FileType};
-use folio::{AlignedBuffer, Errno, Error, Process, Result};
+use folio::{AlignedBuffer, Errno, Error, Result};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes per read.
 const READ_BYTES: usize = 1 << 20;
@@ -32,12 +32,9 @@ pub enum PackChoice {
 pub type PackSelect<'a> = Box<dyn FnMut(&mut Entry, &ContentReader<'_>) -> Result<PackChoice> + 'a>;
 
 /// Reads the content of a file that may be packed.
-pub struct ContentReader<'a> {
-    process: &'a Process,
-    at: Fd,
-    name: &'a Path,
-    attributes: &'a Attributes,
-}
+pub struct ContentReader<'a>(&'a dyn Fn(ContentSink<'_>) -> Result<()>);
+
+type ContentSink<'a> = &'a mut dyn FnMut(u64, &[u8]);
 
 impl ContentReader<'_> {
     /// Passes the data ranges of a regular file to `sink`, with their offsets.
@@ -46,62 +43,70 @@ impl ContentReader<'_> {
     ///
     /// The file cannot be read.
     pub fn read(&self, sink: &mut dyn FnMut(u64, &[u8])) -> Result<()> {
-        let fd = self
-            .process
-            .openat(self.at, self.name, OpenFlags::NOFOLLOW, 0)?;
-        let read = self.read_open(fd, sink);
-        // The file was only read, so close cannot lose data.
-        let _ = self.process.close(fd);
-        read
-    }
-
-    fn read_open(&self, fd: Fd, sink: &mut dyn FnMut(u64, &[u8])) -> Result<()> {
-        let segments = segments(self.process, fd, self.attributes)?;
-        let segments = segments.unwrap_or_else(|| Vec::from_iter([whole(self.attributes)]));
-        let mut buffer = vec![0; READ_BYTES];
-        for range in segments {
-            let mut at = range.start;
-            while at < range.end {
-                let len = buffer
-                    .len()
-                    .min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
-                let count = self.process.pread(fd, &mut buffer[..len], at)?;
-                if count == 0 {
-                    return Err(Errno::IO.into());
-                }
-                sink(at, &buffer[..count]);
-                at += count as u64;
-            }
-        }
-        Ok(())
+        (self.0)(sink)
     }
 }
 
+fn read_content<S: Source>(
+    source: &S,
+    file: &Listed<'_, S::Node>,
+    sink: ContentSink<'_>,
+) -> Result<()> {
+    let (node, found) = source.open(file.dir, file.name, FILE)?;
+    let mut buffer = vec![0; READ_BYTES];
+    for range in data_ranges(source, &node, &found)? {
+        let mut at = range.start;
+        while at < range.end {
+            let len = len_of(&(at..range.end)).min(buffer.len());
+            let count = source.read_at(&node, &mut buffer[..len], at)?;
+            if count == 0 {
+                return Err(Errno::IO.into());
+            }
+            sink(at, &buffer[..count]);
+            at += count as u64;
+        }
+    }
+    Ok(())
+}
+
+/// A name in an open directory, with its attributes.
+struct Listed<'a, N> {
+    dir: &'a N,
+    name: &'a [u8],
+    found: FoundFile,
+}
+
+/// How files are opened: through no link.
+const FILE: OpenMode = OpenMode {
+    follows_links: false,
+    is_directory: false,
+};
+
 /// Packs trees into an archive. Equal trees give equal bytes.
-pub struct Packer<'a, W> {
-    process: &'a Process,
+pub struct Packer<'a, S: Source, W> {
+    source: &'a S,
     observer: &'a dyn Observer,
     writer: Writer<W>,
     select: Option<PackSelect<'a>>,
     /// The first name of each file with several names.
-    links: HashMap<u64, Vec<u8>>,
+    links: HashMap<FileId, Vec<u8>>,
     buffer: AlignedBuffer,
 }
 
 /// A directory of the walk.
-struct Frame {
-    fd: Fd,
-    path: PathBuf,
+struct Frame<N> {
+    node: N,
+    path: Vec<u8>,
     /// The start of the names of its entries in the archive.
     prefix: Vec<u8>,
-    names: std::vec::IntoIter<Vec<u8>>,
+    names: std::vec::IntoIter<SourceName>,
 }
 
-impl<'a, W: Write> Packer<'a, W> {
+impl<'a, S: Source, W: Write> Packer<'a, S, W> {
     /// Creates a packer that writes to `output`.
-    pub fn new(process: &'a Process, observer: &'a dyn Observer, output: W) -> Self {
+    pub fn new(source: &'a S, observer: &'a dyn Observer, output: W) -> Self {
         Self {
-            process,
+            source,
             observer,
             writer: Writer::new(output),
             select: None,
@@ -125,23 +130,19 @@ impl<'a, W: Write> Packer<'a, W> {
     ///
     /// `path` cannot be read, or the output fails.
     pub fn pack(&mut self, path: &Path, prefix: &[u8]) -> Result<()> {
-        let found = self.process.lstat(path)?;
-        let mut frames = Vec::new();
-        let walked = if found.file_type == FileType::Directory {
-            let file = self.reader(AT_FDCWD, path, &found);
-            frames.extend(self.directory(&file, path, prefix.to_vec())?);
-            self.walk(&mut frames)
-        } else {
-            let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
-            let archive_name = [prefix, name].concat();
-            let file = self.reader(AT_FDCWD, path, &found);
-            self.file(&file, path, archive_name)
+        let start = self.source.start();
+        let place = path.as_os_str().as_bytes();
+        let file = Listed {
+            dir: &start,
+            name: place,
+            found: self.source.stat(&start, place, false)?,
         };
-        for frame in frames {
-            // Only after a failure, which is returned.
-            let _ = self.process.close(frame.fd);
+        if file.found.attributes.file_type == FileType::Directory {
+            let top = self.directory(&file, place, prefix.to_vec())?;
+            return self.walk(Vec::from_iter(top));
         }
-        walked
+        let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
+        self.file(&file, place, [prefix, name].concat())
     }
 
     /// Writes the end of the archive; returns the output.
@@ -153,114 +154,99 @@ impl<'a, W: Write> Packer<'a, W> {
         self.writer.finish().map_err(output_error)
     }
 
-    fn walk(&mut self, frames: &mut Vec<Frame>) -> Result<()> {
+    fn walk(&mut self, mut frames: Vec<Frame<S::Node>>) -> Result<()> {
         while let Some(frame) = frames.last_mut() {
             if self.observer.is_stopped() {
                 return Err(Errno::INTR.into());
             }
-            let Some(name) = frame.names.next() else {
-                if let Some(frame) = frames.pop() {
-                    self.process.close(frame.fd)?;
-                }
+            let Some(SourceName { name, .. }) = frame.names.next() else {
+                frames.pop();
                 continue;
             };
-            let (fd, path) = (frame.fd, frame.path.join(OsStr::from_bytes(&name)));
+            let path = join(&frame.path, &name);
             let archive_name = [&frame.prefix[..], &name].concat();
-            let place = Path::new(OsStr::from_bytes(&name));
-            let found = match self.process.fstatat(fd, place, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(found) => found,
+            let file = match self.source.stat(&frame.node, &name, false) {
+                Ok(found) => Listed {
+                    dir: &frame.node,
+                    name: &name,
+                    found,
+                },
                 Err(error) => {
-                    let path = path.as_os_str().as_bytes();
                     self.observer.failed(CopyFailure::of_source(path, error));
                     continue;
                 }
             };
-            let file = self.reader(fd, place, &found);
-            if found.file_type == FileType::Directory {
-                let prefix = [&archive_name[..], b"/"].concat();
-                match self.directory(&file, &path, prefix) {
+            if file.found.attributes.file_type == FileType::Directory {
+                match self.directory(&file, &path, [&archive_name[..], b"/"].concat()) {
                     Ok(entered) => frames.extend(entered),
-                    Err(error) => self.fail(&path, error)?,
+                    Err(error) => self.fail(path, error)?,
                 }
             } else if let Err(error) = self.file(&file, &path, archive_name) {
-                self.fail(&path, error)?;
+                self.fail(path, error)?;
             }
         }
         Ok(())
     }
 
     /// Passes the failure of one file to the observer; returns one of the output or of the stop.
-    fn fail(&self, path: &Path, error: Error) -> Result<()> {
+    fn fail(&self, path: Vec<u8>, error: Error) -> Result<()> {
         let is_output = error.place() == Some(OUTPUT);
         if is_output || error.errno() == Errno::INTR {
             return Err(error);
         }
-        let path = path.as_os_str().as_bytes();
         self.observer.failed(CopyFailure::of_source(path, error));
         Ok(())
     }
 
-    fn reader<'f>(&self, at: Fd, name: &'f Path, attributes: &'f Attributes) -> ContentReader<'f>
-    where
-        'a: 'f,
-    {
-        ContentReader {
-            process: self.process,
-            at,
-            name,
-            attributes,
-        }
-    }
-
     fn directory(
         &mut self,
-        file: &ContentReader<'_>,
-        path: &Path,
+        file: &Listed<'_, S::Node>,
+        path: &[u8],
         prefix: Vec<u8>,
-    ) -> Result<Option<Frame>> {
-        let flags = OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
-        let fd = self.process.openat(file.at, file.name, flags, 0)?;
-        let listed = self
-            .list(fd)
-            .and_then(|names| Ok((names, self.open_xattrs(fd)?)));
-        let entered = listed.and_then(|(names, xattrs)| {
-            let kind = EntryKind::Directory;
-            let mut entry = entry(prefix.clone(), kind, file.attributes, xattrs);
-            match self.choose(&mut entry, file)? {
-                PackChoice::Pack => self.append(&entry, None)?,
-                PackChoice::Skip => {}
-                PackChoice::Prune => return Ok(None),
-            }
-            Ok(Some(Frame {
-                fd,
-                path: path.to_path_buf(),
-                prefix,
-                names: names.into_iter(),
-            }))
-        });
-        if !matches!(entered, Ok(Some(_))) {
-            self.process.close(fd)?;
+    ) -> Result<Option<Frame<S::Node>>> {
+        let mode = OpenMode {
+            is_directory: true,
+            ..FILE
+        };
+        let (node, _) = self.source.open(file.dir, file.name, mode)?;
+        let mut names = self.source.list(&node)?;
+        names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let xattrs = self.source.xattrs(&node, &file.found)?;
+        let kind = EntryKind::Directory;
+        let mut entry = entry(prefix.clone(), kind, &file.found.attributes, xattrs);
+        match self.choose(&mut entry, file)? {
+            PackChoice::Pack => self.append(&entry, None)?,
+            PackChoice::Skip => {}
+            PackChoice::Prune => return Ok(None),
         }
-        entered
+        Ok(Some(Frame {
+            node,
+            path: path.to_vec(),
+            prefix,
+            names: names.into_iter(),
+        }))
     }
 
-    fn choose(&mut self, entry: &mut Entry, file: &ContentReader<'_>) -> Result<PackChoice> {
+    fn choose(&mut self, entry: &mut Entry, file: &Listed<'_, S::Node>) -> Result<PackChoice> {
+        let source = self.source;
         match &mut self.select {
-            Some(select) => select(entry, file),
+            Some(select) => {
+                let read = |sink: ContentSink<'_>| read_content(source, file, sink);
+                select(entry, &ContentReader(&read))
+            }
             None => Ok(PackChoice::Pack),
         }
     }
 
-    fn list(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
-        let mut names = read_names(self.process, fd)?;
-        names.sort_unstable();
-        Ok(names)
-    }
-
-    fn file(&mut self, file: &ContentReader<'_>, path: &Path, archive_name: Vec<u8>) -> Result<()> {
-        let found = file.attributes;
+    fn file(
+        &mut self,
+        file: &Listed<'_, S::Node>,
+        path: &[u8],
+        archive_name: Vec<u8>,
+    ) -> Result<()> {
+        let found = &file.found.attributes;
         if found.link_count > 1
-            && let Some(first) = self.links.get(&found.number.0)
+            && let Some(first) = self.links.get(&file.found.id())
         {
             let kind = EntryKind::HardLink(first.clone());
             let mut entry = entry(archive_name, kind, found, Vec::new());
@@ -272,25 +258,20 @@ impl<'a, W: Write> Packer<'a, W> {
         let DeviceNumber { major, minor } = found.device;
         let kind = match found.file_type {
             FileType::Regular => return self.regular(file, archive_name),
-            FileType::Symlink => EntryKind::Symlink(self.process.readlinkat(file.at, file.name)?),
+            FileType::Symlink => EntryKind::Symlink(self.source.read_link(file.dir, file.name)?),
             FileType::CharacterDevice => EntryKind::CharacterDevice(major, minor),
             FileType::BlockDevice => EntryKind::BlockDevice(major, minor),
             FileType::Fifo => EntryKind::Fifo,
             _ => {
-                let path = path.as_os_str().as_bytes();
-                self.observer
-                    .note(Side::Source, path, "not packed: archives have no sockets");
+                let remark = "not packed: archives have no sockets";
+                self.observer.note(Side::Source, path, remark);
                 return Ok(());
             }
         };
-        let mut xattrs = Vec::new();
-        for name in self.process.llistxattr(path)? {
-            let value = self.process.lgetxattr(path, &name)?;
-            xattrs.push((name, value));
-        }
+        let xattrs = self.source.link_xattrs(file.dir, file.name, &file.found)?;
         let mut entry = entry(archive_name, kind, found, xattrs);
         let choice = self.choose(&mut entry, file)?;
-        self.remember(found, &entry, choice);
+        self.remember(&file.found, &entry, choice);
         if choice == PackChoice::Pack {
             self.append(&entry, None)?;
         }
@@ -308,64 +289,41 @@ impl<'a, W: Write> Packer<'a, W> {
         Ok(())
     }
 
-    fn remember(&mut self, found: &Attributes, entry: &Entry, choice: PackChoice) {
-        if found.link_count > 1 && choice != PackChoice::Prune {
-            self.links.insert(found.number.0, entry.path.clone());
+    fn remember(&mut self, found: &FoundFile, entry: &Entry, choice: PackChoice) {
+        if found.attributes.link_count > 1 && choice != PackChoice::Prune {
+            self.links.insert(found.id(), entry.path.clone());
         }
     }
 
-    fn open_xattrs(&self, fd: Fd) -> Result<Xattrs> {
-        let mut xattrs = Vec::new();
-        for name in self.process.flistxattr(fd)? {
-            let value = self.process.fgetxattr(fd, &name)?;
-            xattrs.push((name, value));
-        }
-        Ok(xattrs)
-    }
-
-    fn regular(&mut self, file: &ContentReader<'_>, archive_name: Vec<u8>) -> Result<()> {
-        let fd = self
-            .process
-            .openat(file.at, file.name, OpenFlags::NOFOLLOW, 0)?;
-        let packed = self.open_file(fd, file, archive_name);
-        // The file was only read, so close cannot lose data.
-        let _ = self.process.close(fd);
-        packed
-    }
-
-    fn open_file(&mut self, fd: Fd, file: &ContentReader<'_>, archive_name: Vec<u8>) -> Result<()> {
-        let found = file.attributes;
+    fn regular(&mut self, file: &Listed<'_, S::Node>, archive_name: Vec<u8>) -> Result<()> {
+        let (node, _) = self.source.open(file.dir, file.name, FILE)?;
+        let found = &file.found.attributes;
         let size_bytes = found.size_bytes;
         let kind = EntryKind::File { size_bytes };
-        let mut entry = entry(archive_name, kind, found, self.open_xattrs(fd)?);
+        let xattrs = self.source.xattrs(&node, &file.found)?;
+        let mut entry = entry(archive_name, kind, found, xattrs);
         let choice = self.choose(&mut entry, file)?;
-        self.remember(found, &entry, choice);
+        self.remember(&file.found, &entry, choice);
         if choice != PackChoice::Pack {
             return Ok(());
         }
-        let segments = segments(self.process, fd, found)?;
-        self.append(&entry, segments.as_deref())?;
-        match segments {
-            None => self.content(fd, whole(found))?,
-            Some(segments) => {
-                for range in segments {
-                    self.content(fd, range)?;
-                }
-            }
-        }
-        Ok(())
+        let ranges = data_ranges(self.source, &node, &file.found)?;
+        let is_whole = size_bytes == 0 || ranges[..] == [0..size_bytes];
+        self.append(&entry, (!is_whole).then_some(&ranges[..]))?;
+        ranges
+            .into_iter()
+            .try_for_each(|range| self.content(&node, range))
     }
 
-    fn content(&mut self, fd: Fd, mut range: Range<u64>) -> Result<()> {
+    fn content(&mut self, node: &S::Node, mut range: Range<u64>) -> Result<()> {
         while range.start < range.end {
             if self.observer.is_stopped() {
                 return Err(Errno::INTR.into());
             }
-            let len = self
-                .buffer
-                .len()
-                .min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
-            let read = self.process.pread(fd, &mut self.buffer[..len], range.start);
+            let len = len_of(&range).min(self.buffer.len());
+            let read = self
+                .source
+                .read_at(node, &mut self.buffer[..len], range.start);
             let count = match read {
                 Ok(0) => Err(Errno::IO.into()),
                 read => read,
@@ -414,34 +372,6 @@ fn entry(path: Vec<u8>, kind: EntryKind, found: &Attributes, mut xattrs: Xattrs)
     }
 }
 
-fn whole(found: &Attributes) -> Range<u64> {
-    0..found.size_bytes
-}
-
-/// Returns the data ranges of a file with holes, `None` for one without.
-fn segments(process: &Process, fd: Fd, found: &Attributes) -> Result<Option<Vec<Range<u64>>>> {
-    let size = found.size_bytes;
-    if found.blocks_512.saturating_mul(512) >= size {
-        return Ok(None);
-    }
-    let mut segments = Vec::new();
-    let mut at = 0;
-    while at < size {
-        let Ok(from) = i64::try_from(at) else { break };
-        let start = match process.lseek(fd, from, Whence::Data) {
-            Err(error) if error.errno() == Errno::NXIO => break,
-            start => start?,
-        };
-        let Ok(from) = i64::try_from(start) else {
-            break;
-        };
-        let end = process.lseek(fd, from, Whence::Hole)?.min(size);
-        if end <= start || start < at {
-            break;
-        }
-        segments.push(start..end);
-        at = end;
-    }
-    let is_whole = segments.len() == 1 && segments[0] == (0..size);
-    Ok(if is_whole { None } else { Some(segments) })
+fn len_of(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).unwrap_or(usize::MAX)
 }

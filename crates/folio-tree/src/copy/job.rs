@@ -1,5 +1,6 @@
 //! One tree to copy, and its place in the target.
 
+use crate::entry::join;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -63,19 +64,6 @@ fn last_name(path: &[u8]) -> Option<&[u8]> {
         .rposition(|byte| *byte == b'/')
         .map_or(0, |at| at + 1);
     Some(&path[start..end]).filter(|name| !matches!(*name, b"." | b".."))
-}
-
-/// Returns `path/name`.
-pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
-    if name == b"." {
-        return path.to_vec();
-    }
-    let slash: &[u8] = if path.is_empty() || path.last() == Some(&b'/') {
-        b""
-    } else {
-        b"/"
-    };
-    [path, slash, name].concat()
 }
 
 #[cfg(test)]

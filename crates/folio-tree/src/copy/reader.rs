@@ -195,11 +195,7 @@ impl<'a, S: Source> Reader<'a, S> {
             return Ok(None);
         }
         let next = self.links.len();
-        let id = FileId {
-            device: found.device_id,
-            inode: found.attributes.number.0,
-        };
-        match self.links.entry(id) {
+        match self.links.entry(found.id()) {
             std::collections::hash_map::Entry::Occupied(seen) => Err(*seen.get()),
             std::collections::hash_map::Entry::Vacant(vacant) => Ok(Some(*vacant.insert(next))),
         }

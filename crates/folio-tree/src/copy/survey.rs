@@ -1,11 +1,12 @@
 //! The content of a copy, found by a walk before it: for a progress bar, and for the size of a new
 //! image.
 
-use super::job::{CopyJob, join};
+use super::job::CopyJob;
 use crate::attributes::Xattrs;
+use crate::entry::join;
 use crate::options::CopyOptions;
 use crate::rules::OwnerRules;
-use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, is_plain_name};
+use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, data_ranges, is_plain_name};
 use folio::ext4::FileTreeSize;
 use folio::vfs::FileType;
 use std::collections::HashSet;
@@ -83,12 +84,8 @@ impl<'a, S: Source, V: Visitor<S>> Survey<'a, S, V> {
         if attributes.file_type == FileType::Directory {
             return self.directory(dir, name);
         }
-        let id = FileId {
-            device: found.device_id,
-            inode: attributes.number.0,
-        };
         let is_repeated =
-            self.options.keeps_links && attributes.link_count > 1 && !self.seen.insert(id);
+            self.options.keeps_links && attributes.link_count > 1 && !self.seen.insert(found.id());
         if !is_repeated && !self.source.is_own_image(&found) {
             self.visitor.file(dir, name, &found);
         }
@@ -176,29 +173,17 @@ impl<S: Source> Content<'_, S> {
 
     /// Returns the ranges of a file that the copy will write.
     fn data(&self, dir: &S::Node, name: &[u8], found: &FoundFile) -> Vec<Range<u64>> {
-        let size = found.attributes.size_bytes;
-        let mut ranges = Vec::new();
-        let mut offset = 0;
-        if found.attributes.blocks_512.saturating_mul(512) < size {
-            let mode = OpenMode {
-                follows_links: self.options.follows_links,
-                is_directory: false,
-            };
-            let Ok((node, _)) = self.source.open(dir, name, mode) else {
-                return ranges;
-            };
-            while let Ok(Some(data)) = self.source.next_data(&node, offset) {
-                let end = data.end.min(size);
-                if end <= data.start || data.start < offset {
-                    break;
-                }
-                ranges.push(data.start..end);
-                offset = end;
-            }
-        } else if size > 0 {
-            ranges.push(0..size);
+        let size_bytes = found.attributes.size_bytes;
+        if found.attributes.blocks_512.saturating_mul(512) >= size_bytes {
+            return Vec::from_iter((size_bytes > 0).then_some(0..size_bytes));
         }
-        ranges
+        let mode = OpenMode {
+            follows_links: self.options.follows_links,
+            is_directory: false,
+        };
+        let opened = self.source.open(dir, name, mode);
+        let ranges = opened.and_then(|(node, _)| data_ranges(self.source, &node, found));
+        ranges.unwrap_or_default()
     }
 }
 

@@ -2,8 +2,8 @@
 //! a mounted file system.
 
 use super::batch_channel::{Batch, BatchReceiver, LinkId, TreeItem};
-use super::job::join;
 use crate::attributes::AttributeFailures;
+use crate::entry::join;
 use crate::observer::{CopyFailure, Observer, Side};
 use crate::target::{FileMeta, Target, WrittenFile};
 use folio::{Errno, Error};

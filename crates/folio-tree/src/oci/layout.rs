@@ -12,6 +12,7 @@ use crate::compression::{Compression, Encoder};
 use crate::entry::{Entry, EntryKind, is_whiteout};
 use crate::observer::Observer;
 use crate::pack::{PackChoice, Packer};
+use crate::source::MountSource;
 use crate::write_behind::WriteBehind;
 use folio::{Errno, Error, Process, Result, Timespec};
 use serde_json::{Value, json};
@@ -205,7 +206,8 @@ impl NewContainerImage<'_> {
         let latest = self.latest;
         let is_root = root == Path::new("/");
         let tree = tree.map(RefCell::new);
-        let mut packer = Packer::new(process, observer, Hashing::new(behind));
+        let source = MountSource::new(process);
+        let mut packer = Packer::new(&source, observer, Hashing::new(behind));
         packer = packer.with_select(Box::new(|entry, content| {
             // mke2fs makes it, and no container has it.
             let is_lost = is_root && entry.path == b"lost+found/";

@@ -284,10 +284,6 @@ impl Source for HostSource {
     }
 
     fn is_own_image(&self, found: &FoundFile) -> bool {
-        let id = FileId {
-            device: found.device_id,
-            inode: found.attributes.number.0,
-        };
-        self.images.contains(&id)
+        self.images.contains(&found.id())
     }
 }

@@ -21,6 +21,16 @@ pub struct FoundFile {
     pub device_id: u64,
 }
 
+impl FoundFile {
+    /// Returns what identifies the file among those of the source.
+    pub fn id(&self) -> FileId {
+        FileId {
+            device: self.device_id,
+            inode: self.attributes.number.0,
+        }
+    }
+}
+
 /// A name in a directory.
 #[derive(Debug, Clone)]
 pub struct SourceName {
@@ -110,6 +120,37 @@ pub trait Source: Sync {
     fn is_own_image(&self, _found: &FoundFile) -> bool {
         false
     }
+}
+
+/// Returns the ranges of a regular file that are not holes, ascending, in bytes. The file has fewer
+/// blocks than bytes if it has holes, or if the file system compresses: then SEEK_DATA decides.
+pub(crate) fn data_ranges<S: Source>(
+    source: &S,
+    file: &S::Node,
+    found: &FoundFile,
+) -> Result<Vec<Range<u64>>, Error> {
+    let size = found.attributes.size_bytes;
+    let mut ranges = Vec::new();
+    if size == 0 {
+        return Ok(ranges);
+    }
+    if found.attributes.blocks_512.saturating_mul(512) >= size {
+        ranges.push(0..size);
+        return Ok(ranges);
+    }
+    let mut offset = 0;
+    while offset < size
+        && let Some(data) = source.next_data(file, offset)?
+    {
+        let end = data.end.min(size);
+        // The file has changed.
+        if end <= data.start || data.start < offset {
+            break;
+        }
+        ranges.push(data.start..end);
+        offset = end;
+    }
+    Ok(ranges)
 }
 
 /// Whether a name stays in its directory.

@@ -26,7 +26,7 @@ use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
 use folio_tree::{
     Compression, ContentReader, Contents, Encoder, Entry, EntryKind, InputProgress, MemoryBudget,
-    NewSize, PackChoice, Packer, ReadAhead, WriteBehind, tar,
+    MountSource, NewSize, PackChoice, Packer, ReadAhead, WriteBehind, tar,
 };
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -291,7 +291,8 @@ fn pack(tar: &Tar, session: &Session, place: &ImagePath) -> Outcome {
                 entry.modified = entry.modified.min(latest.unwrap_or(entry.modified));
                 Ok(PackChoice::Pack)
             };
-            let packer = Packer::new(image.process(), &observer, output);
+            let source = MountSource::new(image.process());
+            let packer = Packer::new(&source, &observer, output);
             let mut packer = packer.with_select(Box::new(select));
             let is_directory = found.file_type == folio::vfs::FileType::Directory;
             packer.pack(&place.path, if is_directory { b"./" } else { b"" })?;
