@@ -1,19 +1,16 @@
 //! An opened image: the device, and a kernel of its own in which its file system is `/`.
 
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::image_path::{ImagePath, has_pattern, refuse_protocol};
-use crate::interruptible::InterruptibleDevice;
+use crate::image_path::{ImagePath, has_pattern};
 use crate::nearest::{nearest_file, nearest_path};
 use crate::objects::{check_built, is_url};
-use crate::progress::Progress;
 use crate::session::{Session, clock, fixed_time};
 use crate::volumes;
 use folio::base::{Errno, Error, ErrorKind};
-use folio::block::{self, Device, ImageFormat, OpenOptions};
+use folio::block::{self, Device, OpenOptions};
 use folio::cache::Counters;
-use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AtFlags, Credentials, OpenFlags};
-use folio::vfs::{AccessTime, Attributes, MountOptions};
+use folio::vfs::{AccessTime, Attributes, FileType, MountOptions};
 use folio::{Detail, Kernel, KernelOptions, Process};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -118,77 +115,6 @@ fn image_failure(error: Error, path: &Path) -> Failure {
         failure.message.push_str(&format!("; did you mean {hint}?"));
     }
     failure
-}
-
-/// Creates an image with a new ext4. The file must not exist.
-pub(crate) fn create(
-    session: &Session,
-    place: &ImagePath,
-    format: ImageFormat,
-    len_bytes: u64,
-    options: &FormatOptions,
-) -> Outcome<Arc<dyn Device>> {
-    let path = place.image.as_path();
-    if let Some(name) = &place.partition {
-        return Err(Failure::usage(format!(
-            "{}: a new image has no partition {name}: omit @{name}, or make the disk first with \
-             folio disk create",
-            place.image_name()
-        )));
-    }
-    refuse_protocol(path).map_err(Failure::usage)?;
-    let device = if is_url(path.as_os_str()) {
-        check_built(path).map_err(Failure::usage)?;
-        if format == ImageFormat::Qcow2 {
-            return Err(Failure::usage(format!(
-                "{}: --create makes a volume at a URL, which is a raw disk: give another name, or \
-                 make a local qcow2 image and copy it with folio cp IMAGE URL",
-                path.display()
-            )));
-        }
-        volumes::create(path, len_bytes)?
-    } else {
-        block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?
-    };
-    match format_device(session, path, &*device, options) {
-        Ok(()) => Ok(device),
-        Err(failure) => {
-            drop(device);
-            // The file is new and useless, and the cause is reported.
-            let _ = std::fs::remove_file(path);
-            Err(failure)
-        }
-    }
-}
-
-/// Writes a new ext4, with a progress bar, until Ctrl-C.
-pub(crate) fn format_device(
-    session: &Session,
-    path: &Path,
-    device: &dyn Device,
-    options: &FormatOptions,
-) -> Outcome {
-    let progress = Progress::new(session);
-    let formatted = ext4::format(
-        &InterruptibleDevice::new(device, session, &progress),
-        options,
-    );
-    progress.finish();
-    session.check_interrupt()?;
-    formatted.map(drop).map_err(|error| {
-        // The value of an option, or a size that is too small.
-        let is_usage = error.errno() == Errno::INVAL;
-        let text = text(error, path);
-        if is_usage {
-            Failure::usage(text)
-        } else {
-            Failure::new(text)
-        }
-    })
-}
-
-fn text(error: Error, path: &Path) -> String {
-    explain(&error.within(path.display().to_string()))
 }
 
 impl Image {
@@ -387,6 +313,13 @@ impl Image {
             AtFlags::SYMLINK_NOFOLLOW
         };
         self.process.fstatat(folio::syscall::AT_FDCWD, path, flags)
+    }
+
+    /// Returns the target of a symbolic link, if it can be read.
+    pub(crate) fn link_target(&self, path: &Path, found: &Attributes) -> Option<Vec<u8>> {
+        (found.file_type == FileType::Symlink)
+            .then(|| self.process.readlink(path).ok())
+            .flatten()
     }
 
     /// Returns the files that a path with `*`, `?` or `[` matches, sorted. A path that exists as it

@@ -3,6 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use crate::image_path::refuse_protocol;
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use folio::block::ImageFormat;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -223,6 +224,11 @@ fn from_options(mut options: Options) -> Result<NamedImage, String> {
 
 fn unsupported(key: &str, driver: &str) -> String {
     format!("{key}={driver} is not supported: expected raw, qcow2 or file")
+}
+
+/// Returns a parser of the names of image files.
+pub(crate) fn value_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| local(&path).map(|_| path))
 }
 
 #[cfg(test)]

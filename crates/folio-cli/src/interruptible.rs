@@ -1,7 +1,5 @@
 //! A device whose writes end with EINTR after Ctrl-C, and move a progress bar.
 
-use crate::progress::Progress;
-use crate::session::Session;
 use folio::block::{Allocation, Device, MapEntry};
 use folio::{Errno, Result};
 use std::io::{IoSlice, IoSliceMut};
@@ -12,25 +10,26 @@ const ZEROES_BYTES_MAX: u64 = 64 << 20;
 /// A device during work that the user may interrupt.
 pub(crate) struct InterruptibleDevice<'a> {
     device: &'a dyn Device,
-    session: &'a Session,
-    progress: &'a Progress,
+    observer: &'a dyn WriteObserver,
+}
+
+/// The view of the one that shows progress and takes interrupts.
+pub(crate) trait WriteObserver: Sync {
+    /// Whether to stop.
+    fn is_interrupted(&self) -> bool;
+    /// This many bytes were written.
+    fn written(&self, len_bytes: u64);
+    /// All bytes are written, and become durable.
+    fn flushing(&self);
 }
 
 impl<'a> InterruptibleDevice<'a> {
-    pub(crate) fn new(
-        device: &'a dyn Device,
-        session: &'a Session,
-        progress: &'a Progress,
-    ) -> Self {
-        Self {
-            device,
-            session,
-            progress,
-        }
+    pub(crate) fn new(device: &'a dyn Device, observer: &'a dyn WriteObserver) -> Self {
+        Self { device, observer }
     }
 
     fn check(&self) -> Result<()> {
-        if self.session.is_interrupted() {
+        if self.observer.is_interrupted() {
             Err(Errno::INTR.into())
         } else {
             Ok(())
@@ -54,14 +53,14 @@ impl Device for InterruptibleDevice<'_> {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.check()?;
         self.device.write_vectored_at(bufs, offset)?;
-        self.progress
-            .add(bufs.iter().map(|buf| buf.len() as u64).sum());
+        self.observer
+            .written(bufs.iter().map(|buf| buf.len() as u64).sum());
         Ok(())
     }
 
     fn flush(&self) -> Result<()> {
         self.check()?;
-        self.progress.flushing();
+        self.observer.flushing();
         self.device.flush()
     }
 
@@ -75,7 +74,7 @@ impl Device for InterruptibleDevice<'_> {
             self.check()?;
             let count = len_bytes.min(ZEROES_BYTES_MAX);
             self.device.write_zeroes(offset, count)?;
-            self.progress.add(count);
+            self.observer.written(count);
             offset += count;
             len_bytes -= count;
         }

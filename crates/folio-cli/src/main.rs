@@ -2,26 +2,28 @@
 //! them.
 //!
 //! ```text
-//!   cli            the tree of commands     value_parsers, global_options    option values
+//!   cli            the tree of commands
 //!     v
-//!   commands/      one file per command     serving, ready, sandbox   commands that serve until a
-//!     |                                     signal
+//!   commands/      one file or folder for each command; none uses another
+//!     v
+//!   arguments/     options that several commands have
+//!   tree_copy/     trees into images          unpacking      archives into images
+//!   object_copy    files to object storage    warm_engine    reads into the host's page cache
+//!   change_tree, destination                  commands that change files of an image
+//!   remote_share, remount, serving, ready, sandbox           commands that serve until a signal
+//!   new_file_system, file_system_resize       of ext4       image_chain    of qcow2
 //!     v
 //!   image, source  an opened image or directory: device, kernel, process      walk   trees in images
 //!     v
-//!   interruptible  a device whose writes Ctrl-C ends
-//!     v
-//!   observer       progress and failures of copies between archives and images
+//!   observer       progress and failures of copies
 //!     v
 //!   session        errors, notes, Ctrl-C, global options     progress   bars     trace   -v
 //!     v
-//!   percent        progress as qemu-img prints it
-//!     v
 //!   image_path     IMAGE:/path              exit             exit codes
-//!   image_name     file:, json:, --image-opts        objects   URLs of object stores
-//!   volumes        volumes in object storage
+//!   image_name     file:, json:, --image-opts        objects, volumes   URLs of object stores
+//!   value_parsers, global_options           option values     interruptible   writes that Ctrl-C ends
 //!   output/        tables, JSON, names      manual/          help texts and manual pages
-//!   hints, nearest suggestions for unknown words     qemu_img, qemu_words   manners of qemu-img
+//!   hints, nearest suggestions for unknown words     qemu_img, qemu_words, percent   manners of qemu-img
 //! ```
 
 /// Prints a line on standard error. That of `std` panics if no reader is left.
@@ -32,12 +34,17 @@ macro_rules! eprintln {
     }};
 }
 
+mod arguments;
+mod change_tree;
 mod cli;
 mod commands;
+mod destination;
 mod exit;
+mod file_system_resize;
 mod global_options;
 mod hints;
 mod image;
+mod image_chain;
 mod image_name;
 mod image_path;
 mod interruptible;
@@ -46,6 +53,9 @@ mod memory;
 mod mount_helper;
 mod mount_record;
 mod nearest;
+mod new_file_system;
+#[cfg(feature = "object-store")]
+mod object_copy;
 #[cfg(feature = "object-store")]
 mod object_options;
 mod objects;
@@ -56,16 +66,21 @@ mod progress;
 mod qemu_img;
 mod qemu_words;
 mod ready;
+mod remote_share;
+mod remount;
 mod sandbox;
 mod serving;
 mod session;
 mod source;
 mod system_log;
 mod trace;
+mod tree_copy;
 mod unmount_process;
+mod unpacking;
 mod value_parsers;
 mod volumes;
 mod walk;
+mod warm_engine;
 
 use std::io::Write;
 

@@ -1,21 +1,14 @@
 //! Parsers of option values: sizes, image formats and UUIDs.
 
-use crate::image_name;
-use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use folio::block::ImageFormat;
 use folio_tree::NewSize;
 use std::fmt;
-use std::path::PathBuf;
 
 /// Returns a parser of image format names.
 pub(crate) fn image_format() -> impl TypedValueParser<Value = ImageFormat> {
     PossibleValuesParser::new(ImageFormat::ALL.map(ImageFormat::name))
         .try_map(|name| name.parse::<ImageFormat>())
-}
-
-/// Returns a parser of the names of image files. [`crate::image_name`] reads `file:` and `json:`.
-pub(crate) fn image_file() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| image_name::local(&path).map(|_| path))
 }
 
 /// A word that cannot be read as a size.

@@ -308,7 +308,7 @@ impl<'a, S: Source, W: Write> Packer<'a, S, W> {
             return Ok(());
         }
         let ranges = data_ranges(self.source, &node, &file.found)?;
-        let is_whole = size_bytes == 0 || ranges[..] == [0..size_bytes];
+        let is_whole = size_bytes == 0 || matches!(&ranges[..], [all] if *all == (0..size_bytes));
         self.append(&entry, (!is_whole).then_some(&ranges[..]))?;
         ranges
             .into_iter()

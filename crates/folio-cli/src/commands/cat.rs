@@ -20,7 +20,7 @@ pub(crate) struct Cat {
     #[arg(required = true)]
     files: Vec<OsString>,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
 }
 
 /// Runs the command.

@@ -1,6 +1,6 @@
 //! `folio check`: checks the file system in an image.
 
-use super::force_share::ForceShare;
+use crate::arguments::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, open_device, open_to_read};
 use crate::image_path::ImagePath;

@@ -1,7 +1,7 @@
 //! `folio chmod`: changes modes.
 
-use super::change_tree::change_each;
-use super::mode::parse_mode;
+use crate::arguments::mode::parse_mode;
+use crate::change_tree::change_each;
 use crate::exit::Outcome;
 use crate::session::Session;
 use clap::Args;

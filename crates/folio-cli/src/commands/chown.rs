@@ -1,6 +1,6 @@
 //! `folio chown`: changes owners and groups.
 
-use super::change_tree::change_each;
+use crate::change_tree::change_each;
 use crate::exit::Outcome;
 use crate::session::Session;
 use clap::Args;

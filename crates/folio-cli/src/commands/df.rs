@@ -1,6 +1,6 @@
 //! `folio df`: shows the space and the inodes of file systems.
 
-use super::usage_options::UsageOptions;
+use crate::arguments::usage_options::UsageOptions;
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;
@@ -25,7 +25,7 @@ pub(crate) struct Df {
     #[arg(short)]
     inodes: bool,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
     #[command(flatten)]
     options: UsageOptions,
 }

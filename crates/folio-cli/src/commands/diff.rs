@@ -53,7 +53,7 @@ pub(crate) struct Diff {
     #[arg(long, conflicts_with = "brief")]
     json: bool,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
 }
 
 /// One side: a process whose root holds the tree.

@@ -1,6 +1,6 @@
 //! `folio du`: shows the space that trees use.
 
-use super::usage_options::UsageOptions;
+use crate::arguments::usage_options::UsageOptions;
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;
@@ -31,7 +31,7 @@ pub(crate) struct Du {
     #[arg(short)]
     all: bool,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
     #[command(flatten)]
     options: UsageOptions,
 }

@@ -1,6 +1,5 @@
 //! `folio find`: finds files by name, type and size.
 
-use super::stat::link_target;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
@@ -24,7 +23,7 @@ pub(crate) struct Find {
     /// The directory to search, as IMAGE:/path
     place: OsString,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
     /// Match the last component, with * ? [ ]
     #[arg(long, value_name = "GLOB")]
     name: Option<String>,
@@ -152,11 +151,11 @@ impl<W: Write> Visitor for Finder<'_, W> {
                 let below = below.as_os_str().as_bytes();
                 let slash: &[u8] = if below.is_empty() { b"" } else { b"/" };
                 let path = [b".", slash, below].concat();
-                let target = link_target(self.image, visit.path, visit.attributes);
+                let target = self.image.link_target(visit.path, visit.attributes);
                 let line = mtree_line(&path, visit.attributes, target.as_deref());
                 writeln!(self.out, "{line}")?;
             } else if self.find.json {
-                let target = link_target(self.image, visit.path, visit.attributes);
+                let target = self.image.link_target(visit.path, visit.attributes);
                 self.records.push(FileRecord::new(
                     visit.path,
                     visit.attributes,

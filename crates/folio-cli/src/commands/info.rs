@@ -1,14 +1,13 @@
 //! `folio info`: shows what an image holds: its format, its partitions, its file system.
 
-use super::force_share::ForceShare;
+use crate::arguments::force_share::ForceShare;
 use crate::exit::{Failure, Outcome};
 use crate::image::open_to_read;
 use crate::image_path::{ImagePath, contents_name};
 use crate::output::color::heading;
-use crate::output::{counted, human, printable, stamp};
+use crate::output::{counted, date_text, human, printable, stamp};
 use crate::session::Session;
 use clap::Args;
-use folio::Timespec;
 use folio::block::{
     self, Device, FileSystemKind, ImageInfo, OpenOptions, PartitionDevice, PartitionTable,
 };
@@ -393,15 +392,6 @@ fn lifetime_text(kib: u64) -> String {
     let half = if unit == 0 { 0 } else { 1 << (10 * unit - 1) };
     let rounded = kib.saturating_add(half) >> (10 * unit);
     format!("{rounded} {}", ["kB", "MB", "GB", "TB", "PB"][unit])
-}
-
-/// Formats a time as ctime(3) does, in the local time zone.
-pub(super) fn date_text(time: Timespec) -> String {
-    let Ok(stamp) = jiff::Timestamp::new(time.secs, 0) else {
-        return format!("@{}", time.secs);
-    };
-    let zoned = stamp.to_zoned(jiff::tz::TimeZone::system());
-    zoned.strftime("%a %b %e %H:%M:%S %Y").to_string()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `folio ln`: creates hard and symbolic links.
 
-use super::destination::{check_same_image, destination};
+use crate::destination::{check_same_image, destination};
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;

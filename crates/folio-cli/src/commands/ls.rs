@@ -1,6 +1,5 @@
 //! `folio ls`: lists directories.
 
-use super::stat::link_target;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
@@ -53,7 +52,7 @@ pub(crate) struct Ls {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
 }
 
 struct Entry {
@@ -107,7 +106,7 @@ fn list(
     };
     if found.file_type != FileType::Directory || ls.directory {
         let name = place.path.to_string_lossy().into_owned().into_bytes();
-        let target = link_target(image, &place.path, &found);
+        let target = image.link_target(&place.path, &found);
         let entry = Entry {
             name,
             path: place.path.clone(),
@@ -155,7 +154,7 @@ fn entries(ls: &Ls, session: &Session, image: &Image, directory: &Path) -> Vec<E
         let path = join(directory, &name);
         match image.stat(&path, false) {
             Ok(attributes) => {
-                let target = link_target(image, &path, &attributes);
+                let target = image.link_target(&path, &attributes);
                 entries.push(Entry {
                     name,
                     path,

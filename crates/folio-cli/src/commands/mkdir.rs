@@ -1,6 +1,6 @@
 //! `folio mkdir`: creates directories.
 
-use super::mode::parse_mode;
+use crate::arguments::mode::parse_mode;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;

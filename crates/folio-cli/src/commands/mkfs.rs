@@ -1,8 +1,9 @@
 //! `folio mkfs`: creates an image with an empty ext4.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::image::{Access, create, format_device, open_device};
+use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
+use crate::new_file_system::{create, format_device};
 use crate::session::{Session, clock};
 use crate::value_parsers::disk_size;
 use crate::volumes;

@@ -1,6 +1,6 @@
 //! `folio mknod`: creates device nodes and FIFOs.
 
-use super::mode::parse_mode;
+use crate::arguments::mode::parse_mode;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;

@@ -5,32 +5,27 @@
 //!     v
 //!   cp/ tar/ image/ disk/ cache/ warm/   commands of several files
 //!   ls cat stat rm ...        commands of one file
-//!     v
-//!   change_tree, mode, destination, select   parts that several commands share
 //! ```
 //!
-//! Above: `cli`, which parses the arguments. Below: `image`, `source`, `walk`, `session`, `output`.
+//! No command uses another one. Above: `cli`, which parses the arguments. Below: `arguments`,
+//! `tree_copy`, `image`, `source`, `walk`, `session`, `output`.
 
 mod bench;
 mod cache;
 mod cat;
-mod change_tree;
 mod check;
 mod chmod;
 mod chown;
 mod completions;
 mod cp;
 mod debug;
-mod destination;
 mod df;
 mod diff;
 mod disk;
 mod doctor;
 mod du;
 mod edit;
-mod excludes;
 mod find;
-mod force_share;
 mod image;
 mod info;
 mod ln;
@@ -39,21 +34,15 @@ mod man;
 mod mkdir;
 mod mkfs;
 mod mknod;
-mod mode;
 mod mount;
 mod mv;
-mod new_image;
-mod ownership;
 #[cfg(feature = "object-store")]
 mod push;
-mod remote;
-mod remount;
 mod resize;
 mod rm;
 mod run;
 #[cfg(test)]
 mod schemas;
-mod select;
 mod serve;
 mod share;
 mod shell;
@@ -66,8 +55,6 @@ mod tree;
 mod trim;
 mod truncate;
 mod tune;
-mod unpack;
-mod usage_options;
 #[cfg(feature = "object-store")]
 mod volume;
 mod warm;

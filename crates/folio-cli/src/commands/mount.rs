@@ -1,12 +1,12 @@
 //! `folio mount`: mounts an image or a directory on the host through FUSE.
 
-use super::force_share::ForceShare;
-use super::remote;
-use super::remount;
+use crate::arguments::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::mount_record::{self, MountRecord};
 use crate::output::{human, io_reason};
 use crate::ready;
+use crate::remote_share;
+use crate::remount;
 use crate::sandbox::{Reach, Sandbox, SandboxArgs};
 use crate::serving::{self, Background, Readiness};
 use crate::session::{Session, clock};
@@ -113,7 +113,7 @@ pub(crate) struct Mount {
     #[command(flatten)]
     share: ForceShare,
     #[command(flatten)]
-    remote: remote::MountArgs,
+    remote: remote_share::MountArgs,
     #[command(flatten)]
     sandbox: SandboxArgs,
 }
@@ -146,7 +146,7 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
     if remount::is_requested(&session.options) {
         return remount::run(mount.target(), &session.options, mount.ro);
     }
-    let work = match remote::parse_address(&mount.source)? {
+    let work = match remote_share::parse_address(&mount.source)? {
         Some(address) => Work::Remote(address),
         None => {
             let source = Source::parse(&mount.source)?;
@@ -198,14 +198,14 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
 fn serve_work(mount: &Mount, session: &Session, work: Work, readiness: Readiness<'_>) -> Outcome {
     match work {
         Work::Remote(address) => {
-            let request = remote::MountRequest {
+            let request = remote_share::MountRequest {
                 target: mount.target(),
                 is_read_only: mount.ro,
                 allow_other: mount.allow_other,
                 args: &mount.remote,
                 readiness,
             };
-            remote::mount(&request, session, address)
+            remote_share::mount(&request, session, address)
         }
         Work::Local(source, options, inside) => {
             mount.share.apply(session);

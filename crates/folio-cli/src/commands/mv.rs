@@ -1,6 +1,6 @@
 //! `folio mv`: moves and renames files inside an image.
 
-use super::destination::{check_same_image, destination};
+use crate::destination::{check_same_image, destination};
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;

@@ -1,7 +1,7 @@
 //! `folio push`: uploads the changes in an overlay into the object below it.
 
-use super::cp::object::parse_url;
 use crate::exit::{Failure, Outcome, explain};
+use crate::object_copy::parse_url;
 use crate::objects::images;
 use crate::output::human;
 use crate::progress::Progress;

@@ -9,8 +9,8 @@ use super::df::FileSystemUsage;
 use super::doctor::report::DoctorReport;
 use super::du::DirectoryUsage;
 use super::tar::list::EntryRecord;
-use super::warm::engine::WarmReport;
 use crate::output::FileRecord;
+use crate::warm_engine::WarmReport;
 use schemars::JsonSchema;
 
 #[path = "../../../../tests/support/schema.rs"]

@@ -1,6 +1,6 @@
 //! `folio serve`: serves an image as a disk. One subcommand for each protocol.
 
-use super::image::shared_options::{BackingOptions, image_failure};
+use crate::arguments::image_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image_path::ImagePath;
 use crate::objects::is_url;

@@ -1,8 +1,8 @@
 //! `folio share`: shares files with virtual machines, as a virtiofs device or over a stream.
 
-use super::remote;
 use crate::exit::{Failure, Outcome, explain};
 use crate::ready;
+use crate::remote_share;
 use crate::sandbox::{Places, Reach, Sandbox, SandboxArgs};
 use crate::serving;
 use crate::session::{Session, clock};
@@ -61,7 +61,7 @@ pub(crate) struct Share {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
-    remote: remote::ShareArgs,
+    remote: remote_share::ShareArgs,
     /// Mount tag, for monitors that ask for it; QEMU and cloud-hypervisor have a tag= of their own
     #[arg(long, value_name = "TAG", conflicts_with = "listen")]
     tag: Option<String>,
@@ -104,9 +104,9 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
                 kernel: Arc::clone(mounted.kernel()),
                 permissions: options.permissions,
                 options: options.guest.clone(),
-                name: remote::share_name(&source.path()),
+                name: remote_share::share_name(&source.path()),
             };
-            remote::serve(&share.remote, session, &sandbox, address, &name, what)
+            remote_share::serve(&share.remote, session, &sandbox, address, &name, what)
         }
         (None, Some(socket)) => serve(share, session, &sandbox, socket, &mounted, &options),
         // clap requires one of them.

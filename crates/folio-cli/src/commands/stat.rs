@@ -19,7 +19,7 @@ pub(crate) struct Stat {
     #[arg(required = true)]
     files: Vec<OsString>,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
@@ -43,7 +43,7 @@ pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
                         continue;
                     }
                 };
-                let target = link_target(image, &path, &found);
+                let target = image.link_target(&path, &found);
                 if stat.json {
                     records.push(FileRecord::new(&path, &found, target.as_deref()));
                 } else {
@@ -57,17 +57,6 @@ pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
         session.print_json(&records)?;
     }
     Ok(())
-}
-
-/// Returns the target of a symbolic link, if it can be read.
-pub(crate) fn link_target(
-    image: &Image,
-    path: &std::path::Path,
-    found: &Attributes,
-) -> Option<Vec<u8>> {
-    (found.file_type == FileType::Symlink)
-        .then(|| image.process().readlink(path).ok())
-        .flatten()
 }
 
 fn print(

@@ -1,6 +1,5 @@
 //! `folio tree`: shows a directory and all files below it as a tree.
 
-use super::stat::link_target;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
 use crate::image_path::ImagePath;
@@ -20,7 +19,7 @@ pub(crate) struct Tree {
     /// The directory, as IMAGE:/path
     place: OsString,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: crate::arguments::force_share::ForceShare,
     /// Include names that start with a dot
     #[arg(short)]
     all: bool,
@@ -90,7 +89,7 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
                 continue;
             }
         };
-        let target = link_target(image, &path, &found);
+        let target = image.link_target(&path, &found);
         if tree.json {
             records.push(FileRecord::new(&path, &found, target.as_deref()));
         } else {

@@ -286,6 +286,15 @@ pub(crate) fn print_json(value: &impl Serialize) -> std::io::Result<()> {
     out.flush()
 }
 
+/// Formats a time as ctime(3) does, in the local time zone.
+pub(crate) fn date_text(time: Timespec) -> String {
+    let Ok(stamp) = jiff::Timestamp::new(time.secs, 0) else {
+        return format!("@{}", time.secs);
+    };
+    let zoned = stamp.to_zoned(jiff::tz::TimeZone::system());
+    zoned.strftime("%a %b %e %H:%M:%S %Y").to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

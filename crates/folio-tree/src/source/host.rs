@@ -1,6 +1,6 @@
 //! Reads from the host, with few system calls per file and without following links.
 
-use super::{FoundFile, OpenMode, Source, SourceName};
+use super::{FileId, FoundFile, OpenMode, Source, SourceName};
 use crate::attributes::Xattrs;
 use folio::base::InodeNumber;
 use folio::vfs::{Attributes, DeviceNumber, FileType};
@@ -11,31 +11,7 @@ use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::Mutex;
-
-/// Identifies a file of the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FileId {
-    /// `st_dev`.
-    pub device: u64,
-    /// `st_ino`.
-    pub inode: u64,
-}
-
-impl FileId {
-    /// Returns the file at a path of the host, through links; `None` if there is none.
-    pub fn at(path: &Path) -> Option<Self> {
-        rustix::fs::stat(path).ok().map(|found| Self::of(&found))
-    }
-
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-        }
-    }
-}
 
 /// The files of the host, read as the calling user. Paths are absolute, or relative to the working
 /// directory.

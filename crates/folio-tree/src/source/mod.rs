@@ -3,14 +3,38 @@
 mod host;
 mod mounted;
 
+pub use host::HostSource;
 pub(crate) use host::attributes_of;
-pub use host::{FileId, HostSource};
 pub use mounted::MountSource;
 
 use crate::attributes::Xattrs;
 use folio::Error;
 use folio::vfs::{Attributes, FileType};
 use std::ops::Range;
+use std::path::Path;
+
+/// Identifies a file among those of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// Returns that of the file at a path of the host, through links; `None` if there is none.
+    pub fn at(path: &Path) -> Option<Self> {
+        rustix::fs::stat(path).ok().map(|found| Self::of(&found))
+    }
+
+    pub(crate) fn of(stat: &rustix::fs::Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}
 
 /// The attributes of a file, and the file system that has it.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! `folio cache drop`: drops files from the kernel's page cache.
 
-use crate::commands::select::Select;
+use crate::arguments::select::Select;
 use crate::exit::Outcome;
 use crate::output::{FailureRecord, PathRecord, counted, human};
 use crate::progress::Progress;

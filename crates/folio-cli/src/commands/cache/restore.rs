@@ -1,9 +1,9 @@
 //! `folio cache restore`: reads the pages of a saved hot set.
 
-use crate::commands::warm::Engine;
 use crate::exit::{Failure, Outcome};
 use crate::output::{FailureRecord, io_reason};
 use crate::session::Session;
+use crate::warm_engine::Engine;
 use clap::Args;
 use folio_pagecache::{Match, load};
 use std::fs::File;

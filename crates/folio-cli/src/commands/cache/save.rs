@@ -1,6 +1,6 @@
 //! `folio cache save`: saves which pages of files are in memory, for a restore after a restart.
 
-use crate::commands::select::Select;
+use crate::arguments::select::Select;
 use crate::exit::{Failure, Outcome};
 use crate::output::{FailureRecord, human, io_reason};
 use crate::session::Session;

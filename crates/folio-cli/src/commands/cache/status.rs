@@ -2,7 +2,7 @@
 
 use super::totals::{Entry, Totals, head, unknown};
 use super::watch::{Watch, clear};
-use crate::commands::select::Select;
+use crate::arguments::select::Select;
 use crate::exit::Outcome;
 use crate::output::color::heading;
 use crate::output::{FailureRecord, PathRecord, printable};

@@ -1,15 +1,15 @@
 //! Container images as sources and destinations of `folio cp`.
 
-use crate::commands::excludes::exclude_entry;
-use crate::commands::new_image::NewImage;
-use crate::commands::ownership::Ownership;
-use crate::commands::unpack::{open_container, unpack_into};
+use crate::arguments::excludes::exclude_entry;
+use crate::arguments::new_image::NewImage;
+use crate::arguments::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
 use crate::observer::{Files, SessionObserver};
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
+use crate::unpacking::{open_container, unpack_into};
 use clap::Args;
 use folio::{Errno, Error};
 use folio_tree::oci::{NewContainerImage, Platform, Reference};

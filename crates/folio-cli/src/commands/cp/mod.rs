@@ -1,38 +1,32 @@
 //! `folio cp`: copies files and trees between the host and images.
 //!
 //! ```text
-//!   plan.rs      maps sources to destinations by the rules of cp(1)
-//!   container.rs container images, which folio_tree unpacks and packs
-//!   object.rs    image files to and from object storage, as they are
+//!   mod.rs         host and images         container.rs   container images
 //! ```
 //!
-//! The copy itself is that of [`folio_tree`]. Above: the dispatch in `commands`. Below: `image`,
-//! `image_path`, `observer`, `progress`, `session`.
+//! Above: the dispatch in `commands`. Below: `tree_copy`, `object_copy`, `unpacking`.
 
 mod container;
-#[cfg(feature = "object-store")]
-pub(crate) mod object;
-mod plan;
 
-use super::excludes::ExcludeOptions;
-use super::new_image::{NewImage, fitting_size, refuse_existing};
-use super::ownership::{Ownership, finish_rules};
+use crate::arguments::excludes::ExcludeOptions;
+use crate::arguments::force_share::ForceShare;
+use crate::arguments::new_image::NewImage;
+use crate::arguments::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
-use crate::image::{Access, Image, with_image};
-use crate::image_path::{ImagePath, PathArgument};
+use crate::image::{Access, Image};
+use crate::image_path::PathArgument;
+#[cfg(feature = "object-store")]
+use crate::object_copy;
 #[cfg(feature = "object-store")]
 use crate::objects::has_inner_path;
 use crate::objects::{check_built, is_url};
-use crate::observer::{Files, SessionObserver};
+use crate::observer::Files;
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
+use crate::tree_copy::{Copy, ImageCopy, plan};
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
-use folio::ext4::{ExtraSpace, FormatOptions, LeastSize};
-use folio_tree::{
-    CopiedPaths, CopyJob, CopyOptions, FileId, HostSource, HostTarget, MountSource, MountTarget,
-    NewSize, OwnerRules, Source, Target, add_content, check_fakeroot,
-};
+use folio_tree::{CopyOptions, FileId, HostTarget, MountSource, OwnerRules, check_fakeroot};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -85,7 +79,7 @@ pub(crate) struct Cp {
     #[command(flatten)]
     excludes: ExcludeOptions,
     #[command(flatten)]
-    share: super::force_share::ForceShare,
+    share: ForceShare,
     /// What to copy (* ? [ ] match names in an image), then the copy or the directory to copy into
     #[arg(required = true, num_args = 1.., value_names = ["SOURCE", "DESTINATION"])]
     places: Vec<OsString>,
@@ -156,7 +150,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
         && !has_inner_path(source)
         && !has_inner_path(destination)
         && !PathArgument::parse(destination, false).is_image()
-        && let Some(copied) = object::run(source, destination, session)
+        && let Some(copied) = object_copy::run(source, destination, session)
     {
         return copied;
     }
@@ -216,191 +210,6 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     }
 }
 
-/// A copy into an image.
-struct ImageCopy<'a> {
-    session: &'a Session,
-    options: &'a CopyOptions,
-    rules: &'a OwnerRules,
-    place: &'a ImagePath,
-    sources: &'a [PathArgument],
-    /// `-T`.
-    is_itself: bool,
-}
-
-impl ImageCopy<'_> {
-    /// Copies all sources into a new image, which is removed again after a failure.
-    fn run_in_new(&self, new_image: &NewImage, size: NewSize) -> Outcome {
-        refuse_existing(self.place, "copy")?;
-        for source in self.sources {
-            plan::check_host(source, self.options)?;
-        }
-        let least_size = |extra, options| self.least_size(extra, options);
-        new_image.make(self.session, self.place, size, least_size, |image| {
-            plan::make_parents(&image, self.place, self.sources)?;
-            self.run(image)
-        })
-    }
-
-    /// Returns the least size of a new image for the content of all sources, and for the manifest.
-    fn least_size(&self, extra: ExtraSpace, format_options: FormatOptions) -> Outcome<LeastSize> {
-        let (session, options, place) = (self.session, self.options, self.place);
-        let mut created = CopiedPaths::new(options, self.rules);
-        let stop = || session.is_interrupted();
-        let mut listed = Ok(());
-        let least = fitting_size(&place.path, extra, format_options, |content| {
-            listed = plan::groups(self.sources).try_for_each(|group| {
-                let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
-                match &group[0] {
-                    PathArgument::Host(_) => {
-                        let source = HostSource::default();
-                        created.find(&source, &jobs);
-                        add_content(content, &source, &jobs, options, &stop);
-                        Ok(())
-                    }
-                    PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
-                        let source = MountSource::new(image.process());
-                        created.find(&source, &jobs);
-                        add_content(content, &source, &jobs, options, &stop);
-                        Ok(())
-                    }),
-                }
-            });
-            self.rules
-                .add_created(content, |path| created.contains(path));
-        });
-        listed?;
-        session.check_interrupt()?;
-        least
-    }
-
-    /// Copies all sources into one image, then closes it whether or not the copy succeeded.
-    fn run(&self, image: Image) -> Outcome {
-        let progress = Progress::new(self.session);
-        let copied = plan::groups(self.sources)
-            .try_for_each(|group| self.group(&image, group, &progress))
-            .and_then(|()| {
-                let files = Files::Image(&image);
-                let observer = SessionObserver::new(self.session, &progress, files, files);
-                finish_rules(
-                    self.session,
-                    self.rules,
-                    &image,
-                    &self.place.path,
-                    &observer,
-                )
-            });
-        progress.flushing();
-        let closed = image.close();
-        progress.finish();
-        copied.and(closed)
-    }
-
-    /// Copies neighbors of the same image, or of the host.
-    fn group(&self, image: &Image, group: &[PathArgument], progress: &Progress) -> Outcome {
-        let (session, options, path) = (self.session, self.options, &self.place.path);
-        let rules = self.rules.resolve(image.process(), image.is_new())?;
-        let target = MountTarget::new(image.process(), options, rules);
-        let copy = Copy {
-            session,
-            options,
-            progress,
-            target: Files::Image(image),
-        };
-        let is_directory = image
-            .stat(path, true)
-            .is_ok_and(|found| plan::is_directory(&found));
-        let request = plan::Request {
-            target: path,
-            name: self.place.to_string(),
-            is_directory,
-            has_many: self.sources.len() > 1,
-            is_itself: self.is_itself,
-        };
-        let jobs = plan::jobs(&request, group)?;
-        match &group[0] {
-            PathArgument::Host(_) => {
-                let source = HostSource::new(Vec::from_iter(FileId::at(&self.place.image)));
-                copy.run(Files::Host, &source, &target, &jobs)
-            }
-            PathArgument::Image(from) if image.holds(from) => {
-                for job in &jobs {
-                    plan::check_within(image, job)?;
-                }
-                let source = MountSource::new(image.process());
-                copy.run(Files::Image(image), &source, &target, &jobs)
-            }
-            PathArgument::Image(from) => {
-                let other = image.open_beside(session, from)?;
-                let source = MountSource::new(other.process());
-                let copied = copy.run(Files::Image(&other), &source, &target, &jobs);
-                let closed = other.close();
-                copied.and(closed)
-            }
-        }
-    }
-}
-
-/// Returns the options of a copy that keeps everything, or only what a FAT stores.
-fn whole_tree(keeps_all: bool) -> CopyOptions {
-    if keeps_all {
-        CopyOptions {
-            latest: fixed_time(),
-            ..CopyOptions::archive()
-        }
-    } else {
-        CopyOptions {
-            keeps_times: true,
-            umask: 0o022,
-            latest: fixed_time(),
-            ..CopyOptions::content()
-        }
-    }
-}
-
-/// Returns the least size of an ext4 for the contents of a host directory.
-pub(crate) fn tree_size(
-    session: &Session,
-    tree: &Path,
-    rules: &OwnerRules,
-    extra: ExtraSpace,
-    options: FormatOptions,
-) -> Outcome<LeastSize> {
-    let copy = ImageCopy {
-        session,
-        options: &whole_tree(true),
-        rules,
-        place: &ImagePath::parse("new:/".as_ref())?,
-        sources: &[PathArgument::Host(tree.join("."))],
-        is_itself: false,
-    };
-    copy.least_size(extra, options)
-}
-
-/// Copies the contents of a host directory into the root of an image, and closes it. `keeps_all`:
-/// as with -a, and with the owners of `rules`; else without owners, modes, links and extended
-/// attributes.
-pub(crate) fn copy_tree(
-    session: &Session,
-    tree: &Path,
-    image: Image,
-    place: &ImagePath,
-    rules: &OwnerRules,
-    keeps_all: bool,
-) -> Outcome {
-    if keeps_all {
-        check_fakeroot()?;
-    }
-    let copy = ImageCopy {
-        session,
-        options: &whole_tree(keeps_all),
-        rules,
-        place,
-        sources: &[PathArgument::Host(tree.join("."))],
-        is_itself: false,
-    };
-    copy.run(image)
-}
-
 fn out_of_image(
     cp: &Cp,
     session: &Session,
@@ -434,28 +243,4 @@ fn out_of_image(
     let copied = copy.run(Files::Image(image), &source, &target, &jobs);
     progress.finish();
     copied
-}
-
-/// A copy to one target, with its messages and progress.
-struct Copy<'a> {
-    session: &'a Session,
-    options: &'a CopyOptions,
-    progress: &'a Progress,
-    target: Files<'a>,
-}
-
-impl Copy<'_> {
-    fn run(
-        &self,
-        files: Files<'_>,
-        source: &impl Source,
-        target: &impl Target,
-        jobs: &[CopyJob],
-    ) -> Outcome {
-        let observer = SessionObserver::new(self.session, self.progress, files, self.target)
-            .with_recursion(self.options.is_recursive);
-        let copied = folio_tree::copy(source, target, jobs, self.options, &observer);
-        observer.count_created();
-        copied.map_err(|failure| observer.end(failure))
-    }
 }

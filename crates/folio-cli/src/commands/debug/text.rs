@@ -1,7 +1,7 @@
 //! Answers as text, in the form of debugfs.
 
 use super::answer::Answer;
-use crate::commands::info::date_text;
+use crate::output::date_text;
 use crate::output::{NamePrinter, printable};
 use folio::Timespec;
 use folio::ext4::{

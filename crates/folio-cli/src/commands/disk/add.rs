@@ -4,7 +4,7 @@ use super::content::Content;
 use super::identity::IdentitySource;
 use super::layout::new_partition;
 use super::spec::{ALIGNMENT, ContentFormat, PartitionSpec};
-use crate::commands::ownership::Ownership;
+use crate::arguments::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;

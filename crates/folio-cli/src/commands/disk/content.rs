@@ -6,17 +6,18 @@
 use super::identity::IdentitySource;
 use super::spec::{ContentFormat, PartitionSpec};
 use super::swap;
-use crate::commands::cp;
-use crate::commands::new_image::{add_contents, fills, fitting_size, with_room};
-use crate::commands::ownership::finish_rules;
-use crate::commands::unpack::ArchiveSource;
+use crate::arguments::new_image::{add_contents, fills, fitting_size, with_room};
+use crate::arguments::ownership::finish_rules;
 use crate::exit::{Failure, Outcome};
-use crate::image::{Access, Image, format_device};
+use crate::image::{Access, Image};
 use crate::image_path::ImagePath;
+use crate::new_file_system::format_device;
 use crate::observer::{Files, SessionObserver};
 use crate::output::io_reason;
 use crate::progress::Progress;
 use crate::session::{Session, clock};
+use crate::tree_copy;
+use crate::unpacking::ArchiveSource;
 use crate::value_parsers::uuid;
 use folio::block::{Device, NewPartition, PartitionDevice};
 use folio::ext4::{ExtraSpace, FormatOptions, LeastSize};
@@ -190,7 +191,7 @@ impl Content {
         options: FormatOptions,
     ) -> Outcome<Option<LeastSize>> {
         if let ContentSource::Tree(path) = &self.source {
-            return cp::tree_size(session, path, &self.rules, extra, options).map(Some);
+            return tree_copy::tree_size(session, path, &self.rules, extra, options).map(Some);
         }
         let Some(contents) = self.contents(session)? else {
             return Ok(None);
@@ -307,7 +308,7 @@ impl Content {
                 finished.and(image.close())
             }
             ContentSource::Tree(path) => {
-                cp::copy_tree(session, path, mount()?, place, &self.rules, keeps_all)
+                tree_copy::copy_tree(session, path, mount()?, place, &self.rules, keeps_all)
             }
             ContentSource::Archive(archive, _) => {
                 let image = mount()?;

@@ -1,7 +1,7 @@
 //! `folio disk grow`: a partition that takes the free space behind it, and its file system.
 
-use crate::commands::resize;
 use crate::exit::{Failure, Outcome};
+use crate::file_system_resize as resize;
 use crate::image::{Access, open_device};
 use crate::image_path::ImagePath;
 use crate::output::human;

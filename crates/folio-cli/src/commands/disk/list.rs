@@ -1,6 +1,6 @@
 //! `folio disk list`: the partition table of an image.
 
-use crate::commands::force_share::ForceShare;
+use crate::arguments::force_share::ForceShare;
 use crate::exit::{Failure, Outcome};
 use crate::image::open_to_read;
 use crate::image_path::{ImagePath, contents_name};

@@ -1,6 +1,6 @@
 //! The specification of a disk, in TOML. docs/disk.md describes it.
 
-use crate::commands::ownership::Ownership;
+use crate::arguments::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
 use crate::value_parsers::{disk_size, new_size, size};
 use folio::block::{PartitionType, TableScheme};

@@ -2,7 +2,7 @@
 
 use super::formatting::amend_help;
 use super::new_image::NewImageOptions;
-use super::shared_options::{BackingOptions, CacheMode, image_failure};
+use crate::arguments::image_options::{BackingOptions, CacheMode, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::image_name::{NameOptions, split_commas};
 use crate::progress::Progress;
@@ -39,7 +39,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Amend {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: Option<PathBuf>,
     /// Options to change, with the names of create
     #[arg(short = 'o', value_name = "KEY=VALUE,...", required = true)]

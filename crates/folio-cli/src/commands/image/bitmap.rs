@@ -1,6 +1,6 @@
 //! `folio image bitmap`: changes persistent dirty bitmaps.
 
-use super::shared_options::image_failure;
+use crate::arguments::image_options::image_failure;
 use crate::exit::{Failure, Outcome};
 use crate::image_name::{NameOptions, NamedImage};
 use crate::session::Session;
@@ -26,7 +26,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Bitmap {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: PathBuf,
     /// Name of the bitmap
     #[arg(value_name = "BITMAP")]

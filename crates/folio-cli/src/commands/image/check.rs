@@ -1,6 +1,6 @@
 //! `folio image check`: checks the tables of an image, and repairs them.
 
-use super::shared_options::{OutputOptions, SourceCacheOptions, image_failure};
+use crate::arguments::image_options::{OutputOptions, SourceCacheOptions, image_failure};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image_name::NameOptions;
 use crate::output::counted;
@@ -38,7 +38,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Check {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: PathBuf,
     /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]

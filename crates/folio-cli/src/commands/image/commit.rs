@@ -27,7 +27,7 @@ pub(crate) struct Commit {
     #[arg(short = 'd')]
     keep: bool,
     /// The image of the chain to write to; the default is the backing file
-    #[arg(short = 'b', value_name = "BASE", value_parser = crate::value_parsers::image_file())]
+    #[arg(short = 'b', value_name = "BASE", value_parser = crate::image_name::value_parser())]
     base: Option<PathBuf>,
     /// Largest number of bytes to copy in a second; 0 for any
     #[arg(short = 'r', long, value_name = "RATE", value_parser = size, default_value_t = 0, hide_default_value = true)]

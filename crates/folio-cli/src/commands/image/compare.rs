@@ -1,6 +1,6 @@
 //! `folio image compare`: compares the content of two images, in any formats.
 
-use super::shared_options::{BackingOptions, SourceCacheOptions, whole_sectors};
+use crate::arguments::image_options::{BackingOptions, SourceCacheOptions, whole_sectors};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image_name::NameOptions;
 use crate::progress::Progress;
@@ -27,10 +27,10 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Compare {
     /// The first image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     first: PathBuf,
     /// The second image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     second: PathBuf,
     /// Format of the first image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]

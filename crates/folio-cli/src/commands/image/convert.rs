@@ -2,13 +2,13 @@
 
 use super::convert_bitmaps::BitmapOptions;
 use super::convert_source::SourceOptions;
-use super::map::chain_images;
 use super::new_image::NewImageOptions;
-use super::shared_options::{
+use super::target::{Target, TargetOptions};
+use crate::arguments::image_options::{
     BackingOptions, CacheMode, SourceCacheOptions, beside, image_failure, whole_sectors,
 };
-use super::target::{Target, TargetOptions};
 use crate::exit::{Failure, Outcome};
+use crate::image_chain::chain_images;
 use crate::image_name::{NameOptions, NamedImage};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -43,7 +43,7 @@ pub(crate) struct Convert {
     /// Source image, or several that are copied one after the other; then the target: an image or a
     /// block device
     // One argument, so that options may be between source and target.
-    #[arg(required = true, value_names = ["SOURCE", "TARGET"], num_args = 1.., value_parser = crate::value_parsers::image_file())]
+    #[arg(required = true, value_names = ["SOURCE", "TARGET"], num_args = 1.., value_parser = crate::image_name::value_parser())]
     images: Vec<PathBuf>,
     /// Format of the source; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
@@ -152,7 +152,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
             .local_target
             .get_or_init(|| folder.path().join(name));
         run_locally(convert, session)?;
-        return crate::commands::cp::object::upload_file(local, target.as_os_str(), session);
+        return crate::object_copy::upload_file(local, target.as_os_str(), session);
     }
     run_locally(convert, session)
 }

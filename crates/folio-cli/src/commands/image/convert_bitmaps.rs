@@ -1,6 +1,6 @@
 //! `folio image convert --bitmaps`: copies persistent dirty bitmaps.
 
-use super::shared_options::image_failure;
+use crate::arguments::image_options::image_failure;
 use crate::exit::{Failure, Outcome};
 use crate::image_name::NamedImage;
 use crate::session::Session;

@@ -1,6 +1,6 @@
 //! The source of `folio image convert`: one image or several, a snapshot, a damaged one.
 
-use super::shared_options::{BackingOptions, snapshot_selector};
+use crate::arguments::image_options::{BackingOptions, snapshot_selector};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image_name::NamedImage;
 use crate::session::Session;

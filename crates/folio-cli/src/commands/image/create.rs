@@ -2,7 +2,7 @@
 
 use super::formatting::{formatting_line, option_help};
 use super::new_image::NewImageOptions;
-use super::shared_options::{
+use crate::arguments::image_options::{
     BackingOptions, beside, image_failure, new_image_failure, whole_sectors,
 };
 use crate::exit::{Failure, Outcome};
@@ -28,7 +28,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Create {
     /// The image; it must not exist unless --force is given
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: Option<PathBuf>,
     /// Size of the disk; the default is the size of the backing file
     #[arg(value_parser = size)]

@@ -1,7 +1,7 @@
 //! `folio image dd`: copies a part of an image into a new one, with the operands of dd(1).
 
-use super::shared_options::{BackingOptions, CacheMode, image_failure};
 use super::target::TargetOptions;
+use crate::arguments::image_options::{BackingOptions, CacheMode, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::image_name::NameOptions;
 use crate::progress::Progress;

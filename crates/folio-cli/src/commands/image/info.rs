@@ -2,8 +2,10 @@
 
 use super::info_foreign::{self, InfoFormat};
 use super::qemu_size::human;
-use super::shared_options::{BackingOptions, OutputOptions, image_failure, whole_sectors};
 use super::snapshot_table::{heading_row, row};
+use crate::arguments::image_options::{
+    BackingOptions, OutputOptions, image_failure, whole_sectors,
+};
 use crate::exit::Outcome;
 use crate::image_name::{NameOptions, NamedImage};
 use crate::output::{NamePrinter, printable};
@@ -33,7 +35,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Info {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: PathBuf,
     /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = InfoFormat::parser())]

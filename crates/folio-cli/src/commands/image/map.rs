@@ -1,12 +1,15 @@
 //! `folio image map`: shows where the data of a disk is stored, through the chain of backing files.
 
-use super::shared_options::{BackingOptions, OutputOptions, image_failure, whole_sectors};
+use crate::arguments::image_options::{
+    BackingOptions, OutputOptions, image_failure, whole_sectors,
+};
 use crate::exit::{Failure, Outcome};
+use crate::image_chain::chain_files;
 use crate::image_name::{NameOptions, NamedImage};
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{self, Allocation, Device, ImageFormat, MapEntry, OpenOptions};
+use folio::block::{Allocation, Device, ImageFormat, MapEntry};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -20,7 +23,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Map {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: PathBuf,
     /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
@@ -230,38 +233,5 @@ impl Printer {
             writeln!(self.out, "{end}")?;
         }
         Ok(self.out.flush()?)
-    }
-}
-
-/// Returns the files of a chain, from the image down.
-pub(crate) fn chain_files(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
-    let images = chain_images(file, None, is_shared)?;
-    Ok(images.into_iter().map(|(path, _)| path).collect())
-}
-
-/// Returns the files of a chain and their formats, from the image down.
-pub(crate) fn chain_images(
-    file: &Path,
-    mut format: Option<ImageFormat>,
-    is_shared: bool,
-) -> Outcome<Vec<(PathBuf, ImageFormat)>> {
-    let mut images = Vec::new();
-    let mut next = file.to_owned();
-    loop {
-        let options = OpenOptions {
-            format,
-            is_shared,
-            ..OpenOptions::default()
-        };
-        let info = block::info(&next, &options).map_err(|error| image_failure(error, &next))?;
-        images.push((next, info.format));
-        let Some(path) = info.backing_path else {
-            return Ok(images);
-        };
-        format = info
-            .qcow2
-            .and_then(|qcow2| qcow2.backing_format)
-            .and_then(|format| format.parse().ok());
-        next = path;
     }
 }

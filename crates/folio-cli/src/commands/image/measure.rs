@@ -1,7 +1,9 @@
 //! `folio image measure`: computes the size of an image file before it is created.
 
 use super::new_image::NewImageOptions;
-use super::shared_options::{BackingOptions, OutputOptions, image_failure, snapshot_selector};
+use crate::arguments::image_options::{
+    BackingOptions, OutputOptions, image_failure, snapshot_selector,
+};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image_name::NameOptions;
 use crate::session::Session;
@@ -29,7 +31,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Measure {
     /// The image to copy
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: Option<PathBuf>,
     /// Size of a new, empty disk, in place of an image to copy
     #[arg(long, value_name = "SIZE", value_parser = size)]

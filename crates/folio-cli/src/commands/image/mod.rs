@@ -33,7 +33,6 @@ mod overlay;
 mod qemu_size;
 mod rebase;
 mod resize;
-pub(super) mod shared_options;
 mod snapshot;
 mod snapshot_table;
 mod target;

@@ -1,6 +1,6 @@
 //! Parts that `folio image rebase` and `folio image commit` share.
 
-use super::shared_options::{BackingOptions, CacheMode, image_failure};
+use crate::arguments::image_options::{BackingOptions, CacheMode, image_failure};
 use crate::exit::Outcome;
 use crate::image_name::NameOptions;
 use crate::progress::Progress;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Args)]
 pub(super) struct OverlayArgs {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     pub(super) file: PathBuf,
     /// Format of the image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = image_format())]

@@ -1,7 +1,7 @@
 //! `folio image rebase`: replaces the backing file of an overlay.
 
 use super::overlay::OverlayArgs;
-use super::shared_options::SourceCacheOptions;
+use crate::arguments::image_options::SourceCacheOptions;
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::value_parsers::image_format;

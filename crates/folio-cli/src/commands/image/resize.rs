@@ -1,7 +1,7 @@
 //! `folio image resize`: changes the size of a disk.
 
 use super::new_image::PreallocationMode;
-use super::shared_options::{BackingOptions, image_failure};
+use crate::arguments::image_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::image_name::NameOptions;
 use crate::session::Session;
@@ -26,7 +26,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Resize {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: PathBuf,
     /// The new size, or the difference to the old one (+ or -)
     #[arg(allow_hyphen_values = true, value_parser = new_size, value_name = "[+|-]SIZE")]

@@ -1,7 +1,7 @@
 //! `folio image snapshot`: lists, creates, applies and deletes internal snapshots.
 
-use super::shared_options::{OutputOptions, image_failure};
 use super::snapshot_table::{heading_row, row};
+use crate::arguments::image_options::{OutputOptions, image_failure};
 use crate::exit::Outcome;
 use crate::image_name::{NameOptions, NamedImage};
 use crate::output::color::heading;
@@ -26,7 +26,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Snapshot {
     /// The image
-    #[arg(value_parser = crate::value_parsers::image_file())]
+    #[arg(value_parser = crate::image_name::value_parser())]
     file: PathBuf,
     /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]

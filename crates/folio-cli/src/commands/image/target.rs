@@ -1,7 +1,9 @@
 //! The target of `folio image convert`: a new file that appears only when complete, an existing
 //! image, or a block device.
 
-use super::shared_options::{BackingOptions, CacheMode, image_failure, new_image_failure};
+use crate::arguments::image_options::{
+    BackingOptions, CacheMode, image_failure, new_image_failure,
+};
 use crate::exit::Outcome;
 use crate::image_path::refuse_partition;
 use folio::block::{self, CreateOptions, Device, ImageFormat, NewImage, OpenOptions, Qcow2Device};

@@ -15,7 +15,7 @@ mod completion;
 mod line;
 mod names;
 
-use super::force_share::ForceShare;
+use crate::arguments::force_share::ForceShare;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, with_image};
 use crate::image_path::ImagePath;

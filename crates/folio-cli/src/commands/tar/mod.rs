@@ -10,11 +10,10 @@
 
 pub(super) mod list;
 
-use super::excludes::{ExcludeOptions, exclude_entry};
-use super::force_share::ForceShare;
-use super::new_image::NewImage;
-use super::ownership::Ownership;
-use super::unpack::{decompress, file_progress, find_owner, open_plain, unpack_into};
+use crate::arguments::excludes::{ExcludeOptions, exclude_entry};
+use crate::arguments::force_share::ForceShare;
+use crate::arguments::new_image::NewImage;
+use crate::arguments::ownership::Ownership;
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, with_image};
 use crate::image_path::{ImagePath, PathArgument};
@@ -22,6 +21,7 @@ use crate::memory::spare_bytes;
 use crate::observer::{Files, SessionObserver};
 use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
+use crate::unpacking::{decompress, file_progress, find_owner, open_plain, unpack_into};
 use clap::{ArgGroup, Args};
 use folio::{Errno, Error};
 use folio_tree::{

@@ -7,10 +7,10 @@
 //! --> ranges of host files
 //! ```
 
-use crate::commands::image::map::chain_files;
-use crate::commands::image::shared_options::image_failure;
+use crate::arguments::image_options::image_failure;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image};
+use crate::image_chain::chain_files;
 use crate::image_path::{ImagePath, PathArgument};
 use crate::session::Session;
 use crate::walk::{Visit, Visitor, WalkControl, walk};

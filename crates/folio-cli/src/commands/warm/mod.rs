@@ -10,15 +10,13 @@
 //! Above: the dispatch in `commands`. Below: `select`, `image`, `walk`, `session`, `output`,
 //! `folio_pagecache`.
 
-pub(super) mod engine;
 mod images;
 
-pub(super) use engine::Engine;
-
-use super::select::Select;
+use crate::arguments::select::Select;
 use crate::exit::{Failure, Outcome};
 use crate::output::{FailureRecord, human};
 use crate::session::Session;
+use crate::warm_engine::Engine;
 use clap::Args;
 use folio_pagecache::{Found, Locked, Warmed};
 use signal_hook::consts::{SIGINT, SIGTERM};

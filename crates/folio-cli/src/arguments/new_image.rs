@@ -1,8 +1,9 @@
 //! Options of a new image that a command fills, and its creation.
 
 use crate::exit::{Failure, Outcome};
-use crate::image::{self, Access, Image};
+use crate::image::{Access, Image, open_device};
 use crate::image_path::ImagePath;
+use crate::new_file_system;
 use crate::session::{Session, clock};
 use crate::value_parsers;
 use crate::volumes;
@@ -93,7 +94,8 @@ impl NewImage {
             }
             (NewSize::Auto(extra), None) => least_size(extra, options)?,
         };
-        let device = image::create(session, place, format, size.len_bytes, &size.options)?;
+        let device =
+            new_file_system::create(session, place, format, size.len_bytes, &size.options)?;
         let filled = Image::mount(session, place, device, Access::Fill).and_then(fill);
         if filled.is_err() || session.has_only_failures() {
             // The cause of the failure is reported, and an incomplete image is useless.
@@ -124,7 +126,7 @@ impl NewImage {
         // The sources may be in the same disk, so they are read before it is opened.
         let least = least_size(ExtraSpace::None, options.clone())?;
         let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
-        let disk = image::open_device(&place.image, Access::Write)?;
+        let disk = open_device(&place.image, Access::Write)?;
         let number = place.partition_number(&*disk).map_err(failed)?;
         let window = block::select(disk.clone(), number).map_err(failed)?;
         if block::contents(&*window).map_err(failed)? != Some("only zeros") {
@@ -135,7 +137,7 @@ impl NewImage {
         }
         let len_bytes = window.len_bytes();
         let options = with_room(&least, fills(&least, len_bytes), options, len_bytes);
-        image::format_device(session, Path::new(&name), &*window, &options)?;
+        new_file_system::format_device(session, Path::new(&name), &*window, &options)?;
         let filled = Image::mount_window(session, place, disk, window.clone(), Access::Fill);
         let filled = filled.and_then(fill);
         if filled.is_err() || session.has_only_failures() {

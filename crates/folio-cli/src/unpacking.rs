@@ -1,6 +1,6 @@
 //! Archives and container images, unpacked into a directory of an image.
 
-use super::ownership::finish_rules;
+use crate::arguments::ownership::finish_rules;
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::Image;
 use crate::memory::spare_bytes;

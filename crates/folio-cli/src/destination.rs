@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Returns the path that `source` gets: below `target` if that is another directory, which several
 /// sources require. Where names ignore case, another spelling is the same directory.
-pub(super) fn destination(
+pub(crate) fn destination(
     image: &Image,
     target: &ImagePath,
     source: &ImagePath,
@@ -35,7 +35,7 @@ pub(super) fn destination(
 }
 
 /// Fails unless all paths are in one file system.
-pub(super) fn check_same_image(places: &[ImagePath]) -> Outcome {
+pub(crate) fn check_same_image(places: &[ImagePath]) -> Outcome {
     let is_same = places.windows(2).all(|pair| match pair {
         [a, b] => a.image == b.image && a.partition == b.partition,
         _ => true,

@@ -8,13 +8,13 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Options that select files below the paths.
 #[derive(Args, Clone, Default)]
-pub(super) struct Select {
+pub(crate) struct Select {
     /// Only files whose path or name matches; repeatable
     #[arg(long, value_name = "GLOB")]
-    pub(super) include: Vec<String>,
+    pub(crate) include: Vec<String>,
     /// No files and no directories whose path or name matches; repeatable
     #[arg(long, value_name = "GLOB")]
-    pub(super) exclude: Vec<String>,
+    pub(crate) exclude: Vec<String>,
     /// Follow symbolic links below the paths
     #[arg(short = 'L', long)]
     dereference: bool,
@@ -25,7 +25,7 @@ pub(super) struct Select {
 
 impl Select {
     /// Returns the scan for the selected files; Ctrl-C stops it.
-    pub(super) fn scan(&self, session: &Session) -> Outcome<Scan> {
+    pub(crate) fn scan(&self, session: &Session) -> Outcome<Scan> {
         Ok(Scan {
             include: globs(&self.include)?,
             exclude: globs(&self.exclude)?,

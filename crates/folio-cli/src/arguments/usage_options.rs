@@ -5,13 +5,13 @@ use clap::Args;
 
 /// How sizes are printed. `-h` is taken, so help has only its long option.
 #[derive(Args)]
-pub(super) struct UsageOptions {
+pub(crate) struct UsageOptions {
     /// Print sizes like 1.5M; the default is units of 1024 bytes
     #[arg(short)]
     human: bool,
     /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
@@ -19,7 +19,7 @@ pub(super) struct UsageOptions {
 
 impl UsageOptions {
     /// Formats a size in bytes.
-    pub(super) fn size(&self, bytes: u64) -> String {
+    pub(crate) fn size(&self, bytes: u64) -> String {
         if self.human {
             human(bytes)
         } else {

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 
 /// Applies `change` to each path, and with `is_recursive` to all files below it. Failures are
 /// printed, and the walk continues.
-pub(super) fn change_each(
+pub(crate) fn change_each(
     session: &Session,
     words: &[OsString],
     is_recursive: bool,

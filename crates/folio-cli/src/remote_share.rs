@@ -15,11 +15,11 @@ use std::time::Duration;
 
 /// Options of `folio share` for clients over a stream.
 #[derive(Args)]
-pub(super) struct ShareArgs {
+pub(crate) struct ShareArgs {
     /// Listen for folio mount on unix:PATH, vsock:[CID:]PORT or tcp:[ADDRESS:]PORT; the default
     /// ADDRESS is 127.0.0.1
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub(super) listen: Option<Address>,
+    pub(crate) listen: Option<Address>,
     /// A file with the key that clients must have too; required for TCP beyond this machine
     #[arg(long, value_name = "FILE", requires = "listen")]
     key_file: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub(super) struct ShareArgs {
     /// Write the line "ready" to this file descriptor once clients can connect; NOTIFY_SOCKET of a
     /// service manager is notified too
     #[arg(long, value_name = "FD")]
-    pub(super) ready_fd: Option<u32>,
+    pub(crate) ready_fd: Option<u32>,
     /// For vsock: accept only guests with this CID; repeatable
     #[arg(long, value_name = "CID", requires = "listen")]
     allow_cid: Vec<u32>,
@@ -50,14 +50,14 @@ pub(super) struct ShareArgs {
 
 impl ShareArgs {
     /// Returns the file of the key.
-    pub(super) fn key_file(&self) -> Option<&Path> {
+    pub(crate) fn key_file(&self) -> Option<&Path> {
         self.key_file.as_deref()
     }
 }
 
 /// Options of `folio mount` for a remote share.
 #[derive(Args)]
-pub(super) struct MountArgs {
+pub(crate) struct MountArgs {
     /// A file with the key of the remote share
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -72,7 +72,7 @@ fn address(text: &str) -> Result<Address, String> {
 }
 
 /// Returns the address if `source` is one; `None` if it is a file.
-pub(super) fn parse_address(source: &OsStr) -> Outcome<Option<Address>> {
+pub(crate) fn parse_address(source: &OsStr) -> Outcome<Option<Address>> {
     match source.to_str().filter(|text| Address::has_scheme(text)) {
         Some(text) => address(text).map(Some).map_err(Failure::usage),
         None => Ok(None),
@@ -84,7 +84,7 @@ fn key(file: Option<&PathBuf>) -> Outcome<Option<Key>> {
 }
 
 /// Returns the name of the share for clients. They do not learn the host's directories.
-pub(super) fn share_name(source: &Path) -> String {
+pub(crate) fn share_name(source: &Path) -> String {
     source
         .file_name()
         .unwrap_or(source.as_os_str())
@@ -93,7 +93,7 @@ pub(super) fn share_name(source: &Path) -> String {
 }
 
 /// Serves a share until a signal.
-pub(super) fn serve(
+pub(crate) fn serve(
     args: &ShareArgs,
     session: &Session,
     sandbox: &Sandbox,
@@ -139,19 +139,19 @@ pub(super) fn serve(
 }
 
 /// The arguments of `folio mount` for a remote share.
-pub(super) struct MountRequest<'a> {
+pub(crate) struct MountRequest<'a> {
     /// The directory to mount on.
-    pub(super) target: &'a Path,
+    pub(crate) target: &'a Path,
     /// `--ro`.
-    pub(super) is_read_only: bool,
+    pub(crate) is_read_only: bool,
     /// `--allow-other`.
-    pub(super) allow_other: bool,
-    pub(super) args: &'a MountArgs,
-    pub(super) readiness: Readiness<'a>,
+    pub(crate) allow_other: bool,
+    pub(crate) args: &'a MountArgs,
+    pub(crate) readiness: Readiness<'a>,
 }
 
 /// Mounts the share of a server, until an unmount.
-pub(super) fn mount(request: &MountRequest<'_>, session: &Session, place: Address) -> Outcome {
+pub(crate) fn mount(request: &MountRequest<'_>, session: &Session, place: Address) -> Outcome {
     let words = mount_words(request, session, &place)?;
     let key = key(request.args.key_file.as_ref())?;
     let retry = Duration::from_secs(request.args.retry);

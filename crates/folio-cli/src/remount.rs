@@ -38,12 +38,12 @@ const KEPT: [(StatVfsMountFlags, MountFlags); 6] = [
 ];
 
 /// Whether `-o` asks for a remount.
-pub(super) fn is_requested(words: &[String]) -> bool {
+pub(crate) fn is_requested(words: &[String]) -> bool {
     words.iter().any(|word| word == REMOUNT)
 }
 
 /// Changes the options of the mount on `target`.
-pub(super) fn run(target: &Path, words: &[String], is_read_only: bool) -> Outcome {
+pub(crate) fn run(target: &Path, words: &[String], is_read_only: bool) -> Outcome {
     let failed = |text: String| Failure::new(format!("{}: {text}", target.display()));
     let found = statvfs(target).map_err(|error| failed(error.to_string()))?;
     let kept = KEPT.iter().filter(|(flag, _)| found.f_flag.contains(*flag));

@@ -84,9 +84,9 @@ pub(crate) struct WarmReport {
     /// The budget.
     budget_bytes: u64,
     /// Locked in memory, with --lock.
-    pub(super) locked_bytes: u64,
+    pub(crate) locked_bytes: u64,
     /// FIFOs, sockets and devices, which are not opened.
-    pub(super) not_regular: u64,
+    pub(crate) not_regular: u64,
     /// Files of a saved set that were removed or replaced, with --strict also changed ones.
     pub(crate) changed_files: u64,
     order: Order,
