@@ -1,6 +1,7 @@
 //! Failures in the words of qemu-img, which scripts compare.
 
 use crate::exit::Failure;
+use folio::block::Finding;
 use folio::{Detail, Errno, Error, ErrorKind};
 
 /// Returns the message of qemu-img for a failure; Folio's if it has no counterpart.
@@ -80,18 +81,16 @@ fn missing_file(error: &Error) -> Option<&str> {
 }
 
 /// Returns the line of `qemu-img check` for a finding of Folio.
-pub(crate) fn reword_finding(finding: &str) -> String {
-    let beyond_end = || {
-        let rest = finding.strip_suffix(" bytes reaches beyond the end of the file")?;
-        let (_, place) = rest.strip_prefix("ERROR ")?.split_once(" at ")?;
-        let (at, len_bytes) = place.split_once(" of ")?;
-        let len_bytes: u64 = len_bytes.parse().ok()?;
-        Some(format!(
+pub(crate) fn reword_finding(finding: &Finding) -> String {
+    match finding {
+        Finding::BeyondEnd {
+            offset, len_bytes, ..
+        } => format!(
             "ERROR: counting reference for region exceeding the end of the file by one cluster or \
-             more: offset {at} size {len_bytes:#x}"
-        ))
-    };
-    beyond_end().unwrap_or_else(|| finding.to_owned())
+             more: offset {offset:#x} size {len_bytes:#x}"
+        ),
+        _ => finding.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -141,8 +140,14 @@ mod tests {
 
     #[test]
     fn finding_has_the_words_of_qemu_img() {
-        let own = "ERROR data cluster at 0x80 of 512 bytes reaches beyond the end of the file";
-        assert!(reword_finding(own).ends_with("or more: offset 0x80 size 0x200"));
-        assert_eq!(reword_finding("Leaked cluster 4"), "Leaked cluster 4");
+        let own = Finding::BeyondEnd {
+            what: "data cluster".to_owned(),
+            offset: 0x80,
+            len_bytes: 512,
+        };
+        assert!(reword_finding(&own).ends_with("or more: offset 0x80 size 0x200"));
+        assert!(own.to_string().ends_with("beyond the end of the file"));
+        let leak = Finding::Leak("cluster 4".to_owned());
+        assert_eq!(reword_finding(&leak), "Leaked cluster 4");
     }
 }

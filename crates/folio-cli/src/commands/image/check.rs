@@ -74,7 +74,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     let mut print_finding = |finding: &Finding| {
         if !session.quiet {
             let text = if session.is_qemu_img() {
-                reword_finding(&finding.to_string())
+                reword_finding(finding)
             } else {
                 finding.to_string()
             };

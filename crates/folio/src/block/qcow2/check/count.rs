@@ -161,10 +161,12 @@ impl Walk<'_, '_> {
         let end = region.at.checked_add(region.len_bytes);
         // The file may end inside its last cluster.
         let Some(end) = end.filter(|end| *end < self.file_bytes.saturating_add(cluster)) else {
-            let Region { at, len_bytes } = region;
-            self.corrupt(format!(
-                "{what} at {at:#x} of {len_bytes} bytes reaches beyond the end of the file"
-            ));
+            self.counted.corruptions += 1;
+            self.findings.report(Finding::BeyondEnd {
+                what: what.to_owned(),
+                offset: region.at,
+                len_bytes: region.len_bytes,
+            });
             return Ok(false);
         };
         let bits = self.roots.cluster_bits;

@@ -22,6 +22,15 @@ pub enum Finding {
     Leak(String),
     /// Data is lost or at risk.
     Corruption(String),
+    /// A corruption: a structure that reaches beyond the end of the file.
+    BeyondEnd {
+        /// The structure, as "data cluster".
+        what: String,
+        /// Its offset in the file, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        len_bytes: u64,
+    },
     /// A part of the check failed.
     Failure(String),
     /// A leak or a corruption that was repaired.
@@ -36,6 +45,15 @@ impl fmt::Display for Finding {
         match self {
             Self::Leak(what) => write!(f, "Leaked {what}"),
             Self::Corruption(what) | Self::Failure(what) => write!(f, "ERROR {what}"),
+            Self::BeyondEnd {
+                what,
+                offset,
+                len_bytes,
+            } => write!(
+                f,
+                "ERROR {what} at {offset:#x} of {len_bytes} bytes reaches beyond the end of the \
+                 file"
+            ),
             Self::Repaired(what) => write!(f, "Repairing {what}"),
             Self::Discarded(what) => write!(f, "Discarding {what}"),
         }
