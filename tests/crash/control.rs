@@ -6,7 +6,7 @@ use crate::crash::judge::Judge;
 use crate::crash::mix::{self, Mix};
 use crate::crash::program::RecordedRun;
 use crate::crash::trial::Trial;
-use folio::block::Recorded;
+use folio::testing::Recorded;
 use folio::vfs::MountOptions;
 use std::sync::Arc;
 

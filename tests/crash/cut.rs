@@ -8,7 +8,8 @@
 
 use crate::crash::program::copy_of;
 use crate::crash::random::Random;
-use folio::block::{Device, MemoryDevice, OverlayDevice, Recorded};
+use folio::block::{Device, MemoryDevice, OverlayDevice};
+use folio::testing::Recorded;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -247,7 +248,7 @@ pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use folio::block::RecordDevice;
+    use folio::testing::RecordDevice;
 
     fn record() -> (MemoryDevice, Vec<Recorded>) {
         let device = RecordDevice::new(Arc::new(MemoryDevice::new(1 << 16)));

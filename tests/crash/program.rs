@@ -2,8 +2,9 @@
 
 use crate::crash::content::{Effect, Step};
 use crate::crash::names::{InodeAttributes, NamespaceModel, Node};
-use folio::block::{Device, MemoryDevice, RecordDevice, Recorded};
+use folio::block::{Device, MemoryDevice};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Process};
+use folio::testing::{RecordDevice, Recorded};
 use folio::vfs::{Attributes, FallocateMode, FileType, MountOptions, RenameFlags, XattrFlags};
 use folio::{Errno, Kernel, KernelOptions};
 use std::collections::BTreeMap;

@@ -173,7 +173,7 @@ impl<'t> Trial<'t> {
         let writes = run
             .record
             .iter()
-            .filter(|entry| **entry != folio::block::Recorded::Flush)
+            .filter(|entry| **entry != folio::testing::Recorded::Flush)
             .count();
         let flushes = run.record.len() - writes;
         let mut checker = CutChecker::new(self, run);

@@ -5,8 +5,9 @@ use crate::crash::program::copy_of;
 use crate::support::{requires, tools};
 use folio::Kernel;
 use folio::base::Errno;
-use folio::block::{Device, MemoryDevice, RecordDevice};
+use folio::block::{Device, MemoryDevice};
 use folio::syscall::{OpenFlags, Process};
+use folio::testing::RecordDevice;
 use std::sync::Arc;
 
 const NAME: &str = "name-in-a-damaged-directory";

@@ -3,8 +3,9 @@
 
 use super::support::requires;
 use super::{ROOT, after_crash, create, formatted, mounted, without_journal};
-use folio::block::{Device, MemoryDevice, OverlayDevice, RecordDevice};
+use folio::block::{Device, MemoryDevice, OverlayDevice};
 use folio::syscall::{Credentials, OpenFlags, Process};
+use folio::testing::RecordDevice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

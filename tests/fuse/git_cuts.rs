@@ -9,9 +9,10 @@
 use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed, text};
-use folio::block::{Device, MemoryDevice, OverlayDevice, RecordDevice, Recorded};
+use folio::block::{Device, MemoryDevice, OverlayDevice};
 use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags};
+use folio::testing::{RecordDevice, Recorded};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
 use folio_fuse::{Session, SessionOptions, Unmounter};

@@ -1,7 +1,8 @@
 //! Files that a hostile image names: none is opened unless the policy allows it.
 
 use crate::support::requires;
-use folio::block::{BackingPolicy, CreateOptions, OpenOptions, Qcow2Device, open};
+use folio::block::qcow2::Qcow2Device;
+use folio::block::{BackingPolicy, CreateOptions, OpenOptions, open};
 use folio::{Errno, Error};
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
 use rustix::fs::{FileType, Mode, mknodat};

@@ -4,7 +4,8 @@ use crate::images::model;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, run};
 use folio::Errno;
-use folio::block::{self, OpenOptions, ResizeImage, open};
+use folio::block::tools::ResizeImage;
+use folio::block::{self, OpenOptions, open};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -50,7 +51,7 @@ fn first_write_marks_bitmaps_in_use() {
     assert_eq!(info.matches("in-use").count(), 2, "{info}");
     // Both programs continue to write the image.
     run("qemu-io", ["-c", "write 64k 64k", text]);
-    block::resize(&path, 3 << 20, &ResizeImage::default()).unwrap();
+    block::tools::resize(&path, 3 << 20, &ResizeImage::default()).unwrap();
     run("qemu-io", ["-c", "write 2560k 64k", text]);
     qemu_check(&path);
     for name in ["one", "second"] {

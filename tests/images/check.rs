@@ -4,7 +4,8 @@
 use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
-use folio::block::{self, ImageCheck, OpenOptions, Repair};
+use folio::block::qcow2::{ImageCheck, Repair};
+use folio::block::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -20,7 +21,7 @@ fn qemu_img(folder: &Path, line: &str) {
 }
 
 fn check(path: &Path, repair: Repair) -> ImageCheck {
-    block::check(path, None, repair, &mut |_| {}).unwrap()
+    block::tools::check(path, None, repair, &mut |_| {}).unwrap()
 }
 
 /// Checks with qemu-img, and returns its sums.
@@ -386,7 +387,7 @@ fn new_image_is_clean_and_raw_is_unsupported() {
     let device = block::open(&path, &OpenOptions::default()).unwrap();
     device.write_at(&[1; 100_000], 77_777).unwrap();
     device.flush().unwrap();
-    let error = block::check(&path, None, Repair::Nothing, &mut |_| {}).unwrap_err();
+    let error = block::tools::check(&path, None, Repair::Nothing, &mut |_| {}).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::BUSY);
     drop(device);
     let report = check(&path, Repair::Nothing);
@@ -395,7 +396,7 @@ fn new_image_is_clean_and_raw_is_unsupported() {
         (0, 0, 2)
     );
     let raw = Some(block::ImageFormat::Raw);
-    let error = block::check(&path, raw, Repair::Nothing, &mut |_| {}).unwrap_err();
+    let error = block::tools::check(&path, raw, Repair::Nothing, &mut |_| {}).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::OPNOTSUPP);
 }
 
@@ -416,10 +417,10 @@ fn flipped_bits_are_reported() {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << random.below(8);
         std::fs::write(&path, &bytes).unwrap();
-        let Ok(found) = block::check(&path, None, Repair::Nothing, &mut |_| {}) else {
+        let Ok(found) = block::tools::check(&path, None, Repair::Nothing, &mut |_| {}) else {
             continue;
         };
-        let Ok(left) = block::check(&path, None, Repair::All, &mut |_| {}) else {
+        let Ok(left) = block::tools::check(&path, None, Repair::All, &mut |_| {}) else {
             continue;
         };
         assert!(

@@ -3,9 +3,11 @@
 use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, succeed};
+use folio::block::qcow2::Qcow2Device;
+use folio::block::tools::{CompareOptions, CopyOptions, Difference, copy, copy_compressed};
 use folio::block::{
-    self, BackingName, CompareOptions, Compat, Compression, CopyOptions, CreateOptions, Device,
-    Difference, ImageFormat, OpenOptions, Qcow2Device, copy, copy_compressed, create_with,
+    self, BackingName, Compat, Compression, CreateOptions, Device, ImageFormat, OpenOptions,
+    create_with,
 };
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -234,7 +236,7 @@ fn plain_copy_is_reproducible_and_contiguous() {
                 ..CopyOptions::default()
             };
             let target = writable(&path);
-            block::copy(&*raw, &target, &options).unwrap();
+            block::tools::copy(&*raw, &target, &options).unwrap();
             target.flush().unwrap();
             drop(target);
             let report =
@@ -349,7 +351,7 @@ fn overlay_longer_than_its_backing_is_copied() {
         drop(target);
         qemu_check(&flat);
         compare_by_qemu(&overlay, &flat);
-        let same = block::compare(
+        let same = block::tools::compare(
             &*reading(&overlay),
             &*reading(&flat),
             &CompareOptions::default(),
@@ -360,7 +362,7 @@ fn overlay_longer_than_its_backing_is_copied() {
         device.write_at(&[1], 70_123).unwrap();
         device.flush().unwrap();
         drop(device);
-        let other = block::compare(
+        let other = block::tools::compare(
             &*reading(&overlay),
             &*reading(&flat),
             &CompareOptions::default(),

@@ -4,10 +4,11 @@ use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
 use folio::base::Timespec;
+use folio::block::qcow2::{Qcow2Device, Repair};
+use folio::block::tools::{check, create_snapshot, delete_snapshot};
 use folio::block::{
     Allocation, BackingName, Compat, CreateOptions, DataFileName, Device, ImageFormat,
-    MemoryDevice, OpenOptions, Qcow2Device, Repair, check, create_snapshot, create_with,
-    delete_snapshot, open, overlay,
+    MemoryDevice, OpenOptions, create_with, open, overlay,
 };
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -1,9 +1,8 @@
 //! Mounts of one device: one writer at a time in the whole process, and devices that shrink.
 
-use folio::block::{
-    Device, ImageFormat, MemoryDevice, OpenOptions, PartitionDevice, Qcow2Device, create, open,
-    overlay,
-};
+use folio::block::partition::PartitionDevice;
+use folio::block::qcow2::Qcow2Device;
+use folio::block::{Device, ImageFormat, MemoryDevice, OpenOptions, create, open, overlay};
 use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags, Process};
 use folio::vfs::MountOptions;

@@ -2,7 +2,8 @@
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
-use folio::block::{self, AfterCommit, BackingName, CommitOptions, ImageFormat, OverlayOptions};
+use folio::block::tools::{AfterCommit, CommitOptions, OverlayOptions};
+use folio::block::{self, BackingName, ImageFormat};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -95,7 +96,7 @@ fn rebase_keeps_the_content() {
         let before = raw(folder, "ours.qcow2");
         let path = folder.join("ours.qcow2");
         let two = name_of("two.qcow2", ImageFormat::Qcow2);
-        block::rebase(&path, two.as_ref(), &OverlayOptions::default()).unwrap();
+        block::tools::rebase(&path, two.as_ref(), &OverlayOptions::default()).unwrap();
         qemu_check(&path);
         assert!(raw(folder, "ours.qcow2") == before, "{options}");
         let found = info(folder, "ours.qcow2");
@@ -109,8 +110,13 @@ fn rebase_keeps_the_content() {
         qemu_img(folder, "rebase -b two.qcow2 -F qcow2 theirs.qcow2");
         // Equal data is not copied: no more space than after qemu-img, plus alignment.
         let used = |name| {
-            folio::block::check(folder.join(name), None, block::Repair::Nothing, &mut |_| {})
-                .unwrap()
+            folio::block::tools::check(
+                folder.join(name),
+                None,
+                block::qcow2::Repair::Nothing,
+                &mut |_| {},
+            )
+            .unwrap()
         };
         let (ours, theirs) = (used("ours.qcow2"), used("theirs.qcow2"));
         assert!(
@@ -118,14 +124,14 @@ fn rebase_keeps_the_content() {
             "{options}: {ours:?} {theirs:?}"
         );
         // To no backing file, then to one whose content must stay hidden.
-        block::rebase(&path, None, &OverlayOptions::default()).unwrap();
+        block::tools::rebase(&path, None, &OverlayOptions::default()).unwrap();
         qemu_check(&path);
         std::fs::rename(folder.join("two.qcow2"), folder.join("away.qcow2")).unwrap();
         assert!(raw(folder, "ours.qcow2") == before, "{options}");
         assert!(info(folder, "ours.qcow2").get("backing-filename").is_none());
         std::fs::write(folder.join("noise.raw"), vec![0xaa; 6 << 20]).unwrap();
         let noise = name_of("noise.raw", ImageFormat::Raw);
-        block::rebase(&path, noise.as_ref(), &OverlayOptions::default()).unwrap();
+        block::tools::rebase(&path, noise.as_ref(), &OverlayOptions::default()).unwrap();
         qemu_check(&path);
         assert!(raw(folder, "ours.qcow2") == before, "{options}");
     }
@@ -147,7 +153,7 @@ fn rename_changes_only_the_name() {
             };
             let backing = (!name.is_empty()).then(|| name_of(name, format)).flatten();
             let renamed =
-                block::rename_backing(&path, backing.as_ref(), &OverlayOptions::default());
+                block::tools::rename_backing(&path, backing.as_ref(), &OverlayOptions::default());
             if options == "cluster_size=512" && name == long {
                 assert_eq!(renamed.unwrap_err().errno(), folio::Errno::INVAL);
                 continue;
@@ -164,14 +170,16 @@ fn rename_changes_only_the_name() {
                 info(folder, "theirs.qcow2")["format-specific"]
             );
             // This check opens no backing file.
-            let report = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
+            let report =
+                block::tools::check(&path, None, block::qcow2::Repair::Nothing, &mut |_| {})
+                    .unwrap();
             assert_eq!((report.leaks, report.corruptions), (0, 0));
         }
         qemu_img(folder, "compare ours.qcow2 theirs.qcow2");
     }
     let scene = overlays("compat=1.1");
     let path = scene.path().join("one.raw");
-    let error = block::rename_backing(&path, None, &OverlayOptions::default()).unwrap_err();
+    let error = block::tools::rename_backing(&path, None, &OverlayOptions::default()).unwrap_err();
     assert!(error.to_string().contains("no backing file"), "{error}");
 }
 
@@ -183,7 +191,7 @@ fn rename_keeps_bitmaps_and_feature_names() {
     qemu_img(folder, "bitmap --add ours.qcow2 one");
     let before = info(folder, "ours.qcow2");
     let two = name_of("two.qcow2", ImageFormat::Qcow2);
-    block::rename_backing(
+    block::tools::rename_backing(
         folder.join("ours.qcow2"),
         two.as_ref(),
         &OverlayOptions::default(),
@@ -211,19 +219,21 @@ fn commit_matches_qemu_img() {
         let want = raw(folder, "ours.qcow2");
         let path = folder.join("ours.qcow2");
         // First kept, then emptied: the second commit writes nothing new.
-        block::commit(&path, &after(AfterCommit::Keep), &OverlayOptions::default()).unwrap();
+        block::tools::commit(&path, &after(AfterCommit::Keep), &OverlayOptions::default()).unwrap();
         let base = std::fs::read(folder.join("one.raw")).unwrap();
         assert!(base == want, "{options}: the backing file has grown, too");
-        let kept = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
+        let kept =
+            block::tools::check(&path, None, block::qcow2::Repair::Nothing, &mut |_| {}).unwrap();
         assert!(kept.allocated_clusters > 0);
-        block::commit(
+        block::tools::commit(
             &path,
             &after(AfterCommit::Empty),
             &OverlayOptions::default(),
         )
         .unwrap();
         qemu_check(&path);
-        let empty = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
+        let empty =
+            block::tools::check(&path, None, block::qcow2::Repair::Nothing, &mut |_| {}).unwrap();
         assert_eq!((empty.allocated_clusters, empty.leaks), (0, 0));
         let map = run("qemu-img", ["map", "--output=json", path.to_str().unwrap()]);
         assert!(
@@ -255,7 +265,7 @@ fn commit_into_the_middle_of_a_chain() {
     );
     let want = raw(folder, "top.qcow2");
     let below = std::fs::read(folder.join("one.raw")).unwrap();
-    block::commit(
+    block::tools::commit(
         folder.join("top.qcow2"),
         &after(AfterCommit::Empty),
         &OverlayOptions::default(),
@@ -278,13 +288,15 @@ fn invalid_rebase_and_commit_are_rejected() {
     let options = OverlayOptions::default();
     let said = |done: folio::Result<()>| done.unwrap_err().to_string();
     let itself = name_of("ours.qcow2", ImageFormat::Qcow2);
-    assert!(said(block::rebase(&path, itself.as_ref(), &options)).contains("in use"));
+    assert!(said(block::tools::rebase(&path, itself.as_ref(), &options)).contains("in use"));
     let outside = name_of("../elsewhere.raw", ImageFormat::Raw);
-    assert!(block::rebase(&path, outside.as_ref(), &options).is_err());
+    assert!(block::tools::rebase(&path, outside.as_ref(), &options).is_err());
     let long = name_of(&"x".repeat(1024), ImageFormat::Raw);
-    assert!(said(block::rename_backing(&path, long.as_ref(), &options)).contains("does not fit"));
     assert!(
-        said(block::commit(
+        said(block::tools::rename_backing(&path, long.as_ref(), &options)).contains("does not fit")
+    );
+    assert!(
+        said(block::tools::commit(
             folder.join("two.qcow2"),
             &after(AfterCommit::Keep),
             &options
@@ -295,12 +307,12 @@ fn invalid_rebase_and_commit_are_rejected() {
         is_canceled: &|| true,
         ..OverlayOptions::default()
     };
-    let error = block::rebase(&path, None, &canceled).unwrap_err();
+    let error = block::tools::rebase(&path, None, &canceled).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::INTR);
     assert!(
         std::fs::read(&path).unwrap() == before,
         "nothing was changed"
     );
     qemu_img(folder, "snapshot -c one ours.qcow2");
-    assert!(said(block::rebase(&path, None, &options)).contains("snapshots"));
+    assert!(said(block::tools::rebase(&path, None, &options)).contains("snapshots"));
 }

@@ -2,7 +2,9 @@
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
-use folio::block::{self, ImageFormat, Preallocation, Repair, ResizeImage};
+use folio::block::qcow2::Repair;
+use folio::block::tools::ResizeImage;
+use folio::block::{self, ImageFormat, Preallocation};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -37,7 +39,7 @@ fn write(path: &Path, lines: &[&str]) {
 #[track_caller]
 fn clean(path: &Path) {
     qemu_check(path);
-    let report = block::check(path, None, Repair::Nothing, &mut |_| {}).unwrap();
+    let report = block::tools::check(path, None, Repair::Nothing, &mut |_| {}).unwrap();
     assert_eq!(
         (report.leaks, report.corruptions, report.check_errors),
         (0, 0, 0)
@@ -47,7 +49,7 @@ fn clean(path: &Path) {
 /// Resizes `ours` with Folio and `theirs` with qemu-img.
 #[track_caller]
 fn resize_both(folder: &Path, len_bytes: u64) {
-    block::resize(folder.join("ours.qcow2"), len_bytes, &any()).unwrap();
+    block::tools::resize(folder.join("ours.qcow2"), len_bytes, &any()).unwrap();
     qemu_img(
         folder,
         &format!("resize -q --shrink theirs.qcow2 {len_bytes}"),
@@ -132,13 +134,13 @@ fn growth_moves_the_l1_table() {
         clean(&pair[0]);
     }
     // qemu-img takes minutes for this one.
-    block::resize(&pair[0], 2 * MIB, &any()).unwrap();
+    block::tools::resize(&pair[0], 2 * MIB, &any()).unwrap();
     clean(&pair[0]);
     assert!(
         std::fs::metadata(&pair[0]).unwrap().len() < 2 * MIB,
         "the file is shorter, too"
     );
-    let error = block::resize(&pair[0], 1 << 50, &any()).unwrap_err();
+    let error = block::tools::resize(&pair[0], 1 << 50, &any()).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::FBIG);
 }
 
@@ -156,7 +158,7 @@ fn content_cut_off_reads_as_zeros() {
         write(&path, &["write -P 1 0 1M"]);
         let mut want = vec![1; MIB as usize];
         for len_bytes in [100 * KIB + 512, 300 * KIB, 512, MIB] {
-            block::resize(&path, len_bytes, &any()).unwrap();
+            block::tools::resize(&path, len_bytes, &any()).unwrap();
             want.resize(len_bytes as usize, 0);
             let device = block::open(&path, &block::OpenOptions::default()).unwrap();
             let mut bytes = vec![9; want.len()];
@@ -168,7 +170,7 @@ fn content_cut_off_reads_as_zeros() {
         // The same after a cut by qemu-img, which keeps the content.
         write(&path, &["write -P 1 0 1M"]);
         qemu_img(folder.path(), "resize -q --shrink disk.qcow2 100k");
-        block::resize(&path, MIB, &any()).unwrap();
+        block::tools::resize(&path, MIB, &any()).unwrap();
         let device = block::open(&path, &block::OpenOptions::default()).unwrap();
         let mut bytes = vec![9; 900 << 10];
         device.read_at(&mut bytes, 100 * KIB).unwrap();
@@ -191,7 +193,7 @@ fn longer_backing_file_stays_hidden() {
         if options == "compat=0.10" {
             // qemu-img cannot do it in version 2, which has no zero clusters.
             let path = folder.join("ours.qcow2");
-            block::resize(&path, 2 * MIB, &any()).unwrap();
+            block::tools::resize(&path, 2 * MIB, &any()).unwrap();
             clean(&path);
             let device = block::open(&path, &block::OpenOptions::default()).unwrap();
             let mut bytes = vec![9; MIB as usize];
@@ -220,7 +222,7 @@ fn snapshots_keep_their_size() {
     qemu_img(folder, "snapshot -c one ours.qcow2");
     let pair = both(folder);
     for len_bytes in [MIB + 512, 9 * MIB] {
-        block::resize(&pair[0], len_bytes, &any()).unwrap();
+        block::tools::resize(&pair[0], len_bytes, &any()).unwrap();
         qemu_img(
             folder,
             &format!("resize -q --shrink theirs.qcow2 {len_bytes}"),
@@ -234,7 +236,7 @@ fn snapshots_keep_their_size() {
     qemu_img(folder, "compare -s ours.qcow2 theirs.qcow2");
     qemu_img(folder, "create -q -f qcow2 -o compat=0.10 old.qcow2 4M");
     qemu_img(folder, "snapshot -c one old.qcow2");
-    let error = block::resize(folder.join("old.qcow2"), MIB * 8, &any()).unwrap_err();
+    let error = block::tools::resize(folder.join("old.qcow2"), MIB * 8, &any()).unwrap_err();
     assert!(error.to_string().contains("version 2"), "{error}");
 }
 
@@ -253,7 +255,7 @@ fn new_part_is_preallocated() {
             device.write_at(&[7; 100_000], 900_000).unwrap();
             device.flush().unwrap();
             drop(device);
-            let resized = block::resize(
+            let resized = block::tools::resize(
                 &path,
                 5 * MIB,
                 &ResizeImage {
@@ -273,7 +275,8 @@ fn new_part_is_preallocated() {
             drop(device);
             if format == ImageFormat::Qcow2 {
                 clean(&path);
-                let report = block::check(&path, None, Repair::Nothing, &mut |_| {}).unwrap();
+                let report =
+                    block::tools::check(&path, None, Repair::Nothing, &mut |_| {}).unwrap();
                 assert!(report.allocated_clusters >= 64, "{report:?}");
             } else {
                 use std::os::unix::fs::MetadataExt;
@@ -293,13 +296,13 @@ fn shrink_needs_option_and_marks_bitmaps() {
     for name in ["disk.qcow2", "disk.raw"] {
         let path = folder.join(name);
         let before = std::fs::read(&path).unwrap();
-        let error = block::resize(&path, MIB, &ResizeImage::default()).unwrap_err();
+        let error = block::tools::resize(&path, MIB, &ResizeImage::default()).unwrap_err();
         assert!(
             error.to_string().contains("would lose the content"),
             "{error}"
         );
         assert!(std::fs::read(&path).unwrap() == before);
-        block::resize(&path, MIB, &any()).unwrap();
+        block::tools::resize(&path, MIB, &any()).unwrap();
         assert_eq!(
             block::open(&path, &block::OpenOptions::default())
                 .unwrap()
@@ -310,7 +313,7 @@ fn shrink_needs_option_and_marks_bitmaps() {
     // A bitmap for the old size is marked in-use.
     qemu_img(folder, "bitmap --add disk.qcow2 one");
     for len_bytes in [8 * MIB, 2 * MIB] {
-        block::resize(folder.join("disk.qcow2"), len_bytes, &any()).unwrap();
+        block::tools::resize(folder.join("disk.qcow2"), len_bytes, &any()).unwrap();
         clean(&folder.join("disk.qcow2"));
     }
     let info = run(
@@ -344,7 +347,7 @@ fn preallocated_growth_reads_as_zeros() {
             }
         }
         std::fs::write(&path, bytes).unwrap();
-        block::resize(&path, 6 * MIB, &options).unwrap();
+        block::tools::resize(&path, 6 * MIB, &options).unwrap();
         write(&path, &["read -P 0 4M 2M", "read -P 7 2M 2M"]);
         clean(&path);
         // A backing file, shorter and longer than the old disk.
@@ -356,7 +359,7 @@ fn preallocated_growth_reads_as_zeros() {
                 folder.path(),
                 &format!("{line} -o compat={compat} a.qcow2 {old}M"),
             );
-            block::resize(&path, 5 * MIB, &options).unwrap();
+            block::tools::resize(&path, 5 * MIB, &options).unwrap();
             let zeros = format!("read -P 0 {old}M {}M", 5 - old);
             write(&path, &[&zeros, &format!("read -P 5 0 {old}M")]);
             clean(&path);

@@ -2,7 +2,8 @@
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
-use folio::block::{self, CreateOptions, ImageFormat, OpenOptions, Repair};
+use folio::block::qcow2::Repair;
+use folio::block::{self, CreateOptions, ImageFormat, OpenOptions};
 use folio::{Errno, Timespec};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -77,7 +78,7 @@ impl Pair {
     }
 
     fn create(&self, name: &str) {
-        block::create_snapshot(
+        block::tools::create_snapshot(
             self.path("ours"),
             None,
             name,
@@ -92,7 +93,7 @@ impl Pair {
     }
 
     fn apply(&self, which: &str) {
-        block::apply_snapshot(self.path("ours"), None, which).unwrap();
+        block::tools::apply_snapshot(self.path("ours"), None, which).unwrap();
         qemu_img(
             self.folder.path(),
             &format!("snapshot -a {which} theirs.qcow2"),
@@ -101,7 +102,7 @@ impl Pair {
     }
 
     fn delete(&self, name: &str) {
-        block::delete_snapshot(self.path("ours"), None, name).unwrap();
+        block::tools::delete_snapshot(self.path("ours"), None, name).unwrap();
         qemu_img(
             self.folder.path(),
             &format!("snapshot -d {name} theirs.qcow2"),
@@ -113,7 +114,7 @@ impl Pair {
     fn same(&self) {
         let ours = self.path("ours");
         qemu_check(&ours);
-        let report = block::check(&ours, None, Repair::Nothing, &mut |_| {}).unwrap();
+        let report = block::tools::check(&ours, None, Repair::Nothing, &mut |_| {}).unwrap();
         assert_eq!(
             (report.leaks, report.corruptions, report.check_errors),
             (0, 0, 0),
@@ -122,7 +123,7 @@ impl Pair {
         );
         qemu_img(self.folder.path(), "compare -s ours.qcow2 theirs.qcow2");
         let list = |program| -> Vec<(String, String)> {
-            let found = block::snapshots(self.path(program), None, false).unwrap();
+            let found = block::tools::snapshots(self.path(program), None, false).unwrap();
             found
                 .into_iter()
                 .map(|snapshot| (snapshot.id, snapshot.name))
@@ -189,17 +190,17 @@ fn snapshots_share_subclusters_and_compressed() {
             &format!("convert -f raw -O qcow2 {options} source.raw disk.qcow2"),
         );
         let path = folder.path().join("disk.qcow2");
-        block::create_snapshot(&path, None, "one", Timespec::new(1, 0)).unwrap();
+        block::tools::create_snapshot(&path, None, "one", Timespec::new(1, 0)).unwrap();
         qemu_check(&path);
         run("qemu-io", ["-c", "write -P 1 0 1M", path.to_str().unwrap()]);
         qemu_check(&path);
-        block::apply_snapshot(&path, None, "one").unwrap();
+        block::tools::apply_snapshot(&path, None, "one").unwrap();
         qemu_check(&path);
         qemu_img(
             folder.path(),
             "compare -f qcow2 -F raw disk.qcow2 source.raw",
         );
-        block::delete_snapshot(&path, None, "1").unwrap();
+        block::tools::delete_snapshot(&path, None, "1").unwrap();
         qemu_check(&path);
         qemu_img(
             folder.path(),
@@ -236,40 +237,45 @@ fn rejected_operations_change_nothing() {
     };
     let now = Timespec::new(1, 0);
     refused(
-        block::create_snapshot(&path, None, "one", now),
+        block::tools::create_snapshot(&path, None, "one", now),
         "than 1 bits count",
     );
     refused(
-        block::apply_snapshot(&path, None, "one"),
+        block::tools::apply_snapshot(&path, None, "one"),
         "no snapshot \"one\"",
     );
     refused(
-        block::delete_snapshot(&path, None, "1"),
+        block::tools::delete_snapshot(&path, None, "1"),
         "no snapshot \"1\"",
     );
     refused(
-        block::create_snapshot(&path, None, &"x".repeat(256), now),
+        block::tools::create_snapshot(&path, None, &"x".repeat(256), now),
         "longer than 255 bytes",
     );
     let after = std::fs::read(&path).unwrap();
     assert!(
         after.starts_with(&before[..64 << 10])
-            && block::snapshots(&path, None, false).unwrap().is_empty()
+            && block::tools::snapshots(&path, None, false)
+                .unwrap()
+                .is_empty()
     );
     qemu_check(&path);
     refused(
-        block::create_snapshot(&path, Some(block::ImageFormat::Raw), "one", now),
+        block::tools::create_snapshot(&path, Some(block::ImageFormat::Raw), "one", now),
         "no snapshots",
     );
     let device = block::open(&path, &OpenOptions::default()).unwrap();
-    refused(block::create_snapshot(&path, None, "one", now), "in use");
+    refused(
+        block::tools::create_snapshot(&path, None, "one", now),
+        "in use",
+    );
     drop(device);
     // An image with leaks is accepted; one with any other error is rejected.
     let mut bytes = before;
     bytes[48..56].fill(0);
     std::fs::write(&path, bytes).unwrap();
     refused(
-        block::create_snapshot(&path, None, "one", now),
+        block::tools::create_snapshot(&path, None, "one", now),
         "--repair all",
     );
 }
@@ -287,14 +293,15 @@ fn many_snapshots_grow_the_refcount_tree() {
             .unwrap();
         device.flush().unwrap();
         drop(device);
-        block::create_snapshot(&path, None, &format!("s{index}"), Timespec::new(1, 0)).unwrap();
+        block::tools::create_snapshot(&path, None, &format!("s{index}"), Timespec::new(1, 0))
+            .unwrap();
     }
     qemu_check(&path);
     for index in (0..40).step_by(3) {
-        block::delete_snapshot(&path, None, &format!("s{index}")).unwrap();
+        block::tools::delete_snapshot(&path, None, &format!("s{index}")).unwrap();
     }
     qemu_check(&path);
-    let report = block::check(&path, None, Repair::Nothing, &mut |_| {}).unwrap();
+    let report = block::tools::check(&path, None, Repair::Nothing, &mut |_| {}).unwrap();
     assert_eq!((report.leaks, report.corruptions), (0, 0));
 }
 
@@ -325,7 +332,8 @@ fn snapshot_beyond_a_full_refcount_is_refused() {
         let full = &full[..refcount_bits as usize / 8];
         file.write_all_at(full, refcount as u64).unwrap();
         let before = fs::read(&path).unwrap();
-        let error = block::create_snapshot(&path, None, "s", Timespec::new(1, 0)).unwrap_err();
+        let error =
+            block::tools::create_snapshot(&path, None, "s", Timespec::new(1, 0)).unwrap_err();
         assert_eq!(error.errno(), Errno::FBIG, "{refcount_bits} bits: {error}");
         let after = fs::read(&path).unwrap();
         let place = refcount..refcount + full.len();

@@ -4,9 +4,8 @@ use crate::images::model;
 use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, to_raw};
-use folio::block::{
-    Compat, CreateOptions, DataFileName, Device, Preallocation, Qcow2Device, RawDevice,
-};
+use folio::block::qcow2::Qcow2Device;
+use folio::block::{Compat, CreateOptions, DataFileName, Device, Preallocation, RawDevice};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;

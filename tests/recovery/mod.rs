@@ -5,8 +5,9 @@ mod damage;
 
 use crate::support;
 
-use folio::block::{Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice};
+use folio::block::{Device, MemoryDevice, OverlayDevice, RawDevice};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags};
+use folio::testing::RecordDevice;
 use folio::vfs::{FileType, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
 use std::collections::BTreeMap;

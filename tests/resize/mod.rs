@@ -6,14 +6,14 @@ mod shrink;
 use crate::support;
 use crate::support::rounds;
 
-use folio::block::{
-    self, Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice, Recorded, ResizeImage,
-};
+use folio::block::tools::ResizeImage;
+use folio::block::{self, Device, MemoryDevice, OverlayDevice, RawDevice};
 use folio::ext4::{
     self, CheckFinding, CheckListener, CheckOptions, CheckPhase, FormatOptions, ResizeOptions,
     ResizeReport,
 };
 use folio::syscall::{Credentials, OpenFlags};
+use folio::testing::{RecordDevice, Recorded};
 use folio::vfs::MountOptions;
 use folio::{Errno, Kernel, KernelOptions};
 use std::collections::HashMap;
@@ -126,7 +126,7 @@ fn resize(device: &Arc<dyn Device>) -> ResizeReport {
 
 /// Grows image and file system.
 fn grow(image: &Path, len_bytes: u64) -> ResizeReport {
-    block::resize(image, len_bytes, &ResizeImage::default()).unwrap();
+    block::tools::resize(image, len_bytes, &ResizeImage::default()).unwrap();
     let device = open(image);
     let report = resize(&device);
     check_contents(&device);
@@ -370,7 +370,7 @@ fn interrupted_resize_can_be_continued() {
     )
     .unwrap();
     fill(&open(&image));
-    block::resize(&image, 20 * GIB, &ResizeImage::default()).unwrap();
+    block::tools::resize(&image, 20 * GIB, &ResizeImage::default()).unwrap();
     let device = open(&image);
     let mut reported = 0;
     let error = ext4::resize(&device, &ResizeOptions::default(), &mut |done, _| {

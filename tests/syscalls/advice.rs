@@ -1,10 +1,11 @@
 //! Advice and sync_file_range, observed by the counters, on an ext4 in memory.
 
 use crate::{CREATE, READ, fails, world};
-use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
+use folio::block::{Device, MemoryDevice};
 use folio::cache::Counters;
 use folio::ext4::{self, FormatOptions};
 use folio::syscall::{AT_FDCWD, Advice, Credentials, Fd, OpenFlags, SyncFileRange};
+use folio::testing::{FaultDevice, FaultKind, FaultWhen};
 use folio::vfs::{DeviceNumber, FileType, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
 use std::sync::Arc;

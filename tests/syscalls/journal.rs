@@ -2,9 +2,10 @@
 
 use crate::{CREATE, READ, read};
 use folio::base::Errno;
-use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
+use folio::block::{Device, MemoryDevice};
 use folio::ext4::{self, FormatOptions};
 use folio::syscall::{Credentials, OpenFlags, Process};
+use folio::testing::{FaultDevice, FaultKind, FaultWhen};
 use folio::vfs::{ExtentPlace, FallocateMode, MountOptions};
 use folio::{Kernel, KernelOptions};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Writeback errors of failing and full devices are reported, and written data is not lost.
 
 use crate::{CREATE, READ, fails, read};
-use folio::block::{FaultDevice, FaultKind, FaultWhen, MemoryDevice};
+use folio::block::MemoryDevice;
 use folio::ext4::{self, FormatOptions};
 use folio::syscall::Credentials;
+use folio::testing::{FaultDevice, FaultKind, FaultWhen};
 use folio::vfs::MountOptions;
 use folio::{Errno, Kernel, KernelOptions, Process};
 use std::sync::Arc;

@@ -109,12 +109,12 @@ pub unsafe extern "C" fn folio_mkfs_ext4(source: Text, options: *const FolioMkfs
         // SAFETY: by the contract of the crate.
         let options = unsafe { options::read(options) }?;
         let name = source.path()?;
-        let (image, partition) = block::split_partition(name.as_os_str());
+        let (image, partition) = block::partition::split_partition(name.as_os_str());
         fork::note_use();
         let mut device = block::open(&image, &block::OpenOptions::default())?;
         if let Some(partition) = partition {
             let number = partition.number(&*device);
-            let selected = number.and_then(|number| block::select(device, Some(number)));
+            let selected = number.and_then(|number| block::partition::select(device, Some(number)));
             device = selected.map_err(|error| at(error, name))?;
         }
         format(&*device, options).map_err(|error| at(error, name))

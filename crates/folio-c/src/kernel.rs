@@ -135,7 +135,11 @@ pub unsafe extern "C" fn folio_mount_device(
         let device = unsafe { device_of(ops, context) }?;
         let kernel = &handle(kernel)?.kernel;
         let options = mount_options(flags, &data)?;
-        kernel.mount_image(block::select(device, None)?, target.path()?, &options)?;
+        kernel.mount_image(
+            block::partition::select(device, None)?,
+            target.path()?,
+            &options,
+        )?;
         Ok(0)
     })
 }
@@ -152,7 +156,7 @@ pub extern "C" fn folio_umount(kernel: Option<&FolioKernel>, target: Text) -> c_
 
 /// Opens the device that holds the file system of `IMAGE[@PARTITION]`.
 fn open_image(name: &Path, read_only: bool) -> Result<Arc<dyn Device>> {
-    let (image, partition) = block::split_partition(name.as_os_str());
+    let (image, partition) = block::partition::split_partition(name.as_os_str());
     let options = block::OpenOptions {
         read_only,
         ..block::OpenOptions::default()
@@ -161,7 +165,7 @@ fn open_image(name: &Path, read_only: bool) -> Result<Arc<dyn Device>> {
     let number = partition.map(|partition| partition.number(&*device));
     let selected = number
         .transpose()
-        .and_then(|number| block::select(device, number));
+        .and_then(|number| block::partition::select(device, number));
     selected.map_err(|error| at(error, name))
 }
 

@@ -25,7 +25,8 @@ pub(crate) fn chain_images(
             is_shared,
             ..OpenOptions::default()
         };
-        let info = block::info(&next, &options).map_err(|error| image_failure(error, &next))?;
+        let info =
+            block::tools::info(&next, &options).map_err(|error| image_failure(error, &next))?;
         images.push((next, info.format));
         let Some(path) = info.backing_path else {
             return Ok(images);

@@ -2,7 +2,8 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::objects::{check_built, has_inner_path, is_url, split_url};
-use folio::block::{self, Device, PartitionName, split_partition};
+use folio::block::partition::{PartitionName, split_partition};
+use folio::block::{self, Device};
 use folio::fat::FatWidth;
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct ImagePath {
     /// The image file.
     pub(crate) image: PathBuf,
-    /// The partition; `None` is the one that [`block::select`] finds.
+    /// The partition; `None` is the one that [`block::partition::select`] finds.
     pub(crate) partition: Option<PartitionName>,
     /// The absolute path inside.
     pub(crate) path: PathBuf,
@@ -140,15 +141,15 @@ impl ImagePath {
         name.map(|name| name.number(disk)).transpose()
     }
 
-    /// Returns the device of the file system: the partition, or the one that [`block::select`]
-    /// finds.
+    /// Returns the device of the file system: the partition, or the one that
+    /// [`block::partition::select`] finds.
     ///
     /// # Errors
     ///
-    /// Those of [`block::select`].
+    /// Those of [`block::partition::select`].
     pub(crate) fn select(&self, disk: Arc<dyn Device>) -> folio::Result<Arc<dyn Device>> {
         let number = self.partition_number(&*disk)?;
-        block::select(disk, number)
+        block::partition::select(disk, number)
     }
 
     /// Returns the number of the partition that [`Self::select`] chooses, `None` for the whole
@@ -159,7 +160,7 @@ impl ImagePath {
     /// Those of [`Self::select`].
     pub(crate) fn selected(&self, disk: &Arc<dyn Device>) -> folio::Result<Option<u32>> {
         let number = self.partition_number(&**disk)?;
-        let selected = block::selected(disk, number)?;
+        let selected = block::partition::selected(disk, number)?;
         Ok(selected.map(|partition| partition.number))
     }
 

@@ -1,7 +1,7 @@
 //! Failures in the words of qemu-img, which scripts compare.
 
 use crate::exit::Failure;
-use folio::block::Finding;
+use folio::block::qcow2::Finding;
 use folio::{Detail, Errno, Error, ErrorKind};
 
 /// Returns the message of qemu-img for a failure; Folio's if it has no counterpart.

@@ -7,7 +7,7 @@ use crate::read_ahead::ReadAhead;
 use crate::runtime;
 use crate::store::Store;
 use bytes::Bytes;
-use folio::block::{Allocation, Device};
+use folio::block::Device;
 use folio::{Errno, Error, Result};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
 use parking_lot::Mutex;
@@ -521,10 +521,6 @@ impl Device for ObjectDevice {
 
     fn write_zeroes(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
         Err(self.read_only_error())
-    }
-
-    fn allocation(&self, _offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
-        Ok((Allocation::Data, len_bytes))
     }
 }
 

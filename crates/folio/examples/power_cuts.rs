@@ -4,7 +4,8 @@
 //! The workload replaces a configuration file as editors and databases do: write a new file, sync
 //! it, rename it over the old one. At any moment the file must be the old or the new one.
 
-use folio::block::{Device, MemoryDevice, RecordDevice, Recorded};
+use folio::block::{Device, MemoryDevice};
+use folio::testing::{RecordDevice, Recorded};
 use folio::{Fs, Image};
 use std::error::Error;
 use std::io::{self, Write};

@@ -105,7 +105,8 @@ impl Kernel {
     }
 
     /// Mounts the file system on `device`, of any [`FileSystemKind`], over the directory `target`.
-    /// [`crate::block::select`] finds the partition of a disk. Linux: mount(8) with `-t auto`.
+    /// [`crate::block::partition::select`] finds the partition of a disk. Linux: mount(8) with
+    /// `-t auto`.
     ///
     /// # Errors
     ///

@@ -42,9 +42,14 @@
 //!
 //! Neighbors: test programs above; the facade and `block` below. Linux: dm-log-writes.
 
+pub use crate::block::wrappers::{
+    DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice, Recorded,
+    SalvageDevice, SalvageReport, SlowDevice,
+};
+
 use crate::base::Result;
 use crate::base::lock::Mutex;
-use crate::block::{Device, MemoryDevice, OverlayDevice, RecordDevice, Recorded};
+use crate::block::{Device, MemoryDevice, OverlayDevice};
 use crate::facade::Image;
 use crate::kernel::{FormatOptions, format_ext4};
 use std::fmt;

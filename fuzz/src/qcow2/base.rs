@@ -2,7 +2,8 @@
 //!
 //! Source: QEMU, docs/interop/qcow2.txt. `images/make.sh` creates those of qemu-img.
 
-use folio::block::{CreateOptions, Device, MemoryDevice, OverlayDevice, Qcow2Device};
+use folio::block::qcow2::Qcow2Device;
+use folio::block::{CreateOptions, Device, MemoryDevice, OverlayDevice};
 use std::sync::{Arc, OnceLock};
 
 /// Free bytes after each image, for growth.

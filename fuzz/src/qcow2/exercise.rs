@@ -3,10 +3,9 @@
 
 use super::base::BaseImage;
 use folio::base::Timespec;
-use folio::block::{
-    Device, Finding, OverlayDevice, Repair, apply_snapshot_on, check_on, create_snapshot_on,
-    delete_snapshot_on,
-};
+use folio::block::qcow2::{Finding, Repair};
+use folio::block::tools::{apply_snapshot_on, check_on, create_snapshot_on, delete_snapshot_on};
+use folio::block::{Device, OverlayDevice};
 use std::sync::Arc;
 
 /// Bytes read from the start of the disk.

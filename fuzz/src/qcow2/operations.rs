@@ -2,7 +2,9 @@
 
 use super::base::BaseImage;
 use arbitrary::{Arbitrary, Unstructured};
-use folio::block::{Allocation, Device, Repair, check_on};
+use folio::block::qcow2::Repair;
+use folio::block::tools::check_on;
+use folio::block::{Allocation, Device};
 
 /// Maximum number of operations per input.
 const OPERATIONS_MAX: usize = 60;

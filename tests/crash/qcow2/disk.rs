@@ -6,10 +6,10 @@ use crate::crash::cut::Replay;
 use crate::crash::program::copy_of;
 use crate::crash::random::Random;
 use folio::base::Timespec;
-use folio::block::{
-    Device, MemoryDevice, Qcow2Device, RecordDevice, Recorded, apply_snapshot_on,
-    create_snapshot_on, delete_snapshot_on,
-};
+use folio::block::qcow2::Qcow2Device;
+use folio::block::tools::{apply_snapshot_on, create_snapshot_on, delete_snapshot_on};
+use folio::block::{Device, MemoryDevice};
+use folio::testing::{RecordDevice, Recorded};
 use std::sync::Arc;
 
 /// Unit of atomic writes, in bytes.

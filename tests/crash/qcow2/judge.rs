@@ -10,9 +10,9 @@ use crate::crash::trial::{cuts_per_trial, seed};
 use crate::support::require::find;
 use crate::support::tools::{command, text};
 use folio::Errno;
-use folio::block::{
-    Allocation, Device, ImageCheck, OverlayDevice, Repair, apply_snapshot_on, check_on, overlay,
-};
+use folio::block::qcow2::{ImageCheck, Repair};
+use folio::block::tools::{apply_snapshot_on, check_on};
+use folio::block::{Allocation, Device, OverlayDevice, overlay};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -16,7 +16,8 @@ use crate::crash::random::Random;
 use crate::crash::trial::random_of;
 use crate::support::requires;
 use disk::{Disk, Recording, WorkloadShape};
-use folio::block::{Compat, Recorded};
+use folio::block::Compat;
+use folio::testing::Recorded;
 use source::{Maker, Source};
 
 const KIB: u64 = 1 << 10;

@@ -6,7 +6,9 @@ use crate::crash::content::{ContentModel, Effect, Step, fill};
 use crate::crash::cut::Replay;
 use crate::crash::program::copy_of;
 use crate::crash::random::Random;
-use folio::block::{Device, Qcow2Device, RecordDevice};
+use folio::block::Device;
+use folio::block::qcow2::Qcow2Device;
+use folio::testing::RecordDevice;
 use std::sync::Arc;
 
 /// A writer on its part of the disk.

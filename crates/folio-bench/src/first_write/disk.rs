@@ -3,10 +3,10 @@
 use super::job::Job;
 use crate::outcome::Outcome;
 use crate::report::{Row, Table, Unit};
-use folio::block::{
-    Allocation, CreateOptions, Device, DiskModel, MemoryDevice, PartitionDevice, Qcow2Device,
-    SlowDevice,
-};
+use folio::block::partition::PartitionDevice;
+use folio::block::qcow2::Qcow2Device;
+use folio::block::{CreateOptions, Device, MemoryDevice};
+use folio::testing::{DiskModel, SlowDevice};
 use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -92,16 +92,8 @@ impl Device for WriteList {
         Ok(())
     }
 
-    fn discard(&self, _offset: u64, _len_bytes: u64) -> folio::Result<()> {
-        Ok(())
-    }
-
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> folio::Result<()> {
         self.add(&format!("write -q -P 0 {offset} {len_bytes}"));
         Ok(())
-    }
-
-    fn allocation(&self, _offset: u64, len_bytes: u64) -> folio::Result<(Allocation, u64)> {
-        Ok((Allocation::Data, len_bytes))
     }
 }

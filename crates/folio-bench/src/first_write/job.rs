@@ -1,7 +1,7 @@
 //! One job on one image, from the open to the close.
 
 use crate::outcome::Outcome;
-use folio::block::{Allocation, Device, ImageFormat, OpenOptions, open};
+use folio::block::{Device, ImageFormat, OpenOptions, open};
 use folio::ext4::{self, FormatOptions};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::PathBuf;
@@ -147,10 +147,6 @@ impl Device for ZeroesWritten {
         self.0.flush()
     }
 
-    fn discard(&self, _offset: u64, _len_bytes: u64) -> folio::Result<()> {
-        Ok(())
-    }
-
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> folio::Result<()> {
         let mut done = 0;
         while done < len_bytes {
@@ -159,9 +155,5 @@ impl Device for ZeroesWritten {
             done += count;
         }
         Ok(())
-    }
-
-    fn allocation(&self, _offset: u64, len_bytes: u64) -> folio::Result<(Allocation, u64)> {
-        Ok((Allocation::Data, len_bytes))
     }
 }

@@ -7,7 +7,8 @@ use crate::evidence::mib_per_second;
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run};
 use crate::report::{Report, Sample, Unit};
-use folio::block::{Device, OpenOptions, Qcow2Device, RawDevice};
+use folio::block::qcow2::Qcow2Device;
+use folio::block::{Device, OpenOptions, RawDevice};
 use folio::{Fs, Image};
 use folio_object_store::{
     ObjectDevice, PartCache, PartCacheOptions, Store, StoreOptions, block_on, provide_memory,

@@ -128,7 +128,7 @@ impl NewImage {
         let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
         let disk = open_device(&place.image, Access::Write)?;
         let number = place.partition_number(&*disk).map_err(failed)?;
-        let window = block::select(disk.clone(), number).map_err(failed)?;
+        let window = block::partition::select(disk.clone(), number).map_err(failed)?;
         if block::contents(&*window).map_err(failed)? != Some("only zeros") {
             return Err(Failure::new(format!(
                 "{name}: not empty; omit --create to copy into it, or format it with folio mkfs \

@@ -433,11 +433,11 @@ impl Repair {
 fn selected(disk: Arc<dyn Device>, partition: Option<u32>) -> folio::Result<Arc<dyn Device>> {
     let is_bare = partition.is_none()
         && FileSystemKind::of(&*disk)? != Some(FileSystemKind::Ext4)
-        && block::partitions(&*disk)?.is_empty();
+        && block::partition::partitions(&*disk)?.is_empty();
     if is_bare {
         Ok(disk)
     } else {
-        block::select(disk, partition)
+        block::partition::select(disk, partition)
     }
 }
 
@@ -458,7 +458,7 @@ fn e2fsck(place: &ImagePath, disk: &dyn Device) -> String {
     if is_qcow2 {
         return format!("qemu-nbd -c /dev/nbd0 {path} && e2fsck -fy /dev/nbd0p{number}");
     }
-    let start = block::partitions(disk)
+    let start = block::partition::partitions(disk)
         .unwrap_or_default()
         .iter()
         .find(|partition| partition.number == number)

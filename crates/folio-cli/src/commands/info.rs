@@ -8,9 +8,9 @@ use crate::output::color::heading;
 use crate::output::{counted, date_text, human, printable, stamp};
 use crate::session::Session;
 use clap::Args;
-use folio::block::{
-    self, Device, FileSystemKind, ImageInfo, OpenOptions, PartitionDevice, PartitionTable,
-};
+use folio::block::partition::{PartitionDevice, PartitionTable};
+use folio::block::tools::ImageInfo;
+use folio::block::{self, Device, FileSystemKind, OpenOptions};
 use folio::ext4::{self, FieldValue, SuperblockField, SuperblockSummary};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -81,7 +81,7 @@ pub(crate) fn run(info: &Info, session: &Session) -> Outcome {
         is_shared: true,
         ..OpenOptions::default()
     };
-    let found = block::info(&place.image, &options).map_err(Failure::image)?;
+    let found = block::tools::info(&place.image, &options).map_err(Failure::image)?;
     let partition = place.partition_number(&*disk).map_err(failure)?;
     let report = examine(name.clone(), found, disk, partition).map_err(failure)?;
     if info.json {
@@ -102,13 +102,13 @@ fn examine(
     let is_file_system = FileSystemKind::of(&*disk)?.is_some();
     let has_table = partition.is_some() || !is_file_system;
     let table = if has_table {
-        block::partition_table(&*disk)?
+        block::partition::partition_table(&*disk)?
     } else {
         None
     };
     let (whole, mut contents) = match partition {
         Some(_) => (
-            contents(&block::select(disk.clone(), partition)?)?,
+            contents(&block::partition::select(disk.clone(), partition)?)?,
             Vec::new(),
         ),
         None if table.is_some() => (Contents::Unknown, Vec::new()),
@@ -195,7 +195,7 @@ fn to_json(report: &ImageReport) -> Value {
 }
 
 fn table_json(report: &ImageReport, table: &PartitionTable) -> Value {
-    let partition = |(index, entry): (usize, &block::Partition)| {
+    let partition = |(index, entry): (usize, &block::partition::Partition)| {
         let mut object = json!({
             "number": entry.number,
             "start": entry.start_bytes,

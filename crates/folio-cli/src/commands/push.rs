@@ -8,9 +8,10 @@ use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
 use folio::base::Errno;
+use folio::block::qcow2::Qcow2Device;
 use folio::block::{
     self, BackingPolicy, ConcatenatedDevice, CreateOptions, Device, ImageFormat, MemoryDevice,
-    OpenOptions, Qcow2Device, RawDevice,
+    OpenOptions, RawDevice,
 };
 use folio::{Error, Result};
 use folio_object_store::{ObjectDevice, ObjectUrl, Replaced, UploadProgress, replace};
@@ -97,7 +98,7 @@ pub(crate) fn run(push: &Push, session: &Session) -> Outcome {
         Ok(replaced) => {
             drop(changed);
             // The overlay fits the new version too. Without its entity tag, the next open asks.
-            block::record_backing_version(&push.overlay, replaced.e_tag.as_deref())
+            block::tools::record_backing_version(&push.overlay, replaced.e_tag.as_deref())
                 .map_err(failed)?;
             report(push, session, &url, Some(replaced))
         }
@@ -134,7 +135,7 @@ fn report(push: &Push, session: &Session, url: &ObjectUrl, replaced: Option<Repl
 
 /// Checks that the object is the overlay's backing file.
 fn check_backing(overlay: &Path, url: &ObjectUrl) -> Outcome {
-    let info = block::info(overlay, &OpenOptions::default());
+    let info = block::tools::info(overlay, &OpenOptions::default());
     let info = info.map_err(Failure::image)?;
     let found = info.backing_path.unwrap_or_default();
     if found.as_os_str() == url.to_string().as_str() {
@@ -262,7 +263,7 @@ fn open_qcow2(file: Arc<dyn Device>, url: &ObjectUrl) -> Result<Qcow2Device> {
         read_only: true,
         ..OpenOptions::default()
     };
-    match block::info(url.to_string(), &options)?.backing_path {
+    match block::tools::info(url.to_string(), &options)?.backing_path {
         None => Qcow2Device::open_on(file),
         Some(path) => Qcow2Device::open_over(file, block::open(path, &options)?),
     }

@@ -8,7 +8,8 @@ use crate::session::Session;
 use crate::value_parsers::disk_size;
 use clap::Args;
 use folio::Error;
-use folio::block::{self, Device, ResizeImage};
+use folio::block::tools::ResizeImage;
+use folio::block::{self, Device};
 use folio::ext4::{self, ResizeReport};
 use std::ffi::OsString;
 use std::io::Write;
@@ -76,7 +77,8 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         ext4::plan_resize(&*device.file_system, size, &options).map_err(failed)?;
         session.check_interrupt()?;
         drop(device);
-        block::resize(&place.image, size, &ResizeImage::default()).map_err(Failure::image)?;
+        block::tools::resize(&place.image, size, &ResizeImage::default())
+            .map_err(Failure::image)?;
         device = open(&place)?;
     }
     let report = resize_file_system(session, &device.file_system, &options, &name)?;
@@ -103,7 +105,8 @@ fn cut(place: &ImagePath, size: Option<u64>, report: &ResizeReport) -> Outcome {
         may_shrink: true,
         ..ResizeImage::default()
     };
-    block::resize(&place.image, size.unwrap_or(end).max(end), &options).map_err(Failure::image)
+    block::tools::resize(&place.image, size.unwrap_or(end).max(end), &options)
+        .map_err(Failure::image)
 }
 
 /// An open image.

@@ -5,9 +5,9 @@ use crate::image::{Access, Image, open_device};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use clap::{Args, ValueEnum};
+use folio::block::tools::{AfterCommit, CommitOptions, OverlayOptions};
 use folio::block::{
-    self, AfterCommit, BackingName, BackingPolicy, CommitOptions, CreateOptions, Device,
-    ImageFormat, OpenOptions, OverlayOptions,
+    self, BackingName, BackingPolicy, CreateOptions, Device, ImageFormat, OpenOptions,
 };
 use folio::vfs::MountOptions;
 use folio_fuse::{AllowedUsers, DeviceSession, SessionOptions};
@@ -417,7 +417,7 @@ impl Overlay {
             policy: BackingPolicy::Anywhere,
             ..OverlayOptions::default()
         };
-        block::commit(&self.path, &what, &options).map_err(|error| explain(&error))
+        block::tools::commit(&self.path, &what, &options).map_err(|error| explain(&error))
     }
 }
 

@@ -227,7 +227,7 @@ fn open_overlay(
     options: &OpenOptions,
 ) -> folio::Result<Arc<dyn Device>> {
     let base = base_of_overlay(base)?;
-    let info = block::info(overlay, &OpenOptions::default())?;
+    let info = block::tools::info(overlay, &OpenOptions::default())?;
     if info.backing_path.as_deref() != Some(&*base) {
         let found = info.backing_path.unwrap_or_default();
         let why = format!("its backing file is {:?}, not {}", found, base.display());

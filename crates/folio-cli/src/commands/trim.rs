@@ -59,7 +59,7 @@ pub(crate) fn run(trim: &Trim, session: &Session) -> Outcome {
         is_shared: true,
         ..OpenOptions::default()
     };
-    let allocated = || match block::info(&place.image, &options) {
+    let allocated = || match block::tools::info(&place.image, &options) {
         Ok(info) => Ok(info.allocated_bytes),
         Err(error) => Err(Failure::image(error)),
     };

@@ -97,7 +97,7 @@ fn qcow2(path: &Path) -> folio::Result<ImageFacts> {
         is_shared: true,
         ..OpenOptions::default()
     };
-    let info = block::info(path, &options)?;
+    let info = block::tools::info(path, &options)?;
     let backing_files = backing_files(info.backing_path, &options)?;
     let device = block::open(path, &options)?;
     let end = device.len_bytes();
@@ -132,7 +132,7 @@ fn backing_files(next: Option<PathBuf>, options: &OpenOptions) -> folio::Result<
     let mut next = next;
     // A chain that is a loop fails when the image is opened.
     while let Some(path) = next.take_if(|_| files.len() < CHAIN_MAX) {
-        let info = block::info(&path, options)?;
+        let info = block::tools::info(&path, options)?;
         let residency = File::open(&path).and_then(|file| residency(&file));
         files.push(BackingFile {
             path,

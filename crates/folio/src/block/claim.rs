@@ -110,7 +110,8 @@ fn collect(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::{MemoryDevice, PartitionDevice, overlay};
+    use crate::block::partition::PartitionDevice;
+    use crate::block::{MemoryDevice, overlay};
 
     #[test]
     fn overlapping_writers_exclude_each_other() {

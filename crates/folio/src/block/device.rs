@@ -1,7 +1,7 @@
 //! The device seam: the operations of every disk, real or modeled.
 
 use super::iov::{self, ZEROS};
-use crate::base::Result;
+use crate::base::{Errno, Result};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
@@ -96,13 +96,20 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// Discards a range that is no longer needed. Its content is undefined afterwards. Linux:
-    /// `REQ_OP_DISCARD`.
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// Discards a range that is no longer needed: its content is undefined afterwards. By default
+    /// it stays. Linux: `REQ_OP_DISCARD`.
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        iov::check_range(self.len_bytes(), offset, len_bytes)
+    }
 
-    /// Makes a range read as zeros, without storing them where the device can avoid it. Linux:
-    /// `REQ_OP_WRITE_ZEROES`.
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;
+    /// Makes a range read as zeros, without storing them where the device can avoid it. By default
+    /// it stores them. Linux: `REQ_OP_WRITE_ZEROES`.
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.write_allocated_zeroes(offset, len_bytes)
+    }
 
     /// Makes a range read as zeros, with space for them: later writes to it need no more. Linux:
     /// `REQ_OP_WRITE_ZEROES` with `REQ_NOUNMAP`.
@@ -119,8 +126,11 @@ pub trait Device: Send + Sync {
     }
 
     /// Returns the allocation at `offset`, and the number of bytes (at least 1, at most
-    /// `len_bytes`) that it holds for. Linux: `SEEK_DATA` and `SEEK_HOLE`.
-    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)>;
+    /// `len_bytes`) that it holds for. By default all is data. Linux: `SEEK_DATA` and `SEEK_HOLE`.
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        let _ = offset;
+        Ok((Allocation::Data, len_bytes))
+    }
 
     /// Returns the source of the bytes at `offset`, and the number of bytes (at least 1, at most
     /// `len_bytes`) that it holds for. qemu-img: `map`.

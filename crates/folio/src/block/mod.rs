@@ -17,9 +17,9 @@
 //!   [device seam: device.rs]  Device       iov.rs: windows on lists of buffers
 //! ```
 //!
-//! Each line uses only lines below it. [`open`] and [`create`] find the format, [`select`] the
-//! partition. Neighbors: file systems above use [`Device`], [`overlay()`] and [`contents()`];
-//! below is the host. Uses `base`, nothing else.
+//! Each line uses only lines below it. [`open`] and [`create`] find the format,
+//! [`partition::select`] the partition. Neighbors: file systems above use [`Device`], [`overlay()`]
+//! and [`contents()`]; below is the host. Uses `base`, nothing else.
 //!
 //! Lock order: a device over a device takes its own lock first. `qcow2/mod.rs` documents the order
 //! of qcow2's locks.
@@ -38,12 +38,12 @@ mod image;
 mod iov;
 mod memory;
 mod overlay;
-mod partition;
+pub mod partition;
 #[cfg(feature = "qcow2")]
-mod qcow2;
+pub mod qcow2;
 mod raw;
-mod tools;
-mod wrappers;
+pub mod tools;
+pub(crate) mod wrappers;
 
 pub(crate) use claim::DeviceClaim;
 pub use contents::{FileSystemKind, contents};
@@ -57,33 +57,6 @@ pub use image::{
 };
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
-#[cfg(feature = "partitions")]
-pub use partition::{
-    NewPartition, NewPartitionTable, PartitionAddition, PartitionType, free_space, grow_partition,
-};
-pub use partition::{
-    Partition, PartitionDevice, PartitionName, PartitionTable, TableScheme, partition_table,
-    partitions, select, selected, split_partition,
-};
-#[cfg(feature = "qcow2")]
-pub use qcow2::{
-    AmendOptions, BitmapBits, BitmapChange, DirtyBitmap, Finding, ImageCheck, Qcow2Device, Repair,
-    Snapshot,
-};
 pub use raw::RawDevice;
-#[cfg(feature = "qcow2")]
-pub use tools::{
-    AfterCommit, CommitOptions, OverlayOptions, amend, apply_snapshot, apply_snapshot_on,
-    change_bitmap, check, check_on, check_shared, commit, copy_compressed, create_snapshot,
-    create_snapshot_on, delete_snapshot, delete_snapshot_on, measure_bitmaps, read_bitmap, rebase,
-    record_backing_version, rename_backing, snapshots,
-};
-pub use tools::{
-    CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, MeasuredContent, Measurement,
-    NewImage, ResizeImage, TargetBacking, compare, copy, create, create_with, foreign_image, info,
-    measure, open, resize,
-};
-pub use wrappers::{
-    ConcatenatedDevice, DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice,
-    Recorded, SalvageDevice, SalvageReport, SlowDevice,
-};
+pub use tools::{NewImage, create, create_with, open};
+pub use wrappers::ConcatenatedDevice;

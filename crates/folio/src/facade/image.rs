@@ -123,7 +123,7 @@ impl Image {
     }
 
     /// Chooses a partition by its number in the GPT or MBR. Without this, the whole disk if a file
-    /// system starts there, else the partition that [`block::selected`] finds.
+    /// system starts there, else the partition that [`block::partition::selected`] finds.
     pub fn partition(mut self, number: u32) -> Self {
         self.partition = Some(number);
         self
@@ -218,7 +218,7 @@ impl Image {
                 format_ext4(&*device, options)?;
                 device
             }
-            None => block::select(device, self.partition)?,
+            None => block::partition::select(device, self.partition)?,
         };
         let kernel = Kernel::new(self.kernel_options.clone());
         kernel.mount_image(device, "/", &self.mount_options)?;

@@ -91,8 +91,8 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     let content = Content::new(session, &spec)?;
     let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
     let disk = open_device(&place.image, Access::Write)?;
-    let free = block::free_space(&*disk).map_err(failed)?;
-    let table = block::partition_table(&*disk).map_err(failed)?;
+    let free = block::partition::free_space(&*disk).map_err(failed)?;
+    let table = block::partition::partition_table(&*disk).map_err(failed)?;
     let sector = table.map_or(512, |table| table.sector_bytes);
     let wanted = match spec.size()? {
         None => None,
@@ -104,13 +104,14 @@ pub(super) fn run(add: &Add, session: &Session) -> Outcome {
     content.check_len(len)?;
     let partition = new_partition(&spec, start, len, "", 0)?;
     // The table gets the partition last, so that it has no incomplete one after a failure.
-    let addition = block::PartitionAddition::new(&*disk, &partition).map_err(failed)?;
+    let addition = block::partition::PartitionAddition::new(&*disk, &partition).map_err(failed)?;
     let number = addition.number();
-    let window = block::PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;
+    let window =
+        block::partition::PartitionDevice::new(disk.clone(), start, len).map_err(failed)?;
     block::Device::write_zeroes(&window, 0, len).map_err(failed)?;
     let mut identity = IdentitySource::new("", 0);
     let place = ImagePath {
-        partition: Some(block::PartitionName::Number(number)),
+        partition: Some(block::partition::PartitionName::Number(number)),
         ..place
     };
     content.write(session, &disk, &place, &partition, &mut identity)?;

@@ -8,7 +8,8 @@ use crate::image_path::{ImagePath, refuse_partition, refuse_protocol};
 use crate::objects::refuse_new;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{self, Device, ImageFormat, PartitionName};
+use folio::block::partition::PartitionName;
+use folio::block::{self, Device, ImageFormat};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -7,7 +7,8 @@ use crate::image_path::ImagePath;
 use crate::output::human;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{self, Device, FileSystemKind, Partition, PartitionDevice};
+use folio::block::partition::{Partition, PartitionDevice};
+use folio::block::{self, Device, FileSystemKind};
 use folio::ext4::{self, ResizeReport};
 use serde_json::json;
 use std::ffi::OsString;
@@ -52,7 +53,7 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
         }
         // The error lists the partitions.
         None => {
-            return Err(block::select(disk, wanted)
+            return Err(block::partition::select(disk, wanted)
                 .err()
                 .map_or_else(|| Failure::new(name.clone()), failed));
         }
@@ -66,7 +67,7 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
     }
     drop(window);
     session.check_interrupt()?;
-    let len_bytes = block::grow_partition(&*disk, old.number).map_err(failed)?;
+    let len_bytes = block::partition::grow_partition(&*disk, old.number).map_err(failed)?;
     disk.flush().map_err(failed)?;
     let new = Partition {
         len_bytes,
@@ -81,7 +82,7 @@ pub(super) fn run(grow: &Grow, session: &Session) -> Outcome {
 
 /// Returns the partition with this number, or the last one on the disk.
 fn find(disk: &dyn Device, number: Option<u32>) -> folio::Result<Option<Partition>> {
-    let mut found = block::partitions(disk)?;
+    let mut found = block::partition::partitions(disk)?;
     if let Some(number) = number {
         found.retain(|partition| partition.number == number);
     }

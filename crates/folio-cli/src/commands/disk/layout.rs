@@ -6,7 +6,7 @@ use super::spec::{ALIGNMENT, DiskSpec, PartitionSpec};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::value_parsers::uuid;
-use folio::block::{NewPartition, NewPartitionTable, TableScheme};
+use folio::block::partition::{NewPartition, NewPartitionTable, TableScheme};
 use folio::ext4::ExtraSpace;
 use folio_tree::NewSize;
 

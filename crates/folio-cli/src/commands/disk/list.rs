@@ -7,7 +7,8 @@ use crate::image_path::{ImagePath, contents_name};
 use crate::output::human;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{self, Device, FileSystemKind, Partition, PartitionDevice, PartitionTable};
+use folio::block::partition::{Partition, PartitionDevice, PartitionTable};
+use folio::block::{self, Device, FileSystemKind};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::Write;
@@ -39,7 +40,7 @@ pub(super) fn run(list: &List, session: &Session) -> Outcome {
     let failed = |error: folio::Error| Failure::image(error.at(name.clone()));
     list.share.apply(session);
     let disk = open_to_read(session, &place.image)?;
-    let Some(table) = block::partition_table(&*disk).map_err(failed)? else {
+    let Some(table) = block::partition::partition_table(&*disk).map_err(failed)? else {
         return Err(Failure::new(format!(
             "{name}: the disk has no partition table"
         )));

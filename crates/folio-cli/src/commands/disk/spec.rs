@@ -3,7 +3,7 @@
 use crate::arguments::ownership::Ownership;
 use crate::exit::{Failure, Outcome};
 use crate::value_parsers::{disk_size, new_size, size};
-use folio::block::{PartitionType, TableScheme};
+use folio::block::partition::{PartitionType, TableScheme};
 use folio_tree::NewSize;
 use folio_tree::oci::{Platform, Reference};
 use serde::Deserialize;

@@ -9,7 +9,8 @@ use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
 use folio::Errno;
-use folio::block::{self, AmendOptions, ImageFormat};
+use folio::block::qcow2::AmendOptions;
+use folio::block::{self, ImageFormat};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -99,7 +100,7 @@ pub(crate) fn run(amend: &Amend, session: &Session) -> Outcome {
     // before a step, or as after it.
     let amended = session.until_interrupt(
         || (),
-        || block::amend(&named.path, named.format, &options, size, &policy),
+        || block::tools::amend(&named.path, named.format, &options, size, &policy),
     );
     if amended.is_ok() {
         progress.complete();

@@ -8,7 +8,8 @@ use crate::value_parsers::size;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, FromArgMatches};
 use folio::Error;
-use folio::block::{self, BitmapChange, ImageFormat, OpenOptions};
+use folio::block::qcow2::BitmapChange;
+use folio::block::{self, ImageFormat, OpenOptions};
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
@@ -201,13 +202,17 @@ fn apply(bitmap: &Bitmap, named: &NamedImage, action: &Action) -> Result<(), (Er
             BitmapChange::Merge(&bits)
         }
     };
-    block::change_bitmap(&named.path, named.format, &bitmap.bitmap, &change).map_err(target)
+    block::tools::change_bitmap(&named.path, named.format, &bitmap.bitmap, &change).map_err(target)
 }
 
-fn read(path: &Path, format: Option<ImageFormat>, name: &str) -> Result<block::BitmapBits, Error> {
+fn read(
+    path: &Path,
+    format: Option<ImageFormat>,
+    name: &str,
+) -> Result<block::qcow2::BitmapBits, Error> {
     let options = OpenOptions {
         format,
         ..OpenOptions::default()
     };
-    block::read_bitmap(path, &options, name)
+    block::tools::read_bitmap(path, &options, name)
 }

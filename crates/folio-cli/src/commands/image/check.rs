@@ -8,7 +8,8 @@ use crate::qemu_words::reword_finding;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
 use folio::base::ErrorKind;
-use folio::block::{self, Finding, ImageCheck, ImageFormat, Repair};
+use folio::block::qcow2::{Finding, ImageCheck, Repair};
+use folio::block::{self, ImageFormat};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -83,9 +84,9 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     };
     let named = check.name.resolve(&check.file, check.format)?;
     let found = if check.force_share {
-        block::check_shared(&named.path, named.format, &mut print_finding)
+        block::tools::check_shared(&named.path, named.format, &mut print_finding)
     } else {
-        block::check(&named.path, named.format, repair, &mut print_finding)
+        block::tools::check(&named.path, named.format, repair, &mut print_finding)
     };
     let report = found.map_err(|error| {
         let code = if error.kind() == ErrorKind::Unsupported {

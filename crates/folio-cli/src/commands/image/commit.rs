@@ -5,7 +5,8 @@ use crate::exit::Outcome;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{self, AfterCommit, CommitOptions};
+use folio::block;
+use folio::block::tools::{AfterCommit, CommitOptions};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -48,7 +49,7 @@ pub(crate) fn run(commit: &Commit, session: &Session) -> Outcome {
     what.bytes_per_sec = commit.rate_limit;
     let overlay = &commit.overlay;
     overlay.run(session, &|path, options| {
-        block::commit(path, &what, options)
+        block::tools::commit(path, &what, options)
     })?;
     if !session.quiet {
         writeln!(std::io::stdout(), "Image committed.")?;

@@ -7,7 +7,8 @@ use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
 use folio::Errno;
-use folio::block::{self, CompareOptions, Difference, ImageFormat};
+use folio::block::tools::{CompareOptions, Difference};
+use folio::block::{self, ImageFormat};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -76,7 +77,7 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
         progress: &|count| bar.add(count),
         ..CompareOptions::default()
     };
-    let compared = block::compare(&*first, &*second, &options);
+    let compared = block::tools::compare(&*first, &*second, &options);
     bar.finish();
     let comparison = match compared {
         Ok(comparison) => {

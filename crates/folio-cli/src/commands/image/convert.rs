@@ -14,7 +14,8 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::{Args, ValueEnum};
-use folio::block::{self, CopyOptions, CreateOptions, ImageFormat, Preallocation, TargetBacking};
+use folio::block::tools::{CopyOptions, TargetBacking};
+use folio::block::{self, CreateOptions, ImageFormat, Preallocation};
 use folio::{Errno, Error};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -204,8 +205,10 @@ fn run_locally(convert: &Convert, session: &Session) -> Outcome {
         progress: &|count| bar.add(count),
     };
     let copied = match &target.qcow2 {
-        Some(target) if convert.compress => block::copy_compressed(&*source, target, &copy_options),
-        _ => block::copy(&*source, &*target.device, &copy_options),
+        Some(target) if convert.compress => {
+            block::tools::copy_compressed(&*source, target, &copy_options)
+        }
+        _ => block::tools::copy(&*source, &*target.device, &copy_options),
     };
     bar.finish();
     match copied {

@@ -5,9 +5,8 @@ use crate::exit::{Failure, Outcome};
 use crate::image_name::NamedImage;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{
-    self, BitmapChange, Compat, CreateOptions, DirtyBitmap, ImageFormat, OpenOptions,
-};
+use folio::block::qcow2::{BitmapChange, DirtyBitmap};
+use folio::block::{self, Compat, CreateOptions, ImageFormat, OpenOptions};
 use std::path::Path;
 
 /// Options about the bitmaps.
@@ -53,7 +52,7 @@ impl BitmapOptions {
             is_shared,
             ..OpenOptions::default()
         };
-        let info = block::info(&source.path, &options);
+        let info = block::tools::info(&source.path, &options);
         let info = info.map_err(|error| image_failure(error, &source.path))?;
         let is_v3 = |qcow2: &block::Qcow2Info| qcow2.compat == Compat::V1_1;
         if !info.qcow2.as_ref().is_some_and(is_v3) {
@@ -95,14 +94,14 @@ impl CopiedBitmaps<'_> {
         for bitmap in &self.bitmaps {
             let name = &bitmap.name;
             let path = &self.source.path;
-            let bits = block::read_bitmap(path, &options, name);
+            let bits = block::tools::read_bitmap(path, &options, name);
             let bits = bits.map_err(|error| image_failure(error, path))?;
             let change = BitmapChange::Add {
                 granularity_bytes: Some(bitmap.granularity_bytes),
                 is_enabled: bitmap.is_auto,
                 bits: Some(&bits),
             };
-            block::change_bitmap(target, Some(ImageFormat::Qcow2), name, &change)
+            block::tools::change_bitmap(target, Some(ImageFormat::Qcow2), name, &change)
                 .map_err(|error| image_failure(error, target))?;
         }
         Ok(())

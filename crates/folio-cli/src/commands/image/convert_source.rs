@@ -6,10 +6,9 @@ use crate::image_name::NamedImage;
 use crate::session::Session;
 use clap::Args;
 use folio::Error;
-use folio::block::{
-    self, ConcatenatedDevice, Device, PartitionName, SalvageDevice, SnapshotSelector,
-    split_partition,
-};
+use folio::block::partition::{PartitionName, split_partition};
+use folio::block::{self, ConcatenatedDevice, Device, SnapshotSelector};
+use folio::testing::SalvageDevice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,7 +49,8 @@ impl SourceOptions {
             let mut device = backing.open_at(&path, image.format, self.force_share, snapshot)?;
             if let Some(partition) = partition {
                 let number = partition.number(&*device);
-                let selected = number.and_then(|number| block::select(device, Some(number)));
+                let selected =
+                    number.and_then(|number| block::partition::select(device, Some(number)));
                 device = selected
                     .map_err(|error| Failure::image(error.at(image.path.display().to_string())))?;
             }

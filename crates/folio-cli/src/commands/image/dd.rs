@@ -8,9 +8,9 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{
-    self, ConcatenatedDevice, CopyOptions, CreateOptions, Device, ImageFormat, PartitionDevice,
-};
+use folio::block::partition::PartitionDevice;
+use folio::block::tools::CopyOptions;
+use folio::block::{self, ConcatenatedDevice, CreateOptions, Device, ImageFormat};
 use folio::{Errno, Error};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -144,7 +144,7 @@ pub(crate) fn run(dd: &Dd, session: &Session) -> Outcome {
     let copied = match len_bytes {
         0 => Ok(()),
         _ => PartitionDevice::new(source, start, len_bytes)
-            .and_then(|part| block::copy(&part, &*target.device, &options)),
+            .and_then(|part| block::tools::copy(&part, &*target.device, &options)),
     };
     bar.finish();
     match copied {

@@ -12,10 +12,9 @@ use crate::output::{NamePrinter, printable};
 use crate::session::Session;
 use clap::Args;
 use folio::Errno;
-use folio::block::{
-    self, BackingPolicy, Compat, DirtyBitmap, ForeignImage, ImageInfo, OpenOptions, Qcow2Info,
-    Snapshot,
-};
+use folio::block::qcow2::{DirtyBitmap, Snapshot};
+use folio::block::tools::ImageInfo;
+use folio::block::{self, BackingPolicy, Compat, ForeignImage, OpenOptions, Qcow2Info};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::io::Write;
@@ -134,7 +133,8 @@ fn chain(info: &Info) -> Outcome<Vec<ChainImage>> {
             is_shared: info.force_share,
             ..OpenOptions::default()
         };
-        let found = block::info(&name, &options).map_err(|error| image_failure(error, &name))?;
+        let found =
+            block::tools::info(&name, &options).map_err(|error| image_failure(error, &name))?;
         if !seen.insert(name.clone()) {
             return Err(image_failure(Errno::LOOP.into(), &name));
         }
@@ -163,7 +163,7 @@ fn foreign(info: &Info, path: &Path, format: Option<InfoFormat>) -> Outcome<Opti
         return Ok(None);
     }
     let format = format.and_then(InfoFormat::foreign);
-    let found = block::foreign_image(path, format, info.force_share);
+    let found = block::tools::foreign_image(path, format, info.force_share);
     let found = found.map_err(|error| image_failure(error, path))?;
     let space = std::fs::metadata(path).map_or(0, |found| found.blocks().saturating_mul(512));
     Ok(found.map(|image| ChainImage {

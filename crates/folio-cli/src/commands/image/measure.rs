@@ -9,7 +9,8 @@ use crate::image_name::NameOptions;
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{self, Compat, ImageFormat, MeasuredContent, OpenOptions, SnapshotSelector};
+use folio::block::tools::MeasuredContent;
+use folio::block::{self, Compat, ImageFormat, OpenOptions, SnapshotSelector};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -79,17 +80,17 @@ pub(crate) fn run(measure: &Measure, session: &Session) -> Outcome {
                 is_shared: measure.force_share,
                 ..OpenOptions::default()
             };
-            let info = block::info(&named.path, &info);
+            let info = block::tools::info(&named.path, &info);
             let info = info.map_err(|error| image_failure(error, &named.path))?;
             let can_copy = format == ImageFormat::Qcow2 && options.compat == Compat::V1_1;
             if can_copy && info.qcow2.is_some_and(|qcow2| qcow2.compat == Compat::V1_1) {
-                bitmaps_bytes = Some(block::measure_bitmaps(
+                bitmaps_bytes = Some(block::tools::measure_bitmaps(
                     &info.bitmaps,
                     device.len_bytes(),
                     options.cluster_bytes.into(),
                 ));
             }
-            block::measure(MeasuredContent::CopyOf(&*device), format, &options)
+            block::tools::measure(MeasuredContent::CopyOf(&*device), format, &options)
         }
         (None, Some(size)) if size <= SIZE_MAX => {
             if measure.format.is_some() || measure.snapshot.is_some() || measure.name.has_options()
@@ -97,7 +98,7 @@ pub(crate) fn run(measure: &Measure, session: &Session) -> Outcome {
                 let why = "--image-opts, -f and -l require FILE";
                 return Err(Failure::usage(why));
             }
-            block::measure(MeasuredContent::Empty(size), format, &options)
+            block::tools::measure(MeasuredContent::Empty(size), format, &options)
         }
         (None, Some(_)) => return Err(Failure::usage("--size: expected less than 8E")),
         _ => return Err(Failure::usage("expected either FILE or --size SIZE")),

@@ -7,7 +7,8 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::value_parsers::image_format;
 use clap::Args;
-use folio::block::{self, ImageFormat, OpenOptions, OverlayOptions};
+use folio::block::tools::OverlayOptions;
+use folio::block::{self, ImageFormat, OpenOptions};
 use folio::{Errno, Error};
 use std::path::{Path, PathBuf};
 
@@ -42,7 +43,7 @@ impl OverlayArgs {
         session.check_interrupt()?;
         let named = self.name.resolve(&self.file, self.format)?;
         let progress = Progress::requested(session, self.progress);
-        if let Ok(info) = block::info(&named.path, &OpenOptions::default()) {
+        if let Ok(info) = block::tools::info(&named.path, &OpenOptions::default()) {
             progress.expect(info.len_bytes);
         }
         let options = OverlayOptions {

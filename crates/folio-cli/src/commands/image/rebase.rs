@@ -54,9 +54,9 @@ pub(crate) fn run(rebase: &Rebase, session: &Session) -> Outcome {
     }
     rebase.overlay.run(session, &|path, options| {
         if rebase.rename_only {
-            block::rename_backing(path, name.as_ref(), options)
+            block::tools::rename_backing(path, name.as_ref(), options)
         } else {
-            block::rebase(path, name.as_ref(), options)
+            block::tools::rebase(path, name.as_ref(), options)
         }
     })
 }

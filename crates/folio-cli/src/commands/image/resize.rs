@@ -8,7 +8,8 @@ use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
 use folio::Detail;
-use folio::block::{self, ImageFormat, ResizeImage};
+use folio::block::tools::ResizeImage;
+use folio::block::{self, ImageFormat};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -88,7 +89,8 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         backing: resize.backing.policy(),
     };
     // Preallocation takes long. After an end in the middle the image is as after a crash: valid.
-    let resized = session.until_interrupt(|| (), || block::resize(path, len_bytes, &options));
+    let resized =
+        session.until_interrupt(|| (), || block::tools::resize(path, len_bytes, &options));
     resized.map_err(|error| {
         image_failure(error, path).hint(&Detail::WouldShrink, "; use --shrink to allow that")
     })?;

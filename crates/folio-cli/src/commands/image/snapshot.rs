@@ -7,7 +7,8 @@ use crate::image_name::{NameOptions, NamedImage};
 use crate::output::color::heading;
 use crate::session::{Session, clock};
 use clap::Args;
-use folio::block::{self, ImageFormat, Snapshot as Found};
+use folio::block::qcow2::Snapshot as Found;
+use folio::block::{self, ImageFormat};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -67,21 +68,21 @@ pub(crate) fn run(snapshot: &Snapshot, session: &Session) -> Outcome {
     let done = match &snapshot.action {
         Action {
             create: Some(tag), ..
-        } => block::create_snapshot(path, format, tag, clock().now()),
+        } => block::tools::create_snapshot(path, format, tag, clock().now()),
         Action {
             apply: Some(which), ..
-        } => block::apply_snapshot(path, format, which),
+        } => block::tools::apply_snapshot(path, format, which),
         Action {
             delete: Some(which),
             ..
-        } => block::delete_snapshot(path, format, which),
+        } => block::tools::delete_snapshot(path, format, which),
         _ => return list(snapshot, &named, session),
     };
     done.map_err(|error| image_failure(error, path))
 }
 
 fn list(snapshot: &Snapshot, named: &NamedImage, session: &Session) -> Outcome {
-    let found = block::snapshots(&named.path, named.format, snapshot.force_share);
+    let found = block::tools::snapshots(&named.path, named.format, snapshot.force_share);
     let found = found.map_err(|error| image_failure(error, &named.path))?;
     if snapshot.output.is_json() {
         return session.print_json(&found.iter().map(to_json).collect::<Vec<_>>());

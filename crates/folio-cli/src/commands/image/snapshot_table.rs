@@ -2,7 +2,7 @@
 
 use super::qemu_size::human;
 use crate::output::printable;
-use folio::block::Snapshot as Found;
+use folio::block::qcow2::Snapshot as Found;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 

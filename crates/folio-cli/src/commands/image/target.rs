@@ -6,7 +6,8 @@ use crate::arguments::image_options::{
 };
 use crate::exit::Outcome;
 use crate::image_path::refuse_partition;
-use folio::block::{self, CreateOptions, Device, ImageFormat, NewImage, OpenOptions, Qcow2Device};
+use folio::block::qcow2::Qcow2Device;
+use folio::block::{self, CreateOptions, Device, ImageFormat, NewImage, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

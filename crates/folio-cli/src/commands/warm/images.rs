@@ -153,7 +153,8 @@ impl ImageRanges {
                 is_shared: true,
                 ..OpenOptions::default()
             };
-            let info = block::info(&*file, &options).map_err(|error| image_failure(error, file))?;
+            let info =
+                block::tools::info(&*file, &options).map_err(|error| image_failure(error, file))?;
             if let Some(name) = info
                 .qcow2
                 .filter(|_| info.format == ImageFormat::Qcow2)

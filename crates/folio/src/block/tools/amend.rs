@@ -14,7 +14,7 @@ use std::path::Path;
 /// # Errors
 ///
 /// EINVAL with the option at fault, EFBIG for refcounts that do not fit, EOPNOTSUPP for a format
-/// without options, EUCLEAN for an image with errors, else those of [`crate::block::resize`].
+/// without options, EUCLEAN for an image with errors, else those of [`super::resize()`].
 ///
 /// qemu-img: `amend`.
 pub fn amend(

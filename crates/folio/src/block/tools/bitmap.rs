@@ -15,7 +15,7 @@ use std::path::Path;
 /// ENOENT if there is no such bitmap, EEXIST for a second one of that name, EINVAL for an invalid
 /// name or granularity and for merged bitmaps of disks of different sizes, EFBIG for too many bits
 /// or bitmaps, EBUSY for a bitmap that is marked in-use, EOPNOTSUPP for a format without bitmaps,
-/// EUCLEAN for an image with errors, else those of [`crate::block::check`].
+/// EUCLEAN for an image with errors, else those of [`crate::block::tools::check`].
 ///
 /// qemu-img: `bitmap`.
 pub fn change_bitmap(

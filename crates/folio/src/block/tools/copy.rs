@@ -31,7 +31,7 @@ const THREADS_MAX: usize = 16;
 /// Runs of zeros have a multiple of this many bytes.
 const GRAIN_BYTES: u64 = 512;
 
-/// Options of [`copy`] and [`crate::block::copy_compressed`].
+/// Options of [`copy`] and [`crate::block::tools::copy_compressed`].
 pub struct CopyOptions<'a> {
     /// Number of threads, at most 16; 0 for as many as the machine has cores.
     pub threads: usize,

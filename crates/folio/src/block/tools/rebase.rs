@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Size of a read in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Options of [`rebase`], [`rename_backing`] and [`crate::block::commit`].
+/// Options of [`rebase`], [`rename_backing`] and [`crate::block::tools::commit`].
 pub struct OverlayOptions<'a> {
     /// The overlay's format; detected by its magic number if not given.
     pub format: Option<ImageFormat>,

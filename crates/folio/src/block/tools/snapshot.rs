@@ -35,7 +35,7 @@ pub fn snapshots(
 ///
 /// EUCLEAN for an image with errors, EFBIG for one snapshot too many, ENAMETOOLONG for a name
 /// longer than 255 bytes, EOPNOTSUPP for a raw image or an external data file, else those of
-/// [`crate::block::check`].
+/// [`crate::block::tools::check`].
 ///
 /// qemu-img: `snapshot -c`.
 pub fn create_snapshot(

@@ -3,6 +3,7 @@
 
 use super::power_cuts::{after_cut, check_cut, content, copy_of, file, prepared, snapshot_count};
 use crate::base::Result;
+use crate::block::Device;
 use crate::block::file::{DeviceFile, ImageFile};
 use crate::block::image::Compat;
 use crate::block::qcow2::layout::bitmaps::DirtyBitmap;
@@ -10,7 +11,7 @@ use crate::block::qcow2::{
     AmendOptions, BitmapBits, BitmapChange, amend, change_bitmap, check_amend, downgrade, inspect,
     list_bitmaps, read_bitmap,
 };
-use crate::block::{Device, RecordDevice};
+use crate::block::wrappers::RecordDevice;
 use std::sync::Arc;
 
 type Step = fn(&dyn ImageFile) -> Result<()>;

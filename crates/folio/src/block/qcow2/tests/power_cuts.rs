@@ -2,6 +2,7 @@
 
 use crate::base::Timespec;
 use crate::block::file::{DeviceFile, HostFile, ImageFile};
+use crate::block::qcow2::Qcow2Device;
 use crate::block::qcow2::layout::features::DIRTY;
 use crate::block::qcow2::layout::raw_header::{INCOMPATIBLE_FIELD, SNAPSHOTS_FIELD};
 use crate::block::qcow2::offline::change::TableChange;
@@ -10,9 +11,8 @@ use crate::block::qcow2::offline::resize::shrink;
 use crate::block::qcow2::{
     Repair, apply_snapshot, check_image, create_snapshot, delete_snapshot, list_snapshots,
 };
-use crate::block::{
-    CreateOptions, Device, MemoryDevice, OverlayDevice, Qcow2Device, RecordDevice, Recorded,
-};
+use crate::block::wrappers::{RecordDevice, Recorded};
+use crate::block::{CreateOptions, Device, MemoryDevice, OverlayDevice};
 use std::ops::Range;
 use std::sync::Arc;
 

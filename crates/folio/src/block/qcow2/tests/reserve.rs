@@ -1,6 +1,7 @@
 //! The reservation of host space.
 
-use crate::block::{CreateOptions, Device, Qcow2Device};
+use crate::block::qcow2::Qcow2Device;
+use crate::block::{CreateOptions, Device};
 use std::os::unix::fs::MetadataExt;
 
 #[test]
