@@ -153,6 +153,131 @@ fn links_of_an_image_lead_nowhere() {
     assert_eq!(outside.read_dir().unwrap().count(), 0);
 }
 
+#[test]
+fn image_does_not_overwrite_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    let fs = Image::create(&disk, 16 << 20).mount().unwrap();
+    fs.write("/disk.img", "hostile").unwrap();
+    fs.write("/other", "content").unwrap();
+    fs.sync().unwrap();
+    for options in [CopyOptions::archive(), CopyOptions::content()] {
+        let error = fs.copy_out("/", folder.path(), &options).unwrap_err();
+        assert_eq!(errno_of(&error), Some(Errno::BUSY), "{error}");
+    }
+    assert_eq!(
+        std::fs::read(folder.path().join("other")).unwrap(),
+        b"content"
+    );
+    assert_eq!(disk.metadata().unwrap().len(), 16 << 20);
+    // Into itself: what it was when it was opened, so the copy ends.
+    std::fs::remove_file(folder.path().join("other")).unwrap();
+    let small = folder.path().join("small.qcow2");
+    let inner = Image::create(&small, 64 << 20).mount().unwrap();
+    inner.sync().unwrap();
+    inner
+        .copy_in(folder.path(), "/x", &CopyOptions::archive())
+        .unwrap();
+    assert!(inner.metadata("/x/small.qcow2").unwrap().len() < 32 << 20);
+}
+
+#[test]
+fn directory_of_the_host_is_not_copied_onto_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, big) = (folder.path().join("data"), vec![7; 8 << 20]);
+    std::fs::create_dir_all(data.join("deep")).unwrap();
+    std::fs::write(data.join("big"), &big).unwrap();
+    let fs = folio::Fs::host(&data).unwrap();
+    let options = CopyOptions::archive();
+    for (from, to) in [
+        (data.join("big"), "/big"),
+        (data.clone(), "/"),
+        (data.clone(), "/deep/x"),
+    ] {
+        let error = fs.copy_in(from, to, &options).unwrap_err();
+        assert_eq!(errno_of(&error), Some(Errno::INVAL), "{to}: {error}");
+    }
+    for (from, to) in [
+        ("/big", data.join("big")),
+        ("/", data.clone()),
+        ("/", data.join("deep/x")),
+    ] {
+        let error = fs.copy_out(from, &to, &options).unwrap_err();
+        assert_eq!(errno_of(&error), Some(Errno::INVAL), "{from}: {error}");
+    }
+    assert_eq!(std::fs::read(data.join("big")).unwrap(), big);
+    fs.copy_in(data.join("big"), "/deep/copy", &options)
+        .unwrap();
+    assert_eq!(std::fs::read(data.join("deep/copy")).unwrap(), big);
+}
+
+#[test]
+fn links_stay_within_their_mount() {
+    let kernel = folio::Kernel::new(folio::KernelOptions::default());
+    let fs = folio::Fs::new(kernel.clone());
+    for name in ["/a", "/b"] {
+        fs.create_dir(name).unwrap();
+        kernel
+            .mount_ramfs(name, &folio::vfs::MountOptions::default())
+            .unwrap();
+        fs.write(format!("{name}/first"), name).unwrap();
+        fs.hard_link(format!("{name}/first"), format!("{name}/second"))
+            .unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs.process().chdir("/b").unwrap();
+    fs.symlink("first", "/b/link").unwrap();
+    fs.copy_out("/", folder.path().join("all"), &CopyOptions::archive())
+        .unwrap();
+    fs.copy_out(".", folder.path().join("one"), &CopyOptions::archive())
+        .unwrap();
+    for (path, content) in [
+        ("all/a/second", "/a"),
+        ("all/b/second", "/b"),
+        ("one/second", "/b"),
+    ] {
+        let found = std::fs::read_to_string(folder.path().join(path)).unwrap();
+        assert_eq!(found, content, "{path}");
+    }
+}
+
+#[test]
+fn failure_that_ends_the_copy_is_returned() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    std::fs::create_dir_all(tree.join("a")).unwrap();
+    std::fs::write(tree.join("b"), vec![1; 8 << 20]).unwrap();
+    std::fs::write(tree.join("own"), "").unwrap();
+    let fs = Image::create(folder.path().join("disk.img"), 4 << 20)
+        .mount()
+        .unwrap();
+    fs.create_dir("/x").unwrap();
+    fs.write("/x/a", "a file").unwrap();
+    let error = fs
+        .copy_in(&tree, "/x", &CopyOptions::archive())
+        .unwrap_err();
+    assert_eq!(errno_of(&error), Some(Errno::NOSPC), "{error}");
+}
+
+#[test]
+fn user_gets_no_setuid_of_another_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    std::fs::write(&program, "").unwrap();
+    let permissions = std::fs::Permissions::from_mode(0o4755);
+    std::fs::set_permissions(&program, permissions).unwrap();
+    let root = folio::Fs::memory();
+    root.create_dir("/home").unwrap();
+    root.set_mode("/home", 0o777).unwrap();
+    let user = folio::syscall::Credentials::user(12345, 12345, Vec::new());
+    let fs = root.as_user(user);
+    let error = fs
+        .copy_in(&program, "/home/program", &CopyOptions::archive())
+        .unwrap_err();
+    assert_eq!(errno_of(&error), Some(Errno::PERM), "{error}");
+    assert_eq!(root.metadata("/home/program").unwrap().mode(), 0o755);
+}
+
 /// One file that counts its readers; everything else is that of the host.
 struct Generated(HostSource);
 

@@ -121,6 +121,8 @@ def test_trees_are_copied_in_and_out(tree: Path, tmp_path: Path) -> None:
         assert fs.readlink("/srv/etc/link") == "motd"
         assert fs.stat("/srv/sparse").st_blocks == 0
         assert not fs.exists("/srv/etc/skip.o")
+        with pytest.raises(TypeError, match="list of patterns"):
+            fs.copy_in(tree, "/x", exclude="*.o")
         fs.copy_in(tree / "etc/skip.o", "/srv/one", preserve_metadata=False)
         fs.copy_out("/srv", tmp_path / "back")
         with pytest.raises(FileNotFoundError, match="none"):

@@ -12,8 +12,10 @@ use std::ffi::c_int;
 /// sees. `flags` has FOLIO_COPY_IN (`from` is a path of the host) or FOLIO_COPY_OUT (`to` is one).
 /// The copy has the path `to`, whose parent exists; if both are directories, the contents of `from`
 /// are added to those of `to`. Modes, owners, times, extended attributes and hard links are kept,
-/// unless FOLIO_COPY_CONTENT is given, too; symbolic links are never followed. After the failure of
-/// one file the copy continues: the result is the first failure, and folio_last_error() names the
+/// unless FOLIO_COPY_CONTENT is given, too: then new files have the modes that the umask of the
+/// program leaves. Symbolic links are copied as links; on the host, those that were there before
+/// are followed. After the failure of one file the copy continues, and the result is the first
+/// failure. One that ends the copy, as ENOSPC, is returned instead. folio_last_error() names the
 /// file.
 #[unsafe(no_mangle)]
 pub extern "C" fn folio_copy_tree(

@@ -29,11 +29,13 @@ pub struct NewAttributes<'a> {
 impl NewAttributes<'_> {
     /// Sets the attributes of an open file.
     pub fn set_open(&self, process: &Process, fd: Fd, failures: &mut AttributeFailures) {
+        let mut is_owned = true;
         if let Some(owner) = self.owner {
             let set = process.fchown(fd, Some(owner.uid), Some(owner.gid));
+            is_owned = set.is_ok();
             failures.check_owner(owner, set);
         }
-        if let Some(mode) = self.mode {
+        if let Some(mode) = self.mode_for(is_owned) {
             failures.check_mode(mode, process.fchmod(fd, mode));
         }
         for (name, value) in self.xattrs {
@@ -58,11 +60,13 @@ impl NewAttributes<'_> {
         failures: &mut AttributeFailures,
     ) {
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        let mut is_owned = true;
         if let Some(owner) = self.owner {
             let set = process.fchownat(at, name, Some(owner.uid), Some(owner.gid), nofollow);
+            is_owned = set.is_ok();
             failures.check_owner(owner, set);
         }
-        if let Some(mode) = self.mode {
+        if let Some(mode) = self.mode_for(is_owned) {
             failures.check_mode(mode, process.fchmodat(at, name, mode));
         }
         if !self.xattrs.is_empty() {
@@ -77,6 +81,13 @@ impl NewAttributes<'_> {
             let (accessed, modified) = (accessed.map(SetTime::To), modified.map(SetTime::To));
             failures.check_times(process.utimensat(at, name, accessed, modified, nofollow));
         }
+    }
+
+    /// Returns the mode to set. A file that keeps another owner than it should have gets no setuid
+    /// and setgid: they would give that owner's rights.
+    fn mode_for(&self, is_owned: bool) -> Option<u16> {
+        let mask = if is_owned { 0o7777 } else { 0o1777 };
+        self.mode.map(|mode| mode & mask)
     }
 
     fn has_times(&self) -> bool {
@@ -122,11 +133,13 @@ impl NewOwnerAndMode {
         };
         let mut failures = AttributeFailures::default();
         new.set_unopened(process, AT_FDCWD, path, || path.into(), &mut failures);
+        if let Some((what, error)) = failures.failed.into_iter().next() {
+            return Err(error.at(format!("cannot set the {what}")));
+        }
         if failures.unsupported_xattrs > 0 {
             return Err(Errno::NOTSUP.into());
         }
-        let first = failures.failed.into_iter().next();
-        first.map_or(Ok(()), |(_, error)| Err(error))
+        Ok(())
     }
 }
 

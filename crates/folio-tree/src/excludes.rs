@@ -32,7 +32,7 @@ impl Excludes {
             let pattern = pattern.as_ref();
             builder
                 .add_line(None, pattern)
-                .map_err(|error| invalid(format!("{pattern:?}"), error))?;
+                .map_err(|error| invalid(format!("exclude {pattern:?}"), error))?;
         }
         let built = builder.build();
         built

@@ -26,8 +26,8 @@
 //! lzma-rust2 and bzip2.
 //!
 //! Invariants:
-//! 1. Images and archives are hostile: whatever their bytes, nothing is written outside of the
-//!    destination, memory is bounded, and damage is an error that names its offset.
+//! 1. Images and archives are hostile: whatever their bytes, no link that they make leads out of
+//!    the destination, memory is bounded, and damage is an error that names its offset.
 //! 2. Content goes from the decompressor's buffer to the page cache without another copy.
 
 #![deny(unsafe_code)]
@@ -74,7 +74,7 @@ pub use excludes::Excludes;
 pub use mode::parse_mode;
 pub use new_image::{NewImage, NewSize, fitting_size, parse_size};
 pub use observer::{CopyFailure, FirstFailure, Observer, Side};
-pub use options::{CopyOptions, process_umask};
+pub use options::CopyOptions;
 pub use owners::Owners;
 pub use pack::{ContentReader, PackChoice, PackSelect, Packer};
 #[cfg(feature = "archive")]

@@ -9,7 +9,7 @@ use crate::target::{MountTarget, check_fakeroot};
 use folio::base::Clock;
 use folio::block::ImageFormat;
 use folio::ext4::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size};
-use folio::{Errno, Error, Image, Result};
+use folio::{Errno, Error, Fs, Image, Result};
 use parse_size::Config;
 use std::ffi::OsStr;
 use std::io;
@@ -167,7 +167,9 @@ impl NewImage {
             .map_err(|error| Error::io("read the tree", error).at(tree.display().to_string()))?;
         let jobs = [CopyJob::into_directory(&from, Path::new("/"))];
         let size = self.least_size(&jobs)?;
-        let built = self.fill(path, &jobs, &size);
+        // A failure to create the file leaves what has its name.
+        let fs = self.create(path, &size)?;
+        let built = self.fill(path, &jobs, fs);
         if built.is_err() {
             // The cause of the failure is returned, and an incomplete image is useless.
             let _ = std::fs::remove_file(path);
@@ -200,7 +202,7 @@ impl NewImage {
         })
     }
 
-    fn fill(&self, path: &Path, jobs: &[CopyJob], size: &LeastSize) -> io::Result<()> {
+    fn create(&self, path: &Path, size: &LeastSize) -> io::Result<Fs> {
         let mut image = Image::create(path, size.len_bytes)
             .format_options(size.options.clone())
             // A new image is useless after a failure, so nothing goes through a journal.
@@ -211,7 +213,10 @@ impl NewImage {
         if let Some(latest) = self.copy.latest {
             image = image.fixed_time(latest);
         }
-        let fs = image.mount()?;
+        image.mount()
+    }
+
+    fn fill(&self, path: &Path, jobs: &[CopyJob], fs: Fs) -> io::Result<()> {
         let process = fs.process();
         let failures = FirstFailure::default();
         let rules = self.rules.resolve(process, true)?;

@@ -117,7 +117,8 @@ pub trait Observer: Sync {
     }
 }
 
-/// An observer that keeps the first failure.
+/// An observer that keeps the first failure. Remarks, as about extended attributes that a target
+/// does not support, go to the log (`tracing`).
 #[derive(Debug, Default)]
 pub struct FirstFailure(Mutex<Option<CopyFailure>>);
 
@@ -137,5 +138,9 @@ impl Observer for FirstFailure {
     fn failed(&self, failure: CopyFailure) {
         let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(failure);
+    }
+
+    fn note(&self, _: Side, path: &[u8], remark: &str) {
+        tracing::warn!(path = %String::from_utf8_lossy(path), "{remark}");
     }
 }

@@ -55,7 +55,7 @@ impl CopyOptions {
             keeps_times: false,
             keeps_links: false,
             keeps_xattrs: false,
-            umask: process_umask(),
+            umask: process_umask().unwrap_or(0o022),
             excludes: None,
             latest: None,
         }
@@ -85,10 +85,10 @@ impl CopyOptions {
     }
 }
 
-/// Returns the umask of this process, without changing it: umask(2) alone would. Linux: proc(5).
-pub fn process_umask() -> u16 {
+/// Returns the umask of this process without a change of it, as umask(2) would make; `None` without
+/// /proc. Linux: proc(5).
+pub(crate) fn process_umask() -> Option<u16> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    let mask = mask.and_then(|text| u16::from_str_radix(text.trim(), 8).ok());
-    mask.unwrap_or(0o022)
+    mask.and_then(|text| u16::from_str_radix(text.trim(), 8).ok())
 }

@@ -3,7 +3,7 @@
 use crate::attributes::Xattrs;
 use crate::entry::{Entry, EntryKind, join};
 use crate::observer::{CopyFailure, Observer, Side};
-use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, data_ranges};
+use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, data_ranges, is_plain_name};
 use crate::tar::Writer;
 use folio::vfs::{Attributes, DeviceNumber, FileType};
 use folio::{AlignedBuffer, Errno, Error, Result};
@@ -164,6 +164,12 @@ impl<'a, S: Source, W: Write> Packer<'a, S, W> {
                 continue;
             };
             let path = join(&frame.path, &name);
+            if !is_plain_name(&name) {
+                let reason = "skipped: the name would lead out of its directory";
+                let error = Error::new(Errno::PERM, reason);
+                self.observer.failed(CopyFailure::of_source(path, error));
+                continue;
+            }
             let archive_name = [&frame.prefix[..], &name].concat();
             let file = match self.source.stat(&frame.node, &name, false) {
                 Ok(found) => Listed {

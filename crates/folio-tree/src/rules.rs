@@ -4,12 +4,13 @@ use crate::attributes::NewOwnerAndMode;
 use crate::entry::{Entry, EntryKind, walk_below};
 use crate::manifest::{self, ManifestEntry, ManifestKind};
 use crate::mode::parse_mode;
-use crate::observer::Observer;
+use crate::observer::{CopyFailure, Observer};
 use crate::owners::Owners;
 use folio::ext4::FileTreeSize;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Process, Result};
 use std::collections::{BTreeMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -161,7 +162,7 @@ impl OwnerRules {
     /// EINVAL: an unknown name; failures that affect all files.
     pub fn finish(&self, process: &Process, path: &Path, observer: &dyn Observer) -> Result<()> {
         if self.has_pending.load(Ordering::Relaxed) {
-            self.own_pending(process)?;
+            self.own_pending(process, observer)?;
         }
         if self.manifest.is_empty() {
             return Ok(());
@@ -179,7 +180,7 @@ impl OwnerRules {
     }
 
     /// Replaces [`PENDING_ID`].
-    fn own_pending(&self, process: &Process) -> Result<()> {
+    fn own_pending(&self, process: &Process, observer: &dyn Observer) -> Result<()> {
         let (uid, gid) = self.find_owner(process)?;
         let set = |path: &Path, found: &Attributes| {
             let new = NewOwnerAndMode {
@@ -187,7 +188,17 @@ impl OwnerRules {
                 gid: gid.filter(|_| found.gid == PENDING_ID),
                 mode: None,
             };
-            new.set(process, path, found, &[])
+            if observer.is_stopped() {
+                return Err(Errno::INTR.into());
+            }
+            match new.set(process, path, found, &[]) {
+                Err(error) if !error.is_final() => {
+                    let path = path.as_os_str().as_bytes();
+                    observer.failed(CopyFailure::of_target(path, error));
+                    Ok(())
+                }
+                set => set,
+            }
         };
         let root = Path::new("/");
         set(root, &process.lstat(root)?)?;

@@ -582,7 +582,7 @@ class FileSystem:
             os.fsdecode(source),
             self._text(target),
             keeps_all=preserve_metadata,
-            exclude=list(exclude),
+            exclude=_patterns(exclude),
         )
 
     def copy_out(
@@ -595,13 +595,14 @@ class FileSystem:
     ) -> None:
         """Copies a file or directory to the host, as copy_in.
 
-        No symbolic link of this file system leads the copy out of `target`.
+        No link that the copy makes leads it out of `target`; links that were there before are
+        followed, so copy a file system that is not trusted into an empty directory.
         """
         self._native.copy_out(
             self._text(source),
             os.fsdecode(target),
             keeps_all=preserve_metadata,
-            exclude=list(exclude),
+            exclude=_patterns(exclude),
         )
 
     def _check_differ(self, source: Path, target: Path) -> None:
@@ -816,15 +817,22 @@ def create_image(
     return FileSystem(mount, None, f"{name!r} r+", name)
 
 
+def _patterns(exclude: Iterable[str]) -> list[str]:
+    """Returns the patterns; one str would be a pattern for each of its letters."""
+    if isinstance(exclude, (str, bytes)):
+        raise TypeError(f"exclude has a list of patterns: [{exclude!r}]")
+    return list(exclude)
+
+
 def build_image(
     path: HostPath,
     *,
     tree: HostPath,
     size: int | str = "auto",
-    label: str = "",
+    label: str | None = None,
     uuid: str | None = None,
     source_date_epoch: int | None = None,
-    chown: str = "",
+    chown: str | None = None,
     chmod: str | None = None,
     manifest: HostPath | None = None,
     exclude: Iterable[str] = (),
@@ -834,23 +842,26 @@ def build_image(
     `size` is a number of bytes, "512M", "2G", or "auto" for the least that holds the tree
     ("auto+20%" leaves room).
     The format is qcow2 for names that end so, else raw. With `uuid` and `source_date_epoch`, in
-    seconds since 1970, the same tree makes the same bytes. `chown`, `chmod` and `manifest` are
+    seconds since 1970, by default SOURCE_DATE_EPOCH of the environment, the same tree makes the
+    same bytes. `chown`, `chmod` and `manifest` are
     options of `folio cp`; `exclude` has patterns as in .gitignore.
 
     Raises FileExistsError if the image exists, OSError if a file cannot be copied, ValueError for
-    an invalid option; no file is left.
+    an invalid option; no file is left. Ctrl-C takes effect when the image is complete.
     """
+    if source_date_epoch is None and "SOURCE_DATE_EPOCH" in os.environ:
+        source_date_epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     _native.build_image(
         os.fsdecode(path),
         os.fsdecode(tree),
         size=str(size),
-        label=label,
+        label=label or "",
         uuid=uuid,
         source_date_epoch=source_date_epoch,
-        chown=chown,
+        chown=chown or "",
         chmod=chmod,
         manifest=None if manifest is None else os.fsdecode(manifest),
-        exclude=list(exclude),
+        exclude=_patterns(exclude),
     )
 
 

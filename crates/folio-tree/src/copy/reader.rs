@@ -235,7 +235,8 @@ impl<'a, S: Source> Reader<'a, S> {
             return if is_sparse {
                 self.sparse(node, size)
             } else {
-                self.rest(node, 0, u64::MAX)
+                // At most its size now: an image that the copy itself writes would never end.
+                self.rest(node, 0, size)
             };
         }
         self.small(node, name, meta, link)

@@ -5,8 +5,10 @@ use crate::attributes::Xattrs;
 use crate::entry::as_path as path;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::{Errno, Error, Process};
+use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// The files that a process sees.
@@ -55,7 +57,8 @@ impl<'a> Source for MountSource<'a> {
         MountNode {
             process: self.process,
             fd: AT_FDCWD,
-            path: "/".into(),
+            // If the working directory was removed, nothing is found below it anyway.
+            path: OsString::from_vec(self.process.getcwd().unwrap_or_default()).into(),
         }
     }
 
@@ -70,9 +73,10 @@ impl<'a> Source for MountSource<'a> {
         } else {
             AtFlags::SYMLINK_NOFOLLOW
         };
+        let found = dir.process.statx(dir.fd, path(name), flags)?;
         Ok(FoundFile {
-            attributes: dir.process.fstatat(dir.fd, path(name), flags)?,
-            device_id: 0,
+            attributes: found.attributes,
+            device_id: found.mount_number.into(),
         })
     }
 
@@ -96,9 +100,10 @@ impl<'a> Source for MountSource<'a> {
             fd,
             path: place,
         };
+        let found = node.process.statx(fd, "", AtFlags::EMPTY_PATH)?;
         let found = FoundFile {
-            attributes: node.process.fstat(fd)?,
-            device_id: 0,
+            attributes: found.attributes,
+            device_id: found.mount_number.into(),
         };
         Ok((node, found))
     }

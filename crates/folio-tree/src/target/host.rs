@@ -10,6 +10,7 @@ use crate::attributes::AttributeFailures;
 use crate::options::{CopyOptions, process_umask};
 use crate::source::{FileId, attributes_of};
 use folio::base::Owner;
+use folio::block::check_unused;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timestamps, Uid, XattrFlags};
@@ -63,7 +64,8 @@ impl HostTarget {
     pub fn new(options: &CopyOptions, images: Vec<FileId>) -> Self {
         Self {
             options: options.clone(),
-            umask: process_umask(),
+            // Unknown: each mode is set.
+            umask: process_umask().unwrap_or(0o777),
             user: rustix::process::geteuid(),
             group: rustix::process::getegid(),
             records_owners: options.keeps_owner && fakeroot::is_loaded(),
@@ -202,6 +204,13 @@ impl HostTarget {
             ));
         }
         self.check_own_image(&stat)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        // A file that this user may not read is an image of another one, or none.
+        if attributes_of(&stat).file_type == FileType::Regular
+            && let Ok(fd) = rustix::fs::openat(&at.fd, name, flags, Mode::empty())
+        {
+            check_unused(&File::from(fd))?;
+        }
         Ok(rustix::fs::unlinkat(&at.fd, name, AtFlags::empty())?)
     }
 
@@ -345,10 +354,13 @@ impl Target for HostTarget {
             Err(errno) => return Err(errno.into()),
         }
         if let Existing::Written = self.existing(at, name)? {
-            let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOCTTY | OFlags::CLOEXEC;
-            let fd = rustix::fs::openat(&at.fd, name, flags, Mode::empty())?;
+            let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let fd = File::from(rustix::fs::openat(&at.fd, name, flags, Mode::empty())?);
+            // Before it is cut: the copy may read from this very image, or QEMU uses it.
+            check_unused(&fd)?;
+            rustix::fs::ftruncate(&fd, 0)?;
             return Ok(HostFile {
-                fd: fd.into(),
+                fd,
                 is_exact: false,
             });
         }

@@ -21,6 +21,8 @@ pub struct MountTarget<'a> {
     /// What it sets.
     options: CopyOptions,
     rules: FileRules,
+    /// The owner of new files in a plain directory.
+    own: Owner,
 }
 
 /// An open directory.
@@ -65,6 +67,7 @@ impl<'a> MountTarget<'a> {
                 ..options.clone()
             },
             rules,
+            own: Owner::new(process.credentials().uid, process.credentials().gid),
         }
     }
 
@@ -72,11 +75,12 @@ impl<'a> MountTarget<'a> {
         meta.attributes.mode
     }
 
-    /// Returns what to set on a file. An exact one was created with its mode, and belongs to root.
+    /// Returns what to set on a file. An exact one was created with its mode, and belongs to the
+    /// process.
     fn attributes<'m>(&self, meta: &'m FileMeta, is_exact: bool) -> NewAttributes<'m> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let owner = Owner::new(attributes.uid, attributes.gid);
-        let chowns = keeps.keeps_owner && !(is_exact && owner == Owner::ROOT);
+        let chowns = keeps.keeps_owner && !(is_exact && owner == self.own);
         let is_link = attributes.file_type == FileType::Symlink;
         // A change of the owner clears setuid and setgid.
         let is_cleared = chowns && attributes.mode & 0o6000 != 0;

@@ -49,7 +49,7 @@ pub(crate) use claim::DeviceClaim;
 pub use contents::{FileSystemKind, contents};
 pub(crate) use contents::{foreign_contents, holds_ext4};
 pub use device::{Allocation, Device, LowerDevice, MapEntry};
-pub use file::{RemoteImage, RemoteImages, provide_remote_images};
+pub use file::{RemoteImage, RemoteImages, check_unused, provide_remote_images};
 pub(crate) use guarded::guard;
 pub use image::{
     BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ForeignFormat,

@@ -5,7 +5,7 @@
 //!   list.rs        -t: names and metadata of an archive
 //! ```
 //!
-//! Above: the dispatch in `commands`. Below: `folio_tree`, `unpack`, `new_image`, `observer`,
+//! Above: the dispatch in `commands`. Below: `folio_tree`, `unpacking`, `arguments`, `observer`,
 //! `image`.
 
 pub(super) mod list;

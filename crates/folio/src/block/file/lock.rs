@@ -94,6 +94,24 @@ fn try_acquire(file: &File, read_only: bool) -> Result<()> {
     Ok(())
 }
 
+/// Fails if another open file is a disk image in use: written, or read without writers.
+///
+/// # Errors
+///
+/// EBUSY, with [`Detail::ImageInUse`].
+pub fn check_unused(file: &File) -> Result<()> {
+    for (byte, how) in [
+        (USED_BASE + WRITE, "writes it"),
+        (EXCLUDED_BASE + WRITE, "reads it and excludes writers"),
+    ] {
+        // On a host file system without such locks there is none.
+        if is_held(file, byte).unwrap_or(false) {
+            return Err(busy(file, how));
+        }
+    }
+    Ok(())
+}
+
 /// Whether another open file has any lock on this byte.
 fn is_held(file: &File, byte: i64) -> Result<bool> {
     let mut lock = byte_lock(libc::F_WRLCK, byte);

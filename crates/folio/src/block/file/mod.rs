@@ -35,6 +35,7 @@ pub(crate) use device_file::DeviceFile;
 pub(crate) use facts::open_for_facts;
 pub(crate) use host_file::{FileLock, HostFile};
 pub(crate) use image_file::ImageFile;
+pub use lock::check_unused;
 #[cfg(feature = "qcow2")]
 pub(crate) use remote::resolve_remote;
 pub(crate) use remote::{RemoteFile, refuse_remote, remote};
