@@ -7,8 +7,13 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-/// A guest that prints nothing for so long hangs; a busy host makes it slow.
-const SILENCE_MAX: Duration = Duration::from_secs(600);
+/// A guest that prints nothing for so long hangs; a busy host makes it slow. Less than the limit of
+/// a test, so that the screen is seen.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
+/// Time for the answer to a line, before it is typed again.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Times that a line is typed.
+const LINES_MAX: usize = 8;
 
 /// A running machine; it ends when this value drops.
 pub(super) struct Machine {
@@ -54,16 +59,35 @@ impl Machine {
     /// Waits until the machine prints `text`, after what was waited for before.
     #[track_caller]
     pub(super) fn wait_for(&mut self, text: &str) {
+        let is_printed = self.waits_for(text, SILENCE_MAX);
+        assert!(is_printed, "{text:?} was not printed: {}", self.screen);
+    }
+
+    /// Waits until the machine prints `text`, or nothing for some time; returns whether it did.
+    fn waits_for(&mut self, text: &str, silence_max: Duration) -> bool {
         loop {
             if let Some(at) = self.screen[self.seen..].find(text) {
                 self.seen += at + text.len();
-                return;
+                return true;
             }
-            match self.printed.recv_timeout(SILENCE_MAX) {
+            match self.printed.recv_timeout(silence_max) {
                 Ok(bytes) => self.screen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(error) => panic!("{text:?} was not printed: {error}: {}", self.screen),
+                Err(_) => return false,
             }
         }
+    }
+
+    /// Types a line until the machine answers: a terminal drops what is typed while a program
+    /// changes its mode.
+    #[track_caller]
+    pub(super) fn ask(&mut self, line: &str, answer: &str) {
+        for _ in 0..LINES_MAX {
+            self.enter(line);
+            if self.waits_for(answer, ANSWER_MAX) {
+                return;
+            }
+        }
+        panic!("no {answer:?} after {line:?}: {}", self.screen);
     }
 
     /// Types a line.

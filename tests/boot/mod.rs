@@ -244,10 +244,8 @@ fn kernel() -> Option<PathBuf> {
 /// Logs in, runs a command, and turns the machine off.
 fn use_machine(mut machine: Machine) {
     machine.wait_for("folio-boot login:");
-    machine.enter("root");
-    machine.wait_for("#");
-    machine.enter("echo sum=$((6 * 7)); cat /proc/mounts");
-    machine.wait_for("sum=42");
+    machine.ask("root", "#");
+    machine.ask("echo sum=$((6 * 7)); cat /proc/mounts", "sum=42");
     machine.wait_for(" / ext4 rw");
     machine.enter("echo kept >/root/file; poweroff");
     machine.wait_for_end();

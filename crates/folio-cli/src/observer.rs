@@ -5,7 +5,7 @@ use crate::image::Image;
 use crate::nearest::nearest_file;
 use crate::progress::Progress;
 use crate::session::Session;
-use folio::{Errno, Error, ErrorKind};
+use folio::{Detail, Errno, Error, ErrorKind};
 use folio_tree::{CopyFailure, InputProgress, Observer, Side};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -61,8 +61,6 @@ pub(crate) struct SessionObserver<'a> {
     progress: &'a Progress,
     source: Files<'a>,
     target: Files<'a>,
-    /// Without -r directories are failures.
-    is_recursive: bool,
     created: AtomicU64,
     /// Of the archive that the files come from, if its size is known.
     input: Option<InputProgress>,
@@ -81,18 +79,9 @@ impl<'a> SessionObserver<'a> {
             progress,
             source,
             target,
-            is_recursive: true,
             created: AtomicU64::new(0),
             input: None,
             copied_bytes: AtomicU64::new(0),
-        }
-    }
-
-    /// Adds hints on -r to failures about directories.
-    pub(crate) fn with_recursion(self, is_recursive: bool) -> Self {
-        Self {
-            is_recursive,
-            ..self
         }
     }
 
@@ -142,6 +131,7 @@ impl<'a> SessionObserver<'a> {
 
     fn message(&self, failure: &CopyFailure) -> String {
         let (files, error) = (self.files(failure.side), &failure.error);
+        let is_not_recursive = error.detail() == Some(&Detail::CopyNotRecursive);
         let mut text = format!("{}: {}", files.place(&failure.path), explain(error));
         match failure.side {
             Side::Target => text.push_str(&files.full_hint(error)),
@@ -150,10 +140,8 @@ impl<'a> SessionObserver<'a> {
                     let meant = files.meant(&failure.path);
                     text.extend(meant.map(|meant| format!("; did you mean {meant}?")));
                 }
-                Errno::ISDIR if !self.is_recursive => text.push_str("; use -r to copy it"),
-                Errno::OPNOTSUPP if !self.is_recursive => {
-                    text.push_str("; use -r or -a to copy it");
-                }
+                Errno::ISDIR if is_not_recursive => text.push_str("; use -r to copy it"),
+                _ if is_not_recursive => text.push_str("; use -r or -a to copy it"),
                 _ => {}
             },
         }
@@ -182,13 +170,11 @@ impl Observer for SessionObserver<'_> {
         if self.session.quiet {
             return;
         }
-        match self.files(side) {
-            Files::Host if path.is_empty() => self.session.note(remark),
-            files => {
-                let place = files.place(path);
-                self.session.note(format_args!("{place}: {remark}"));
-            }
+        if path.is_empty() {
+            return self.session.note(remark);
         }
+        let place = self.files(side).place(path);
+        self.session.note(format_args!("{place}: {remark}"));
     }
 
     fn wants_total(&self) -> bool {

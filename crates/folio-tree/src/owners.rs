@@ -60,12 +60,19 @@ impl Owners {
 /// Reads a file up to `len_max` bytes.
 fn read_start(process: &Process, path: &str, len_max: usize) -> Result<Vec<u8>> {
     let fd = process.open(path, OpenFlags::empty(), 0)?;
-    let size_bytes = process.fstat(fd).map_or(0, |found| found.size_bytes);
-    let mut bytes = vec![0; usize::try_from(size_bytes).unwrap_or(len_max).min(len_max)];
-    let read = process.pread(fd, &mut bytes, 0);
+    let (mut bytes, mut buf) = (Vec::new(), vec![0; 64 << 10]);
+    let read = loop {
+        match process.read(fd, &mut buf) {
+            Ok(0) => break Ok(()),
+            Ok(count) => bytes.extend_from_slice(&buf[..count]),
+            Err(error) => break Err(error),
+        }
+        if bytes.len() >= len_max {
+            break Ok(());
+        }
+    };
     process.close(fd)?;
-    bytes.truncate(read?);
-    Ok(bytes)
+    read.map(|()| bytes)
 }
 
 fn find(table: &HashMap<u32, String>, text: &str) -> Option<u32> {

@@ -29,8 +29,11 @@ impl ExcludeOptions {
         if self.is_empty() {
             return Ok(None);
         }
+        // First the files, whose errors name them.
+        Excludes::new(&self.exclude_from, &[""; 0])
+            .map_err(|error| Failure::usage(error.to_string()))?;
         let excludes = Excludes::new(&self.exclude_from, &self.exclude);
-        let excludes = excludes.map_err(|error| Failure::usage(error.to_string()))?;
+        let excludes = excludes.map_err(|error| Failure::usage(format!("--{error}")))?;
         Ok(Some(Arc::new(excludes)))
     }
 }

@@ -227,8 +227,7 @@ impl Copy<'_> {
         target: &impl Target,
         jobs: &[CopyJob],
     ) -> Outcome {
-        let observer = SessionObserver::new(self.session, self.progress, files, self.target)
-            .with_recursion(self.options.is_recursive);
+        let observer = SessionObserver::new(self.session, self.progress, files, self.target);
         let copied = folio_tree::copy(source, target, jobs, self.options, &observer);
         observer.count_created();
         copied.map_err(|failure| observer.end(failure))

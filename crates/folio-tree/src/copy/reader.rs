@@ -8,7 +8,7 @@ use crate::options::CopyOptions;
 use crate::source::{FileId, FoundFile, OpenMode, Source, SourceName, is_plain_name};
 use crate::target::FileMeta;
 use folio::vfs::FileType;
-use folio::{Errno, Error};
+use folio::{Detail, Errno, Error};
 use std::collections::HashMap;
 
 /// Files up to this size are read at once and sent in one item.
@@ -135,7 +135,7 @@ impl<'a, S: Source> Reader<'a, S> {
         };
         match (file_type, known) {
             (Some(FileType::Directory), _) if !self.options.is_recursive => {
-                self.fail(Error::new(Errno::ISDIR, "is a directory"));
+                self.fail(not_recursive(Errno::ISDIR, "is a directory"));
             }
             (Some(file_type @ (FileType::Regular | FileType::Directory)), _) => {
                 let is_directory = file_type == FileType::Directory;
@@ -375,7 +375,7 @@ impl<'a, S: Source> Reader<'a, S> {
         if found.attributes.file_type != FileType::Symlink {
             if !self.options.is_recursive {
                 let reason = "not a file, directory or symbolic link";
-                return self.fail(Error::new(Errno::OPNOTSUPP, reason));
+                return self.fail(not_recursive(Errno::OPNOTSUPP, reason));
             }
             return self.sender.put(TreeItem::Special {
                 name: new_name,
@@ -413,4 +413,8 @@ impl<'a, S: Source> Reader<'a, S> {
         self.fail(error);
         None
     }
+}
+
+fn not_recursive(errno: Errno, reason: &'static str) -> Error {
+    Error::new(errno, reason).about(Detail::CopyNotRecursive)
 }

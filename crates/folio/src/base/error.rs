@@ -42,6 +42,8 @@ pub enum Detail {
         /// The feature's name in Cargo.toml.
         feature: String,
     },
+    /// Only a copy with everything below it copies a directory, a device, a FIFO or a socket.
+    CopyNotRecursive,
     /// Another program, or another open of this one, uses the image.
     ImageInUse,
     /// The policy for backing files refuses one.

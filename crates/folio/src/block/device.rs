@@ -53,7 +53,9 @@ pub struct LowerDevice {
 ///     `-- wraps a Device   partition, overlay, and for tests: record, fault, slow
 /// ```
 ///
-/// Offsets and lengths are in bytes and need no alignment, though block-aligned I/O is fastest.
+/// Offsets and lengths are in bytes and need no alignment, though block-aligned I/O is fastest. A
+/// device over another one passes every call on: with the defaults, holes become data and discards
+/// are lost.
 ///
 /// # Errors
 ///
@@ -128,7 +130,7 @@ pub trait Device: Send + Sync {
     /// Returns the allocation at `offset`, and the number of bytes (at least 1, at most
     /// `len_bytes`) that it holds for. By default all is data. Linux: `SEEK_DATA` and `SEEK_HOLE`.
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
-        let _ = offset;
+        iov::check_range(self.len_bytes(), offset, len_bytes)?;
         Ok((Allocation::Data, len_bytes))
     }
 

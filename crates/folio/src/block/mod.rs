@@ -58,5 +58,7 @@ pub use image::{
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use raw::RawDevice;
-pub use tools::{NewImage, create, create_with, open};
+pub use tools::create::{create, create_with};
+pub use tools::new_image::NewImage;
+pub use tools::open::open;
 pub use wrappers::ConcatenatedDevice;

@@ -4,7 +4,7 @@
 //!   mod.rs      the list and the dispatch
 //!     v
 //!   create.rs   a new disk      add.rs   one more partition      list.rs   partitions as they are
-//!     v                         grow.rs  a larger one, by `resize`
+//!     v                         grow.rs  a larger one
 //!   layout.rs   offsets and sizes
 //!     v
 //!   content.rs  what a partition is filled with      identity.rs   UUIDs      swap.rs
@@ -12,7 +12,8 @@
 //!   spec.rs     the specification in TOML
 //! ```
 //!
-//! Above: the dispatch in `commands`. Below: `cp` to copy trees, `image`, `session`, `output`.
+//! Above: the dispatch in `commands`. Below: `tree_copy`,
+//! `file_system_resize`, `image`, `session`, `output`.
 
 mod add;
 mod content;

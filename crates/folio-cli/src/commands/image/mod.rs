@@ -5,13 +5,13 @@
 //!     v
 //!   create.rs, convert.rs, ...   one file per subcommand
 //!     v
-//!   shared_options.rs   formats, backing files, JSON     new_image.rs   options of new images
+//!   new_image.rs        options of new images
 //!   overlay.rs          parts of rebase and commit       target.rs      the target of convert
 //!   snapshot_table.rs   the list of snapshots            qemu_size.rs   sizes as qemu-img prints them
 //! ```
 //!
 //! docs/image.md lists the differences from qemu-img. Above: the dispatch in `commands`. Below:
-//! `image`, `progress`, `session`, `output`.
+//! `arguments`, `image_chain`, `image`, `progress`, `session`, `output`.
 
 mod amend;
 mod bitmap;

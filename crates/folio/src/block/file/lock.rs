@@ -105,7 +105,14 @@ pub fn check_unused(file: &File) -> Result<()> {
         (EXCLUDED_BASE + WRITE, "reads it and excludes writers"),
     ] {
         // On a host file system without such locks there is none.
-        if is_held(file, byte).unwrap_or(false) {
+        let Ok(held) = held_lock(file, byte) else {
+            continue;
+        };
+        // Other programs lock a file as a whole, or from its start; the kernel joins the locks of
+        // neighboring bytes.
+        let end = held.l_start + held.l_len;
+        let is_of_image = held.l_start >= USED_BASE && held.l_len > 0 && end <= EXCLUDED_BASE + 100;
+        if i32::from(held.l_type) != libc::F_UNLCK && is_of_image {
             return Err(busy(file, how));
         }
     }
@@ -114,10 +121,15 @@ pub fn check_unused(file: &File) -> Result<()> {
 
 /// Whether another open file has any lock on this byte.
 fn is_held(file: &File, byte: i64) -> Result<bool> {
+    Ok(i32::from(held_lock(file, byte)?.l_type) != libc::F_UNLCK)
+}
+
+/// Returns a lock of another open file on this byte; its type is F_UNLCK if there is none.
+fn held_lock(file: &File, byte: i64) -> Result<libc::flock> {
     let mut lock = byte_lock(libc::F_WRLCK, byte);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))
         .map_err(|errno| Error::io("lock", errno.into()))?;
-    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    Ok(lock)
 }
 
 fn busy(file: &File, how: &str) -> Error {

@@ -31,11 +31,11 @@ mod compare;
 mod copy;
 #[cfg(feature = "qcow2")]
 mod copy_compressed;
-mod create;
+pub(super) mod create;
 mod info;
 mod measure;
-mod new_image;
-mod open;
+pub(super) mod new_image;
+pub(super) mod open;
 #[cfg(feature = "qcow2")]
 mod rebase;
 mod resize;
@@ -57,13 +57,10 @@ pub use compare::{CompareOptions, Comparison, Difference, compare};
 pub use copy::{CopyOptions, copy};
 #[cfg(feature = "qcow2")]
 pub use copy_compressed::copy_compressed;
-pub use create::{create, create_with};
 pub use info::{ImageInfo, foreign_image, info};
 #[cfg(feature = "qcow2")]
 pub use measure::measure_bitmaps;
 pub use measure::{MeasuredContent, Measurement, measure};
-pub use new_image::NewImage;
-pub use open::open;
 #[cfg(feature = "qcow2")]
 pub use rebase::{OverlayOptions, rebase, record_backing_version, rename_backing};
 pub use resize::{ResizeImage, resize};

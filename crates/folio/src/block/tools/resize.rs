@@ -115,7 +115,7 @@ fn resize_raw(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::tools::{create, open};
+    use crate::block::{create, open};
 
     #[test]
     fn image_grows_and_keeps_its_content() {
