@@ -3,6 +3,8 @@
 use super::TestDir;
 use crate::support::tools::{succeed, text, write_program};
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 
 fn fixture() -> TestDir {
     let dir = TestDir::new();
@@ -18,6 +20,21 @@ fn fixture() -> TestDir {
         fs::write(dir.path("tree").join(name), name).unwrap();
     }
     dir
+}
+
+#[test]
+fn patterns_come_from_a_pipe() {
+    let dir = fixture();
+    let mut copy = dir.command(&["cp", "-a", "tree/.", "disk.img:/", "--exclude-from"]);
+    copy.arg("/dev/stdin").stdin(Stdio::piped());
+    let mut copy = copy.spawn().unwrap();
+    let mut patterns = copy.stdin.take().unwrap();
+    patterns.write_all(b"*.o\n").unwrap();
+    drop(patterns);
+    assert!(copy.wait().unwrap().success());
+    assert!(!dir.ok(&["ls", "disk.img"]).contains(".o\n"));
+    let invalid = ["cp", "-a", "tree", "disk.img:/u", "--exclude", "{a"];
+    dir.fails(&invalid, 2, "--exclude \"{a\": ");
 }
 
 #[test]

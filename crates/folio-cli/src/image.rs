@@ -372,26 +372,6 @@ impl Image {
         sorted_names(&self.process, path)
     }
 
-    /// Reads the contents of a file, at most `len_max` bytes.
-    pub(crate) fn read_file(&self, path: &Path, len_max: usize) -> folio::Result<Vec<u8>> {
-        let process = &self.process;
-        let fd = process.open(path, OpenFlags::empty(), 0)?;
-        let mut bytes = Vec::new();
-        let mut buf = vec![0; 64 << 10];
-        let result = loop {
-            match process.read(fd, &mut buf) {
-                Ok(0) => break Ok(()),
-                Ok(count) => bytes.extend_from_slice(&buf[..count]),
-                Err(error) => break Err(error),
-            }
-            if bytes.len() >= len_max {
-                break Ok(());
-            }
-        };
-        process.close(fd)?;
-        result.map(|()| bytes)
-    }
-
     /// Closes the image as [`Image::close`] does, and releases its memory and its lock, for a
     /// command that goes on.
     pub(crate) fn release(self) -> Outcome {

@@ -89,6 +89,28 @@ pub(crate) fn read_names(process: &Process, fd: Fd) -> Result<Vec<Vec<u8>>> {
     Ok(entries.map(|entry| entry.name).collect())
 }
 
+/// Reads the start of a file: at most `len_max` bytes, rounded up to 64 KiB.
+///
+/// # Errors
+///
+/// Those of open(2), read(2) and close(2).
+pub fn read_file(process: &Process, path: &Path, len_max: usize) -> Result<Vec<u8>> {
+    let fd = process.open(path, OpenFlags::empty(), 0)?;
+    let (mut bytes, mut buf) = (Vec::new(), vec![0; 64 << 10]);
+    let read = loop {
+        match process.read(fd, &mut buf) {
+            Ok(0) => break Ok(()),
+            Ok(count) => bytes.extend_from_slice(&buf[..count]),
+            Err(error) => break Err(error),
+        }
+        if bytes.len() >= len_max {
+            break Ok(());
+        }
+    };
+    process.close(fd)?;
+    read.map(|()| bytes)
+}
+
 /// Calls `visit` for all files below a directory, each with the result of lstat(2), and a directory
 /// before its files. Keeps its place in a list, because a tree may have more levels than a thread
 /// has stack.

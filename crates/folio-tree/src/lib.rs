@@ -69,7 +69,7 @@ pub use attributes::{
 pub use compression::{Compression, Encoder, decoder};
 pub use contents::{Contents, ListedFile};
 pub use copy::{CopiedPaths, CopyJob, CopyTree, add_content, copy, copy_in, copy_out};
-pub use entry::{Entry, EntryKind, is_whiteout};
+pub use entry::{Entry, EntryKind, is_whiteout, read_file};
 pub use excludes::Excludes;
 pub use mode::parse_mode;
 pub use new_image::{NewImage, NewSize, fitting_size, parse_size};

@@ -6,12 +6,10 @@ use crate::options::CopyOptions;
 use crate::rules::OwnerRules;
 use crate::source::{FileId, HostSource};
 use crate::target::{MountTarget, check_fakeroot};
-use folio::base::Clock;
 use folio::block::ImageFormat;
 use folio::ext4::{ExtraSpace, FileTreeSize, FormatOptions, LeastSize, least_size};
 use folio::{Errno, Error, Fs, Image, Result};
 use parse_size::Config;
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -162,7 +160,7 @@ impl NewImage {
                 .into());
         }
         // `tree/.` fails unless it is a directory, and through a link.
-        let from = tree.join(OsStr::new("."));
+        let from = tree.join(".");
         from.metadata()
             .map_err(|error| Error::io("read the tree", error).at(tree.display().to_string()))?;
         let jobs = [CopyJob::into_directory(&from, Path::new("/"))];
@@ -177,15 +175,10 @@ impl NewImage {
         built
     }
 
-    fn clock(&self) -> Clock {
-        self.copy.latest.map_or(Clock::System, Clock::Fixed)
-    }
-
     fn least_size(&self, jobs: &[CopyJob]) -> Result<LeastSize> {
         let options = FormatOptions {
             label: self.label.clone(),
             uuid: self.uuid,
-            clock: self.clock(),
             ..FormatOptions::default()
         };
         let extra = match self.size {

@@ -1,8 +1,9 @@
 //! Names of users and groups, from a file system's own /etc/passwd and /etc/group.
 
-use folio::syscall::OpenFlags;
-use folio::{Process, Result};
+use crate::entry::read_file;
+use folio::Process;
 use std::collections::HashMap;
+use std::path::Path;
 
 /// Bytes read of a passwd or group file.
 const LEN_MAX: usize = 4 << 20;
@@ -18,7 +19,7 @@ impl Owners {
     /// Reads the tables of the file system that a process sees. Without a file, or if it cannot be
     /// read, its table is empty.
     pub fn of(process: &Process) -> Self {
-        let read = |path| read_start(process, path, LEN_MAX).unwrap_or_default();
+        let read = |path| read_file(process, Path::new(path), LEN_MAX).unwrap_or_default();
         Self::parse(&read("/etc/passwd"), &read("/etc/group"))
     }
 
@@ -55,24 +56,6 @@ impl Owners {
     pub fn find_group(&self, text: &str) -> Option<u32> {
         find(&self.groups, text)
     }
-}
-
-/// Reads a file up to `len_max` bytes.
-fn read_start(process: &Process, path: &str, len_max: usize) -> Result<Vec<u8>> {
-    let fd = process.open(path, OpenFlags::empty(), 0)?;
-    let (mut bytes, mut buf) = (Vec::new(), vec![0; 64 << 10]);
-    let read = loop {
-        match process.read(fd, &mut buf) {
-            Ok(0) => break Ok(()),
-            Ok(count) => bytes.extend_from_slice(&buf[..count]),
-            Err(error) => break Err(error),
-        }
-        if bytes.len() >= len_max {
-            break Ok(());
-        }
-    };
-    process.close(fd)?;
-    read.map(|()| bytes)
 }
 
 fn find(table: &HashMap<u32, String>, text: &str) -> Option<u32> {

@@ -29,11 +29,16 @@ impl ExcludeOptions {
         if self.is_empty() {
             return Ok(None);
         }
-        // First the files, whose errors name them.
-        Excludes::new(&self.exclude_from, &[""; 0])
-            .map_err(|error| Failure::usage(error.to_string()))?;
         let excludes = Excludes::new(&self.exclude_from, &self.exclude);
-        let excludes = excludes.map_err(|error| Failure::usage(format!("--{error}")))?;
+        let excludes = excludes.map_err(|error| {
+            let mut files = self
+                .exclude_from
+                .iter()
+                .map(|file| file.display().to_string());
+            let is_of_file = files.any(|file| error.place() == Some(&file));
+            let dashes = if is_of_file { "" } else { "--" };
+            Failure::usage(format!("{dashes}{error}"))
+        })?;
         Ok(Some(Arc::new(excludes)))
     }
 }

@@ -8,6 +8,7 @@ use crate::session::Session;
 use clap::Args;
 use folio::syscall::OpenFlags;
 use folio::vfs::FileType;
+use folio_tree::read_file;
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::Write;
@@ -90,7 +91,7 @@ fn read(image: &Image, place: &ImagePath) -> Outcome<Option<Vec<u8>>> {
         }
         Ok(_) => {}
     }
-    let bytes = image.read_file(&place.path, FILE_BYTES_MAX);
+    let bytes = read_file(image.process(), &place.path, FILE_BYTES_MAX);
     bytes.map(Some).map_err(|error| image.name(error))
 }
 

@@ -26,9 +26,12 @@ use crate::session::{Session, fixed_time};
 use crate::tree_copy::{Copy, ImageCopy, plan};
 use clap::Args;
 use container::{ContainerCopy, ContainerOptions};
-use folio_tree::{CopyOptions, FileId, HostTarget, MountSource, OwnerRules, check_fakeroot};
+use folio_tree::{
+    CopyOptions, Excludes, FileId, HostTarget, MountSource, OwnerRules, check_fakeroot,
+};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -108,22 +111,23 @@ impl Cp {
         &'a self,
         sources: &'a [OsString],
         destination: &'a OsStr,
-    ) -> Outcome<ContainerCopy<'a>> {
-        Ok(ContainerCopy {
+        excludes: Option<Arc<Excludes>>,
+    ) -> ContainerCopy<'a> {
+        ContainerCopy {
             options: &self.container,
             ownership: &self.ownership,
             sources,
             destination,
             is_archive: self.archive,
             new_image: &self.new_image,
-            excludes: self.excludes.read()?,
-        })
+            excludes,
+        }
     }
 
-    fn options(&self) -> Outcome<CopyOptions> {
+    fn options(&self, excludes: Option<Arc<Excludes>>) -> CopyOptions {
         let is_recursive = self.archive || self.recursive;
         let keeps = self.archive || self.preserve;
-        Ok(CopyOptions {
+        CopyOptions {
             is_recursive,
             follows_links: !is_recursive && !self.no_dereference,
             keeps_mode: keeps,
@@ -131,10 +135,10 @@ impl Cp {
             keeps_times: keeps,
             keeps_links: self.archive || self.no_dereference,
             keeps_xattrs: self.archive,
-            excludes: self.excludes.read()?,
+            excludes,
             latest: fixed_time(),
             ..CopyOptions::content()
-        })
+        }
     }
 }
 
@@ -142,7 +146,10 @@ impl Cp {
 pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     cp.share.apply(session);
     let (sources, destination) = cp.places()?;
-    if let Some(copied) = container::run(&cp.container_copy(sources, destination)?, session) {
+    // Once: a file of patterns may be a pipe.
+    let excludes = cp.excludes.read()?;
+    let container = cp.container_copy(sources, destination, excludes.clone());
+    if let Some(copied) = container::run(&container, session) {
         return copied;
     }
     #[cfg(feature = "object-store")]
@@ -167,7 +174,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     if target.is_image() {
         sources = plan::expand_all(session, sources)?;
     }
-    let options = cp.options()?;
+    let options = cp.options(excludes);
     let rules = cp.owner_rules(&target)?;
     if options.keeps_owner {
         check_fakeroot()?;
