@@ -68,7 +68,7 @@ pub use attributes::{
 #[cfg(feature = "archive")]
 pub use compression::{Compression, Encoder, decoder};
 pub use contents::{Contents, ListedFile};
-pub use copy::{CopiedPaths, CopyJob, CopyTree, add_content, copy, copy_in, copy_out};
+pub use copy::{CopiedContent, CopyJob, CopyTree, copy, copy_in, copy_out};
 pub use entry::{Entry, EntryKind, is_whiteout, read_file};
 pub use excludes::Excludes;
 pub use mode::parse_mode;

@@ -1,6 +1,6 @@
 //! New images with a tree in them: their size, and the whole job in one call.
 
-use crate::copy::{CopiedPaths, CopyJob, add_content, copy};
+use crate::copy::{CopiedContent, CopyJob, copy};
 use crate::observer::FirstFailure;
 use crate::options::CopyOptions;
 use crate::rules::OwnerRules;
@@ -187,11 +187,9 @@ impl NewImage {
         };
         let source = HostSource::default();
         fitting_size(Path::new("/"), extra, options, |content| {
-            let mut created = CopiedPaths::new(&self.copy, &self.rules);
-            created.find(&source, jobs);
-            add_content(content, &source, jobs, &self.copy, &|| false);
-            self.rules
-                .add_created(content, |path| created.contains(path));
+            let mut copied = CopiedContent::new(content, &self.copy, &self.rules);
+            copied.add(&source, jobs, &|| false);
+            copied.finish();
         })
     }
 

@@ -20,8 +20,8 @@ use crate::progress::Progress;
 use crate::session::{Session, fixed_time};
 use folio::ext4::{ExtraSpace, FormatOptions, LeastSize};
 use folio_tree::{
-    CopiedPaths, CopyJob, CopyOptions, FileId, HostSource, MountSource, MountTarget, NewSize,
-    OwnerRules, Source, Target, add_content, check_fakeroot,
+    CopiedContent, CopyJob, CopyOptions, FileId, HostSource, MountSource, MountTarget, NewSize,
+    OwnerRules, Source, Target, check_fakeroot,
 };
 use std::path::Path;
 
@@ -53,29 +53,24 @@ impl ImageCopy<'_> {
     /// Returns the least size of a new image for the content of all sources, and for the manifest.
     fn least_size(&self, extra: ExtraSpace, format_options: FormatOptions) -> Outcome<LeastSize> {
         let (session, options, place) = (self.session, self.options, self.place);
-        let mut created = CopiedPaths::new(options, self.rules);
         let stop = || session.is_interrupted();
         let mut listed = Ok(());
         let least = fitting_size(&place.path, extra, format_options, |content| {
+            let mut copied = CopiedContent::new(content, options, self.rules);
             listed = plan::groups(self.sources).try_for_each(|group| {
                 let jobs = plan::jobs(&plan::Request::into_new(place), group)?;
                 match &group[0] {
                     PathArgument::Host(_) => {
-                        let source = HostSource::default();
-                        created.find(&source, &jobs);
-                        add_content(content, &source, &jobs, options, &stop);
+                        copied.add(&HostSource::default(), &jobs, &stop);
                         Ok(())
                     }
                     PathArgument::Image(from) => with_image(session, from, Access::Read, |image| {
-                        let source = MountSource::new(image.process());
-                        created.find(&source, &jobs);
-                        add_content(content, &source, &jobs, options, &stop);
+                        copied.add(&MountSource::new(image.process()), &jobs, &stop);
                         Ok(())
                     }),
                 }
             });
-            self.rules
-                .add_created(content, |path| created.contains(path));
+            copied.finish();
         });
         listed?;
         session.check_interrupt()?;
@@ -151,18 +146,18 @@ impl ImageCopy<'_> {
 
 /// Returns the options of a copy that keeps everything, or only what a FAT stores.
 fn whole_tree(keeps_all: bool) -> CopyOptions {
-    if keeps_all {
-        CopyOptions {
-            latest: fixed_time(),
-            ..CopyOptions::archive()
-        }
+    let kept = if keeps_all {
+        CopyOptions::archive()
     } else {
         CopyOptions {
             keeps_times: true,
             umask: 0o022,
-            latest: fixed_time(),
             ..CopyOptions::content()
         }
+    };
+    CopyOptions {
+        latest: fixed_time(),
+        ..kept
     }
 }
 

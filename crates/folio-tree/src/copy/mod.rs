@@ -18,7 +18,7 @@ mod writer;
 
 pub use fs::{CopyTree, copy_in, copy_out};
 pub use job::CopyJob;
-pub use survey::{CopiedPaths, add_content};
+pub use survey::CopiedContent;
 
 use crate::observer::{CopyFailure, Observer};
 use crate::options::CopyOptions;

@@ -138,23 +138,6 @@ pub(crate) fn total_bytes<S: Source>(
     Some(total.0)
 }
 
-/// Adds what a copy will write to the size of a new file system. Ends early once `stop` returns
-/// true.
-pub fn add_content<S: Source>(
-    size: &mut FileTreeSize,
-    source: &S,
-    jobs: &[CopyJob],
-    options: &CopyOptions,
-    stop: &dyn Fn() -> bool,
-) {
-    let content = Content {
-        source,
-        options,
-        size,
-    };
-    let _ = Survey::new(source, options, content).run(jobs, stop);
-}
-
 struct Content<'a, S: Source> {
     source: &'a S,
     options: &'a CopyOptions,
@@ -207,28 +190,60 @@ impl<S: Source> Visitor<S> for Content<'_, S> {
     }
 }
 
-/// The paths of a manifest that a copy creates.
+/// The content of a new file system: what copies from one source after another will write, and then
+/// the manifest.
 #[derive(Debug)]
-pub struct CopiedPaths<'a> {
+pub struct CopiedContent<'a> {
+    size: &'a mut FileTreeSize,
+    options: &'a CopyOptions,
+    rules: &'a OwnerRules,
+    /// Paths that the manifest may create.
     asked: HashSet<&'a [u8]>,
+    /// Those of them that a copy creates.
     found: HashSet<&'a [u8]>,
 }
 
-impl<'a> CopiedPaths<'a> {
-    /// Creates an empty set. With excluded names it stays empty, as these would be looked up too.
-    pub fn new(options: &CopyOptions, rules: &'a OwnerRules) -> Self {
-        let asked = match &options.excludes {
-            Some(_) => HashSet::new(),
-            None => rules.created_paths(),
-        };
+impl<'a> CopiedContent<'a> {
+    /// Creates the sum; what is added goes to `size`.
+    pub fn new(
+        size: &'a mut FileTreeSize,
+        options: &'a CopyOptions,
+        rules: &'a OwnerRules,
+    ) -> Self {
         Self {
-            asked,
+            size,
+            options,
+            rules,
+            // Excluded names would be looked up, too.
+            asked: match &options.excludes {
+                Some(_) => HashSet::new(),
+                None => rules.created_paths(),
+            },
             found: HashSet::new(),
         }
     }
 
-    /// Finds the paths in a source.
-    pub fn find<S: Source>(&mut self, source: &S, jobs: &[CopyJob]) {
+    /// Adds what a copy will write. Ends early once `stop` returns true.
+    pub fn add<S: Source>(&mut self, source: &S, jobs: &[CopyJob], stop: &dyn Fn() -> bool) {
+        self.find(source, jobs);
+        let content = Content {
+            source,
+            options: self.options,
+            size: &mut *self.size,
+        };
+        let _ = Survey::new(source, self.options, content).run(jobs, stop);
+    }
+
+    /// Adds the files of the manifest that no copy creates.
+    pub fn finish(self) {
+        let found = self.found;
+        // A copy creates the destination.
+        let exists = |path: &[u8]| path.is_empty() || found.contains(path);
+        self.rules.add_created(self.size, exists);
+    }
+
+    /// Finds the paths of the manifest in a source.
+    fn find<S: Source>(&mut self, source: &S, jobs: &[CopyJob]) {
         let start = source.start();
         for job in jobs {
             let exists = |path: &&&[u8]| {
@@ -244,11 +259,6 @@ impl<'a> CopiedPaths<'a> {
             };
             self.found.extend(self.asked.iter().filter(exists));
         }
-    }
-
-    /// Whether the copy creates a path; it creates the destination.
-    pub fn contains(&self, path: &[u8]) -> bool {
-        path.is_empty() || self.found.contains(path)
     }
 }
 

@@ -97,6 +97,12 @@ impl Cp {
         }
     }
 
+    /// Fails if an argument is a URL that this build cannot open.
+    fn check_urls(&self) -> Outcome {
+        let mut urls = self.places.iter().filter(|word| is_url(word));
+        urls.try_for_each(|url| check_built(Path::new(url)).map_err(Failure::usage))
+    }
+
     fn owner_rules(&self, target: &PathArgument) -> Outcome<OwnerRules> {
         let rules = self.ownership.read()?;
         if matches!(target, PathArgument::Host(_)) && !rules.is_empty() {
@@ -161,11 +167,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     {
         return copied;
     }
-    for word in &cp.places {
-        if is_url(word) {
-            check_built(Path::new(word)).map_err(Failure::usage)?;
-        }
-    }
+    cp.check_urls()?;
     let target = PathArgument::parse(destination, cp.new_image.create.is_some());
     let mut sources: Vec<_> = sources
         .iter()
