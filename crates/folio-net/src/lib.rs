@@ -28,6 +28,8 @@ mod listener;
 mod socket;
 mod stopper;
 mod stream;
+#[cfg(feature = "vhost-user")]
+pub mod vhost_user;
 mod worker_pool;
 
 pub use address::{Address, HOST_CID};

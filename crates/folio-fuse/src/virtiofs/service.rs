@@ -1,18 +1,11 @@
-//! The vhost-user service: a socket, and a device for each front end that connects.
+//! The service: a socket, and a virtiofs device for each front end that connects.
 
-use super::device::{Device, TAG_LEN};
-use super::guest::Memory;
+use super::device::{FileSystemDevice, TAG_LEN};
 use crate::server::Server;
 use folio::{Errno, Error, Result};
-use folio_net::{Socket, Stopper};
-use parking_lot::Mutex;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::os::unix::net::UnixListener;
+use folio_net::Stopper;
+use folio_net::vhost_user::{self, ConnectionEvent};
 use std::path::Path;
-use std::sync::Arc;
-use vhost::vhost_user::{Error as VhostUserError, Listener};
-use vhost_user_backend::{Error as BackendError, ShutdownHandle, VhostUserDaemon};
-use vm_memory::GuestMemoryAtomic;
 
 /// Longest tag in bytes.
 pub const TAG_LEN_MAX: usize = TAG_LEN;
@@ -42,41 +35,10 @@ impl Default for ServiceOptions {
     }
 }
 
-/// A change of the connection to a virtual machine monitor.
-#[derive(Debug)]
-pub enum ConnectionEvent {
-    /// A monitor has connected.
-    Connected,
-    /// The monitor has disconnected.
-    Disconnected,
-    /// The monitor sent an invalid message and was disconnected; with the reason.
-    Failed(String),
-}
-
 /// A socket that serves one virtual machine after another; its file is removed with it.
 pub struct Service {
-    socket: Socket,
+    service: vhost_user::Service,
     options: ServiceOptions,
-    connection: Arc<CurrentConnection>,
-    stopper: Stopper,
-}
-
-/// The connection to the current front end.
-type CurrentConnection = Mutex<Option<ShutdownHandle>>;
-
-/// Returns a handle that ends accept(2) on `socket`, and disconnects the guest once its requests in
-/// progress are answered.
-fn stopper(socket: UnixListener, connection: Arc<CurrentConnection>) -> Stopper {
-    Stopper::new(move || {
-        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-        shut_down(&connection);
-    })
-}
-
-fn shut_down(connection: &CurrentConnection) {
-    if let Some(connection) = &*connection.lock() {
-        connection.shutdown();
-    }
 }
 
 impl Service {
@@ -98,27 +60,18 @@ impl Service {
             );
             return Err(Error::new(Errno::INVAL, text));
         }
-        let failed = |error| Error::io("listen", error).at(path.display().to_string());
-        let socket = Socket::bind(path).map_err(failed)?;
-        let connection = Arc::new(Mutex::new(None));
-        let same_socket = socket.listener().try_clone().map_err(failed)?;
-        let stopper = stopper(same_socket, Arc::clone(&connection));
-        Ok(Self {
-            socket,
-            options,
-            connection,
-            stopper,
-        })
+        let service = vhost_user::Service::new(path)?;
+        Ok(Self { service, options })
     }
 
     /// Returns the absolute path of the socket.
     pub fn path(&self) -> &Path {
-        self.socket.path()
+        self.service.path()
     }
 
     /// Returns the handle that ends [`Service::serve`].
     pub fn stopper(&self) -> Stopper {
-        self.stopper.clone()
+        self.service.stopper()
     }
 
     /// Serves one front end after another, each with a server of its own from `new_server`, until
@@ -127,88 +80,15 @@ impl Service {
     /// each event.
     ///
     /// # Errors
-    /// EIO if the socket or the vhost-user daemon fails.
+    /// The host's, if the socket fails.
     pub fn serve(
         &self,
         new_server: impl Fn() -> Server,
         report: impl Fn(ConnectionEvent),
     ) -> Result<()> {
-        let socket = self.socket.listener().try_clone();
-        let mut listener = Listener::from(socket.map_err(|error| self.failed(error))?);
-        raise_descriptor_limit();
-        loop {
-            let memory = GuestMemoryAtomic::new(Memory::new());
-            let connection = Arc::clone(&self.connection);
-            let disconnect = move || shut_down(&connection);
-            let device = Arc::new(Device::new(
-                new_server(),
-                memory.clone(),
-                self.options.tag.as_deref(),
-                self.options.queues,
-                disconnect,
-            ));
-            let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
-            let mut daemon = daemon.map_err(|error| self.failed(error))?;
-            let accepted = daemon.start(&mut listener);
-            if self.stopper.is_stopping() {
-                return Ok(());
-            }
-            accepted.map_err(|error| self.failed(error))?;
-            report(ConnectionEvent::Connected);
-            *self.connection.lock() = daemon.shutdown_handle();
-            if self.stopper.is_stopping() || device.has_lost_memory() {
-                daemon.request_shutdown();
-            }
-            let ended = daemon.wait();
-            *self.connection.lock() = None;
-            device.close();
-            let has_lost_memory = device.has_lost_memory();
-            // Ends its threads.
-            drop(daemon);
-            drop(device);
-            if self.stopper.is_stopping() {
-                return Ok(());
-            }
-            report(if has_lost_memory {
-                ConnectionEvent::Failed("the monitor has shortened the guest's memory".to_owned())
-            } else {
-                end_event(ended)
-            });
-            if self.options.once {
-                return Ok(());
-            }
-        }
-    }
-
-    fn failed(&self, error: impl ToString) -> Error {
-        Error::new(Errno::IO, error.to_string()).at(self.path().display().to_string())
-    }
-}
-
-/// Raises the limit of descriptors to its maximum: each connection leaks some (vhost-user-backend
-/// 0.24 never closes its exit events).
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // Best effort: without permission the limit stays.
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            ..limit
-        },
-    );
-}
-
-/// Returns the event for the end of a connection.
-fn end_event(ended: std::result::Result<(), BackendError>) -> ConnectionEvent {
-    match ended {
-        Ok(())
-        | Err(BackendError::HandleRequest(
-            VhostUserError::Disconnected
-            | VhostUserError::PartialMessage
-            | VhostUserError::SocketBroken(_),
-        )) => ConnectionEvent::Disconnected,
-        Err(error) => ConnectionEvent::Failed(error.to_string()),
+        let ServiceOptions { tag, queues, once } = &self.options;
+        let new_device = || FileSystemDevice::new(new_server(), tag.as_deref(), *queues);
+        self.service.serve(*once, new_device, report)
     }
 }
 

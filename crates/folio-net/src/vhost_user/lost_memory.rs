@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use super::guest::Memory;
+use super::guest_memory::Memory;
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};
@@ -96,14 +96,14 @@ impl Drop for WatchedRegion {
 
 /// The memory of one guest, whose loss is an error of this guest alone.
 #[derive(Default)]
-pub(crate) struct WatchedMemory(Mutex<Vec<WatchedRegion>>);
+pub(super) struct WatchedMemory(Mutex<Vec<WatchedRegion>>);
 
 impl WatchedMemory {
     /// Watches the regions of `memory`, and no longer those that are in no memory.
     ///
     /// # Errors
     /// There are too many regions, or the handler cannot be set.
-    pub(crate) fn watch(&self, memory: &Memory) -> io::Result<()> {
+    pub(super) fn watch(&self, memory: &Memory) -> io::Result<()> {
         set_handler()?;
         let mut watched = self.0.lock();
         // A request in progress may use an earlier memory.
@@ -123,7 +123,7 @@ impl WatchedMemory {
     }
 
     /// Whether a region was lost.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         self.0
             .lock()
             .iter()

@@ -1,0 +1,168 @@
+//! The memory that a front end shares: its regions, and the buffers of a request in it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use vm_memory::{
+    Address, Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion,
+};
+
+/// A guest's memory.
+pub type Memory = GuestMemoryMmap<()>;
+
+/// A region of guest memory, as the front end describes it. Lengths in bytes.
+pub(super) struct RegionPlace {
+    pub(super) guest_address: u64,
+    pub(super) len_bytes: u64,
+    /// The address in the front end, by which it names the parts of a queue.
+    pub(super) front_end_address: u64,
+    pub(super) file_offset: u64,
+}
+
+impl RegionPlace {
+    /// Whether both are the same region; the place in the file does not count.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.guest_address == other.guest_address
+            && self.front_end_address == other.front_end_address
+            && self.len_bytes == other.len_bytes
+    }
+}
+
+/// A region, and where it is mapped.
+pub(super) struct Region {
+    pub(super) place: RegionPlace,
+    mapping: Arc<GuestRegionMmap<()>>,
+}
+
+impl Region {
+    /// Maps a region.
+    pub(super) fn map(place: RegionPlace, file: OwnedFd) -> io::Result<Self> {
+        let ends = [
+            place.guest_address.checked_add(place.len_bytes),
+            place.front_end_address.checked_add(place.len_bytes),
+            place.file_offset.checked_add(place.len_bytes),
+        ];
+        if place.len_bytes == 0 || ends.contains(&None) {
+            return Err(super::message::invalid("a region of memory has no such end"));
+        }
+        let file = FileOffset::new(file.into(), place.file_offset);
+        let mapping =
+            MmapRegion::from_file(file, place.len_bytes as usize).map_err(io::Error::other)?;
+        let mapping = GuestRegionMmap::new(mapping, GuestAddress(place.guest_address))
+            .ok_or_else(|| super::message::invalid("a region of memory has no such end"))?;
+        Ok(Self {
+            place,
+            mapping: Arc::new(mapping),
+        })
+    }
+}
+
+/// Returns the memory of some regions.
+pub(super) fn memory_of(regions: &[Region]) -> io::Result<Memory> {
+    if regions.is_empty() {
+        return Ok(Memory::new());
+    }
+    let mut mappings: Vec<_> = regions
+        .iter()
+        .map(|region| Arc::clone(&region.mapping))
+        .collect();
+    mappings.sort_by_key(|mapping| vm_memory::GuestMemoryRegion::start_addr(&**mapping));
+    Memory::from_arc_regions(mappings).map_err(io::Error::other)
+}
+
+/// Returns the guest's address for an address in the front end.
+pub(super) fn guest_address(regions: &[Region], address: u64) -> io::Result<GuestAddress> {
+    for Region { place, .. } in regions {
+        let offset = address.wrapping_sub(place.front_end_address);
+        if address >= place.front_end_address && offset < place.len_bytes {
+            return Ok(GuestAddress(place.guest_address + offset));
+        }
+    }
+    Err(super::message::invalid("a queue lies outside of guest memory"))
+}
+
+/// A part of guest memory that a request names. It may lie outside of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Buffer {
+    pub(super) address: GuestAddress,
+    pub(super) len_bytes: u32,
+}
+
+/// The buffers of a request, one after the other.
+#[derive(Clone, Copy)]
+pub struct Buffers<'a> {
+    memory: &'a Memory,
+    buffers: &'a [Buffer],
+}
+
+/// An access that left the buffers or guest memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl<'a> Buffers<'a> {
+    pub(super) fn new(memory: &'a Memory, buffers: &'a [Buffer]) -> Self {
+        Self { memory, buffers }
+    }
+
+    /// Returns the length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        // A chain has at most 1,024 buffers of less than 4 GiB.
+        self.buffers
+            .iter()
+            .map(|buffer| buffer.len_bytes as usize)
+            .sum()
+    }
+
+    /// Fills `buf` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// The range leaves the buffers, or they leave guest memory.
+    pub fn read_at(&self, buf: &mut [u8], offset: usize) -> Result<(), OutOfMemory> {
+        let mut done = 0;
+        self.parts(offset, buf.len(), |address, len| {
+            let part = &mut buf[done..done + len];
+            done += len;
+            self.memory.read_slice(part, address).is_ok()
+        })
+    }
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// The range leaves the buffers, or they leave guest memory: a part may be written.
+    pub fn write_at(&self, bytes: &[u8], offset: usize) -> Result<(), OutOfMemory> {
+        let mut done = 0;
+        self.parts(offset, bytes.len(), |address, len| {
+            let part = &bytes[done..done + len];
+            done += len;
+            self.memory.write_slice(part, address).is_ok()
+        })
+    }
+
+    /// Calls `access` with each part of a range.
+    fn parts(
+        &self,
+        mut offset: usize,
+        mut len: usize,
+        mut access: impl FnMut(GuestAddress, usize) -> bool,
+    ) -> Result<(), OutOfMemory> {
+        for buffer in self.buffers {
+            if len == 0 {
+                break;
+            }
+            let buffer_len = buffer.len_bytes as usize;
+            if offset >= buffer_len {
+                offset -= buffer_len;
+                continue;
+            }
+            let part = len.min(buffer_len - offset);
+            let address = buffer.address.checked_add(offset as u64);
+            if !address.is_some_and(|address| access(address, part)) {
+                return Err(OutOfMemory);
+            }
+            len -= part;
+            offset = 0;
+        }
+        if len == 0 { Ok(()) } else { Err(OutOfMemory) }
+    }
+}
