@@ -10,4 +10,5 @@ mod probe;
 mod readme;
 mod remote;
 mod support;
+mod vhost_user_blk;
 mod virtiofs;

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_nbd::fuzzing::server(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_export::nbd::fuzzing::server(data));

@@ -210,7 +210,7 @@ fn stuck_clients_shut_no_client_out() {
 
 #[test]
 fn client_that_takes_no_replies_is_disconnected() {
-    use folio_nbd::{Export, Limits, Listener, Server};
+    use folio_export::nbd::{Export, Limits, Listener, Server};
     let folder = TempDir::new().unwrap();
     let socket = folder.path().join("sock");
     let options = folio::block::OpenOptions::default();

@@ -68,6 +68,7 @@ mod schema;
 mod server;
 mod shared_folder;
 mod text;
+mod vhost_user_blk;
 mod view;
 // Shared with tests/support, which uses more of it.
 #[allow(dead_code, unreachable_pub)]

@@ -133,7 +133,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
 }
 
 /// Makes a raw image without zeros, and the same as qcow2.
-fn make_images(folder: &Path, size_mib: u64) -> Outcome {
+pub(crate) fn make_images(folder: &Path, size_mib: u64) -> Outcome {
     let [raw, qcow2] = ["disk.raw", "disk.qcow2"].map(|name| folder.join(name));
     let mut file = File::create(&raw).at(&raw)?;
     let mut random = Random::new(1);

@@ -8,7 +8,9 @@ use crate::outcome::Outcome;
 use crate::race::Run;
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::{build, cache, command, convert, ext4, first_write, gpu, image_tools, images, memcpy};
-use crate::{mount, nbd, page_cache, probe, python, run_in_image, shared_folder, warm};
+use crate::{
+    mount, nbd, page_cache, probe, python, run_in_image, shared_folder, vhost_user_blk, warm,
+};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -68,6 +70,8 @@ pub enum Scenario {
     Python(python::Options),
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
     Nbd(nbd::Options),
+    /// Requests a second of folio serve vhost-user-blk, beside qemu-storage-daemon
+    VhostUserBlk(vhost_user_blk::Options),
     /// Images and volumes in a store with latency, beside its own GETs and PUTs, and nbdkit
     #[cfg(feature = "object-store")]
     ObjectStore(object_store::Options),
@@ -179,6 +183,7 @@ impl Scenario {
             Self::Run(options) => run_in_image::measure(options, run),
             Self::Python(options) => python::measure(options, run),
             Self::Nbd(options) => nbd::measure(options, run),
+            Self::VhostUserBlk(options) => vhost_user_blk::measure(options, run),
             #[cfg(feature = "object-store")]
             Self::ObjectStore(options) => object_store::measure(options, run),
             Self::Gpu(options) => gpu::measure(options, run),

@@ -44,9 +44,10 @@ const FOLDERS: [&str; 6] = [
 pub struct Guest {
     kernel: PathBuf,
     archive: Archive,
-    /// Folder of the kernel's modules, and the text of `modules.dep`.
+    /// Folder of the kernel's modules, and the texts of `modules.dep` and `modules.builtin`.
     folder: PathBuf,
     table: String,
+    builtin: String,
     modules: Vec<String>,
     devices: Vec<String>,
     memory_mib: u32,
@@ -136,11 +137,14 @@ impl Guest {
         archive.add("/bin/busybox", 0o755, &read(&busybox)?);
         let folder = machine_file("/lib/modules").join(release);
         let table = String::from_utf8_lossy(&read(&folder.join("modules.dep"))?).into_owned();
+        // Some packages lack it.
+        let builtin = read(&folder.join("modules.builtin")).unwrap_or_default();
         let bare = Self {
             kernel,
             archive,
             folder,
             table,
+            builtin: String::from_utf8_lossy(&builtin).into_owned(),
             modules: Vec::new(),
             devices: Vec::new(),
             memory_mib: 256,
@@ -152,8 +156,13 @@ impl Guest {
             .try_fold(bare, |guest, module| guest.module(module))
     }
 
-    /// Adds a module of the guest's kernel, with its dependencies.
+    /// Adds a module of the guest's kernel, with its dependencies, unless the kernel has it built
+    /// in.
     pub fn module(mut self, module: &str) -> Result<Self, String> {
+        let file = format!("/{module}.ko");
+        if self.builtin.lines().any(|line| line.ends_with(&file)) {
+            return Ok(self);
+        }
         for path in
             with_dependencies(&self.table, module).ok_or(format!("needs the module {module}"))?
         {

@@ -70,8 +70,8 @@ impl Reach {
 /// Files that a server opens beside its source.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Places<'a> {
-    /// The socket on which it listens.
-    pub(crate) socket: Option<&'a Path>,
+    /// The sockets on which it listens.
+    pub(crate) sockets: &'a [&'a Path],
     /// `--key-file`.
     pub(crate) key_file: Option<&'a Path>,
     /// `--ready-fd`.
@@ -88,12 +88,15 @@ pub(crate) struct Sandbox {
 const INTERFACE: ABI = ABI::V6;
 
 impl Places<'_> {
-    /// Returns the rights in the folder of the socket: to create it, and to remove it at the end.
-    fn of_socket(&self) -> Option<PathBeneath<PathFd>> {
-        let parent = self.socket?.parent()?;
-        let is_here = parent.as_os_str().is_empty();
-        let folder = if is_here { Path::new(".") } else { parent };
-        rule(Some(folder), AccessFs::MakeSock | AccessFs::RemoveFile)
+    /// Returns the rights in the folders of the sockets: to create them, and to remove them at the
+    /// end.
+    fn of_sockets(&self) -> impl Iterator<Item = Option<PathBeneath<PathFd>>> {
+        self.sockets.iter().map(|socket| {
+            let parent = socket.parent()?;
+            let is_here = parent.as_os_str().is_empty();
+            let folder = if is_here { Path::new(".") } else { parent };
+            rule(Some(folder), AccessFs::MakeSock | AccessFs::RemoveFile)
+        })
     }
 }
 
@@ -147,7 +150,7 @@ fn limit_changes(places: Places<'_>) -> Result<(), RulesetError> {
     let contents = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
     restrict(
         AccessFs::from_write(INTERFACE) & !contents,
-        [places.of_socket()],
+        places.of_sockets(),
     )
 }
 
@@ -160,13 +163,12 @@ fn limit_files(folder: &Path, places: Places<'_>) -> Result<(), RulesetError> {
         .map(|fd| PathBuf::from(format!("/dev/fd/{fd}")));
     let rules = [
         rule(Some(folder), all),
-        places.of_socket(),
         rule(places.key_file, AccessFs::ReadFile.into()),
         rule(ready.as_deref(), AccessFs::WriteFile.into()),
         rule(Some(Path::new("/proc/self")), read_only),
         rule(Some(Path::new("/dev/null")), AccessFs::from_file(INTERFACE)),
     ];
-    restrict(all, rules)
+    restrict(all, rules.into_iter().chain(places.of_sockets()))
 }
 
 /// Returns the right to a path; `None` without one that exists.

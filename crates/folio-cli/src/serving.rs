@@ -6,7 +6,6 @@ use crate::mount_record::MountRecord;
 use crate::ready;
 use crate::session::Session;
 use folio::Errno;
-use folio_fuse::RequestCounts;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::fs::{File, OpenOptions};
@@ -79,20 +78,15 @@ pub(crate) fn count_signal() -> Outcome<Signals> {
     Ok(Signals::new([SIGUSR1])?)
 }
 
-/// Runs `work`, and prints the number of requests by operation at each of `signals`.
-pub(crate) fn with_request_counts<T>(
+/// Runs `work`, and calls `print` at each of `signals`, to print the number of requests.
+pub(crate) fn with_counts<T>(
     mut signals: Signals,
-    counts: &RequestCounts,
-    session: &Session,
+    print: impl Fn() + Send,
     work: impl FnOnce() -> T,
 ) -> T {
     let handle = signals.handle();
-    let print = || {
-        for _ in signals.forever() {
-            session.note(format_args!("requests: {counts}"));
-        }
-    };
-    on_signals(&handle, print, work)
+    let wait = move || signals.forever().for_each(|_| print());
+    on_signals(&handle, wait, work)
 }
 
 fn on_signals<T>(

@@ -2,7 +2,7 @@
 //! of worker threads.
 //!
 //! ```text
-//!   folio-nbd        folio-remote          folio-fuse
+//!   folio-export        folio-remote          folio-fuse
 //!      |  \             /  |  \              /  |
 //!      |   listener.rs     |   stopper.rs      |      accept, and end accepting
 //!      |    |       \      |                   |

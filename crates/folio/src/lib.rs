@@ -47,7 +47,7 @@
 //! ```text
 //!   program   C, C++, Go   Python    mount, guest, `folio run`    block clients    shell
 //!      |          |           |               |                        |             |
-//!      |       folio-c     foliofs     folio-fuse, folio-remote      folio-nbd    folio-cli
+//!      |       folio-c     foliofs     folio-fuse, folio-remote      folio-export    folio-cli
 //!      +----------+-----------+---------------+------------------------+-------------+
 //!                           v
 //!                       Fs, File        std::fs-like convenience API

@@ -174,7 +174,7 @@ fn parts_are_layers_and_crates() {
         ("crates/folio/src/fs/ext4/space/mod.rs", "folio/fs/ext4"),
         ("crates/folio/src/vfs/walk.rs", "folio/vfs"),
         ("crates/folio/src/lib.rs", "folio"),
-        ("crates/folio-nbd/src/a/b.rs", "folio-nbd"),
+        ("crates/folio-export/src/a/b.rs", "folio-export"),
         ("tests/hostfs/mod.rs", "tests/hostfs"),
         ("docs/a.md", "docs"),
         ("README.md", "docs"),

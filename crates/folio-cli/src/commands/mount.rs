@@ -299,7 +299,8 @@ fn serve(
         ready::notify_stopping();
         served
     };
-    let work = || serving::with_request_counts(count_signal, &counts, session, serve);
+    let print_counts = || session.note(format_args!("requests: {counts}"));
+    let work = || serving::with_counts(count_signal, print_counts, serve);
     let served = serving::until_unmounted(signals, &unmount, session, || {}, work);
     if counts.lost_bytes() > 0 {
         session.fail(format!(

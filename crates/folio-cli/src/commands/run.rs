@@ -4,22 +4,18 @@ use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::image::{Access, Image, open_device};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
+use crate::temporary_overlay::TemporaryOverlay;
 use clap::{Args, ValueEnum};
 use folio::block::tools::{AfterCommit, CommitOptions, OverlayOptions};
-use folio::block::{
-    self, BackingName, BackingPolicy, CreateOptions, Device, ImageFormat, OpenOptions,
-};
+use folio::block::{self, BackingPolicy};
 use folio::vfs::MountOptions;
 use folio_fuse::{AllowedUsers, DeviceSession, SessionOptions};
 use folio_run::{Bind, Container, Network, Options, Root};
-use rustix::fs::Mode;
 use std::ffi::{OsStr, OsString};
-use std::fs::{Metadata, Permissions};
+use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use tempfile::TempPath;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -135,7 +131,7 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
     let device = match &overlay {
         None if run.read_only => open_device(&place.image, Access::Read)?,
         None => open_device(&place.image, Access::Write)?,
-        Some(overlay) => overlay.open()?,
+        Some(overlay) => overlay.temporary.open()?,
     };
     let image = Image::mount_with(session, &place, device, &inside)?;
     let ran = serve(&mut container, &image, session, fuse, &inside).and_then(|served| {
@@ -299,10 +295,7 @@ fn serve(
 
 /// A qcow2 image that receives the changes instead of the image.
 struct Overlay {
-    /// Where it is, until it is opened to be thrown away.
-    path: TempPath,
-    is_thrown_away: bool,
-    base: PathBuf,
+    temporary: TemporaryOverlay,
     /// The image before the run.
     before: Metadata,
 }
@@ -313,71 +306,15 @@ impl Overlay {
         if !run.throw_away && !run.commit_on_success {
             return Ok(None);
         }
-        let base = place
-            .image
-            .canonicalize()
-            .map_err(|error| cannot(&place.image, &error))?;
-        let before = base.metadata().map_err(|error| cannot(&base, &error))?;
-        let len_bytes = open_device(&base, Access::Read)?.len_bytes();
-        let Some(name) = base.to_str() else {
-            let text = format!(
-                "{}: the name of a backing file must be UTF-8",
-                base.display()
-            );
-            return Err(Failure::new(text));
+        let image = &place.image;
+        let before = image.metadata().map_err(|error| cannot(image, &error))?;
+        let temporary = if run.throw_away {
+            TemporaryOverlay::new(image, None)?
+        } else {
+            // To be committed, it must outlive a failure, and be found.
+            TemporaryOverlay::beside(image)?
         };
-        let options = CreateOptions {
-            backing: Some(BackingName {
-                name: name.to_owned(),
-                format: Some(block::format_of(&base)?),
-            }),
-            ..CreateOptions::default()
-        };
-        // To be committed, it must outlive a failure, and be found.
-        let folder = match base.parent() {
-            Some(folder) if run.commit_on_success => folder.to_owned(),
-            _ => std::env::temp_dir(),
-        };
-        let stem = base.file_stem().unwrap_or_default().display();
-        let mut builder = tempfile::Builder::new();
-        let prefix = format!("{stem}.run-");
-        builder.prefix(&prefix).suffix(".qcow2");
-        // The overlay gets what the command writes: as private as the image.
-        let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
-        let made = builder.make_in(&folder, |path| {
-            let created = block::create_with(path, ImageFormat::Qcow2, len_bytes, &options);
-            created.map_err(std::io::Error::other)?;
-            let mode = before.mode() & 0o666;
-            std::fs::set_permissions(path, Permissions::from_mode(mode))
-        });
-        rustix::process::umask(umask);
-        let made = made.map_err(|error| {
-            let hint = if run.throw_away {
-                "; TMPDIR names another folder"
-            } else {
-                ""
-            };
-            Failure::new(format!("cannot create an overlay: {error}{hint}"))
-        })?;
-        Ok(Some(Self {
-            path: made.into_temp_path(),
-            is_thrown_away: run.throw_away,
-            base,
-            before,
-        }))
-    }
-
-    fn open(&self) -> Outcome<Arc<dyn Device>> {
-        let options = OpenOptions {
-            backing: BackingPolicy::Anywhere,
-            ..OpenOptions::default()
-        };
-        let device = block::open(&self.path, &options).map_err(Failure::image)?;
-        if self.is_thrown_away {
-            // Nothing remains of it, however this process ends.
-            std::fs::remove_file(&self.path).map_err(|error| cannot(&self.path, &error))?;
-        }
-        Ok(device)
+        Ok(Some(Self { temporary, before }))
     }
 
     /// Writes the changes into the image if the command has succeeded.
@@ -386,13 +323,13 @@ impl Overlay {
             if !session.quiet {
                 session.note(format_args!(
                     "the command ended with {code}: {} is unchanged",
-                    self.base.display()
+                    self.temporary.base.display()
                 ));
             }
             return Ok(());
         }
         let committed = self.commit();
-        committed.map_err(|why| match self.path.keep() {
+        committed.map_err(|why| match self.temporary.path.keep() {
             Ok(path) => Failure::new(format!(
                 "{why}; the changes are in {}: folio image commit {0}",
                 path.display()
@@ -402,13 +339,13 @@ impl Overlay {
     }
 
     fn commit(&self) -> Result<(), String> {
-        let now = self.base.metadata();
-        let now = now.map_err(|error| format!("{}: {error}", self.base.display()))?;
+        let now = self.temporary.base.metadata();
+        let now = now.map_err(|error| format!("{}: {error}", self.temporary.base.display()))?;
         let state = |of: &Metadata| (of.ino(), of.len(), of.mtime(), of.mtime_nsec());
         if state(&now) != state(&self.before) {
             return Err(format!(
                 "{} was changed by another program meanwhile",
-                self.base.display()
+                self.temporary.base.display()
             ));
         }
         let mut what = CommitOptions::default();
@@ -417,7 +354,7 @@ impl Overlay {
             policy: BackingPolicy::Anywhere,
             ..OverlayOptions::default()
         };
-        block::tools::commit(&self.path, &what, &options).map_err(|error| explain(&error))
+        block::tools::commit(&self.temporary.path, &what, &options).map_err(|error| explain(&error))
     }
 }
 

@@ -122,8 +122,9 @@ fn confine(share: &Share, source: &Source) -> Sandbox {
         Some(Address::Unix(path)) => Some(path),
         _ => share.socket.as_ref(),
     };
+    let sockets: Vec<_> = listens.map(PathBuf::as_path).into_iter().collect();
     let places = Places {
-        socket: listens.map(PathBuf::as_path),
+        sockets: &sockets,
         key_file: share.remote.key_file(),
         ready_fd: share.remote.ready_fd,
     };

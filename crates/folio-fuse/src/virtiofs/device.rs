@@ -51,7 +51,7 @@ impl Device for FileSystemDevice {
         self.config.clone()
     }
 
-    fn handle_at_once(&self, _queue: usize, request: &Request<'_>) -> Result<u32, QueueWait> {
+    fn handle_at_once(&self, request: &Request<'_>) -> Result<u32, QueueWait> {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.gather(request.sent);
             let mut reply = GuestReply::new(request.reply, &mut scratch.data);

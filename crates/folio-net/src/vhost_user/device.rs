@@ -14,6 +14,8 @@ pub enum Wait {
 
 /// A request of a guest.
 pub struct Request<'a> {
+    /// The queue that it came from, below [`Device::queues`].
+    pub queue: usize,
     /// What the guest sends.
     pub sent: Buffers<'a>,
     /// Room for the reply.
@@ -21,8 +23,9 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn new(memory: &'a Memory, chain: &'a Chain) -> Self {
+    pub(super) fn new(queue: usize, memory: &'a Memory, chain: &'a Chain) -> Self {
         Self {
+            queue,
             sent: Buffers::new(memory, &chain.readable),
             reply: Buffers::new(memory, &chain.writable),
         }
@@ -56,7 +59,7 @@ pub trait Device: Send + Sync + 'static {
 
     /// Handles a request in the thread of its queue, if it need not wait; returns the bytes written
     /// to the reply.
-    fn handle_at_once(&self, queue: usize, request: &Request<'_>) -> Result<u32, Wait>;
+    fn handle_at_once(&self, request: &Request<'_>) -> Result<u32, Wait>;
 
     /// Handles a request; returns the bytes written to the reply.
     fn handle(&self, request: &Request<'_>) -> u32;

@@ -43,7 +43,9 @@ impl Region {
             place.file_offset.checked_add(place.len_bytes),
         ];
         if place.len_bytes == 0 || ends.contains(&None) {
-            return Err(super::message::invalid("a region of memory has no such end"));
+            return Err(super::message::invalid(
+                "a region of memory has no such end",
+            ));
         }
         let file = FileOffset::new(file.into(), place.file_offset);
         let mapping =
@@ -78,7 +80,9 @@ pub(super) fn guest_address(regions: &[Region], address: u64) -> io::Result<Gues
             return Ok(GuestAddress(place.guest_address + offset));
         }
     }
-    Err(super::message::invalid("a queue lies outside of guest memory"))
+    Err(super::message::invalid(
+        "a queue lies outside of guest memory",
+    ))
 }
 
 /// A part of guest memory that a request names. It may lie outside of it.

@@ -269,7 +269,11 @@ impl<D: Device> Queue<D> {
             } else if !events.is_empty() {
                 // An end of file, or no file to wait for.
                 let mut state = self.state.lock();
-                if state.kick.as_ref().is_some_and(|now| Arc::ptr_eq(now, kick)) {
+                if state
+                    .kick
+                    .as_ref()
+                    .is_some_and(|now| Arc::ptr_eq(now, kick))
+                {
                     state.kick = None;
                     state.is_enabled = false;
                 }
@@ -371,15 +375,18 @@ impl<D: Device> Queue<D> {
             };
             // Counted while the queue cannot be stopped (V2).
             self.in_progress.begin();
-            let followed = state.ring.as_ref().map(|ring| ring.follow(memory, head, chain));
+            let followed = state
+                .ring
+                .as_ref()
+                .map(|ring| ring.follow(memory, head, chain));
             (head, followed == Some(Ok(())))
         };
         // A request that cannot be followed gets an empty reply.
         let mut written = 0;
         if is_valid {
-            let request = Request::new(memory, chain);
+            let request = Request::new(self.index, memory, chain);
             let device = &connection.device;
-            written = match device.handle_at_once(self.index, &request) {
+            written = match device.handle_at_once(&request) {
                 Ok(written) => written,
                 Err(wait) => {
                     if wait == Wait::Long || self.has_more(memory) {
@@ -408,7 +415,8 @@ impl<D: Device> Queue<D> {
         let (this, chain) = (Arc::clone(self), chain.clone());
         let job = Job::new(move || {
             let memory = this.connection.memory();
-            let written = this.connection.device.handle(&Request::new(&memory, &chain));
+            let request = Request::new(this.index, &memory, &chain);
+            let written = this.connection.device.handle(&request);
             this.finish(&memory, head, written);
             this.notify(&memory);
             this.connection.end_if_memory_is_lost();

@@ -216,8 +216,7 @@ impl SplitRing {
         )?;
         Ok(before.is_none_or(|before| {
             // Linux: `vring_need_event`.
-            self.next_used.wrapping_sub(event).wrapping_sub(1)
-                < self.next_used.wrapping_sub(before)
+            self.next_used.wrapping_sub(event).wrapping_sub(1) < self.next_used.wrapping_sub(before)
         }))
     }
 

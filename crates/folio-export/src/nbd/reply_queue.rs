@@ -1,8 +1,8 @@
 //! The replies of one thread that are not sent yet, encoded in place: data is read from the device
 //! straight into the queue.
 
-use crate::client::Client;
-use crate::protocol::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk};
+use super::client::Client;
+use super::protocol::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk};
 use folio::Result;
 use folio_net::Stream;
 use std::io;

@@ -1,9 +1,9 @@
 //! The fuzz target's entry: a client's bytes to the server of a small disk. Not public API.
 
-use crate::client::Client;
-use crate::command::WorkBuffers;
-use crate::connection::ConnectionTask;
-use crate::state::{Export, Limits, ServerState};
+use super::client::Client;
+use super::command::WorkBuffers;
+use super::connection::ConnectionTask;
+use super::state::{Export, Limits, ServerState};
 use folio::block::MemoryDevice;
 use folio_net::{Stopper, Stream, Task, WorkerPool, WorkerPoolOptions};
 use std::io::{Read, Write};
@@ -70,7 +70,7 @@ fn serve(stream: Stream, choice: u8) {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/fuzz_corpus/replay.rs"]
+#[path = "../../../../tests/fuzz_corpus/replay.rs"]
 mod replay;
 
 #[cfg(test)]

@@ -3,6 +3,11 @@
 use bitflags::bitflags;
 use folio::Errno;
 
+/// Bytes of a request that are in memory at a time. Longer reads and writes are split into pieces.
+pub const PIECE_BYTES: usize = 1 << 20;
+/// Longest read or write in bytes, as advertised to clients.
+pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
 /// First bytes that a server sends: "NBDMAGIC".
 pub(crate) const SERVER_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Second number that a server sends, and the first of each option: "IHAVEOPT".

@@ -13,12 +13,14 @@
 //! of its own would cost more than the work. After a slow request, the next requests run in
 //! parallel for a while.
 
-use crate::client::Client;
-use crate::command::{ClientRequest, WorkBuffers};
-use crate::handshake::{NegotiatedMode, negotiate};
-use crate::protocol::{Command, CommandFlags, REQUEST_BYTES, Request};
-use crate::request_reader::RequestReader;
-use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
+use super::client::Client;
+use super::command::{ClientRequest, WorkBuffers};
+use super::handshake::{NegotiatedMode, negotiate};
+use super::protocol::{
+    Command, CommandFlags, PAYLOAD_BYTES_MAX, PIECE_BYTES, REQUEST_BYTES, Request,
+};
+use super::request_reader::RequestReader;
+
 use folio_net::{Keepalive, Task, WorkerPool};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
@@ -139,10 +141,10 @@ fn serve(
             continue;
         }
         let may_be_quick = may_be_quick(&request.request);
-        if may_be_quick && client.is_quick() {
+        if may_be_quick && client.pace.is_quick() {
             let start = Instant::now();
             request.run(buffers)?;
-            client.record_duration(start.elapsed());
+            client.pace.record(start.elapsed());
             if buffers.replies.len() >= SEND_BYTES {
                 buffers.replies.send(&client)?;
             }
@@ -158,7 +160,7 @@ fn serve(
         let start = Instant::now();
         let run = request.run(buffers);
         if may_be_quick {
-            client.record_duration(start.elapsed());
+            client.pace.record(start.elapsed());
         }
         let sent = run.and_then(|()| buffers.replies.send(&client));
         match handed_over {

@@ -1,9 +1,9 @@
 //! The server: accepts clients, and stops without losing acknowledged or received requests.
 
-use crate::client::Client;
-use crate::connection::ConnectionTask;
-use crate::state::{Export, Limits, ServerState};
-use crate::uri::uri;
+use super::client::Client;
+use super::connection::ConnectionTask;
+use super::state::{Export, Limits, ServerState};
+use super::uri::uri;
 use folio::{Errno, Error, Result};
 use folio_net::{AcceptFailure, Listener, Stopper, WorkerPool, WorkerPoolOptions};
 use std::net::Shutdown;

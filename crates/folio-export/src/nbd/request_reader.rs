@@ -1,6 +1,6 @@
 //! The buffer of received bytes: one read of the socket brings many small requests.
 
-use crate::protocol::REQUEST_BYTES;
+use super::protocol::REQUEST_BYTES;
 use folio_net::Stream;
 use std::io::{self, ErrorKind};
 use std::time::Instant;

@@ -21,7 +21,8 @@
 //! The server is our own because the crate `nbd` (0.3.1) is an early one: one request at a time,
 //! and without structured replies.
 //!
-//! Neighbors: `folio-cli` above; below, the devices of `folio` and the sockets of `folio-net`.
+//! Neighbors: `folio-cli` above; below, the devices of `folio` and the sockets of `folio-net`;
+//! beside, `pace.rs`.
 //!
 //! Locks, never held together: the worker pool's queue; the list of connections; one connection's
 //! output, held while bytes are sent.
@@ -35,8 +36,6 @@
 //!    hold for all connections, since they share the device.
 //! 3. Bytes of two replies never mix: whole chunks are sent under the connection's lock.
 //! 4. A stop answers every received request, then flushes the device.
-
-#![deny(unsafe_code)]
 
 mod client;
 mod command;
@@ -52,10 +51,6 @@ mod state;
 mod uri;
 
 pub use folio_net::{Listener, Stopper};
+pub use protocol::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
 pub use server::Server;
 pub use state::{Export, Limits};
-
-/// Bytes of a request that are in memory at a time. Longer reads and writes are split into pieces.
-pub const PIECE_BYTES: usize = 1 << 20;
-/// Longest read or write in bytes, as advertised to clients.
-pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;

@@ -1,13 +1,13 @@
 //! The commands: one function each, from a checked request to the bytes of its reply.
 
-use crate::client::Client;
-use crate::handshake::NegotiatedMode;
-use crate::protocol::{
-    ALLOCATION_CONTEXT_ID, Command, CommandFlags, Request, STATE_HOLE, STATE_ZERO, chunk, error,
-    error_number,
+use super::client::Client;
+use super::handshake::NegotiatedMode;
+use super::protocol::{
+    ALLOCATION_CONTEXT_ID, Command, CommandFlags, PAYLOAD_BYTES_MAX, PIECE_BYTES, Request,
+    STATE_HOLE, STATE_ZERO, chunk, error, error_number,
 };
-use crate::reply_queue::{ContentChunk, ReplyQueue};
-use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
+use super::reply_queue::{ContentChunk, ReplyQueue};
+
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
 use std::borrow::Cow;

@@ -1,14 +1,13 @@
 //! The negotiation: options, one after the other, until the client starts the transmission phase or
 //! disconnects.
 
-use crate::PAYLOAD_BYTES_MAX;
-use crate::client::Client;
-use crate::protocol::{
+use super::client::Client;
+use super::protocol::{
     ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, ExportFlags, FIXED_NEWSTYLE, NO_ZEROES,
-    OPTION_MAGIC, OPTION_REPLY_MAGIC, SERVER_MAGIC, info, option, option_reply,
+    OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX, SERVER_MAGIC, info, option, option_reply,
 };
-use crate::reply_queue::ReplyQueue;
-use crate::request_reader::RequestReader;
+use super::reply_queue::ReplyQueue;
+use super::request_reader::RequestReader;
 use std::io::{self, ErrorKind};
 
 /// Longest option that is parsed, in bytes; names and queries have at most 4096.

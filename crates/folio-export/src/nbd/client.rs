@@ -1,16 +1,12 @@
 //! One client's connection, as all threads that work for it share it.
 
-use crate::state::{Export, ServerState};
+use super::state::{Export, ServerState};
+use crate::pace::Pace;
 use folio_net::Stream;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
-/// Longest time that a request may take for its connection to count as quick.
-const QUICK: Duration = Duration::from_micros(100);
-/// Requests that run in threads of their own after a slow one.
-const PARALLEL_COUNT: u32 = 128;
 /// Most requests of one connection in flight, besides the one of the thread that reads.
 const IN_FLIGHT_MAX: u32 = 32;
 /// Most threads that have replies to send while further requests start in parallel. A client that
@@ -27,8 +23,8 @@ pub(crate) struct Client {
     pub(crate) server: Arc<ServerState>,
     number: u64,
     in_flight: AtomicU32,
-    /// Requests that still run in threads of their own, although they might be quick.
-    parallel_left: AtomicU32,
+    /// The pace of small requests.
+    pub(crate) pace: Pace,
     has_reported: AtomicBool,
 }
 
@@ -41,7 +37,7 @@ impl Client {
             server,
             number,
             in_flight: AtomicU32::new(0),
-            parallel_left: AtomicU32::new(0),
+            pace: Pace::default(),
             has_reported: AtomicBool::new(false),
         }
     }
@@ -58,25 +54,6 @@ impl Client {
                 self.number
             ));
         }
-    }
-
-    /// Returns whether recent small requests were quick.
-    pub(crate) fn is_quick(&self) -> bool {
-        self.parallel_left.load(Ordering::Relaxed) == 0
-    }
-
-    /// Records how long a small request took.
-    pub(crate) fn record_duration(&self, took: Duration) {
-        // Two threads may count as one here; only speed depends on it.
-        let parallel_left = if took > QUICK {
-            PARALLEL_COUNT
-        } else {
-            match self.parallel_left.load(Ordering::Relaxed) {
-                0 => return,
-                count => count - 1,
-            }
-        };
-        self.parallel_left.store(parallel_left, Ordering::Relaxed);
     }
 
     /// Waits until no other thread sends.

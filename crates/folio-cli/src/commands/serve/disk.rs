@@ -1,0 +1,162 @@
+//! The disk that is served: an image or a partition, perhaps below an overlay.
+
+use crate::arguments::image_options::{BackingOptions, image_failure};
+use crate::exit::{Failure, Outcome};
+use crate::image_path::ImagePath;
+use crate::objects::is_url;
+use crate::sandbox::Reach;
+use crate::temporary_overlay::TemporaryOverlay;
+use clap::Args;
+use folio::Errno;
+use folio::block::{
+    self, BackingName, BackingPolicy, CreateOptions, Device, ImageFormat, OpenOptions,
+};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How the image is opened.
+#[derive(Args)]
+pub(super) struct DiskArgs {
+    /// Write changes to this qcow2 overlay (created if missing); IMAGE is not changed
+    #[arg(long, value_name = "FILE", conflicts_with = "read_only")]
+    overlay: Option<PathBuf>,
+    /// Drop all changes at the end; IMAGE is not changed
+    #[arg(long, conflicts_with_all = ["overlay", "read_only"])]
+    throw_away: bool,
+    /// Refuse all changes, and let other programs read the image meanwhile
+    #[arg(long)]
+    pub(super) read_only: bool,
+    #[command(flatten)]
+    backing: BackingOptions,
+    /// Format of the image; the default is detected from its first bytes
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
+    format: Option<ImageFormat>,
+}
+
+/// Parses the name of an image or a partition.
+pub(super) fn place(image: &OsStr) -> Outcome<ImagePath> {
+    let place = ImagePath::parse(image)?;
+    if place.path.as_os_str() != "/" {
+        let text = format!(
+            "{place}: an image is served as a whole: use {}",
+            place.image_name()
+        );
+        return Err(Failure::usage(text));
+    }
+    Ok(place)
+}
+
+impl DiskArgs {
+    /// Whether `--overlay` names an overlay, which belongs to one image.
+    pub(super) fn has_overlay(&self) -> bool {
+        self.overlay.is_some()
+    }
+
+    /// Creates the overlays that the options ask for, before the server is confined; returns the
+    /// one of `--throw-away`, opened.
+    pub(super) fn prepare(&self, place: &ImagePath) -> Outcome<Option<Arc<dyn Device>>> {
+        if let Some(overlay) = &self.overlay {
+            create_overlay(overlay, &place.image, self.format).map_err(Failure::image)?;
+        }
+        if self.throw_away {
+            let overlay = TemporaryOverlay::new(&place.image, self.format)?;
+            return overlay.open().map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Returns what a server of the image opens while it serves.
+    pub(super) fn reach(&self, place: &ImagePath) -> Reach {
+        match self.backing.policy() {
+            // A backing file may be an object.
+            BackingPolicy::Anywhere => Reach::ObjectStore,
+            _ => Reach::of_image(place),
+        }
+    }
+
+    /// Opens the disk, or the selected part of the one that was opened before.
+    pub(super) fn open(
+        &self,
+        place: &ImagePath,
+        prepared: Option<Arc<dyn Device>>,
+    ) -> Outcome<Arc<dyn Device>> {
+        let options = OpenOptions {
+            read_only: self.read_only,
+            format: self.format,
+            backing: self.backing.policy(),
+            ..OpenOptions::default()
+        };
+        let device = match (prepared, &self.overlay) {
+            (Some(device), _) => device,
+            (None, Some(overlay)) => {
+                open_overlay(overlay, &place.image, &options).map_err(Failure::image)?
+            }
+            (None, None) => block::open(&place.image, &options)
+                .map_err(|error| image_failure(error, &place.image))?,
+        };
+        match place.partition {
+            None => Ok(device),
+            Some(_) => place
+                .select(device)
+                .map_err(|error| Failure::image(error.at(place.image_name()))),
+        }
+    }
+}
+
+/// Creates the overlay of an image if it is missing.
+fn create_overlay(overlay: &Path, base: &Path, format: Option<ImageFormat>) -> folio::Result<()> {
+    if overlay.exists() {
+        return Ok(());
+    }
+    let base = base_of_overlay(base)?;
+    let options = OpenOptions {
+        read_only: true,
+        format,
+        ..OpenOptions::default()
+    };
+    let len_bytes = block::open(&base, &options)?.len_bytes();
+    let format = match format {
+        Some(format) => format,
+        None => block::format_of(&base)?,
+    };
+    let options = CreateOptions {
+        backing: Some(BackingName {
+            name: base.display().to_string(),
+            format: Some(format),
+        }),
+        ..CreateOptions::default()
+    };
+    block::create_with(overlay, ImageFormat::Qcow2, len_bytes, &options).map(drop)
+}
+
+/// Returns the name of an image in its overlay, which does not depend on the working directory.
+fn base_of_overlay(base: &Path) -> folio::Result<PathBuf> {
+    if is_url(base.as_os_str()) {
+        return Ok(base.to_owned());
+    }
+    base.canonicalize()
+        .map_err(|error| folio::Error::io("open", error).at(base.display().to_string()))
+}
+
+/// Opens the overlay of an image.
+fn open_overlay(
+    overlay: &Path,
+    base: &Path,
+    options: &OpenOptions,
+) -> folio::Result<Arc<dyn Device>> {
+    let base = base_of_overlay(base)?;
+    let info = block::tools::info(overlay, &OpenOptions::default())?;
+    if info.backing_path.as_deref() != Some(&*base) {
+        let found = info.backing_path.unwrap_or_default();
+        let why = format!("its backing file is {:?}, not {}", found, base.display());
+        return Err(folio::Error::new(Errno::INVAL, why).at(overlay.display().to_string()));
+    }
+    // Of this image alone: the command names it.
+    let options = OpenOptions {
+        format: Some(ImageFormat::Qcow2),
+        backing: BackingPolicy::Within(base),
+        ..options.clone()
+    };
+    block::open(overlay, &options)
+}

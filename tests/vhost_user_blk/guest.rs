@@ -1,0 +1,89 @@
+//! A Linux guest with a served disk: it makes a file system, fills it, discards, and reads it back.
+
+use super::BlockServer;
+use crate::support::guest::Guest;
+use crate::support::tools::{fsck, qemu_check, run};
+use crate::support::{report_skip, requires};
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(400);
+
+const SCRIPT: &str = "\
+set -e
+cat /sys/block/vda/size; cat /sys/block/vda/serial; echo; cat /sys/block/vda/queue/write_cache
+ls /sys/block/vda/mq | wc -l
+/bin/mke2fs -q -t ext4 /dev/vda
+mount -t ext4 -o discard /dev/vda /mnt
+for n in 1 2 3 4; do (for k in 1 2 3 4 5; do dd if=/dev/urandom of=/mnt/$n.$k bs=64k count=16 2>/dev/null; done) & done
+wait
+cat /mnt/*.* | md5sum > /mnt/sums
+rm /mnt/4.*
+sync
+umount /mnt
+echo 3 > /proc/sys/vm/drop_caches
+mount -t ext4 /dev/vda /mnt
+ls /mnt | wc -l
+md5sum /mnt/[123].* > /mnt/list
+sync
+md5sum -c /mnt/list | grep -c OK
+umount /mnt
+";
+
+/// Returns a guest with four processors and the disk at `socket`, and mke2fs; or what is missing.
+fn guest(socket: &Path) -> Result<Guest, String> {
+    let socket = socket.display();
+    let guest = Guest::new()?
+        .size(384, 4)
+        .module("virtio_blk")?
+        .module("ext4")?
+        .program(Path::new("/sbin/mke2fs"))?;
+    Ok(guest
+        .device(
+            "-chardev",
+            &format!("socket,id=disk,path={socket},reconnect=1"),
+        )
+        .device("-device", "vhost-user-blk-pci,chardev=disk,num-queues=4"))
+}
+
+#[test]
+fn linux_guest_uses_a_served_qcow2() {
+    requires!(tool("qemu-img"), tool("mke2fs"), tool("e2fsck"));
+    let folder = TempDir::new().unwrap();
+    let [image, raw] = ["disk.qcow2", "disk.raw"].map(|name| folder.path().join(name));
+    run(
+        "qemu-img",
+        [
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            image.to_str().unwrap(),
+            "256M",
+        ],
+    );
+    let server = BlockServer::new(&[&image], &["--serial", "folio-disk"]);
+    assert_eq!(server.ready["disks"][0]["serial"], "folio-disk");
+    let guest = match guest(&server.sockets[0]) {
+        Ok(guest) => guest,
+        Err(reason) => return report_skip(&reason),
+    };
+    let ran = guest.run(SCRIPT, LIMIT, |_| {}).unwrap();
+    assert_eq!(ran.status, Some(0), "{}", ran.explain());
+    let lines = &ran.lines;
+    assert_eq!(
+        lines[..4],
+        ["524288", "folio-disk", "write back", "4"],
+        "{lines:?}"
+    );
+    // The files that are left with the list of sums and lost+found, and those that are intact.
+    for expected in ["17", "15"] {
+        assert!(lines.iter().any(|line| line == expected), "{lines:?}");
+    }
+    server.stop();
+    qemu_check(&image);
+    let names = [&image, &raw].map(|path| path.to_str().unwrap());
+    run("qemu-img", ["convert", "-O", "raw", names[0], names[1]]);
+    fsck(&raw);
+}
