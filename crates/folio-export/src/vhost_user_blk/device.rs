@@ -6,12 +6,14 @@ use super::config::{
 };
 use super::counts::QueueCounters;
 use super::server::Export;
+use super::write_log::{Change, RECORD_LEN, WriteLog};
 use crate::pace::Pace;
 use folio::Error;
-use folio_net::vhost_user::{Device, OutOfMemory, Request, Wait};
+use folio_net::vhost_user::{Device, DeviceRecord, OutOfMemory, Request, Wait};
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Bytes of `struct virtio_blk_req` before the data.
@@ -40,6 +42,9 @@ pub(super) struct BlockDevice {
     /// The driver wants writes to be done before they are durable.
     has_write_cache: AtomicBool,
     has_reported: AtomicBool,
+    /// Acknowledged writes that the disk holds in this process; none if the front end keeps no
+    /// memory for it.
+    log: OnceLock<WriteLog>,
 }
 
 /// The start of a request.
@@ -94,6 +99,25 @@ impl BlockDevice {
             can_flush: AtomicBool::new(false),
             has_write_cache: AtomicBool::new(true),
             has_reported: AtomicBool::new(false),
+            log: OnceLock::new(),
+        }
+    }
+
+    /// Flushes the disk, and empties the log.
+    fn flush(&self) -> folio::Result<()> {
+        let device = &*self.export.disk.device;
+        match self.log.get() {
+            Some(log) => log.flush(device),
+            None => device.flush(),
+        }
+    }
+
+    /// Logs a change that was made.
+    fn log(&self, change: Change<'_>) -> folio::Result<()> {
+        let device = &*self.export.disk.device;
+        match self.log.get() {
+            Some(log) => log.add(change, device),
+            None => Ok(()),
         }
     }
 
@@ -168,13 +192,16 @@ impl BlockDevice {
                 let offset = self.check_range(header.sector, len as u64)?;
                 with_pieces(len, |piece, done| {
                     request.sent.read_at(piece, HEADER_LEN + done)?;
-                    Ok(device.write_at(piece, offset + done as u64)?)
+                    let offset = offset + done as u64;
+                    device.write_at(piece, offset)?;
+                    let bytes = &*piece;
+                    Ok(self.log(Change::Write { offset, bytes })?)
                 })?;
                 self.end_change()
             }
             kind::FLUSH => {
                 counters.count_flush();
-                Ok(device.flush()?)
+                Ok(self.flush()?)
             }
             kind::GET_ID => {
                 let mut id = [0; SERIAL_LEN_MAX];
@@ -195,10 +222,13 @@ impl BlockDevice {
             }
             kind::WRITE_ZEROES => {
                 counters.count_zeroes();
-                self.for_each_segment(request, |offset, len_bytes, flags| match flags {
-                    0 => Ok(device.write_allocated_zeroes(offset, len_bytes)?),
-                    UNMAP => Ok(device.write_zeroes(offset, len_bytes)?),
-                    _ => Err(Failure::Unsupported),
+                self.for_each_segment(request, |offset, len_bytes, flags| {
+                    match flags {
+                        0 => device.write_allocated_zeroes(offset, len_bytes)?,
+                        UNMAP => device.write_zeroes(offset, len_bytes)?,
+                        _ => return Err(Failure::Unsupported),
+                    }
+                    Ok(self.log(Change::Zeroes { offset, len_bytes })?)
                 })
             }
             _ => Err(Failure::Unsupported),
@@ -209,7 +239,7 @@ impl BlockDevice {
         let is_cached =
             self.can_flush.load(Ordering::Relaxed) && self.has_write_cache.load(Ordering::Relaxed);
         if !is_cached {
-            self.export.disk.device.flush()?;
+            self.flush()?;
         }
         Ok(())
     }
@@ -345,6 +375,30 @@ impl Device for BlockDevice {
 
     fn can_repeat_requests(&self) -> bool {
         true
+    }
+
+    fn record_len_bytes(&self) -> u64 {
+        RECORD_LEN
+    }
+
+    fn resume(&self, record: DeviceRecord) -> io::Result<()> {
+        if self.export.is_read_only() {
+            return Ok(());
+        }
+        let device = &*self.export.disk.device;
+        let log = WriteLog::resume(record, self.export.disk.identity(), device);
+        // The message may come more than once; the log stays the first one.
+        let _ = self.log.set(log.map_err(io::Error::other)?);
+        Ok(())
+    }
+
+    fn reset(&self) {
+        // The next server finds no changes of this one: the image may be another's meanwhile.
+        if let Some(log) = self.log.get()
+            && let Err(error) = log.flush(&*self.export.disk.device)
+        {
+            self.status_of(Failure::Device(error));
+        }
     }
 
     fn handle_at_once(&self, request: &Request<'_>) -> Result<u32, Wait> {

@@ -8,6 +8,7 @@
 //!   device.rs   one request at a time   server.rs   a socket, one virtual machine after another
 //!        |  config.rs    what the driver learns about the disk
 //!        |  counts.rs    requests by kind
+//!        |  write_log.rs acknowledged writes that survive the server
 //!        v
 //!   folio::block::Device
 //!
@@ -25,7 +26,9 @@
 //! Invariants:
 //! 1. A request is returned as done after the device has done it, a flush after the device has
 //!    flushed. A driver without a flush command gets each write flushed.
-//! 2. A request allocates at most the buffer of its thread; its ranges are checked against the disk.
+//! 2. What was acknowledged survives the end of the server, if the front end keeps memory for that;
+//!    what was flushed survives a power cut.
+//! 3. A request allocates at most the buffer of its thread; its ranges are checked against the disk.
 
 #[cfg(feature = "client")]
 pub mod client;
@@ -33,6 +36,7 @@ mod config;
 mod counts;
 mod device;
 mod server;
+mod write_log;
 
 pub use config::{QUEUES_MAX, SERIAL_LEN_MAX};
 pub use counts::RequestCounts;

@@ -6,6 +6,7 @@ use super::device::BlockDevice;
 use folio::{Errno, Error, Result, block};
 use folio_net::Stopper;
 use folio_net::vhost_user::{ConfigNotifier, ConnectionEvent, Service};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// A disk, and how virtual machines see it.
@@ -16,6 +17,15 @@ pub struct Disk {
     pub serial: String,
     /// Whether changes fail. They always do if the device is read-only.
     pub read_only: bool,
+}
+
+impl Disk {
+    /// Returns a number that tells this disk from another one. The size may change.
+    pub(super) fn identity(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.serial.hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 /// Options of a [`Server`].

@@ -1,7 +1,9 @@
 //! The seam to a kind of device: its features and configuration, and one request at a time.
 
 use super::guest_memory::{Buffers, Memory};
+use super::inflight::DeviceRecord;
 use super::split_ring::Chain;
+use std::io;
 
 /// Why a request is not handled at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,20 @@ pub trait Device: Send + Sync + 'static {
     /// part or whole.
     fn can_repeat_requests(&self) -> bool {
         false
+    }
+
+    /// Returns the bytes of memory, a multiple of 4096, that the device wants to survive its server;
+    /// they are all zeros at first. They come only if [`Device::can_repeat_requests`].
+    fn record_len_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Accepts that memory, before the first request, perhaps from a server that was killed.
+    ///
+    /// # Errors
+    /// The device cannot go on where the earlier server ended.
+    fn resume(&self, _record: DeviceRecord) -> io::Result<()> {
+        Ok(())
     }
 
     /// Handles a request in the thread of its queue, if it need not wait; returns the bytes written

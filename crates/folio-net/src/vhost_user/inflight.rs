@@ -8,7 +8,7 @@
 //!
 //! Source: QEMU, docs/interop/vhost-user.rst, "Inflight I/O tracking".
 
-use super::guest_memory::Memory;
+use super::guest_memory::{Memory, OutOfMemory};
 use super::message::invalid;
 use super::split_ring::RING_LEN_MAX;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -22,6 +22,9 @@ const HEADER_LEN: u64 = 16;
 const ENTRY_LEN: u64 = 16;
 /// The regions of two queues share no cache line.
 const REGION_ALIGN: u64 = 64;
+
+/// The device's part begins on a page.
+const DEVICE_PART_ALIGN: u64 = 4096;
 
 const VERSION: u64 = 8;
 const RING_LEN: u64 = 10;
@@ -47,34 +50,44 @@ pub(super) struct InflightQueue {
     counter: u64,
 }
 
+/// Returns where the device's own part begins, behind the records of the queues.
+fn device_part(place: InflightPlace) -> u64 {
+    (u64::from(place.queues) * region_len(place.ring_len)).next_multiple_of(DEVICE_PART_ALIGN)
+}
+
 fn region_len(ring_len: u16) -> u64 {
     (HEADER_LEN + u64::from(ring_len) * ENTRY_LEN).next_multiple_of(REGION_ALIGN)
 }
 
-/// Creates an empty record.
-pub(super) fn create(queues: u16, ring_len: u16) -> io::Result<(InflightPlace, OwnedFd)> {
+/// Creates an empty record, with room for the device's own.
+pub(super) fn create(
+    queues: u16,
+    ring_len: u16,
+    device_len: u64,
+) -> io::Result<(InflightPlace, OwnedFd)> {
     if ring_len > RING_LEN_MAX {
         return Err(invalid("a queue is too long"));
     }
-    let len_bytes = u64::from(queues) * region_len(ring_len);
+    let mut place = InflightPlace {
+        len_bytes: 0,
+        file_offset: 0,
+        queues,
+        ring_len,
+    };
+    let len_bytes = device_part(place) + device_len;
     let file = memfd_create(
         "requests in progress",
         MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
     )?;
     ftruncate(&file, len_bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
-    let place = InflightPlace {
-        len_bytes,
-        file_offset: 0,
-        queues,
-        ring_len,
-    };
+    place.len_bytes = len_bytes;
     Ok((place, file))
 }
 
 /// Maps a record.
-pub(super) fn map(place: InflightPlace, file: OwnedFd) -> io::Result<Arc<Memory>> {
-    let needed = u64::from(place.queues) * region_len(place.ring_len);
+pub(super) fn map(place: InflightPlace, file: OwnedFd, device_len: u64) -> io::Result<Arc<Memory>> {
+    let needed = device_part(place) + device_len;
     if place.ring_len == 0 || place.ring_len > RING_LEN_MAX || place.len_bytes < needed {
         return Err(invalid("the record of requests in progress is too small"));
     }
@@ -82,6 +95,75 @@ pub(super) fn map(place: InflightPlace, file: OwnedFd) -> io::Result<Arc<Memory>
     let range = (GuestAddress(0), needed as usize, Some(file));
     let memory = Memory::from_ranges_with_files([range]).map_err(io::Error::other)?;
     Ok(Arc::new(memory))
+}
+
+/// Returns the device's own part of a mapped record.
+pub(super) fn device_record(
+    place: InflightPlace,
+    memory: &Arc<Memory>,
+    device_len: u64,
+) -> DeviceRecord {
+    DeviceRecord {
+        memory: Arc::clone(memory),
+        start: device_part(place),
+        len_bytes: device_len,
+    }
+}
+
+/// Memory of a device that survives its server, as the record of requests in progress does. The
+/// front end can change it at any time.
+pub struct DeviceRecord {
+    memory: Arc<Memory>,
+    start: u64,
+    len_bytes: u64,
+}
+
+impl DeviceRecord {
+    /// Returns the length in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Fills `buf` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// The range leaves the record.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), OutOfMemory> {
+        let address = self.address(offset, buf.len())?;
+        self.memory
+            .read_slice(buf, address)
+            .map_err(|_| OutOfMemory)
+    }
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// The range leaves the record.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), OutOfMemory> {
+        let address = self.address(offset, bytes.len())?;
+        self.memory
+            .write_slice(bytes, address)
+            .map_err(|_| OutOfMemory)
+    }
+
+    /// Writes a number in one step, after all earlier writes. Its offset is a multiple of 8.
+    ///
+    /// # Errors
+    /// The range leaves the record.
+    pub fn store(&self, number: u64, offset: u64) -> Result<(), OutOfMemory> {
+        let address = self.address(offset, 8)?;
+        self.memory
+            .store(number, address, Ordering::Release)
+            .map_err(|_| OutOfMemory)
+    }
+
+    fn address(&self, offset: u64, len: usize) -> Result<GuestAddress, OutOfMemory> {
+        let end = offset.checked_add(len as u64).ok_or(OutOfMemory)?;
+        if end > self.len_bytes {
+            return Err(OutOfMemory);
+        }
+        Ok(GuestAddress(self.start + offset))
+    }
 }
 
 impl InflightQueue {

@@ -44,4 +44,5 @@ mod split_ring;
 
 pub use device::{Device, Request, Wait};
 pub use guest_memory::{Buffers, Memory, OutOfMemory};
+pub use inflight::DeviceRecord;
 pub use service::{ConfigNotifier, ConnectionEvent, Service};

@@ -349,7 +349,8 @@ impl<D: Device> Session<D> {
         if usize::from(queues) > self.queues.len() {
             return Err(invalid("a message is for a queue that does not exist"));
         }
-        let (place, file) = inflight::create(queues, ring_len)?;
+        let (place, file) =
+            inflight::create(queues, ring_len, self.connection.device.record_len_bytes())?;
         let mut bytes = place.len_bytes.to_ne_bytes().to_vec();
         bytes.extend_from_slice(&place.file_offset.to_ne_bytes());
         bytes.extend_from_slice(&place.queues.to_ne_bytes());
@@ -368,8 +369,13 @@ impl<D: Device> Session<D> {
             queues: fields.u16()?,
             ring_len: fields.u16()?,
         };
-        let memory = inflight::map(place, file)?;
+        let device = &self.connection.device;
+        let device_len = device.record_len_bytes();
+        let memory = inflight::map(place, file, device_len)?;
         self.connection.watch(&memory)?;
+        if device_len > 0 {
+            device.resume(inflight::device_record(place, &memory, device_len))?;
+        }
         self.inflight = Some((place, memory));
         Ok(())
     }

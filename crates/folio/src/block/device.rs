@@ -98,6 +98,12 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Whether changes that have returned are still in the memory of this process, in part: without
+    /// a flush they are lost if it ends, although the machine goes on.
+    fn holds_changes(&self) -> bool {
+        true
+    }
+
     /// Discards a range that is no longer needed: its content is undefined afterwards. By default
     /// it stays. Linux: `REQ_OP_DISCARD`.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {

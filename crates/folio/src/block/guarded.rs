@@ -60,6 +60,10 @@ impl Device for GuardedDevice {
             .unwrap_or(false)
     }
 
+    fn holds_changes(&self) -> bool {
+        self.call(|lower| Ok(lower.holds_changes())).unwrap_or(true)
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.call(|lower| lower.discard(offset, len_bytes))
     }

@@ -84,6 +84,12 @@ impl Device for RawDevice {
         }
     }
 
+    fn holds_changes(&self) -> bool {
+        self.file
+            .device()
+            .is_some_and(|device| device.holds_changes())
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.check_write(offset, len_bytes)?;
         // A host that cannot release space keeps the bytes, which a discard allows.

@@ -76,6 +76,10 @@ impl Device for PartitionDevice {
         self.disk.has_atomic_flushes()
     }
 
+    fn holds_changes(&self) -> bool {
+        self.disk.holds_changes()
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.disk
             .discard(self.on_disk(offset, len_bytes)?, len_bytes)

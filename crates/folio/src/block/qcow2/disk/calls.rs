@@ -78,6 +78,21 @@ impl Device for Qcow2Device {
         self.close().map_err(|error| self.at_image(error))
     }
 
+    fn holds_changes(&self) -> bool {
+        if self
+            .file
+            .device()
+            .is_some_and(|device| device.holds_changes())
+        {
+            return true;
+        }
+        // A write-back has marked tables as written before they are.
+        let Some(_flushing) = self.flushing.try_lock() else {
+            return true;
+        };
+        self.metadata.lock().holds_mappings()
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.zero(offset, len_bytes, true)
             .map_err(|error| self.at_image(error))
