@@ -21,8 +21,7 @@ const ZEROS_BYTES: u64 = 1 << 30;
 
 /// Options of [`LiveImage::compact`].
 pub struct CompactOptions<'a> {
-    /// The backing file that stays below the image; if not given, the first one that is no
-    /// generation.
+    /// The backing file that stays below the image; if not given, the first one that no fork made.
     pub base: Option<PathBuf>,
     /// Largest number of bytes of data to copy in a second; 0 for any.
     pub bytes_per_sec: u64,

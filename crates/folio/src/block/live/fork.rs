@@ -26,6 +26,7 @@ use crate::block::tools::open::chain;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Largest number of generations below an image: each read of old data searches all of them.
 pub const GENERATIONS_MAX: usize = 16;
@@ -147,6 +148,7 @@ impl LiveImage {
         top.file.sync_data()?;
         generation::sync_folder(&self.path)?;
 
+        let start = Instant::now();
         let mut exclusive = self.slot.exclusive();
         exclusive.settle()?;
         let parts = Qcow2Parts::overlay(top.file.clone(), &exclusive.qcow2()?);
@@ -165,6 +167,8 @@ impl LiveImage {
         old.freeze();
         exclusive.end_epoch();
         exclusive.put(LiveDevice::Qcow2(Arc::new(device)));
+        drop(exclusive);
+        tracing::info!(file = %self.path.display(), generation = %generation.display(), held = ?start.elapsed(), "image forked");
         file.replace(top.file);
         let image = ChainImage {
             path: generation.clone(),

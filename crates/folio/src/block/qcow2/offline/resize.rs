@@ -14,9 +14,9 @@ use crate::block::qcow2::layout::roots::{L1, Region, Roots};
 use crate::block::qcow2::layout::table::{COMPRESSED, COPIED, OFFSET_MASK};
 use std::io::IoSlice;
 
-/// Resizes the disk in `file` to `len_bytes` bytes. The new part reads as zeros; the part cut off is
-/// lost. Bitmaps, which are for the old size, are marked in-use. `open` opens the image in `file`,
-/// which no device has open yet.
+/// Resizes the disk in `file` to `len_bytes` bytes. The new part reads as zeros; the part cut off
+/// is lost. Bitmaps, which are for the old size, are marked in-use. `open` opens the image in
+/// `file`, which no device has open yet.
 ///
 /// # Errors
 ///
