@@ -38,6 +38,7 @@ enum Identity {
 
 /// An image of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChainImage {
     /// Its path, or its URL.
     pub path: PathBuf,

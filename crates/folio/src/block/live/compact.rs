@@ -126,12 +126,18 @@ impl LiveImage {
             Ok(device.parts().backing)
         })?;
         let device = (0..depth).fold(below, |device, _| backing_of(&*device?));
-        let base = match (device, chain.get(depth..=depth + 1)) {
-            (Some(device), Some([above, found])) => Some(Base {
+        let base = match (device, &chain[depth..]) {
+            (Some(device), [above, found, ..]) => Some(Base {
                 device,
                 name: self.base_name(above, found)?,
             }),
-            _ => None,
+            (None, [_]) => None,
+            _ => {
+                return Err(Error::new(
+                    Errno::IO,
+                    "the chain of backing files is unknown",
+                ));
+            }
         };
         let generations = chain.into_iter().skip(1).take(depth);
         Ok(Some(Merge {

@@ -52,15 +52,16 @@ impl LiveImage {
     /// new overlays on it. The generation must stay, unchanged, as long as one of them uses it: it
     /// is locked as a backing file. Internal snapshots and bitmaps stay in the generation.
     ///
-    /// A power cut leaves the image complete, at its path. `new` is complete once the call returns;
-    /// before, it may be empty.
+    /// A power cut leaves the image complete, at its path. `new` is complete once the call returns,
+    /// and no image to use before.
     ///
     /// # Errors
     ///
     /// - EEXIST if `new` exists; nothing has changed then.
     /// - EOPNOTSUPP for a raw image that the host cannot clone, for an image with an external data
     ///   file, and for a remote one.
-    /// - EMLINK, with [`Detail::TooManyGenerations`], at [`GENERATIONS_MAX`] generations.
+    /// - EMLINK, with [`Detail::TooManyGenerations`], at [`GENERATIONS_MAX`] generations or 64 images
+    ///   of the chain.
     /// - EROFS for an image that is open read-only.
     /// - EPERM if the image's backing policy refuses the generation.
     /// - EINVAL if the image was opened by a symbolic link, ESTALE if its file was replaced.
@@ -131,10 +132,9 @@ impl LiveImage {
     /// Makes the image's file a generation, below a new overlay at the image's path; returns the
     /// generation's path.
     fn freeze(&self, file: &mut ChangedFile<'_>, info: &Qcow2Info) -> Result<PathBuf> {
-        if self.generations() >= GENERATIONS_MAX {
-            let why = format!(
-                "the image has {GENERATIONS_MAX} generations, the largest number: compact it first"
-            );
+        // The new top must be able to open the chain again.
+        if self.generations() >= GENERATIONS_MAX || self.chain.lock().len() >= qcow2::DEPTH_MAX {
+            let why = "the image has the largest number of generations: compact it first";
             return Err(Error::new(Errno::MLINK, why).about(Detail::TooManyGenerations));
         }
         // While requests go on: less is left to flush when they wait.

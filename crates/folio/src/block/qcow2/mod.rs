@@ -47,7 +47,7 @@ mod tests;
 
 pub use check::{Finding, ImageCheck, Repair};
 pub use disk::Qcow2Device;
-pub(crate) use disk::backing::check_version;
+pub(crate) use disk::backing::{DEPTH_MAX, check_version};
 pub(crate) use disk::{Appender, PackedCluster, Qcow2Parts};
 pub use layout::bitmaps::DirtyBitmap;
 pub(crate) use layout::bitmaps::list as list_bitmaps;
