@@ -8,7 +8,7 @@ use folio::block::tools::snapshots;
 use folio::block::{BackingPolicy, CreateOptions, Device, GENERATIONS_MAX, ImageFormat};
 use folio::block::{DataFileName, LiveImage, OpenOptions, create, create_with, open};
 use folio::{Detail, Errno};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
@@ -326,6 +326,26 @@ fn snapshots_and_sizes_change_under_writes() {
         let bytes = std::fs::read(folder.path().join("snapshot.raw")).unwrap();
         writers.check(&bytes[..LEN_BYTES], returned, started);
     }
+}
+
+#[test]
+fn image_that_does_not_open_again_fails_requests() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    drop(create(&path, ImageFormat::Qcow2, 1 << 20).unwrap());
+    let image = LiveImage::open(&path, &OpenOptions::default()).unwrap();
+    // Another program destroys the header.
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 8], 0).unwrap();
+    assert_eq!(image.snapshot("a").unwrap_err().errno(), Errno::UCLEAN);
+    assert_eq!(image.read_at(&mut [0], 0).unwrap_err().errno(), Errno::IO);
+    assert_eq!(image.write_at(&[0], 0).unwrap_err().errno(), Errno::IO);
+    assert_eq!(image.flush().unwrap_err().errno(), Errno::IO);
+    let error = image.fork(folder.path().join("fork.qcow2")).unwrap_err();
+    assert_eq!(error.errno(), Errno::UCLEAN);
+    // It is locked all the same.
+    let busy = open(&path, &OpenOptions::default()).err().unwrap();
+    assert_eq!(busy.errno(), Errno::BUSY);
 }
 
 /// The time of a fork does not depend on the size; the number is printed, not judged.

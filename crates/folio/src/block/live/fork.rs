@@ -60,8 +60,8 @@ impl LiveImage {
     /// - EEXIST if `new` exists; nothing has changed then.
     /// - EOPNOTSUPP for a raw image that the host cannot clone, for an image with an external data
     ///   file, and for a remote one.
-    /// - EMLINK, with [`Detail::TooManyGenerations`], at [`GENERATIONS_MAX`] generations or 64 images
-    ///   of the chain.
+    /// - EMLINK, with [`Detail::TooManyGenerations`], at [`GENERATIONS_MAX`] generations, or 64
+    ///   images in the chain.
     /// - EROFS for an image that is open read-only.
     /// - EPERM if the image's backing policy refuses the generation.
     /// - EINVAL if the image was opened by a symbolic link, ESTALE if its file was replaced.
@@ -147,12 +147,12 @@ impl LiveImage {
         qcow2::backing_path(&self.path, &name, &chain(&self.options))?;
         top.file.sync_data()?;
         generation::sync_folder(&self.path)?;
+        let parts = Qcow2Parts::overlay(top.file.clone(), &self.slot.qcow2()?);
+        let device = Qcow2Device::from_parts(parts)?;
 
         let start = Instant::now();
         let mut exclusive = self.slot.exclusive();
         exclusive.settle()?;
-        let parts = Qcow2Parts::overlay(top.file.clone(), &exclusive.qcow2()?);
-        let device = Qcow2Device::from_parts(parts)?;
         generation::check_path(&self.path, &old)?;
         fs::rename(&top.path, &self.path).map_err(|error| Error::io("rename", error))?;
         top.name.keep();

@@ -30,6 +30,18 @@ pub(super) enum LiveDevice {
 }
 
 impl LiveDevice {
+    /// Returns the device of a qcow2 image.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP for another format.
+    fn qcow2(&self) -> Result<Arc<Qcow2Device>> {
+        match self {
+            Self::Qcow2(device) => Ok(device.clone()),
+            Self::Other(_) => Err(Error::unsupported("the image is not a qcow2 image")),
+        }
+    }
+
     fn as_device(&self) -> &dyn Device {
         match self {
             Self::Qcow2(device) => &**device,
@@ -78,6 +90,15 @@ impl DeviceSlot {
     #[inline]
     pub(super) fn request<T>(&self, call: impl FnOnce(&dyn Device) -> Result<T>) -> Result<T> {
         self.read(|current| call(current.device.as_device()))
+    }
+
+    /// Returns the present device, of format qcow2.
+    ///
+    /// # Errors
+    ///
+    /// EIO if there is none, EOPNOTSUPP for another format.
+    pub(super) fn qcow2(&self) -> Result<Arc<Qcow2Device>> {
+        self.read(|current| current.device.qcow2())
     }
 
     /// Returns the number of the present chain.
@@ -137,10 +158,7 @@ impl ExclusiveSlot<'_> {
     ///
     /// EIO if there is none, EOPNOTSUPP for another format.
     pub(super) fn qcow2(&self) -> Result<Arc<Qcow2Device>> {
-        match self.device()? {
-            LiveDevice::Qcow2(device) => Ok(device),
-            LiveDevice::Other(_) => Err(Error::unsupported("the image is not a qcow2 image")),
-        }
+        self.device()?.qcow2()
     }
 
     /// Makes everything durable, refcounts as well, and the dirty bit clear.
