@@ -42,6 +42,7 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("resize", "disk.img", 0),
     ("resize", "disk.img 80M", 0),
     ("resize", "--minimum disk.img", 0),
+    ("fork", "disk.qcow2 fork.qcow2", 0),
     ("trim", "disk.img", 0),
     ("trim", "disk.qcow2", 0),
     ("diff", "disk.img disk.qcow2", 0),

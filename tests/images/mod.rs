@@ -9,6 +9,7 @@ mod create;
 mod data_file;
 mod hostile;
 mod lazy;
+mod live;
 mod locks;
 mod model;
 mod mounts;

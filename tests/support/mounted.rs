@@ -22,6 +22,13 @@ impl Mounted {
     /// Mounts `image`; returns what mount(8) says if the kernel refuses it.
     #[track_caller]
     pub fn attempt(image: &Path, options: &str) -> Result<Self, String> {
+        Self::attempt_as("ext4", image, options)
+    }
+
+    /// Mounts an image of the file system `kind`; returns what mount(8) says if the kernel refuses
+    /// it.
+    #[track_caller]
+    pub fn attempt_as(kind: &str, image: &Path, options: &str) -> Result<Self, String> {
         let folder = TempDir::with_prefix("folio-mount-").expect("a folder to mount on");
         let shown = run(
             "losetup",
@@ -33,7 +40,7 @@ impl Mounted {
         );
         let device = shown.trim();
         let output = command("mount")
-            .args(["-t", "ext4", "-o", options, device])
+            .args(["-t", kind, "-o", options, device])
             .arg(folder.path())
             .output();
         // Detaching a device in use only marks it: the kernel frees it at the unmount, even after

@@ -26,6 +26,7 @@ mod doctor;
 mod du;
 mod edit;
 mod find;
+mod fork;
 mod image;
 mod info;
 mod ln;
@@ -101,6 +102,7 @@ pub(crate) enum Command {
     Info(info::Info),
     Debug(debug::Debug),
     Image(image::Image),
+    Fork(fork::Fork),
     #[cfg(feature = "object-store")]
     Push(push::Push),
     Disk(disk::Disk),
@@ -161,6 +163,7 @@ fn dispatch(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Comma
         Command::Write(write) => done("write", &|session| write::run(write, session)),
         Command::Diff(diff) => done("diff", &|session| diff::run(diff, session)),
         Command::Edit(edit) => done("edit", &|session| edit::run(edit, session)),
+        Command::Fork(fork) => done("fork", &|session| fork::run(fork, session)),
         Command::Tune(tune) => done("tune", &|session| tune::run(tune, session)),
         Command::Mkfs(mkfs) => done("mkfs", &|session| mkfs::run(mkfs, session)),
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),

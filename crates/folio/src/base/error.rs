@@ -50,6 +50,8 @@ pub enum Detail {
     BackingRefused,
     /// A chain of backing files leads back to an image in it.
     BackingLoop,
+    /// The image has the largest number of generations that forks may leave below it.
+    TooManyGenerations,
     /// A smaller size would lose content, which the options do not allow.
     WouldShrink,
     /// Preallocation was requested for an image that does not grow.

@@ -3,6 +3,7 @@
 //! ```text
 //!      fs/ext4            kernel.rs
 //!         |                  |
+//!         |   live/          |  forks, snapshots, new sizes of an open image
 //!     claim.rs             |  one writer of each byte of a device
 //!     guarded.rs           |  panics of a caller's device become EIO
 //!     contents.rs          |  the kind of file system, names of other formats
@@ -36,6 +37,8 @@ mod file;
 mod guarded;
 mod image;
 mod iov;
+#[cfg(feature = "qcow2")]
+mod live;
 mod memory;
 mod overlay;
 pub mod partition;
@@ -52,9 +55,12 @@ pub use device::{Allocation, Device, LowerDevice, MapEntry};
 pub use file::{RemoteImage, RemoteImages, check_unused, provide_remote_images};
 pub(crate) use guarded::guard;
 pub use image::{
-    BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ForeignFormat,
-    ForeignImage, ImageFormat, OpenOptions, Preallocation, Qcow2Info, SnapshotSelector, format_of,
+    BackingName, BackingPolicy, ChainImage, Compat, Compression, CreateOptions, DataFileName,
+    ForeignFormat, ForeignImage, ImageFormat, OpenOptions, Preallocation, Qcow2Info,
+    SnapshotSelector, format_of,
 };
+#[cfg(feature = "qcow2")]
+pub use live::{CompactOptions, Fork, GENERATIONS_MAX, LiveImage};
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use raw::RawDevice;

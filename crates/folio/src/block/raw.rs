@@ -5,10 +5,11 @@ use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A host file or block device as a disk. Its size is the file's size at open.
 pub struct RawDevice {
-    file: HostFile,
+    file: Arc<HostFile>,
     len_bytes: u64,
 }
 
@@ -19,7 +20,7 @@ impl RawDevice {
     ///
     /// EBUSY if the lock of another process, QEMU or Folio, forbids it, else the host's errors.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self> {
-        Self::from_file(HostFile::open(path.as_ref(), read_only)?)
+        Self::from_file(Arc::new(HostFile::open(path.as_ref(), read_only)?))
     }
 
     /// Creates an image of `len_bytes` bytes, all of it a hole, and opens it for writing.
@@ -35,11 +36,11 @@ impl RawDevice {
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
-        Self::from_file(file)
+        Self::from_file(Arc::new(file))
     }
 
     /// Returns the disk in an open file.
-    pub(crate) fn from_file(file: HostFile) -> Result<Self> {
+    pub(crate) fn from_file(file: Arc<HostFile>) -> Result<Self> {
         let len_bytes = file.len_bytes()?;
         Ok(Self { file, len_bytes })
     }

@@ -27,7 +27,7 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 pub(crate) struct HostFile {
     file: File,
     name: String,
-    is_read_only: bool,
+    is_read_only: AtomicBool,
     is_block_device: bool,
     is_synced: bool,
     /// A range that was all data at the last `SEEK_HOLE`, which examines every page up to the next
@@ -185,7 +185,7 @@ impl HostFile {
         Ok(Self {
             file,
             name,
-            is_read_only,
+            is_read_only: AtomicBool::new(is_read_only),
             is_block_device: metadata.file_type().is_block_device(),
             is_synced: true,
             known_data: Mutex::default(),
@@ -195,6 +195,14 @@ impl HostFile {
             resizing: Mutex::default(),
             is_truncation_logged: AtomicBool::new(false),
         })
+    }
+
+    /// Makes the file read-only, for this process too. From now on it is locked as a backing file
+    /// is: other programs may read it, and none may write it.
+    #[cfg(feature = "qcow2")]
+    pub(crate) fn freeze(&self) {
+        self.is_read_only.store(true, Ordering::Relaxed);
+        lock::downgrade(&self.file);
     }
 
     /// Whether the file is a block device.
@@ -301,7 +309,7 @@ impl ImageFile for HostFile {
     }
 
     fn is_read_only(&self) -> bool {
-        self.is_read_only
+        self.is_read_only.load(Ordering::Relaxed)
     }
 
     fn len_bytes(&self) -> Result<u64> {

@@ -45,6 +45,16 @@ pub(crate) fn release(file: &File) {
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&all));
 }
 
+/// Changes the locks of a writer to those of a reader, without a moment in between.
+#[cfg(feature = "qcow2")]
+pub(crate) fn downgrade(file: &File) {
+    for permission in [WRITE, RESIZE] {
+        // On a host without such locks there is none to release.
+        let unlocked = byte_lock(libc::F_UNLCK, USED_BASE + permission);
+        let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&unlocked));
+    }
+}
+
 fn try_acquire(file: &File, read_only: bool) -> Result<()> {
     let used: &[i64] = if read_only {
         &[CONSISTENT_READ]

@@ -7,7 +7,7 @@ use crate::base::{Detail, Errno, Error, Result};
 use crate::block::Device;
 use crate::block::file::{FileLock, HostFile, refuse_remote};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Opens an image of any format. A format calls it for its backing file; the implementation is
@@ -36,6 +36,16 @@ enum Identity {
     Remote(String),
 }
 
+/// An image of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChainImage {
+    /// Its path, or its URL.
+    pub path: PathBuf,
+    /// Its format.
+    pub format: ImageFormat,
+}
+
 /// The images opened so far, from the top one down to its last backing file.
 pub(crate) struct Chain {
     policy: BackingPolicy,
@@ -47,6 +57,7 @@ pub(crate) struct Chain {
     #[cfg(feature = "qcow2")]
     opener: Option<&'static dyn Opener>,
     opened: Vec<Identity>,
+    images: Vec<ChainImage>,
 }
 
 impl Chain {
@@ -63,6 +74,7 @@ impl Chain {
             #[cfg(feature = "qcow2")]
             opener: Some(opener),
             opened: Vec::new(),
+            images: Vec::new(),
         }
     }
 
@@ -83,6 +95,7 @@ impl Chain {
             #[cfg(feature = "qcow2")]
             opener: None,
             opened: Vec::new(),
+            images: Vec::new(),
         }
     }
 
@@ -175,6 +188,18 @@ impl Chain {
     #[cfg(feature = "qcow2")]
     pub(crate) fn is_volatile(&self) -> bool {
         self.is_volatile
+    }
+
+    /// Records that the next image of the chain has this format.
+    pub(crate) fn record(&mut self, path: &Path, format: ImageFormat) {
+        let path = path.to_owned();
+        self.images.push(ChainImage { path, format });
+    }
+
+    /// Returns the images opened so far.
+    #[cfg(feature = "qcow2")]
+    pub(crate) fn images(self) -> Vec<ChainImage> {
+        self.images
     }
 
     /// Returns the number of files opened so far.

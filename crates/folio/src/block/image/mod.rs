@@ -19,6 +19,7 @@ mod format;
 mod options;
 mod qcow2_info;
 
+pub use chain::ChainImage;
 pub(crate) use chain::{Chain, Opener};
 pub use create_options::{
     BackingName, Compat, Compression, CreateOptions, DataFileName, Preallocation,

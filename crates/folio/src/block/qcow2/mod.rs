@@ -47,8 +47,8 @@ mod tests;
 
 pub use check::{Finding, ImageCheck, Repair};
 pub use disk::Qcow2Device;
-pub(crate) use disk::backing::check_version;
-pub(crate) use disk::{Appender, PackedCluster};
+pub(crate) use disk::backing::{DEPTH_MAX, check_version};
+pub(crate) use disk::{Appender, PackedCluster, Qcow2Parts};
 pub use layout::bitmaps::DirtyBitmap;
 pub(crate) use layout::bitmaps::list as list_bitmaps;
 pub use offline::{AmendOptions, BitmapBits, BitmapChange, Snapshot};
@@ -56,5 +56,5 @@ pub(crate) use offline::{
     OldDataFile, amend, apply_snapshot, backing_of, backing_path, backing_version_of,
     bitmaps_bytes, change_bitmap, check_amend, check_image, create, create_in, create_snapshot,
     delete_snapshot, disk_bytes, downgrade, expand_zeros, full_file_bytes, inspect, list_snapshots,
-    open_backing, read_bitmap, record_version, rename_backing, resize,
+    open_backing, read_bitmap, record_version, rename_backing, resize, write_empty,
 };

@@ -10,6 +10,7 @@ use crate::block::qcow2::{self, Qcow2Device};
 use crate::block::{Allocation, Device};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Size of a read in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -136,7 +137,7 @@ impl Layers {
             };
             let below = qcow2::backing_path(&path, &name, &chain).map_err(at_image)?;
             let base_version = qcow2::backing_version_of(&file).map_err(at_image)?;
-            overlays.push(Qcow2Device::open_alone(Box::new(file), &path, &mut chain)?);
+            overlays.push(Qcow2Device::open_alone(Arc::new(file), &path, &mut chain)?);
             let is_base = match wanted {
                 None => true,
                 Some(wanted) => Identity::of(&below)? == wanted,

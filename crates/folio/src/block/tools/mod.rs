@@ -16,7 +16,7 @@
 //!           `---------+--> zeros.rs    throttle.rs   bytes per second
 //! ```
 //!
-//! Neighbors: below, the formats. Nothing in `block/` is above.
+//! Neighbors: above, `live/`; below, the formats.
 
 #[cfg(feature = "qcow2")]
 mod amend;
@@ -38,10 +38,10 @@ pub(super) mod new_image;
 pub(super) mod open;
 #[cfg(feature = "qcow2")]
 mod rebase;
-mod resize;
+pub(super) mod resize;
 #[cfg(feature = "qcow2")]
 mod snapshot;
-mod throttle;
+pub(super) mod throttle;
 mod zeros;
 
 #[cfg(feature = "qcow2")]

@@ -142,18 +142,23 @@ fn end_of_links(path: &Path) -> Result<PathBuf> {
     Err(Error::from(Errno::LOOP).at(path.display().to_string()))
 }
 
+/// Returns a temporary name in the folder of `path`.
+pub(in crate::block) fn name_beside(path: &Path) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    folder.join(format!(".folio-{}-{number}", std::process::id()))
+}
+
 /// Creates an empty file in the folder of `path` with owner, mode and extended attributes of `old`.
 /// Returns `None` where a rename to `path` would replace a link or not keep these.
 fn file_beside(path: &Path, old: &HostFile) -> Result<Option<(PathBuf, File)>> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     let found = old.metadata()?;
     let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     if old.is_block_device() || is_link || found.nlink() != 1 {
         return Ok(None);
     }
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let beside = folder.join(format!(".folio-{}-{number}", std::process::id()));
+    let beside = name_beside(path);
     let Ok(file) = File::options()
         .read(true)
         .write(true)
@@ -163,7 +168,9 @@ fn file_beside(path: &Path, old: &HostFile) -> Result<Option<(PathBuf, File)>> {
     else {
         return Ok(None);
     };
-    if copy_attributes(old.as_file(), &found, &file).is_err() {
+    // Behind a bind mount, a rename would fail.
+    let is_same_host = file.metadata().is_ok_and(|made| made.dev() == found.dev());
+    if !is_same_host || copy_attributes(old.as_file(), &found, &file).is_err() {
         // Created above, and empty.
         let _ = fs::remove_file(&beside);
         return Ok(None);
@@ -172,12 +179,12 @@ fn file_beside(path: &Path, old: &HostFile) -> Result<Option<(PathBuf, File)>> {
 }
 
 /// Gives an empty file the owner, mode and extended attributes of another one, with its ACL.
-fn copy_attributes(from: &File, found: &fs::Metadata, to: &File) -> std::io::Result<()> {
+pub(in crate::block) fn copy_attributes(
+    from: &File,
+    found: &fs::Metadata,
+    to: &File,
+) -> std::io::Result<()> {
     let made = to.metadata()?;
-    if made.dev() != found.dev() {
-        // A bind mount: a rename would fail.
-        return Err(std::io::ErrorKind::CrossesDevices.into());
-    }
     if (made.uid(), made.gid()) != (found.uid(), found.gid()) {
         std::os::unix::fs::fchown(to, Some(found.uid()), Some(found.gid()))?;
     }

@@ -24,12 +24,16 @@ use std::sync::Arc;
 /// - ELOOP if the image is its own backing file, or the chain is too long.
 /// - Else the host's errors.
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
-    AnyFormat.open_image(
-        path.as_ref(),
-        options.read_only,
-        options.format,
-        &mut Chain::new(options, &AnyFormat),
-    )
+    open_in(&mut chain(options), path.as_ref(), options)
+}
+
+/// Opens the image at `path` as the first of a chain.
+pub(in crate::block) fn open_in(
+    chain: &mut Chain,
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Device>> {
+    AnyFormat.open_image(path, options.read_only, options.format, chain)
 }
 
 /// Opens the file of an image as the first of a chain.
@@ -40,7 +44,7 @@ pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(HostFile,
 }
 
 /// Returns an empty chain whose images may have any format.
-pub(super) fn chain(options: &OpenOptions) -> Chain {
+pub(in crate::block) fn chain(options: &OpenOptions) -> Chain {
     Chain::new(options, &AnyFormat)
 }
 
@@ -58,24 +62,60 @@ impl Opener for AnyFormat {
         if let Some(found) = remote(path) {
             return open_remote_image(&found, read_only, format, chain);
         }
-        let file = chain.open_file(path, read_only)?;
-        let format = match format {
-            Some(format) => format,
-            None => detect(&file)?,
-        };
-        // Before its backing files are.
-        tracing::info!(file = %path.display(), %format, read_only, depth = chain.depth() - 1, "image file opened");
-        match format {
-            ImageFormat::Raw if chain.take_snapshot().is_some() => {
-                Err(Error::unsupported("the raw format has no snapshots")
-                    .at(path.display().to_string()))
-            }
-            ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
+        let (image, _) = open_host_image(path, read_only, format, chain)?;
+        Ok(image.into_device())
+    }
+}
+
+/// An open image in a file of the host.
+#[derive(Clone)]
+pub(in crate::block) enum HostImage {
+    Raw(Arc<RawDevice>),
+    #[cfg(feature = "qcow2")]
+    Qcow2(Arc<Qcow2Device>),
+}
+
+impl HostImage {
+    fn into_device(self) -> Arc<dyn Device> {
+        match self {
+            Self::Raw(device) => device,
             #[cfg(feature = "qcow2")]
-            ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(Box::new(file), path, chain)?)),
-            #[cfg(not(feature = "qcow2"))]
-            ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
+            Self::Qcow2(device) => device,
         }
+    }
+}
+
+/// Opens an image in a file of the host as the next one of a chain; returns it and the file.
+pub(in crate::block) fn open_host_image(
+    path: &Path,
+    read_only: bool,
+    format: Option<ImageFormat>,
+    chain: &mut Chain,
+) -> Result<(HostImage, Arc<HostFile>)> {
+    let file = Arc::new(chain.open_file(path, read_only)?);
+    let format = match format {
+        Some(format) => format,
+        None => detect(&*file)?,
+    };
+    chain.record(path, format);
+    // Before its backing files are.
+    tracing::info!(file = %path.display(), %format, read_only, depth = chain.depth() - 1, "image file opened");
+    match format {
+        ImageFormat::Raw if chain.take_snapshot().is_some() => {
+            Err(Error::unsupported("the raw format has no snapshots")
+                .at(path.display().to_string()))
+        }
+        ImageFormat::Raw => {
+            let device = RawDevice::from_file(file.clone())?;
+            Ok((HostImage::Raw(Arc::new(device)), file))
+        }
+        #[cfg(feature = "qcow2")]
+        ImageFormat::Qcow2 => {
+            let device = Qcow2Device::open(file.clone(), path, chain)?;
+            Ok((HostImage::Qcow2(Arc::new(device)), file))
+        }
+        #[cfg(not(feature = "qcow2"))]
+        ImageFormat::Qcow2 => Err(crate::block::image::without_qcow2(path)),
     }
 }
 
@@ -93,6 +133,7 @@ fn open_remote_image(
         Some(format) => format,
         None => detect(&file)?,
     };
+    chain.record(Path::new(name), format);
     tracing::info!(file = name, %format, depth = chain.depth() - 1, "remote image opened");
     match format {
         ImageFormat::Raw if chain.take_snapshot().is_some() => {
@@ -104,7 +145,7 @@ fn open_remote_image(
             .ok_or_else(|| Error::unsupported("no device").at(name.to_owned())),
         #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(
-            Box::new(file),
+            Arc::new(file),
             Path::new(name),
             chain,
         )?)),
@@ -134,6 +175,6 @@ impl Qcow2Device {
     /// Those of [`open`].
     pub fn open_at(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         let (file, mut chain) = open_file(path.as_ref(), options)?;
-        Self::open(Box::new(file), path.as_ref(), &mut chain)
+        Self::open(Arc::new(file), path.as_ref(), &mut chain)
     }
 }

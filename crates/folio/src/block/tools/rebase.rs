@@ -76,7 +76,7 @@ pub fn rebase(
     let open_options = options.open_options();
     let (file, mut chain) = open_file(path, &open_options)?;
     reject_raw(&file, options)?;
-    let mut overlay = Qcow2Device::open(Box::new(file), path, &mut chain)?;
+    let mut overlay = Qcow2Device::open(Arc::new(file), path, &mut chain)?;
     overlay.check_rebase()?;
     let below = match backing {
         None => None,

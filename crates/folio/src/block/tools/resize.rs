@@ -5,9 +5,11 @@ use crate::base::{Detail, Errno, Error, ErrorKind, Result};
 use crate::block::file::{HostFile, ImageFile};
 use crate::block::image::{BackingPolicy, ImageFormat, OpenOptions, Preallocation, detect};
 #[cfg(feature = "qcow2")]
-use crate::block::qcow2;
+use crate::block::qcow2::{self, Qcow2Device};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+#[cfg(feature = "qcow2")]
+use std::sync::Arc;
 
 /// Options of [`resize`].
 #[derive(Debug, Clone, Default)]
@@ -46,9 +48,6 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
         ErrorKind::Io => error,
         _ => error.within(name.clone()),
     };
-    let Some(len_bytes) = len_bytes.checked_next_multiple_of(512) else {
-        return Err(at_image(Errno::FBIG.into()));
-    };
     let format = options.format.map_or_else(|| detect(&file), Ok)?;
     let old_bytes = match format {
         ImageFormat::Raw => file.len_bytes()?,
@@ -57,12 +56,7 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
         #[cfg(not(feature = "qcow2"))]
         ImageFormat::Qcow2 => return Err(crate::block::image::without_qcow2(path)),
     };
-    if len_bytes < old_bytes && !options.may_shrink {
-        let why =
-            "the image is larger already: shrinking would lose the content behind its new end";
-        let shrinks = Error::new(Errno::INVAL, why).about(Detail::WouldShrink);
-        return Err(at_image(shrinks));
-    }
+    let len_bytes = new_size(old_bytes, len_bytes, options.may_shrink).map_err(at_image)?;
     match format {
         #[cfg(not(feature = "qcow2"))]
         ImageFormat::Qcow2 => {
@@ -71,7 +65,9 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
         }
         #[cfg(feature = "qcow2")]
         ImageFormat::Qcow2 => {
-            qcow2::resize(file, path, chain, len_bytes, options.preallocation).map_err(at_image)
+            let (file, mut chain) = (Arc::new(file), chain);
+            let mut open = || Qcow2Device::open(file.clone(), path, &mut chain);
+            qcow2::resize(&*file, len_bytes, options.preallocation, &mut open).map_err(at_image)
         }
         ImageFormat::Raw
             if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) =>
@@ -87,7 +83,23 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
     }
 }
 
-fn resize_raw(
+/// Returns the size in bytes that an image of `old_bytes` bytes gets: a multiple of 512.
+///
+/// # Errors
+///
+/// EFBIG for a size that has no multiple of 512; EINVAL for a smaller one, unless it may shrink.
+pub(in crate::block) fn new_size(old_bytes: u64, len_bytes: u64, may_shrink: bool) -> Result<u64> {
+    let len_bytes = len_bytes.checked_next_multiple_of(512).ok_or(Errno::FBIG)?;
+    if len_bytes < old_bytes && !may_shrink {
+        let why =
+            "the image is larger already: shrinking would lose the content behind its new end";
+        return Err(Error::new(Errno::INVAL, why).about(Detail::WouldShrink));
+    }
+    Ok(len_bytes)
+}
+
+/// Resizes a raw image.
+pub(in crate::block) fn resize_raw(
     file: &HostFile,
     old_bytes: u64,
     len_bytes: u64,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(50);
 
 /// Delays its callers so that together they transfer no more than a number of bytes in a second.
-pub(super) struct Throttle {
+pub(in crate::block) struct Throttle {
     bytes_per_sec: u64,
     start: Instant,
     done_bytes: Mutex<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// Creates a limit; 0 for none.
-    pub(super) fn new(bytes_per_sec: u64) -> Self {
+    pub(in crate::block) fn new(bytes_per_sec: u64) -> Self {
         Self {
             bytes_per_sec,
             start: Instant::now(),
@@ -28,7 +28,7 @@ impl Throttle {
     }
 
     /// Waits until the bytes transferred before allow `len_bytes` more.
-    pub(super) fn wait(&self, len_bytes: u64, is_canceled: &dyn Fn() -> bool) {
+    pub(in crate::block) fn wait(&self, len_bytes: u64, is_canceled: &dyn Fn() -> bool) {
         if self.bytes_per_sec == 0 {
             return;
         }

@@ -13,10 +13,12 @@ use crate::block::image::Chain;
 use crate::block::qcow2::layout::header::Header;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The file that stores the data of an image.
+#[derive(Clone)]
 pub(crate) struct DataFile {
-    pub(crate) file: Box<dyn ImageFile>,
+    pub(crate) file: Arc<dyn ImageFile>,
     /// The file is the disk byte for byte, whatever the tables say (raw external data bit).
     is_raw: bool,
 }
@@ -41,7 +43,7 @@ impl DataFile {
             .open_file(&path, read_only)
             .map_err(|error| error.at("data file"))?;
         Ok(Some(Self {
-            file: Box::new(file),
+            file: Arc::new(file),
             is_raw: name.is_raw,
         }))
     }

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 /// Dropping it writes the tables back without reporting errors; call [`Device::flush`] first to get
 /// them.
 pub struct Qcow2Device {
-    pub(in crate::block::qcow2) file: Box<dyn ImageFile>,
+    pub(in crate::block::qcow2) file: Arc<dyn ImageFile>,
     pub(in crate::block::qcow2) geometry: Geometry,
     pub(super) l1_offset: u64,
     pub(in crate::block::qcow2) data_file: Option<DataFile>,

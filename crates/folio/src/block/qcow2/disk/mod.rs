@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   calls.rs                             the Device trait, and the close at drop
-//!   preallocate.rs  append.rs  rebase.rs whole-image work on an open device
+//!   preallocate.rs  append.rs  rebase.rs  pull.rs      whole-image work on an open device
 //!   zero.rs  map.rs
 //!   write.rs
 //!   read.rs
 //!   room.rs                              limits of the tables in memory
+//!   parts.rs                             the files under a device, to open it once more
 //!   open.rs   flush.rs
 //!   device.rs                            the state
 //!   lazy.rs autoclear.rs reserve.rs data_file.rs backing.rs compressed.rs codec.rs    parts
@@ -31,7 +32,9 @@ mod flush;
 mod lazy;
 mod map;
 mod open;
+mod parts;
 mod preallocate;
+mod pull;
 mod read;
 mod rebase;
 mod reserve;
@@ -41,3 +44,4 @@ mod zero;
 
 pub(crate) use append::{Appender, PackedCluster};
 pub use device::Qcow2Device;
+pub(crate) use parts::Qcow2Parts;

@@ -69,7 +69,7 @@ impl Qcow2Device {
     /// folder to start at; EUCLEAN and EOPNOTSUPP as in [`crate::block::open`].
     pub fn open_on(device: Arc<dyn Device>) -> Result<Self> {
         Self::open(
-            Box::new(DeviceFile::open(device)),
+            Arc::new(DeviceFile::open(device)),
             Path::new(""),
             &mut Chain::closed(),
         )
@@ -82,7 +82,7 @@ impl Qcow2Device {
     ///
     /// Those of [`Qcow2Device::open_on`].
     pub fn open_over(device: Arc<dyn Device>, backing: Arc<dyn Device>) -> Result<Self> {
-        let file: Box<dyn ImageFile> = Box::new(DeviceFile::open(device));
+        let file: Arc<dyn ImageFile> = Arc::new(DeviceFile::open(device));
         let header = Self::header(&*file)?;
         let chain = &mut Chain::closed();
         let data_file = DataFile::open(Path::new(""), &header, file.is_read_only(), chain)?;
@@ -91,7 +91,7 @@ impl Qcow2Device {
 
     /// Reads the tables of an image that is already open and locked, and opens its backing files.
     pub(in crate::block) fn open(
-        file: Box<dyn ImageFile>,
+        file: Arc<dyn ImageFile>,
         path: &Path,
         chain: &mut Chain,
     ) -> Result<Self> {
@@ -133,7 +133,7 @@ impl Qcow2Device {
 
     /// Opens the image in `file` as if it had no backing file: unallocated clusters read as zeros.
     pub(in crate::block) fn open_alone(
-        file: Box<dyn ImageFile>,
+        file: Arc<dyn ImageFile>,
         path: &Path,
         chain: &mut Chain,
     ) -> Result<Self> {
@@ -143,7 +143,7 @@ impl Qcow2Device {
     }
 
     /// Reads and checks the header; an image opened for writing must be writable.
-    fn header(file: &dyn ImageFile) -> Result<Header> {
+    pub(super) fn header(file: &dyn ImageFile) -> Result<Header> {
         let read = || {
             let header = Header::read(file)?;
             if file.is_read_only() {
@@ -156,8 +156,8 @@ impl Qcow2Device {
     }
 
     /// Reads the tables. Before the image is written, stale refcounts are repaired.
-    fn assemble(
-        file: Box<dyn ImageFile>,
+    pub(super) fn assemble(
+        file: Arc<dyn ImageFile>,
         header: &Header,
         backing: Option<Arc<dyn Device>>,
         data_file: Option<DataFile>,

@@ -70,7 +70,9 @@ impl Qcow2Device {
         let mut new = match metadata.plan_write(&*self.file, offset, left)? {
             WritePlan::New(new) => new,
             // Written as zeros by `zero_grown_part`.
-            WritePlan::InPlace { len_bytes, .. } => return Ok(len_bytes),
+            WritePlan::InPlace { len_bytes, .. } | WritePlan::Skip { len_bytes } => {
+                return Ok(len_bytes);
+            }
             // No other thread writes to the image yet.
             WritePlan::Wait => return Err(Error::corrupt("a new image has writes in flight")),
         };

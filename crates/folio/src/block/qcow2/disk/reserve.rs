@@ -31,6 +31,11 @@ impl SpaceReserve {
         }
     }
 
+    /// Whether space is reserved.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_possible.load(Ordering::Relaxed)
+    }
+
     /// Turns reservations off.
     pub(crate) fn disable(&self) {
         self.is_possible.store(false, Ordering::Relaxed);

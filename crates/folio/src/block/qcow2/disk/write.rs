@@ -2,8 +2,9 @@
 
 use super::device::Qcow2Device;
 use crate::base::Result;
+use crate::block::file::ImageFile;
 use crate::block::iov;
-use crate::block::qcow2::metadata::{MappingRuns, NewClusters, WritePlan};
+use crate::block::qcow2::metadata::{MappingRuns, Metadata, NewClusters, WritePlan};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
@@ -16,6 +17,17 @@ impl Qcow2Device {
         change: impl FnOnce(u64, u64) -> Result<()>,
         fill: impl FnOnce(&NewClusters) -> Result<u64>,
     ) -> Result<u64> {
+        self.fill_planned(&Metadata::plan_write, range, change, fill)
+    }
+
+    /// Makes a change that `plan` plans, as [`Qcow2Device::change_piece`] does.
+    pub(super) fn fill_planned(
+        &self,
+        plan: &dyn Fn(&mut Metadata, &dyn ImageFile, u64, u64) -> Result<WritePlan>,
+        range: Range<u64>,
+        change: impl FnOnce(u64, u64) -> Result<()>,
+        fill: impl FnOnce(&NewClusters) -> Result<u64>,
+    ) -> Result<u64> {
         // Before `io` is held: a write-back waits for all transfers.
         self.make_room()?;
         // Held to the end: the old clusters, whose bytes are copied, are not reused before.
@@ -24,7 +36,7 @@ impl Qcow2Device {
             let mut metadata = self.metadata.lock();
             loop {
                 let len_bytes = range.end - range.start;
-                match metadata.plan_write(&*self.file, range.start, len_bytes)? {
+                match plan(&mut metadata, &*self.file, range.start, len_bytes)? {
                     WritePlan::Wait => self.write_done.wait(&mut metadata),
                     plan => break plan,
                 }
@@ -36,6 +48,7 @@ impl Qcow2Device {
                 return Ok(len_bytes);
             }
             WritePlan::New(new) => new,
+            WritePlan::Skip { len_bytes } => return Ok(len_bytes),
             // Unreachable: the loop above ends with another plan.
             WritePlan::Wait => return Ok(0),
         };
@@ -54,7 +67,7 @@ impl Qcow2Device {
 
     /// Fills a run of new units with one host write: the bytes before the guest's, the guest's, the
     /// bytes after.
-    fn fill_clusters(
+    pub(super) fn fill_clusters(
         &self,
         new: &NewClusters,
         bufs: &[IoSlice<'_>],

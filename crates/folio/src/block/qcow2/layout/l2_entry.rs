@@ -363,6 +363,11 @@ impl Mapping {
         }
     }
 
+    /// Whether the image has no entry for the unit: it reads as the backing file does.
+    pub(crate) fn is_inherited(self) -> bool {
+        matches!(self, Self::Unallocated | Self::Reserved { .. })
+    }
+
     /// Whether `next`, `distance` bytes later, continues the same run. Compressed clusters form no
     /// runs.
     pub(crate) fn is_continued_by(self, next: Self, distance: u64) -> bool {

@@ -29,6 +29,8 @@ pub(crate) enum WritePlan {
     InPlace { host: u64, len_bytes: u64 },
     /// Fill new clusters, then call [`Metadata::finish`].
     New(NewClusters),
+    /// Nothing is to be written for so many bytes.
+    Skip { len_bytes: u64 },
 }
 
 /// The states of a range of guest bytes: runs in order, each with its length in bytes.
@@ -255,6 +257,42 @@ impl Metadata {
             None => len_bytes,
         };
         self.plan_new(file, offset..offset + len_bytes, own_cluster)
+    }
+
+    /// Plans the copy of guest bytes from the backing file into clusters that it allocates. Bytes
+    /// for which the image has an entry are skipped.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Metadata::plan_write`].
+    pub(crate) fn plan_pull(
+        &mut self,
+        file: &dyn ImageFile,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<WritePlan> {
+        let (mapping, len_bytes) = self.map(file, offset, len_bytes)?;
+        if mapping.is_inherited() {
+            self.plan_write(file, offset, len_bytes)
+        } else {
+            Ok(WritePlan::Skip { len_bytes })
+        }
+    }
+
+    /// Makes whole guest units zeros as [`Metadata::clear`] does, where they read from the backing
+    /// file. Units for which the image has an entry are skipped.
+    pub(crate) fn clear_inherited(
+        &mut self,
+        file: &dyn ImageFile,
+        range: Range<u64>,
+    ) -> Result<ClearResult> {
+        let (mapping, len_bytes) = self.map(file, range.start, range.end - range.start)?;
+        let end = range.start + len_bytes;
+        if mapping.is_inherited() {
+            self.clear(file, range.start..end)
+        } else {
+            Ok(ClearResult::Upto(end))
+        }
     }
 
     /// Plans a write of guest bytes into the guest clusters' own host clusters, which start at

@@ -14,6 +14,7 @@ use crate::block::qcow2::layout::raw_header::RawHeader;
 use crate::block::qcow2::layout::roots::Roots;
 use crate::block::{Allocation, Device};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Width of the refcounts of version 2 in bits.
 const V2_REFCOUNT_BITS: u32 = 16;
@@ -166,7 +167,7 @@ pub(crate) fn downgrade(file: &dyn ImageFile) -> Result<()> {
 pub(crate) fn expand_zeros(file: HostFile, path: &Path) -> Result<()> {
     let has_backing = Header::read(&file)?.backing_name.is_some();
     let chain = &mut Chain::without_backing(BackingPolicy::Refuse);
-    let mut device = Qcow2Device::open_alone(Box::new(file), path, chain)?;
+    let mut device = Qcow2Device::open_alone(Arc::new(file), path, chain)?;
     let len_bytes = device.len_bytes();
     let zeros = vec![0; PIECE_BYTES as usize];
     let mut at = 0;

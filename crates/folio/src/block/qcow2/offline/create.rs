@@ -191,7 +191,7 @@ fn fill(
             // A new image stores no data yet, so its writes need not be durable. Clusters under a
             // backing file stay unallocated, so that file is not needed.
             Qcow2Device::open_alone(
-                Box::new(file.unsynced()),
+                Arc::new(file.unsynced()),
                 path,
                 &mut Chain::without_backing(BackingPolicy::default()),
             )?
@@ -240,7 +240,7 @@ fn empty(file: &HostFile, len_bytes: u64) -> Result<()> {
 
 /// Writes an empty image over the content of a file: header, refcount table, refcount blocks, L1
 /// table.
-fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Result<()> {
+pub(crate) fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Result<()> {
     options.check()?;
     let layout = Layout::new(len_bytes, options)?;
     let mut head = header_cluster(&layout, len_bytes, options)?;
@@ -383,6 +383,6 @@ impl Qcow2Device {
     ) -> Result<Self> {
         let file = DeviceFile::create(device)?;
         write(&file, len_bytes, options)?;
-        Self::open(Box::new(file), Path::new(""), &mut Chain::closed())
+        Self::open(Arc::new(file), Path::new(""), &mut Chain::closed())
     }
 }

@@ -32,7 +32,7 @@ pub use bitmap_bits::BitmapBits;
 pub use bitmaps::BitmapChange;
 pub(crate) use bitmaps::{change as change_bitmap, read_bits as read_bitmap};
 pub(crate) use check_image::check_image;
-pub(crate) use create::{OldDataFile, create, create_in};
+pub(crate) use create::{OldDataFile, create, create_in, write as write_empty};
 pub(crate) use inspect::{disk_bytes, inspect};
 pub(crate) use measure::{bitmaps_bytes, full_file_bytes};
 pub(crate) use resize::resize;

@@ -4,8 +4,8 @@ use super::change::{TableChange, entry_bytes, read_entries, write_disk};
 use super::create::too_large;
 use crate::base::{Detail, Error, Result};
 use crate::block::Device;
-use crate::block::file::{HostFile, ImageFile};
-use crate::block::image::{Chain, Preallocation};
+use crate::block::file::ImageFile;
+use crate::block::image::Preallocation;
 use crate::block::qcow2::check::RefcountFile;
 use crate::block::qcow2::disk::Qcow2Device;
 use crate::block::qcow2::layout::bitmaps;
@@ -13,10 +13,10 @@ use crate::block::qcow2::layout::raw_header::{L1_BYTES_MAX, SIZE_FIELD};
 use crate::block::qcow2::layout::roots::{L1, Region, Roots};
 use crate::block::qcow2::layout::table::{COMPRESSED, COPIED, OFFSET_MASK};
 use std::io::IoSlice;
-use std::path::Path;
 
-/// Resizes the disk in `file`, the image at `path`, to `len_bytes` bytes. The new part reads as
-/// zeros; the part cut off is lost. Bitmaps, which are for the old size, are marked in-use.
+/// Resizes the disk in `file` to `len_bytes` bytes. The new part reads as zeros; the part cut off
+/// is lost. Bitmaps, which are for the old size, are marked in-use. `open` opens the image in
+/// `file`, which no device has open yet.
 ///
 /// # Errors
 ///
@@ -24,13 +24,12 @@ use std::path::Path;
 /// data file; EINVAL for preallocation of a smaller disk; EFBIG for a size that clusters of this
 /// size cannot map.
 pub(crate) fn resize(
-    file: HostFile,
-    path: &Path,
-    mut chain: Chain,
+    file: &dyn ImageFile,
     len_bytes: u64,
     preallocation: Preallocation,
+    open: &mut dyn FnMut() -> Result<Qcow2Device>,
 ) -> Result<()> {
-    let roots = Roots::read(&file)?;
+    let roots = Roots::read(file)?;
     if roots.version < 3 && !roots.snapshots.is_empty() {
         let what = "resizing a version 2 image with snapshots";
         return Err(Error::unsupported(what).about(Detail::SnapshotsOfVersion2));
@@ -41,8 +40,8 @@ pub(crate) fn resize(
     }
     if len_bytes > roots.len_bytes {
         // Before the size changes: the bitmaps describe the old one.
-        bitmaps::mark_in_use(&file)?;
-        return grow(file, path, &mut chain, len_bytes, preallocation);
+        bitmaps::mark_in_use(file)?;
+        return grow(file, len_bytes, preallocation, open);
     }
     if roots.has_data_file {
         return Err(Error::unsupported(
@@ -55,23 +54,22 @@ pub(crate) fn resize(
     if len_bytes == roots.len_bytes {
         return Ok(());
     }
-    bitmaps::mark_in_use(&file)?;
-    shrink(&file, len_bytes)
+    bitmaps::mark_in_use(file)?;
+    shrink(file, len_bytes)
 }
 
 /// Grows the L1 table, then makes the new part read as zeros, then writes the new size.
 fn grow(
-    file: HostFile,
-    path: &Path,
-    chain: &mut Chain,
+    file: &dyn ImageFile,
     len_bytes: u64,
     preallocation: Preallocation,
+    open: &mut dyn FnMut() -> Result<Qcow2Device>,
 ) -> Result<()> {
-    let mut change = TableChange::begin(&file)?;
+    let mut change = TableChange::begin(file)?;
     let mut after = change.roots().clone();
     let (old_bytes, covers) = (after.len_bytes, after.l2_covers_bytes());
     let entries = len_bytes.div_ceil(covers) as usize;
-    let old = read_entries(&file, after.l1.region())?;
+    let old = read_entries(file, after.l1.region())?;
     let mut l1 = old.clone();
     // Entries after the disk's own may name a virtual machine's state, which is not part of the
     // disk.
@@ -85,7 +83,7 @@ fn grow(
         after.refcount_table = change.roots().refcount_table;
         change.commit(&after, &mut |file| write_disk(file, &after))?;
     }
-    let mut device = Qcow2Device::open(Box::new(file), path, chain)?;
+    let mut device = open()?;
     if let Some(data) = &device.data_file
         && data.file.len_bytes()? < len_bytes
     {
