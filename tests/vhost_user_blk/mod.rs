@@ -2,12 +2,14 @@
 //! our own, and drivers that break the rules.
 //!
 //! ```text
-//!   guest.rs      QEMU, a Linux kernel, four queues          --.
+//!   control.rs    orders by folio ctl                        --.
+//!   guest.rs      QEMU, a Linux kernel, four queues            |
 //!   driver.rs     requests of all kinds on 16 queues, a model  +-->  folio serve  -->  qemu-img check
 //!   killed.rs     servers that are killed and started anew   --'
 //!   hostile.rs    messages, rings and memory that no driver may send
 //! ```
 
+mod control;
 mod driver;
 mod guest;
 mod hostile;

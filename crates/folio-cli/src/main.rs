@@ -38,6 +38,7 @@ mod arguments;
 mod change_tree;
 mod cli;
 mod commands;
+mod control;
 mod destination;
 mod exit;
 mod file_system_resize;

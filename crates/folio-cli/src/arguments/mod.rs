@@ -7,4 +7,5 @@ pub(crate) mod mode;
 pub(crate) mod new_image;
 pub(crate) mod ownership;
 pub(crate) mod select;
+pub(crate) mod size_change;
 pub(crate) mod usage_options;

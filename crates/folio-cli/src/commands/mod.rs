@@ -18,6 +18,7 @@ mod chmod;
 mod chown;
 mod completions;
 mod cp;
+mod ctl;
 mod debug;
 mod df;
 mod diff;
@@ -103,6 +104,7 @@ pub(crate) enum Command {
     Debug(debug::Debug),
     Image(image::Image),
     Fork(fork::Fork),
+    Ctl(ctl::Ctl),
     #[cfg(feature = "object-store")]
     Push(push::Push),
     Disk(disk::Disk),
@@ -164,6 +166,7 @@ fn dispatch(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Comma
         Command::Diff(diff) => done("diff", &|session| diff::run(diff, session)),
         Command::Edit(edit) => done("edit", &|session| edit::run(edit, session)),
         Command::Fork(fork) => done("fork", &|session| fork::run(fork, session)),
+        Command::Ctl(ctl) => done("ctl", &|session| ctl::run(ctl, session)),
         Command::Tune(tune) => done("tune", &|session| tune::run(tune, session)),
         Command::Mkfs(mkfs) => done("mkfs", &|session| mkfs::run(mkfs, session)),
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),

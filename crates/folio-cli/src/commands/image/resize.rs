@@ -2,10 +2,10 @@
 
 use super::new_image::PreallocationMode;
 use crate::arguments::image_options::{BackingOptions, image_failure};
+use crate::arguments::size_change::{SizeChange, size_change};
 use crate::exit::{Failure, Outcome};
 use crate::image_name::NameOptions;
 use crate::session::Session;
-use crate::value_parsers::size;
 use clap::Args;
 use folio::Detail;
 use folio::block::tools::ResizeImage;
@@ -30,8 +30,8 @@ pub(crate) struct Resize {
     #[arg(value_parser = crate::image_name::value_parser())]
     file: PathBuf,
     /// The new size, or the difference to the old one (+ or -)
-    #[arg(allow_hyphen_values = true, value_parser = new_size, value_name = "[+|-]SIZE")]
-    size: NewSize,
+    #[arg(allow_hyphen_values = true, value_parser = size_change, value_name = "[+|-]SIZE")]
+    size: SizeChange,
     /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
@@ -47,32 +47,14 @@ pub(crate) struct Resize {
     name: NameOptions,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NewSize {
-    Whole(u64),
-    More(u64),
-    Less(u64),
-}
-
-fn new_size(text: &str) -> Result<NewSize, String> {
-    match (text.strip_prefix('+'), text.strip_prefix('-')) {
-        (Some(more), _) => Ok(NewSize::More(size(more)?)),
-        (_, Some(less)) => Ok(NewSize::Less(size(less)?)),
-        _ => Ok(NewSize::Whole(size(text)?)),
-    }
-}
-
 /// Runs the command.
 pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     session.check_interrupt()?;
     let named = resize.name.resolve(&resize.file, resize.format)?;
     let path = &named.path;
-    let now =
-        || -> Outcome<u64> { Ok(resize.backing.open(path, named.format, false)?.len_bytes()) };
     let len_bytes = match resize.size {
-        NewSize::Whole(size) => Some(size),
-        NewSize::More(more) => now()?.checked_add(more),
-        NewSize::Less(less) => now()?.checked_sub(less),
+        SizeChange::Whole(size) => Some(size),
+        change => change.of(resize.backing.open(path, named.format, false)?.len_bytes()),
     };
     let len_bytes =
         len_bytes.ok_or_else(|| Failure::usage("invalid size: the new size is out of range"))?;
@@ -98,17 +80,4 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         writeln!(std::io::stdout(), "Image resized.")?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn size_sign_selects_difference() {
-        assert_eq!(new_size("+1K"), Ok(NewSize::More(1024)));
-        assert_eq!(new_size("-2"), Ok(NewSize::Less(2)));
-        assert_eq!(new_size("3M"), Ok(NewSize::Whole(3 << 20)));
-        assert!(new_size("+-1").is_err());
-    }
 }

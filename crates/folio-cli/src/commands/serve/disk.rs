@@ -1,6 +1,7 @@
 //! The disk that is served: an image or a partition, perhaps below an overlay.
 
 use crate::arguments::image_options::{BackingOptions, image_failure};
+use crate::control::ControlServer;
 use crate::exit::{Failure, Outcome};
 use crate::image_path::ImagePath;
 use crate::objects::is_url;
@@ -9,7 +10,7 @@ use crate::temporary_overlay::TemporaryOverlay;
 use clap::Args;
 use folio::Errno;
 use folio::block::{
-    self, BackingName, BackingPolicy, CreateOptions, Device, ImageFormat, OpenOptions,
+    self, BackingName, BackingPolicy, CreateOptions, Device, ImageFormat, LiveImage, OpenOptions,
 };
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -29,9 +30,24 @@ pub(super) struct DiskArgs {
     pub(super) read_only: bool,
     #[command(flatten)]
     backing: BackingOptions,
+    /// Listen on a new Unix socket for the orders of folio ctl: flush, snapshot, fork, resize
+    #[arg(long, value_name = "PATH", conflicts_with = "throw_away")]
+    pub(super) control: Option<PathBuf>,
     /// Format of the image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
+}
+
+/// An open disk.
+pub(super) struct OpenDisk {
+    pub(super) device: Arc<dyn Device>,
+    /// The image, for orders.
+    pub(super) image: Option<Arc<LiveImage>>,
+}
+
+/// Listens for orders, if a path is given.
+pub(super) fn bind_control(path: Option<&Path>) -> Outcome<Option<ControlServer>> {
+    path.map(ControlServer::bind).transpose()
 }
 
 /// Parses the name of an image or a partition.
@@ -71,6 +87,7 @@ impl DiskArgs {
         match self.backing.policy() {
             // A backing file may be an object.
             BackingPolicy::Anywhere => Reach::ObjectStore,
+            _ if self.control.is_some() => Reach::Forks,
             _ => Reach::of_image(place),
         }
     }
@@ -80,27 +97,66 @@ impl DiskArgs {
         &self,
         place: &ImagePath,
         prepared: Option<Arc<dyn Device>>,
-    ) -> Outcome<Arc<dyn Device>> {
+    ) -> Outcome<OpenDisk> {
         let options = OpenOptions {
             read_only: self.read_only,
             format: self.format,
             backing: self.backing.policy(),
             ..OpenOptions::default()
         };
-        let device = match (prepared, &self.overlay) {
-            (Some(device), _) => device,
-            (None, Some(overlay)) => {
-                open_overlay(overlay, &place.image, &options).map_err(Failure::image)?
+        let (device, image) = match prepared {
+            Some(device) => (device, None),
+            None => {
+                let (path, options) = match &self.overlay {
+                    Some(overlay) => (&**overlay, self.overlay_options(overlay, place, options)?),
+                    None => (&*place.image, options),
+                };
+                self.open_file(path, &options)?
             }
-            (None, None) => block::open(&place.image, &options)
-                .map_err(|error| image_failure(error, &place.image))?,
         };
-        match place.partition {
-            None => Ok(device),
+        let device = match place.partition {
+            None => device,
             Some(_) => place
                 .select(device)
-                .map_err(|error| Failure::image(error.at(place.image_name()))),
+                .map_err(|error| Failure::image(error.at(place.image_name())))?,
+        };
+        Ok(OpenDisk { device, image })
+    }
+
+    /// Opens an image; for orders, if there is a control socket.
+    fn open_file(
+        &self,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Outcome<(Arc<dyn Device>, Option<Arc<LiveImage>>)> {
+        let failed = |error| image_failure(error, path);
+        if self.control.is_none() {
+            return Ok((block::open(path, options).map_err(failed)?, None));
         }
+        let image = Arc::new(LiveImage::open(path, options).map_err(failed)?);
+        Ok((image.clone(), Some(image)))
+    }
+
+    /// Returns how the overlay of an image is opened.
+    fn overlay_options(
+        &self,
+        overlay: &Path,
+        place: &ImagePath,
+        options: OpenOptions,
+    ) -> Outcome<OpenOptions> {
+        let base = check_overlay(overlay, &place.image).map_err(Failure::image)?;
+        let backing = if self.control.is_some() {
+            // A fork puts generations between the two.
+            BackingPolicy::Anywhere
+        } else {
+            // Of this image alone: the command names it.
+            BackingPolicy::Within(base)
+        };
+        Ok(OpenOptions {
+            format: Some(ImageFormat::Qcow2),
+            backing,
+            ..options
+        })
     }
 }
 
@@ -139,12 +195,8 @@ fn base_of_overlay(base: &Path) -> folio::Result<PathBuf> {
         .map_err(|error| folio::Error::io("open", error).at(base.display().to_string()))
 }
 
-/// Opens the overlay of an image.
-fn open_overlay(
-    overlay: &Path,
-    base: &Path,
-    options: &OpenOptions,
-) -> folio::Result<Arc<dyn Device>> {
+/// Fails unless the overlay is one of this image; returns the image's name in it.
+fn check_overlay(overlay: &Path, base: &Path) -> folio::Result<PathBuf> {
     let base = base_of_overlay(base)?;
     let info = block::tools::info(overlay, &OpenOptions::default())?;
     if info.backing_path.as_deref() != Some(&*base) {
@@ -152,11 +204,5 @@ fn open_overlay(
         let why = format!("its backing file is {:?}, not {}", found, base.display());
         return Err(folio::Error::new(Errno::INVAL, why).at(overlay.display().to_string()));
     }
-    // Of this image alone: the command names it.
-    let options = OpenOptions {
-        format: Some(ImageFormat::Qcow2),
-        backing: BackingPolicy::Within(base),
-        ..options.clone()
-    };
-    block::open(overlay, &options)
+    Ok(base)
 }

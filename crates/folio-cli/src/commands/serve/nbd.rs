@@ -1,18 +1,21 @@
 //! `folio serve nbd`: an image as a network block device.
 
-use super::disk::{self, DiskArgs};
+use super::disk::{self, DiskArgs, OpenDisk};
+use crate::control::{ControlledDisk, ServedDisk};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image_path::ImagePath;
 use crate::sandbox::{Places, Sandbox, SandboxArgs};
 use crate::serving;
 use crate::session::Session;
 use clap::{ArgGroup, Args};
+use folio::block::Device;
 use folio_export::nbd::{Export, Limits, Listener, Server};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const NBD_HELP: &str = "\
 The command serves until Ctrl-C or SIGTERM: then it answers all received requests, flushes the image, and exits with 0.
@@ -73,15 +76,16 @@ pub(super) fn run(nbd: &Nbd, session: &Session) -> Outcome {
     };
     let sandbox = Sandbox::begin(nbd.sandbox, nbd.disk.reach(&place), places);
     // A signal ends the command at once until the image is open. Then it stops the server.
-    let device = nbd.disk.open(&place, prepared)?;
+    let OpenDisk { device, image } = nbd.disk.open(&place, prepared)?;
     let (size, read_only) = (device.len_bytes(), device.is_read_only());
+    let control = disk::bind_control(nbd.disk.control.as_deref())?;
     let signals = serving::signals()?;
     let listener = match &nbd.socket {
         Some(path) => Listener::unix(path)?,
         None => Listener::tcp(&nbd.bind.to_string(), nbd.port.unwrap_or_default())?,
     };
     let export = Export {
-        device,
+        device: Arc::clone(&device),
         name: nbd.export.clone(),
         // Clients do not learn the host's directories.
         description: place
@@ -95,24 +99,70 @@ pub(super) fn run(nbd: &Nbd, session: &Session) -> Outcome {
     })?;
     let uri = server.uri();
     let stopper = server.stopper();
+    let served = ServedExport {
+        device: &*device,
+        ready: ready_line(nbd, &place, &uri, size, read_only),
+    };
+    let controlled = image.as_deref().map(|image| {
+        let name = place.image_name().to_string();
+        ControlledDisk::new(name, image, &served)
+    });
+    let controlled: Vec<_> = controlled.into_iter().collect();
     serving::until_signal(
         signals,
         move || stopper.stop(),
         || {
             // The socket listens, so clients that connect from now on are served.
-            let reported = report_ready(nbd, session, &place, &uri, size, read_only);
-            reported.and_then(|()| {
-                sandbox.close();
-                server
-                    .serve()
-                    .map_err(|error| serve_failure(&place, &error))
-            })
+            report_ready(nbd, session, &place, &uri, &served.ready)?;
+            sandbox.close();
+            let serve = || server.serve();
+            let ended = match &control {
+                Some(control) => control.obey_while(&controlled, serve),
+                None => serve(),
+            };
+            ended.map_err(|error| serve_failure(&place, &error))
         },
     )
 }
 
+/// The export, for orders.
+struct ServedExport<'a> {
+    device: &'a dyn Device,
+    ready: Value,
+}
+
+impl ServedDisk for ServedExport<'_> {
+    fn counts(&self) -> Value {
+        // The server of NBD counts none.
+        Value::Null
+    }
+
+    fn options(&self) -> Value {
+        self.ready.clone()
+    }
+
+    fn flush(&self) -> folio::Result<()> {
+        self.device.flush()
+    }
+
+    fn report_size(&self) {
+        // The protocol has no message for it: clients connect again.
+    }
+}
+
 fn serve_failure(place: &ImagePath, error: &folio::Error) -> Failure {
     Failure::new(format!("{}: {}", place.image_name(), explain(error)))
+}
+
+/// Returns what clients need to know.
+fn ready_line(nbd: &Nbd, place: &ImagePath, uri: &str, size: u64, read_only: bool) -> Value {
+    json!({
+        "uri": uri,
+        "image": place.image_name(),
+        "export": nbd.export,
+        "size": size,
+        "read_only": read_only,
+    })
 }
 
 /// Reports that clients can connect, and the address.
@@ -121,17 +171,9 @@ fn report_ready(
     session: &Session,
     place: &ImagePath,
     uri: &str,
-    size: u64,
-    read_only: bool,
+    line: &Value,
 ) -> Outcome {
     if nbd.json {
-        let line = json!({
-            "uri": uri,
-            "image": place.image_name(),
-            "export": nbd.export,
-            "size": size,
-            "read_only": read_only,
-        });
         let mut out = std::io::stdout().lock();
         writeln!(out, "{line}")?;
         out.flush()?;

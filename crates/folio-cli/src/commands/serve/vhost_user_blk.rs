@@ -1,6 +1,7 @@
 //! `folio serve vhost-user-blk`: images as disks of virtual machines.
 
-use super::disk::{self, DiskArgs};
+use super::disk::{self, DiskArgs, OpenDisk};
+use crate::control::{ControlledDisk, ServedDisk};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image_path::ImagePath;
 use crate::ready;
@@ -9,13 +10,15 @@ use crate::serving;
 use crate::session::Session;
 use crate::socket_activation;
 use clap::Args;
+use folio::block::{Device, LiveImage};
 use folio_export::vhost_user_blk::{
     Disk, QUEUES_MAX, RequestCounts, SERIAL_LEN_MAX, Server, ServerOptions, Service, Stopper,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const HELP: &str = "\
 The command serves until Ctrl-C or SIGTERM: then it answers the requests in progress, flushes the image, and exits with
@@ -82,9 +85,64 @@ struct Served {
     place: ImagePath,
     socket: PathBuf,
     serial: String,
-    len_bytes: u64,
+    queues: u16,
     read_only: bool,
+    device: Arc<dyn Device>,
+    /// For orders.
+    image: Option<Arc<LiveImage>>,
     server: Server,
+}
+
+impl Served {
+    /// Returns the bytes that virtual machines see.
+    fn visible_bytes(&self) -> u64 {
+        self.device.len_bytes() / 512 * 512
+    }
+}
+
+impl ServedDisk for Served {
+    fn counts(&self) -> Value {
+        let RequestCounts {
+            reads,
+            read_bytes,
+            writes,
+            written_bytes,
+            flushes,
+            discards,
+            zeroes,
+            failures,
+            ..
+        } = self.server.counts();
+        json!({
+            "reads": reads,
+            "read_bytes": read_bytes,
+            "writes": writes,
+            "written_bytes": written_bytes,
+            "flushes": flushes,
+            "discards": discards,
+            "zeroes": zeroes,
+            "failures": failures,
+        })
+    }
+
+    fn options(&self) -> Value {
+        json!({
+            "image": self.place.image_name(),
+            "socket": self.socket,
+            "serial": self.serial,
+            "size": self.visible_bytes(),
+            "queues": self.queues,
+            "read_only": self.read_only,
+        })
+    }
+
+    fn flush(&self) -> folio::Result<()> {
+        self.device.flush()
+    }
+
+    fn report_size(&self) {
+        self.server.config_notifier().notify();
+    }
 }
 
 /// Runs the command.
@@ -118,17 +176,17 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
         services.push(Service::new(socket)?);
     }
     let mut disks = Vec::new();
-    for ((place, device), service) in places.into_iter().zip(devices).zip(services) {
+    for ((place, open), service) in places.into_iter().zip(devices).zip(services) {
+        let OpenDisk { device, image } = open;
         let socket = service.path().to_owned();
         let serial = blk
             .serial
             .clone()
             .unwrap_or_else(|| serial_of(&place.image));
-        let len_bytes = device.len_bytes();
         let read_only = blk.disk.read_only || device.is_read_only();
         let name = place.image_name().to_string();
         let disk = Disk {
-            device,
+            device: Arc::clone(&device),
             serial: serial.clone(),
             read_only,
         };
@@ -142,11 +200,21 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
             place,
             socket,
             serial,
-            len_bytes,
+            queues: blk.queues,
             read_only,
+            device,
+            image,
             server,
         });
     }
+    let control = disk::bind_control(blk.disk.control.as_deref())?;
+    let controlled: Vec<_> = disks
+        .iter()
+        .filter_map(|disk| {
+            let name = disk.place.image_name().to_string();
+            Some(ControlledDisk::new(name, disk.image.as_deref()?, disk))
+        })
+        .collect();
     let stoppers: Vec<_> = disks.iter().map(|disk| disk.server.stopper()).collect();
     let stop = move || stoppers.iter().for_each(Stopper::stop);
     let served = serving::until_signal(signals, stop, || {
@@ -156,7 +224,10 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
             || {
                 report_ready(blk, session, &disks)?;
                 sandbox.close();
-                serve(&disks)
+                match &control {
+                    Some(control) => control.obey_while(&controlled, || serve(&disks)),
+                    None => serve(&disks),
+                }
             },
         )
     });
@@ -230,7 +301,7 @@ fn report_ready(blk: &VhostUserBlk, session: &Session, disks: &[Served]) -> Outc
         if !blk.json && !session.quiet {
             session.note(format_args!("{status} until Ctrl-C"));
         }
-        let rest = disk.len_bytes % 512;
+        let rest = disk.device.len_bytes() % 512;
         if rest != 0 {
             session.note(format_args!(
                 "{}: the last {rest} bytes are not visible: a disk has whole sectors of 512 bytes",
@@ -239,19 +310,7 @@ fn report_ready(blk: &VhostUserBlk, session: &Session, disks: &[Served]) -> Outc
         }
     }
     if blk.json {
-        let list: Vec<_> = disks
-            .iter()
-            .map(|disk| {
-                json!({
-                    "image": disk.place.image_name(),
-                    "socket": disk.socket,
-                    "serial": disk.serial,
-                    "size": disk.len_bytes / 512 * 512,
-                    "queues": blk.queues,
-                    "read_only": disk.read_only,
-                })
-            })
-            .collect();
+        let list: Vec<_> = disks.iter().map(Served::options).collect();
         print_line(&json!({ "disks": list }))?;
     }
     ready::notify_ready(blk.ready_fd, &format!("serving {} disks", disks.len()))
@@ -279,30 +338,7 @@ fn report_counts(blk: &VhostUserBlk, session: &Session, disks: &[Served]) -> Out
     }
     let list: Vec<_> = disks
         .iter()
-        .map(|disk| {
-            let RequestCounts {
-                reads,
-                read_bytes,
-                writes,
-                written_bytes,
-                flushes,
-                discards,
-                zeroes,
-                failures,
-                ..
-            } = disk.server.counts();
-            json!({
-                "image": disk.place.image_name(),
-                "reads": reads,
-                "read_bytes": read_bytes,
-                "writes": writes,
-                "written_bytes": written_bytes,
-                "flushes": flushes,
-                "discards": discards,
-                "zeroes": zeroes,
-                "failures": failures,
-            })
-        })
+        .map(|disk| json!({ "image": disk.place.image_name(), "requests": disk.counts() }))
         .collect();
     print_line(&json!({ "stats": list }))
 }

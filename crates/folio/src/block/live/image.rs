@@ -156,6 +156,12 @@ impl Device for LiveImage {
             .unwrap_or(false)
     }
 
+    fn holds_changes(&self) -> bool {
+        self.slot
+            .request(|device| Ok(device.holds_changes()))
+            .unwrap_or(true)
+    }
+
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.slot
             .request(|device| device.discard(offset, len_bytes))
