@@ -223,3 +223,19 @@ type = 'linux'
 size = '20M'
 format = 'ext4'
 ";
+
+#[test]
+fn fork_reads_as_the_image() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let dir = dir();
+    dir.ok(&["fork", "disk.qcow2", "fork.qcow2"]);
+    let (disk, fork) = (dir.path("disk.qcow2"), dir.path("fork.qcow2"));
+    let (disk, fork) = (disk.to_str().unwrap(), fork.to_str().unwrap());
+    run("qemu-img", ["compare", disk, fork]);
+    run("qemu-io", ["-c", "write -P 2 0 64k", disk]);
+    run("qemu-io", ["-c", "read -P 1 0 1M", fork]);
+    qemu_check(fork.as_ref());
+    dir.fails(&["fork", "disk.qcow2", "fork.qcow2"], 3, "fork.qcow2");
+    dir.fails(&["fork", "absent.qcow2", "new.qcow2"], 3, "absent.qcow2");
+    assert!(!dir.path("new.qcow2").exists());
+}

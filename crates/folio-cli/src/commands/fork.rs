@@ -1,7 +1,7 @@
 //! `folio fork`: a copy of an image in the time of a flush.
 
 use crate::arguments::image_options::{BackingOptions, image_failure};
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use clap::Args;
 use folio::Detail;
@@ -47,9 +47,11 @@ pub(crate) fn run(fork: &Fork, session: &Session) -> Outcome {
         backing: fork.backing.policy(),
         ..OpenOptions::default()
     };
-    let forked = LiveImage::open(&fork.image, &options).and_then(|image| image.fork(&fork.new));
-    let forked = forked.map_err(|error| {
-        image_failure(error, &fork.image).hint(
+    let path = std::path::absolute(&fork.image)?;
+    let image = LiveImage::open(&path, &options).map_err(|error| image_failure(error, &path))?;
+    let forked = image.fork(&fork.new).map_err(|error| {
+        // It names the image or the fork.
+        Failure::image(error).hint(
             &Detail::TooManyGenerations,
             "; use folio image rebase -b \"\" for that",
         )
