@@ -12,6 +12,7 @@ mod lazy;
 mod locks;
 mod model;
 mod mounts;
+mod parallel;
 mod rebase;
 mod resize;
 mod snapshots;
