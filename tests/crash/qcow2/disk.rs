@@ -26,6 +26,19 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Takes the snapshots that an image has at the start.
+    pub(crate) fn take_from(source: &mut Source) -> Vec<Self> {
+        std::mem::take(&mut source.snapshots)
+            .into_iter()
+            .map(|(name, bytes)| Self {
+                name,
+                bytes: Arc::new(bytes),
+                created: 0,
+                deleted: None,
+            })
+            .collect()
+    }
+
     /// Returns whether the snapshot must exist after a cut at `recorded` entries.
     pub(crate) fn is_due(&self, recorded: usize) -> bool {
         self.created <= recorded && self.deleted.is_none_or(|position| recorded <= position)
@@ -171,16 +184,7 @@ impl Disk {
             before,
         } = Start::new(&source);
         let (content, made) = source.take_content();
-        let of_source = |(name, bytes)| Snapshot {
-            name,
-            bytes: Arc::new(bytes),
-            created: 0,
-            deleted: None,
-        };
-        let snapshots = std::mem::take(&mut source.snapshots)
-            .into_iter()
-            .map(of_source)
-            .collect();
+        let snapshots = Snapshot::take_from(&mut source);
         let mut disk = Self {
             device: Some(device),
             record,

@@ -156,7 +156,7 @@ snapshot_operations! {
 /// Threads of the parallel workloads, as many as the queues of a block device.
 const WRITERS: usize = 16;
 /// Cuts of one parallel workload in a long run: 100,000 in all of them.
-const LONG_CUTS: usize = 100_000 / 10;
+const LONG_CUTS: usize = 100_000 / 11;
 
 /// Records a workload of parallel writers in parts of the disk that share clusters, then cuts the
 /// power; fails if anything was lost.
@@ -188,13 +188,13 @@ fn parallel_writers_survive_cuts() {
 
 /// Trials of parallel writers on images of qemu-img.
 macro_rules! parallel_writers {
-    ($($name:ident($label:literal): |$maker:ident| $made:expr;)+) => {
+    ($($name:ident($label:literal): |$maker:ident, $random:ident| $made:expr;)+) => {
         $(
             #[test]
             fn $name() {
                 requires!(tool("qemu-img"));
-                run_writers(concat!("qcow2_writers_", $label), |random| {
-                    let $maker = Maker::new(2 * MIB, random);
+                run_writers(concat!("qcow2_writers_", $label), |$random| {
+                    let $maker = Maker::new(2 * MIB, $random);
                     $made.source(24 * MIB)
                 });
             }
@@ -203,19 +203,22 @@ macro_rules! parallel_writers {
 }
 
 parallel_writers! {
-    parallel_writers_over_backing_survive_cuts("over_backing"): |maker| maker.overlay("", 70_144);
-    parallel_writers_of_subclusters_survive_cuts("of_subclusters"): |maker| {
+    parallel_writers_over_backing_survive_cuts("over_backing"): |maker, random| maker.overlay("", 70_144);
+    parallel_writers_of_subclusters_survive_cuts("of_subclusters"): |maker, random| {
         maker.convert("-o extended_l2=on,cluster_size=16k")
     };
-    parallel_subclusters_over_backing_survive_cuts("of_subclusters_over_backing"): |maker| {
+    parallel_subclusters_over_backing_survive_cuts("of_subclusters_over_backing"): |maker, random| {
         maker.overlay("-o extended_l2=on,cluster_size=32k", 512)
     };
-    parallel_writers_of_compressed_survive_cuts("of_compressed"): |maker| maker.convert("-c -o cluster_size=16384");
-    parallel_writers_with_lazy_refs_survive_cuts("with_lazy_refcounts"): |maker| {
+    parallel_writers_of_compressed_survive_cuts("of_compressed"): |maker, random| maker.convert("-c -o cluster_size=16384");
+    parallel_writers_with_lazy_refs_survive_cuts("with_lazy_refcounts"): |maker, random| {
         maker.convert("-o lazy_refcounts=on,cluster_size=4096")
     };
-    parallel_writers_of_1_bit_refs_survive_cuts("of_1_bit_refcounts"): |maker| {
+    parallel_writers_of_1_bit_refs_survive_cuts("of_1_bit_refcounts"): |maker, random| {
         maker.convert("-o refcount_bits=1,cluster_size=512")
+    };
+    parallel_writers_beside_snapshot_survive_cuts("beside_snapshot"): |maker, random| {
+        maker.convert("-o cluster_size=1024").snapshot("first", random)
     };
 }
 

@@ -1,6 +1,6 @@
 //! Several writers on one disk, each in its own part; the borders are inside clusters.
 
-use super::disk::{Recording, Start, WriterLog, discarded};
+use super::disk::{Recording, Snapshot, Start, WriterLog, discarded};
 use super::source::Source;
 use crate::crash::content::{ContentModel, Effect, Step, fill};
 use crate::crash::random::Random;
@@ -95,6 +95,7 @@ pub(crate) fn record(
 ) -> Recording {
     let start = Start::new(&source);
     let (before, _) = source.take_content();
+    let snapshots = Snapshot::take_from(&mut source);
     let before = before.now();
     let own = (before.len() / count) | 1;
     let seeds: Vec<u64> = (0..count).map(|_| random.next()).collect();
@@ -137,6 +138,6 @@ pub(crate) fn record(
         before,
         record: record.recorded().split_off(creation_len),
         parts,
-        snapshots: Vec::new(),
+        snapshots,
     }
 }

@@ -139,8 +139,8 @@ impl Fixture {
     }
 
     /// Asserts what is stored now, after a flush, and after later writes to other clusters, which
-    /// reuse free space; then that a power cut at any write leaks clusters at worst, which the dirty
-    /// bit reports, and that the close leaves no leak.
+    /// reuse free space. A power cut at any write leaks clusters at worst, and the dirty bit reports
+    /// the leaks. The close leaves none.
     #[track_caller]
     fn end(&self, want: &[(Range<u64>, u8)]) {
         let compare = || {
@@ -162,7 +162,10 @@ impl Fixture {
                 let copy: Arc<dyn Device> = Arc::new(device.snapshot());
                 let found = check_image(&file(&copy), Repair::Nothing, &mut |_| {});
                 let is_repaired_at_open = is_dirty(&*copy);
-                assert!(is_repaired_at_open || found.unwrap().leaks == 0, "cut at {cut}");
+                assert!(
+                    is_repaired_at_open || found.unwrap().leaks == 0,
+                    "cut at {cut}"
+                );
                 check_cut(&format!("cut at {cut}"), &copy, &[0]);
             }
         }
