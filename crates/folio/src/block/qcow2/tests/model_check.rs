@@ -139,8 +139,8 @@ impl Fixture {
     }
 
     /// Asserts what is stored now, after a flush, and after later writes to other clusters, which
-    /// reuse free space. A power cut at any write leaks clusters at worst, and the dirty bit reports
-    /// the leaks. The close leaves none.
+    /// reuse free space. A power cut at any write leaks clusters at worst, and the dirty bit then
+    /// reports it. The close leaves no leak.
     #[track_caller]
     fn end(&self, want: &[(Range<u64>, u8)]) {
         let compare = || {
