@@ -7,7 +7,8 @@
 use crate::crash::cut::{Replay, plan};
 use crate::crash::images;
 use crate::crash::program::{Machine, MountSetup, ROOT, kernel};
-use crate::crash::trial::{cuts_per_trial, random_of};
+use crate::crash::random::random_of;
+use crate::crash::trial::cuts_per_trial;
 use folio::syscall::{Fd, OpenFlags, Process};
 use folio::vfs::MountOptions;
 

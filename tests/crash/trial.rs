@@ -3,7 +3,7 @@
 use crate::crash::cut::{Cut, Loss, Replay, plan};
 use crate::crash::judge::{Judge, ReplacedCounts, dump, load};
 use crate::crash::program::{Machine, MountSetup, Program, ROOT, RecordedRun};
-use crate::crash::random::Random;
+use crate::crash::random::{Random, number, random_of, seed};
 use crate::support::Mounted;
 use crate::support::require::{Need, find};
 use crate::support::tools::{command, text};
@@ -37,30 +37,9 @@ pub(crate) struct Outcome {
     pub(crate) replaced: ReplacedCounts,
 }
 
-/// Returns a number from the environment.
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable}: {text}"))
-    })
-}
-
 /// Returns the number of cuts per trial; `FOLIO_CRASH_CUTS` is for all trials.
 pub(crate) fn cuts_per_trial() -> usize {
     (number("FOLIO_CRASH_CUTS").unwrap_or(1000) as usize).div_ceil(TRIALS)
-}
-
-/// Returns the seed of all trials: `FOLIO_CRASH_SEED`.
-pub(crate) fn seed() -> u64 {
-    number("FOLIO_CRASH_SEED").unwrap_or(1)
-}
-
-/// Returns the random numbers of the trial with this name.
-pub(crate) fn random_of(name: &str) -> Random {
-    let name = name.bytes().fold(0_u64, |hash, byte| {
-        hash.wrapping_mul(31).wrapping_add(byte.into())
-    });
-    Random::new(seed() ^ name << 16)
 }
 
 impl<'t> Trial<'t> {

@@ -13,6 +13,7 @@ mod live;
 mod locks;
 mod model;
 mod mounts;
+mod parallel;
 mod rebase;
 mod resize;
 mod snapshots;

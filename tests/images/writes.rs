@@ -5,7 +5,9 @@ use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, to_raw};
 use folio::block::qcow2::Qcow2Device;
-use folio::block::{Compat, CreateOptions, DataFileName, Device, Preallocation, RawDevice};
+use folio::block::{
+    Compat, CreateOptions, DataFileName, Device, MemoryDevice, Preallocation, RawDevice,
+};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -155,6 +157,26 @@ fn allocated_zeroes_have_space() {
     let back = folder.path().join("back");
     to_raw(&qcow2, &back);
     assert!(std::fs::read(&back).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn zeros_up_to_end_inside_a_subcluster() {
+    // Half of the last subcluster, which has 2 KiB, is beyond the end.
+    const LEN: usize = (1 << 20) + 1024;
+    let options = CreateOptions {
+        extended_l2: true,
+        ..CreateOptions::default()
+    };
+    let file = Arc::new(MemoryDevice::new(4 << 20));
+    let device = Qcow2Device::create_on(file, LEN as u64, &options).unwrap();
+    let mut want = vec![7; LEN];
+    device.write_at(&want, 0).unwrap();
+    for count in [512, 1000, 5000] {
+        let start = LEN - count;
+        device.write_zeroes(start as u64, count as u64).unwrap();
+        want[start..].fill(0);
+        model::same(&device, &want, 0);
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@
 //!     Manifest           names, attributes and content of a tree    manifest.rs
 //!     Random             reproducible random numbers                random.rs
 //!     rounds             how many rounds a long test makes          rounds.rs
+//!     scratch            a scratch folder in memory                 scratch.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
@@ -31,6 +32,7 @@ pub mod real_tree;
 #[macro_use]
 pub mod require;
 pub mod rounds;
+pub mod scratch;
 pub mod terminal;
 pub mod tools;
 pub mod two_sides;

@@ -45,3 +45,24 @@ impl Random {
         from[self.below(from.len())].clone()
     }
 }
+
+/// Returns a number from the environment.
+pub fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}: {text}"))
+    })
+}
+
+/// Returns the seed of all trials: `FOLIO_CRASH_SEED`.
+pub fn seed() -> u64 {
+    number("FOLIO_CRASH_SEED").unwrap_or(1)
+}
+
+/// Returns the random numbers of the trial with this name.
+pub fn random_of(name: &str) -> Random {
+    let name = name.bytes().fold(0_u64, |hash, byte| {
+        hash.wrapping_mul(31).wrapping_add(byte.into())
+    });
+    Random::new(seed() ^ name << 16)
+}

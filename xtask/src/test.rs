@@ -273,7 +273,7 @@ fn examples(tally: &mut Tally, root: &Path) {
 struct Asides {
     /// Selections of features, and whether they compile.
     features: Vec<(String, bool)>,
-    /// The tests of the page cache, with shuttle's locks.
+    /// The tests of races, with shuttle's locks.
     races: Vec<pool::Binary>,
     wheel: Result<python::Wheel, String>,
 }
@@ -361,8 +361,8 @@ fn example_names(root: &Path) -> Vec<String> {
     out
 }
 
-/// Builds the tests of the page cache's races, under shuttle. The flag reaches the crate `folio`
-/// alone, so that its dependencies are those of the other tests.
+/// Builds the tests of races, of the page cache and of qcow2, under shuttle. The flag reaches the
+/// crate `folio` alone, so that its dependencies are those of the other tests.
 fn races(root: &Path) -> Vec<pool::Binary> {
     let mut cargo = Command::new("cargo");
     cargo

@@ -26,6 +26,19 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Takes the snapshots that an image has at the start.
+    pub(crate) fn take_from(source: &mut Source) -> Vec<Self> {
+        std::mem::take(&mut source.snapshots)
+            .into_iter()
+            .map(|(name, bytes)| Self {
+                name,
+                bytes: Arc::new(bytes),
+                created: 0,
+                deleted: None,
+            })
+            .collect()
+    }
+
     /// Returns whether the snapshot must exist after a cut at `recorded` entries.
     pub(crate) fn is_due(&self, recorded: usize) -> bool {
         self.created <= recorded && self.deleted.is_none_or(|position| recorded <= position)
@@ -102,9 +115,19 @@ impl Default for WorkloadShape {
     }
 }
 
-impl Disk {
-    /// Opens or creates the image; records all later writes.
-    pub(crate) fn new(mut source: Source) -> Self {
+/// An open image whose later writes are recorded.
+pub(crate) struct Start {
+    pub(crate) device: Qcow2Device,
+    pub(crate) record: Arc<RecordDevice>,
+    /// Entries of the record that created the image.
+    pub(crate) creation_len: usize,
+    /// The file before the first write.
+    pub(crate) before: Arc<MemoryDevice>,
+}
+
+impl Start {
+    /// Opens or creates the image.
+    pub(crate) fn new(source: &Source) -> Self {
         let before = copy_of(&*source.image);
         let record = Arc::new(RecordDevice::new(source.image.clone()));
         let device = match source.origin {
@@ -116,32 +139,61 @@ impl Disk {
         };
         device.flush().unwrap();
         let creation_len = record.recorded_len();
-        let made = record.recorded();
-        let (before, content) = (
-            Replay::new(&before, &made).upto(creation_len),
-            source.take_content(),
-        );
-        let starts = vec![0; content.1 + 1];
-        let of_source = |(name, bytes)| Snapshot {
-            name,
-            bytes: Arc::new(bytes),
-            created: 0,
-            deleted: None,
-        };
-        let snapshots = std::mem::take(&mut source.snapshots)
-            .into_iter()
-            .map(of_source)
-            .collect();
-        let (device, (content, made)) = (Some(device), content);
-        let mut disk = Self {
+        let before = Replay::new(&before, &record.recorded()).upto(creation_len);
+        Self {
             device,
+            record,
+            creation_len,
+            before,
+        }
+    }
+}
+
+/// Records a discard of the part of the disk that starts at `part_start`, after which `found` was
+/// read at `offset` of the part: each sector of the disk as before, or zeros.
+pub(crate) fn discarded(
+    content: &mut ContentModel,
+    step: Step,
+    part_start: u64,
+    offset: u64,
+    found: &[u8],
+) {
+    let mut at = 0;
+    while at < found.len() {
+        let start = offset as usize + at;
+        let in_sector = (part_start as usize + start) % SECTOR;
+        let count = (SECTOR - in_sector).min(found.len() - at);
+        if found[at..at + count] != content.now()[start..start + count] {
+            assert!(
+                found[at..at + count].iter().all(|byte| *byte == 0),
+                "discarded, at {start}"
+            );
+            content.change(step, Effect::Zero(start as u64..(start + count) as u64));
+        }
+        at += count;
+    }
+}
+
+impl Disk {
+    /// Opens or creates the image; records all later writes.
+    pub(crate) fn new(mut source: Source) -> Self {
+        let Start {
+            device,
+            record,
+            creation_len,
+            before,
+        } = Start::new(&source);
+        let (content, made) = source.take_content();
+        let snapshots = Snapshot::take_from(&mut source);
+        let mut disk = Self {
+            device: Some(device),
             record,
             creation_len,
             before,
             source,
             content,
             snapshots,
-            starts,
+            starts: vec![0; made + 1],
         };
         disk.content.promise(made, 0);
         disk
@@ -182,23 +234,11 @@ impl Disk {
     /// Discards a range; its sectors then read as before, or as zeros.
     pub(crate) fn discard(&mut self, offset: u64, len_bytes: u64) {
         let step = self.begin();
-        self.device().discard(offset, len_bytes).unwrap();
+        let device = self.device.as_ref().expect("open");
+        device.discard(offset, len_bytes).unwrap();
         let mut found = vec![0xaa; len_bytes as usize];
-        self.device().read_at(&mut found, offset).unwrap();
-        let mut at = 0;
-        while at < found.len() {
-            let start = offset as usize + at;
-            let count = (SECTOR - start % SECTOR).min(found.len() - at);
-            if found[at..at + count] != self.content.now()[start..start + count] {
-                assert!(
-                    found[at..at + count].iter().all(|byte| *byte == 0),
-                    "discarded, at {start}"
-                );
-                self.content
-                    .change(step, Effect::Zero(start as u64..(start + count) as u64));
-            }
-            at += count;
-        }
+        device.read_at(&mut found, offset).unwrap();
+        discarded(&mut self.content, step, 0, offset, &found);
     }
 
     /// A flush that returned: what is there now has to stay.

@@ -5,8 +5,8 @@ use super::disk::Recording;
 use crate::crash::content::fill;
 use crate::crash::cut::{Cut, Replay, plan};
 use crate::crash::judge::dump;
-use crate::crash::random::Random;
-use crate::crash::trial::{cuts_per_trial, seed};
+use crate::crash::random::{Random, seed};
+use crate::crash::trial::cuts_per_trial;
 use crate::support::require::find;
 use crate::support::tools::{command, text};
 use folio::Errno;
@@ -35,7 +35,12 @@ pub(crate) struct Outcome {
 
 /// Cuts the power; fails if anything was lost.
 pub(crate) fn judge(name: &str, recording: &Recording, random: &mut Random) {
-    let outcome = cut(name, recording, random);
+    judge_cuts(name, recording, cuts_per_trial(), random);
+}
+
+/// Cuts the power at `count` positions; fails if anything was lost.
+pub(crate) fn judge_cuts(name: &str, recording: &Recording, count: usize, random: &mut Random) {
+    let outcome = cut(name, recording, count, random);
     assert!(
         outcome.failures.is_empty(),
         "{name}: seed {}: {} of {} cuts failed:\n{}",
@@ -46,9 +51,9 @@ pub(crate) fn judge(name: &str, recording: &Recording, random: &mut Random) {
     );
 }
 
-/// Cuts the power at planned positions.
-pub(crate) fn cut(name: &str, recording: &Recording, random: &mut Random) -> Outcome {
-    let (plain, lossy) = plan(&recording.record, cuts_per_trial(), random);
+/// Cuts the power at `count` planned positions.
+pub(crate) fn cut(name: &str, recording: &Recording, count: usize, random: &mut Random) -> Outcome {
+    let (plain, lossy) = plan(&recording.record, count, random);
     let mut checker = CutChecker {
         name,
         recording,

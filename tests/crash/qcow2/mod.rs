@@ -12,9 +12,10 @@ mod judge;
 mod source;
 mod threads;
 
-use crate::crash::random::Random;
-use crate::crash::trial::random_of;
+use crate::crash::random::{Random, random_of};
+use crate::crash::trial::cuts_per_trial;
 use crate::support::requires;
+use crate::support::rounds::is_long;
 use disk::{Disk, Recording, WorkloadShape};
 use folio::block::Compat;
 use folio::testing::Recorded;
@@ -152,15 +153,73 @@ snapshot_operations! {
     snapshot_changes_in_subclusters_survive_cuts("snapshots_come_and_go_in_subclusters"): "-o extended_l2=on,cluster_size=16k";
 }
 
-/// Parallel writers in parts of the disk that share clusters.
+/// Threads of the parallel workloads, as many as the queues of a block device.
+const WRITERS: usize = 16;
+/// Cuts of one parallel workload in a long run: 100,000 in all of them.
+const LONG_CUTS: usize = 100_000 / 11;
+
+/// Records a workload of parallel writers in parts of the disk that share clusters, then cuts the
+/// power; fails if anything was lost.
+fn run_writers(name: &str, source: impl FnOnce(&mut Random) -> Source) {
+    let mut random = random_of(name);
+    let source = source(&mut random);
+    let cuts = if is_long() {
+        LONG_CUTS
+    } else {
+        cuts_per_trial()
+    };
+    let recording = threads::record(source, WRITERS, 40, &mut random);
+    judge::judge_cuts(name, &recording, cuts, &mut random);
+}
+
 #[test]
 fn parallel_writers_survive_cuts() {
-    for cluster_bytes in [512, 4096, 64 << 10] {
-        let mut random = random_of("qcow2_writers_side_by_side");
-        let source = Source::new(16 * MIB, 2 * MIB, cluster_bytes, Compat::V1_1);
-        let recording = threads::record(source, 4, 120, &mut random);
-        judge::judge("qcow2_writers_side_by_side", &recording, &mut random);
+    for (cluster_bytes, compat) in [
+        (512, Compat::V1_1),
+        (512, Compat::V0_10),
+        (4096, Compat::V1_1),
+        (64 << 10, Compat::V1_1),
+    ] {
+        run_writers("qcow2_writers_side_by_side", |_| {
+            Source::new(16 * MIB, 2 * MIB, cluster_bytes, compat)
+        });
     }
+}
+
+/// Trials of parallel writers on images of qemu-img.
+macro_rules! parallel_writers {
+    ($($name:ident($label:literal): |$maker:ident, $random:ident| $made:expr;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                requires!(tool("qemu-img"));
+                run_writers(concat!("qcow2_writers_", $label), |$random| {
+                    let $maker = Maker::new(2 * MIB, $random);
+                    $made.source(24 * MIB)
+                });
+            }
+        )+
+    };
+}
+
+parallel_writers! {
+    parallel_writers_over_backing_survive_cuts("over_backing"): |maker, random| maker.overlay("", 70_144);
+    parallel_writers_of_subclusters_survive_cuts("of_subclusters"): |maker, random| {
+        maker.convert("-o extended_l2=on,cluster_size=16k")
+    };
+    parallel_subclusters_over_backing_survive_cuts("of_subclusters_over_backing"): |maker, random| {
+        maker.overlay("-o extended_l2=on,cluster_size=32k", 512)
+    };
+    parallel_writers_of_compressed_survive_cuts("of_compressed"): |maker, random| maker.convert("-c -o cluster_size=16384");
+    parallel_writers_with_lazy_refs_survive_cuts("with_lazy_refcounts"): |maker, random| {
+        maker.convert("-o lazy_refcounts=on,cluster_size=4096")
+    };
+    parallel_writers_of_1_bit_refs_survive_cuts("of_1_bit_refcounts"): |maker, random| {
+        maker.convert("-o refcount_bits=1,cluster_size=512")
+    };
+    parallel_writers_beside_snapshot_survive_cuts("beside_snapshot"): |maker, random| {
+        maker.convert("-o cluster_size=1024").snapshot("first", random)
+    };
 }
 
 /// Refcount blocks and a refcount table that grow and move several times.
@@ -200,7 +259,7 @@ fn ignored_flushes_are_reported() {
             };
         }
     }
-    let outcome = judge::cut("qcow2_liar", &recording, &mut random);
+    let outcome = judge::cut("qcow2_liar", &recording, cuts_per_trial(), &mut random);
     assert!(
         outcome.failures.len() > outcome.cuts / 10,
         "{} of {}",

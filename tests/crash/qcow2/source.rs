@@ -4,6 +4,7 @@ use crate::crash::content::{ContentModel, Effect, Step, fill};
 use crate::crash::judge::load;
 use crate::crash::program::for_data;
 use crate::crash::random::Random;
+use crate::support::scratch::scratch;
 use crate::support::tools::{command, succeed};
 use folio::block::qcow2::Qcow2Device;
 use folio::block::{Compat, CreateOptions, Device, MemoryDevice, OpenOptions, open};
@@ -34,14 +35,6 @@ pub(crate) struct Source {
     /// The folder of the image's backing file, also used for QEMU.
     pub(crate) folder: TempDir,
     content: Option<(ContentModel, Step)>,
-}
-
-/// Returns a scratch folder, in memory if possible.
-fn scratch() -> TempDir {
-    let prefix = "folio-crash-";
-    TempDir::with_prefix_in(prefix, "/dev/shm")
-        .or_else(|_| TempDir::with_prefix(prefix))
-        .unwrap()
 }
 
 impl Source {

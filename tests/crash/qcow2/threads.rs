@@ -1,14 +1,12 @@
 //! Several writers on one disk, each in its own part; the borders are inside clusters.
 
-use super::disk::{Recording, WriterLog};
-use super::source::{Origin, Source};
+use super::disk::{Recording, Snapshot, Start, WriterLog, discarded};
+use super::source::Source;
 use crate::crash::content::{ContentModel, Effect, Step, fill};
-use crate::crash::cut::Replay;
-use crate::crash::program::copy_of;
 use crate::crash::random::Random;
 use folio::block::Device;
 use folio::block::qcow2::Qcow2Device;
-use folio::testing::RecordDevice;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A writer on its part of the disk.
@@ -20,29 +18,54 @@ struct Writer<'a> {
     log: WriterLog,
 }
 
-impl Writer<'_> {
-    /// Makes one random operation in the part of `len` bytes.
-    fn operate(
-        &mut self,
-        step: Step,
-        len: usize,
-        random: &mut Random,
-        recorded: impl Fn() -> usize,
-    ) {
+impl<'a> Writer<'a> {
+    /// Returns the writer of a part that contains `bytes`.
+    fn new(device: &'a Qcow2Device, index: usize, start: usize, bytes: &[u8]) -> Self {
+        let mut content = ContentModel::new(index);
+        content.change(0, Effect::Truncate(bytes.len() as u64));
+        content.change(0, Effect::Restore(Arc::new(bytes.to_vec())));
+        content.promise(0, 0);
+        Self {
+            device,
+            start: start as u64,
+            index,
+            log: WriterLog {
+                content,
+                starts: vec![0],
+            },
+        }
+    }
+
+    /// Makes one random operation in the part.
+    fn operate(&mut self, step: Step, random: &mut Random, recorded: impl Fn() -> usize) {
+        let len = self.log.content.now().len();
         let most = if random.percent(20) { 60_000 } else { 4000 };
         let at = random.below(len);
         let count = (1 + random.below(most)).min(len - at);
         let (offset, range) = (self.start + at as u64, at as u64..(at + count) as u64);
         let content = &mut self.log.content;
-        match random.below(10) {
-            0 => {
+        match random.below(40) {
+            0..4 => {
                 self.device.flush().unwrap();
                 content.promise(step, recorded());
             }
-            1 => {
+            4 => self.device.mark_closed().unwrap(),
+            5..9 => {
                 self.device.write_zeroes(offset, count as u64).unwrap();
                 content.change(step, Effect::Zero(range));
             }
+            9..11 => {
+                let zero = Device::write_allocated_zeroes;
+                zero(self.device, offset, count as u64).unwrap();
+                content.change(step, Effect::Zero(range));
+            }
+            11..15 => {
+                self.device.discard(offset, count as u64).unwrap();
+                let mut found = vec![0xaa; count];
+                self.device.read_at(&mut found, offset).unwrap();
+                discarded(content, step, self.start, at as u64, &found);
+            }
+            15..18 => self.compare(range),
             _ => {
                 let mut bytes = vec![0; count];
                 fill(&mut bytes, self.index, step, at as u64);
@@ -51,55 +74,46 @@ impl Writer<'_> {
             }
         }
     }
+
+    /// Asserts that a range of the part reads as the model.
+    fn compare(&self, range: Range<u64>) {
+        let mut found = vec![0xaa; (range.end - range.start) as usize];
+        self.device
+            .read_at(&mut found, self.start + range.start)
+            .unwrap();
+        let want = &self.log.content.now()[range.start as usize..range.end as usize];
+        assert!(found == want, "part {}, bytes {range:?}", self.index);
+    }
 }
 
-/// Creates a new image and runs random operations on it in `count` threads.
+/// Runs random operations on an image in `count` threads.
 pub(crate) fn record(
-    source: Source,
+    mut source: Source,
     count: usize,
     operations: usize,
     random: &mut Random,
 ) -> Recording {
-    let Origin::New {
-        len_bytes,
-        ref options,
-    } = source.origin
-    else {
-        panic!("only new images")
-    };
-    let before = copy_of(&*source.image);
-    let record = Arc::new(RecordDevice::new(source.image.clone()));
-    let device = Qcow2Device::create_on(record.clone(), len_bytes, options).unwrap();
-    device.flush().unwrap();
-    let creation_len = record.recorded_len();
-    let before = Replay::new(&before, &record.recorded()).upto(creation_len);
-    let own = (len_bytes as usize / count) | 1;
+    let start = Start::new(&source);
+    let (before, _) = source.take_content();
+    let snapshots = Snapshot::take_from(&mut source);
+    let before = before.now();
+    let own = (before.len() / count) | 1;
     let seeds: Vec<u64> = (0..count).map(|_| random.next()).collect();
     let work = |index: usize| {
-        let start = index * own;
-        let len = if index + 1 == count {
-            len_bytes as usize - start
+        let from = index * own;
+        let end = if index + 1 == count {
+            before.len()
         } else {
-            own
+            from + own
         };
-        let mut writer = Writer {
-            device: &device,
-            start: start as u64,
-            index,
-            log: WriterLog {
-                content: ContentModel::new(index),
-                starts: vec![0],
-            },
-        };
-        let content = &mut writer.log.content;
-        content.change(0, Effect::Truncate(len as u64));
-        content.promise(0, 0);
+        let mut writer = Writer::new(&start.device, index, from, &before[from..end]);
         let mut random = Random::new(seeds[index]);
-        let recorded = || record.recorded_len() - creation_len;
+        let recorded = || start.record.recorded_len() - start.creation_len;
         for step in 1..operations {
             writer.log.starts.push(recorded());
-            writer.operate(step, len, &mut random, recorded);
+            writer.operate(step, &mut random, recorded);
         }
+        writer.compare(0..(end - from) as u64);
         writer.log
     };
     let parts = std::thread::scope(|scope| {
@@ -112,13 +126,18 @@ pub(crate) fn record(
             .map(|thread| thread.join().unwrap())
             .collect()
     });
+    let Start {
+        device,
+        record,
+        creation_len,
+        before,
+    } = start;
     drop(device);
-    let record = record.recorded().split_off(creation_len);
     Recording {
         source,
         before,
-        record,
+        record: record.recorded().split_off(creation_len),
         parts,
-        snapshots: Vec::new(),
+        snapshots,
     }
 }

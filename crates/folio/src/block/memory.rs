@@ -1,7 +1,7 @@
 //! A sparse disk in memory, for tests and scratch file systems. Linux: brd.
 
 use super::{Allocation, Device};
-use crate::base::lock::RwLock;
+use crate::base::sync::RwLock;
 use crate::base::{Errno, Error, Result};
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};

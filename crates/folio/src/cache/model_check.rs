@@ -7,43 +7,15 @@ use super::index::Word;
 use super::mapping::AddressSpace;
 use super::{CacheOptions, Mapping, PageCache, Store, Writeback};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::schedules::{check, together};
 use crate::base::sync::{self, thread};
 use crate::base::{Errno, PAGE_SIZE, Result};
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The byte of another file.
 const FOREIGN: u8 = 99;
-
-/// Runs `test` under `count` random schedules, and under as many with few but arbitrary
-/// preemptions.
-fn check(count: usize, test: impl Fn() + Send + Sync + 'static) {
-    // A longer search.
-    let times = std::env::var("FOLIO_MODEL_CHECK_TIMES")
-        .ok()
-        .and_then(|times| times.parse().ok());
-    let count = count * times.unwrap_or(1);
-    let test = Arc::new(test);
-    run(RandomScheduler::new(count), test.clone());
-    run(PctScheduler::new(3, count), test);
-}
-
-fn run(scheduler: impl Scheduler + 'static, test: Arc<impl Fn() + Send + Sync + 'static>) {
-    let mut config = shuttle::Config::new();
-    config.stack_size = 256 << 10;
-    config.silence_warnings = true;
-    shuttle::Runner::new(scheduler, config).run(move || test());
-}
-
-/// Runs all parts in parallel and waits for them.
-fn together(parts: impl IntoIterator<Item = Box<dyn FnOnce() + Send>>) {
-    let threads: Vec<_> = parts.into_iter().map(thread::spawn).collect();
-    threads
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
-}
 
 /// A store in memory, one byte for each page.
 struct Disk {

@@ -12,6 +12,8 @@
 mod checked;
 #[cfg(not(all(test, any(folio_model_check, folio_loom))))]
 mod native;
+#[cfg(all(test, folio_model_check))]
+pub(crate) mod schedules;
 
 #[cfg(all(test, any(folio_model_check, folio_loom)))]
 pub(crate) use checked::*;

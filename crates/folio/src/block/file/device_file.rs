@@ -1,11 +1,11 @@
 //! A device as an image file: bounded by the device's size.
 
 use super::image_file::ImageFile;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::{Errno, Error, Result};
 use crate::block::{Allocation, Device, iov};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device as a file, of at most the device's size.
 pub(crate) struct DeviceFile {

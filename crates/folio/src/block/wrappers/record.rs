@@ -2,7 +2,7 @@
 //! dm-log-writes.
 
 use crate::base::Result;
-use crate::base::lock::Mutex;
+use crate::base::sync::Mutex;
 use crate::block::{Allocation, Device, LowerDevice};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use super::*;
 use crate::base::loom_check::{Plain, check, join};
 use crate::base::rcu::RcuCell;
 use crate::base::sync::thread;
+use crate::vfs::dentry_cache::NameSlot;
 use crate::vfs::validity::NameValidity;
 
 /// A cache whose shards are full with one name each.

@@ -134,8 +134,6 @@ impl Qcow2Device {
         }
         // Before `io` is held: a write-back waits for all transfers.
         self.make_room()?;
-        // New bytes may go where an older compressed cluster was, which may still be cached.
-        self.decompressor.invalidate();
         let _io = self.io.read();
         let mut hosts = Vec::with_capacity(clusters.len());
         {
@@ -150,6 +148,9 @@ impl Qcow2Device {
                 )?);
             }
         }
+        // An older compressed cluster may have been there, and be cached. Since its space is free,
+        // no reader uses its entry.
+        self.decompressor.invalidate();
         // Data before entries, so that no reader finds a cluster without its bytes.
         self.write_runs(clusters, &hosts, bytes)?;
         let mut metadata = self.metadata.lock();
@@ -195,6 +196,8 @@ impl Qcow2Device {
     pub(in crate::block) fn finish_packed(&self, appender: &mut Appender) -> Result<()> {
         let bits = self.geometry.cluster_bits;
         let mut finish = || {
+            // No other write may make the file longer in between.
+            let _no_transfer = self.io.write();
             let mut metadata = self.metadata.lock();
             appender.give_back(&mut metadata.refcounts, &*self.file, bits)?;
             let end = appender.at.next_multiple_of(self.geometry.cluster_bytes());

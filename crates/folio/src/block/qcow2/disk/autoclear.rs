@@ -4,12 +4,12 @@
 //! Source: QEMU, docs/interop/qcow2.txt ("autoclear_features").
 
 use crate::base::Result;
+use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::bitmaps;
 use crate::block::qcow2::layout::header::Header;
 use crate::block::qcow2::layout::raw_header::AUTOCLEAR_FIELD;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The autoclear features, before and after the first change of the disk.
 pub(crate) struct Autoclear {

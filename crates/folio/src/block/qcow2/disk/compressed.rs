@@ -1,7 +1,7 @@
 //! Reads of compressed clusters, by any number of threads, and the clusters decompressed last.
 
 use super::codec::Unpacker;
-use crate::base::lock::Mutex;
+use crate::base::sync::Mutex;
 use crate::base::{Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::image::Compression;

@@ -7,12 +7,12 @@
 //! Source: QEMU, docs/interop/qcow2.txt ("Lazy refcounts bit", "Dirty bit").
 
 use crate::base::Result;
+use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::features::DIRTY;
 use crate::block::qcow2::layout::header::Header;
 use crate::block::qcow2::layout::raw_header::INCOMPATIBLE_FIELD;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a write-back does with refcounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 //! Without it the host allocates each new cluster separately at writeback: 50,000 clusters with one
 //! written page each cost 50,000 allocations while the flush waits.
 
-use crate::base::lock::Mutex;
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::{Errno, Result};
 use crate::block::file::ImageFile;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Least and largest reservation, in bytes.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=64 << 20;

@@ -87,7 +87,8 @@ impl Qcow2Device {
         if is_discard {
             return Ok(());
         }
-        self.zero_part(offset..whole.start)?;
+        // The end of the disk may be inside the unit.
+        self.zero_part(offset..whole.start.min(end))?;
         self.zero_part(whole.end.min(end)..end)
     }
 

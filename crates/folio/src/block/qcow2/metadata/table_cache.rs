@@ -122,6 +122,12 @@ impl TableCache {
         }
     }
 
+    /// Keeps at most `tables_max` clean tables, so that a test evicts them at once.
+    #[cfg(all(test, folio_model_check))]
+    pub(crate) fn set_limit(&mut self, tables_max: usize) {
+        self.tables_max = tables_max;
+    }
+
     /// Returns the table of this key, if it is in memory.
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut MetadataTable> {
         self.clock += 1;

@@ -1,5 +1,7 @@
 //! Tests of the parts of qcow2 together.
 
 mod header_cuts;
+#[cfg(folio_model_check)]
+mod model_check;
 mod power_cuts;
 mod reserve;

@@ -38,7 +38,7 @@ pub(super) fn content(device: &Arc<dyn Device>) -> Vec<u8> {
     bytes
 }
 
-fn is_dirty(device: &dyn Device) -> bool {
+pub(super) fn is_dirty(device: &dyn Device) -> bool {
     let mut features = [0; 8];
     device.read_at(&mut features, INCOMPATIBLE_FIELD).unwrap();
     u64::from_be_bytes(features) & DIRTY != 0
