@@ -87,3 +87,54 @@ fn linux_guest_uses_a_served_qcow2() {
     run("qemu-img", ["convert", "-O", "raw", names[0], names[1]]);
     fsck(&raw);
 }
+
+/// Writes 32 MiB past the guest's cache while the server is killed, and compares them afterwards;
+/// then waits for a larger disk.
+const KILLED: &str = "\
+set -e
+dd if=/dev/urandom of=/tmp/data bs=1M count=32 2>/dev/null
+echo @kill
+for n in 0 1 2 3; do dd if=/tmp/data of=/dev/vda bs=64k skip=$((n * 128)) seek=$((n * 128)) count=128 oflag=direct 2>/dev/null & done
+wait
+echo 3 > /proc/sys/vm/drop_caches
+dd if=/dev/vda bs=1M count=32 iflag=direct 2>/dev/null | cmp - /tmp/data
+echo same
+echo @resize
+n=0; until [ $(cat /sys/block/vda/size) = 786432 ]; do sleep 1; n=$((n + 1)); [ $n -lt 100 ]; done
+";
+
+#[test]
+fn linux_guest_outlives_a_killed_server() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let [image, control] = ["disk.qcow2", "control"].map(|name| folder.path().join(name));
+    let name = image.to_str().unwrap();
+    run("qemu-img", ["create", "-q", "-f", "qcow2", name, "256M"]);
+    let words = ["--control", control.to_str().unwrap()];
+    let mut server = Some(BlockServer::new(&[&image], &words));
+    let socket = image.with_extension("sock");
+    let guest = match guest(&socket) {
+        Ok(guest) => guest,
+        Err(reason) => return report_skip(&reason),
+    };
+    let ran = guest.run(KILLED, LIMIT, |line| match line {
+        "@kill" => {
+            server.take().unwrap().kill();
+            server = Some(BlockServer::new(&[&image], &words));
+        }
+        "@resize" => {
+            let resize = ["ctl", words[1], "resize", "384M"];
+            run(env!("CARGO_BIN_EXE_folio"), resize);
+        }
+        _ => {}
+    });
+    let ran = ran.unwrap();
+    assert_eq!(ran.status, Some(0), "{}", ran.explain());
+    assert!(
+        ran.lines.iter().any(|line| line == "same"),
+        "{:?}",
+        ran.lines
+    );
+    server.take().unwrap().stop();
+    qemu_check(&image);
+}

@@ -170,3 +170,72 @@ impl<'a> Buffers<'a> {
         if len == 0 { Ok(()) } else { Err(OutOfMemory) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> Memory {
+        Memory::from_ranges(&[
+            (GuestAddress(0x1000), 0x1000),
+            (GuestAddress(0x4000), 0x1000),
+        ])
+        .unwrap()
+    }
+
+    fn buffer(address: u64, len_bytes: u32) -> Buffer {
+        Buffer {
+            address: GuestAddress(address),
+            len_bytes,
+        }
+    }
+
+    #[test]
+    fn ranges_span_buffer_boundaries() {
+        let memory = memory();
+        let parts = [
+            buffer(0x1000, 10),
+            buffer(0x1100, 0),
+            buffer(0x4000, 9),
+            buffer(0x1200, 100),
+        ];
+        let buffers = Buffers::new(&memory, &parts);
+        assert_eq!(buffers.len_bytes(), 119);
+        buffers.write_at(b"abcdefghijklm", 8).unwrap();
+        let mut bytes = [0; 9];
+        memory
+            .read_slice(&mut bytes[..2], GuestAddress(0x1008))
+            .unwrap();
+        assert_eq!(&bytes[..2], b"ab");
+        memory.read_slice(&mut bytes, GuestAddress(0x4000)).unwrap();
+        assert_eq!(&bytes, b"cdefghijk");
+        memory
+            .read_slice(&mut bytes[..2], GuestAddress(0x1200))
+            .unwrap();
+        assert_eq!(&bytes[..2], b"lm");
+        let mut back = [0; 13];
+        buffers.read_at(&mut back, 8).unwrap();
+        assert_eq!(&back, b"abcdefghijklm");
+        assert_eq!(buffers.read_at(&mut back, 107), Err(OutOfMemory));
+        assert_eq!(buffers.write_at(&back, usize::MAX), Err(OutOfMemory));
+    }
+
+    #[test]
+    fn buffers_outside_memory_are_errors() {
+        let memory = memory();
+        for parts in [
+            vec![buffer(0x1ffc, 64)],
+            vec![buffer(u64::MAX - 7, 64)],
+            vec![buffer(0x1000, 15)],
+            vec![],
+        ] {
+            let buffers = Buffers::new(&memory, &parts);
+            assert_eq!(buffers.write_at(&[7; 16], 0), Err(OutOfMemory), "{parts:?}");
+            assert_eq!(
+                buffers.read_at(&mut [0; 16], 0),
+                Err(OutOfMemory),
+                "{parts:?}"
+            );
+        }
+    }
+}
