@@ -115,7 +115,8 @@ fn is_aligned(bufs: &[IoSliceMut<'_>], offset: u64) -> bool {
 /// host does not report it.
 fn is_cached(file: &File, offset: u64, len_bytes: u64) -> bool {
     cachestat(file, offset, len_bytes).is_none_or(|found| {
-        found.dirty + found.writeback > 0 || found.cached * ALIGN * 2 >= len_bytes
+        let cached_bytes = found.cached * rustix::param::page_size() as u64;
+        found.dirty + found.writeback > 0 || cached_bytes * 2 >= len_bytes
     })
 }
 
