@@ -1,8 +1,9 @@
 //! Random operations on a device and on a model in memory, from a seed.
 
 use crate::support::random::Random;
+use folio::AlignedBuffer;
 use folio::block::Device;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 
 /// Makes `count` random operations on both, and compares every read.
 #[track_caller]
@@ -64,6 +65,15 @@ pub(crate) fn same(device: &dyn Device, model: &[u8], seed: u64) {
         let at = back.iter().zip(model).position(|(a, b)| a != b);
         panic!("seed {seed}: differs first at {at:?}");
     }
+    // Aligned and long: this read goes past the host's page cache where the host has no copy.
+    let mut uncached = AlignedBuffer::new(model.len());
+    device
+        .read_uncached_at(&mut [IoSliceMut::new(&mut uncached)], 0)
+        .unwrap();
+    assert!(
+        uncached[..] == *model,
+        "seed {seed}: differs past the cache"
+    );
     let mut at = 0;
     while at < model.len() {
         let (kind, count) = device

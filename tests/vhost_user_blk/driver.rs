@@ -45,7 +45,7 @@ enum Task {
 fn block_bytes(block: u64, version: u32, out: &mut [u8]) {
     let mut random = Random::new(block << 32 | u64::from(version));
     let (words, _) = out.as_chunks_mut::<8>();
-    // Few numbers, repeated: as telling as all, and quick.
+    // Few numbers, repeated: as good as all, and quick.
     let parts = [random.next(), random.next(), random.next()];
     for (index, word) in words.iter_mut().enumerate() {
         *word = (parts[index % 3] ^ index as u64).to_le_bytes();

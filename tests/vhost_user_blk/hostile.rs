@@ -248,7 +248,7 @@ fn invalid_requests_get_a_status() {
 }
 
 #[test]
-fn guest_memory_that_shrinks_ends_the_connection_alone() {
+fn guest_memory_that_shrinks_ends_one_connection() {
     let scene = Scene::new();
     let mut client = connect(scene.bad(), 1, 4);
     read_first_block(&mut client);

@@ -1,5 +1,5 @@
 //! The scenario `vhost-user-blk`: requests a second of disks for virtual machines, beside
-//! qemu-storage-daemon, with a driver that is no virtual machine as the client.
+//! qemu-storage-daemon, with a driver in this process as the client.
 
 use crate::command::{find, lacking, tool};
 use crate::nbd::make_images;

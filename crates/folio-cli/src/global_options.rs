@@ -36,9 +36,9 @@ pub(crate) struct GlobalOptions {
     )]
     pub(crate) options: Vec<String>,
     /// Memory for cached pages, inodes and names of each image or directory; inodes and names take
-    /// at most a half
-    #[arg(long, global = true, value_name = "SIZE", default_value = "64M", value_parser = cache_size)]
-    pub(crate) cache: u64,
+    /// at most a half [default: 64M; folio mount: a sixteenth of the free memory, 64M to 512M]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = cache_size)]
+    pub(crate) cache: Option<u64>,
     /// Print the counters of the page cache at the end, with the names of /proc/vmstat
     #[arg(long, global = true)]
     pub(crate) stats: bool,

@@ -1,14 +1,34 @@
-//! Memory that a command may use beyond the page cache.
+//! Memory that a command may use: for its work, and for the page cache of a mount.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// Part of the free memory that a command may use.
 const PART: u64 = 4;
+/// Part of the free memory for the page cache of a mount. As in Linux, the limits of dirty bytes
+/// follow the memory.
+const CACHE_PART: u64 = 16;
+/// Least and largest page cache of a mount without `--cache`, in bytes.
+const CACHE_BYTES: RangeInclusive<u64> = 64 << 20..=512 << 20;
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Returns a quarter of the memory that is free, in this machine and in the control groups of this
-/// process. Linux: Documentation/admin-guide/cgroup-v2.rst.
+/// Returns a quarter of the memory that is free.
 pub(crate) fn spare_bytes() -> u64 {
+    free_bytes() / PART
+}
+
+/// Returns the size of the page cache of a mount without `--cache`.
+pub(crate) fn mount_cache_bytes() -> u64 {
+    cache_share(free_bytes())
+}
+
+fn cache_share(free_bytes: u64) -> u64 {
+    (free_bytes / CACHE_PART).clamp(*CACHE_BYTES.start(), *CACHE_BYTES.end())
+}
+
+/// Returns the memory that is free, in this machine and in the control groups of this process.
+/// Linux: Documentation/admin-guide/cgroup-v2.rst.
+fn free_bytes() -> u64 {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
     let mut free = available_bytes(&meminfo).unwrap_or(0);
@@ -20,7 +40,7 @@ pub(crate) fn spare_bytes() -> u64 {
             free = free.min(limit.saturating_sub(number("memory.current").unwrap_or(0)));
         }
     }
-    free / PART
+    free
 }
 
 fn available_bytes(meminfo: &str) -> Option<u64> {
@@ -47,6 +67,13 @@ fn groups(membership: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cache_of_a_mount_follows_the_memory() {
+        assert_eq!(cache_share(0), 64 << 20);
+        assert_eq!(cache_share(4 << 30), 256 << 20);
+        assert_eq!(cache_share(1 << 40), 512 << 20);
+    }
 
     #[test]
     fn facts_of_the_kernel_are_read() {

@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// Time after which work that cannot be canceled ends at Ctrl-C.
 const INTERRUPT_POLL: Duration = Duration::from_millis(50);
+/// Page cache of a command without `--cache`, in bytes.
+const CACHE_BYTES: u64 = 64 << 20;
 
 /// The state that all parts of a command share.
 pub(crate) struct Session {
@@ -86,7 +88,7 @@ impl Session {
             command,
             manners: Manners::Folio,
             quiet: global.quiet,
-            cache_bytes: global.cache,
+            cache_bytes: global.cache.unwrap_or(CACHE_BYTES),
             options: global
                 .options
                 .iter()

@@ -19,7 +19,7 @@ pub(crate) fn listeners() -> Outcome<Vec<UnixListener>> {
     let own = pidfd_open(process, PidfdFlags::empty()).map_err(failed)?;
     let mut listeners = Vec::new();
     for fd in FIRST_FD..FIRST_FD.saturating_add(number("LISTEN_FDS").unwrap_or(0)) {
-        // A copy, so that nothing here depends on what the number stands for later.
+        // A copy, so that nothing here depends on a later use of the number.
         let socket = pidfd_getfd(&own, fd, PidfdGetfdFlags::empty()).map_err(failed)?;
         if !socket_acceptconn(&socket).map_err(failed)? {
             return Err(Failure::new("LISTEN_FDS: a descriptor does not listen"));

@@ -65,6 +65,7 @@ mod write;
 use crate::exit::{Exit, Outcome};
 use crate::global_options::GlobalOptions;
 use crate::image_path::start_inside;
+use crate::memory::mount_cache_bytes;
 use crate::session::Session;
 use clap::Subcommand;
 
@@ -171,7 +172,11 @@ fn dispatch(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Comma
         Command::Mkfs(mkfs) => done("mkfs", &|session| mkfs::run(mkfs, session)),
         Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),
         Command::Trim(trim) => done("trim", &|session| trim::run(trim, session)),
-        Command::Mount(mount) => serve("mount", &|session| mount::run(mount, session)),
+        Command::Mount(mount) => {
+            let mut session = Session::without_signals("mount", global);
+            session.cache_bytes = global.cache.unwrap_or_else(mount_cache_bytes);
+            with(session, &|session| mount::run(mount, session))
+        }
         Command::Run(args) => pass_on("run", &|session| run::run(args, session)),
         Command::Shell(args) => pass_on("shell", &|session| shell::run(args, session, tree)),
         Command::Check(check) => done("check", &|session| check::run(check, session)),

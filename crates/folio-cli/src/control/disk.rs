@@ -18,7 +18,7 @@ pub(crate) trait ServedDisk: Sync {
     /// Returns how the disk is served.
     fn options(&self) -> Value;
 
-    /// Flushes what lies above the image, and the image.
+    /// Flushes what is above the image, and the image.
     fn flush(&self) -> Result<()>;
 
     /// Informs those that use the disk of its new size.
@@ -131,8 +131,8 @@ impl<'a> ControlledDisk<'a> {
             && !self.is_compacting.swap(true, Ordering::Relaxed)
     }
 
-    /// Compacts without an order. A failure is not lost: the next fork tries again, and fails itself
-    /// when the chain is too long.
+    /// Compacts without an order. After a failure the next fork tries again; it fails itself when
+    /// the chain is too long.
     pub(super) fn compact_by_itself(&self) {
         match self.compact() {
             Ok(unused) => tracing::info!(?unused, image = self.name, "compacted"),

@@ -5,7 +5,7 @@ use super::config::{
     kind, status,
 };
 use super::counts::QueueCounters;
-use super::server::Export;
+use super::export::Export;
 use super::write_log::{Change, RECORD_LEN, WriteLog};
 use crate::pace::Pace;
 use folio::Error;
@@ -244,7 +244,7 @@ impl BlockDevice {
         Ok(())
     }
 
-    /// Returns the offset of a range that lies on the disk, in bytes.
+    /// Returns the offset of a range of the disk, in bytes.
     fn check_range(&self, sector: u64, len_bytes: u64) -> Result<u64, Failure> {
         let offset = sector.checked_mul(SECTOR_LEN).ok_or(Failure::Invalid)?;
         let end = offset.checked_add(len_bytes).ok_or(Failure::Invalid)?;

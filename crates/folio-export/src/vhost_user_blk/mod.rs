@@ -7,7 +7,7 @@
 //!        v                                   v
 //!   device.rs   one request at a time   server.rs   a socket, one virtual machine after another
 //!        |  config.rs    what the driver learns about the disk
-//!        |  counts.rs    requests by kind
+//!        |  export.rs    the disk, counts.rs    requests by kind
 //!        |  write_log.rs acknowledged writes that survive the server
 //!        v
 //!   folio::block::Device
@@ -28,18 +28,21 @@
 //!    flushed. A driver without a flush command gets each write flushed.
 //! 2. What was acknowledged survives the end of the server, if the front end keeps memory for that;
 //!    what was flushed survives a power cut.
-//! 3. A request allocates at most the buffer of its thread; its ranges are checked against the disk.
+//! 3. A request allocates at most the buffer of its thread; its ranges are checked against the
+//!    disk.
 
 #[cfg(feature = "client")]
 pub mod client;
 mod config;
 mod counts;
 mod device;
+mod export;
 mod server;
 mod write_log;
 
 pub use config::{QUEUES_MAX, SERIAL_LEN_MAX};
 pub use counts::RequestCounts;
+pub use export::Disk;
 pub use folio_net::Stopper;
 pub use folio_net::vhost_user::{ConfigNotifier, Service};
-pub use server::{Disk, Server, ServerOptions};
+pub use server::{Server, ServerOptions};

@@ -1,5 +1,5 @@
 //! A log of writes that the disk still holds in this process, such as the tables of a qcow2 image
-//! that no flush has written. It lies in memory of the front end, so that a server that is started
+//! that no flush has written. It is in memory of the front end, so that a server that is started
 //! anew, after one that was killed, repeats them: a guest that goes on must not lose what was
 //! acknowledged.
 //!
@@ -66,7 +66,7 @@ fn lost(_: OutOfMemory) -> Error {
 
 impl WriteLog {
     /// Repeats the changes in the log of an earlier server, and empties it. A log of another disk
-    /// is dropped: `disk` tells them apart.
+    /// is dropped: `disk` distinguishes them.
     ///
     /// # Errors
     /// The log is damaged, or the disk fails.

@@ -1,4 +1,4 @@
-//! What the threads of one front end share: its device, its memory, and its end.
+//! The state that the threads of one front end share: its device, its memory, and its end.
 
 use super::device::Device;
 use super::guest_memory::Memory;

@@ -59,8 +59,8 @@ pub trait Device: Send + Sync + 'static {
         false
     }
 
-    /// Returns the bytes of memory, a multiple of 4096, that the device wants to survive its server;
-    /// they are all zeros at first. They come only if [`Device::can_repeat_requests`].
+    /// Returns the bytes of memory, a multiple of 4096, that the device wants to survive its
+    /// server; they are all zeros at first. They come only if [`Device::can_repeat_requests`].
     fn record_len_bytes(&self) -> u64 {
         0
     }

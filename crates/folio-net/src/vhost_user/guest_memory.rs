@@ -81,11 +81,11 @@ pub(super) fn guest_address(regions: &[Region], address: u64) -> io::Result<Gues
         }
     }
     Err(super::message::invalid(
-        "a queue lies outside of guest memory",
+        "a queue is outside of guest memory",
     ))
 }
 
-/// A part of guest memory that a request names. It may lie outside of it.
+/// A part of guest memory that a request names. It may be outside of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Buffer {
     pub(super) address: GuestAddress,

@@ -25,7 +25,7 @@ const CONFIG_LEN_MAX: usize = 4096;
 /// Regions of memory that the front end may add one by one; QEMU has 32 at most.
 const REGIONS_MAX: usize = 509;
 
-/// Where a device tells its front end about a changed configuration; empty while there is none.
+/// Where a device informs its front end of a changed configuration; empty while there is none.
 pub(super) type ConfigChannel = Mutex<Option<UnixStream>>;
 
 /// The description of a queue, for its next start.
@@ -398,7 +398,7 @@ impl<D: Device> Session<D> {
             has_event_index: self.features & 1 << EVENT_IDX != 0,
         };
         let memory = self.connection.memory();
-        let outside = |_| invalid("a queue lies outside of guest memory");
+        let outside = |_| invalid("a queue is outside of guest memory");
         let mut next_available = setup.next_available;
         let resumed = match &self.inflight {
             None => None,

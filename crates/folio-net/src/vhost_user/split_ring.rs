@@ -20,7 +20,7 @@ const FLAG_SILENT: u16 = 1;
 /// A ring that the driver has broken, so that it cannot be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RingError {
-    /// A part of the ring lies outside of guest memory.
+    /// A part of the ring is outside of guest memory.
     OutOfMemory,
     /// The driver's index is ahead by more than the ring holds.
     Index,
@@ -40,7 +40,7 @@ pub(super) struct Chain {
     pub(super) writable: Vec<Buffer>,
 }
 
-/// Where a ring lies, and how it is used.
+/// The place of a ring, and how it is used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RingPlace {
     /// Number of descriptors, a power of two.
@@ -70,7 +70,7 @@ impl SplitRing {
     /// Starts at the given index of available requests, behind the used ones.
     ///
     /// # Errors
-    /// A part of the ring lies outside of guest memory.
+    /// A part of the ring is outside of guest memory.
     pub(super) fn start(
         place: RingPlace,
         memory: &Memory,
@@ -205,7 +205,8 @@ impl SplitRing {
         if before == Some(self.next_used) {
             return Ok(false);
         }
-        // The driver writes its wish, then looks at the index; here it is the other way round.
+        // The driver writes what it waits for, then looks at the index; here it is the other way
+        // round.
         fence(Ordering::SeqCst);
         if !self.place.has_event_index {
             return Ok(load(memory, self.place.available)? & FLAG_SILENT == 0);

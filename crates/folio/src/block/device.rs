@@ -77,6 +77,12 @@ pub trait Device: Send + Sync {
     /// Fills all of `bufs`, one after the other, from `offset` on. Linux: `REQ_OP_READ`.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()>;
 
+    /// Like [`Device::read_vectored_at`], for a caller that caches the bytes itself: the host need
+    /// not keep a copy. Linux: `RWF_DONTCACHE`.
+    fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.read_vectored_at(bufs, offset)
+    }
+
     /// Writes all of `bufs`, one after the other, from `offset` on. Durable only after
     /// [`Device::flush`]. Linux: `REQ_OP_WRITE`.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()>;

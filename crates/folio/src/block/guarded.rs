@@ -43,6 +43,10 @@ impl Device for GuardedDevice {
         self.call(|lower| lower.read_vectored_at(bufs, offset))
     }
 
+    fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.call(|lower| lower.read_uncached_at(bufs, offset))
+    }
+
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.call(|lower| lower.write_vectored_at(bufs, offset))
     }

@@ -4,6 +4,9 @@ use crate::base::{Errno, Error, Result};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 
+/// Largest number of buffers in one system call (limits.h, IOV_MAX).
+pub(crate) const IOV_MAX: usize = 1024;
+
 /// The pieces of a window. Most requests have few.
 pub(crate) type Pieces<T> = SmallVec<[T; 8]>;
 
@@ -72,6 +75,15 @@ pub(crate) fn window_mut<'a>(
 pub(crate) fn fill_zeros(bufs: &mut [IoSliceMut<'_>]) {
     for buf in bufs {
         buf.fill(0);
+    }
+}
+
+/// Fills all after the first `skip` bytes with zeros.
+#[cfg(feature = "qcow2")]
+pub(crate) fn fill_zeros_from(bufs: &mut [IoSliceMut<'_>], skip: u64) {
+    let len_bytes = len_mut(bufs);
+    if skip < len_bytes {
+        fill_zeros(&mut window_mut(bufs, skip, len_bytes - skip));
     }
 }
 

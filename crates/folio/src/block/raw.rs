@@ -72,6 +72,13 @@ impl Device for RawDevice {
         self.file.read(bufs, offset)
     }
 
+    fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let want = iov::len_mut(bufs);
+        self.check(offset, want)?;
+        let done = self.file.read_some_uncached(bufs, offset)?;
+        self.file.check_read(offset, done, want)
+    }
+
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.check_write(offset, iov::len(bufs))?;
         self.file.write(bufs, offset)

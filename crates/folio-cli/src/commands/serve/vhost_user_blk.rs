@@ -94,6 +94,43 @@ struct Served {
 }
 
 impl Served {
+    fn new(
+        blk: &VhostUserBlk,
+        place: ImagePath,
+        open: OpenDisk,
+        service: Service,
+    ) -> Outcome<Self> {
+        let OpenDisk { device, image } = open;
+        let socket = service.path().to_owned();
+        let serial = blk
+            .serial
+            .clone()
+            .unwrap_or_else(|| serial_of(&place.image));
+        let read_only = blk.disk.read_only || device.is_read_only();
+        let name = place.image_name().to_string();
+        let disk = Disk {
+            device: Arc::clone(&device),
+            serial: serial.clone(),
+            read_only,
+        };
+        let mut options = ServerOptions::default();
+        options.queues = blk.queues.into();
+        options.once = blk.once;
+        let server = Server::new(service, disk, options, move |message| {
+            eprintln!("folio: serve vhost-user-blk: {name}: {message}");
+        })?;
+        Ok(Self {
+            place,
+            socket,
+            serial,
+            queues: blk.queues,
+            read_only,
+            device,
+            image,
+            server,
+        })
+    }
+
     /// Returns the bytes that virtual machines see.
     fn visible_bytes(&self) -> u64 {
         self.device.len_bytes() / 512 * 512
@@ -152,12 +189,11 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
     let prepared = prepared.collect::<Outcome<Vec<_>>>()?;
     let sockets: Vec<_> = blk.sockets.iter().map(PathBuf::as_path).collect();
     let sandbox = confine(blk, &places, &sockets);
-    let mut services = Vec::new();
-    if sockets.is_empty() {
-        for listener in socket_activation::listeners()? {
-            services.push(Service::from_listener(listener)?);
-        }
-    }
+    let mut services = if sockets.is_empty() {
+        passed_services()?
+    } else {
+        Vec::new()
+    };
     let count = sockets.len().max(services.len());
     if count != places.len() {
         let text = format!(
@@ -175,38 +211,9 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
     for socket in sockets {
         services.push(Service::new(socket)?);
     }
-    let mut disks = Vec::new();
-    for ((place, open), service) in places.into_iter().zip(devices).zip(services) {
-        let OpenDisk { device, image } = open;
-        let socket = service.path().to_owned();
-        let serial = blk
-            .serial
-            .clone()
-            .unwrap_or_else(|| serial_of(&place.image));
-        let read_only = blk.disk.read_only || device.is_read_only();
-        let name = place.image_name().to_string();
-        let disk = Disk {
-            device: Arc::clone(&device),
-            serial: serial.clone(),
-            read_only,
-        };
-        let mut options = ServerOptions::default();
-        options.queues = blk.queues.into();
-        options.once = blk.once;
-        let server = Server::new(service, disk, options, move |message| {
-            eprintln!("folio: serve vhost-user-blk: {name}: {message}");
-        })?;
-        disks.push(Served {
-            place,
-            socket,
-            serial,
-            queues: blk.queues,
-            read_only,
-            device,
-            image,
-            server,
-        });
-    }
+    let opened = places.into_iter().zip(devices).zip(services);
+    let disks = opened.map(|((place, disk), service)| Served::new(blk, place, disk, service));
+    let disks = disks.collect::<Outcome<Vec<_>>>()?;
     let control = disk::bind_control(blk.disk.control.as_deref())?;
     let controlled: Vec<_> = disks
         .iter()
@@ -236,6 +243,13 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
         report_counts(blk, session, &disks)?;
     }
     served
+}
+
+/// Returns the services on the sockets of a service manager.
+fn passed_services() -> Outcome<Vec<Service>> {
+    let listeners = socket_activation::listeners()?;
+    let services = listeners.into_iter().map(Service::from_listener);
+    Ok(services.collect::<folio::Result<_>>()?)
 }
 
 fn places(blk: &VhostUserBlk) -> Outcome<Vec<ImagePath>> {

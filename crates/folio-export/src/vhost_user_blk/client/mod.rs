@@ -201,6 +201,13 @@ impl Client {
             mmap_handle: self.file.as_raw_fd(),
         };
         frontend.set_mem_table(&[region]).map_err(failed)?;
+        self.start_queues()?;
+        self.len_bytes = self.read_len_bytes()?;
+        Ok(())
+    }
+
+    fn start_queues(&mut self) -> Result<()> {
+        let frontend = &mut self.frontend;
         let has_event_index = self.features & EVENT_IDX != 0;
         for (index, queue) in self.queues.iter_mut().enumerate() {
             queue.has_event_index = has_event_index;
@@ -231,7 +238,6 @@ impl Client {
                 .map_err(failed)?;
             frontend.set_vring_enable(index, true).map_err(failed)?;
         }
-        self.len_bytes = self.read_len_bytes()?;
         Ok(())
     }
 }

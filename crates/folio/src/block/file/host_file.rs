@@ -1,12 +1,14 @@
 //! A regular file or block device of the host: positional vectored I/O, holes, and the image lock.
 
+use super::direct_read::DirectReads;
 use super::image_file::ImageFile;
 use super::remote::refuse_remote;
 use super::write_behind::WriteBehind;
 use super::{kernel_use, lock};
 use crate::base::lock::Mutex;
 use crate::base::{Errno, Error, Result};
-use crate::block::{Allocation, iov};
+use crate::block::Allocation;
+use crate::block::iov::{self, IOV_MAX};
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, ResolveFlags, SeekFrom};
 use std::fs::{File, FileType, Metadata};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -17,8 +19,6 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Largest number of buffers in one system call (limits.h, IOV_MAX).
-const IOV_MAX: usize = 1024;
 /// File system type of tmpfs in statfs(2) (linux/magic.h).
 #[cfg(feature = "qcow2")]
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -34,6 +34,7 @@ pub(crate) struct HostFile {
     /// hole each time. A hole punched since by another process still reads as zeros.
     known_data: Mutex<Range<u64>>,
     write_behind: WriteBehind,
+    direct_reads: DirectReads,
     /// Whether fdatasync(2) has failed. The kernel may have marked the lost pages as clean, so that
     /// a second call would succeed.
     has_failed_sync: AtomicBool,
@@ -182,11 +183,13 @@ impl HostFile {
         let metadata = file
             .metadata()
             .map_err(|error| Error::io("stat", error).at(name.clone()))?;
+        let is_block_device = metadata.file_type().is_block_device();
         Ok(Self {
+            direct_reads: DirectReads::open(&file, is_block_device),
             file,
             name,
             is_read_only: AtomicBool::new(is_read_only),
-            is_block_device: metadata.file_type().is_block_device(),
+            is_block_device,
             is_synced: true,
             known_data: Mutex::default(),
             write_behind: WriteBehind::default(),
@@ -355,6 +358,15 @@ impl ImageFile for HostFile {
             }
         }
         Ok(at - offset)
+    }
+
+    fn read_some_uncached(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
+        let done = self.direct_reads.read(&self.file, bufs, offset);
+        if done == 0 {
+            return self.read_some(bufs, offset);
+        }
+        let rest = iov::len_mut(bufs) - done;
+        Ok(done + self.read_some(&mut iov::window_mut(bufs, done, rest), offset + done)?)
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {

@@ -29,6 +29,11 @@ pub(crate) trait ImageFile: Send + Sync {
     /// Fills `bufs` from `offset` on, up to the end of the file; returns the number of bytes.
     fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64>;
 
+    /// Like [`ImageFile::read_some`], for a caller that caches the bytes itself.
+    fn read_some_uncached(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
+        self.read_some(bufs, offset)
+    }
+
     /// Writes all of `bufs` at `offset`; extends the file if needed.
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()>;
 
@@ -76,11 +81,8 @@ pub(crate) trait ImageFile: Send + Sync {
     /// Fills all of `bufs`; bytes beyond the end of the file read as zeros.
     #[cfg(feature = "qcow2")]
     fn read_or_zeros(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
-        let want = iov::len_mut(bufs);
         let done = self.read_some(bufs, offset)?;
-        if done < want {
-            iov::fill_zeros(&mut iov::window_mut(bufs, done, want - done));
-        }
+        iov::fill_zeros_from(bufs, done);
         Ok(())
     }
 
@@ -90,8 +92,16 @@ pub(crate) trait ImageFile: Send + Sync {
     ///
     /// EIO if the file ends before.
     fn read(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
-        let want = iov::len_mut(bufs);
         let done = self.read_some(bufs, offset)?;
+        self.check_read(offset, done, iov::len_mut(bufs))
+    }
+
+    /// Checks that a read of `want` bytes at `offset` was not cut off after `done` bytes.
+    ///
+    /// # Errors
+    ///
+    /// EIO if it was.
+    fn check_read(&self, offset: u64, done: u64, want: u64) -> Result<()> {
         if done == want {
             return Ok(());
         }

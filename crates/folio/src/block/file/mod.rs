@@ -14,6 +14,7 @@
 //!   lock.rs         QEMU's image locks
 //!   kernel_use.rs   loop devices, mounts and swap of the host's kernel
 //!   write_behind.rs early writeback of streams
+//!   direct_read.rs  reads past the host's page cache
 //!       |
 //!   holder.rs       the programs that have a file open, for messages
 //! ```
@@ -21,6 +22,7 @@
 //! Neighbors: above, the image formats; below, the host's system calls and [`super::Device`].
 
 mod device_file;
+mod direct_read;
 mod facts;
 mod holder;
 mod host_file;

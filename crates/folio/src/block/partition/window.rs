@@ -51,6 +51,11 @@ impl Device for PartitionDevice {
         self.disk.read_vectored_at(bufs, offset)
     }
 
+    fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let offset = self.on_disk(offset, iov::len_mut(bufs))?;
+        self.disk.read_uncached_at(bufs, offset)
+    }
+
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.disk
             .write_vectored_at(bufs, self.on_disk(offset, iov::len(bufs))?)

@@ -129,6 +129,15 @@ impl SlowDevice {
         self.disk.lock().counters
     }
 
+    /// Accounts for a read of `len_bytes`.
+    fn spend_read(&self, offset: u64, len_bytes: u64) {
+        self.spend(offset, |disk, model, size| {
+            disk.counters.reads += 1;
+            disk.counters.read_bytes += len_bytes;
+            disk.read(model, size, offset, len_bytes);
+        });
+    }
+
     /// Accounts for one request at `offset`, and waits for its end if callers wait.
     fn spend(&self, offset: u64, request: impl FnOnce(&mut DiskState, &DiskModel, u64)) {
         let size = self.lower.len_bytes().max(1);
@@ -313,12 +322,13 @@ impl Device for SlowDevice {
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         self.lower.read_vectored_at(bufs, offset)?;
-        let len_bytes = iov::len_mut(bufs);
-        self.spend(offset, |disk, model, size| {
-            disk.counters.reads += 1;
-            disk.counters.read_bytes += len_bytes;
-            disk.read(model, size, offset, len_bytes);
-        });
+        self.spend_read(offset, iov::len_mut(bufs));
+        Ok(())
+    }
+
+    fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.lower.read_uncached_at(bufs, offset)?;
+        self.spend_read(offset, iov::len_mut(bufs));
         Ok(())
     }
 

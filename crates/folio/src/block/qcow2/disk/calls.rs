@@ -1,6 +1,7 @@
 //! The [`Device`] trait of an open image, and the close when it is dropped.
 
 use super::device::Qcow2Device;
+use super::read::HostCopy;
 use crate::base::Result;
 use crate::block::qcow2::layout::l2_entry::Mapping;
 use crate::block::{Allocation, Device, LowerDevice, MapEntry};
@@ -39,7 +40,12 @@ impl Device for Qcow2Device {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
-        self.read(bufs, offset)
+        self.read(bufs, offset, HostCopy::Kept)
+            .map_err(|error| self.at_image(error))
+    }
+
+    fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.read(bufs, offset, HostCopy::Skipped)
             .map_err(|error| self.at_image(error))
     }
 

@@ -7,9 +7,22 @@ use crate::block::qcow2::layout::l2_entry::Mapping;
 use smallvec::SmallVec;
 use std::io::IoSliceMut;
 
+/// Whether the host's page cache gains a copy of the bytes that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HostCopy {
+    Kept,
+    /// The caller caches them itself.
+    Skipped,
+}
+
 impl Qcow2Device {
     /// Fills `bufs` with the guest bytes at `offset`.
-    pub(super) fn read(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+    pub(super) fn read(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+        copy: HostCopy,
+    ) -> Result<()> {
         let len_bytes = iov::len_mut(bufs);
         self.check(offset, len_bytes)?;
         // Before `io` is held: a write-back waits for all transfers.
@@ -28,7 +41,7 @@ impl Qcow2Device {
             }
         }
         if let [(mapping, _)] = runs[..] {
-            return self.read_run(mapping, bufs, offset);
+            return self.read_run(mapping, bufs, offset, copy);
         }
         let mut done = 0;
         for (mapping, count) in runs {
@@ -36,6 +49,7 @@ impl Qcow2Device {
                 mapping,
                 &mut iov::window_mut(bufs, done, count),
                 offset + done,
+                copy,
             )?;
             done += count;
         }
@@ -48,11 +62,17 @@ impl Qcow2Device {
         mapping: Mapping,
         bufs: &mut [IoSliceMut<'_>],
         offset: u64,
+        copy: HostCopy,
     ) -> Result<()> {
         match mapping {
             Mapping::Data { host, .. } => {
                 let in_unit = offset & (self.geometry.unit_bytes() - 1);
-                self.data().read_or_zeros(bufs, host + in_unit)
+                let done = match copy {
+                    HostCopy::Kept => self.data().read_some(bufs, host + in_unit)?,
+                    HostCopy::Skipped => self.data().read_some_uncached(bufs, host + in_unit)?,
+                };
+                iov::fill_zeros_from(bufs, done);
+                Ok(())
             }
             Mapping::Zero | Mapping::ZeroAllocated { .. } => {
                 iov::fill_zeros(bufs);
@@ -69,10 +89,13 @@ impl Qcow2Device {
                     Some(backing) => {
                         let available = backing.len_bytes().saturating_sub(offset).min(len_bytes);
                         if available > 0 {
-                            backing.read_vectored_at(
-                                &mut iov::window_mut(bufs, 0, available),
-                                offset,
-                            )?;
+                            let mut window = iov::window_mut(bufs, 0, available);
+                            match copy {
+                                HostCopy::Kept => backing.read_vectored_at(&mut window, offset)?,
+                                HostCopy::Skipped => {
+                                    backing.read_uncached_at(&mut window, offset)?
+                                }
+                            }
                         }
                         available
                     }

@@ -1,6 +1,7 @@
 //! Writes: plan under the metadata lock, data without it, then the new clusters enter the tables.
 
 use super::device::Qcow2Device;
+use super::read::HostCopy;
 use crate::base::Result;
 use crate::block::file::ImageFile;
 use crate::block::iov;
@@ -124,7 +125,7 @@ impl Qcow2Device {
         for (mapping, count) in old {
             let (piece, after) = rest.split_at_mut(*count as usize);
             if !self.is_zero(*mapping, at) {
-                self.read_run(*mapping, &mut [IoSliceMut::new(piece)], at)?;
+                self.read_run(*mapping, &mut [IoSliceMut::new(piece)], at, HostCopy::Kept)?;
             }
             at += count;
             rest = after;

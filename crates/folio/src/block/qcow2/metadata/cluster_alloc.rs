@@ -121,8 +121,8 @@ impl Metadata {
             || !self.releases.is_empty()
     }
 
-    /// Whether the file lacks the mapping of a guest cluster. Refcounts do not matter here: a writer
-    /// that was killed leaves the image dirty, and the next one counts again.
+    /// Whether the file lacks the mapping of a guest cluster. Refcounts do not matter here: a
+    /// writer that was killed leaves the image dirty, and the next one counts again.
     pub(crate) fn holds_mappings(&self) -> bool {
         self.l2.is_dirty() || !self.dirty_l1.is_empty()
     }

@@ -556,13 +556,13 @@ impl Volume {
     /// Reads file blocks from byte `at` of the device on, with the changes in the journal.
     fn read_blocks(&self, bufs: &mut [IoSliceMut<'_>], at: u64) -> Result<()> {
         let Some(journal) = self.data_journal() else {
-            return self.device.read_vectored_at(bufs, at);
+            return self.device.read_uncached_at(bufs, at);
         };
         let first = at / self.block_size as u64;
         let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / self.block_size) as u64;
         // Before the device is read: blocks that are checkpointed in the meantime are the same.
         let newer = journal.snapshots.newest(first..first + count);
-        self.device.read_vectored_at(bufs, at)?;
+        self.device.read_uncached_at(bufs, at)?;
         let mut blocks = bufs
             .iter_mut()
             .flat_map(|buf| buf.chunks_mut(self.block_size))
