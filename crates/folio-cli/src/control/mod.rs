@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Neighbors: `commands/serve` and `commands/ctl` above; below, `folio::block::LiveImage` and
-//! `folio_net::Socket`. The socket has mode 0600: a program that can write to it can change the image.
+//! `folio_net::Socket`. The socket has mode 0600: a program that can write to it can change the
+//! image.
 
 mod client;
 mod disk;

@@ -156,6 +156,11 @@ impl Device for LiveImage {
             .unwrap_or(false)
     }
 
+    fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.slot
+            .request(|device| device.read_uncached_at(bufs, offset))
+    }
+
     fn holds_changes(&self) -> bool {
         self.slot
             .request(|device| Ok(device.holds_changes()))

@@ -4,6 +4,7 @@
 //! discard of the same clusters comes before it, and is skipped, or after it. QEMU: `block-stream`.
 
 use super::device::Qcow2Device;
+use super::read::HostCopy;
 use crate::base::Result;
 use crate::block::qcow2::layout::l2_entry::Mapping;
 use crate::block::qcow2::metadata::{ClearResult, Metadata};
@@ -25,7 +26,7 @@ impl Qcow2Device {
                     let count = new.range.end.min(range.end) - range.start;
                     let mut bytes = vec![0; count as usize];
                     let bufs = &mut [IoSliceMut::new(&mut bytes)];
-                    self.read_run(Mapping::Unallocated, bufs, range.start)?;
+                    self.read_run(Mapping::Unallocated, bufs, range.start, HostCopy::Kept)?;
                     let bufs = [IoSlice::new(&bytes)];
                     self.fill_clusters(new, &bufs, 0, range.start, count)
                 },
