@@ -18,6 +18,7 @@ use folio::block::Device;
 use folio::{Error, Result};
 use folio_net::vhost_user::{DeviceRecord, OutOfMemory};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a half. Each page is used only once a guest has written so much between two flushes.
 const HALF_LEN: u64 = 32 << 20;
@@ -58,6 +59,8 @@ pub(super) struct WriteLog {
     record: DeviceRecord,
     flushing: Mutex<()>,
     halves: Mutex<Halves>,
+    /// Whether a half has changes, for writers without the lock.
+    has_changes: AtomicBool,
 }
 
 fn lost(_: OutOfMemory) -> Error {
@@ -79,6 +82,7 @@ impl WriteLog {
                 number: 1,
                 len: [0; 2],
             }),
+            has_changes: AtomicBool::new(false),
         };
         if this.load(0)? == MAGIC && this.load(DISK_AT)? == disk {
             let mut order = [0, 1];
@@ -110,7 +114,7 @@ impl WriteLog {
     /// The disk's, if it has to flush.
     pub(super) fn add(&self, change: Change<'_>, device: &dyn Device) -> Result<()> {
         // Behind an older change of the same bytes, which would be repeated, it is not safe.
-        if self.is_empty() && !device.holds_changes() {
+        if !self.has_changes.load(Ordering::Acquire) && !device.holds_changes() {
             return Ok(());
         }
         while !self.try_add(change)? {
@@ -143,11 +147,10 @@ impl WriteLog {
             halves.len[older] = 0;
             self.record.store(0, LEN_AT[older]).map_err(lost)?;
         }
+        if halves.len == [0; 2] {
+            self.has_changes.store(false, Ordering::Release);
+        }
         Ok(())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.halves.lock().len == [0; 2]
     }
 
     /// Adds a change; returns false if there is no room.
@@ -182,6 +185,7 @@ impl WriteLog {
         // The entry counts from here on.
         record.store(end, LEN_AT[half]).map_err(lost)?;
         halves.len[half] = end;
+        self.has_changes.store(true, Ordering::Release);
         Ok(true)
     }
 

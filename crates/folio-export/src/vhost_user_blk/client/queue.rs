@@ -2,11 +2,13 @@
 
 use super::super::config::{SECTOR_LEN, kind, status};
 use folio::{Errno, Error, Result};
-use std::io;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
-use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 const HEADER_LEN: u64 = 16;
 /// A slot has a header, data and a status.
@@ -71,6 +73,8 @@ pub struct Queue {
     pub(super) has_event_index: bool,
     pub(super) kick: EventFd,
     pub(super) call: EventFd,
+    /// Waits for `call`.
+    calls: Epoll,
     free: Vec<Slot>,
     next_available: u16,
     /// Index of available requests that the server was last notified of.
@@ -84,13 +88,18 @@ fn lost(error: impl std::fmt::Display) -> Error {
 
 impl Queue {
     pub(super) fn new(memory: Arc<GuestMemoryMmap>, shape: Shape, start: u64) -> io::Result<Self> {
+        let call = EventFd::new(EFD_NONBLOCK)?;
+        let calls = Epoll::new()?;
+        let events = EpollEvent::new(EventSet::IN, 0);
+        calls.ctl(ControlOperation::Add, call.as_raw_fd(), events)?;
         Ok(Self {
             memory,
             shape,
             start,
             has_event_index: false,
             kick: EventFd::new(0)?,
-            call: EventFd::new(0)?,
+            call,
+            calls,
             free: (0..shape.depth).rev().collect(),
             next_available: 0,
             kicked: 0,
@@ -294,7 +303,21 @@ impl Queue {
             if let Some(done) = self.take_done()? {
                 return Ok(done);
             }
-            self.call.read().map_err(|error| Error::io("call", error))?;
+            self.wait_for_call()
+                .map_err(|error| Error::io("call", error))?;
+        }
+    }
+
+    /// Waits for the server's notification. The server may have made the event non-blocking.
+    fn wait_for_call(&self) -> io::Result<()> {
+        let mut events = [EpollEvent::default()];
+        match self.calls.wait(-1, &mut events) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        match self.call.read() {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

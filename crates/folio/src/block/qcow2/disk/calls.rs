@@ -3,6 +3,7 @@
 use super::device::Qcow2Device;
 use super::read::HostCopy;
 use crate::base::Result;
+use crate::base::sync::atomic::Ordering;
 use crate::block::qcow2::layout::l2_entry::Mapping;
 use crate::block::{Allocation, Device, LowerDevice, MapEntry};
 use std::io::{IoSlice, IoSliceMut};
@@ -92,11 +93,7 @@ impl Device for Qcow2Device {
         {
             return true;
         }
-        // A write-back has marked tables as written before they are.
-        let Some(_flushing) = self.flushing.try_lock() else {
-            return true;
-        };
-        self.metadata.lock().holds_mappings()
+        self.holds_mappings.load(Ordering::Acquire)
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {

@@ -5,6 +5,7 @@ use super::compressed::Decompressor;
 use super::data_file::DataFile;
 use super::lazy::DirtyBit;
 use super::reserve::SpaceReserve;
+use crate::base::sync::atomic::AtomicBool;
 use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::{Error, ErrorKind, Result};
 use crate::block::file::ImageFile;
@@ -27,6 +28,8 @@ pub struct Qcow2Device {
     pub(super) compression: Compression,
     pub(super) decompressor: Decompressor,
     pub(in crate::block::qcow2) metadata: Mutex<Metadata>,
+    /// That of `metadata`.
+    pub(super) holds_mappings: Arc<AtomicBool>,
     /// Notified when a write in flight has ended.
     pub(super) write_done: Condvar,
     pub(super) io: RwLock<()>,

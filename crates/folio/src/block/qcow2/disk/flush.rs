@@ -175,12 +175,20 @@ impl Qcow2Device {
             return Err(error);
         }
         if dirty.is_empty() && dirty.releases.is_empty() {
+            self.metadata.lock().end_write_back();
             return self.file.sync_data();
         }
         // Before the first table: a program killed from here on leaves refcounts to correct.
         let marked = self.dirty_bit.set(&*self.file);
         let result = marked.and_then(|()| dirty.write(&*self.file, self.l1_offset));
-        let releases = dirty.put_back(&mut self.metadata.lock(), result.is_ok());
+        let releases = {
+            let mut metadata = self.metadata.lock();
+            let releases = dirty.put_back(&mut metadata, result.is_ok());
+            if result.is_ok() {
+                metadata.end_write_back();
+            }
+            releases
+        };
         result?;
         if releases.is_empty() {
             return Ok(());

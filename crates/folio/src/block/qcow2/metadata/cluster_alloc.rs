@@ -6,6 +6,7 @@
 
 use super::refcounts::{Allocated, Refcounts};
 use super::table_cache::{MetadataTable, TableCache};
+use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::{Errno, Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::header::Header;
@@ -14,6 +15,7 @@ use crate::block::qcow2::layout::table::{COPIED, decode_l1, numbers, read_table}
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Memory for L2 tables.
 const L2_BYTES_MAX: usize = 32 << 20;
@@ -73,6 +75,10 @@ pub(crate) struct Metadata {
     in_flight: Vec<Range<u64>>,
     /// No L2 table in memory holds these references; those in the file may.
     pub(crate) releases: Vec<Release>,
+    /// Whether the file may lack the mapping of a guest cluster, for readers without the lock.
+    /// Refcounts do not matter: a writer that was killed leaves the image dirty, and the next one
+    /// counts again.
+    pub(crate) holds_mappings: Arc<AtomicBool>,
 }
 
 impl Metadata {
@@ -103,7 +109,19 @@ impl Metadata {
             refcounts: Refcounts::read(file, header, metadata_clusters)?,
             in_flight: Vec::new(),
             releases: Vec::new(),
+            holds_mappings: Arc::default(),
         })
+    }
+
+    /// Notes that a mapping is about to change.
+    fn begin_change(&self) {
+        self.holds_mappings.store(true, Ordering::Release);
+    }
+
+    /// Ends a write-back that has succeeded.
+    pub(crate) fn end_write_back(&self) {
+        let holds_mappings = self.l2.is_dirty() || !self.dirty_l1.is_empty();
+        self.holds_mappings.store(holds_mappings, Ordering::Release);
     }
 
     /// Evicts clean tables until the limits hold; returns whether they hold.
@@ -119,12 +137,6 @@ impl Metadata {
             || self.refcounts.is_table_moved
             || !self.dirty_l1.is_empty()
             || !self.releases.is_empty()
-    }
-
-    /// Whether the file lacks the mapping of a guest cluster. Refcounts do not matter here: a
-    /// writer that was killed leaves the image dirty, and the next one counts again.
-    pub(crate) fn holds_mappings(&self) -> bool {
-        self.l2.is_dirty() || !self.dirty_l1.is_empty()
     }
 
     /// Returns the mapping at a guest offset, and the length in bytes of its run, at most
@@ -396,6 +408,7 @@ impl Metadata {
 
     /// Makes whole guest units read as zeros, and releases whole clusters.
     pub(crate) fn clear(&mut self, file: &dyn ImageFile, range: Range<u64>) -> Result<ClearResult> {
+        self.begin_change();
         let geometry = self.geometry;
         let bits = geometry.cluster_bits;
         let first = range.start >> bits;
@@ -445,6 +458,7 @@ impl Metadata {
         file: &dyn ImageFile,
         clusters: Range<u64>,
     ) -> Result<u64> {
+        self.begin_change();
         let geometry = self.geometry;
         let end = clusters
             .end
@@ -494,6 +508,7 @@ impl Metadata {
 
     /// Makes the L2 table of a guest cluster writable: creates it, or copies a snapshot's.
     fn own_table(&mut self, file: &dyn ImageFile, cluster: u64) -> Result<()> {
+        self.begin_change();
         if self.owns_table(cluster)? {
             return Ok(());
         }
@@ -557,6 +572,7 @@ impl Metadata {
 
     /// Enters new clusters into their L2 table.
     fn publish(&mut self, file: &dyn ImageFile, new: &NewClusters) -> Result<()> {
+        self.begin_change();
         let geometry = self.geometry;
         let (l1_index, l2_index) = geometry.indices(new.first);
         for index in 0..new.clusters.count {
@@ -588,6 +604,7 @@ impl Metadata {
         host: u64,
         len_bytes: u64,
     ) -> Result<()> {
+        self.begin_change();
         let geometry = self.geometry;
         let entry = L2Entry::compressed(geometry, host, len_bytes)?;
         self.own_table(file, cluster)?;
