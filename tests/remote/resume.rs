@@ -240,6 +240,7 @@ fn detached_mount_still_serves_open_files() {
     open.write_all(b"text").unwrap();
     open.sync_all().unwrap();
     drop(open);
-    assert!(mount.running.child.wait().unwrap().success());
+    let status = mount.running.child.wait().unwrap();
+    assert!(status.success(), "{status}");
     shared.stop();
 }

@@ -136,3 +136,94 @@ fn killed_server_loses_no_request() {
     server.stop();
     qemu_check(&image);
 }
+
+/// Writes a block with one byte everywhere, into a cluster of its own.
+#[track_caller]
+fn write_block(queue: &mut Queue, cluster: u64, byte: u8) {
+    let done = queue.do_one(1, cluster << 16, &[byte; BLOCK as usize], 0);
+    assert_eq!(done.unwrap().status, 0);
+}
+
+#[track_caller]
+fn assert_block(queue: &mut Queue, cluster: u64, byte: u8) {
+    let slot = queue.read(cluster << 16, BLOCK as u32).unwrap();
+    queue.submit().unwrap();
+    assert_eq!(queue.wait_done().unwrap().status, 0);
+    let mut found = vec![0; BLOCK as usize];
+    queue.copy_data(slot, &mut found).unwrap();
+    assert!(found == vec![byte; BLOCK as usize], "cluster {cluster}");
+}
+
+#[test]
+fn reset_guest_loses_nothing_with_its_server() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let image = folder.path().join("disk.qcow2");
+    let name = image.to_str().unwrap();
+    run("qemu-img", ["create", "-q", "-f", "qcow2", name, "16M"]);
+    let server = BlockServer::new(&[&image], &[]);
+    let mut client = server.connect(1, 1);
+    write_block(&mut client.queues()[0], 1, 1);
+    client.set_write_cache(false).unwrap();
+    client.set_write_cache(true).unwrap();
+    // The record of requests is a new one from here on.
+    client.reset().unwrap();
+    write_block(&mut client.queues()[0], 2, 2);
+    write_block(&mut client.queues()[0], 1, 3);
+    server.kill();
+    let server = BlockServer::new(&[&image], &[]);
+    client.reconnect(&server.sockets[0]).unwrap();
+    for (cluster, byte) in [(1, 3), (2, 2)] {
+        assert_block(&mut client.queues()[0], cluster, byte);
+    }
+    drop(client);
+    server.stop();
+    qemu_check(&image);
+}
+
+#[test]
+fn write_cache_stays_off_with_the_next_server() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let image = folder.path().join("disk.qcow2");
+    let name = image.to_str().unwrap();
+    run("qemu-img", ["create", "-q", "-f", "qcow2", name, "16M"]);
+    let server = BlockServer::new(&[&image], &[]);
+    let mut client = server.connect(1, 1);
+    assert!(client.has_write_cache().unwrap());
+    client.set_write_cache(false).unwrap();
+    write_block(&mut client.queues()[0], 1, 1);
+    server.kill();
+    let server = BlockServer::new(&[&image], &[]);
+    client.reconnect(&server.sockets[0]).unwrap();
+    assert!(!client.has_write_cache().unwrap());
+    assert_block(&mut client.queues()[0], 1, 1);
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn log_of_another_disk_is_refused() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let [image, other] = ["disk.qcow2", "other.qcow2"].map(|name| folder.path().join(name));
+    for image in [&image, &other] {
+        let name = image.to_str().unwrap();
+        run("qemu-img", ["create", "-q", "-f", "qcow2", name, "16M"]);
+    }
+    let server = BlockServer::new(&[&image], &[]);
+    let mut client = server.connect(1, 1);
+    write_block(&mut client.queues()[0], 1, 1);
+    server.kill();
+    let server = BlockServer::new(&[&other], &[]);
+    assert!(client.reconnect(&server.sockets[0]).is_err());
+    server.stop();
+    // Nothing was repeated on the other disk.
+    let map = run("qemu-img", ["map", other.to_str().unwrap()]);
+    assert_eq!(map.lines().count(), 1, "{map}");
+    let server = BlockServer::new(&[&image], &[]);
+    client.reconnect(&server.sockets[0]).unwrap();
+    assert_block(&mut client.queues()[0], 1, 1);
+    drop(client);
+    server.stop();
+}

@@ -3,7 +3,8 @@
 use super::disk::ControlledDisk;
 use super::protocol::{Answer, LINE_LEN_MAX, Request};
 use crate::exit::Outcome;
-use folio_net::Socket;
+use folio_net::{AcceptFailure, Socket};
+use rustix::event::{Timespec, poll};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,6 +14,11 @@ use std::time::Duration;
 
 /// Longest time for a client to send its order, and to take its answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time until the next try without descriptors or memory for a connection.
+const RESOURCE_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 /// Most orders at a time.
 const ORDERS_MAX: usize = 16;
 
@@ -44,15 +50,11 @@ impl ControlServer {
     ) -> T {
         std::thread::scope(|scope| {
             scope.spawn(|| self.accept(disks, scope));
-            let done = work();
-            self.is_stopping.store(true, Ordering::Relaxed);
-            for disk in disks {
-                disk.cancel();
-            }
-            // Ends accept(2).
-            let listener = self.socket.listener();
-            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
-            done
+            let _stop = StopGuard {
+                server: self,
+                disks,
+            };
+            work()
         })
     }
 
@@ -61,10 +63,23 @@ impl ControlServer {
         disks: &'scope [ControlledDisk<'scope>],
         scope: &'scope Scope<'scope, '_>,
     ) {
-        while let Ok((stream, _)) = self.socket.listener().accept() {
+        loop {
+            let accepted = self.socket.listener().accept();
             if self.is_stopping.load(Ordering::Relaxed) {
                 return;
             }
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => match AcceptFailure::of(&error) {
+                    AcceptFailure::Transient => continue,
+                    AcceptFailure::OutOfResources => {
+                        // Other connections return theirs.
+                        let _ = poll(&mut [], Some(&RESOURCE_WAIT));
+                        continue;
+                    }
+                    AcceptFailure::Fatal => return,
+                },
+            };
             if self.orders.fetch_add(1, Ordering::Relaxed) >= ORDERS_MAX {
                 self.orders.fetch_sub(1, Ordering::Relaxed);
                 continue;
@@ -104,6 +119,24 @@ impl ControlServer {
         let mut line = serde_json::to_vec(&answer)?;
         line.push(b'\n');
         stream.write_all(&line)
+    }
+}
+
+/// Ends the acceptance of orders, and those in progress, when the work has ended or panicked.
+struct StopGuard<'a> {
+    server: &'a ControlServer,
+    disks: &'a [ControlledDisk<'a>],
+}
+
+impl Drop for StopGuard<'_> {
+    fn drop(&mut self) {
+        self.server.is_stopping.store(true, Ordering::Relaxed);
+        for disk in self.disks {
+            disk.cancel();
+        }
+        // Ends accept(2).
+        let listener = self.server.socket.listener();
+        let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
     }
 }
 

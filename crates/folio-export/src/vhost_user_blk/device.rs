@@ -10,10 +10,11 @@ use super::write_log::{Change, RECORD_LEN, WriteLog};
 use crate::pace::Pace;
 use folio::Error;
 use folio_net::vhost_user::{Device, DeviceRecord, OutOfMemory, Request, Wait};
+use parking_lot::RwLock;
 use std::cell::RefCell;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Bytes of `struct virtio_blk_req` before the data.
@@ -44,7 +45,7 @@ pub(super) struct BlockDevice {
     has_reported: AtomicBool,
     /// Acknowledged writes that the disk holds in this process; none if the front end keeps no
     /// memory for it.
-    log: OnceLock<WriteLog>,
+    log: RwLock<Option<WriteLog>>,
 }
 
 /// The start of a request.
@@ -99,14 +100,14 @@ impl BlockDevice {
             can_flush: AtomicBool::new(false),
             has_write_cache: AtomicBool::new(true),
             has_reported: AtomicBool::new(false),
-            log: OnceLock::new(),
+            log: RwLock::new(None),
         }
     }
 
     /// Flushes the disk, and empties the log.
     fn flush(&self) -> folio::Result<()> {
         let device = &*self.export.disk.device;
-        match self.log.get() {
+        match &*self.log.read() {
             Some(log) => log.flush(device),
             None => device.flush(),
         }
@@ -115,7 +116,7 @@ impl BlockDevice {
     /// Logs a change that was made.
     fn log(&self, change: Change<'_>) -> folio::Result<()> {
         let device = &*self.export.disk.device;
-        match self.log.get() {
+        match &*self.log.read() {
             Some(log) => log.add(change, device),
             None => Ok(()),
         }
@@ -370,7 +371,11 @@ impl Device for BlockDevice {
         }
         self.has_write_cache
             .store(has_write_cache == 1, Ordering::Relaxed);
-        true
+        let log = self.log.read();
+        let recorded = log
+            .as_ref()
+            .map(|log| log.set_write_through(has_write_cache == 0));
+        recorded.is_none_or(|recorded| recorded.is_ok())
     }
 
     fn can_repeat_requests(&self) -> bool {
@@ -386,15 +391,23 @@ impl Device for BlockDevice {
             return Ok(());
         }
         let device = &*self.export.disk.device;
-        let log = WriteLog::resume(record, self.export.disk.identity(), device);
-        // The message may come more than once; the log stays the first one.
-        let _ = self.log.set(log.map_err(io::Error::other)?);
+        let mut log = self.log.write();
+        // After a reset of the guest the memory is another one, or the same once more.
+        if let Some(old) = log.take() {
+            old.flush(device).map_err(io::Error::other)?;
+        }
+        let resumed = WriteLog::resume(record, &self.export.disk.name, device);
+        let resumed = resumed.map_err(io::Error::other)?;
+        if resumed.is_write_through().map_err(io::Error::other)? {
+            self.has_write_cache.store(false, Ordering::Relaxed);
+        }
+        *log = Some(resumed);
         Ok(())
     }
 
     fn reset(&self) {
         // The next server finds no changes of this one: the image may be another's meanwhile.
-        if let Some(log) = self.log.get()
+        if let Some(log) = &*self.log.read()
             && let Err(error) = log.flush(&*self.export.disk.device)
         {
             self.status_of(Failure::Device(error));

@@ -3,26 +3,19 @@
 use super::config::SECTOR_LEN;
 use super::counts::QueueCounters;
 use folio::block;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// A disk, and how virtual machines see it.
 pub struct Disk {
     /// The disk. A rest behind its last whole sector of 512 bytes is not visible.
     pub device: Arc<dyn block::Device>,
+    /// A name that distinguishes the disk's content from another one. A server that takes the place
+    /// of one that was killed repeats what it finds in the log of a disk of this name.
+    pub name: String,
     /// The serial number, at most [`SERIAL_LEN_MAX`] bytes. Linux: /dev/disk/by-id/virtio-SERIAL.
     pub serial: String,
     /// Whether changes fail. They always do if the device is read-only.
     pub read_only: bool,
-}
-
-impl Disk {
-    /// Returns a number that distinguishes this disk from another one. The size may change.
-    pub(super) fn identity(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.serial.hash(&mut hasher);
-        hasher.finish()
-    }
 }
 
 /// Sends a message to the operator.

@@ -27,7 +27,12 @@ const HEADER_LEN: u64 = 4096;
 pub(super) const RECORD_LEN: u64 = HEADER_LEN + 2 * HALF_LEN;
 /// "FolioLog" and a version.
 const MAGIC: u64 = u64::from_le_bytes(*b"FolioLg1");
-const DISK_AT: u64 = 8;
+/// Whether the driver has turned the write cache off: 0 or 1.
+const WRITE_THROUGH_AT: u64 = 8;
+/// The end of the disk's name, and its length.
+const NAME_LEN_AT: u64 = 1024;
+const NAME_AT: u64 = 1032;
+const NAME_LEN_MAX: usize = 3000;
 /// Offsets of a half's number and of its length.
 const NUMBER_AT: [u64; 2] = [64, 128];
 const LEN_AT: [u64; 2] = [72, 136];
@@ -68,12 +73,12 @@ fn lost(_: OutOfMemory) -> Error {
 }
 
 impl WriteLog {
-    /// Repeats the changes in the log of an earlier server, and empties it. A log of another disk
-    /// is dropped: `disk` distinguishes them.
+    /// Repeats the changes in the log of an earlier server, and empties it. `name` distinguishes
+    /// disks.
     ///
     /// # Errors
-    /// The log is damaged, or the disk fails.
-    pub(super) fn resume(record: DeviceRecord, disk: u64, device: &dyn Device) -> Result<Self> {
+    /// EINVAL for a log with changes of another disk; EIO if it is damaged; else the disk's.
+    pub(super) fn resume(record: DeviceRecord, name: &str, device: &dyn Device) -> Result<Self> {
         let this = Self {
             record,
             flushing: Mutex::default(),
@@ -84,7 +89,15 @@ impl WriteLog {
             }),
             has_changes: AtomicBool::new(false),
         };
-        if this.load(0)? == MAGIC && this.load(DISK_AT)? == disk {
+        let name = &name.as_bytes()[name.len().saturating_sub(NAME_LEN_MAX)..];
+        let is_log = this.load(0)? == MAGIC;
+        let is_empty = this.load(LEN_AT[0])? == 0 && this.load(LEN_AT[1])? == 0;
+        let is_same = is_log && this.name()? == name;
+        if is_log && !is_same && !is_empty {
+            let why = "the log of writes is one of another disk";
+            return Err(Error::new(folio::Errno::INVAL, why));
+        }
+        if is_same {
             let mut order = [0, 1];
             if this.load(NUMBER_AT[0])? > this.load(NUMBER_AT[1])? {
                 order.reverse();
@@ -102,9 +115,33 @@ impl WriteLog {
             this.record.store(0, NUMBER_AT[half]).map_err(lost)?;
         }
         this.record.store(1, NUMBER_AT[0]).map_err(lost)?;
-        this.record.store(disk, DISK_AT).map_err(lost)?;
+        if !is_same {
+            this.record.store(0, WRITE_THROUGH_AT).map_err(lost)?;
+            let len = name.len() as u64;
+            this.record.store(len, NAME_LEN_AT).map_err(lost)?;
+            this.record.write_at(name, NAME_AT).map_err(lost)?;
+        }
         this.record.store(MAGIC, 0).map_err(lost)?;
         Ok(this)
+    }
+
+    /// Returns whether the driver has turned the write cache off.
+    pub(super) fn is_write_through(&self) -> Result<bool> {
+        Ok(self.load(WRITE_THROUGH_AT)? == 1)
+    }
+
+    /// Records whether the driver has turned the write cache off.
+    pub(super) fn set_write_through(&self, is_write_through: bool) -> Result<()> {
+        self.record
+            .store(is_write_through.into(), WRITE_THROUGH_AT)
+            .map_err(lost)
+    }
+
+    fn name(&self) -> Result<Vec<u8>> {
+        let len = self.load(NAME_LEN_AT)?.min(NAME_LEN_MAX as u64);
+        let mut name = vec![0; len as usize];
+        self.record.read_at(&mut name, NAME_AT).map_err(lost)?;
+        Ok(name)
     }
 
     /// Adds a change that the disk has made, unless it is safe without the log; flushes the disk if
@@ -215,10 +252,15 @@ impl WriteLog {
             self.record
                 .read_at(&mut bytes, place + ENTRY_LEN)
                 .map_err(lost)?;
-            match (kind, &bytes[..]) {
-                (WRITE, bytes) => device.write_at(bytes, offset)?,
-                (ZEROES, &[a, b, c, d, e, f, g, h]) => {
-                    device.write_zeroes(offset, u64::from_le_bytes([a, b, c, d, e, f, g, h]))?;
+            // The disk may have shrunk since.
+            let left = device.len_bytes().saturating_sub(offset);
+            match (kind, bytes.first_chunk()) {
+                (WRITE, _) => {
+                    let visible = (count as u64).min(left) as usize;
+                    device.write_at(&bytes[..visible], offset)?;
+                }
+                (ZEROES, Some(len)) => {
+                    device.write_zeroes(offset, u64::from_le_bytes(*len).min(left))?;
                 }
                 _ => return Err(lost(OutOfMemory)),
             }

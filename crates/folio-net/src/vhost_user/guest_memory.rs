@@ -11,6 +11,7 @@ use vm_memory::{
 pub type Memory = GuestMemoryMmap<()>;
 
 /// A region of guest memory, as the front end describes it. Lengths in bytes.
+#[derive(Clone)]
 pub(super) struct RegionPlace {
     pub(super) guest_address: u64,
     pub(super) len_bytes: u64,
@@ -29,6 +30,7 @@ impl RegionPlace {
 }
 
 /// A region, and where it is mapped.
+#[derive(Clone)]
 pub(super) struct Region {
     pub(super) place: RegionPlace,
     mapping: Arc<GuestRegionMmap<()>>,

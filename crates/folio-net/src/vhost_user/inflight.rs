@@ -232,6 +232,11 @@ impl InflightQueue {
         self.store(USED_INDEX, used_index)
     }
 
+    /// Records that a request is not to be repeated.
+    pub(super) fn forget(&self, head: u16) -> io::Result<()> {
+        self.store(self.entry(head), 0_u8)
+    }
+
     fn entry(&self, head: u16) -> u64 {
         HEADER_LEN + u64::from(head) * ENTRY_LEN
     }

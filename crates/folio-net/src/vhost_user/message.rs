@@ -1,5 +1,6 @@
 //! The messages of vhost-user: their numbers, and how one is received with its descriptors.
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -174,7 +175,10 @@ impl Message {
     pub(super) fn queue_file(&mut self) -> io::Result<QueueFile> {
         let number = self.number()?;
         let file = if number & NO_FD == 0 {
-            Some(self.take_fd()?)
+            let file = self.take_fd()?;
+            // A front end that leaves its events unread, or drains ours, must not block a thread.
+            fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
+            Some(file)
         } else {
             None
         };

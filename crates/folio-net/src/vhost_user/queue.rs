@@ -35,7 +35,7 @@ pub(super) struct Queue<D> {
     index: usize,
     connection: Arc<Connection<D>>,
     state: Mutex<QueueState>,
-    in_progress: RequestCount,
+    in_progress: Arc<RequestCount>,
     /// Wakes the thread after a change of the state.
     wake: OwnedFd,
 }
@@ -63,21 +63,32 @@ struct RequestCount {
 }
 
 impl RequestCount {
-    fn begin(&self) {
+    /// Counts one request until the result is dropped (V2).
+    fn begin(self: &Arc<Self>) -> RequestGuard {
         *self.count.lock() += 1;
+        RequestGuard(Arc::clone(self))
     }
 
-    fn end(&self) {
-        let mut count = self.count.lock();
-        *count -= 1;
-        if *count == 0 {
-            self.is_zero.notify_all();
-        }
+    fn get(&self) -> usize {
+        *self.count.lock()
     }
 
     fn wait_for_zero(&self) {
         self.is_zero
             .wait_while(&mut self.count.lock(), |count| *count > 0);
+    }
+}
+
+/// A counted request. Also one whose thread panics is counted no longer.
+struct RequestGuard(Arc<RequestCount>);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.is_zero.notify_all();
+        }
     }
 }
 
@@ -91,8 +102,8 @@ struct Scratch {
 }
 
 impl QueueState {
-    /// Takes the next request.
-    fn take(&mut self, memory: &Memory) -> Result<Option<u16>, RingError> {
+    /// Takes the next request, beside those in progress.
+    fn take(&mut self, memory: &Memory, in_progress: usize) -> Result<Option<u16>, RingError> {
         if let Some(head) = self.unfinished.pop_front() {
             return Ok(Some(head));
         }
@@ -102,6 +113,10 @@ impl QueueState {
         if self.is_stopping {
             return Ok(None);
         }
+        if in_progress >= ring.len() && ring.available(memory)? > 0 {
+            // A driver offers descriptors again only once they were returned.
+            return Err(RingError::Index);
+        }
         let head = ring.pop(memory)?;
         if let (Some(head), Some(inflight)) = (head, &mut self.inflight) {
             inflight.begin(head).map_err(|_| RingError::OutOfMemory)?;
@@ -110,10 +125,14 @@ impl QueueState {
     }
 
     fn finish(&mut self, memory: &Memory, head: u16, written: u32) -> Result<(), RingError> {
-        let Some(ring) = &mut self.ring else {
-            return Ok(());
-        };
         let lost = |_| RingError::OutOfMemory;
+        let Some(ring) = &mut self.ring else {
+            // The driver broke the ring meanwhile: nothing is left to repeat.
+            return match &self.inflight {
+                Some(inflight) => inflight.forget(head).map_err(lost),
+                None => Ok(()),
+            };
+        };
         if let Some(inflight) = &self.inflight {
             inflight.prepare_end(head).map_err(lost)?;
         }
@@ -162,7 +181,7 @@ impl<D: Device> Queue<D> {
             index,
             connection,
             state: Mutex::default(),
-            in_progress: RequestCount::default(),
+            in_progress: Arc::default(),
             wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         })
     }
@@ -173,6 +192,8 @@ impl<D: Device> Queue<D> {
 
     /// Starts a stopped queue, with the requests that an earlier server left unfinished.
     pub(super) fn start(&self, ring: SplitRing, resumed: Option<(InflightQueue, Vec<u16>)>) {
+        // Those of a ring that was broken do not belong to this one.
+        self.drain();
         let mut state = self.state.lock();
         state.ring = Some(ring);
         state.is_stopping = false;
@@ -363,9 +384,9 @@ impl<D: Device> Queue<D> {
         }
         let memory = connection.cached_memory(&mut scratch.memory);
         let chain = &mut scratch.chain;
-        let (head, is_valid) = {
+        let (head, is_valid, guard) = {
             let mut state = self.state.lock();
-            let head = match state.take(memory) {
+            let head = match state.take(memory, self.in_progress.get()) {
                 Ok(Some(head)) => head,
                 Ok(None) => return false,
                 Err(_) => {
@@ -374,12 +395,12 @@ impl<D: Device> Queue<D> {
                 }
             };
             // Counted while the queue cannot be stopped (V2).
-            self.in_progress.begin();
+            let guard = self.in_progress.begin();
             let followed = state
                 .ring
                 .as_ref()
                 .map(|ring| ring.follow(memory, head, chain));
-            (head, followed == Some(Ok(())))
+            (head, followed == Some(Ok(())), guard)
         };
         // A request that cannot be followed gets an empty reply.
         let mut written = 0;
@@ -390,7 +411,7 @@ impl<D: Device> Queue<D> {
                 Ok(written) => written,
                 Err(wait) => {
                     if wait == Wait::Long || self.has_more(memory) {
-                        self.move_request(head, chain);
+                        self.move_request(head, chain, guard);
                         return true;
                     }
                     device.handle(&request)
@@ -398,6 +419,7 @@ impl<D: Device> Queue<D> {
             };
         }
         self.finish(memory, head, written);
+        drop(guard);
         true
     }
 
@@ -406,14 +428,13 @@ impl<D: Device> Queue<D> {
         if state.finish(memory, head, written).is_err() {
             state.break_off();
         }
-        drop(state);
-        self.in_progress.end();
     }
 
     /// Handles a request on another thread.
-    fn move_request(self: &Arc<Self>, head: u16, chain: &Chain) {
+    fn move_request(self: &Arc<Self>, head: u16, chain: &Chain, guard: RequestGuard) {
         let (this, chain) = (Arc::clone(self), chain.clone());
         let job = Job::new(move || {
+            let _guard = guard;
             let memory = this.connection.memory();
             let request = Request::new(this.index, &memory, &chain);
             let written = this.connection.device.handle(&request);

@@ -7,11 +7,19 @@ use super::session::{ConfigChannel, Session};
 use crate::{AcceptFailure, Socket, Stopper};
 use folio::{Error, Result};
 use parking_lot::Mutex;
+use rustix::event::{Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Time until the next try without descriptors or memory for a connection.
+const RESOURCE_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// A change of the connection to a virtual machine monitor.
 #[derive(Debug)]
@@ -127,6 +135,7 @@ impl Service {
         new_device: impl Fn() -> D,
         report: impl Fn(ConnectionEvent),
     ) -> Result<()> {
+        raise_descriptor_limit();
         loop {
             let accepted = self.listener.accept();
             if self.stopper.is_stopping() {
@@ -134,10 +143,15 @@ impl Service {
             }
             let stream = match accepted {
                 Ok((stream, _)) => stream,
-                Err(error) if matches!(AcceptFailure::of(&error), AcceptFailure::Transient) => {
-                    continue;
-                }
-                Err(error) => return Err(self.failed(error)),
+                Err(error) => match AcceptFailure::of(&error) {
+                    AcceptFailure::Transient => continue,
+                    AcceptFailure::OutOfResources => {
+                        // Other connections return theirs.
+                        let _ = poll(&mut [], Some(&RESOURCE_WAIT));
+                        continue;
+                    }
+                    AcceptFailure::Fatal => return Err(self.failed(error)),
+                },
             };
             report(ConnectionEvent::Connected);
             let event = self.converse(stream, new_device());
@@ -186,6 +200,17 @@ impl Service {
     fn failed(&self, error: io::Error) -> Error {
         Error::io("accept", error).at(self.path().display().to_string())
     }
+}
+
+/// Raises the limit of descriptors to its maximum: each region of memory has one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Best effort: without permission the limit stays.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// Whether the front end has ended, as a program that is killed does.

@@ -23,7 +23,7 @@ const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Most configuration bytes in one message. QEMU: `VHOST_USER_MAX_CONFIG_SIZE` is 256.
 const CONFIG_LEN_MAX: usize = 4096;
 /// Regions of memory that the front end may add one by one; QEMU has 32 at most.
-const REGIONS_MAX: usize = 509;
+const REGIONS_MAX: usize = 128;
 
 /// Where a device informs its front end of a changed configuration; empty while there is none.
 pub(super) type ConfigChannel = Mutex<Option<UnixStream>>;
@@ -35,6 +35,16 @@ struct QueueSetup {
     next_available: u16,
     /// Descriptors, used ring and available ring.
     addresses: Option<[GuestAddress; 3]>,
+}
+
+impl Default for QueueSetup {
+    fn default() -> Self {
+        Self {
+            ring_len: RING_LEN_MAX,
+            next_available: 0,
+            addresses: None,
+        }
+    }
 }
 
 /// The state of one conversation.
@@ -69,15 +79,10 @@ impl<D: Device> Session<D> {
         let queues = (0..count)
             .map(|index| Queue::new(index, Arc::clone(&connection)).map(Arc::new))
             .collect::<io::Result<_>>()?;
-        let setup = QueueSetup {
-            ring_len: RING_LEN_MAX,
-            next_available: 0,
-            addresses: None,
-        };
         Ok(Self {
             connection,
             queues,
-            setups: vec![setup; count],
+            setups: vec![QueueSetup::default(); count],
             threads: (0..count).map(|_| None).collect(),
             regions: Vec::new(),
             inflight: None,
@@ -150,7 +155,10 @@ impl<D: Device> Session<D> {
             request::GET_CONFIG => return self.get_config(message.fields()),
             request::SET_CONFIG => self.set_config(message.fields())?,
             request::SET_BACKEND_REQ_FD => {
-                *self.config_channel.lock() = Some(message.take_fd()?.into());
+                let stream = UnixStream::from(message.take_fd()?);
+                // A front end that does not read must not block the server.
+                stream.set_nonblocking(true)?;
+                *self.config_channel.lock() = Some(stream);
             }
             request::GET_INFLIGHT_FD => return self.create_inflight(message.fields()),
             request::SET_INFLIGHT_FD => self.set_inflight(message)?,
@@ -187,17 +195,15 @@ impl<D: Device> Session<D> {
                 if self.regions.len() == REGIONS_MAX {
                     return Err(invalid("there are too many regions of memory"));
                 }
-                let mut regions = std::mem::take(&mut self.regions);
-                let added = region_place(&mut fields).and_then(|place| Region::map(place, fd));
-                let added = added.map(|region| regions.push(region));
+                let mut regions = self.regions.clone();
+                regions.push(Region::map(region_place(&mut fields)?, fd)?);
                 self.set_regions(regions)?;
-                added?;
             }
             _ => {
                 let mut fields = message.fields();
                 fields.u64()?;
                 let place = region_place(&mut fields)?;
-                let mut regions = std::mem::take(&mut self.regions);
+                let mut regions = self.regions.clone();
                 regions.retain(|region| !region.place.is_same(&place));
                 self.set_regions(regions)?;
             }
@@ -304,9 +310,10 @@ impl<D: Device> Session<D> {
 
     /// Returns to the state before the first request of a guest.
     fn reset(&mut self) {
-        for queue in &self.queues {
+        for (queue, setup) in self.queues.iter().zip(&mut self.setups) {
             queue.enable(false);
-            queue.drain();
+            queue.stop();
+            *setup = QueueSetup::default();
         }
         self.features = 0;
         self.connection.device.reset();
@@ -373,6 +380,9 @@ impl<D: Device> Session<D> {
         let device_len = device.record_len_bytes();
         let memory = inflight::map(place, file, device_len)?;
         self.connection.watch(&memory)?;
+        for queue in &self.queues {
+            queue.drain();
+        }
         if device_len > 0 {
             device.resume(inflight::device_record(place, &memory, device_len))?;
         }

@@ -95,6 +95,11 @@ impl SplitRing {
         })
     }
 
+    /// Returns the number of descriptors.
+    pub(super) fn len(&self) -> usize {
+        self.place.len.into()
+    }
+
     /// Returns the number of requests to take.
     pub(super) fn available(&self, memory: &Memory) -> Result<u16, RingError> {
         let index = load(memory, plus(self.place.available, 2)?)?;

@@ -82,6 +82,15 @@ impl DiskArgs {
         Ok(None)
     }
 
+    /// Returns a name of the disk's content: another one each time if it is thrown away.
+    pub(super) fn content_name(&self, place: &ImagePath) -> String {
+        let file = self.overlay.as_deref().unwrap_or(&place.image);
+        let path = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        let part = place.partition.as_ref().map(|part| format!("{part:?}"));
+        let run = self.throw_away.then(uuid::Uuid::new_v4);
+        format!("{} {part:?} {run:?}", path.display())
+    }
+
     /// Returns what a server of the image opens while it serves.
     pub(super) fn reach(&self, place: &ImagePath) -> Reach {
         match self.backing.policy() {

@@ -110,6 +110,7 @@ impl Served {
         let name = place.image_name().to_string();
         let disk = Disk {
             device: Arc::clone(&device),
+            name: blk.disk.content_name(&place),
             serial: serial.clone(),
             read_only,
         };

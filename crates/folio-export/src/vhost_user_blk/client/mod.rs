@@ -15,7 +15,7 @@ mod queue;
 
 pub use queue::{Done, Queue, Slot};
 
-use super::config::{SECTOR_LEN, feature};
+use super::config::{SECTOR_LEN, WRITE_CACHE, feature};
 use folio::{Errno, Error, Result};
 use queue::{QueuePlace, Shape};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -145,15 +145,51 @@ impl Client {
         self.frontend.get_vring_base(index).map_err(failed)
     }
 
+    /// Does what a monitor does when its guest resets: stops the queues, and starts them again with
+    /// a new record of requests in progress.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect`].
+    pub fn reset(&mut self) -> Result<()> {
+        for index in 0..self.options.queues {
+            self.stop_queue(index)?;
+        }
+        self.inflight = None;
+        self.negotiate()
+    }
+
+    /// Turns the write cache on or off.
+    ///
+    /// # Errors
+    /// EIO if the server refuses it.
+    pub fn set_write_cache(&mut self, is_on: bool) -> Result<()> {
+        let place = WRITE_CACHE as u32;
+        let flags = VhostUserConfigFlags::WRITABLE;
+        self.frontend
+            .set_config(place, flags, &[is_on.into()])
+            .map_err(failed)
+    }
+
+    /// Returns whether the write cache is on.
+    ///
+    /// # Errors
+    /// EIO if the server fails.
+    pub fn has_write_cache(&mut self) -> Result<bool> {
+        Ok(self.read_config()?.get(WRITE_CACHE) == Some(&1))
+    }
+
+    fn read_config(&mut self) -> Result<Vec<u8>> {
+        let flags = VhostUserConfigFlags::WRITABLE;
+        let read = self.frontend.get_config(0, 60, flags, &[0; 60]);
+        read.map(|(_, config)| config).map_err(failed)
+    }
+
     /// Reads the size of the disk again.
     ///
     /// # Errors
     /// EIO if the server fails.
     pub fn read_len_bytes(&mut self) -> Result<u64> {
-        let (_, config) = self
-            .frontend
-            .get_config(0, 60, VhostUserConfigFlags::WRITABLE, &[0; 60])
-            .map_err(failed)?;
+        let config = self.read_config()?;
         let sectors = config
             .first_chunk()
             .map_or(0, |bytes| u64::from_le_bytes(*bytes));
