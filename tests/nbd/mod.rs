@@ -15,7 +15,8 @@ mod sharing;
 use crate::support;
 mod wire;
 
-use std::io::{BufRead, BufReader, Read};
+use crate::support::tools::start_server;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use tempfile::TempDir;
@@ -45,15 +46,7 @@ impl NbdServer {
             .args(["serve", "nbd", "--json"])
             .arg(image)
             .args(words);
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("folio runs");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        let (child, line) = start_server(&mut command);
         let ready: serde_json::Value =
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
         let uri = ready["uri"].as_str().unwrap().to_owned();

@@ -2,9 +2,9 @@
 
 use super::require::find;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Returns a command for `program` in the C locale, found by [`super::require::find`].
 pub fn command(program: &str) -> Command {
@@ -54,6 +54,21 @@ pub fn write_program(path: &Path, content: &[u8]) {
     let mut shell = shell.stdin(Stdio::piped()).spawn().unwrap();
     shell.stdin.take().unwrap().write_all(content).unwrap();
     assert!(shell.wait().unwrap().success(), "{}", path.display());
+}
+
+/// Starts a server, and returns the first line of its output.
+#[track_caller]
+pub fn start_server(command: &mut Command) -> (Child, String) {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    (child, line)
 }
 
 /// Asserts that `e2fsck -fn` finds nothing to repair in a raw image.

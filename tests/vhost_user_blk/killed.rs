@@ -7,6 +7,7 @@ use crate::support::rounds::is_long;
 use crate::support::tools::{qemu_check, run};
 use folio_export::vhost_user_blk::client::Queue;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -84,13 +85,18 @@ impl Writer {
     }
 }
 
+fn new_qcow2(folder: &TempDir, name: &str) -> PathBuf {
+    let image = folder.path().join(name);
+    let path = image.to_str().unwrap();
+    run("qemu-img", ["create", "-q", "-f", "qcow2", path, "16M"]);
+    image
+}
+
 #[test]
 fn killed_server_loses_no_request() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let image = folder.path().join("disk.qcow2");
-    let name = image.to_str().unwrap();
-    run("qemu-img", ["create", "-q", "-f", "qcow2", name, "16M"]);
+    let image = new_qcow2(&folder, "disk.qcow2");
     let mut server = BlockServer::new(&[&image], &[]);
     let socket = server.sockets[0].clone();
     let mut client = server.connect(QUEUES, DEPTH);
@@ -158,9 +164,7 @@ fn assert_block(queue: &mut Queue, cluster: u64, byte: u8) {
 fn reset_guest_loses_nothing_with_its_server() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let image = folder.path().join("disk.qcow2");
-    let name = image.to_str().unwrap();
-    run("qemu-img", ["create", "-q", "-f", "qcow2", name, "16M"]);
+    let image = new_qcow2(&folder, "disk.qcow2");
     let server = BlockServer::new(&[&image], &[]);
     let mut client = server.connect(1, 1);
     write_block(&mut client.queues()[0], 1, 1);
@@ -185,9 +189,7 @@ fn reset_guest_loses_nothing_with_its_server() {
 fn write_cache_stays_off_with_the_next_server() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let image = folder.path().join("disk.qcow2");
-    let name = image.to_str().unwrap();
-    run("qemu-img", ["create", "-q", "-f", "qcow2", name, "16M"]);
+    let image = new_qcow2(&folder, "disk.qcow2");
     let server = BlockServer::new(&[&image], &[]);
     let mut client = server.connect(1, 1);
     assert!(client.has_write_cache().unwrap());
@@ -206,11 +208,7 @@ fn write_cache_stays_off_with_the_next_server() {
 fn log_of_another_disk_is_refused() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let [image, other] = ["disk.qcow2", "other.qcow2"].map(|name| folder.path().join(name));
-    for image in [&image, &other] {
-        let name = image.to_str().unwrap();
-        run("qemu-img", ["create", "-q", "-f", "qcow2", name, "16M"]);
-    }
+    let [image, other] = ["disk.qcow2", "other.qcow2"].map(|name| new_qcow2(&folder, name));
     let server = BlockServer::new(&[&image], &[]);
     let mut client = server.connect(1, 1);
     write_block(&mut client.queues()[0], 1, 1);

@@ -15,10 +15,10 @@ mod guest;
 mod hostile;
 mod killed;
 
+use crate::support::tools::start_server;
 use folio_export::vhost_user_blk::client::{Client, ClientOptions};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 /// A running server; dropping it kills it.
 struct BlockServer {
@@ -41,15 +41,7 @@ impl BlockServer {
         for socket in &sockets {
             command.arg("--socket").arg(socket);
         }
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("folio runs");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        let (child, line) = start_server(&mut command);
         let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
         Self {
             child,

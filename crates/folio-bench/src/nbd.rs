@@ -2,6 +2,7 @@
 //! fio as the client.
 
 use crate::command::{self, find, lacking, tool};
+use crate::options::ServedDisks;
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, scratch_in};
 use crate::random::Random;
@@ -10,22 +11,8 @@ use crate::server::Server;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-/// Options of the scenario.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Options {
-    /// Folder for the images; should be in memory
-    #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
-    /// Size of the disks in MiB; needs twice that [default: 256]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(16..1 << 16))]
-    size_mib: Option<u64>,
-    /// Seconds of each measurement [default: 2]
-    #[arg(long)]
-    seconds: Option<f64>,
-}
 
 const LIMITS: [&str; 4] = [
     "the image is in the host's memory: what is measured is the servers and the socket, not a disk",
@@ -83,13 +70,12 @@ const JOBS: [Job; 6] = [
 ];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+pub(crate) fn measure(options: &ServedDisks, run: &Run<'_>) -> Outcome<Report> {
     if let Some(reason) = lacking(&["fio", "qemu-img"]) {
         return Err(reason.into());
     }
     let folder = scratch_in(&options.dir)?;
-    let size_mib = options.size_mib.unwrap_or_else(|| run.sized(256, 16));
-    let seconds = options.seconds.unwrap_or_else(|| run.sized(2.0, 0.1));
+    let (size_mib, seconds) = (options.size_mib(run), options.seconds(run));
     make_images(folder.path(), size_mib)?;
     let what = format!(
         "requests to disks of {size_mib} MiB, fully written, over a Unix socket, {seconds} s each"

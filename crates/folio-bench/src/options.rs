@@ -1,5 +1,6 @@
 //! Options that several scenarios share.
 
+use crate::race::Run;
 use std::path::PathBuf;
 
 /// Options of the scenarios of trees and images.
@@ -31,6 +32,32 @@ impl DiskDir {
     /// Returns the folder.
     pub(crate) fn path(&self) -> PathBuf {
         self.disk_dir.clone().unwrap_or_else(std::env::temp_dir)
+    }
+}
+
+/// Options of the scenarios of servers of disks.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServedDisks {
+    /// Folder for the images; should be in memory
+    #[arg(long, default_value = "/dev/shm")]
+    pub(crate) dir: PathBuf,
+    /// Size of the disks in MiB; needs twice that [default: 256]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(16..1 << 16))]
+    size_mib: Option<u64>,
+    /// Seconds of each measurement [default: 2]
+    #[arg(long)]
+    seconds: Option<f64>,
+}
+
+impl ServedDisks {
+    /// Returns the size of the disks.
+    pub(crate) fn size_mib(&self, run: &Run<'_>) -> u64 {
+        self.size_mib.unwrap_or_else(|| run.sized(256, 16))
+    }
+
+    /// Returns the seconds of each measurement.
+    pub(crate) fn seconds(&self, run: &Run<'_>) -> f64 {
+        self.seconds.unwrap_or_else(|| run.sized(2.0, 0.1))
     }
 }
 

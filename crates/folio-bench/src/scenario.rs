@@ -3,7 +3,7 @@
 use crate::images::Source;
 #[cfg(feature = "object-store")]
 use crate::object_store;
-use crate::options::{Common, DiskDir};
+use crate::options::{Common, DiskDir, ServedDisks};
 use crate::outcome::Outcome;
 use crate::race::Run;
 use crate::report::{FORMAT, Machine, Report, Results};
@@ -69,9 +69,9 @@ pub enum Scenario {
     /// Reads, opens and walks by foliofs, beside plain Python and the readers of ext4 on PyPI
     Python(python::Options),
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
-    Nbd(nbd::Options),
+    Nbd(ServedDisks),
     /// Requests a second of folio serve vhost-user-blk, beside qemu-storage-daemon
-    VhostUserBlk(vhost_user_blk::Options),
+    VhostUserBlk(ServedDisks),
     /// Images and volumes in a store with latency, beside its own GETs and PUTs, and nbdkit
     #[cfg(feature = "object-store")]
     ObjectStore(object_store::Options),

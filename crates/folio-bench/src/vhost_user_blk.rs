@@ -3,6 +3,7 @@
 
 use crate::command::{find, lacking, tool};
 use crate::nbd::make_images;
+use crate::options::ServedDisks;
 use crate::outcome::{Context, Outcome};
 use crate::race::{Race, Run, scratch_in};
 use crate::random::Random;
@@ -10,23 +11,9 @@ use crate::report::{Bound, Report, Sample, Unit};
 use crate::server::Server;
 use folio_export::vhost_user_blk::client::{Client, ClientOptions, Done, Queue};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// Options of the scenario.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Options {
-    /// Folder for the images; should be in memory
-    #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
-    /// Size of the disks in MiB; needs twice that [default: 256]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(16..1 << 16))]
-    size_mib: Option<u64>,
-    /// Seconds of each measurement [default: 2]
-    #[arg(long)]
-    seconds: Option<f64>,
-}
 
 const LIMITS: [&str; 3] = [
     "the image is in the host's memory: what is measured is the servers and the queues, not a disk",
@@ -87,13 +74,12 @@ const JOBS: [Job; 8] = [
 ];
 
 /// Runs the scenario and returns its report.
-pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+pub(crate) fn measure(options: &ServedDisks, run: &Run<'_>) -> Outcome<Report> {
     if let Some(reason) = lacking(&["qemu-img"]) {
         return Err(reason.into());
     }
     let folder = scratch_in(&options.dir)?;
-    let size_mib = options.size_mib.unwrap_or_else(|| run.sized(256, 16));
-    let seconds = options.seconds.unwrap_or_else(|| run.sized(2.0, 0.1));
+    let (size_mib, seconds) = (options.size_mib(run), options.seconds(run));
     make_images(folder.path(), size_mib)?;
     let what = format!(
         "random requests to disks of {size_mib} MiB, fully written, by vhost-user-blk, {seconds} s each"

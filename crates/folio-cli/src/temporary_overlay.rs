@@ -12,6 +12,40 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempPath;
 
+/// A qcow2 overlay to be created.
+pub(crate) struct NewOverlay {
+    len_bytes: u64,
+    options: CreateOptions,
+}
+
+impl NewOverlay {
+    /// Returns the overlay of the image `base`, with this name of it.
+    pub(crate) fn of(base: &Path, name: &str, format: Option<ImageFormat>) -> folio::Result<Self> {
+        let options = OpenOptions {
+            read_only: true,
+            format,
+            ..OpenOptions::default()
+        };
+        let len_bytes = block::open(base, &options)?.len_bytes();
+        let format = match format {
+            Some(format) => format,
+            None => block::format_of(base)?,
+        };
+        let options = CreateOptions {
+            backing: Some(BackingName {
+                name: name.to_owned(),
+                format: Some(format),
+            }),
+            ..CreateOptions::default()
+        };
+        Ok(Self { len_bytes, options })
+    }
+
+    pub(crate) fn create(&self, path: &Path) -> folio::Result<()> {
+        block::create_with(path, ImageFormat::Qcow2, self.len_bytes, &self.options).map(drop)
+    }
+}
+
 /// An overlay that exists as long as this value, or is never seen once it is opened.
 pub(crate) struct TemporaryOverlay {
     /// Where it is, until it is opened to be thrown away.
@@ -68,23 +102,7 @@ impl TemporaryOverlay {
             );
             return Err(Failure::new(text));
         };
-        let open_options = OpenOptions {
-            read_only: true,
-            format,
-            ..OpenOptions::default()
-        };
-        let device = block::open(&base, &open_options).map_err(Failure::image)?;
-        let format = match format {
-            Some(format) => format,
-            None => block::format_of(&base).map_err(Failure::image)?,
-        };
-        let options = CreateOptions {
-            backing: Some(BackingName {
-                name: name.to_owned(),
-                format: Some(format),
-            }),
-            ..CreateOptions::default()
-        };
+        let overlay = NewOverlay::of(&base, name, format).map_err(Failure::image)?;
         let stem = base.file_stem().unwrap_or_default().display();
         let mut builder = tempfile::Builder::new();
         let prefix = format!("{stem}.run-");
@@ -92,9 +110,7 @@ impl TemporaryOverlay {
         // The overlay gets what is written: as private as the image.
         let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
         let made = builder.make_in(folder, |path| {
-            let len_bytes = device.len_bytes();
-            let created = block::create_with(path, ImageFormat::Qcow2, len_bytes, &options);
-            created.map_err(std::io::Error::other)?;
+            overlay.create(path).map_err(std::io::Error::other)?;
             std::fs::set_permissions(path, Permissions::from_mode(mode))
         });
         rustix::process::umask(umask);

@@ -23,6 +23,7 @@
 
 #![deny(unsafe_code)]
 
+mod accept_failure;
 mod address;
 mod listener;
 mod socket;
@@ -32,9 +33,10 @@ mod stream;
 pub mod vhost_user;
 mod worker_pool;
 
+pub use accept_failure::AcceptFailure;
 pub use address::{Address, HOST_CID};
-pub use listener::{AcceptFailure, Listener, Peer};
-pub use socket::Socket;
+pub use listener::{Listener, Peer};
+pub use socket::{Socket, accept_until};
 pub use stopper::Stopper;
 pub use stream::{Keepalive, Stream, StreamReader};
 pub use worker_pool::{Job, Task, WorkerPool, WorkerPoolOptions};

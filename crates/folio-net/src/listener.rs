@@ -3,7 +3,7 @@
 use crate::address::Address;
 use crate::socket::Socket;
 use crate::stream::{Stream, vsock_socket};
-use folio::{Errno, Error, Result};
+use folio::{Error, Result};
 use nix::sys::socket as vsock;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
@@ -35,39 +35,6 @@ impl std::fmt::Display for Peer {
             Self::User(uid) => write!(out, "user {uid}"),
             Self::Machine(cid) => write!(out, "CID {cid}"),
             Self::Network(address) => write!(out, "{address}"),
-        }
-    }
-}
-
-/// The class of an error of [`Listener::accept`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AcceptFailure {
-    /// The client disconnected before it was accepted, or a signal arrived: accept again.
-    Transient,
-    /// The host is out of descriptors or memory: accept again once a connection has closed.
-    OutOfResources,
-    /// No further accept can succeed.
-    Fatal,
-}
-
-impl AcceptFailure {
-    /// Classifies `error`.
-    pub fn of(error: &io::Error) -> Self {
-        use io::ErrorKind::{
-            ConnectionAborted, ConnectionReset, Interrupted, NotConnected, WouldBlock,
-        };
-        const OUT_OF_RESOURCES: [Errno; 4] =
-            [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-        match error.kind() {
-            ConnectionAborted | ConnectionReset | Interrupted | NotConnected | WouldBlock => {
-                Self::Transient
-            }
-            _ if Errno::from_io_error(error)
-                .is_some_and(|errno| OUT_OF_RESOURCES.contains(&errno)) =>
-            {
-                Self::OutOfResources
-            }
-            _ => Self::Fatal,
         }
     }
 }

@@ -1,10 +1,18 @@
 //! A listening Unix socket whose file exists as long as its server.
 
+use crate::accept_failure::AcceptFailure;
+use rustix::event::{Timespec, poll};
 use rustix::fs::Mode;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+/// Time until the next try without descriptors or memory for a connection.
+const RESOURCE_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// A listening Unix socket and its file, which is removed on drop.
 #[derive(Debug)]
@@ -56,6 +64,34 @@ impl Drop for Socket {
         // Another server may have bound a new socket at the path since.
         if self.inode.is_some() && socket_inode(&self.path) == self.inode {
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Accepts the next client of `listener`; `None` once `is_stopping`, which a shutdown(2) of the
+/// listener follows. Without descriptors or memory it tries again.
+///
+/// # Errors
+/// The host's, if no further accept can succeed. Linux: accept(2).
+pub fn accept_until(
+    listener: &UnixListener,
+    is_stopping: impl Fn() -> bool,
+) -> io::Result<Option<UnixStream>> {
+    loop {
+        let accepted = listener.accept();
+        if is_stopping() {
+            return Ok(None);
+        }
+        match accepted {
+            Ok((stream, _)) => return Ok(Some(stream)),
+            Err(error) => match AcceptFailure::of(&error) {
+                AcceptFailure::Transient => {}
+                AcceptFailure::OutOfResources => {
+                    // Other connections return theirs.
+                    let _ = poll(&mut [], Some(&RESOURCE_WAIT));
+                }
+                AcceptFailure::Fatal => return Err(error),
+            },
         }
     }
 }

@@ -3,8 +3,7 @@
 use super::disk::ControlledDisk;
 use super::protocol::{Answer, LINE_LEN_MAX, Request};
 use crate::exit::Outcome;
-use folio_net::{AcceptFailure, Socket};
-use rustix::event::{Timespec, poll};
+use folio_net::{Socket, accept_until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,11 +13,6 @@ use std::time::Duration;
 
 /// Longest time for a client to send its order, and to take its answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Time until the next try without descriptors or memory for a connection.
-const RESOURCE_WAIT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
 /// Most orders at a time.
 const ORDERS_MAX: usize = 16;
 
@@ -63,23 +57,8 @@ impl ControlServer {
         disks: &'scope [ControlledDisk<'scope>],
         scope: &'scope Scope<'scope, '_>,
     ) {
-        loop {
-            let accepted = self.socket.listener().accept();
-            if self.is_stopping.load(Ordering::Relaxed) {
-                return;
-            }
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => match AcceptFailure::of(&error) {
-                    AcceptFailure::Transient => continue,
-                    AcceptFailure::OutOfResources => {
-                        // Other connections return theirs.
-                        let _ = poll(&mut [], Some(&RESOURCE_WAIT));
-                        continue;
-                    }
-                    AcceptFailure::Fatal => return,
-                },
-            };
+        let is_stopping = || self.is_stopping.load(Ordering::Relaxed);
+        while let Ok(Some(stream)) = accept_until(self.socket.listener(), is_stopping) {
             if self.orders.fetch_add(1, Ordering::Relaxed) >= ORDERS_MAX {
                 self.orders.fetch_sub(1, Ordering::Relaxed);
                 continue;

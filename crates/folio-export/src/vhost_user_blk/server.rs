@@ -77,6 +77,11 @@ impl Server {
         self.service.config_notifier()
     }
 
+    /// Returns the bytes of the disk that virtual machines see.
+    pub fn len_bytes(&self) -> u64 {
+        self.export.len_bytes()
+    }
+
     /// Returns the number of requests since the server began.
     pub fn counts(&self) -> RequestCounts {
         let mut sum = RequestCounts::default();

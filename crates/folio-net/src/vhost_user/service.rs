@@ -4,22 +4,15 @@ use super::connection::Connection;
 use super::device::Device;
 use super::message;
 use super::session::{ConfigChannel, Session};
-use crate::{AcceptFailure, Socket, Stopper};
+use crate::{Socket, Stopper, accept_until};
 use folio::{Error, Result};
 use parking_lot::Mutex;
-use rustix::event::{Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Time until the next try without descriptors or memory for a connection.
-const RESOURCE_WAIT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
 
 /// A change of the connection to a virtual machine monitor.
 #[derive(Debug)]
@@ -137,21 +130,9 @@ impl Service {
     ) -> Result<()> {
         raise_descriptor_limit();
         loop {
-            let accepted = self.listener.accept();
-            if self.stopper.is_stopping() {
+            let accepted = accept_until(&self.listener, || self.stopper.is_stopping());
+            let Some(stream) = accepted.map_err(|error| self.failed(error))? else {
                 return Ok(());
-            }
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => match AcceptFailure::of(&error) {
-                    AcceptFailure::Transient => continue,
-                    AcceptFailure::OutOfResources => {
-                        // Other connections return theirs.
-                        let _ = poll(&mut [], Some(&RESOURCE_WAIT));
-                        continue;
-                    }
-                    AcceptFailure::Fatal => return Err(self.failed(error)),
-                },
             };
             report(ConnectionEvent::Connected);
             let event = self.converse(stream, new_device());

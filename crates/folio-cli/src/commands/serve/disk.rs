@@ -1,17 +1,15 @@
 //! The disk that is served: an image or a partition, perhaps below an overlay.
 
 use crate::arguments::image_options::{BackingOptions, image_failure};
-use crate::control::ControlServer;
+use crate::control::{ControlServer, ControlledDisk};
 use crate::exit::{Failure, Outcome};
 use crate::image_path::ImagePath;
 use crate::objects::is_url;
 use crate::sandbox::Reach;
-use crate::temporary_overlay::TemporaryOverlay;
+use crate::temporary_overlay::{NewOverlay, TemporaryOverlay};
 use clap::Args;
 use folio::Errno;
-use folio::block::{
-    self, BackingName, BackingPolicy, CreateOptions, Device, ImageFormat, LiveImage, OpenOptions,
-};
+use folio::block::{self, BackingPolicy, Device, ImageFormat, LiveImage, OpenOptions};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,6 +41,18 @@ pub(super) struct OpenDisk {
     pub(super) device: Arc<dyn Device>,
     /// The image, for orders.
     pub(super) image: Option<Arc<LiveImage>>,
+}
+
+/// Serves, and obeys orders for `disks` meanwhile, if there is a control socket.
+pub(super) fn obey_while<T>(
+    control: Option<&ControlServer>,
+    disks: &[ControlledDisk<'_>],
+    serve: impl FnOnce() -> T,
+) -> T {
+    match control {
+        Some(control) => control.obey_while(disks, serve),
+        None => serve(),
+    }
 }
 
 /// Listens for orders, if a path is given.
@@ -175,24 +185,7 @@ fn create_overlay(overlay: &Path, base: &Path, format: Option<ImageFormat>) -> f
         return Ok(());
     }
     let base = base_of_overlay(base)?;
-    let options = OpenOptions {
-        read_only: true,
-        format,
-        ..OpenOptions::default()
-    };
-    let len_bytes = block::open(&base, &options)?.len_bytes();
-    let format = match format {
-        Some(format) => format,
-        None => block::format_of(&base)?,
-    };
-    let options = CreateOptions {
-        backing: Some(BackingName {
-            name: base.display().to_string(),
-            format: Some(format),
-        }),
-        ..CreateOptions::default()
-    };
-    block::create_with(overlay, ImageFormat::Qcow2, len_bytes, &options).map(drop)
+    NewOverlay::of(&base, &base.display().to_string(), format)?.create(overlay)
 }
 
 /// Returns the name of an image in its overlay, which does not depend on the working directory.

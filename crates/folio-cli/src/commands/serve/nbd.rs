@@ -115,11 +115,7 @@ pub(super) fn run(nbd: &Nbd, session: &Session) -> Outcome {
             // The socket listens, so clients that connect from now on are served.
             report_ready(nbd, session, &place, &uri, &served.ready)?;
             sandbox.close();
-            let serve = || server.serve();
-            let ended = match &control {
-                Some(control) => control.obey_while(&controlled, serve),
-                None => serve(),
-            };
+            let ended = disk::obey_while(control.as_ref(), &controlled, || server.serve());
             ended.map_err(|error| serve_failure(&place, &error))
         },
     )

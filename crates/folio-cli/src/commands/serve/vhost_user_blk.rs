@@ -131,11 +131,6 @@ impl Served {
             server,
         })
     }
-
-    /// Returns the bytes that virtual machines see.
-    fn visible_bytes(&self) -> u64 {
-        self.device.len_bytes() / 512 * 512
-    }
 }
 
 impl ServedDisk for Served {
@@ -168,7 +163,7 @@ impl ServedDisk for Served {
             "image": self.place.image_name(),
             "socket": self.socket,
             "serial": self.serial,
-            "size": self.visible_bytes(),
+            "size": self.server.len_bytes(),
             "queues": self.queues,
             "read_only": self.read_only,
         })
@@ -232,10 +227,7 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
             || {
                 report_ready(blk, session, &disks)?;
                 sandbox.close();
-                match &control {
-                    Some(control) => control.obey_while(&controlled, || serve(&disks)),
-                    None => serve(&disks),
-                }
+                disk::obey_while(control.as_ref(), &controlled, || serve(&disks))
             },
         )
     });
@@ -316,7 +308,7 @@ fn report_ready(blk: &VhostUserBlk, session: &Session, disks: &[Served]) -> Outc
         if !blk.json && !session.quiet {
             session.note(format_args!("{status} until Ctrl-C"));
         }
-        let rest = disk.device.len_bytes() % 512;
+        let rest = disk.device.len_bytes() - disk.server.len_bytes();
         if rest != 0 {
             session.note(format_args!(
                 "{}: the last {rest} bytes are not visible: a disk has whole sectors of 512 bytes",
