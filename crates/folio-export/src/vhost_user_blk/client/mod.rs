@@ -167,7 +167,12 @@ impl Client {
         let flags = VhostUserConfigFlags::WRITABLE;
         self.frontend
             .set_config(place, flags, &[is_on.into()])
-            .map_err(failed)
+            .map_err(failed)?;
+        // The message has no answer: only a later one shows that the server has seen it.
+        if self.has_write_cache()? != is_on {
+            return Err(failed("the write cache cannot be changed"));
+        }
+        Ok(())
     }
 
     /// Returns whether the write cache is on.
