@@ -9,6 +9,7 @@ use super::export::Export;
 use super::write_log::{Change, RECORD_LEN, WriteLog};
 use crate::pace::Pace;
 use folio::Error;
+use folio::block::HostPlace;
 use folio_net::vhost_user::{Device, DeviceRecord, OutOfMemory, Request, Wait};
 use parking_lot::RwLock;
 use std::cell::RefCell;
@@ -182,6 +183,13 @@ impl BlockDevice {
                 let len = data_len(request, header);
                 counters.count_read(len as u64);
                 let offset = self.check_range(header.sector, len as u64)?;
+                let is_read = device.read_in_place(offset, len as u64, &mut |place| {
+                    let HostPlace { file, offset } = place;
+                    request.reply.fill_from_file(0..len, file, offset)
+                })?;
+                if is_read {
+                    return Ok(());
+                }
                 with_pieces(len, |piece, done| {
                     device.read_at(piece, offset + done as u64)?;
                     Ok(request.reply.write_at(piece, done)?)

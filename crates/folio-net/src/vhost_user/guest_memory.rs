@@ -1,10 +1,13 @@
 //! The memory that a front end shares: its regions, and the buffers of a request in it.
 
+use smallvec::SmallVec;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vm_memory::{
-    Address, Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion,
+    Address, Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestRegionMmap,
+    MmapRegion, VolatileSlice,
 };
 
 /// A guest's memory.
@@ -145,6 +148,25 @@ impl<'a> Buffers<'a> {
         })
     }
 
+    /// Fills a range with the bytes of a file from `offset` on, by one preadv(2) without a
+    /// copy in between; returns whether it has. A part may be filled even if it has not, and the
+    /// range may be unreachable this way: then [`Buffers::write_at`] fills it, or says what is
+    /// wrong.
+    pub fn fill_from_file(&self, range: Range<usize>, file: BorrowedFd<'_>, offset: u64) -> bool {
+        let (len, mut targets) = (range.len(), SmallTargets::new());
+        let reached = self.parts(range.start, len, |address, part_len| {
+            let slices = self.memory.get_slices(address, part_len);
+            slices.into_iter().all(|slice| match slice {
+                Ok(slice) => {
+                    targets.push(slice);
+                    targets.len() <= TARGETS_MAX
+                }
+                Err(_) => false,
+            })
+        });
+        reached.is_ok() && read_file(file, &targets, offset) == Some(len)
+    }
+
     /// Calls `access` with each part of a range.
     fn parts(
         &self,
@@ -173,9 +195,68 @@ impl<'a> Buffers<'a> {
     }
 }
 
+/// Most parts of memory that one call fills: `IOV_MAX` is 1,024.
+const TARGETS_MAX: usize = 256;
+
+/// Parts of guest memory to be filled; one for most requests.
+type SmallTargets<'a> = SmallVec<[VolatileSlice<'a>; 8]>;
+
+/// Fills parts of guest memory from a file; returns the number of bytes, none for an error.
+#[allow(unsafe_code)]
+fn read_file(file: BorrowedFd<'_>, targets: &SmallTargets<'_>, offset: u64) -> Option<usize> {
+    let guards: SmallVec<[_; 8]> = targets.iter().map(VolatileSlice::ptr_guard_mut).collect();
+    let parts: SmallVec<[libc::iovec; 8]> = guards
+        .iter()
+        .map(|guard| libc::iovec {
+            iov_base: guard.as_ptr().cast(),
+            iov_len: guard.len(),
+        })
+        .collect();
+    let offset = libc::off64_t::try_from(offset).ok()?;
+    // SAFETY: each part is guest memory that the guards keep mapped, and only the kernel writes to
+    // it; memory that its file has lost is EFAULT. At most TARGETS_MAX parts.
+    let count = unsafe {
+        libc::preadv64(
+            file.as_raw_fd(),
+            parts.as_ptr(),
+            parts.len() as libc::c_int,
+            offset,
+        )
+    };
+    usize::try_from(count).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn file_fills_buffers_up_to_its_end() {
+        let memory = memory();
+        let parts = [buffer(0x1ff0, 0x10), buffer(0x4000, 0x20)];
+        let buffers = Buffers::new(&memory, &parts);
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..64).collect();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        assert!(buffers.fill_from_file(4..44, file.as_fd(), 20));
+        let mut found = [0; 0x30];
+        buffers.read_at(&mut found, 0).unwrap();
+        assert_eq!(found[..4], [0; 4]);
+        assert_eq!(found[4..44], bytes[20..60]);
+        assert_eq!(found[44..], [0; 4]);
+        assert!(
+            !buffers.fill_from_file(4..44, file.as_fd(), 30),
+            "end of file"
+        );
+        assert!(
+            !buffers.fill_from_file(4..49, file.as_fd(), 0),
+            "beyond the buffers"
+        );
+        let outside = [buffer(0x1ff0, 0x20)];
+        let buffers = Buffers::new(&memory, &outside);
+        assert!(!buffers.fill_from_file(0..0x20, file.as_fd(), 0));
+    }
 
     fn memory() -> Memory {
         Memory::from_ranges(&[

@@ -4,6 +4,7 @@ use super::iov::{self, ZEROS};
 use crate::base::{Errno, Result};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The allocation of a range of a device.
@@ -33,6 +34,15 @@ pub struct MapEntry {
     /// Offset of the bytes in that image's file; none if they have no space there, or are
     /// compressed.
     pub host_offset: Option<u64>,
+}
+
+/// A place in a file of the host.
+#[derive(Debug, Clone, Copy)]
+pub struct HostPlace<'a> {
+    /// The file, open for reading.
+    pub file: BorrowedFd<'a>,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
 }
 
 /// A part of a device that another device uses.
@@ -81,6 +91,19 @@ pub trait Device: Send + Sync {
     /// not keep a copy. Linux: `RWF_DONTCACHE`.
     fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         self.read_vectored_at(bufs, offset)
+    }
+
+    /// Calls `read` with the place where a range is stored as it is, if that is one file of the
+    /// host: for memory that cannot be borrowed, such as a guest's. Returns what `read` returns,
+    /// whether all bytes were read; false if there is no such place. The place counts until `read`
+    /// returns.
+    fn read_in_place(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        _read: &mut dyn FnMut(HostPlace<'_>) -> bool,
+    ) -> Result<bool> {
+        iov::check_range(self.len_bytes(), offset, len_bytes).map(|()| false)
     }
 
     /// Writes all of `bufs`, one after the other, from `offset` on. Durable only after

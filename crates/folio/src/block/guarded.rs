@@ -4,7 +4,7 @@
 use crate::base::Result;
 use crate::base::owner_process::OwnerProcess;
 use crate::base::unwind::catch_panic;
-use crate::block::{Allocation, Device, MapEntry};
+use crate::block::{Allocation, Device, HostPlace, MapEntry};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -45,6 +45,15 @@ impl Device for GuardedDevice {
 
     fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         self.call(|lower| lower.read_uncached_at(bufs, offset))
+    }
+
+    fn read_in_place(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
+    ) -> Result<bool> {
+        self.call(|lower| lower.read_in_place(offset, len_bytes, read))
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {

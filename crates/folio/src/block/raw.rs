@@ -1,9 +1,10 @@
 //! Raw images: the bytes of a host file or block device are the bytes of the disk.
 
-use super::{Allocation, Device, MapEntry, iov};
+use super::{Allocation, Device, HostPlace, MapEntry, iov};
 use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -77,6 +78,17 @@ impl Device for RawDevice {
         self.check(offset, want)?;
         let done = self.file.read_some_uncached(bufs, offset)?;
         self.file.check_read(offset, done, want)
+    }
+
+    fn read_in_place(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
+    ) -> Result<bool> {
+        self.check(offset, len_bytes)?;
+        let file = self.file.as_file().as_fd();
+        Ok(read(HostPlace { file, offset }))
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {

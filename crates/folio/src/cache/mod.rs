@@ -14,7 +14,7 @@
 //!        [store trait: store.rs]  Store                   the file system: location of each byte
 //!
 //!   PageCache   one budget of memory                      page_cache.rs
-//!               frames, grace periods                     pool.rs folio.rs
+//!               frames, grace periods                     pool.rs folio.rs huge_pages.rs
 //!               reclaim: allocation, choice of a page     reclaim.rs policy.rs
 //!               counters                                  counters.rs
 //!               memory of inodes and names                object_memory.rs
@@ -75,6 +75,7 @@ mod fill;
 mod flush;
 mod folio;
 mod folio_ref;
+mod huge_pages;
 mod index;
 mod locked;
 #[cfg(all(test, folio_loom))]

@@ -13,6 +13,7 @@
 
 use super::copy;
 use super::folio::{FRAMES_MAX, Folio, Frame, GROUP};
+use super::huge_pages::HugePages;
 use super::object_memory::ObjectMemory;
 use crate::base::rcu::{self, Grace, Pin};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,7 @@ const PATIENCE: u32 = if IS_MODEL_CHECKED { 0 } else { 32 };
 pub(super) struct Pool {
     start: NonNull<u8>,
     mapped: MappedRange,
+    huge_pages: HugePages,
     frame_count: u32,
     budget_frames: u64,
     /// Objects whose memory is part of the budget.
@@ -95,11 +97,13 @@ impl Pool {
         let wanted = (budget_frames + spare)
             .min(FRAMES_MAX)
             .next_multiple_of(ARENA.into());
-        let (start, mapped) = reserve(wanted as usize * PAGE_SIZE);
+        let huge_pages = HugePages::of_this_machine();
+        let (start, mapped) = reserve(wanted as usize * PAGE_SIZE, huge_pages);
         let frame_count = if mapped.len == 0 { 0 } else { wanted as u32 };
         Arc::new(Self {
             start,
             mapped,
+            huge_pages,
             frame_count,
             budget_frames,
             objects,
@@ -308,6 +312,11 @@ impl Pool {
                 "no memory left for the page cache",
             ));
         }
+        let first = group * GROUP;
+        if self.huge_pages == HugePages::Later && first.is_multiple_of(ARENA) && first >= ARENA {
+            // The frames of the arena before were allocated, and most were touched.
+            advise_huge(self.address(first - ARENA), HUGE_BYTES);
+        }
         free.masks.push(FrameGroup {
             free: u16::MAX,
             is_in_some: true,
@@ -371,10 +380,17 @@ impl FreeFrames {
     }
 }
 
+/// Advises the kernel to use huge pages for a part of the pool. A host without them ignores it.
+#[allow(unsafe_code)]
+fn advise_huge(start: *mut u8, len: usize) {
+    // SAFETY: the range is part of the pool's own mapping; the advice does not change its contents.
+    let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
+}
+
 /// Reserves addresses for `len` bytes, aligned for huge pages. The host allocates memory at the
 /// first access of each page.
 #[allow(unsafe_code)]
-fn reserve(len: usize) -> (NonNull<u8>, MappedRange) {
+fn reserve(len: usize, huge_pages: HugePages) -> (NonNull<u8>, MappedRange) {
     let nothing = (
         NonNull::dangling(),
         MappedRange {
@@ -391,9 +407,9 @@ fn reserve(len: usize) -> (NonNull<u8>, MappedRange) {
     let mapped = mapped.cast::<u8>();
     // SAFETY: less than a huge page further, the range has room for `len` bytes.
     let start = unsafe { mapped.add(mapped.align_offset(HUGE_BYTES)) };
-    // A host without huge pages ignores the advice.
-    // SAFETY: the range is our own fresh mapping; the advice does not change its contents.
-    let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
+    if huge_pages == HugePages::AtFirstTouch {
+        advise_huge(start, len);
+    }
     match NonNull::new(start) {
         Some(start) => (
             start,

@@ -14,6 +14,8 @@ use std::fs::{File, FileType, Metadata};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
 #[cfg(feature = "qcow2")]
+use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(feature = "qcow2")]
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -233,11 +235,11 @@ impl HostFile {
         }
         // Read first: the file is never shorter than this, except while it is resized.
         let mut expected = self.expected_len.load(Ordering::Relaxed);
-        let mut found = self.metadata()?.len();
+        let mut found = self.len_bytes()?;
         if found < expected {
             let _resizing = self.resizing.lock();
             expected = self.expected_len.load(Ordering::Relaxed);
-            found = self.metadata()?.len();
+            found = self.len_bytes()?;
         }
         if found >= expected {
             return Ok(());
@@ -313,6 +315,11 @@ impl ImageFile for HostFile {
 
     fn is_read_only(&self) -> bool {
         self.is_read_only.load(Ordering::Relaxed)
+    }
+
+    #[cfg(feature = "qcow2")]
+    fn host_file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 
     fn len_bytes(&self) -> Result<u64> {

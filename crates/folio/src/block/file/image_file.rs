@@ -4,6 +4,8 @@ use crate::base::{Errno, Error, Result};
 use crate::block::iov::{self, ZEROS};
 use crate::block::{Allocation, Device};
 use std::io::{IoSlice, IoSliceMut};
+#[cfg(feature = "qcow2")]
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A file that stores an image. Unlike a [`crate::block::Device`] it grows when written: the bytes
@@ -71,6 +73,12 @@ pub(crate) trait ImageFile: Send + Sync {
     #[cfg(feature = "qcow2")]
     fn allocated_bytes(&self) -> Result<Option<u64>> {
         Ok(None)
+    }
+
+    /// Returns the host's file; none for a file on a device.
+    #[cfg(feature = "qcow2")]
+    fn host_file(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// Returns the device that stores the file; none for a file of the host.

@@ -7,7 +7,7 @@ use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, remote};
 use crate::block::image::{ChainImage, OpenOptions};
 use crate::block::tools::open::{HostImage, chain, open_host_image, open_in};
-use crate::block::{Allocation, Device, MapEntry};
+use crate::block::{Allocation, Device, HostPlace, MapEntry};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,6 +135,16 @@ impl Device for LiveImage {
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         self.slot
             .request(|device| device.read_vectored_at(bufs, offset))
+    }
+
+    fn read_in_place(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
+    ) -> Result<bool> {
+        self.slot
+            .request(|device| device.read_in_place(offset, len_bytes, read))
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {

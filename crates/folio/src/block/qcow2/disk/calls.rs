@@ -5,7 +5,7 @@ use super::read::HostCopy;
 use crate::base::Result;
 use crate::base::sync::atomic::Ordering;
 use crate::block::qcow2::layout::l2_entry::Mapping;
-use crate::block::{Allocation, Device, LowerDevice, MapEntry};
+use crate::block::{Allocation, Device, HostPlace, LowerDevice, MapEntry};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -47,6 +47,16 @@ impl Device for Qcow2Device {
 
     fn read_uncached_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         self.read(bufs, offset, HostCopy::Skipped)
+            .map_err(|error| self.at_image(error))
+    }
+
+    fn read_in_place(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
+    ) -> Result<bool> {
+        self.read_at_place(offset, len_bytes, read)
             .map_err(|error| self.at_image(error))
     }
 
@@ -93,7 +103,7 @@ impl Device for Qcow2Device {
         {
             return true;
         }
-        self.holds_mappings.load(Ordering::Acquire)
+        self.published.holds_mappings.load(Ordering::Acquire)
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {

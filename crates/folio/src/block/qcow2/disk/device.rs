@@ -5,13 +5,12 @@ use super::compressed::Decompressor;
 use super::data_file::DataFile;
 use super::lazy::DirtyBit;
 use super::reserve::SpaceReserve;
-use crate::base::sync::atomic::AtomicBool;
 use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::{Error, ErrorKind, Result};
 use crate::block::file::ImageFile;
 use crate::block::image::Compression;
 use crate::block::qcow2::layout::l2_entry::Geometry;
-use crate::block::qcow2::metadata::Metadata;
+use crate::block::qcow2::metadata::{Metadata, Published};
 use crate::block::{Device, iov};
 use std::sync::{Arc, OnceLock};
 
@@ -29,7 +28,7 @@ pub struct Qcow2Device {
     pub(super) decompressor: Decompressor,
     pub(in crate::block::qcow2) metadata: Mutex<Metadata>,
     /// That of `metadata`.
-    pub(super) holds_mappings: Arc<AtomicBool>,
+    pub(super) published: Arc<Published>,
     /// Notified when a write in flight has ended.
     pub(super) write_done: Condvar,
     pub(super) io: RwLock<()>,

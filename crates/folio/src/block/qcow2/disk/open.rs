@@ -181,7 +181,7 @@ impl Qcow2Device {
             backing,
             compression: header.compression,
             decompressor: Decompressor::new(header.compression, geometry.cluster_bytes()),
-            holds_mappings: Arc::clone(&metadata.holds_mappings),
+            published: Arc::clone(&metadata.published),
             metadata: Mutex::new(metadata),
             write_done: Condvar::new(),
             io: RwLock::new(()),

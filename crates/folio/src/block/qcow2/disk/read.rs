@@ -2,8 +2,8 @@
 
 use super::device::Qcow2Device;
 use crate::base::Result;
-use crate::block::iov;
 use crate::block::qcow2::layout::l2_entry::Mapping;
+use crate::block::{HostPlace, iov};
 use smallvec::SmallVec;
 use std::io::IoSliceMut;
 
@@ -29,6 +29,9 @@ impl Qcow2Device {
         self.make_room()?;
         // Held until the bytes are read: clusters of this lookup are not reused before.
         let _io = self.io.read();
+        if let Some(host) = self.known_place(offset, len_bytes) {
+            return self.read_host(bufs, host, copy);
+        }
         let mut runs: SmallVec<[(Mapping, u64); 8]> = SmallVec::new();
         {
             let mut metadata = self.metadata.lock();
@@ -56,6 +59,51 @@ impl Qcow2Device {
         Ok(())
     }
 
+    /// Calls `read` with the place of a range in a file of the host, if it is in one piece; returns
+    /// whether it has read it.
+    pub(super) fn read_at_place(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
+    ) -> Result<bool> {
+        self.check(offset, len_bytes)?;
+        let Some(file) = self.data().host_file() else {
+            return Ok(false);
+        };
+        self.make_room()?;
+        // Held until the bytes are read, as in `read`.
+        let _io = self.io.read();
+        let known = match self.known_place(offset, len_bytes) {
+            None => self.metadata.lock().place(&*self.file, offset, len_bytes)?,
+            known => known,
+        };
+        Ok(known.is_some_and(|offset| read(HostPlace { file, offset })))
+    }
+
+    /// Returns where a range is stored, if it is known without the metadata lock: there it may be
+    /// read, and written in place, while `io` is held.
+    pub(super) fn known_place(&self, offset: u64, len_bytes: u64) -> Option<u64> {
+        let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
+        if in_cluster + len_bytes > self.geometry.cluster_bytes() {
+            return None;
+        }
+        let bits = self.geometry.cluster_bits;
+        let host = self.published.in_place.get(offset >> bits)?;
+        Some((host << bits) + in_cluster)
+    }
+
+    /// Fills `bufs` with bytes of the file that stores the data. It may end before: the rest is
+    /// zeros.
+    fn read_host(&self, bufs: &mut [IoSliceMut<'_>], host: u64, copy: HostCopy) -> Result<()> {
+        let done = match copy {
+            HostCopy::Kept => self.data().read_some(bufs, host)?,
+            HostCopy::Skipped => self.data().read_some_uncached(bufs, host)?,
+        };
+        iov::fill_zeros_from(bufs, done);
+        Ok(())
+    }
+
     /// Fills `bufs` with guest bytes of one run that `mapping` describes.
     pub(super) fn read_run(
         &self,
@@ -67,12 +115,7 @@ impl Qcow2Device {
         match mapping {
             Mapping::Data { host, .. } => {
                 let in_unit = offset & (self.geometry.unit_bytes() - 1);
-                let done = match copy {
-                    HostCopy::Kept => self.data().read_some(bufs, host + in_unit)?,
-                    HostCopy::Skipped => self.data().read_some_uncached(bufs, host + in_unit)?,
-                };
-                iov::fill_zeros_from(bufs, done);
-                Ok(())
+                self.read_host(bufs, host + in_unit, copy)
             }
             Mapping::Zero | Mapping::ZeroAllocated { .. } => {
                 iov::fill_zeros(bufs);

@@ -2,6 +2,7 @@
 
 use super::device::Qcow2Device;
 use super::lazy::RefcountWrites;
+use crate::base::sync::atomic::Ordering;
 use crate::base::{Errno, Result};
 
 impl Qcow2Device {
@@ -27,6 +28,9 @@ impl Qcow2Device {
     /// Evicts clean tables from memory until the limits hold; writes dirty ones back first if it
     /// must.
     pub(super) fn make_room(&self) -> Result<()> {
+        if !self.published.is_crowded.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let fits = {
             let mut metadata = self.metadata.lock();
             metadata.shrink()

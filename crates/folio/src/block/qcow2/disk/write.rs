@@ -133,10 +133,23 @@ impl Qcow2Device {
         Ok(Some(bytes))
     }
 
+    /// Writes in place, if the place is known without the metadata lock; returns whether it is.
+    fn write_known(&self, bufs: &[IoSlice<'_>], offset: u64, len_bytes: u64) -> Result<bool> {
+        // Held until the bytes are written: the cluster is not reused before.
+        let _io = self.io.read();
+        match self.known_place(offset, len_bytes) {
+            Some(host) => self.data().write(bufs, host).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
     /// Writes all of `bufs` at guest offset `offset`.
     pub(super) fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         let len_bytes = iov::len(bufs);
         self.begin_write(offset, len_bytes)?;
+        if self.write_known(bufs, offset, len_bytes)? {
+            return Ok(());
+        }
         let mut done = 0;
         while done < len_bytes {
             let (skip, at) = (done, offset + done);

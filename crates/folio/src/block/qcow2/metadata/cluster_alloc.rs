@@ -4,9 +4,10 @@
 //! clusters is in flight from its plan until its end; other writes to the same guest clusters wait
 //! for it.
 
+use super::published::Published;
 use super::refcounts::{Allocated, Refcounts};
 use super::table_cache::{MetadataTable, TableCache};
-use crate::base::sync::atomic::{AtomicBool, Ordering};
+use crate::base::sync::atomic::Ordering;
 use crate::base::{Errno, Error, Result};
 use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::header::Header;
@@ -75,10 +76,8 @@ pub(crate) struct Metadata {
     in_flight: Vec<Range<u64>>,
     /// No L2 table in memory holds these references; those in the file may.
     pub(crate) releases: Vec<Release>,
-    /// Whether the file may lack the mapping of a guest cluster, for readers without the lock.
-    /// Refcounts do not matter: a writer that was killed leaves the image dirty, and the next one
-    /// counts again.
-    pub(crate) holds_mappings: Arc<AtomicBool>,
+    /// What threads know without the lock.
+    pub(crate) published: Arc<Published>,
 }
 
 impl Metadata {
@@ -101,32 +100,37 @@ impl Metadata {
             metadata_clusters.extend(table.map(|(host, _)| host >> bits));
         }
         let geometry = Geometry::new(header, has_backing);
+        let published = Arc::new(Published::new(geometry.len_bytes.div_ceil(1 << bits)));
         Ok(Self {
             geometry,
             l1,
             dirty_l1: BTreeSet::new(),
-            l2: TableCache::new(1 << bits, L2_BYTES_MAX),
-            refcounts: Refcounts::read(file, header, metadata_clusters)?,
+            l2: TableCache::new(1 << bits, L2_BYTES_MAX, Arc::clone(&published)),
+            refcounts: Refcounts::read(file, header, metadata_clusters, Arc::clone(&published))?,
             in_flight: Vec::new(),
             releases: Vec::new(),
-            holds_mappings: Arc::default(),
+            published,
         })
     }
 
     /// Notes that a mapping is about to change.
     fn begin_change(&self) {
-        self.holds_mappings.store(true, Ordering::Release);
+        self.published.holds_mappings.store(true, Ordering::Release);
     }
 
     /// Ends a write-back that has succeeded.
     pub(crate) fn end_write_back(&self) {
         let holds_mappings = self.l2.is_dirty() || !self.dirty_l1.is_empty();
-        self.holds_mappings.store(holds_mappings, Ordering::Release);
+        self.published
+            .holds_mappings
+            .store(holds_mappings, Ordering::Release);
     }
 
     /// Evicts clean tables until the limits hold; returns whether they hold.
     pub(crate) fn shrink(&mut self) -> bool {
-        self.l2.shrink() & self.refcounts.blocks.shrink()
+        let fits = self.l2.shrink() & self.refcounts.blocks.shrink();
+        self.published.is_crowded.store(!fits, Ordering::Release);
+        fits
     }
 
     /// Whether the file lacks a change.
@@ -198,7 +202,30 @@ impl Metadata {
                 }
             }
         }
+        if let Mapping::Data {
+            host,
+            is_copied: true,
+        } = start
+            && !geometry.is_extended()
+            && self.owns_table(first)?
+        {
+            self.published.in_place.set(first, host >> bits);
+        }
         Ok((start, ((count << unit_bits) - in_unit).min(len_bytes)))
+    }
+
+    /// Returns where a range of guest bytes is stored as it is, if it is stored in one piece.
+    pub(crate) fn place(
+        &mut self,
+        file: &dyn ImageFile,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<Option<u64>> {
+        let in_unit = offset & (self.geometry.unit_bytes() - 1);
+        Ok(match self.map(file, offset, len_bytes)? {
+            (Mapping::Data { host, .. }, count) if count == len_bytes => Some(host + in_unit),
+            _ => None,
+        })
     }
 
     /// Returns all runs of a range of guest bytes.
@@ -426,8 +453,9 @@ impl Metadata {
         // A snapshot may share the table: its entries must stay.
         self.own_table(file, first)?;
         for index in 0..count as usize {
-            let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
             let cluster = first + index as u64;
+            self.published.in_place.remove(cluster);
+            let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
             let old = table.entry(geometry, l2_index + index);
             let descriptor = old.descriptor(geometry, cluster)?;
             let units = geometry.units_in(cluster, &(range.start..end));
@@ -469,6 +497,7 @@ impl Metadata {
         }
         self.own_table(file, clusters.start)?;
         for (index, cluster) in (clusters.start..end).enumerate() {
+            self.published.in_place.remove(cluster);
             let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
             let old = table.entry(geometry, l2_index + index);
             let descriptor = old.descriptor(geometry, cluster)?;
@@ -576,8 +605,9 @@ impl Metadata {
         let geometry = self.geometry;
         let (l1_index, l2_index) = geometry.indices(new.first);
         for index in 0..new.clusters.count {
-            let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
             let cluster = new.first + index;
+            self.published.in_place.remove(cluster);
+            let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
             let old = table.entry(geometry, l2_index + index as usize);
             let host = new.clusters.host + (index << geometry.cluster_bits);
             // An empty range reserves the clusters alone.
@@ -608,6 +638,7 @@ impl Metadata {
         let geometry = self.geometry;
         let entry = L2Entry::compressed(geometry, host, len_bytes)?;
         self.own_table(file, cluster)?;
+        self.published.in_place.remove(cluster);
         let (l1_index, l2_index) = geometry.indices(cluster);
         let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
         let old = table

@@ -3,6 +3,7 @@
 //! Source: QEMU, docs/interop/qcow2.txt ("Host cluster management"). A missing refcount
 //! block is placed at the first cluster it describes, and so describes itself.
 
+use super::published::Published;
 use super::table_cache::{MetadataTable, TableCache};
 use crate::base::{Errno, Error, Result};
 use crate::block::file::ImageFile;
@@ -10,6 +11,7 @@ use crate::block::qcow2::layout::header::Header;
 use crate::block::qcow2::layout::raw_header::REFCOUNT_TABLE_BYTES_MAX;
 use crate::block::qcow2::layout::refcount_block::{get, put};
 use crate::block::qcow2::layout::table::{numbers, read_table};
+use std::sync::Arc;
 
 /// Memory for refcount blocks.
 const BLOCKS_BYTES_MAX: usize = 32 << 20;
@@ -61,6 +63,7 @@ impl Refcounts {
         file: &dyn ImageFile,
         header: &Header,
         metadata_clusters: Vec<u64>,
+        published: Arc<Published>,
     ) -> Result<Self> {
         let at = header.refcount_table_offset;
         let len_bytes = (header.refcount_table_clusters << header.cluster_bits) as usize;
@@ -75,7 +78,7 @@ impl Refcounts {
             table_clusters: header.refcount_table_clusters,
             is_table_dirty: false,
             is_table_moved: false,
-            blocks: TableCache::new(1 << header.cluster_bits, BLOCKS_BYTES_MAX),
+            blocks: TableCache::new(1 << header.cluster_bits, BLOCKS_BYTES_MAX, published),
             retired: Vec::new(),
             first_free: 0,
             // The file may end inside its last cluster; writes to the rest of it allocate nothing.

@@ -1,6 +1,8 @@
 //! The cache of L2 tables and refcount blocks.
 
+use super::published::Published;
 use crate::base::Result;
+use crate::base::sync::atomic::Ordering;
 use crate::block::file::ImageFile;
 use crate::block::qcow2::layout::l2_entry::{Geometry, L2Entry};
 use foldhash::HashMap;
@@ -110,15 +112,17 @@ pub(crate) struct TableCache {
     tables: HashMap<u64, MetadataTable>,
     clock: u64,
     tables_max: usize,
+    published: Arc<Published>,
 }
 
 impl TableCache {
     /// Returns an empty cache for about `bytes_max` of tables of `table_bytes` each.
-    pub(crate) fn new(table_bytes: usize, bytes_max: usize) -> Self {
+    pub(crate) fn new(table_bytes: usize, bytes_max: usize, published: Arc<Published>) -> Self {
         Self {
             tables: HashMap::default(),
             clock: 0,
             tables_max: (bytes_max / table_bytes).max(4),
+            published,
         }
     }
 
@@ -126,6 +130,7 @@ impl TableCache {
     #[cfg(all(test, folio_model_check))]
     pub(crate) fn set_limit(&mut self, tables_max: usize) {
         self.tables_max = tables_max;
+        self.published.is_crowded.store(true, Ordering::Release);
     }
 
     /// Returns the table of this key, if it is in memory.
@@ -149,6 +154,9 @@ impl TableCache {
             is_writing: false,
             last_used: self.clock,
         };
+        if self.tables.len() >= self.tables_max {
+            self.published.is_crowded.store(true, Ordering::Release);
+        }
         self.tables.entry(key).insert_entry(table).into_mut()
     }
 
@@ -231,7 +239,7 @@ mod tests {
 
     #[test]
     fn walk_over_many_tables_keeps_few() {
-        let mut cache = TableCache::new(512, 8 * 512);
+        let mut cache = TableCache::new(512, 8 * 512, Arc::new(Published::new(1)));
         cache.insert_new(1000, 0, 512);
         for key in 0..100 {
             cache.insert_clean(key, 512 * (key + 1), vec![0; 512]);

@@ -74,10 +74,14 @@ impl Fixture {
         }
     }
 
-    /// Writes before the threads start.
+    /// Writes before the threads start. The places of the clusters are known then without the
+    /// metadata lock.
     fn with(self, byte: u8, range: Range<u64>) -> Self {
-        self.write(byte, range);
+        self.write(byte, range.clone());
         self.device.flush().unwrap();
+        for at in range.step_by(CLUSTER as usize) {
+            self.assert_among(at..at + 1, &[byte]);
+        }
         self
     }
 
