@@ -55,7 +55,7 @@ pub struct Check {
         "dropped-at-open", "cold", "slow-copy", "evicted", "larger-than-memory",
         "no-delayed-allocation", "flush-on-truncate", "flush-on-rename", "sparse", "unwritten",
         "fragmented", "compressed", "shared", "clusters-not-allocated", "backing-chain",
-        "device-limit",
+        "device-limit", "allocates-at-first-write",
     ])))]
     pub cause: &'static str,
     /// What was found.

@@ -2,6 +2,7 @@
 //! clusters of images.
 
 use super::backing;
+use super::first_write_cost::FirstWriteCost;
 use crate::finding::{Certainty, Check};
 use crate::probe::Facts;
 use crate::probe::blocks::Blocks;
@@ -16,8 +17,6 @@ const IMAGE: &str = "image";
 const PART_MIN: u64 = 1 << 20;
 /// Fragments shorter than this cost a disk with heads more than half its speed.
 const FRAGMENT_MIN: u64 = 512 << 10;
-/// A first write that takes so many times what a write in place takes is slow.
-const SLOW_FIRST_WRITE: f64 = 2.0;
 /// Time for each piece from which on a disk seeks.
 const SEEK_MS: f64 = 2.0;
 /// Fewer fragments do no harm.
@@ -51,74 +50,14 @@ fn is_large(part: u64, whole: u64) -> bool {
 /// Time of a first write in question.
 type FirstWriteTime = fn(&FirstWrites) -> Option<u64>;
 
-/// What first writes cost beside writes in place, where it was tried.
-struct FirstWriteCost {
-    /// Medians.
-    first_us: f64,
-    again_us: f64,
-    /// Places at which the first write was slow, and all.
-    slow: usize,
-    places: usize,
-}
-
-impl FirstWriteCost {
-    fn of(facts: &Facts, time: FirstWriteTime) -> Option<Self> {
-        let tried = facts.rewrite.as_ref()?.as_ref().ok()?;
-        let found = tried.first_writes.as_ref().ok()?;
-        let pairs = found
-            .iter()
-            .filter_map(|place| Some((time(place)?, place.written_ns)));
-        let (first, again): (Vec<u64>, Vec<u64>) = pairs.clone().unzip();
-        let is_slow = |&(first, again): &(u64, u64)| {
-            first as f64 >= SLOW_FIRST_WRITE * again.max(1000) as f64
-        };
-        Some(Self {
-            first_us: median_us(first)?,
-            again_us: median_us(again)?,
-            slow: pairs.clone().filter(is_slow).count(),
-            places: pairs.count(),
-        })
-    }
-
-    /// Returns a fault if first writes are slow at nearly all places, a note if they are at few
-    /// ones, or were not tried; else it is unknown.
-    fn judge(
-        cost: Option<&Self>,
-        layer: &'static str,
-        cause: &'static str,
-        says: &str,
-        evidence: String,
-    ) -> Check {
-        let Some(cost) = cost else {
-            let evidence = format!("{evidence}; --write-probe measures what that costs");
-            return Check::note(layer, cause, says).with_evidence(evidence);
-        };
-        let check = if cost.slow * 4 >= cost.places * 3 {
-            Check::fault(layer, cause, Certainty::Likely, says)
-        } else if cost.slow * 4 <= cost.places {
-            Check::note(layer, cause, says)
-        } else {
-            let why = format!("{says}; whether that is slow varies: try again on a quiet machine");
-            Check::unknown(layer, cause, why)
-        };
-        let evidence = format!(
-            "{evidence}; beside it 4 KiB with fdatasync took {} us the first time, {} us again \
-             (medians), at least twice as long at {} of {} places",
-            cost.first_us, cost.again_us, cost.slow, cost.places
-        );
-        check
-            .with_evidence(evidence)
-            .with("first_write_us", cost.first_us)
-            .with("rewrite_us", cost.again_us)
-            .with("slow_places", cost.slow)
-            .with("places", cost.places)
-    }
-}
-
-fn median_us(mut times_ns: Vec<u64>) -> Option<f64> {
-    times_ns.sort_unstable();
-    let median_ns = times_ns.get(times_ns.len() / 2)?;
-    Some(round(*median_ns as f64 / 1000.0, 0))
+/// Returns the cost of first writes beside an image, where it was tried.
+fn cost(facts: &Facts, time: FirstWriteTime) -> Option<FirstWriteCost> {
+    let tried = facts.rewrite.as_ref()?.as_ref().ok()?;
+    let found = tried.first_writes.as_ref().ok()?;
+    let pairs = found
+        .iter()
+        .filter_map(|place| Some((time(place)?, place.written_ns)));
+    FirstWriteCost::of(pairs)
 }
 
 /// Holes and places that nothing was written to: guests of a disk image write anywhere.
@@ -151,7 +90,7 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
             continue;
         }
         let check = if matches!(&facts.image, Some(Ok(_))) {
-            let cost = FirstWriteCost::of(facts, time);
+            let cost = cost(facts, time);
             FirstWriteCost::judge(cost.as_ref(), LAYER, cause, says, evidence)
                 .with_remedy(filled(facts))
         } else {
@@ -337,7 +276,7 @@ fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
         }
         _ => "grows as it is written: the first write to each cluster allocates it",
     };
-    let cost = FirstWriteCost::of(facts, |found| Some(found.hole_ns));
+    let cost = cost(facts, |found| Some(found.hole_ns));
     let check = FirstWriteCost::judge(cost.as_ref(), IMAGE, CAUSE, says, evidence)
         .with("missing_bytes", missing)
         .with("missing_percent", share);

@@ -1,5 +1,7 @@
-//! Whether the disk is the limit of what has to come from it.
+//! Whether the disk is the limit of what has to come from it, and whether it allocates at first
+//! writes.
 
+use super::first_write_cost::FirstWriteCost;
 use crate::finding::Check;
 use crate::probe::Facts;
 use crate::text::{bytes, quote, round};
@@ -67,10 +69,46 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
     })
 }
 
+/// Judges what first writes to parts of the disk cost, if that was tried.
+pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
+    const CAUSE: &str = "allocates-at-first-write";
+    let tried = match &facts.disk_writes {
+        None => return None,
+        Some(Ok(tried)) => tried,
+        Some(Err(why)) => return Some(Check::unknown(LAYER, CAUSE, why.clone())),
+    };
+    let cost = FirstWriteCost::of(tried.iter().map(|one| (one.first_ns, one.again_ns)))?;
+    if cost.is_cheap() {
+        let check = Check::fine(LAYER, CAUSE, "first writes take what later ones take");
+        return Some(cost.add_to(check, "in blocks that were free"));
+    }
+    let check = FirstWriteCost::judge(
+        Some(&cost),
+        LAYER,
+        CAUSE,
+        "the disk finds a place for each block at its first write: a sparse or fresh image of a \
+         virtual machine, or a thin volume",
+        "tried in blocks that were free".to_owned(),
+    );
+    Some(
+        check
+            .with_remedy(
+                "folio image convert -O qcow2 -o preallocation=full disk.qcow2 disk-full.qcow2  \
+                 # on the host, for a qcow2 image, while the virtual machine is off; it then uses \
+                 the copy",
+            )
+            .with_remedy(
+                "cp --sparse=never --reflink=never disk.raw disk-full.raw  # on the host, for a \
+                 raw image, in the same way",
+            ),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use crate::Verdict;
     use crate::judge::scene::{faults, healthy};
+    use crate::probe::disk_writes::DiskWrites;
 
     #[test]
     fn a_cold_read_as_fast_as_the_device_is_the_device() {
@@ -97,5 +135,32 @@ mod tests {
                 .says
                 .starts_with("not the limit")
         );
+    }
+
+    #[test]
+    fn disk_that_allocates_is_a_fault() {
+        let mut facts = healthy("ext4");
+        assert!(super::first_writes(&facts).is_none(), "not tried");
+        let pair = |first_us: u64| DiskWrites {
+            first_ns: first_us * 1000,
+            again_ns: 100_000,
+        };
+        let mut verdict = |slow: usize| {
+            let tried = (0..12).map(|at| pair(if at < slow { 900 } else { 110 }));
+            facts.disk_writes = Some(Ok(tried.collect()));
+            super::first_writes(&facts).unwrap()
+        };
+        let fault = verdict(10);
+        assert_eq!(fault.verdict, Verdict::Fault);
+        assert_eq!(
+            (&fault.numbers["first_write_us"], fault.remedies.len()),
+            (&900.0.into(), 2)
+        );
+        assert_eq!(verdict(6).verdict, Verdict::Unknown);
+        let fine = verdict(2);
+        assert_eq!((fine.verdict, fine.remedies.len()), (Verdict::Fine, 0));
+        facts.disk_writes = Some(Err("the file system cannot reserve space".into()));
+        let unknown = super::first_writes(&facts).unwrap();
+        assert_eq!(unknown.verdict, Verdict::Unknown);
     }
 }

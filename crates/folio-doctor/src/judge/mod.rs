@@ -6,6 +6,7 @@ mod backing;
 pub(crate) mod blocks;
 mod device;
 mod file_system;
+mod first_write_cost;
 mod memory;
 mod page_cache;
 mod remedy;
@@ -38,6 +39,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
         checks.extend(blocks::judge(facts));
         checks.extend(device::judge(facts));
     }
+    checks.extend(device::first_writes(facts));
     checks
 }
 
@@ -136,6 +138,7 @@ mod scene {
                 groups: Vec::new(),
             },
             rewrite: None,
+            disk_writes: None,
         }
     }
 

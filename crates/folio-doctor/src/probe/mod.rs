@@ -2,6 +2,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod blocks;
+pub(crate) mod disk_writes;
 mod fact;
 pub(crate) mod image;
 pub(crate) mod layers;
@@ -19,6 +20,7 @@ use self::fact::RESIDENCY_HIDDEN;
 
 use self::attributes::Attributes;
 use self::blocks::Blocks;
+use self::disk_writes::DiskWrites;
 use self::fact::unmapped;
 use self::image::ImageFacts;
 use self::layers::Step;
@@ -83,6 +85,9 @@ pub struct Facts {
     pub pressure: Pressure,
     /// What writing a temporary file did; `None` if that was not asked for.
     pub rewrite: Option<Fact<Rewrite>>,
+    /// What first writes to the disk took; `None` if that was not asked for, or no disk is the last
+    /// layer that can be seen.
+    pub disk_writes: Option<Fact<Vec<DiskWrites>>>,
 }
 
 /// Finds out about `path`, following a symbolic link.
@@ -110,6 +115,7 @@ pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
         reads: Err(no_file(kind)),
         pressure: Pressure::here(),
         rewrite: None,
+        disk_writes: None,
     };
     facts.attributes = attributes::probe(&facts.path);
     if kind == Kind::File {
@@ -133,6 +139,9 @@ pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
             .filter(|folder| !folder.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         facts.rewrite = Some(rewrite::probe(folder));
+        if facts.ends_at_a_disk() {
+            facts.disk_writes = Some(disk_writes::probe(folder));
+        }
     }
     Ok(facts)
 }
@@ -153,6 +162,14 @@ impl Facts {
             self.pressure.groups = memory_group::limiting(&found);
         }
         self.image = image::probe(&self.path, file, self.size_bytes);
+    }
+
+    /// Whether the last layer that can be seen is a disk: what is below may be a host's image.
+    fn ends_at_a_disk(&self) -> bool {
+        matches!(
+            self.chain.last(),
+            Some(layers::Step { layer: layers::Layer::Disk(disk), .. }) if disk.device_type == "disk"
+        )
     }
 
     /// The file system that the path is on, if it is known.

@@ -83,7 +83,7 @@ impl Qcow2Device {
 
     /// Returns where a range is stored, if it is known without the metadata lock: there it may be
     /// read, and written in place, while `io` is held.
-    pub(super) fn known_place(&self, offset: u64, len_bytes: u64) -> Option<u64> {
+    pub(in crate::block::qcow2) fn known_place(&self, offset: u64, len_bytes: u64) -> Option<u64> {
         let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
         if in_cluster + len_bytes > self.geometry.cluster_bytes() {
             return None;

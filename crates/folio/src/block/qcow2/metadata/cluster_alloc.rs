@@ -599,14 +599,14 @@ impl Metadata {
         Ok(entry.holds_data(geometry, entry.descriptor(geometry, cluster)?))
     }
 
-    /// Enters new clusters into their L2 table.
+    /// Enters new clusters into their L2 table. None of them is published: what is, is written in
+    /// place.
     fn publish(&mut self, file: &dyn ImageFile, new: &NewClusters) -> Result<()> {
         self.begin_change();
         let geometry = self.geometry;
         let (l1_index, l2_index) = geometry.indices(new.first);
         for index in 0..new.clusters.count {
             let cluster = new.first + index;
-            self.published.in_place.remove(cluster);
             let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
             let old = table.entry(geometry, l2_index + index as usize);
             let host = new.clusters.host + (index << geometry.cluster_bits);

@@ -1,0 +1,83 @@
+//! What first writes cost beside writes in place.
+
+use crate::finding::{Certainty, Check};
+use crate::text::round;
+
+/// A first write that takes so many times what a write in place takes is slow.
+const SLOW_FIRST_WRITE: f64 = 2.0;
+
+/// What first writes cost beside writes in place, where it was tried.
+pub(super) struct FirstWriteCost {
+    /// Medians.
+    first_us: f64,
+    again_us: f64,
+    /// Places at which the first write was slow, and all.
+    slow: usize,
+    places: usize,
+}
+
+impl FirstWriteCost {
+    /// Sums up pairs of times in nanoseconds: of a first write, and of one in place.
+    pub(super) fn of(pairs: impl Iterator<Item = (u64, u64)> + Clone) -> Option<Self> {
+        let (first, again): (Vec<u64>, Vec<u64>) = pairs.clone().unzip();
+        let is_slow = |&(first, again): &(u64, u64)| {
+            first as f64 >= SLOW_FIRST_WRITE * again.max(1000) as f64
+        };
+        Some(Self {
+            first_us: median_us(first)?,
+            again_us: median_us(again)?,
+            slow: pairs.clone().filter(is_slow).count(),
+            places: pairs.count(),
+        })
+    }
+
+    /// Returns a fault if first writes are slow at nearly all places, a note if they are at few
+    /// ones, or were not tried; else it is unknown.
+    pub(super) fn judge(
+        cost: Option<&Self>,
+        layer: &'static str,
+        cause: &'static str,
+        says: &str,
+        evidence: String,
+    ) -> Check {
+        let Some(cost) = cost else {
+            let evidence = format!("{evidence}; --write-probe measures what that costs");
+            return Check::note(layer, cause, says).with_evidence(evidence);
+        };
+        let check = if cost.slow * 4 >= cost.places * 3 {
+            Check::fault(layer, cause, Certainty::Likely, says)
+        } else if cost.is_cheap() {
+            Check::note(layer, cause, says)
+        } else {
+            let why = format!("{says}; whether that is slow varies: try again on a quiet machine");
+            Check::unknown(layer, cause, why)
+        };
+        cost.add_to(check, &format!("{evidence}; beside it"))
+    }
+
+    /// Whether first writes are slow at few places or none.
+    pub(super) fn is_cheap(&self) -> bool {
+        self.slow * 4 <= self.places
+    }
+
+    /// Adds the times to a check, as evidence that begins with `where_tried`.
+    pub(super) fn add_to(&self, check: Check, where_tried: &str) -> Check {
+        let evidence = format!(
+            "{where_tried} 4 KiB with fdatasync took {} us the first time, {} us again (medians), \
+             at least twice as long at {} of {} places",
+            self.first_us, self.again_us, self.slow, self.places
+        );
+        check
+            .with_evidence(evidence)
+            .with("first_write_us", self.first_us)
+            .with("rewrite_us", self.again_us)
+            .with("slow_places", self.slow)
+            .with("places", self.places)
+    }
+}
+
+fn median_us(mut times_ns: Vec<u64>) -> Option<f64> {
+    times_ns.sort_unstable();
+    let median_ns = times_ns.get(times_ns.len() / 2)?;
+    Some(round(*median_ns as f64 / 1000.0, 0))
+}
