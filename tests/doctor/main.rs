@@ -5,6 +5,7 @@
 //!   the kernel's xfs and btrfs       flush at close and rename, holes, fragments, compressed, shared       xfs_btrfs.rs
 //!   FUSE, a test server and Folio    page cache, attributes                                                fuse.rs
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
+//!   a guest of QEMU                  a disk that allocates at first writes                                 guest.rs
 //! ```
 //!
 //! Verdicts that depend on timing (a slow copy, the device as the limit) are at most hints. These
@@ -12,6 +13,7 @@
 
 mod ext4;
 mod fuse;
+mod guest;
 #[path = "../fuse/mount.rs"]
 #[allow(dead_code)]
 mod mount;
@@ -32,7 +34,8 @@ use support::{Group, Mounted, requires};
 use tempfile::TempDir;
 
 /// Causes whose verdict depends on timing.
-const TIMED: [&str; 5] = [
+const TIMED: [&str; 6] = [
+    "allocates-at-first-write",
     "slow-copy",
     "sparse",
     "unwritten",
@@ -100,20 +103,29 @@ impl DoctorRun {
             .map(OsStr::new)
             .chain([OsStr::new("--json"), path.as_os_str()]);
         let output = doctor(words);
-        let report = serde_json::from_slice(&output.stdout);
-        let report =
-            report.unwrap_or_else(|error| panic!("{}: {error}: {}", path.display(), text(&output)));
+        let mut this = Self::read(path, &output.stdout);
+        this.options = options.iter().map(|option| (*option).to_owned()).collect();
+        this.code = output.status.code();
+        this
+    }
+
+    /// Reads a report.
+    #[track_caller]
+    fn read(path: &Path, report: &[u8]) -> Self {
+        let report = serde_json::from_slice(report).unwrap_or_else(|error| {
+            let report = String::from_utf8_lossy(report);
+            panic!("{}: {error}: {report}", path.display())
+        });
         let wrong: Vec<_> = schema()
             .iter_errors(&report)
             .map(|error| error.to_string())
             .collect();
         assert!(wrong.is_empty(), "{wrong:?}: {report:#}");
-        let options = options.iter().map(|option| (*option).to_owned()).collect();
         Self {
             path: path.to_path_buf(),
-            options,
+            options: Vec::new(),
             report,
-            code: output.status.code(),
+            code: None,
         }
     }
 
