@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Returns `folio serve vhost-user-blk` with a listening socket as descriptor 3. Its messages are on
-/// standard output.
+/// Returns `folio serve vhost-user-blk` with a listening socket as descriptor 3; its messages are
+/// on standard output.
 fn served_by_manager(listener: &UnixListener, images: &[&Path]) -> Command {
     // The shell becomes folio, so it is the process that LISTEN_PID names.
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&2 2>&1";

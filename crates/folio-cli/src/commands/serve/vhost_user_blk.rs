@@ -37,6 +37,7 @@ Examples:
     -chardev socket,id=c,path=/run/vm.sock,reconnect=1 -device vhost-user-blk-pci,chardev=c,num-queues=4
   cloud-hypervisor --memory size=1G,shared=on --disk vhost_user=on,socket=/run/vm.sock,num_queues=4
   folio serve vhost-user-blk --throw-away s3://bucket/base.qcow2 --socket /run/vm.sock
+  folio serve vhost-user-blk disk.qcow2 --socket /run/vm.sock --control /run/vm.ctl   for folio ctl
   folio serve vhost-user-blk a.qcow2 b.img --socket /run/a.sock --socket /run/b.sock
 
 docs/disks.md has recipes for QEMU, libvirt, cloud-hypervisor, crosvm and Firecracker.";
