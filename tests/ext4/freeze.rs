@@ -32,7 +32,12 @@ fn needs_recovery(image: &Path) -> bool {
 
 #[test]
 fn copies_of_a_frozen_device_are_clean() {
-    requires!(tool("mke2fs"), tool("e2fsck"), tool("dumpe2fs"));
+    requires!(
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("dumpe2fs"),
+        tool("debugfs")
+    );
     let folder = TempDir::new().unwrap();
     let [image, copy] = ["disk.img", "copy.img"].map(|name| folder.path().join(name));
     mke2fs(&image, "32M", &[]);
