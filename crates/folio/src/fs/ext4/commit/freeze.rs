@@ -2,6 +2,7 @@
 
 use super::super::inode::Ext4;
 use crate::base::Result;
+use crate::base::unwind::catch_panic;
 use crate::fs::ext4::journal::Journal;
 use crate::fs::ext4::layout::superblock::Superblock;
 use std::sync::atomic::Ordering;
@@ -38,7 +39,7 @@ impl Ext4 {
         // The log is empty before the mark is cleared, and the mark is set before the next change.
         committer.checkpoint()?;
         let cleared = self.clear_mark(journal, &self.volume.superblock.lock());
-        let worked = cleared.and_then(|()| work());
+        let worked = cleared.and_then(|()| catch_panic("the work during a freeze", work));
         let marked = Superblock::write_recovery_flag(&*self.volume.device, true)
             .and_then(|()| self.volume.device.flush());
         marked.map_err(|error| self.volume.fail_journal(error))?;
