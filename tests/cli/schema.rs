@@ -3,6 +3,8 @@
 
 use crate::cli::TestDir;
 use crate::cli::terminal::{commands, help};
+use crate::support::requires;
+use crate::support::tools::{command, succeed};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -96,6 +98,15 @@ const ORDERS: &[&str] = &[
     "fork other.qcow2",
     "resize +1M",
     "compact",
+];
+
+/// Orders to a mount, which keeps its size.
+const MOUNT_ORDERS: &[&str] = &[
+    "stats",
+    "options",
+    "flush",
+    "snapshot one",
+    "fork other.qcow2",
 ];
 
 fn docs() -> PathBuf {
@@ -259,15 +270,36 @@ fn json_output_matches_its_schema() {
             .unwrap();
         assert_matches_schema(words, &line, &printed);
         if *words == "serve vhost-user-blk" {
-            give_orders(&dir);
+            give_orders(&dir, ORDERS);
         }
         server.kill().unwrap();
         server.wait().unwrap();
     }
 }
 
-fn give_orders(dir: &TestDir) {
-    for order in ORDERS {
+#[test]
+fn orders_to_a_mount_match_the_schema() {
+    requires!(root, fuse);
+    let dir = images();
+    let target = dir.path("mounted");
+    std::fs::create_dir(&target).unwrap();
+    let words = "mount --background --control disk.ctl disk.qcow2 mounted";
+    succeed(&mut dir.command(&words.split(' ').collect::<Vec<_>>()));
+    let _target = DetachedAtEnd(target);
+    give_orders(&dir, MOUNT_ORDERS);
+}
+
+/// A mount that is detached at the end, also when the test fails.
+struct DetachedAtEnd(PathBuf);
+
+impl Drop for DetachedAtEnd {
+    fn drop(&mut self) {
+        let _ = command("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+fn give_orders(dir: &TestDir, orders: &[&str]) {
+    for order in orders {
         let line = format!("ctl disk.ctl --json {order}");
         let output = dir
             .command(&line.split(' ').collect::<Vec<_>>())

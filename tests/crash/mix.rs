@@ -13,6 +13,8 @@ pub(crate) struct Mix {
     /// Rate of fsync(2) and of sync(2), per 1000 operations.
     pub(crate) fsync_permille: usize,
     pub(crate) sync_permille: usize,
+    /// Rate of freezes, per 1000 operations.
+    pub(crate) freeze_permille: usize,
     /// Whether files can have space that reads as zeros, which a block map cannot express.
     pub(crate) has_unwritten_space: bool,
 }
@@ -25,6 +27,7 @@ impl Default for Mix {
             file_bytes_max: 48 << 10,
             fsync_permille: 60,
             sync_permille: 15,
+            freeze_permille: 0,
             has_unwritten_space: true,
         }
     }
@@ -41,9 +44,11 @@ pub(crate) fn run(program: &mut Program, random: &mut Random, mix: Mix) {
             let file = open.swap_remove(random.below(open.len()));
             program.close(file);
         }
+        let synced = mix.fsync_permille + mix.sync_permille;
         match random.below(1000) {
             n if n < mix.fsync_permille => sync_one(program, random, &open),
-            n if n < mix.fsync_permille + mix.sync_permille => program.sync(),
+            n if n < synced => program.sync(),
+            n if n < synced + mix.freeze_permille => program.freeze(),
             n if n % 2 == 0 => change_data(program, random, mix, &mut open, count),
             _ => change_names(program, random, mix, count),
         }

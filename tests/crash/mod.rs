@@ -116,6 +116,23 @@ fn mix_on_4_kib_blocks_survives_cuts() {
     });
 }
 
+/// Freezes: the mark that demands a replay is cleared and set again. In the second part a program
+/// is frozen in the midst of its calls.
+#[test]
+fn mix_with_freezes_survives_cuts() {
+    let mix = Mix {
+        freeze_permille: 60,
+        fsync_permille: 30,
+        ..Mix::default()
+    };
+    let work = |program: &mut program::Program, random: &mut random::Random| {
+        mix::run(program, random, mix);
+    };
+    Trial::new("mix_with_freezes").run(images::folio(16, 1024), work);
+    let trial = Trial::new("freezes_side_by_side");
+    trial.judge(&trial.record_threads(images::folio(24, 1024), 3, work));
+}
+
 /// Parallel programs: a cut leaves a prefix of the operations of each.
 #[test]
 fn parallel_programs_survive_cuts() {

@@ -62,6 +62,7 @@ pub(crate) struct Machine {
 pub(crate) struct Program {
     pub(crate) process: Process,
     pub(crate) names: NamespaceModel,
+    kernel: Arc<Kernel>,
     record: Arc<RecordDevice>,
 }
 
@@ -186,6 +187,7 @@ impl Machine {
         Program {
             process,
             names,
+            kernel: self.kernel.clone(),
             record: self.record.clone(),
         }
     }
@@ -426,6 +428,16 @@ impl Program {
     /// sync(2).
     pub(crate) fn sync(&mut self) {
         if self.call("sync".to_owned(), Process::sync).is_some() {
+            self.names.synced_all(self.record.recorded_len());
+        }
+    }
+
+    /// Freezes the file system, and thaws it, as for a copy of the device: all changes so far are
+    /// durable then.
+    pub(crate) fn freeze(&mut self) {
+        let kernel = self.kernel.clone();
+        let freeze = |_: &Process| kernel.freeze_while(ROOT, || Ok(()));
+        if self.call("freeze".to_owned(), freeze).is_some() {
             self.names.synced_all(self.record.recorded_len());
         }
     }

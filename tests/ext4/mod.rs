@@ -5,6 +5,7 @@ mod bigalloc;
 mod block_maps;
 mod casefold;
 mod ea_inode;
+mod freeze;
 mod large_blocks;
 mod mmp;
 mod quota;

@@ -3,6 +3,7 @@
 
 mod damage;
 mod format;
+mod freeze;
 mod model;
 mod mtools;
 mod names;

@@ -13,11 +13,12 @@
 //!     git_cuts.rs     git, and power cuts         opens.rs        files opened without a request
 //!     uring.rs        requests over io_uring      generic.rs    subjects of xfstests
 //!     background.rs   --background, --wait, --log, and the helper of mount(8)
-//!     handles.rs      open_by_handle_at(2)
+//!     handles.rs      open_by_handle_at(2)        control.rs      orders by folio ctl
 //! ```
 
 mod background;
 mod coherence;
+mod control;
 mod direct;
 mod durability;
 mod generic;

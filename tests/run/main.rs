@@ -7,10 +7,12 @@
 //!     commands.rs    exit codes, streams, environment, users     images.rs   what reaches the image
 //!     namespaces.rs  what the command sees, what remains         hostile.rs  images against the host
 //!     terminals.rs   a terminal of its own                       kills.rs    SIGKILL at any moment
+//!     control.rs     orders by folio ctl
 //!     debian.rs      package manager, compilers and more, on request
 //! ```
 
 mod commands;
+mod control;
 mod debian;
 mod hostile;
 mod images;

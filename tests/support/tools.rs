@@ -71,6 +71,18 @@ pub fn start_server(command: &mut Command) -> (Child, String) {
     (child, line)
 }
 
+/// Gives an order to a running server or mount by `folio ctl SOCKET`; returns its answer, or what
+/// the command said. `folio` is the command's program.
+pub fn order(folio: &str, socket: &Path, words: &[&str]) -> Result<serde_json::Value, String> {
+    let mut command = command(folio);
+    command.arg("ctl").arg(socket).args(words).arg("--json");
+    let output = command.output().unwrap();
+    if !output.status.success() {
+        return Err(text(&output));
+    }
+    Ok(serde_json::from_slice(&output.stdout).unwrap())
+}
+
 /// Asserts that `e2fsck -fn` finds nothing to repair in a raw image.
 #[track_caller]
 pub fn fsck(image: &Path) {

@@ -2,9 +2,8 @@
 
 use super::{BlockServer, connect};
 use crate::support::requires;
-use crate::support::tools::{command, qemu_check, run, text};
+use crate::support::tools::{command, order, qemu_check, run, text};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use tempfile::TempDir;
 
 /// A served qcow2 with a control socket.
@@ -46,17 +45,7 @@ impl Scene {
 
     /// Gives an order; returns its answer, or what the command said.
     fn order(&self, words: &[&str]) -> Result<serde_json::Value, String> {
-        let mut folio = Command::new(env!("CARGO_BIN_EXE_folio"));
-        folio
-            .arg("ctl")
-            .arg(&self.control)
-            .args(words)
-            .arg("--json");
-        let output = folio.output().unwrap();
-        if !output.status.success() {
-            return Err(text(&output));
-        }
-        Ok(serde_json::from_slice(&output.stdout).unwrap())
+        order(env!("CARGO_BIN_EXE_folio"), &self.control, words)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::BlockServer;
 use crate::support::guest::Guest;
-use crate::support::tools::{fsck, qemu_check, run};
+use crate::support::require::find;
+use crate::support::tools::{command, fsck, order, qemu_check, run, succeed};
 use crate::support::{report_skip, requires};
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -137,4 +139,49 @@ fn linux_guest_outlives_a_killed_server() {
     );
     server.take().unwrap().stop();
     qemu_check(&image);
+}
+
+/// Starts a program of the disk, with the disk as its root.
+const STARTED: &str = "\
+set -e
+mount -t ext4 /dev/vda /mnt
+chroot /mnt /busybox sh -c '/busybox cat /mark; /busybox ls /many | /busybox wc -l'
+umount /mnt
+";
+
+#[test]
+fn linux_guest_starts_from_a_fork_of_a_mount() {
+    requires!(root, fuse, tool("qemu-img"), tool("busybox"));
+    const FOLIO: &str = env!("CARGO_BIN_EXE_folio");
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let [image, target, control, fork] = ["disk.qcow2", "mount", "control", "fork.qcow2"].map(path);
+    let guest = match guest(&fork.with_extension("sock")) {
+        Ok(guest) => guest,
+        Err(reason) => return report_skip(&reason),
+    };
+    fs::create_dir(&target).unwrap();
+    succeed(command(FOLIO).args(["mkfs", "--size", "64M"]).arg(&image));
+    let mut mount = command(FOLIO);
+    mount
+        .args(["mount", "--background", "--control"])
+        .arg(&control);
+    succeed(mount.arg("-o").arg("exec").arg(&image).arg(&target));
+    fs::copy(find("busybox").unwrap(), target.join("busybox")).unwrap();
+    fs::create_dir(target.join("many")).unwrap();
+    for name in 0..300 {
+        fs::write(target.join(format!("many/{name}")), "data").unwrap();
+    }
+    fs::write(target.join("mark"), "from the fork\n").unwrap();
+    let forked = order(FOLIO, &control, &["fork", fork.to_str().unwrap()]);
+    // Of the mount alone.
+    fs::write(target.join("mark"), "later\n").unwrap();
+    succeed(command("umount").arg(&target));
+    forked.unwrap();
+    let server = BlockServer::new(&[&fork], &[]);
+    let ran = guest.run(STARTED, LIMIT, |_| {}).unwrap();
+    assert_eq!(ran.status, Some(0), "{}", ran.explain());
+    assert_eq!(ran.lines[..2], ["from the fork", "300"], "{:?}", ran.lines);
+    server.stop();
+    qemu_check(&fork);
 }

@@ -2,13 +2,15 @@
 //! our own, and drivers that break the rules.
 //!
 //! ```text
-//!   control.rs    orders by folio ctl                        --.
+//!   activation.rs sockets of a service manager               --.
+//!   control.rs    orders by folio ctl                          |
 //!   guest.rs      QEMU, a Linux kernel, four queues            |
 //!   driver.rs     requests of all kinds on 16 queues, a model  +-->  folio serve  -->  qemu-img check
 //!   killed.rs     servers that are killed and started anew   --'
 //!   hostile.rs    messages, rings and memory that no driver may send
 //! ```
 
+mod activation;
 mod control;
 mod driver;
 mod guest;

@@ -7,7 +7,7 @@ use crate::objects::{check_built, is_url};
 use crate::session::{Session, clock, fixed_time};
 use crate::volumes;
 use folio::base::{Errno, Error, ErrorKind};
-use folio::block::{self, Device, OpenOptions};
+use folio::block::{self, Device, LiveImage, OpenOptions};
 use folio::cache::Counters;
 use folio::syscall::{AtFlags, Credentials, OpenFlags};
 use folio::vfs::{AccessTime, Attributes, FileType, MountOptions};
@@ -46,6 +46,19 @@ pub(crate) struct Image {
 
 /// Opens the device of an image.
 pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device>> {
+    let options = options_of(path, access)?;
+    block::open(path, &options).map_err(|error| image_failure(error, path))
+}
+
+/// Opens an image, for orders to a command that keeps it open.
+pub(crate) fn open_live(path: &Path, access: Access) -> Outcome<Arc<LiveImage>> {
+    let options = options_of(path, access)?;
+    let image = LiveImage::open(path, &options).map_err(|error| image_failure(error, path))?;
+    Ok(Arc::new(image))
+}
+
+/// Returns how an image is opened, unless the path cannot be one.
+fn options_of(path: &Path, access: Access) -> Outcome<OpenOptions> {
     if is_url(path.as_os_str()) {
         check_built(path).map_err(Failure::usage)?;
     }
@@ -58,11 +71,10 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
             ),
         ));
     }
-    let options = OpenOptions {
+    Ok(OpenOptions {
         read_only: access == Access::Read,
         ..OpenOptions::default()
-    };
-    block::open(path, &options).map_err(|error| image_failure(error, path))
+    })
 }
 
 /// Opens the device of an image for reading; with `-U` also one that another program may write.

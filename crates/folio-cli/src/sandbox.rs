@@ -67,6 +67,14 @@ impl Reach {
             Self::Image
         }
     }
+
+    /// Returns that of a server which orders of `folio ctl` reach, if `has_orders`.
+    pub(crate) fn with_forks(self, has_orders: bool) -> Self {
+        match self {
+            Self::Image if has_orders => Self::Forks,
+            reach => reach,
+        }
+    }
 }
 
 /// Files that a server opens beside its source.
@@ -107,8 +115,8 @@ impl Sandbox {
     /// Landlock takes from all it confines (landlock(7): the topology of mounts), so there are
     /// limits to system calls alone.
     pub(crate) fn of_mount(args: SandboxArgs, reach: Reach) -> Self {
-        let is_image = matches!(reach, Reach::Image | Reach::ObjectStore);
-        let reach = (is_image && !args.no_sandbox).then_some(reach);
+        let is_directory = matches!(reach, Reach::Directory(_));
+        let reach = (!is_directory && !args.no_sandbox).then_some(reach);
         Self { reach }
     }
 

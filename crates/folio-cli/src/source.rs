@@ -1,9 +1,10 @@
 //! The source of a mount or share: an image, or a directory of the host, in a kernel of its own.
 
 use crate::exit::{Failure, Outcome, explain};
-use crate::image::{Access, Image, mount_failure, open_device, open_to_read};
+use crate::image::{Access, Image, mount_failure, open_device, open_live, open_to_read};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
+use folio::block::LiveImage;
 use folio::cache::Counters;
 use folio::vfs::{Change, ChangeListener, MountOptions};
 use folio::{Kernel, KernelOptions};
@@ -22,7 +23,11 @@ pub(crate) enum Source {
 
 /// A source mounted as `/` of a kernel.
 pub(crate) enum Mounted {
-    Image(Image),
+    Image {
+        image: Image,
+        /// For orders.
+        live: Option<Arc<LiveImage>>,
+    },
     Directory {
         name: String,
         kernel: Arc<Kernel>,
@@ -57,18 +62,29 @@ impl Source {
         path.canonicalize().unwrap_or_else(|_| path.clone())
     }
 
-    /// Mounts the source.
-    pub(crate) fn mount(&self, session: &Session, options: &MountOptions) -> Outcome<Mounted> {
+    /// Mounts the source; with `has_orders` such that `folio ctl` can change an image.
+    pub(crate) fn mount(
+        &self,
+        session: &Session,
+        options: &MountOptions,
+        has_orders: bool,
+    ) -> Outcome<Mounted> {
         match self {
             Self::Image(place) => {
-                let device = if options.read_only {
-                    open_to_read(session, &place.image)?
+                let access = if options.read_only {
+                    Access::Read
                 } else {
-                    open_device(&place.image, Access::Write)?
+                    Access::Write
                 };
-                Ok(Mounted::Image(Image::mount_with(
-                    session, place, device, options,
-                )?))
+                let live = has_orders.then(|| open_live(&place.image, access));
+                let live = live.transpose()?;
+                let device = match &live {
+                    Some(live) => live.clone(),
+                    None if options.read_only => open_to_read(session, &place.image)?,
+                    None => open_device(&place.image, access)?,
+                };
+                let image = Image::mount_with(session, place, device, options)?;
+                Ok(Mounted::Image { image, live })
             }
             Self::Directory(path) => {
                 let kernel = Kernel::new(KernelOptions {
@@ -94,8 +110,16 @@ impl Mounted {
     /// Returns the kernel in which the source is mounted.
     pub(crate) fn kernel(&self) -> &Arc<Kernel> {
         match self {
-            Self::Image(image) => image.kernel(),
+            Self::Image { image, .. } => image.kernel(),
             Self::Directory { kernel, .. } => kernel,
+        }
+    }
+
+    /// Returns an image that orders can change.
+    pub(crate) fn live(&self) -> Option<(&Image, &LiveImage)> {
+        match self {
+            Self::Image { image, live } => Some((image, live.as_deref()?)),
+            Self::Directory { .. } => None,
         }
     }
 
@@ -130,7 +154,7 @@ impl Mounted {
     /// Syncs and unmounts, so that all data is on the host.
     pub(crate) fn close(self) -> Outcome {
         match self {
-            Self::Image(image) => image.close(),
+            Self::Image { image, .. } => image.close(),
             Self::Directory {
                 name,
                 kernel,
@@ -148,7 +172,7 @@ impl Mounted {
 impl fmt::Display for Mounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Image(image) => &image.name,
+            Self::Image { image, .. } => &image.name,
             Self::Directory { name, .. } => name,
         })
     }

@@ -288,6 +288,32 @@ impl Kernel {
         Ok(files)
     }
 
+    /// Syncs the file system that `target` is on, and calls `work` while it changes nothing on its
+    /// device. For that time an ext4 with a journal, and a FAT, are marked clean: a copy of the
+    /// device needs no repair. Changes by other threads wait, so `work` must not wait for one.
+    /// Linux: FIFREEZE and FITHAW of ioctl(2).
+    ///
+    /// # Errors
+    ///
+    /// Those of a path walk and of [`crate::Process::sync`]; `work` was not called then. Else those
+    /// of `work`.
+    pub fn freeze_while<T>(
+        &self,
+        target: impl AsRef<Path>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let target = target.as_ref();
+        let found = self.find(target).map_err(|error| place(error, target))?;
+        let (mut work, mut done) = (Some(work), None);
+        found.mount.file_system().freeze_while(&mut || {
+            if let Some(work) = work.take() {
+                done = Some(work()?);
+            }
+            Ok(())
+        })?;
+        done.ok_or_else(|| Errno::IO.into())
+    }
+
     /// Syncs and detaches the file system mounted at `target`. Linux: umount(2).
     ///
     /// # Errors

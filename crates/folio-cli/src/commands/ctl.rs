@@ -1,4 +1,4 @@
-//! `folio ctl`: orders to a server that runs.
+//! `folio ctl`: orders to a server or a mount that runs.
 
 use crate::arguments::size_change::{SizeChange, size_change};
 use crate::control::{self, Answer, Order};
@@ -10,20 +10,24 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
-SOCKET is what a server was started with: folio serve vhost-user-blk --control SOCKET, folio serve nbd --control SOCKET.
+SOCKET is what the command was started with: folio serve vhost-user-blk, folio serve nbd, folio mount and folio run
+accept --control SOCKET.
+
+A mount freezes its file system for a fork or a snapshot: all that was written before is in the copy, which is clean.
 
 Examples:
   folio ctl /run/vm.ctl stats --json
   folio ctl /run/vm.ctl fork /srv/try.qcow2       a consistent copy of the running disk, in milliseconds
   folio ctl /run/vm.ctl snapshot before-update
   folio ctl /run/vm.ctl resize +10G               the guest sees the new size
+  folio ctl /run/root.ctl fork now.qcow2          the same of an image on a mount, for folio mount --control
   folio ctl /run/vm.ctl compact                   copy old generations into the image";
 
-/// Give an order to a running server: flush, snapshot, fork, resize
+/// Give an order to a running server or mount: flush, snapshot, fork, resize
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Ctl {
-    /// The control socket of the server
+    /// The control socket of the server or mount
     socket: PathBuf,
     #[command(subcommand)]
     order: OrderArgs,
@@ -37,7 +41,7 @@ pub(crate) struct Ctl {
 
 #[derive(Subcommand)]
 enum OrderArgs {
-    /// Show the number of requests, and the chain of images
+    /// Show the number of requests, the chain of images, and the page cache of a mount
     Stats,
     /// Show how the disk is served
     Options,
@@ -53,7 +57,7 @@ enum OrderArgs {
         /// The new image; it must not exist
         new: PathBuf,
     },
-    /// Enlarge or shrink the disk
+    /// Enlarge or shrink the disk; a mounted file system keeps its size
     Resize {
         /// The new size, or the difference to the old one (+ or -)
         #[arg(allow_hyphen_values = true, value_parser = size_change, value_name = "[+|-]SIZE")]

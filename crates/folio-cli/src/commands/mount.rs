@@ -1,6 +1,7 @@
 //! `folio mount`: mounts an image or a directory on the host through FUSE.
 
 use crate::arguments::force_share::ForceShare;
+use crate::control::{ControlServer, MountedDisk, obey_while};
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::mount_record::{self, MountRecord};
 use crate::output::{human, io_reason};
@@ -31,6 +32,7 @@ Examples:
   folio mount --ro disk.img /mnt                   writes nothing, not even the journal
   folio mount -o allow_other,noatime d.img /mnt    for all users, as far as modes and ACLs allow
   folio mount -o fakeroot disk.img ./root          every user is root inside: edit any file without root
+  folio mount --control /run/d.ctl d.qcow2 /mnt    folio ctl /run/d.ctl fork NEW copies it while it is used
   folio mount -o ro /srv/data /mnt                 a directory, read-only, cached, and never stale
   folio mount vsock:2:5000 /mnt                    a share of this guest's host; see folio share --listen
   folio mount --key-file key tcp:[::1]:5000 /mnt   a share of another machine, here through a tunnel
@@ -110,6 +112,9 @@ pub(crate) struct Mount {
     /// manager is notified too
     #[arg(long, value_name = "FD")]
     ready_fd: Option<u32>,
+    /// Listen on a new Unix socket for the orders of folio ctl: stats, flush, snapshot, fork
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["wait", "force_share"])]
+    control: Option<PathBuf>,
     #[command(flatten)]
     share: ForceShare,
     #[command(flatten)]
@@ -157,6 +162,13 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
             Work::Local(source, options, inside)
         }
     };
+    if mount.control.is_some() && !matches!(work, Work::Local(Source::Image(_), ..)) {
+        let text = format!(
+            "--control: {} is not an image: folio ctl forks and flushes images only",
+            mount.source.display()
+        );
+        return Err(Failure::usage(text));
+    }
     let log = mount.log.as_ref().map(open_log).transpose()?;
     let is_background = std::env::var_os(BACKGROUND).is_some();
     if mount.background && !is_background {
@@ -209,8 +221,10 @@ fn serve_work(mount: &Mount, session: &Session, work: Work, readiness: Readiness
         }
         Work::Local(source, options, inside) => {
             mount.share.apply(session);
-            let sandbox = Sandbox::of_mount(mount.sandbox, Reach::of(&source));
-            let mounted = source.mount(session, &inside)?;
+            let has_orders = mount.control.is_some();
+            let reach = Reach::of(&source).with_forks(has_orders);
+            let sandbox = Sandbox::of_mount(mount.sandbox, reach);
+            let mounted = source.mount(session, &inside, has_orders)?;
             let served = serve(
                 mount, session, &sandbox, &mounted, &options, &inside, readiness,
             );
@@ -277,7 +291,9 @@ fn serve(
     inside: &MountOptions,
     readiness: Readiness<'_>,
 ) -> Outcome {
-    // Before the mount, so that it has an effect as soon as the mount is seen.
+    // Before the mount, which may hide the folder of the socket.
+    let control = ControlServer::bind(mount.control.as_deref())?;
+    // Also before it, so that it has an effect as soon as the mount is seen.
     let count_signal = serving::count_signal()?;
     let mounted =
         folio_fuse::Session::mount(source.kernel().clone(), inside, mount.target(), options)?;
@@ -290,11 +306,21 @@ fn serve(
         None => unmounter.unmount(lazily),
     };
     let counts = mounted.request_counts();
+    let disk = source.live().map(|(image, live)| MountedDisk {
+        image,
+        live,
+        target: Some(unmounter.target().to_owned()),
+        counts: counts.clone(),
+        options: inside.to_string(),
+    });
+    let disks: Vec<_> = disk.iter().map(MountedDisk::controlled).collect();
     let serve = || {
         let description = format!("{source} is on {}", mount.target().display());
         let served = source.with_warnings(session, || {
-            serving::report_ready(readiness, session, &description)
-                .and_then(|()| Ok(mounted.serve_confined(|| sandbox.close())?))
+            serving::report_ready(readiness, session, &description).and_then(|()| {
+                let serve = || mounted.serve_confined(|| sandbox.close());
+                Ok(obey_while(control.as_ref(), &disks, serve)?)
+            })
         });
         ready::notify_stopping();
         served

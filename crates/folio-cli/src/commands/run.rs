@@ -1,13 +1,14 @@
 //! `folio run`: runs a command with an image as its root, in namespaces of its own.
 
+use crate::control::{ControlServer, MountedDisk, obey_while};
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::image::{Access, Image, open_device};
+use crate::image::{Access, Image, open_device, open_live};
 use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use crate::temporary_overlay::TemporaryOverlay;
 use clap::{Args, ValueEnum};
 use folio::block::tools::{AfterCommit, CommitOptions, OverlayOptions};
-use folio::block::{self, BackingPolicy};
+use folio::block::{self, BackingPolicy, Device, LiveImage};
 use folio::vfs::MountOptions;
 use folio_fuse::{AllowedUsers, DeviceSession, SessionOptions};
 use folio_run::{Bind, Container, Network, Options, Root};
@@ -16,6 +17,7 @@ use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,6 +27,7 @@ Examples:
   folio run --commit-on-success disk.img@2 -- ./update   changes are kept only if it ends with 0
   folio run --bind ~/src:/src --workdir /src disk.img -- make
   folio run --user www-data --env DEBUG=1 --network none disk.img -- /usr/bin/app
+  folio run --control /tmp/d.ctl disk.qcow2              folio ctl /tmp/d.ctl fork NEW copies it meanwhile
   folio run --at /mnt disk.img -- tar -C /mnt -cf out.tar .   the host's tree, the image at /mnt
 
 The command sees the image as /, with new /proc, /dev and /tmp, and /sys and the host's /etc/resolv.conf read-only. It
@@ -57,6 +60,9 @@ pub(crate) struct Run {
     /// Refuse all changes of the image
     #[arg(long)]
     read_only: bool,
+    /// Listen on a new Unix socket for the orders of folio ctl: stats, flush, snapshot, fork
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["throw_away", "commit_on_success"])]
+    control: Option<PathBuf>,
     /// Keep the host's tree and environment, with the image at this directory; root's capabilities
     /// are not limited then
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["bind", "user"])]
@@ -127,17 +133,24 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
     folio_run::execute_read_only().map_err(failure)?;
     // First: the process must have one thread.
     let mut container = Container::start(&options).map_err(failure)?;
+    let control = ControlServer::bind(run.control.as_deref())?;
     let overlay = Overlay::new(run, &place)?;
-    let device = match &overlay {
-        None if run.read_only => open_device(&place.image, Access::Read)?,
-        None => open_device(&place.image, Access::Write)?,
-        Some(overlay) => overlay.temporary.open()?,
-    };
+    let (device, live) = open(run, &place, overlay.as_ref())?;
     let image = Image::mount_with(session, &place, device, &inside)?;
     let ran = serve(&mut container, &image, session, fuse, &inside).and_then(|served| {
-        container
-            .run(served, &|text| session.note(text))
-            .map_err(failure)
+        let disk = live.as_deref().map(|live| MountedDisk {
+            image: &image,
+            live,
+            target: None,
+            counts: served.request_counts(),
+            options: inside.to_string(),
+        });
+        let disks: Vec<_> = disk.iter().map(MountedDisk::controlled).collect();
+        obey_while(control.as_ref(), &disks, || {
+            container
+                .run(served, &|text| session.note(text))
+                .map_err(failure)
+        })
     });
     match overlay {
         Some(overlay) if run.commit_on_success => {
@@ -152,6 +165,27 @@ fn try_run(run: &Run, session: &Session) -> Outcome<u8> {
             let code = ran?;
             closed.map(|()| code)
         }
+    }
+}
+
+/// Opens the disk; for orders, if there is a control socket.
+fn open(
+    run: &Run,
+    place: &ImagePath,
+    overlay: Option<&Overlay>,
+) -> Outcome<(Arc<dyn Device>, Option<Arc<LiveImage>>)> {
+    let access = if run.read_only {
+        Access::Read
+    } else {
+        Access::Write
+    };
+    match overlay {
+        Some(overlay) => Ok((overlay.temporary.open()?, None)),
+        None if run.control.is_some() => {
+            let live = open_live(&place.image, access)?;
+            Ok((live.clone(), Some(live)))
+        }
+        None => Ok((open_device(&place.image, access)?, None)),
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
     let source = Source::parse(&share.source)?;
     let options = parse_options(share, session, &source)?;
     let sandbox = confine(share, &source);
-    let mounted = source.mount(session, &options.inside)?;
+    let mounted = source.mount(session, &options.inside, false)?;
     let served = mounted.with_warnings(session, || match (&share.remote.listen, &share.socket) {
         (Some(address), _) => {
             let name = mounted.to_string();

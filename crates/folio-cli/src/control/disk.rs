@@ -1,9 +1,10 @@
 //! A served disk, as the control socket sees it.
 
 use super::protocol::Order;
-use folio::block::{CompactOptions, Device, LiveImage};
+use folio::block::{CompactOptions, Device, Fork, LiveImage};
 use folio::{Errno, Error, Result};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Generations below an image from which on it is compacted without an order: each read of old data
@@ -12,8 +13,13 @@ const GENERATIONS_USUAL: usize = 8;
 
 /// What the command that serves knows of a disk.
 pub(crate) trait ServedDisk: Sync {
-    /// Returns the counters of requests.
+    /// Returns the counters of requests; null if they are not counted.
     fn counts(&self) -> Value;
+
+    /// Returns the counters of the page cache, if there is one above the image.
+    fn cache_counters(&self) -> Option<Value> {
+        None
+    }
 
     /// Returns how the disk is served.
     fn options(&self) -> Value;
@@ -21,8 +27,20 @@ pub(crate) trait ServedDisk: Sync {
     /// Flushes what is above the image, and the image.
     fn flush(&self) -> Result<()>;
 
-    /// Informs those that use the disk of its new size.
-    fn report_size(&self);
+    /// Flushes, and calls `work` while no file system above the image changes it.
+    fn freeze_while(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.flush()?;
+        work()
+    }
+
+    /// Fails if a file there would wait for the end of a freeze.
+    fn check_path(&self, path: &Path) -> Result<()> {
+        let _ = path;
+        Ok(())
+    }
+
+    /// Calls `change`, which resizes the image, and informs the clients of the new size.
+    fn resize(&self, change: &dyn Fn() -> Result<()>) -> Result<()>;
 }
 
 /// A disk that orders can change.
@@ -65,13 +83,11 @@ impl<'a> ControlledDisk<'a> {
                 Ok(json!({}))
             }
             Order::Snapshot { name } => {
-                self.served.flush()?;
-                image.snapshot(name)?;
+                self.served.freeze_while(&mut || image.snapshot(name))?;
                 Ok(json!({ "snapshot": name }))
             }
             Order::Fork { new } => {
-                self.served.flush()?;
-                let forked = image.fork(new)?;
+                let forked = self.fork(new)?;
                 let generation = forked.generation.map(|path| path.display().to_string());
                 Ok(json!({
                     "fork": new.display().to_string(),
@@ -84,8 +100,8 @@ impl<'a> ControlledDisk<'a> {
                 let len_bytes = len_bytes
                     .filter(|len_bytes| *len_bytes > 0)
                     .ok_or_else(|| Error::new(Errno::INVAL, "the new size is out of range"))?;
-                image.resize(len_bytes, *may_shrink)?;
-                self.served.report_size();
+                self.served
+                    .resize(&|| image.resize(len_bytes, *may_shrink))?;
                 Ok(json!({ "size": image.len_bytes() }))
             }
             Order::Compact => {
@@ -95,6 +111,19 @@ impl<'a> ControlledDisk<'a> {
         }
     }
 
+    fn fork(&self, new: &Path) -> Result<Fork> {
+        // The generation is beside the image.
+        for path in [self.image.path(), new] {
+            self.served.check_path(path)?;
+        }
+        let mut forked = None;
+        self.served.freeze_while(&mut || {
+            forked = Some(self.image.fork(new)?);
+            Ok(())
+        })?;
+        forked.ok_or_else(|| Errno::IO.into())
+    }
+
     fn stats(&self) -> Value {
         let chain: Vec<_> = self
             .image
@@ -102,13 +131,17 @@ impl<'a> ControlledDisk<'a> {
             .iter()
             .map(|image| image.path.display().to_string())
             .collect();
-        json!({
+        let mut stats = json!({
             "image": self.name,
             "size": self.image.len_bytes(),
             "requests": self.served.counts(),
             "chain": chain,
             "generations": self.image.generations(),
-        })
+        });
+        if let Some(counters) = self.served.cache_counters() {
+            stats["cache"] = counters;
+        }
+        stats
     }
 
     /// Copies the generations into the image; returns their paths, which the image uses no more.

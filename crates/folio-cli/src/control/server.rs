@@ -16,6 +16,18 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most orders at a time.
 const ORDERS_MAX: usize = 16;
 
+/// Runs `work`, and obeys orders for `disks` meanwhile, if there is a control socket.
+pub(crate) fn obey_while<T>(
+    control: Option<&ControlServer>,
+    disks: &[ControlledDisk<'_>],
+    work: impl FnOnce() -> T,
+) -> T {
+    match control {
+        Some(control) => control.obey_while(disks, work),
+        None => work(),
+    }
+}
+
 /// A listening control socket.
 pub(crate) struct ControlServer {
     socket: Socket,
@@ -24,24 +36,20 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
-    /// Listens on a new socket at `path`.
-    pub(crate) fn bind(path: &Path) -> Outcome<Self> {
+    /// Listens on a new socket at `path`, if one is given.
+    pub(crate) fn bind(path: Option<&Path>) -> Outcome<Option<Self>> {
+        let Some(path) = path else { return Ok(None) };
         let socket = Socket::bind(path);
         let socket = socket
             .map_err(|error| folio::Error::io("listen", error).at(path.display().to_string()))?;
-        Ok(Self {
+        Ok(Some(Self {
             socket,
             is_stopping: AtomicBool::new(false),
             orders: AtomicUsize::new(0),
-        })
+        }))
     }
 
-    /// Runs `work`, and obeys orders for `disks` meanwhile.
-    pub(crate) fn obey_while<T>(
-        &self,
-        disks: &[ControlledDisk<'_>],
-        work: impl FnOnce() -> T,
-    ) -> T {
+    fn obey_while<T>(&self, disks: &[ControlledDisk<'_>], work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             scope.spawn(|| self.accept(disks, scope));
             let _stop = StopGuard {

@@ -43,6 +43,16 @@ impl RequestCounts {
         self.lost_bytes.load(Ordering::Relaxed)
     }
 
+    /// Returns the operations with at least one request, with their names, and the number of each.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = (0_u32..).zip(&self.requests);
+        counts.filter_map(|(number, count)| {
+            let count = count.load(Ordering::Relaxed);
+            let known = op::NAMES.iter().find(|(known, _)| *known == number);
+            (count > 0).then_some((known.map_or("OTHER", |(_, name)| name), count))
+        })
+    }
+
     fn counter(&self, opcode: u32) -> &AtomicU64 {
         self.requests
             .get(opcode as usize)
@@ -54,14 +64,9 @@ impl RequestCounts {
 impl fmt::Display for RequestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
-        for (number, count) in (0_u32..).zip(&self.requests) {
-            let count = count.load(Ordering::Relaxed);
-            if count > 0 {
-                let known = op::NAMES.iter().find(|(known, _)| *known == number);
-                let name = known.map_or("OTHER", |(_, name)| name);
-                write!(f, "{separator}{name} {count}")?;
-                separator = ", ";
-            }
+        for (name, count) in self.named() {
+            write!(f, "{separator}{name} {count}")?;
+            separator = ", ";
         }
         Ok(())
     }

@@ -50,6 +50,16 @@ pub trait FileSystem: Send + Sync {
     /// Makes all earlier writes durable.
     fn sync(&self) -> Result<()>;
 
+    /// Syncs, and calls `work`, once, while the medium does not change. A type that can marks the
+    /// medium clean for that time. Changes by other threads wait. Linux: FIFREEZE and FITHAW.
+    ///
+    /// # Errors
+    /// Those of a sync; `work` was not called then. Else those of `work`, and of a mark.
+    fn freeze_while(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.sync()?;
+        work()
+    }
+
     /// Syncs, and marks the medium clean. The caller has dropped every open file. Later calls may
     /// fail with EIO.
     fn unmount(&self) -> Result<()>;

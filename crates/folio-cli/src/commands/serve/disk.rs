@@ -1,7 +1,6 @@
 //! The disk that is served: an image or a partition, perhaps below an overlay.
 
 use crate::arguments::image_options::{BackingOptions, image_failure};
-use crate::control::{ControlServer, ControlledDisk};
 use crate::exit::{Failure, Outcome};
 use crate::image_path::ImagePath;
 use crate::objects::is_url;
@@ -41,23 +40,6 @@ pub(super) struct OpenDisk {
     pub(super) device: Arc<dyn Device>,
     /// The image, for orders.
     pub(super) image: Option<Arc<LiveImage>>,
-}
-
-/// Serves, and obeys orders for `disks` meanwhile, if there is a control socket.
-pub(super) fn obey_while<T>(
-    control: Option<&ControlServer>,
-    disks: &[ControlledDisk<'_>],
-    serve: impl FnOnce() -> T,
-) -> T {
-    match control {
-        Some(control) => control.obey_while(disks, serve),
-        None => serve(),
-    }
-}
-
-/// Listens for orders, if a path is given.
-pub(super) fn bind_control(path: Option<&Path>) -> Outcome<Option<ControlServer>> {
-    path.map(ControlServer::bind).transpose()
 }
 
 /// Parses the name of an image or a partition.
@@ -106,8 +88,7 @@ impl DiskArgs {
         match self.backing.policy() {
             // A backing file may be an object.
             BackingPolicy::Anywhere => Reach::ObjectStore,
-            _ if self.control.is_some() => Reach::Forks,
-            _ => Reach::of_image(place),
+            _ => Reach::of_image(place).with_forks(self.control.is_some()),
         }
     }
 

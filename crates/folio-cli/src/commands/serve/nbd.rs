@@ -1,7 +1,7 @@
 //! `folio serve nbd`: an image as a network block device.
 
 use super::disk::{self, DiskArgs, OpenDisk};
-use crate::control::{ControlledDisk, ServedDisk};
+use crate::control::{ControlServer, ControlledDisk, ServedDisk, obey_while};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image_path::ImagePath;
 use crate::sandbox::{Places, Sandbox, SandboxArgs};
@@ -78,7 +78,7 @@ pub(super) fn run(nbd: &Nbd, session: &Session) -> Outcome {
     // A signal ends the command at once until the image is open. Then it stops the server.
     let OpenDisk { device, image } = nbd.disk.open(&place, prepared)?;
     let (size, read_only) = (device.len_bytes(), device.is_read_only());
-    let control = disk::bind_control(nbd.disk.control.as_deref())?;
+    let control = ControlServer::bind(nbd.disk.control.as_deref())?;
     let signals = serving::signals()?;
     let listener = match &nbd.socket {
         Some(path) => Listener::unix(path)?,
@@ -115,7 +115,7 @@ pub(super) fn run(nbd: &Nbd, session: &Session) -> Outcome {
             // The socket listens, so clients that connect from now on are served.
             report_ready(nbd, session, &place, &uri, &served.ready)?;
             sandbox.close();
-            let ended = disk::obey_while(control.as_ref(), &controlled, || server.serve());
+            let ended = obey_while(control.as_ref(), &controlled, || server.serve());
             ended.map_err(|error| serve_failure(&place, &error))
         },
     )
@@ -141,8 +141,9 @@ impl ServedDisk for ServedExport<'_> {
         self.device.flush()
     }
 
-    fn report_size(&self) {
+    fn resize(&self, change: &dyn Fn() -> folio::Result<()>) -> folio::Result<()> {
         // The protocol has no message for it: clients connect again.
+        change()
     }
 }
 

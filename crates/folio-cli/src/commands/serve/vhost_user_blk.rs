@@ -1,7 +1,7 @@
 //! `folio serve vhost-user-blk`: images as disks of virtual machines.
 
 use super::disk::{self, DiskArgs, OpenDisk};
-use crate::control::{ControlledDisk, ServedDisk};
+use crate::control::{ControlServer, ControlledDisk, ServedDisk, obey_while};
 use crate::exit::{Failure, Outcome, explain};
 use crate::image_path::ImagePath;
 use crate::ready;
@@ -37,6 +37,7 @@ Examples:
     -chardev socket,id=c,path=/run/vm.sock,reconnect=1 -device vhost-user-blk-pci,chardev=c,num-queues=4
   cloud-hypervisor --memory size=1G,shared=on --disk vhost_user=on,socket=/run/vm.sock,num_queues=4
   folio serve vhost-user-blk --throw-away s3://bucket/base.qcow2 --socket /run/vm.sock
+  folio serve vhost-user-blk disk.qcow2 --socket /run/vm.sock --control /run/vm.ctl   for folio ctl
   folio serve vhost-user-blk a.qcow2 b.img --socket /run/a.sock --socket /run/b.sock
 
 docs/disks.md has recipes for QEMU, libvirt, cloud-hypervisor, crosvm and Firecracker.";
@@ -173,8 +174,10 @@ impl ServedDisk for Served {
         self.device.flush()
     }
 
-    fn report_size(&self) {
+    fn resize(&self, change: &dyn Fn() -> folio::Result<()>) -> folio::Result<()> {
+        change()?;
         self.server.config_notifier().notify();
+        Ok(())
     }
 }
 
@@ -190,14 +193,7 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
     } else {
         Vec::new()
     };
-    let count = sockets.len().max(services.len());
-    if count != places.len() {
-        let text = format!(
-            "{} images, but {count} sockets: give each image a --socket of its own",
-            places.len()
-        );
-        return Err(Failure::usage(text));
-    }
+    check_count(places.len(), sockets.len().max(services.len()))?;
     let devices = places.iter().zip(prepared);
     let devices = devices.map(|(place, prepared)| blk.disk.open(place, prepared));
     let devices = devices.collect::<Outcome<Vec<_>>>()?;
@@ -210,7 +206,7 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
     let opened = places.into_iter().zip(devices).zip(services);
     let disks = opened.map(|((place, disk), service)| Served::new(blk, place, disk, service));
     let disks = disks.collect::<Outcome<Vec<_>>>()?;
-    let control = disk::bind_control(blk.disk.control.as_deref())?;
+    let control = ControlServer::bind(blk.disk.control.as_deref())?;
     let controlled: Vec<_> = disks
         .iter()
         .filter_map(|disk| {
@@ -227,7 +223,7 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
             || {
                 report_ready(blk, session, &disks)?;
                 sandbox.close();
-                disk::obey_while(control.as_ref(), &controlled, || serve(&disks))
+                obey_while(control.as_ref(), &controlled, || serve(&disks))
             },
         )
     });
@@ -236,6 +232,22 @@ pub(super) fn run(blk: &VhostUserBlk, session: &Session) -> Outcome {
         report_counts(blk, session, &disks)?;
     }
     served
+}
+
+/// Fails unless there is a socket for each image.
+fn check_count(images: usize, sockets: usize) -> Outcome {
+    if images == sockets {
+        return Ok(());
+    }
+    let counted = |count, noun| match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    };
+    Err(Failure::usage(format!(
+        "{}, but {}: give each image a socket of its own, by --socket PATH or by LISTEN_FDS",
+        counted(images, "image"),
+        counted(sockets, "socket")
+    )))
 }
 
 /// Returns the services on the sockets of a service manager.

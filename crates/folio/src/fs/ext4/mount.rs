@@ -283,6 +283,10 @@ impl FileSystem for Mounted {
         self.fs.sync_all(false).map_err(|e| e.at("ext4"))
     }
 
+    fn freeze_while(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.fs.freeze_while(work)
+    }
+
     fn unmount(&self) -> Result<()> {
         let synced = self.fs.sync_all(true);
         // After the last write: from here on another host may mount the device.

@@ -90,6 +90,10 @@ impl FileSystem for FatFileSystem {
         self.volume.sync()
     }
 
+    fn freeze_while(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.volume.freeze_while(work)
+    }
+
     fn unmount(&self) -> Result<()> {
         self.volume.close()
     }

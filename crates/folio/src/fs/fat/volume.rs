@@ -133,6 +133,17 @@ impl Volume {
         self.read(|state| state.disk.flush(false))
     }
 
+    /// Makes all changes durable, marks the file system as clean, and calls `work` before the next
+    /// change.
+    pub(crate) fn freeze_while(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.read(|state| {
+            if !self.is_read_only {
+                state.disk.flush(true)?;
+            }
+            work()
+        })
+    }
+
     /// Makes all changes durable, and marks the file system as clean. Later calls fail.
     pub(crate) fn close(&self) -> Result<()> {
         let mut state = self.lock();

@@ -15,6 +15,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `mod.rs` | closing a transaction, fsync(2), sync(2), unmount |
+//! | `freeze.rs` | a clean device for a time, while the file system stays mounted |
 //! | `thread.rs` | the thread that writes changes which have waited |
 //! | `orphan.rs` | inodes without names, on disk |
 //! | `quota.rs` | usage of owners, on disk |
@@ -31,18 +32,21 @@
 //! Invariants:
 //! 1. A freed block is used again only after the transaction that freed it is durable.
 //! 2. From the first change until unmount the superblock on the device demands a replay of the
-//!    journal, or without a journal a check by e2fsck.
+//!    journal, or without a journal a check by e2fsck. A freeze suspends that: no change can begin.
 //! 3. A failed commit aborts the journal: memory and log no longer agree. If the device is out of
 //!    space, the closed transaction is kept instead, and the next commit begins with it.
 
 mod failure;
 mod fast_commit_replay;
+mod freeze;
 pub(super) mod orphan;
 mod quota;
 mod thread;
 
 use super::inode::{DIRTY_INODES_MAX, Ext4, Ext4Inode};
-use super::journal::{CloseError, Committer, Journal, Transaction, is_within_operation};
+use super::journal::{
+    AllStopped, CloseError, Committer, Journal, Transaction, is_within_operation,
+};
 use super::layout::disk::{STATE_ERROR, STATE_VALID};
 use super::layout::features::Incompat;
 use super::layout::superblock::Superblock;
@@ -200,6 +204,17 @@ impl Ext4 {
         if journal.is_committed(sequence) {
             return Ok(true);
         }
+        drop(self.close_running(committer, journal)?);
+        self.write_closed(committer)
+    }
+
+    /// Closes the running transaction. Operations and writeback continue once the result is
+    /// dropped.
+    fn close_running<'a>(
+        &self,
+        committer: &mut Committer<'a>,
+        journal: &Journal,
+    ) -> Result<AllStopped<'a>> {
         // Most of the data while operations run, so that they stop only for what is added
         // meanwhile.
         self.write_ordered()?;
@@ -212,8 +227,7 @@ impl Ext4 {
             CloseError::Settle(error) => error,
             // Memory and log no longer agree.
             CloseError::Close(error) => self.volume.fail_journal(error),
-        })?;
-        self.write_closed(committer)
+        })
     }
 
     /// Writes the closed transaction into the log; returns whether there was one.
@@ -371,6 +385,13 @@ impl Ext4 {
             .features
             .incompat
             .remove(Incompat::NEEDS_RECOVERY);
+        self.clear_mark(journal, &superblock)?;
+        self.volume.is_changed.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Clears the mark on the device, after a checkpoint of all changes.
+    fn clear_mark(&self, journal: &Journal, superblock: &Superblock) -> Result<()> {
         if superblock.has_error_mark() {
             // The checkpoint may have written a copy from before the mark.
             Superblock::write_error_mark(&*self.volume.device)?;
@@ -378,9 +399,7 @@ impl Ext4 {
             journal.record_error(&*self.volume.device, false)?;
         }
         Superblock::write_recovery_flag(&*self.volume.device, false)?;
-        self.volume.device.flush()?;
-        self.volume.is_changed.store(false, Ordering::Release);
-        Ok(())
+        self.volume.device.flush()
     }
 
     /// Writes everything to its place, without a journal.

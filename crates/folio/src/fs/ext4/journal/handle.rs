@@ -44,8 +44,8 @@ pub(super) struct OperationsStopped<'a> {
     _guard: RwLockWriteGuard<'a, ()>,
 }
 
-/// Proof that neither operations nor data writes run.
-pub(super) struct AllStopped<'a> {
+/// Proof that neither operations nor data writes run. They wait until it is dropped.
+pub(crate) struct AllStopped<'a> {
     _stores: RwLockWriteGuard<'a, ()>,
     operations: OperationsStopped<'a>,
 }

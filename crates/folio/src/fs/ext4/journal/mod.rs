@@ -53,7 +53,7 @@ pub(crate) use disk::write_empty_superblock;
 pub(crate) use dump::dump;
 pub use dump::{JournalDump, JournalFields, LogRecord, LogRecordKind, LoggedBlock};
 pub(crate) use fast_commit::FastCommitChange;
-pub(crate) use handle::{Handle, OperationGate, is_within_operation};
+pub(crate) use handle::{AllStopped, Handle, OperationGate, is_within_operation};
 pub(crate) use log::Transaction;
 pub(crate) use recovery::{Recovered, recover, wipe};
 pub(crate) use ring::JournalBlocks;
@@ -211,12 +211,12 @@ impl Journal {
     }
 }
 
-impl Committer<'_> {
+impl<'a> Committer<'a> {
     /// Blocks new operations, waits for running ones, then calls `settle` while data can still be
     /// written. Then stops data writes too, and settles again unless `is_settled`: a data write
     /// that ended in between may have given `settle` more to do. At last calls `close`, which
-    /// builds the transaction. All continue afterwards in the next transaction. No closed
-    /// transaction is waiting.
+    /// builds the transaction. All continue in the next transaction once the result is dropped. No
+    /// closed transaction is waiting.
     ///
     /// # Errors
     /// `settle`'s, before anything changed; or [`CloseError::Close`], after which memory and log
@@ -226,9 +226,9 @@ impl Committer<'_> {
         settle: impl Fn() -> Result<()>,
         is_settled: impl Fn() -> bool,
         close: impl FnOnce() -> Result<Option<Transaction>>,
-    ) -> std::result::Result<(), CloseError> {
+    ) -> std::result::Result<AllStopped<'a>, CloseError> {
         let mut operations = self.journal.gate.stop_operations();
-        let _stopped = loop {
+        let stopped = loop {
             settle().map_err(CloseError::Settle)?;
             let all = operations.stop_stores();
             if is_settled() {
@@ -246,7 +246,7 @@ impl Committer<'_> {
                 .running
                 .store(self.log.next.wrapping_add(1), Ordering::Release);
         }
-        Ok(())
+        Ok(stopped)
     }
 
     /// Writes the closed transaction to the log; returns the blocks that it frees, or `None` if
