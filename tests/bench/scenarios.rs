@@ -1,6 +1,7 @@
 //! Each scenario in its smallest form: tables with figures, and whatever is missing is named.
 
 use super::results;
+use crate::support::guest::Guest;
 use crate::support::tools::{command, succeed};
 use crate::support::{report_skip, requires};
 use serde_json::Value;
@@ -177,6 +178,21 @@ fn first_writes() {
             .iter()
             .any(|name| name == "fresh qcow2, folio")
     );
+    assert_eq!(published(&results), [19.5, 10.0]);
+}
+
+#[test]
+fn first_writes_in_a_guest() {
+    requires!(tool("mke2fs"));
+    if let Err(reason) = Guest::new() {
+        return report_skip(&reason);
+    }
+    let words = ["first-write", "--guest", "--size-mib", "128"];
+    let results = measured(&[&words[..], &["--repeats", "1"]].concat());
+    for door in ["folio serve vhost-user-blk", "QEMU's own drivers"] {
+        let rows = rows(&results, &format!("in a guest, by {door}"));
+        assert_eq!(rows.len(), 2 * 3, "{rows:?}");
+    }
     assert_eq!(published(&results), [19.5, 10.0]);
 }
 

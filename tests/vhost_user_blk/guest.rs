@@ -33,20 +33,17 @@ md5sum -c /mnt/list | grep -c OK
 umount /mnt
 ";
 
-/// Returns a guest with four processors and the disk at `socket`, and mke2fs; or what is missing.
-fn guest(socket: &Path) -> Result<Guest, String> {
+/// Returns a guest with four processors and the disk at `socket`; or what is missing.
+pub(super) fn guest(socket: &Path, memory_mib: u32) -> Result<Guest, String> {
     let socket = socket.display();
     let guest = Guest::new()?
-        .size(384, 4)
+        .size(memory_mib, 4)
         .module("virtio_blk")?
-        .module("ext4")?
-        .program(Path::new("/sbin/mke2fs"))?;
-    Ok(guest
         .device(
             "-chardev",
             &format!("socket,id=disk,path={socket},reconnect=1"),
-        )
-        .device("-device", "vhost-user-blk-pci,chardev=disk,num-queues=4"))
+        );
+    Ok(guest.device("-device", "vhost-user-blk-pci,chardev=disk,num-queues=4"))
 }
 
 #[test]
@@ -67,7 +64,8 @@ fn linux_guest_uses_a_served_qcow2() {
     );
     let server = BlockServer::new(&[&image], &["--serial", "folio-disk"]);
     assert_eq!(server.ready["disks"][0]["serial"], "folio-disk");
-    let guest = match guest(&server.sockets[0]) {
+    let with_ext4 = |guest: Guest| guest.module("ext4")?.program(Path::new("/sbin/mke2fs"));
+    let guest = match guest(&server.sockets[0], 384).and_then(with_ext4) {
         Ok(guest) => guest,
         Err(reason) => return report_skip(&reason),
     };
@@ -115,7 +113,7 @@ fn linux_guest_outlives_a_killed_server() {
     let words = ["--control", control.to_str().unwrap()];
     let mut server = Some(BlockServer::new(&[&image], &words));
     let socket = image.with_extension("sock");
-    let guest = match guest(&socket) {
+    let guest = match guest(&socket, 384) {
         Ok(guest) => guest,
         Err(reason) => return report_skip(&reason),
     };

@@ -5,6 +5,7 @@
 //!   activation.rs sockets of a service manager               --.
 //!   control.rs    orders by folio ctl                          |
 //!   guest.rs      QEMU, a Linux kernel, four queues            |
+//!   guest_fio.rs  fio in that guest, over a backing file       |
 //!   driver.rs     requests of all kinds on 16 queues, a model  +-->  folio serve  -->  qemu-img check
 //!   killed.rs     servers that are killed and started anew   --'
 //!   hostile.rs    messages, rings and memory that no driver may send
@@ -14,6 +15,7 @@ mod activation;
 mod control;
 mod driver;
 mod guest;
+mod guest_fio;
 mod hostile;
 mod killed;
 

@@ -151,7 +151,7 @@ impl<'a> Race<'a> {
     }
 
     /// Changes the order from round to round, so that no contender always follows the same one. For
-    /// an even number of contenders.
+    /// 2, 4 or 8 contenders: an odd stride meets all of them.
     pub(crate) fn shuffled(mut self) -> Self {
         self.is_shuffled = true;
         self

@@ -2,25 +2,26 @@
 //! and in QEMU.
 //!
 //! ```text
-//!   mod     kinds of image, rounds, tables      job     one job in a process of its own, as QEMU's is
+//!   mod     rounds, tables                      job     one job in a process of its own, as QEMU's is
+//!   images  what is written into, fresh and preallocated
 //!   disk    the same jobs on a model of a disk with seeks
+//!   guest   mkfs and a copy of files in a virtual machine, by QEMU's own drivers and by Folio
 //! ```
 
 mod disk;
+mod guest;
+mod images;
 mod job;
 
 pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 
-use crate::command::{self, Meter, is_root, lacking, this_program, tool, touch_memory};
-use crate::evidence::forget;
+use crate::command::{Meter, is_root, lacking, this_program, tool, touch_memory};
 use crate::options::DiskDir;
 use crate::outcome::{Context, Outcome};
-use crate::published::{PublishedCase, Today};
 use crate::race::{Race, Run, Turn, scratch_in};
 use crate::report::{Report, Sample, Table, Unit, ratio, require_space};
-use folio::block::{self, ImageFormat};
+use images::{Images, Kind, TOUCHED_MIB, Tool, cell_name, published_case};
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -42,61 +43,17 @@ const LIMITS: [&str; 7] = [
 pub struct Options {
     #[command(flatten)]
     pub(crate) disk: DiskDir,
-    /// Size of the disks in MiB; needs twice that on the real disk [default: 8192]
+    /// Size of the disks in MiB; needs twice that on the real disk [default: 8192, or 4096 in a
+    /// virtual machine]
     #[arg(long, value_parser = clap::value_parser!(u64).range(64..1 << 20))]
     pub(crate) size_mib: Option<u64>,
     /// Only this job
     #[arg(long)]
     pub(crate) only: Option<Job>,
+    /// In a virtual machine (QEMU), through its own drivers and through folio serve vhost-user-blk
+    #[arg(long, conflicts_with = "only")]
+    pub(crate) guest: bool,
 }
-
-/// State of the image before the first write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Qcow2,
-    Sparse,
-    Falloc,
-    Written,
-}
-
-impl Kind {
-    const ALL: [Self; 4] = [Self::Qcow2, Self::Sparse, Self::Falloc, Self::Written];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Qcow2 => "fresh qcow2",
-            Self::Sparse => "sparse raw",
-            Self::Falloc => "falloc raw",
-            Self::Written => "written raw",
-        }
-    }
-
-    fn format(self) -> ImageFormat {
-        if self == Self::Qcow2 {
-            ImageFormat::Qcow2
-        } else {
-            ImageFormat::Raw
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tool {
-    Folio,
-    Qemu,
-}
-
-impl Tool {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Folio => "folio",
-            Self::Qemu => "qemu",
-        }
-    }
-}
-
-/// Memory that is used before each run: more than any job needs.
-const TOUCHED_MIB: u64 = 1536;
 
 const RUNS: [&str; 3] = ["first write", "second write", "third, host's cache dropped"];
 
@@ -106,6 +63,9 @@ const BASE: &str = "written raw, folio";
 /// Measures. As a part of `all` it leaves out the third run and what is written in order, and uses
 /// smaller disks.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
+    if options.guest {
+        return guest::measure(&options.disk.path(), options.size_mib, run);
+    }
     let dir = options.disk.path();
     let folder = scratch_in(&dir)?;
     let usual_mib = run.sized(if run.is_part { 1024 } else { 8192 }, 64);
@@ -120,8 +80,10 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
     }
     let bench = Bench {
         run,
-        folder: folder.path(),
-        size_mib,
+        images: Images {
+            folder: folder.path(),
+            size_mib,
+        },
         tools,
         runs: if run.is_part { 2 } else { RUNS.len() },
     };
@@ -143,59 +105,26 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
             .tables
             .push(disk::table(job, size_mib, run.is_quick)?);
     }
-    report.story = Some(published_case(&report));
+    let title = format!("{}: {}", Job::Mkfs.words(), RUNS[0]);
+    let row = |kind: Kind, tool: Tool| report.row(&title, &title, &cell_name(kind, tool));
+    report.story = Some(published_case(row, Kind::Falloc));
     report.limit(&LIMITS);
     Ok(report)
 }
 
-fn published_case(report: &Report) -> PublishedCase {
-    let title = format!("{}: {}", Job::Mkfs.words(), RUNS[0]);
-    let of = |kind: Kind, tool: Tool| report.row(&title, &title, &cell_name(kind, tool));
-    let today = |kind: Kind| {
-        let times = |tool: Tool| {
-            Today::times(
-                &format!("{}: {}", tool.name(), kind.name()),
-                of(kind, tool),
-                of(Kind::Falloc, tool),
-            )
-        };
-        [times(Tool::Qemu), times(Tool::Folio)]
-    };
-    // 39, 20 and 2 minutes.
-    PublishedCase::new(
-        "First writes into images",
-        "formatting a fresh disk of 100 GB in a KVM guest took 39 minutes on qcow2, 20 on a sparse raw file, 2 on a \
-         raw file allocated before",
-        "preallocate the image, with folio image create -o preallocation=full or falloc",
-    )
-    .with(
-        "mkfs on a fresh qcow2, as a multiple of the time on a preallocated raw file",
-        Unit::Times,
-        39.0 / 2.0,
-        today(Kind::Qcow2),
-    )
-    .with("mkfs on a sparse raw file, as a multiple of the same", Unit::Times, 20.0 / 2.0, today(Kind::Sparse))
-}
-
-fn cell_name(kind: Kind, tool: Tool) -> String {
-    format!("{}, {}", kind.name(), tool.name())
-}
-
 struct Bench<'a> {
     run: &'a Run<'a>,
-    folder: &'a Path,
-    size_mib: u64,
+    images: Images<'a>,
     tools: Vec<Tool>,
     /// Number of the [`RUNS`] to make.
     runs: usize,
 }
 
 /// One job by one tool on one image.
-struct Work<'a> {
+struct Work {
     job: Job,
     tool: Tool,
-    format: ImageFormat,
-    image: &'a Path,
+    kind: Kind,
     /// Queue depth of qemu-img bench.
     depth: u32,
 }
@@ -203,8 +132,7 @@ struct Work<'a> {
 impl Bench<'_> {
     /// Measures a job on all kinds of images with all tools.
     fn measure(&self, job: Job, until: Option<Instant>, report: &mut Report) -> Outcome {
-        let written = self.folder.join("written");
-        self.create(&written, Kind::Written)?;
+        self.images.create(Kind::Written)?;
         let has_qemu = self.tools.contains(&Tool::Qemu);
         let depth = if has_qemu { self.best_depth(job)? } else { 1 };
         let titles = RUNS.map(|words| format!("{}: {words}", job.words()));
@@ -214,20 +142,15 @@ impl Bench<'_> {
         }
         for kind in Kind::ALL {
             for tool in self.tools.iter().copied() {
-                let image = match kind {
-                    Kind::Written => written.clone(),
-                    _ => self.folder.join("image"),
-                };
                 let titles = &titles;
                 race.contender(&cell_name(kind, tool), move |turn| {
                     let work = Work {
                         job,
                         tool,
-                        format: kind.format(),
-                        image: &image,
+                        kind,
                         depth,
                     };
-                    self.measure_image(kind, &work, titles, turn)
+                    self.measure_image(&work, titles, turn)
                 });
             }
         }
@@ -236,6 +159,7 @@ impl Bench<'_> {
             ..self.run.clone()
         };
         let mut tables = race.measure(&run, report)?;
+        let written = self.images.path(Kind::Written);
         fs::remove_file(&written).at(&written)?;
         if self.runs > 2 && tables[2].rows.is_empty() {
             let what = format!("{}: the third run", job.words());
@@ -248,74 +172,30 @@ impl Bench<'_> {
     }
 
     /// Measures all runs on one image.
-    fn measure_image(
-        &self,
-        kind: Kind,
-        work: &Work<'_>,
-        titles: &[String],
-        turn: &mut Turn,
-    ) -> Outcome {
-        let image = work.image;
-        if kind == Kind::Written {
-            // As a fresh image: the other tool's last run has left it in memory.
-            forget(&[&File::open(image).at(image)?])?;
-        } else {
-            self.create(image, kind)?;
-        }
+    fn measure_image(&self, work: &Work, titles: &[String], turn: &mut Turn) -> Outcome {
+        let image = self.images.prepare(work.kind)?;
         for (run, title) in titles[..self.runs].iter().enumerate() {
-            if run == 2 && !drop_caches(image)? {
+            if run == 2 && !drop_caches(&image)? {
                 continue;
             }
             turn.add_to(run, title, self.once(work)?);
         }
-        if kind == Kind::Written {
-            return Ok(());
-        }
-        if turn.round == 0
-            && kind == Kind::Qcow2
-            && work.tool == Tool::Folio
-            && let Ok(mut qemu_img) = tool("qemu-img")
-        {
-            command::run(qemu_img.arg("check").arg(image))?;
-        }
-        fs::remove_file(image).at(image)
-    }
-
-    /// Makes the image as it is before the first write, with no dirty pages left in the host.
-    fn create(&self, path: &Path, kind: Kind) -> Outcome {
-        let _ = fs::remove_file(path);
-        let bytes = self.size_mib << 20;
-        let device = block::create(path, kind.format(), bytes)?;
-        device.flush()?;
-        drop(device);
-        let mut file = File::options().write(true).open(path).at(path)?;
-        match kind {
-            Kind::Qcow2 | Kind::Sparse => {}
-            Kind::Falloc => {
-                let flags = rustix::fs::FallocateFlags::empty();
-                rustix::fs::fallocate(&file, flags, 0, bytes).at(path)?;
-            }
-            Kind::Written => {
-                let ones = vec![1; 1 << 20];
-                (0..self.size_mib)
-                    .try_for_each(|_| file.write_all(&ones))
-                    .at(path)?;
-            }
-        }
-        file.sync_all().at(path)
+        self.images.remove(work.kind, work.tool, turn.round)
     }
 
     /// Runs one job by one tool in a process of its own.
-    fn once(&self, work: &Work<'_>) -> Outcome<Sample> {
+    fn once(&self, work: &Work) -> Outcome<Sample> {
         let is_quick = self.run.is_quick;
         touch_memory(self.run.sized(TOUCHED_MIB, 16))?;
-        let format = work.format.name();
-        let mut command = match (work.tool, work.job.stride(self.size_mib << 20, is_quick)) {
+        let format = work.kind.format().name();
+        let image = self.images.path(work.kind);
+        let size_bytes = self.images.size_mib << 20;
+        let mut command = match (work.tool, work.job.stride(size_bytes, is_quick)) {
             (Tool::Folio, _) => {
                 let mut helper = Command::new(this_program()?);
                 helper
                     .args(["first-write-job", work.job.name(), format])
-                    .arg(work.image);
+                    .arg(image);
                 helper.args(is_quick.then_some("--tiny"));
                 helper
             }
@@ -332,10 +212,10 @@ impl Bench<'_> {
                 }
                 qemu_img
                     .arg(format!("--flush-interval={}", stride.count))
-                    .arg(work.image);
+                    .arg(image);
                 qemu_img
             }
-            (Tool::Qemu, None) => self.mkfs_by_qemu_io(format, work.image)?,
+            (Tool::Qemu, None) => self.mkfs_by_qemu_io(format, &image)?,
         };
         let mut meter = Meter::default();
         meter.run(&mut command)?;
@@ -344,9 +224,9 @@ impl Bench<'_> {
 
     /// Writes what mkfs writes, by one qemu-io.
     fn mkfs_by_qemu_io(&self, format: &str, image: &Path) -> Outcome<Command> {
-        let list = self.folder.join("qemu-io.list");
+        let list = self.images.folder.join("qemu-io.list");
         if !list.exists() {
-            fs::write(&list, disk::mkfs_as_qemu_io(self.size_mib << 20)?).at(&list)?;
+            fs::write(&list, disk::mkfs_as_qemu_io(self.images.size_mib << 20)?).at(&list)?;
         }
         let qemu_io = tool("qemu-io")?;
         let mut shell = Command::new("sh");
@@ -361,18 +241,19 @@ impl Bench<'_> {
 
     /// Returns the faster queue depth of qemu-img bench, by one trial each on a fresh qcow2.
     fn best_depth(&self, job: Job) -> Outcome<u32> {
-        if job.stride(self.size_mib << 20, self.run.is_quick).is_none() {
+        if job
+            .stride(self.images.size_mib << 20, self.run.is_quick)
+            .is_none()
+        {
             return Ok(1);
         }
-        let image = self.folder.join("image");
         let mut seconds = Vec::new();
         for depth in [1, 16] {
-            self.create(&image, Kind::Qcow2)?;
+            self.images.create(Kind::Qcow2)?;
             let work = Work {
                 job,
                 tool: Tool::Qemu,
-                format: ImageFormat::Qcow2,
-                image: &image,
+                kind: Kind::Qcow2,
                 depth,
             };
             seconds.push(self.once(&work)?.value);
@@ -413,22 +294,17 @@ mod tests {
     #[test]
     fn every_job_is_done_on_small_images() {
         let folder = tempfile::tempdir().expect("a folder");
-        let run = crate::race::tests::quick();
-        let bench = Bench {
-            run: &run,
+        let images = Images {
             folder: folder.path(),
             size_mib: 64,
-            tools: vec![Tool::Folio],
-            runs: 2,
         };
         for job in Job::ALL {
             for kind in Kind::ALL {
-                let image = folder.path().join("image");
-                bench.create(&image, kind).expect("an image");
+                images.create(kind).expect("an image");
                 run_job(&JobArguments {
                     job,
                     format: kind.format(),
-                    image,
+                    image: images.path(kind),
                     tiny: true,
                 })
                 .expect("a run");
