@@ -46,6 +46,11 @@ pub(super) fn guest(socket: &Path, memory_mib: u32) -> Result<Guest, String> {
     Ok(guest.device("-device", "vhost-user-blk-pci,chardev=disk,num-queues=4"))
 }
 
+/// Adds ext4 and mke2fs to a guest.
+fn with_ext4(guest: Guest) -> Result<Guest, String> {
+    guest.module("ext4")?.program(Path::new("/sbin/mke2fs"))
+}
+
 #[test]
 fn linux_guest_uses_a_served_qcow2() {
     requires!(tool("qemu-img"), tool("mke2fs"), tool("e2fsck"));
@@ -64,7 +69,6 @@ fn linux_guest_uses_a_served_qcow2() {
     );
     let server = BlockServer::new(&[&image], &["--serial", "folio-disk"]);
     assert_eq!(server.ready["disks"][0]["serial"], "folio-disk");
-    let with_ext4 = |guest: Guest| guest.module("ext4")?.program(Path::new("/sbin/mke2fs"));
     let guest = match guest(&server.sockets[0], 384).and_then(with_ext4) {
         Ok(guest) => guest,
         Err(reason) => return report_skip(&reason),
@@ -154,7 +158,7 @@ fn linux_guest_starts_from_a_fork_of_a_mount() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     let [image, target, control, fork] = ["disk.qcow2", "mount", "control", "fork.qcow2"].map(path);
-    let guest = match guest(&fork.with_extension("sock")) {
+    let guest = match guest(&fork.with_extension("sock"), 384).and_then(with_ext4) {
         Ok(guest) => guest,
         Err(reason) => return report_skip(&reason),
     };

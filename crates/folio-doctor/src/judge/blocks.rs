@@ -17,6 +17,8 @@ const IMAGE: &str = "image";
 const PART_MIN: u64 = 1 << 20;
 /// Fragments shorter than this cost a disk with heads more than half its speed.
 const FRAGMENT_MIN: u64 = 512 << 10;
+/// A first write that takes so many times what a write in place takes is slow.
+const SLOW_FIRST_WRITE: f64 = 2.0;
 /// Time for each piece from which on a disk seeks.
 const SEEK_MS: f64 = 2.0;
 /// Fewer fragments do no harm.
@@ -57,7 +59,7 @@ fn cost(facts: &Facts, time: FirstWriteTime) -> Option<FirstWriteCost> {
     let pairs = found
         .iter()
         .filter_map(|place| Some((time(place)?, place.written_ns)));
-    FirstWriteCost::of(pairs)
+    FirstWriteCost::of(pairs, SLOW_FIRST_WRITE)
 }
 
 /// Holes and places that nothing was written to: guests of a disk image write anywhere.

@@ -2,7 +2,7 @@
 //! writes.
 
 use super::first_write_cost::FirstWriteCost;
-use crate::finding::Check;
+use crate::finding::{Certainty, Check};
 use crate::probe::Facts;
 use crate::text::{bytes, quote, round};
 
@@ -69,6 +69,15 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
     })
 }
 
+/// First writes to an area that take so many times what later ones take are slow. The time of a
+/// request itself is part of both.
+const SLOW_FIRST_WRITE: f64 = 1.25;
+/// From so many times on nothing else explains them.
+const CLEAR_RATIO: f64 = 2.0;
+/// Some areas took longer.
+const VARIES: &str =
+    "whether first writes to the disk are slow varies: try again on a quiet machine";
+
 /// Judges what first writes to parts of the disk cost, if that was tried.
 pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
     const CAUSE: &str = "allocates-at-first-write";
@@ -77,19 +86,25 @@ pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
         Some(Ok(tried)) => tried,
         Some(Err(why)) => return Some(Check::unknown(LAYER, CAUSE, why.clone())),
     };
-    let cost = FirstWriteCost::of(tried.iter().map(|one| (one.first_ns, one.again_ns)))?;
-    if cost.is_cheap() {
+    let pairs = tried.iter().map(|one| (one.first_ns, one.again_ns));
+    let cost = FirstWriteCost::of(pairs, SLOW_FIRST_WRITE)?;
+    let written = "64 times 4 KiB in free space, with one fdatasync,";
+    let says = "the disk finds a place for each block at its first write: a sparse or fresh image \
+                of a virtual machine, or a thin volume";
+    let check = if cost.is_expensive() {
+        let certainty = if cost.ratio() >= CLEAR_RATIO {
+            Certainty::Likely
+        } else {
+            Certainty::Hint
+        };
+        Check::fault(LAYER, CAUSE, certainty, says)
+    } else if cost.is_cheap() {
         let check = Check::fine(LAYER, CAUSE, "first writes take what later ones take");
-        return Some(cost.add_to(check, "in blocks that were free"));
-    }
-    let check = FirstWriteCost::judge(
-        Some(&cost),
-        LAYER,
-        CAUSE,
-        "the disk finds a place for each block at its first write: a sparse or fresh image of a \
-         virtual machine, or a thin volume",
-        "tried in blocks that were free".to_owned(),
-    );
+        return Some(cost.add_to(check, written));
+    } else {
+        return Some(Check::unknown(LAYER, CAUSE, VARIES));
+    };
+    let check = cost.add_to(check, written);
     Some(
         check
             .with_remedy(
@@ -106,9 +121,9 @@ pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Verdict;
     use crate::judge::scene::{faults, healthy};
     use crate::probe::disk_writes::DiskWrites;
+    use crate::{Certainty, Verdict};
 
     #[test]
     fn a_cold_read_as_fast_as_the_device_is_the_device() {
@@ -152,6 +167,7 @@ mod tests {
         };
         let fault = verdict(10);
         assert_eq!(fault.verdict, Verdict::Fault);
+        assert_eq!(fault.certainty, Some(Certainty::Likely));
         assert_eq!(
             (&fault.numbers["first_write_us"], fault.remedies.len()),
             (&900.0.into(), 2)

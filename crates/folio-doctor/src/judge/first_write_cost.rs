@@ -3,9 +3,6 @@
 use crate::finding::{Certainty, Check};
 use crate::text::round;
 
-/// A first write that takes so many times what a write in place takes is slow.
-const SLOW_FIRST_WRITE: f64 = 2.0;
-
 /// What first writes cost beside writes in place, where it was tried.
 pub(super) struct FirstWriteCost {
     /// Medians.
@@ -14,20 +11,25 @@ pub(super) struct FirstWriteCost {
     /// Places at which the first write was slow, and all.
     slow: usize,
     places: usize,
+    slow_factor: f64,
 }
 
 impl FirstWriteCost {
-    /// Sums up pairs of times in nanoseconds: of a first write, and of one in place.
-    pub(super) fn of(pairs: impl Iterator<Item = (u64, u64)> + Clone) -> Option<Self> {
+    /// Sums up pairs of times in nanoseconds: of a first write, and of one in place. A first write
+    /// is slow if it takes `slow_factor` times what one in place takes.
+    pub(super) fn of(
+        pairs: impl Iterator<Item = (u64, u64)> + Clone,
+        slow_factor: f64,
+    ) -> Option<Self> {
         let (first, again): (Vec<u64>, Vec<u64>) = pairs.clone().unzip();
-        let is_slow = |&(first, again): &(u64, u64)| {
-            first as f64 >= SLOW_FIRST_WRITE * again.max(1000) as f64
-        };
+        let is_slow =
+            |&(first, again): &(u64, u64)| first as f64 >= slow_factor * again.max(1000) as f64;
         Some(Self {
             first_us: median_us(first)?,
             again_us: median_us(again)?,
             slow: pairs.clone().filter(is_slow).count(),
             places: pairs.count(),
+            slow_factor,
         })
     }
 
@@ -44,7 +46,7 @@ impl FirstWriteCost {
             let evidence = format!("{evidence}; --write-probe measures what that costs");
             return Check::note(layer, cause, says).with_evidence(evidence);
         };
-        let check = if cost.slow * 4 >= cost.places * 3 {
+        let check = if cost.is_expensive() {
             Check::fault(layer, cause, Certainty::Likely, says)
         } else if cost.is_cheap() {
             Check::note(layer, cause, says)
@@ -52,7 +54,20 @@ impl FirstWriteCost {
             let why = format!("{says}; whether that is slow varies: try again on a quiet machine");
             Check::unknown(layer, cause, why)
         };
-        cost.add_to(check, &format!("{evidence}; beside it"))
+        cost.add_to(
+            check,
+            &format!("{evidence}; beside it 4 KiB with fdatasync"),
+        )
+    }
+
+    /// Whether first writes are slow at nearly all places.
+    pub(super) fn is_expensive(&self) -> bool {
+        self.slow * 4 >= self.places * 3
+    }
+
+    /// Returns how many times the time of a write in place a first write takes.
+    pub(super) fn ratio(&self) -> f64 {
+        self.first_us / self.again_us.max(1.0)
     }
 
     /// Whether first writes are slow at few places or none.
@@ -60,12 +75,12 @@ impl FirstWriteCost {
         self.slow * 4 <= self.places
     }
 
-    /// Adds the times to a check, as evidence that begins with `where_tried`.
-    pub(super) fn add_to(&self, check: Check, where_tried: &str) -> Check {
+    /// Adds the times to a check, as evidence that begins with what was written.
+    pub(super) fn add_to(&self, check: Check, written: &str) -> Check {
         let evidence = format!(
-            "{where_tried} 4 KiB with fdatasync took {} us the first time, {} us again (medians), \
-             at least twice as long at {} of {} places",
-            self.first_us, self.again_us, self.slow, self.places
+            "{written} took {} us the first time, {} us again (medians), \
+             at least {} times as long at {} of {} places",
+            self.first_us, self.again_us, self.slow_factor, self.slow, self.places
         );
         check
             .with_evidence(evidence)

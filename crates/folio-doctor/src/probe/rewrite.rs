@@ -104,14 +104,6 @@ fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
     )?))
 }
 
-/// Writes 4 KiB at `at`, and syncs them; returns the time.
-pub(super) fn sync_write_ns(file: &File, at: u64) -> io::Result<u64> {
-    let start = Instant::now();
-    file.write_all_at(&[0x5a; SMALL], at)?;
-    file.sync_data()?;
-    Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
-}
-
 /// Times writes of 4 KiB, each synced: into a hole, over the same, and into reserved space.
 fn first_writes(folder: &Path) -> io::Result<Vec<FirstWrites>> {
     // Far apart, so that each needs a place of its own.
@@ -122,7 +114,12 @@ fn first_writes(folder: &Path) -> io::Result<Vec<FirstWrites>> {
     let can_reserve =
         rustix::fs::fallocate(&file, FallocateFlags::empty(), reserved, reserved).is_ok();
     file.sync_all()?;
-    let write = |at: u64| sync_write_ns(&file, at);
+    let write = |at: u64| -> io::Result<u64> {
+        let start = Instant::now();
+        file.write_all_at(&[0x5a; SMALL], at)?;
+        file.sync_data()?;
+        Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    };
     let at_place = |number: u64| -> io::Result<FirstWrites> {
         let at = number * STRIDE;
         let unwritten = || can_reserve.then(|| write(reserved + at)).transpose();
