@@ -2,6 +2,7 @@
 
 use super::write;
 use crate::support::requires;
+use crate::support::rounds::Done;
 use crate::support::tools::{fsck, mke2fs, run};
 use folio::block::RawDevice;
 use folio::syscall::Credentials;
@@ -74,6 +75,7 @@ fn copies_of_a_frozen_device_are_clean() {
                 }
             });
         }
+        let done = Done(&is_done);
         let frozen: Vec<_> = (0..5)
             .map(|round| {
                 let frozen = freeze(round);
@@ -83,7 +85,7 @@ fn copies_of_a_frozen_device_are_clean() {
                 (frozen, stat.contains("Size: 70000"))
             })
             .collect();
-        is_done.store(true, Ordering::Relaxed);
+        drop(done);
         for (is_frozen, is_stored) in frozen {
             assert!(is_frozen.unwrap() && is_stored);
         }

@@ -1,6 +1,7 @@
 //! Orders to a mount by folio ctl: forks and snapshots of a file system that is written.
 
 use crate::support::requires;
+use crate::support::rounds::Done;
 use crate::support::tools::{command, fsck, order, qemu_check, run, succeed, text, to_raw};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,15 +104,6 @@ fn without_log(image: &Path) -> PathBuf {
     let features = run("dumpe2fs", ["-h", raw.to_str().unwrap()]);
     assert!(!features.contains("needs_recovery"), "{features}");
     raw
-}
-
-/// Ends the writers, also when the test fails.
-struct Done<'a>(&'a AtomicBool);
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Changes files of its own below `folder` until `is_done`.

@@ -1,4 +1,4 @@
-//! The number of rounds that long tests make.
+//! The number of rounds that long tests make, and the end of threads beside them.
 //!
 //! `cargo xtask test --long` sets FOLIO_LONG_TESTS: every cut, fault and seed has its round.
 //! Without it, a part of them has, spread evenly over all.
@@ -16,4 +16,13 @@ pub fn step(short: usize) -> usize {
 /// The number of random cases: `all` in a long run, else a third.
 pub fn cases<N: std::ops::Div<N, Output = N> + From<u8>>(all: N) -> N {
     if is_long() { all } else { all / N::from(3) }
+}
+
+/// Ends threads that run until a flag is set, also when the test fails.
+pub struct Done<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
 }

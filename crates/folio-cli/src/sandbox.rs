@@ -131,6 +131,7 @@ impl Sandbox {
         if args.no_sandbox {
             return Self { reach: None };
         }
+        folio::cache::inspect_machine();
         let limited = match &reach {
             Reach::Image => limit_changes(places),
             Reach::Directory(path) => limit_files(path, places),

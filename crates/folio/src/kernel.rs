@@ -288,10 +288,11 @@ impl Kernel {
         Ok(files)
     }
 
-    /// Syncs the file system that `target` is on, and calls `work` while it changes nothing on its
-    /// device. For that time an ext4 with a journal, and a FAT, are marked clean: a copy of the
-    /// device needs no repair. Changes by other threads wait, so `work` must not wait for one.
-    /// Linux: FIFREEZE and FITHAW of ioctl(2).
+    /// Syncs the file system that `target` is on, and calls `work`. An ext4 with a journal, and a
+    /// FAT, change nothing on their device meanwhile, and are marked clean: a copy of it needs no
+    /// replay, and no repair but for files that were open without a name. Changes by other threads
+    /// wait, so `work` must not wait for one. Other types go on. Linux: FIFREEZE and FITHAW of
+    /// ioctl(2).
     ///
     /// # Errors
     ///

@@ -53,7 +53,7 @@ umount /mnt
 const LIMITS: [&str; 4] = [
     "the guest is emulated, without KVM: what its processor does costs many times what it costs on hardware, for all disks alike",
     "mkfs writes the zeros of all inode tables and of the journal, and discards nothing; the copy is 2048 files of 8 KiB \
-     and 3 of 32 MiB; each ends with a sync",
+     and 3 of 32 MiB, fewer in a quick run; each ends with a sync",
     "QEMU's driver has cache=writeback, as Folio; both have one queue",
     "the guest's clock counts hundredths of a second",
 ];

@@ -13,7 +13,8 @@ const AFTER_HELP: &str = "\
 SOCKET is what the command was started with: folio serve vhost-user-blk, folio serve nbd, folio mount and folio run
 accept --control SOCKET.
 
-A mount freezes its file system for a fork or a snapshot: all that was written before is in the copy, which is clean.
+A mount freezes its file system for a fork or a snapshot: all that was written before is in the copy. That of an ext4
+with a journal, or of a FAT, is marked clean.
 
 Examples:
   folio ctl /run/vm.ctl stats --json

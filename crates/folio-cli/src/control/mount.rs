@@ -77,6 +77,10 @@ impl ServedDisk for MountedDisk<'_> {
 
     fn check_path(&self, path: &Path) -> Result<()> {
         let file_system = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
+        if path.is_relative() {
+            let why = "the order needs an absolute path";
+            return Err(Error::new(Errno::INVAL, why).at(path.display().to_string()));
+        }
         let folder = path.parent().unwrap_or(path);
         let own = self.target.as_deref().and_then(file_system);
         if own.is_some() && file_system(folder) == own {

@@ -1,7 +1,7 @@
 //! Whether the disk is the limit of what has to come from it, and whether it allocates at first
 //! writes.
 
-use super::first_write_cost::FirstWriteCost;
+use super::first_write_cost::{FirstWriteCost, VARIES};
 use crate::finding::{Certainty, Check};
 use crate::probe::Facts;
 use crate::text::{bytes, quote, round};
@@ -74,9 +74,6 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
 const SLOW_FIRST_WRITE: f64 = 1.25;
 /// From so many times on nothing else explains them.
 const CLEAR_RATIO: f64 = 2.0;
-/// Some areas took longer.
-const VARIES: &str =
-    "whether first writes to the disk are slow varies: try again on a quiet machine";
 
 /// Judges what first writes to parts of the disk cost, if that was tried.
 pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
@@ -102,7 +99,8 @@ pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
         let check = Check::fine(LAYER, CAUSE, "first writes take what later ones take");
         return Some(cost.add_to(check, written));
     } else {
-        return Some(Check::unknown(LAYER, CAUSE, VARIES));
+        let check = Check::unknown(LAYER, CAUSE, format!("{says}; {VARIES}"));
+        return Some(cost.add_to(check, written));
     };
     let check = cost.add_to(check, written);
     Some(

@@ -1,7 +1,10 @@
-//! What first writes cost beside writes in place.
+//! The cost of first writes beside writes in place.
 
 use crate::finding::{Certainty, Check};
 use crate::text::round;
+
+/// Why nothing is concluded from times that differ from place to place.
+pub(super) const VARIES: &str = "whether that is slow varies: try again on a quiet machine";
 
 /// What first writes cost beside writes in place, where it was tried.
 pub(super) struct FirstWriteCost {
@@ -51,8 +54,7 @@ impl FirstWriteCost {
         } else if cost.is_cheap() {
             Check::note(layer, cause, says)
         } else {
-            let why = format!("{says}; whether that is slow varies: try again on a quiet machine");
-            Check::unknown(layer, cause, why)
+            Check::unknown(layer, cause, format!("{says}; {VARIES}"))
         };
         cost.add_to(
             check,

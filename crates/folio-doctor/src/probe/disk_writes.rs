@@ -3,8 +3,8 @@
 //!
 //! Both times blocks are written to an area, they are reserved and unwritten in the file system,
 //! which therefore does the same for both. In between, `FALLOC_FL_ZERO_RANGE` makes them unwritten
-//! again where they are. So the difference is the disk's. One flush for many blocks: it takes longer
-//! than the allocation of one.
+//! again where they are. So the difference is the disk's. Many blocks share a flush, which takes
+//! longer than the allocation of one.
 
 use super::blocks::{INLINE, UNKNOWN};
 use super::fact::Fact;

@@ -24,6 +24,8 @@ const HEADER_LEN: usize = 16;
 const SEGMENT_LEN: usize = 16;
 /// Bytes that move between the disk and guest memory at a time: they stay in the processor's cache.
 const PIECE_LEN: usize = 256 << 10;
+/// Most bytes that are read into guest memory at a time.
+const IN_PLACE_LEN_MAX: usize = 1 << 20;
 /// Longest read or write, in bytes, that may be quick.
 const QUICK_LEN_MAX: usize = 64 << 10;
 /// A zero segment whose space may be released: `VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP`.
@@ -182,18 +184,7 @@ impl BlockDevice {
             kind::IN => {
                 let len = data_len(request, header);
                 counters.count_read(len as u64);
-                let offset = self.check_range(header.sector, len as u64)?;
-                let is_read = device.read_in_place(offset, len as u64, &mut |place| {
-                    let HostPlace { file, offset } = place;
-                    request.reply.fill_from_file(0..len, file, offset)
-                })?;
-                if is_read {
-                    return Ok(());
-                }
-                with_pieces(len, |piece, done| {
-                    device.read_at(piece, offset + done as u64)?;
-                    Ok(request.reply.write_at(piece, done)?)
-                })
+                self.read(request, self.check_range(header.sector, len as u64)?, len)
             }
             kind::OUT => {
                 let len = data_len(request, header);
@@ -242,6 +233,27 @@ impl BlockDevice {
             }
             _ => Err(Failure::Unsupported),
         }
+    }
+
+    /// Fills the buffers of a request with `len` bytes of the disk.
+    fn read(&self, request: &Request<'_>, offset: u64, len: usize) -> Outcome {
+        let device = &*self.export.disk.device;
+        // In pieces: the device cannot be forked or flushed during one.
+        for start in (0..len).step_by(IN_PLACE_LEN_MAX) {
+            let end = len.min(start + IN_PLACE_LEN_MAX);
+            let (at, piece_len) = (offset + start as u64, end - start);
+            let is_read = device.read_in_place(at, piece_len as u64, &mut |place| {
+                let HostPlace { file, offset } = place;
+                request.reply.fill_from_file(start..end, file, offset)
+            })?;
+            if !is_read {
+                with_pieces(piece_len, |piece, done| {
+                    device.read_at(piece, at + done as u64)?;
+                    Ok(request.reply.write_at(piece, start + done)?)
+                })?;
+            }
+        }
+        Ok(())
     }
 
     fn end_change(&self) -> Outcome {

@@ -213,8 +213,9 @@ fn read_file(file: BorrowedFd<'_>, targets: &SmallTargets<'_>, offset: u64) -> O
         })
         .collect();
     let offset = libc::off64_t::try_from(offset).ok()?;
-    // SAFETY: each part is guest memory that the guards keep mapped, and only the kernel writes to
-    // it; memory that its file has lost is EFAULT. At most TARGETS_MAX parts.
+    // SAFETY: each part is guest memory that the guards keep mapped. This process never borrows it,
+    // and the guest may write to it at any time; what its file has lost is EFAULT. At most
+    // TARGETS_MAX parts.
     let count = unsafe {
         libc::preadv64(
             file.as_raw_fd(),

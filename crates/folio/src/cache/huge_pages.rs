@@ -17,6 +17,12 @@ const BALLOONS: &str = "/sys/bus/virtio/drivers/virtio_balloon";
 /// Number of the feature.
 const PAGE_REPORTING: usize = 5;
 
+/// Reads what the page cache has to know of the machine, which it otherwise does at its first use.
+/// A program that gives up its access to `/sys` calls it before.
+pub fn inspect_machine() {
+    HugePages::of_this_machine();
+}
+
 /// When memory is advised to use huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HugePages {

@@ -104,6 +104,7 @@ mod writeback;
 
 pub use borrow::{Borrowed, BorrowedRead};
 pub use counters::Counters;
+pub use huge_pages::inspect_machine;
 pub use locked::{PageReadGuard, PageWriteGuard};
 pub use mapping::Mapping;
 pub use object_memory::{ObjectCharge, ObjectMemory};

@@ -50,8 +50,9 @@ pub trait FileSystem: Send + Sync {
     /// Makes all earlier writes durable.
     fn sync(&self) -> Result<()>;
 
-    /// Syncs, and calls `work`, once, while the medium does not change. A type that can marks the
-    /// medium clean for that time. Changes by other threads wait. Linux: FIFREEZE and FITHAW.
+    /// Syncs, and calls `work`, once. A type that can keeps the medium unchanged meanwhile, and
+    /// marks it clean: changes by other threads wait. By default they go on. Linux: FIFREEZE and
+    /// FITHAW.
     ///
     /// # Errors
     /// Those of a sync; `work` was not called then. Else those of `work`, and of a mark.

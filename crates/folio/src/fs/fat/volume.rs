@@ -134,11 +134,12 @@ impl Volume {
     }
 
     /// Makes all changes durable, marks the file system as clean, and calls `work` before the next
-    /// change.
+    /// change. The mark stays while a file without a name is open: its clusters are lost to a copy.
     pub(crate) fn freeze_while(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.read(|state| {
             if !self.is_read_only {
-                state.disk.flush(true)?;
+                let is_clean = !state.nodes.values().any(|node| node.is_removed);
+                state.disk.flush(is_clean)?;
             }
             work()
         })
@@ -167,8 +168,12 @@ impl Volume {
         if let Some(mut node) = removed.filter(|node| node.is_removed)
             && !state.is_closed
         {
-            // The clusters behind a damage stay in use until fsck.fat frees them.
-            let _ = state.disk.cut(&mut node.chain, 0);
+            // The clusters behind a damage stay in use until fsck.fat frees them. A freeze may have
+            // cleared the mark.
+            let disk = &mut state.disk;
+            let _ = disk
+                .mark_dirty()
+                .and_then(|()| disk.cut(&mut node.chain, 0));
         }
     }
 }

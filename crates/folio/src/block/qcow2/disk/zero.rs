@@ -37,7 +37,8 @@ impl Qcow2Device {
             match metadata.clear(&*self.file, at..range.end)? {
                 ClearResult::Upto(end) => {
                     if let Some(data) = &self.data_file {
-                        // Still under the metadata lock: no new write to this range starts.
+                        // Still under the metadata lock: no write plans new clusters in this range.
+                        // One in place may go on; it and this call are in any order.
                         data.clear(at..end.min(self.geometry.len_bytes))?;
                     }
                     at = end;

@@ -5,6 +5,7 @@
 //! holds the device's lock `io` may use what it has found: the host cluster is not reused before.
 
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 /// Number of slots, unless the disk has fewer clusters: 4 GiB of clusters of 64 KiB.
 const SLOTS_MAX: u64 = 1 << 16;
@@ -39,40 +40,48 @@ impl Published {
 ///   word   tag: guest cluster / slots | host cluster + 1      0: none
 /// ```
 pub(crate) struct InPlaceClusters {
-    slots: Vec<AtomicU64>,
+    /// A power of two.
+    slot_count: u64,
+    /// Allocated with the first entry: a backing file may never get one.
+    slots: OnceLock<Vec<AtomicU64>>,
 }
 
 impl InPlaceClusters {
     fn new(slots: u64) -> Self {
-        let slots = slots.next_power_of_two();
         Self {
-            slots: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            slot_count: slots.next_power_of_two(),
+            slots: OnceLock::new(),
         }
     }
 
-    /// Returns the slot of a guest cluster, and its tag.
-    fn slot(&self, cluster: u64) -> Option<(&AtomicU64, u64)> {
-        let index = cluster & (self.slots.len() as u64 - 1);
-        let tag = cluster >> self.slots.len().trailing_zeros();
-        // A power of two has so few trailing zeros that the index fits.
-        Some((self.slots.get(index as usize)?, tag))
+    /// Returns the slot of a guest cluster.
+    fn slot<'a>(&self, slots: &'a [AtomicU64], cluster: u64) -> Option<&'a AtomicU64> {
+        slots.get((cluster & (self.slot_count - 1)) as usize)
+    }
+
+    fn tag(&self, cluster: u64) -> u64 {
+        cluster >> self.slot_count.trailing_zeros()
     }
 
     /// Returns the host cluster of a guest cluster, if it is known.
     pub(crate) fn get(&self, cluster: u64) -> Option<u64> {
-        let (slot, tag) = self.slot(cluster)?;
+        let slot = self.slot(self.slots.get()?, cluster)?;
         let word = slot.load(Ordering::Acquire);
         let host = word & ((1 << HOST_BITS) - 1);
-        (word >> HOST_BITS == tag).then(|| host.checked_sub(1))?
+        (word >> HOST_BITS == self.tag(cluster)).then(|| host.checked_sub(1))?
     }
 
     /// Enters a guest cluster.
     pub(crate) fn set(&self, cluster: u64, host: u64) {
-        let Some((slot, tag)) = self.slot(cluster) else {
-            return;
-        };
+        let tag = self.tag(cluster);
         // Larger numbers find no place.
-        if tag < 1 << (u64::BITS - HOST_BITS) && host + 1 < 1 << HOST_BITS {
+        if tag >= 1 << (u64::BITS - HOST_BITS) || host + 1 >= 1 << HOST_BITS {
+            return;
+        }
+        let slots = self
+            .slots
+            .get_or_init(|| (0..self.slot_count).map(|_| AtomicU64::new(0)).collect());
+        if let Some(slot) = self.slot(slots, cluster) {
             slot.store(tag << HOST_BITS | (host + 1), Ordering::Release);
         }
     }
@@ -80,7 +89,8 @@ impl InPlaceClusters {
     /// Removes a guest cluster.
     pub(crate) fn remove(&self, cluster: u64) {
         if self.get(cluster).is_some()
-            && let Some((slot, _)) = self.slot(cluster)
+            && let Some(slots) = self.slots.get()
+            && let Some(slot) = self.slot(slots, cluster)
         {
             slot.store(0, Ordering::Release);
         }

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 impl Ext4 {
     /// Makes everything durable, and calls `work` while nothing changes on the device and, with a
     /// journal, no mount has to replay it. Operations and writeback wait meanwhile. Files without
-    /// names stay in the list of orphans, as in Linux.
+    /// names stay in the list of orphans, as in Linux. The number of multiple mount protection goes
+    /// on. Without a journal other threads go on too.
     ///
     /// # Errors
     /// Those of a commit, and of `work`.
@@ -40,8 +41,11 @@ impl Ext4 {
         committer.checkpoint()?;
         let cleared = self.clear_mark(journal, &self.volume.superblock.lock());
         let worked = cleared.and_then(|()| catch_panic("the work during a freeze", work));
-        let marked = Superblock::write_recovery_flag(&*self.volume.device, true)
-            .and_then(|()| self.volume.device.flush());
+        let marked = {
+            let _superblock = self.volume.superblock.lock();
+            Superblock::write_recovery_flag(&*self.volume.device, true)
+        };
+        let marked = marked.and_then(|()| self.volume.device.flush());
         marked.map_err(|error| self.volume.fail_journal(error))?;
         worked
     }
