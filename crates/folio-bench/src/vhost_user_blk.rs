@@ -59,7 +59,7 @@ const fn job(name: &'static str, is_write: bool, depth: u16, queues: usize) -> J
 /// Queues of a server: the most that a job uses.
 const QUEUES_MAX: usize = 16;
 
-const JOBS: [Job; 8] = [
+const JOBS: [Job; 9] = [
     job("read 4k x1", false, 1, 1),
     job("read 4k x32", false, 32, 1),
     job("read 4k 4 x32", false, 32, 4),
@@ -67,6 +67,7 @@ const JOBS: [Job; 8] = [
     job("write 4k x1", true, 1, 1),
     job("write 4k x32", true, 32, 1),
     job("write 4k 4 x32", true, 32, 4),
+    job("write 4k 16 x32", true, 32, 16),
     Job {
         len_bytes: 256 << 10,
         ..job("read 256k x8", false, 8, 1)

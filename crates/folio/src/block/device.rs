@@ -45,6 +45,9 @@ pub struct HostPlace<'a> {
     pub offset: u64,
 }
 
+/// Reads at a place, and returns whether it has read all bytes.
+pub type PlaceReader<'a> = &'a mut dyn FnMut(HostPlace<'_>) -> bool;
+
 /// A part of a device that another device uses.
 pub struct LowerDevice {
     /// The device below.
@@ -97,12 +100,7 @@ pub trait Device: Send + Sync {
     /// host: for memory that cannot be borrowed, such as a guest's. Returns what `read` returns,
     /// whether all bytes were read; false if there is no such place. The place counts until `read`
     /// returns.
-    fn read_in_place(
-        &self,
-        offset: u64,
-        len_bytes: u64,
-        _read: &mut dyn FnMut(HostPlace<'_>) -> bool,
-    ) -> Result<bool> {
+    fn read_in_place(&self, offset: u64, len_bytes: u64, _read: PlaceReader<'_>) -> Result<bool> {
         iov::check_range(self.len_bytes(), offset, len_bytes).map(|()| false)
     }
 

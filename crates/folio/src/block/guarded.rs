@@ -4,7 +4,7 @@
 use crate::base::Result;
 use crate::base::owner_process::OwnerProcess;
 use crate::base::unwind::catch_panic;
-use crate::block::{Allocation, Device, HostPlace, MapEntry};
+use crate::block::{Allocation, Device, MapEntry, PlaceReader};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -47,12 +47,7 @@ impl Device for GuardedDevice {
         self.call(|lower| lower.read_uncached_at(bufs, offset))
     }
 
-    fn read_in_place(
-        &self,
-        offset: u64,
-        len_bytes: u64,
-        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
-    ) -> Result<bool> {
+    fn read_in_place(&self, offset: u64, len_bytes: u64, read: PlaceReader<'_>) -> Result<bool> {
         self.call(|lower| lower.read_in_place(offset, len_bytes, read))
     }
 

@@ -51,7 +51,7 @@ pub(crate) mod wrappers;
 pub(crate) use claim::DeviceClaim;
 pub use contents::{FileSystemKind, contents};
 pub(crate) use contents::{foreign_contents, holds_ext4};
-pub use device::{Allocation, Device, HostPlace, LowerDevice, MapEntry};
+pub use device::{Allocation, Device, HostPlace, LowerDevice, MapEntry, PlaceReader};
 pub use file::{RemoteImage, RemoteImages, check_unused, provide_remote_images};
 pub(crate) use guarded::guard;
 pub use image::{

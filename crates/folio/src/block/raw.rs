@@ -1,6 +1,6 @@
 //! Raw images: the bytes of a host file or block device are the bytes of the disk.
 
-use super::{Allocation, Device, HostPlace, MapEntry, iov};
+use super::{Allocation, Device, HostPlace, MapEntry, PlaceReader, iov};
 use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, ImageFile};
 use std::io::{IoSlice, IoSliceMut};
@@ -80,12 +80,7 @@ impl Device for RawDevice {
         self.file.check_read(offset, done, want)
     }
 
-    fn read_in_place(
-        &self,
-        offset: u64,
-        len_bytes: u64,
-        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
-    ) -> Result<bool> {
+    fn read_in_place(&self, offset: u64, len_bytes: u64, read: PlaceReader<'_>) -> Result<bool> {
         self.check(offset, len_bytes)?;
         let file = self.file.as_file().as_fd();
         Ok(read(HostPlace { file, offset }))

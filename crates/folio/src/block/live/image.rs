@@ -7,7 +7,7 @@ use crate::base::{Errno, Error, Result};
 use crate::block::file::{HostFile, remote};
 use crate::block::image::{ChainImage, OpenOptions};
 use crate::block::tools::open::{HostImage, chain, open_host_image, open_in};
-use crate::block::{Allocation, Device, HostPlace, MapEntry};
+use crate::block::{Allocation, Device, MapEntry, PlaceReader};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,12 +137,7 @@ impl Device for LiveImage {
             .request(|device| device.read_vectored_at(bufs, offset))
     }
 
-    fn read_in_place(
-        &self,
-        offset: u64,
-        len_bytes: u64,
-        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
-    ) -> Result<bool> {
+    fn read_in_place(&self, offset: u64, len_bytes: u64, read: PlaceReader<'_>) -> Result<bool> {
         self.slot
             .request(|device| device.read_in_place(offset, len_bytes, read))
     }

@@ -1,7 +1,7 @@
 //! A partition as a device: a window on a disk.
 
 use crate::base::{Errno, Error, Result};
-use crate::block::{Allocation, Device, HostPlace, LowerDevice, MapEntry, iov};
+use crate::block::{Allocation, Device, LowerDevice, MapEntry, PlaceReader, iov};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -56,12 +56,7 @@ impl Device for PartitionDevice {
         self.disk.read_uncached_at(bufs, offset)
     }
 
-    fn read_in_place(
-        &self,
-        offset: u64,
-        len_bytes: u64,
-        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
-    ) -> Result<bool> {
+    fn read_in_place(&self, offset: u64, len_bytes: u64, read: PlaceReader<'_>) -> Result<bool> {
         let offset = self.on_disk(offset, len_bytes)?;
         self.disk.read_in_place(offset, len_bytes, read)
     }

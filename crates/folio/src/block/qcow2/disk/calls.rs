@@ -5,7 +5,7 @@ use super::read::HostCopy;
 use crate::base::Result;
 use crate::base::sync::atomic::Ordering;
 use crate::block::qcow2::layout::l2_entry::Mapping;
-use crate::block::{Allocation, Device, HostPlace, LowerDevice, MapEntry};
+use crate::block::{Allocation, Device, LowerDevice, MapEntry, PlaceReader};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -50,12 +50,7 @@ impl Device for Qcow2Device {
             .map_err(|error| self.at_image(error))
     }
 
-    fn read_in_place(
-        &self,
-        offset: u64,
-        len_bytes: u64,
-        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
-    ) -> Result<bool> {
+    fn read_in_place(&self, offset: u64, len_bytes: u64, read: PlaceReader<'_>) -> Result<bool> {
         self.read_at_place(offset, len_bytes, read)
             .map_err(|error| self.at_image(error))
     }

@@ -3,7 +3,7 @@
 use super::device::Qcow2Device;
 use crate::base::Result;
 use crate::block::qcow2::layout::l2_entry::Mapping;
-use crate::block::{HostPlace, iov};
+use crate::block::{HostPlace, PlaceReader, iov};
 use smallvec::SmallVec;
 use std::io::IoSliceMut;
 
@@ -65,7 +65,7 @@ impl Qcow2Device {
         &self,
         offset: u64,
         len_bytes: u64,
-        read: &mut dyn FnMut(HostPlace<'_>) -> bool,
+        read: PlaceReader<'_>,
     ) -> Result<bool> {
         self.check(offset, len_bytes)?;
         let Some(file) = self.data().host_file() else {
