@@ -95,16 +95,6 @@ pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
             Certainty::Hint
         };
         Check::fault(LAYER, CAUSE, certainty, says)
-    } else if cost.is_cheap() {
-        let check = Check::fine(LAYER, CAUSE, "first writes take what later ones take");
-        return Some(cost.add_to(check, written));
-    } else {
-        let check = Check::unknown(LAYER, CAUSE, format!("{says}; {VARIES}"));
-        return Some(cost.add_to(check, written));
-    };
-    let check = cost.add_to(check, written);
-    Some(
-        check
             .with_remedy(
                 "folio image convert -O qcow2 -o preallocation=full disk.qcow2 disk-full.qcow2  \
                  # on the host, for a qcow2 image, while the virtual machine is off; it then uses \
@@ -113,8 +103,13 @@ pub(super) fn first_writes(facts: &Facts) -> Option<Check> {
             .with_remedy(
                 "cp --sparse=never --reflink=never disk.raw disk-full.raw  # on the host, for a \
                  raw image, in the same way",
-            ),
-    )
+            )
+    } else if cost.is_cheap() {
+        Check::fine(LAYER, CAUSE, "first writes take what later ones take")
+    } else {
+        Check::unknown(LAYER, CAUSE, format!("{says}; {VARIES}"))
+    };
+    Some(cost.add_to(check, written))
 }
 
 #[cfg(test)]
