@@ -289,6 +289,23 @@ fn orders_to_a_mount_match_the_schema() {
     give_orders(&dir, MOUNT_ORDERS);
 }
 
+#[test]
+fn power_cuts_match_the_schema() {
+    requires!(fuse);
+    let dir = TestDir::new();
+    let mut folio = dir.command(&["powercut", "--json", "--size", "16M", "--cuts", "20"]);
+    let program = "echo x > $MNT/x; sleep 0.1; sync $MNT/x";
+    folio.args(["--run", program, "--check", "[ -s $MNT/x ]"]);
+    let output = folio.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_matches_schema("powercut", "powercut", &printed);
+    assert!(
+        printed.contains("\"saved\":") && printed.contains("open("),
+        "{printed}"
+    );
+}
+
 /// A mount that is detached at the end, also when the test fails.
 struct DetachedAtEnd(PathBuf);
 

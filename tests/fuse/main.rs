@@ -28,6 +28,7 @@ mod mount;
 mod opens;
 mod operations;
 mod overlay;
+mod powercut;
 #[path = "../support/probe.rs"]
 mod probe;
 mod programs;

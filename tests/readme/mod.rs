@@ -127,6 +127,25 @@ fn build_document_commands_succeed() {
     }
 }
 
+#[test]
+fn powercut_document_commands_succeed() {
+    requires!(fuse);
+    let document = std::fs::read_to_string(repository().join("docs/powercut.md")).unwrap();
+    let lines = blocks(&document, "sh");
+    let scratch = TempDir::new().unwrap();
+    let mut shell = command("bash");
+    shell.args(["-o", "pipefail", "-euxc", &lines.join("\n")]);
+    let ended = succeed(shell.current_dir(scratch.path()).env("PATH", search_path()));
+    let printed = text(&ended);
+    // The program loses counters, and the cured one does not.
+    assert!(printed.contains("a saved counter is lost"), "{printed}");
+    assert_eq!(
+        printed.matches(" 0 failed the check").count(),
+        1,
+        "{printed}"
+    );
+}
+
 /// Lets qemu-img and e2fsck judge the images that the commands left behind.
 fn check_images(folder: &Path) {
     if support::Need::Tool("qemu-img").met().is_err()

@@ -12,7 +12,7 @@ const KNOWN: &str = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} l
 const INPUT: &str = "{bar:30} {percent}%, {bytes} of {total_bytes} read, {eta} left";
 const FLUSHING: &str = "{spinner} {bytes} copied, flushing to disk, {elapsed}";
 const FILES: &str = "{spinner} {pos} files, {per_sec}, {elapsed}";
-const FILES_OF: &str = "{bar:30} {pos} of {len} files, {msg}, {eta} left";
+const STEPS: &str = "{bar:30} {pos} of {len} {msg}, {eta} left";
 const REDRAW: Duration = Duration::from_millis(50);
 
 /// The progress bar of one command.
@@ -110,11 +110,16 @@ impl Progress {
 
     /// Shows the number of files that are done, if the number of bytes is unknown. `message`
     /// describes the progress so far.
-    pub(crate) fn files(&self, done: u64, all: u64, message: String) {
+    pub(crate) fn files(&self, done: u64, all: u64, message: &str) {
+        self.steps(done, all, format!("files, {message}"));
+    }
+
+    /// Shows that `done` of `all` steps are done; `message` begins with what they are.
+    pub(crate) fn steps(&self, done: u64, all: u64, message: String) {
         if let Some(bar) = &self.bar {
             if bar.length() != Some(all) {
                 bar.set_length(all);
-                bar.set_style(style(FILES_OF));
+                bar.set_style(style(STEPS));
             }
             bar.set_position(done);
             bar.set_message(message);

@@ -191,7 +191,7 @@ fn work(warm: Warm, files: &Arc<[Found]>, session: &Session) -> Warmed {
             bar.files(
                 of(&progress.files),
                 files.len() as u64,
-                format!("{}, {rate}/s", human(read)),
+                &format!("{}, {rate}/s", human(read)),
             );
         }
     };

@@ -4,6 +4,7 @@
 //!   host's namespaces                          | new user, mount, PID, IPC and UTS namespaces
 //!                                              |
 //!   read_only_program.rs  the own file          |
+//!   private_mounts.rs  only a mount namespace   |
 //!   container.rs  clone, id maps, exit status  | init/   PID 1: mounts, starts, reaps
 //!      |  id_map.rs     /etc/subuid            |   mounts.rs    /proc, /dev, /sys, --bind
 //!      |  terminal.rs   the user's terminal <--+-> terminal.rs  a terminal of the namespace
@@ -39,6 +40,7 @@ mod failure;
 mod id_map;
 mod init;
 mod options;
+mod private_mounts;
 mod read_only_program;
 mod status;
 mod sys;
@@ -47,4 +49,5 @@ mod terminal;
 pub use container::Container;
 pub use failure::Failure;
 pub use options::{Bind, Network, Options, Root};
+pub use private_mounts::unshare_mounts;
 pub use read_only_program::execute_read_only;

@@ -53,6 +53,7 @@ use crate::block::{Device, MemoryDevice, OverlayDevice};
 use crate::facade::Image;
 use crate::kernel::{FormatOptions, format_ext4};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that a disk writes as a whole.
@@ -63,6 +64,8 @@ const COMPLETE_MAX: usize = 10;
 /// A disk in memory that records every write and flush.
 pub struct PowerCutDisk {
     record: Arc<RecordDevice>,
+    /// The disk before the first recorded call.
+    before: MemoryDevice,
     /// The disk after a number of recorded calls: the state of the last flush that was asked for.
     flushed: Mutex<(usize, MemoryDevice)>,
 }
@@ -74,8 +77,9 @@ pub struct PowerCut {
     flushed: Arc<MemoryDevice>,
     /// The later writes.
     pending: Arc<[Recorded]>,
+    /// Number of recorded calls before them.
+    flushed_len: usize,
     choice: Choice,
-    moment: usize,
 }
 
 impl PowerCutDisk {
@@ -93,10 +97,15 @@ impl PowerCutDisk {
     /// Creates a disk of `size_bytes` that reads as zeros, for a file system or a program of the
     /// caller's own: see [`PowerCutDisk::device`].
     pub fn unformatted(size_bytes: u64) -> Self {
-        let memory = Arc::new(MemoryDevice::new(size_bytes));
+        Self::from_content(MemoryDevice::new(size_bytes))
+    }
+
+    /// Creates a disk with the content of `before`, such as a copy of an image.
+    pub fn from_content(before: MemoryDevice) -> Self {
         Self {
-            record: Arc::new(RecordDevice::new(memory)),
-            flushed: Mutex::new((0, MemoryDevice::new(size_bytes))),
+            record: Arc::new(RecordDevice::new(Arc::new(before.snapshot()))),
+            flushed: Mutex::new((0, before.snapshot())),
+            before,
         }
     }
 
@@ -129,34 +138,32 @@ impl PowerCutDisk {
     /// As [`PowerCutDisk::power_cuts`], at an earlier moment. A test that asks for all moments of a
     /// program finds what a single one hides.
     pub fn power_cuts_at(&self, moment: usize, limit: usize, seed: u64) -> Vec<PowerCut> {
-        let mut record = self.record.recorded();
-        record.truncate(moment);
-        let flush = record.iter().rposition(|entry| *entry == Recorded::Flush);
-        let pending: Arc<[Recorded]> = record.split_off(flush.map_or(0, |at| at + 1)).into();
-        let flushed = self.state_after(&record);
+        let flushed_len = self.record.flushed_len(moment);
+        let pending: Arc<[Recorded]> = self.record.recorded_in(flushed_len..moment).into();
+        let flushed = self.state_after(flushed_len);
         choices(pending.len(), limit, &mut Random(seed))
             .into_iter()
             .map(|choice| PowerCut {
                 flushed: flushed.clone(),
                 pending: pending.clone(),
+                flushed_len,
                 choice,
-                moment,
             })
             .collect()
     }
 
-    /// Returns the disk after the calls of `record`. The states of several moments share what did
-    /// not change in between.
-    fn state_after(&self, record: &[Recorded]) -> Arc<MemoryDevice> {
+    /// Returns the disk after the first `len` recorded calls. The states of several moments share
+    /// what did not change in between.
+    fn state_after(&self, len: usize) -> Arc<MemoryDevice> {
         let mut flushed = self.flushed.lock();
-        if flushed.0 > record.len() {
-            *flushed = (0, MemoryDevice::new(self.record.len_bytes()));
+        if flushed.0 > len {
+            *flushed = (0, self.before.snapshot());
         }
-        for entry in &record[flushed.0..] {
+        for entry in self.record.recorded_in(flushed.0..len) {
             // Memory accepts whatever the recorded device accepted.
             let _: Result<()> = entry.replay(&flushed.1);
         }
-        flushed.0 = record.len();
+        flushed.0 = len;
         Arc::new(flushed.1.snapshot())
     }
 }
@@ -171,57 +178,124 @@ impl PowerCut {
     /// Returns the disk in this state.
     pub fn device(&self) -> Arc<dyn Device> {
         let device = OverlayDevice::new(self.flushed.clone());
-        let mut torn = match self.choice {
-            Choice::Torn(seed) => Some(Random(seed)),
-            _ => None,
-        };
-        for entry in self.survivors() {
-            match &mut torn {
-                Some(random) => tear(entry, &device, random),
+        for (entry, survival) in self.survivals() {
+            match (entry, survival) {
+                (_, Survival::None) => {}
                 // Memory accepts whatever the recorded device accepted.
-                None => _ = entry.replay(&device),
+                (entry, Survival::All) => _ = entry.replay(&device),
+                (Recorded::Write { offset, bytes }, Survival::Sectors(parts)) => {
+                    for part in parts {
+                        let at = offset + part.start as u64;
+                        let _: Result<()> = device.write_at(&bytes[part], at);
+                    }
+                }
+                // Other calls are not torn.
+                (_, Survival::Sectors(_)) => {}
             }
         }
         Arc::new(device)
     }
 
-    /// Returns the writes that survive, wholly or in part.
-    fn survivors(&self) -> impl Iterator<Item = &Recorded> {
-        let choice = self.choice;
-        let mut random = match choice {
-            Choice::Random(seed) => Random(seed),
+    /// Returns the moment of the cut: the number of writes and flushes before it.
+    pub fn moment(&self) -> usize {
+        self.flushed_len + self.pending.len()
+    }
+
+    /// Returns the writes that are lost, wholly or in part, in their order.
+    pub fn lost(&self) -> Vec<LostWrite<'_>> {
+        let writes = self.survivals().enumerate();
+        let lost = writes.filter(|(_, (_, survival))| *survival != Survival::All);
+        lost.map(|(at, (entry, survival))| LostWrite {
+            moment: self.flushed_len + at,
+            entry,
+            is_torn: matches!(survival, Survival::Sectors(_)),
+        })
+        .collect()
+    }
+
+    /// Returns a state at the same moment in which exactly the writes of these moments are lost,
+    /// each as a whole: a test that found a fault looks for the fewest that show it.
+    #[must_use]
+    pub fn losing(&self, moments: &[usize]) -> Self {
+        let at = moments.iter().map(|moment| moment - self.flushed_len);
+        Self {
+            choice: Choice::Lost(at.collect()),
+            ..self.clone()
+        }
+    }
+
+    /// Returns each write since the last flush with what is left of it.
+    fn survivals(&self) -> impl Iterator<Item = (&Recorded, Survival)> {
+        let mut random = match self.choice {
+            Choice::Random(seed) | Choice::Torn(seed) => Random(seed),
             _ => Random(0),
         };
         let entries = self.pending.iter().enumerate();
-        let kept = entries.filter(move |(at, _)| match choice {
-            Choice::Mask(mask) => mask >> at & 1 == 1,
-            Choice::Prefix(end) => *at < end,
-            Choice::AllBut(lost) => *at != lost,
-            Choice::Only(kept) => *at == kept,
-            Choice::Random(_) => random.bit(),
-            Choice::Torn(_) => true,
-        });
-        kept.map(|(_, entry)| entry)
+        entries.map(move |(at, entry)| {
+            let is_kept = match &self.choice {
+                Choice::Mask(mask) => mask >> at & 1 == 1,
+                Choice::Prefix(end) => at < *end,
+                Choice::AllBut(lost) => at != *lost,
+                Choice::Only(kept) => at == *kept,
+                Choice::Lost(lost) => !lost.contains(&at),
+                Choice::Random(_) => random.bit(),
+                Choice::Torn(_) => return (entry, tear(entry, &mut random)),
+            };
+            let survival = if is_kept {
+                Survival::All
+            } else {
+                Survival::None
+            };
+            (entry, survival)
+        })
     }
 }
 
-/// Repeats a write with each of its sectors by chance, and any other call by chance.
-fn tear(entry: &Recorded, onto: &dyn Device, random: &mut Random) {
+/// A write that a power cut loses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostWrite<'a> {
+    /// The number of writes and flushes before it.
+    pub moment: usize,
+    /// The write.
+    pub entry: &'a Recorded,
+    /// Whether a part of it survives.
+    pub is_torn: bool,
+}
+
+/// What a power cut leaves of a write.
+#[derive(Debug, PartialEq, Eq)]
+enum Survival {
+    All,
+    None,
+    /// These parts of its bytes.
+    Sectors(Vec<Range<usize>>),
+}
+
+/// Keeps each sector of a write by chance, and any other call by chance.
+fn tear(entry: &Recorded, random: &mut Random) -> Survival {
     let Recorded::Write { offset, bytes } = entry else {
-        if random.bit() {
-            let _: Result<()> = entry.replay(onto);
-        }
-        return;
+        return if random.bit() {
+            Survival::All
+        } else {
+            Survival::None
+        };
     };
-    let mut at = 0;
+    let (mut at, mut kept, mut is_whole) = (0, Vec::new(), true);
     while at < bytes.len() {
         let start = offset + at as u64;
         let left = SECTOR_BYTES - (start % SECTOR_BYTES as u64) as usize;
         let end = bytes.len().min(at + left);
         if random.bit() {
-            let _: Result<()> = onto.write_at(&bytes[at..end], start);
+            kept.push(at..end);
+        } else {
+            is_whole = false;
         }
         at = end;
+    }
+    match kept.is_empty() {
+        _ if is_whole => Survival::All,
+        true => Survival::None,
+        false => Survival::Sectors(kept),
     }
 }
 
@@ -230,11 +304,11 @@ impl fmt::Display for PowerCut {
         write!(
             out,
             "power cut at moment {}: {} of {} writes since the last flush survive{}",
-            self.moment,
-            self.survivors().count(),
+            self.moment(),
+            self.pending.len() - self.lost().len(),
             self.pending.len(),
             if matches!(self.choice, Choice::Torn(_)) {
-                " in part"
+                " as a whole"
             } else {
                 ""
             }
@@ -243,7 +317,7 @@ impl fmt::Display for PowerCut {
 }
 
 /// Which of the writes since the last flush survive.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Choice {
     /// Those of the bits.
     Mask(usize),
@@ -251,6 +325,8 @@ enum Choice {
     Prefix(usize),
     AllBut(usize),
     Only(usize),
+    /// All but these.
+    Lost(Arc<[usize]>),
     /// By chance, with this seed.
     Random(u64),
     /// Each sector of each write by chance.
@@ -403,6 +479,58 @@ mod tests {
         let all = contents(100);
         assert!(all.len() == 8 && all.iter().all(|state| state[0] == 1));
         assert_eq!(contents(3).len(), 3);
+    }
+
+    #[test]
+    fn lost_writes_are_named_and_chosen() {
+        let disk = PowerCutDisk::unformatted(1 << 20);
+        let device = disk.device();
+        device.write_at(&[1; 512], 0).unwrap();
+        device.flush().unwrap();
+        for number in 2..5_u8 {
+            let offset = u64::from(number) << 12;
+            device.write_at(&[number; 4096], offset).unwrap();
+        }
+        let some = disk.power_cuts(1, 1).remove(0).losing(&[2, 4]);
+        let moments = |cut: &PowerCut| -> Vec<usize> {
+            cut.lost().iter().map(|write| write.moment).collect()
+        };
+        assert_eq!((some.moment(), moments(&some)), (5, vec![2, 4]));
+        let mut bytes = [0; 3];
+        for (byte, number) in bytes.iter_mut().zip(2..) {
+            let mut read = [0];
+            some.device().read_at(&mut read, number << 12).unwrap();
+            *byte = read[0];
+        }
+        assert_eq!(bytes, [0, 3, 0]);
+        // Each state is described by its losses: without torn writes it is built from them alone.
+        for cut in disk.power_cuts(1000, 7) {
+            let lost = cut.lost();
+            if lost.iter().all(|write| !write.is_torn) {
+                let (mut want, mut got) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+                cut.device().read_at(&mut want, 0).unwrap();
+                let same = cut.losing(&moments(&cut));
+                same.device().read_at(&mut got, 0).unwrap();
+                assert!(want == got, "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn disk_begins_with_the_content_given() {
+        let content = MemoryDevice::new(4096);
+        content.write_at(&[7; 512], 0).unwrap();
+        let disk = PowerCutDisk::from_content(content);
+        disk.device().write_at(&[8; 512], 0).unwrap();
+        disk.device().flush().unwrap();
+        let first = |moment| {
+            let mut byte = [0];
+            let cut = disk.power_cuts_at(moment, 1, 1).remove(0);
+            cut.device().read_at(&mut byte, 0).unwrap();
+            byte[0]
+        };
+        // Backwards too: the states start over.
+        assert_eq!((first(0), first(2), first(0)), (7, 8, 7));
     }
 
     #[test]

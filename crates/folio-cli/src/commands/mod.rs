@@ -38,6 +38,7 @@ mod mkfs;
 mod mknod;
 mod mount;
 mod mv;
+mod powercut;
 #[cfg(feature = "object-store")]
 mod push;
 mod resize;
@@ -120,6 +121,7 @@ pub(crate) enum Command {
     Completions(completions::Completions),
     Man(man::Man),
     Doctor(doctor::Doctor),
+    Powercut(powercut::Powercut),
     Bench(bench::Bench),
 }
 
@@ -187,6 +189,7 @@ fn dispatch(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Comma
         Command::Serve(args) => serve(serve::name(args), &|session| serve::run(args, session)),
         Command::Share(share) => serve("share", &|session| share::run(share, session)),
         Command::Doctor(doctor) => done("doctor", &|session| doctor::run(doctor, session)),
+        Command::Powercut(cut) => done("powercut", &|session| powercut::run(cut, session)),
         Command::Bench(bench) => done("bench", &|session| bench::run(bench, session)),
         Command::Warm(warm) => done("warm", &|session| warm::run(warm, session)),
         Command::Cache(cache) => done(cache::name(cache), &|session| cache::run(cache, session)),

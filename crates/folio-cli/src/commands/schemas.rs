@@ -8,6 +8,7 @@ use super::cache::top::TopReport;
 use super::df::FileSystemUsage;
 use super::doctor::report::DoctorReport;
 use super::du::DirectoryUsage;
+use super::powercut::report::PowercutReport;
 use super::tar::list::EntryRecord;
 use crate::output::FileRecord;
 use crate::warm_engine::WarmReport;
@@ -116,4 +117,5 @@ fn schemas_of_reports_are_derived() {
     assert_schema_of::<WarmReport>("cache restore");
     assert_schema_of::<WarmReport>("warm");
     assert_schema_of::<DoctorReport>("doctor");
+    assert_schema_of::<PowercutReport>("powercut");
 }

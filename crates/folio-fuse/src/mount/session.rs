@@ -10,7 +10,7 @@ use super::writeback::WritebackThread;
 use crate::changes::Invalidator;
 use crate::client_options::ClientOptions;
 use crate::local::{Backings, CachePolicy, Invalidation, LocalClient, PageCaching, Passthrough};
-use crate::server::{RequestCounts, Server};
+use crate::server::{CallObserver, RequestCounts, Server};
 use folio::vfs::{AccessTime, MountOptions};
 use folio::{Errno, Error, Kernel, Result};
 use std::io;
@@ -60,6 +60,11 @@ impl Session {
     /// Returns the counters of the kernel's requests.
     pub fn request_counts(&self) -> Arc<RequestCounts> {
         self.device.request_counts()
+    }
+
+    /// Shows changes to `observer`, before [`Session::serve`].
+    pub fn observe(&self, observer: Arc<dyn CallObserver>) {
+        self.device.server.observe(observer);
     }
 
     /// Serves the kernel until the file system is unmounted and unused. On return all its files are

@@ -9,6 +9,7 @@
 //!      |  data.rs     files and bytes  listing.rs     read directories
 //!      |  entry.rs    entries, TTLs    attributes.rs  stat, set, extended attributes
 //!      |  request_counts.rs  the number of requests, by operation
+//!      |  described.rs    changes as system calls, for an observer (observer.rs)
 //!      v
 //!   nodes/  the node's handle --> Caller  the system call          changes/  invalidations
 //! ```
@@ -30,9 +31,11 @@
 mod attributes;
 mod call;
 mod data;
+mod described;
 mod entry;
 mod listing;
 mod names;
+mod observer;
 mod request_counts;
 mod session;
 #[cfg(test)]
@@ -48,9 +51,10 @@ use call::Call;
 use folio::syscall::{Caller, Credentials, Handle};
 use folio::vfs::ChangeListener;
 use folio::{Errno, Kernel, Result};
+pub use observer::CallObserver;
 pub use request_counts::RequestCounts;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 /// Most nodes in one notice.
 const PRUNE_MAX: usize = 512;
@@ -101,6 +105,7 @@ pub struct Server {
     /// Capabilities that both sides have: `abi::init`.
     capabilities: AtomicU64,
     counts: Arc<RequestCounts>,
+    observer: OnceLock<Arc<dyn CallObserver>>,
     // Last, so that handles are dropped before the kernel may unmount.
     kernel: Arc<Kernel>,
 }
@@ -117,6 +122,7 @@ impl Server {
             local: None,
             capabilities: AtomicU64::new(0),
             counts: Arc::default(),
+            observer: OnceLock::new(),
             kernel,
         }
     }
@@ -148,6 +154,11 @@ impl Server {
     /// Returns the counters of the requests that have been handled.
     pub fn request_counts(&self) -> Arc<RequestCounts> {
         Arc::clone(&self.counts)
+    }
+
+    /// Shows changes to `observer` from now on. The first observer stays.
+    pub fn observe(&self, observer: Arc<dyn CallObserver>) {
+        let _ = self.observer.set(observer);
     }
 
     /// Handles `request` (header and body) and writes the reply. May wait for devices.
@@ -255,7 +266,7 @@ impl Server {
         };
         let done = self
             .check_access(&header)
-            .and_then(|()| self.dispatch(&mut call));
+            .and_then(|()| self.dispatch_observed(&mut call));
         let (outcome, errno) = match done {
             Ok(Done::MustWait) => return Err(Wait::Data),
             Ok(Done::Silent) => (Outcome::Silent, 0),
@@ -314,6 +325,20 @@ impl Server {
         match &self.local {
             Some(local) if local.denies(header) => Err(Errno::ACCESS.into()),
             _ => Ok(()),
+        }
+    }
+
+    fn dispatch_observed(&self, call: &mut Call<'_>) -> Result<Done> {
+        let Some(observer) = self.observer.get() else {
+            return self.dispatch(call);
+        };
+        match self.described(&call.header, call.arguments) {
+            None => self.dispatch(call),
+            Some(text) => {
+                let mut done = Err(Errno::IO.into());
+                observer.observe(&text, &mut || done = self.dispatch(call));
+                done
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use crate::base::Result;
 use crate::base::sync::Mutex;
 use crate::block::{Allocation, Device, LowerDevice};
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One recorded call: a change of the device, or a barrier.
@@ -79,6 +80,22 @@ impl RecordDevice {
     /// Returns the number of entries, which marks a moment in the record.
     pub fn recorded_len(&self) -> usize {
         self.recorded.lock().len()
+    }
+
+    /// Returns a part of the record: the entries of `range`, of those that exist.
+    pub fn recorded_in(&self, range: Range<usize>) -> Vec<Recorded> {
+        let recorded = self.recorded.lock();
+        let end = range.end.min(recorded.len());
+        recorded[range.start.min(end)..end].to_vec()
+    }
+
+    /// Returns the length of the record up to and with the last flush among the first `end`
+    /// entries; 0 without one.
+    pub fn flushed_len(&self, end: usize) -> usize {
+        let recorded = self.recorded.lock();
+        let before = &recorded[..end.min(recorded.len())];
+        let flush = before.iter().rposition(|entry| *entry == Recorded::Flush);
+        flush.map_or(0, |at| at + 1)
     }
 
     fn record(

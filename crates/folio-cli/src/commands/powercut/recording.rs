@@ -1,0 +1,220 @@
+//! One run of the program: every write of the disk below it, every change that it made, and what it
+//! had printed when.
+
+use super::mounted::{How, MountedDisk};
+use super::shell::{Ended, Places, Running};
+use crate::exit::{Failure, Outcome};
+use crate::session::Session;
+use folio::testing::PowerCutDisk;
+use folio_fuse::CallObserver;
+use std::io::Read;
+use std::path::Path;
+use std::process::{ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Clone, Copy)]
+pub(super) struct Program<'a> {
+    /// Prepares the disk, which is then complete.
+    pub(super) setup: Option<&'a str>,
+    pub(super) run: &'a str,
+    /// The program is killed after this time.
+    pub(super) limit: Option<Duration>,
+}
+
+/// A change that the program made, as a system call. Moments are numbers of writes and flushes of
+/// the disk, from the start of the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) text: String,
+    pub(super) begin: usize,
+    /// `None` if it had not ended with the recording.
+    pub(super) end: Option<usize>,
+    /// Time from the start of the program.
+    pub(super) at: Duration,
+}
+
+/// The record of a run.
+pub(super) struct Recording {
+    pub(super) disk: Arc<PowerCutDisk>,
+    /// The moment of the disk at which the program started.
+    start: usize,
+    /// Number of writes and flushes from then on, with those of the unmount.
+    pub(super) writes: usize,
+    pub(super) calls: Vec<Call>,
+    /// What the program printed.
+    printed: Vec<u8>,
+    /// Moments with the length of what had been printed then, both ascending.
+    printed_at: Vec<(usize, usize)>,
+    /// Duration of the program.
+    pub(super) run_time: Duration,
+}
+
+impl Recording {
+    /// Mounts `disk` at `target`, runs the program, and unmounts.
+    pub(super) fn new(
+        disk: Arc<PowerCutDisk>,
+        program: Program<'_>,
+        target: &Path,
+        how: &How,
+        session: &Session,
+    ) -> Outcome<Self> {
+        let log = Arc::new(CallLog::new(disk.clone()));
+        let how = How {
+            observer: Some(log.clone()),
+            ..how.clone()
+        };
+        let mounted = MountedDisk::new(disk.device(), target, &how)?;
+        let places = Places {
+            mount: target,
+            acked: None,
+        };
+        if let Some(setup) = program.setup {
+            let mut running = start("--setup", setup, places, Stdio::inherit())?;
+            end("--setup", &mut running, None, session)?;
+        }
+        mounted
+            .fs()
+            .sync()
+            .map_err(|error| Failure::new(format!("sync after --setup: {error}")))?;
+        let start_moment = log.start();
+        let started = Instant::now();
+        let mut running = start("--run", program.run, places, Stdio::piped())?;
+        let printed = running.child.stdout.take();
+        let (printed, printed_at) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| printed.map(|out| read_printed(out, &disk, start_moment)));
+            let ended = end("--run", &mut running, program.limit, session);
+            // What is left of the program has the pipe.
+            drop(running);
+            let printed = reader.join().unwrap_or_default().unwrap_or_default();
+            ended.map(|()| printed)
+        })?;
+        let run_time = started.elapsed();
+        mounted.close()?;
+        Ok(Self {
+            writes: disk.now() - start_moment,
+            disk,
+            start: start_moment,
+            calls: log.take(),
+            printed,
+            printed_at,
+            run_time,
+        })
+    }
+
+    /// Returns the moment of the disk that is `write` writes after the start of the program.
+    pub(super) fn moment(&self, write: usize) -> usize {
+        self.start + write
+    }
+
+    /// Returns the number of writes between the start of the program and a moment of the disk.
+    pub(super) fn write(&self, moment: usize) -> usize {
+        moment.saturating_sub(self.start)
+    }
+
+    /// Returns what the program had printed before a cut after `write` writes. Bytes were read
+    /// from the pipe after they were printed, so never too many.
+    pub(super) fn acked(&self, write: usize) -> &[u8] {
+        let count = self.printed_at.partition_point(|(at, _)| *at <= write);
+        let len = count
+            .checked_sub(1)
+            .map_or(0, |last| self.printed_at[last].1);
+        &self.printed[..len]
+    }
+
+    /// Returns the changes that had begun before a cut after `write` writes.
+    pub(super) fn calls_before(&self, write: usize) -> &[Call] {
+        let count = self.calls.partition_point(|call| call.begin <= write);
+        &self.calls[..count]
+    }
+}
+
+fn start(option: &str, command: &str, places: Places<'_>, stdout: Stdio) -> Outcome<Running> {
+    let started = Running::start(command, places, stdout, Stdio::inherit());
+    started.map_err(|error| Failure::new(format!("{option}: sh: {error}")))
+}
+
+/// Waits for a command; one that fails is a failure, one whose time is over is not.
+fn end(option: &str, running: &mut Running, limit: Option<Duration>, session: &Session) -> Outcome {
+    let ended = running.wait(limit, &|| session.is_interrupted());
+    match ended.map_err(|error| Failure::new(format!("{option}: {error}")))? {
+        Ended::Interrupted => Err(Failure::interrupted()),
+        Ended::Exited(status) if !status.success() => {
+            let text = format!("{option} failed without a power cut ({status})");
+            Err(Failure::new(text))
+        }
+        Ended::Exited(_) | Ended::OutOfTime => Ok(()),
+    }
+}
+
+type Printed = (Vec<u8>, Vec<(usize, usize)>);
+
+/// Reads what the program prints, and notes when.
+fn read_printed(mut out: ChildStdout, disk: &PowerCutDisk, start: usize) -> Printed {
+    let (mut printed, mut printed_at) = (Vec::new(), Vec::new());
+    let mut buf = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = out.read(&mut buf) {
+        // After the read: whatever was durable before the bytes were printed is recorded by now.
+        let moment = disk.now() - start;
+        printed.extend_from_slice(&buf[..len]);
+        printed_at.push((moment, printed.len()));
+    }
+    (printed, printed_at)
+}
+
+/// Collects the changes of a mount from a start on.
+struct CallLog {
+    disk: Arc<PowerCutDisk>,
+    started: Mutex<Option<(Instant, usize)>>,
+    calls: Mutex<Vec<Call>>,
+}
+
+impl CallLog {
+    fn new(disk: Arc<PowerCutDisk>) -> Self {
+        Self {
+            disk,
+            started: Mutex::new(None),
+            calls: Mutex::default(),
+        }
+    }
+
+    /// Begins to collect; returns the moment of the disk.
+    fn start(&self) -> usize {
+        let moment = self.disk.now();
+        *lock(&self.started) = Some((Instant::now(), moment));
+        moment
+    }
+
+    fn take(&self) -> Vec<Call> {
+        std::mem::take(&mut lock(&self.calls))
+    }
+}
+
+impl CallObserver for CallLog {
+    fn observe(&self, call: &str, serve: &mut dyn FnMut()) {
+        let started = *lock(&self.started);
+        let Some((time, moment)) = started else {
+            return serve();
+        };
+        let number = {
+            // The list is in the order of the moments.
+            let mut calls = lock(&self.calls);
+            calls.push(Call {
+                text: call.to_owned(),
+                begin: self.disk.now() - moment,
+                end: None,
+                at: time.elapsed(),
+            });
+            calls.len() - 1
+        };
+        serve();
+        if let Some(call) = lock(&self.calls).get_mut(number) {
+            call.end = Some(self.disk.now() - moment);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,255 @@
+//! The result of the checks, as text and JSON.
+
+use super::cuts::{FailingCut, Judged};
+use super::recording::{Call, Recording};
+use crate::output::{color, counted, human, printable};
+use folio::testing::Recorded;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// Reasons that are printed.
+const REASONS_MAX: usize = 5;
+/// Lost writes that are printed.
+const LOST_MAX: usize = 8;
+/// Changes before the cut that are printed.
+const CALLS_MAX: usize = 4;
+
+/// What was found.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct PowercutReport {
+    /// One run, with --compare one for each set of mount options.
+    pub(super) runs: Vec<RunReport>,
+}
+
+/// The power cuts of one run of the program.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct RunReport {
+    /// Mount options.
+    options: String,
+    /// Duration of the program.
+    run_seconds: f64,
+    /// Writes and flushes of the disk, from the start of the program to the unmount.
+    writes: u64,
+    /// States that were checked.
+    cuts: u64,
+    /// Duration of the checks.
+    seconds: f64,
+    /// States in which the check failed.
+    failing: u64,
+    /// Reasons with the number of their states.
+    reasons: BTreeMap<String, u64>,
+    /// The first failing state, with the fewest lost writes; null without one.
+    first: Option<FirstFailure>,
+}
+
+/// A failing state.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct FirstFailure {
+    /// Writes and flushes of the disk before the cut.
+    write: u64,
+    /// Time from the start of the program to the last change that had begun.
+    at_seconds: f64,
+    reason: String,
+    /// The last changes that had begun, as system calls.
+    calls: Vec<CallRecord>,
+    /// The lost writes.
+    lost: Vec<LostRecord>,
+    /// The folder of --replay; null if the state was not saved.
+    saved: Option<String>,
+}
+
+/// A change that the program made.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CallRecord {
+    call: String,
+    /// Whether it had not returned.
+    in_progress: bool,
+}
+
+/// A write that the power cut lost.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LostRecord {
+    /// Its number.
+    write: u64,
+    offset: u64,
+    len_bytes: u64,
+    /// Whether a part of its sectors survived.
+    torn: bool,
+}
+
+impl RunReport {
+    pub(super) fn new(
+        options: &str,
+        recording: &Recording,
+        judged: &Judged,
+        took: Duration,
+    ) -> Self {
+        let mut reasons = BTreeMap::new();
+        for failing in &judged.failing {
+            *reasons.entry(failing.reason.clone()).or_default() += 1;
+        }
+        Self {
+            options: options.to_owned(),
+            run_seconds: recording.run_time.as_secs_f64(),
+            writes: recording.writes as u64,
+            cuts: judged.cuts as u64,
+            seconds: took.as_secs_f64(),
+            failing: judged.failing.len() as u64,
+            reasons,
+            first: None,
+        }
+    }
+
+    /// Adds the first failing state, which is saved in a folder.
+    pub(super) fn add_first(
+        &mut self,
+        recording: &Recording,
+        failing: &FailingCut,
+        saved: Option<&Path>,
+    ) {
+        let calls = recording.calls_before(failing.write);
+        let in_progress = |call: &Call| call.end.is_none_or(|end| end > failing.write);
+        let last = &calls[calls.len().saturating_sub(CALLS_MAX)..];
+        let lost = failing.cut.lost();
+        self.first = Some(FirstFailure {
+            write: failing.write as u64,
+            at_seconds: calls.last().map_or(0.0, |call| call.at.as_secs_f64()),
+            reason: failing.reason.clone(),
+            calls: last
+                .iter()
+                .map(|call| CallRecord {
+                    call: call.text.clone(),
+                    in_progress: in_progress(call),
+                })
+                .collect(),
+            lost: lost
+                .iter()
+                .map(|lost| {
+                    let (offset, len_bytes) = range(lost.entry);
+                    LostRecord {
+                        write: recording.write(lost.moment) as u64,
+                        offset,
+                        len_bytes,
+                        torn: lost.is_torn,
+                    }
+                })
+                .collect(),
+            saved: saved.map(|folder| folder.display().to_string()),
+        });
+    }
+
+    /// Returns whether a check failed.
+    pub(super) fn has_failing(&self) -> bool {
+        self.failing > 0
+    }
+
+    /// Prints the result, and the first failing state.
+    pub(super) fn print(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        writeln!(
+            out,
+            "{} in {:.1} s: {} consistent, {} failed the check",
+            counted(self.cuts, "power cut"),
+            self.seconds,
+            self.cuts - self.failing,
+            self.failing
+        )?;
+        let mut reasons: Vec<_> = self.reasons.iter().collect();
+        reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        for (reason, count) in reasons.iter().take(REASONS_MAX) {
+            writeln!(out, "  {count:>5}  {}", printable(reason))?;
+        }
+        if reasons.len() > REASONS_MAX {
+            writeln!(out, "  and {} other reasons", reasons.len() - REASONS_MAX)?;
+        }
+        self.first
+            .iter()
+            .try_for_each(|first| first.print(self.writes, &mut out))
+    }
+
+    /// Prints a line of a table.
+    pub(super) fn print_row(&self) -> io::Result<()> {
+        let first = self.first.as_ref();
+        writeln!(
+            io::stdout(),
+            "{:<24} {:>8.2} s {:>8} {:>8} {:>8}  {}",
+            self.options,
+            self.run_seconds,
+            self.writes,
+            self.cuts,
+            self.failing,
+            first.map_or_else(String::new, |first| printable(&first.reason))
+        )
+    }
+
+    /// Prints the head of the table.
+    pub(super) fn print_head() -> io::Result<()> {
+        let head = format!(
+            "{:<24} {:>10} {:>8} {:>8} {:>8}  {}",
+            "options", "run", "writes", "cuts", "failing", "first"
+        );
+        writeln!(io::stdout(), "{}", color::heading(head))
+    }
+}
+
+impl FirstFailure {
+    fn print(&self, writes: u64, out: &mut impl Write) -> io::Result<()> {
+        let call = match self.calls.last() {
+            None => "before the first change".to_owned(),
+            Some(call) if call.in_progress => format!("inside {}", call.call),
+            Some(call) => format!("after {}", call.call),
+        };
+        writeln!(
+            out,
+            "first: after write {} of {writes} ({:.2} s), {}: {}",
+            self.write,
+            self.at_seconds,
+            printable(&call),
+            printable(&self.reason)
+        )?;
+        for call in self.calls.iter().rev().skip(1) {
+            writeln!(out, "  before that: {}", printable(&call.call))?;
+        }
+        let shown = self.lost.iter().take(LOST_MAX);
+        for lost in shown {
+            let part = if lost.torn { ", in part" } else { "" };
+            writeln!(
+                out,
+                "  lost: write {}, {} at {}{part}",
+                lost.write,
+                human(lost.len_bytes),
+                lost.offset
+            )?;
+        }
+        match self.lost.len() {
+            0 => writeln!(out, "  lost: only what was still in memory")?,
+            count if count > LOST_MAX => {
+                writeln!(out, "  lost: {} more writes", count - LOST_MAX)?;
+            }
+            _ => {}
+        }
+        match &self.saved {
+            Some(folder) => writeln!(out, "reproduce: folio powercut --replay {folder}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns offset and length of a write in bytes.
+fn range(entry: &Recorded) -> (u64, u64) {
+    match entry {
+        Recorded::Write { offset, bytes } => (*offset, bytes.len() as u64),
+        Recorded::WriteZeroes { offset, len_bytes } | Recorded::Discard { offset, len_bytes } => {
+            (*offset, *len_bytes)
+        }
+        Recorded::Flush => (0, 0),
+    }
+}

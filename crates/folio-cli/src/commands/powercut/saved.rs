@@ -1,0 +1,98 @@
+//! Failing states as folders of the host: a disk as the power cut left it, what was acknowledged,
+//! and the check.
+
+use super::cuts::{FailingCut, Judge};
+use super::recording::Recording;
+use crate::exit::{Exit, Failure, Outcome};
+use folio::block::{Device, OpenOptions, OverlayDevice, open};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const DISK: &str = "disk.img";
+const ACKED: &str = "acked";
+const CUT: &str = "cut.json";
+/// Zeros of this many bytes stay a hole in the saved disk.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What is needed to run a check again.
+#[derive(Serialize, Deserialize)]
+pub(super) struct SavedCut {
+    pub(super) check: String,
+    /// The words of `-o`.
+    pub(super) options: String,
+    write: usize,
+    reason: String,
+}
+
+/// Saves a failing state in a new folder of `parent`; returns the folder.
+pub(super) fn save(
+    parent: &Path,
+    judge: &Judge<'_>,
+    recording: &Recording,
+    failing: &FailingCut,
+) -> Outcome<PathBuf> {
+    let folder = parent.join(format!("cut-{}", failing.write));
+    let saved = SavedCut {
+        check: judge.check.to_owned(),
+        options: judge.how.options.clone(),
+        write: failing.write,
+        reason: failing.reason.clone(),
+    };
+    let save = || -> io::Result<()> {
+        fs::create_dir_all(&folder)?;
+        let disk = File::create(folder.join(DISK))?;
+        write_disk(&*failing.cut.device(), &disk)?;
+        fs::write(folder.join(ACKED), recording.acked(failing.write))?;
+        let mut file = File::create(folder.join(CUT))?;
+        serde_json::to_writer_pretty(&file, &saved)?;
+        file.write_all(b"\n")
+    };
+    save().map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+    Ok(folder)
+}
+
+fn write_disk(device: &dyn Device, file: &File) -> io::Result<()> {
+    let len_bytes = device.len_bytes();
+    file.set_len(len_bytes)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut offset = 0;
+    while offset < len_bytes {
+        let len = (len_bytes - offset).min(PIECE_BYTES as u64) as usize;
+        device.read_at(&mut piece[..len], offset)?;
+        if piece[..len].iter().any(|byte| *byte != 0) {
+            file.write_all_at(&piece[..len], offset)?;
+        }
+        offset += len as u64;
+    }
+    Ok(())
+}
+
+/// Reads what [`save`] has written.
+pub(super) fn load(folder: &Path) -> Outcome<SavedCut> {
+    let path = folder.join(CUT);
+    let read = || -> io::Result<SavedCut> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };
+    read().map_err(|error| {
+        let text = format!(
+            "--replay {}: {error}; expected a folder that folio powercut saved",
+            path.display()
+        );
+        Failure::exiting(Exit::Usage, text)
+    })
+}
+
+/// Runs the check of a saved state again, on a copy in memory; returns the reason if it fails.
+pub(super) fn replay(folder: &Path, judge: &Judge<'_>) -> Outcome<Option<String>> {
+    let read_only = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let disk = open(folder.join(DISK), &read_only).map_err(Failure::image)?;
+    let acked = folder.join(ACKED);
+    let acked =
+        fs::read(&acked).map_err(|error| Failure::new(format!("{}: {error}", acked.display())))?;
+    judge.reason_on(Arc::new(OverlayDevice::new(disk)), &acked, &judge.place(0))
+}

@@ -1,0 +1,193 @@
+//! Commands of the user, run by the shell with `$MNT` and `$ACKED` set.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest time without a look at Ctrl-C.
+const POLL: Duration = Duration::from_millis(50);
+/// Bytes of output that are kept for a reason.
+const OUTPUT_MAX: u64 = 64 << 10;
+
+/// The places that a command is given in its environment.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    /// `$MNT`: where the disk is mounted.
+    pub(super) mount: &'a Path,
+    /// `$ACKED`: what the program had printed before the cut.
+    pub(super) acked: Option<&'a Path>,
+}
+
+/// How a command ended.
+pub(super) enum Ended {
+    Exited(ExitStatus),
+    /// Killed, because its time was over.
+    OutOfTime,
+    /// Killed, because of Ctrl-C.
+    Interrupted,
+}
+
+/// A running command, with a process group of its own. Dropping it kills all that is left of it.
+pub(super) struct Running {
+    pub(super) child: Child,
+    group: Option<Pid>,
+}
+
+impl Running {
+    /// Starts a command.
+    pub(super) fn start(
+        command: &str,
+        places: Places<'_>,
+        stdout: Stdio,
+        stderr: Stdio,
+    ) -> io::Result<Self> {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", command])
+            .env("MNT", places.mount)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(stderr)
+            .process_group(0);
+        match places.acked {
+            Some(acked) => shell.env("ACKED", acked),
+            None => shell.env_remove("ACKED"),
+        };
+        let child = shell.spawn()?;
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Ok(Self { child, group })
+    }
+
+    /// Waits until the command ends, or kills it when `limit` is over or `is_interrupted` returns
+    /// true.
+    pub(super) fn wait(
+        &mut self,
+        limit: Option<Duration>,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> io::Result<Ended> {
+        let group = self.group.ok_or(io::ErrorKind::NotFound)?;
+        let process = pidfd_open(group, PidfdFlags::empty())?;
+        let end = limit.map(|limit| Instant::now() + limit);
+        loop {
+            let left = end.map_or(POLL, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() || is_interrupted() {
+                self.kill();
+                self.child.wait()?;
+                return Ok(if left.is_zero() {
+                    Ended::OutOfTime
+                } else {
+                    Ended::Interrupted
+                });
+            }
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: left.min(POLL).as_nanos() as i64,
+            };
+            let mut ended = [PollFd::new(&process, PollFlags::IN)];
+            match poll(&mut ended, Some(&wait)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(Ended::Exited(self.child.wait()?)),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Kills what is left of the command.
+    fn kill(&self) {
+        // Without any process there is nothing to do.
+        let _ = self
+            .group
+            .map(|group| kill_process_group(group, Signal::KILL));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+        // Reaps it; a process that has ended already reports that again.
+        let _ = self.child.wait();
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Finding {
+    Consistent,
+    /// The last line that the check printed, else how it ended.
+    Wrong(String),
+    /// Interrupted by Ctrl-C.
+    Interrupted,
+}
+
+/// Runs a check, with its output in the finding.
+pub(super) fn check(
+    command: &str,
+    places: Places<'_>,
+    limit: Duration,
+    is_interrupted: &dyn Fn() -> bool,
+) -> io::Result<Finding> {
+    let mut output = tempfile::tempfile()?;
+    let (stdout, stderr) = (output.try_clone()?, output.try_clone()?);
+    let mut running = Running::start(command, places, stdout.into(), stderr.into())?;
+    let ended = running.wait(Some(limit), is_interrupted)?;
+    drop(running);
+    let why = match ended {
+        Ended::Interrupted => return Ok(Finding::Interrupted),
+        Ended::Exited(status) if status.success() => return Ok(Finding::Consistent),
+        Ended::Exited(status) => status.to_string(),
+        Ended::OutOfTime => return Ok(Finding::Wrong(format!("no end after {limit:?}"))),
+    };
+    let len = output.seek(SeekFrom::End(0))?;
+    output.seek(SeekFrom::Start(len.saturating_sub(OUTPUT_MAX)))?;
+    let mut text = Vec::new();
+    output.take(OUTPUT_MAX).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    Ok(Finding::Wrong(
+        line.map_or(why, |line| line.trim().to_owned()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_at_once(command: &str, limit_ms: u64) -> Finding {
+        let places = Places {
+            mount: Path::new("/m"),
+            acked: Some(Path::new("/a")),
+        };
+        check(command, places, Duration::from_millis(limit_ms), &|| false).unwrap()
+    }
+
+    #[test]
+    fn checks_report_their_last_line() {
+        let wrong = |text: &str| Finding::Wrong(text.to_owned());
+        assert_eq!(check_at_once("exit 0", 10_000), Finding::Consistent);
+        assert_eq!(
+            check_at_once("echo one; echo $MNT $ACKED >&2; exit 3", 10_000),
+            wrong("/m /a")
+        );
+        assert_eq!(check_at_once("exit 3", 10_000), wrong("exit status: 3"));
+        assert_eq!(check_at_once("cat", 10_000), Finding::Consistent);
+        assert_eq!(
+            check_at_once("echo wait; sleep 100", 10),
+            wrong("no end after 10ms")
+        );
+    }
+
+    #[test]
+    fn interrupt_kills_the_check_and_its_children() {
+        let places = Places {
+            mount: Path::new("/"),
+            acked: None,
+        };
+        let limit = Duration::from_secs(100);
+        let found = check("sleep 100 & sleep 100", places, limit, &|| true).unwrap();
+        assert_eq!(found, Finding::Interrupted);
+    }
+}
