@@ -3,6 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use crate::output::color::heading;
 use crate::output::human;
+use crate::progress::Progress;
 use crate::session::Session;
 use clap::Args;
 use folio_pagecache::{Fit as Measurement, FitReport, Method, Need, Point, Workload, fit_svg};
@@ -125,6 +126,8 @@ pub(super) fn run(command: &Fit, session: &Session) -> Outcome {
         (None, None) => Workload::Command(command.command.clone()),
     };
     let stop = session.stop_flag();
+    let bar = Progress::new(session);
+    bar.step("warming up".into());
     let measurement = Measurement {
         limit_per_s: command.limit,
         duration: command.duration,
@@ -132,18 +135,16 @@ pub(super) fn run(command: &Fit, session: &Session) -> Outcome {
         is_cold: command.cold,
         stop: &stop,
         each: &mut |point| {
-            if session.shows_progress() {
-                let (cache, misses) = (human(point.cache_bytes), point.misses_per_s);
-                session.note(format_args!("{cache}: {misses:.0} misses/s"));
-            }
+            let (cache, misses) = (human(point.cache_bytes), point.misses_per_s);
+            bar.step(format!("{cache}: {misses:.0} misses/s"));
         },
     };
-    let report = measurement
-        .run(&workload)
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::Interrupted => Failure::interrupted(),
-            _ => Failure::new(format!("{}{error}", command.subject())),
-        })?;
+    let report = measurement.run(&workload);
+    bar.finish();
+    let report = report.map_err(|error| match error.kind() {
+        std::io::ErrorKind::Interrupted => Failure::interrupted(),
+        _ => Failure::new(format!("{}{error}", command.subject())),
+    })?;
     if let Some(path) = &command.svg {
         std::fs::write(path, fit_svg(&report, command.limit))
             .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
