@@ -80,6 +80,11 @@ fn killed_measurement_restores_the_limit() {
         .args(["-c", &script])
         .current_dir(bench.folder.path());
     let mut workload = KilledAtEnd(workload.spawn().unwrap());
+    let has_processes = || {
+        let processes = fs::read_to_string(group.folder().join("cgroup.procs"));
+        !processes.unwrap().is_empty()
+    };
+    until(has_processes, "the workload is in its group");
     let folder = group.folder().to_str().unwrap();
     for signal in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
         let mut fit = bench.command(&["cache", "fit", "--cgroup", folder]);
@@ -96,11 +101,7 @@ fn killed_measurement_restores_the_limit() {
     }
     workload.0.kill().unwrap();
     workload.0.wait().unwrap();
-    let is_empty = || {
-        let processes = fs::read_to_string(group.folder().join("cgroup.procs"));
-        processes.unwrap().is_empty()
-    };
-    until(is_empty, "the group is empty");
+    until(|| !has_processes(), "the group is empty");
 }
 
 #[test]
