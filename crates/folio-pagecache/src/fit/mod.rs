@@ -119,6 +119,7 @@ impl<'a> Fit<'a> {
             seconds: self.duration.as_secs_f64(),
             points: Vec::new(),
             other_bytes: 0,
+            is_filling: false,
             each: &mut *self.each,
         };
         search.run()?;

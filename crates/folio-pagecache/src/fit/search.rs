@@ -19,6 +19,8 @@ const STALLED_MAX: f64 = 40.0;
 const MANY: f64 = 8.0;
 /// The distance of the results of two rounds at which the search ends.
 const CONFIRMED: f64 = 0.03;
+/// The part of its limit to which a cache is filled.
+const FILLED: f64 = 0.9;
 /// Windows at one size, at most.
 const WINDOWS_MAX: u32 = 5;
 /// The part of the previous window's misses above which they no longer fall.
@@ -46,6 +48,9 @@ pub(super) struct Search<'a, S> {
     pub(super) points: Vec<Point>,
     /// The largest memory beside the cache that was seen, in bytes.
     pub(super) other_bytes: u64,
+    /// Whether the cache was below its limit in the last window, and grew: another program had
+    /// dropped it, and its first reads are not refaults.
+    pub(super) is_filling: bool,
     pub(super) each: &'a mut dyn FnMut(&Point),
 }
 
@@ -153,7 +158,8 @@ impl<S: Subject> Search<'_, S> {
     fn settled(&mut self, target: u64) -> io::Result<Option<Point>> {
         let mut last = self.window(Some(target))?;
         for _ in 1..WINDOWS_MAX {
-            let Some(before) = last.filter(|point| !self.is_enough(point)) else {
+            let is_final = |point: &Point| self.is_enough(point) && !self.is_filling;
+            let Some(before) = last.filter(|point| !is_final(point)) else {
                 break;
             };
             let Some(point) = self.window(Some(target))? else {
@@ -161,7 +167,7 @@ impl<S: Subject> Search<'_, S> {
             };
             self.points.retain(|point| *point != before);
             last = Some(point);
-            if point.misses_per_s > STEADY * before.misses_per_s {
+            if !self.is_filling && point.misses_per_s > STEADY * before.misses_per_s {
                 break;
             }
         }
@@ -197,6 +203,8 @@ impl<S: Subject> Search<'_, S> {
         if count == 0 || seconds <= 0.0 {
             return Ok(None);
         }
+        self.is_filling = last.cache_bytes as f64 > (1.0 + GROWTH) * first.cache_bytes as f64
+            && target.is_some_and(|target| (last.cache_bytes as f64) < FILLED * target as f64);
         let point = Point {
             cache_bytes: sum / count,
             misses_per_s: last.refaults.saturating_sub(first.refaults) as f64 / seconds,
@@ -269,6 +277,7 @@ mod tests {
             seconds: 120.0,
             points: Vec::new(),
             other_bytes: 0,
+            is_filling: false,
             each: &mut |_| (),
         };
         search.run().unwrap();
