@@ -86,7 +86,7 @@ impl<'a> Fit<'a> {
             }
             _ if self.is_estimate => return Ok(Err("requested".into())),
             Workload::Command(words) => {
-                return Ok(Limited::command(words, self).map_err(|error| error.to_string()));
+                return Ok(Limited::command(words, self).map_err(no_group));
             }
             Workload::Process(pid) => match own_group(*pid) {
                 Ok(group) => group,
@@ -184,6 +184,11 @@ impl<'a> Fit<'a> {
         }
         Ok(report)
     }
+}
+
+/// Says why a command has no group, and what would give it one.
+fn no_group(error: io::Error) -> String {
+    format!("no control group can be made ({error}): run this command as root")
 }
 
 fn failure(kind: io::ErrorKind, words: impl Into<String>) -> io::Error {
