@@ -71,6 +71,7 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("cache restore", "saved.hot", 0),
     ("cache top", "-n 3 tree", 0),
     ("cache meminfo", "", 0),
+    ("cache fit", "--for 2s --estimate -- tail -f tree/file", 0),
     ("doctor", "disk.qcow2", ANY),
     ("doctor", "--write-probe tree/file nothing", ANY),
     ("bench read", "--quick tree", 0),

@@ -1,5 +1,6 @@
 //! `folio warm` and `folio cache`, run as commands and compared with the kernel's own counters.
 
+mod fit;
 mod folios;
 mod hotset;
 mod images;

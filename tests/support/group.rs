@@ -31,6 +31,11 @@ impl Group {
         None
     }
 
+    /// Returns the folder of the group.
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
     /// Returns the command with which a shell enters the group.
     pub fn entry(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.0.display())

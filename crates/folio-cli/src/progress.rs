@@ -13,6 +13,7 @@ const INPUT: &str = "{bar:30} {percent}%, {bytes} of {total_bytes} read, {eta} l
 const FLUSHING: &str = "{spinner} {bytes} copied, flushing to disk, {elapsed}";
 const FILES: &str = "{spinner} {pos} files, {per_sec}, {elapsed}";
 const STEPS: &str = "{bar:30} {pos} of {len} {msg}, {eta} left";
+const STEP: &str = "{spinner} {msg}, {elapsed}";
 const REDRAW: Duration = Duration::from_millis(50);
 
 /// The progress bar of one command.
@@ -98,6 +99,14 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.set_style(style(INPUT));
             bar.set_length(len_bytes);
+        }
+    }
+
+    /// Shows the present step of work whose length is unknown.
+    pub(crate) fn step(&self, message: String) {
+        if let Some(bar) = &self.bar {
+            bar.set_style(style(STEP));
+            bar.set_message(message);
         }
     }
 

@@ -7,6 +7,7 @@
 //!   warm       reads absent pages, in an order that suits the disk (device.rs)
 //!   hotset     the resident ranges of files, saved and loaded
 //!   memory     memory available; meminfo: its use; top: the files that fill it
+//!   fit        the memory that a workload needs
 //!   sys        cachestat(2), mincore(2), FIEMAP
 //! ```
 //!
@@ -16,6 +17,7 @@
 #![deny(unsafe_code)]
 
 mod device;
+mod fit;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hotset;
@@ -31,6 +33,7 @@ mod sys;
 mod top;
 mod warm;
 
+pub use fit::{Fit, FitReport, Method, Need, Point, Workload, fit_svg};
 pub use hotset::{HotSetReport, Match, load, save, save_at};
 pub use meminfo::{MemInfo, Pressure, Rates};
 pub use memory::Memory;

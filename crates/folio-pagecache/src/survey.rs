@@ -91,7 +91,7 @@ pub fn drop_files(
     all
 }
 
-fn drop_file(path: &Path, is_synced: bool) -> io::Result<Dropped> {
+pub(crate) fn drop_file(path: &Path, is_synced: bool) -> io::Result<Dropped> {
     let (file, found) = open_regular(path)?;
     let before = State::new(path, &file, &found)?;
     let is_clean = before

@@ -1,6 +1,7 @@
 //! The schemas of docs/schema that are derived from the types of this crate.
 
 use super::cache::drop::DropReport;
+use super::cache::fit::FitOutput;
 use super::cache::meminfo::MeminfoReport;
 use super::cache::save::SaveReport;
 use super::cache::status::StatusReport;
@@ -110,6 +111,7 @@ fn schemas_of_files_are_derived() {
 #[test]
 fn schemas_of_reports_are_derived() {
     assert_schema_of::<DropReport>("cache drop");
+    assert_schema_of::<FitOutput>("cache fit");
     assert_schema_of::<MeminfoReport<'static>>("cache meminfo");
     assert_schema_of::<SaveReport>("cache save");
     assert_schema_of::<StatusReport<'static>>("cache status");

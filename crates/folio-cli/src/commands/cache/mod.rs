@@ -3,7 +3,7 @@
 //! ```text
 //!   mod.rs      the list and the dispatch
 //!     v
-//!   status.rs, drop.rs, save.rs, restore.rs, top.rs, meminfo.rs   one file per subcommand
+//!   status.rs, drop.rs, save.rs, restore.rs, top.rs, meminfo.rs, fit.rs   one file per subcommand
 //!     v
 //!   totals.rs   sums over files, as table rows and JSON      watch.rs   repeats a command
 //! ```
@@ -12,6 +12,7 @@
 //! `warm::Engine`, `select`, `session`, `output`, `folio_pagecache`.
 
 pub(super) mod drop;
+pub(super) mod fit;
 pub(super) mod meminfo;
 mod restore;
 pub(super) mod save;
@@ -31,7 +32,8 @@ Examples:
   folio cache save mysql.hot /var/lib/mysql      save which pages are in memory
   folio cache restore mysql.hot                  read the same pages again, after a restart
   folio cache top                                show which files fill the cache
-  folio cache meminfo --watch 1                  show how much memory is free";
+  folio cache meminfo --watch 1                  show how much memory is free
+  folio cache fit -- ./server                    measure how much page cache a program needs";
 
 /// Show and change the page cache of the host's kernel
 #[derive(Args)]
@@ -49,6 +51,7 @@ enum CacheCommand {
     Restore(restore::Restore),
     Top(top::Top),
     Meminfo(meminfo::Meminfo),
+    Fit(fit::Fit),
 }
 
 /// Returns the command's name for messages.
@@ -60,6 +63,7 @@ pub(crate) fn name(cache: &Cache) -> &'static str {
         CacheCommand::Restore(_) => "cache restore",
         CacheCommand::Top(_) => "cache top",
         CacheCommand::Meminfo(_) => "cache meminfo",
+        CacheCommand::Fit(_) => "cache fit",
     }
 }
 
@@ -73,5 +77,6 @@ pub(crate) fn run(cache: &Cache, session: &Session) -> Outcome {
         CacheCommand::Restore(restore) => restore::run(restore, session),
         CacheCommand::Top(top) => top::run(top, session),
         CacheCommand::Meminfo(meminfo) => meminfo::run(meminfo, session),
+        CacheCommand::Fit(fit) => fit::run(fit, session),
     }
 }
