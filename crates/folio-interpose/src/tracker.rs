@@ -87,8 +87,11 @@ impl Tracker {
     /// Follows a record; `None` if its operation is not of the table.
     pub fn follow(&mut self, record: &Record, ring: &Ring) -> Option<Event> {
         let op = *Op::ALL.get(usize::from(record.op))?;
-        if op == Op::Start {
-            self.start(record, ring);
+        match op {
+            Op::Start => self.start(record, ring),
+            // A child of vfork(2).
+            Op::Exec => self.inherit(record),
+            _ => {}
         }
         let open = self.open_file(record.pid, record.fd);
         let file = match record.path {
@@ -119,17 +122,26 @@ impl Tracker {
     /// A child has its parent's descriptors, a new program those that stay open.
     fn start(&mut self, record: &Record, ring: &Ring) {
         let is_program = record.second != 0;
-        if !self.processes.contains_key(&record.pid) || !is_program {
-            let parent = u32::try_from(record.detail).unwrap_or(0);
-            let inherited = self.processes.get(&parent).cloned().unwrap_or_default();
-            self.processes.insert(record.pid, inherited);
+        if !is_program {
+            // A child of fork(2), whose id may have been in use before.
+            self.processes.remove(&record.pid);
         }
+        self.inherit(record);
         let folder = ring.text(record.path).map(|path| self.intern(&path));
         if let Some(process) = self.processes.get_mut(&record.pid) {
             process.folder = folder.or(process.folder);
             if is_program {
                 process.files.retain(|_, open| !open.closes_at_exec);
             }
+        }
+    }
+
+    /// Gives a new process the descriptors of its parent.
+    fn inherit(&mut self, record: &Record) {
+        let parent = u32::try_from(record.detail).unwrap_or(0);
+        if !self.processes.contains_key(&record.pid) {
+            let inherited = self.processes.get(&parent).cloned().unwrap_or_default();
+            self.processes.insert(record.pid, inherited);
         }
     }
 

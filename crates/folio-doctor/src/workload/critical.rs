@@ -143,6 +143,8 @@ impl<'a> Split<'a> {
         };
         let mut own_ns = to - from;
         let mut waited_ns = 0;
+        // For a processor, in calls.
+        let mut counted_ns = 0;
         let mut done = from;
         for span in &thread.spans {
             let start = span.start_ns.max(done);
@@ -170,6 +172,7 @@ impl<'a> Split<'a> {
             let wait = span.wait_ns.min(end - start);
             if part != Part::NotFiles {
                 waited_ns += wait;
+                counted_ns += if part == Part::Processor { wait } else { 0 };
                 self.add(part, span, wait);
             }
             done = end;
@@ -178,7 +181,13 @@ impl<'a> Split<'a> {
             .cpu_between(from, to)
             .min(own_ns - waited_ns.min(own_ns));
         *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
-        *self.parts.entry(Part::NotFiles).or_default() += own_ns.saturating_sub(waited_ns + cpu_ns);
+        let rest_ns = own_ns.saturating_sub(waited_ns + cpu_ns);
+        // Of its whole life: the part of this interval.
+        let life_ns = process.end_ns.saturating_sub(process.start_ns).max(1);
+        let delay = process.run_delay_ns as f64 * (own_ns as f64 / life_ns as f64).min(1.0);
+        let delay_ns = (delay as u64).saturating_sub(counted_ns).min(rest_ns);
+        *self.parts.entry(Part::Processor).or_default() += delay_ns;
+        *self.parts.entry(Part::NotFiles).or_default() += rest_ns - delay_ns;
     }
 
     /// Splits the time of a wait by what it waits for; returns whether that is known.

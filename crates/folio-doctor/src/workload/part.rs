@@ -32,7 +32,7 @@ pub enum Part {
     Locks,
     /// In other calls on files.
     OtherFiles,
-    /// For a processor, in a call on a file.
+    /// Runnable, but without a processor.
     Processor,
     /// Outside of calls on files: sleeping, pipes, sockets, other processes.
     NotFiles,

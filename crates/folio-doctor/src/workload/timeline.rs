@@ -1,6 +1,6 @@
 //! Processes and threads over time: readings of their processor time, and the calls that waited.
 
-use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, Op, Ring, Tracker};
+use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, Op, Record, Ring, Tracker};
 use std::collections::HashMap;
 
 /// Calls that move at most this many bytes are tiny.
@@ -47,6 +47,8 @@ pub(super) struct Process {
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
     pub(super) has_ended: bool,
+    /// Time that its last thread waited for a processor.
+    pub(super) run_delay_ns: u64,
     /// A program that was started and has not reported since.
     pub(super) unreached: Option<(u64, String)>,
     pub(super) threads: HashMap<u32, Thread>,
@@ -79,16 +81,12 @@ impl Timelines {
                     .insert(record.detail as u32, name.unwrap_or_default());
             }
             Op::Exec => {
-                let process = self.processes.entry(record.pid).or_default();
-                process.unreached = Some((record.start_ns, program(event.file)));
+                let name = program(event.file);
+                let process = self.begun(record);
+                process.unreached = Some((record.start_ns, name));
             }
             Op::Start => {
-                let process = self.processes.entry(record.pid).or_default();
-                process.unreached = None;
-                if process.start_ns == 0 {
-                    process.start_ns = record.start_ns;
-                    process.parent = record.detail as u32;
-                }
+                self.begun(record).unreached = None;
             }
             _ => {}
         }
@@ -96,7 +94,10 @@ impl Timelines {
             return;
         };
         process.end_ns = process.end_ns.max(record.start_ns + record.wall_ns);
-        process.has_ended |= event.op == Op::End;
+        if event.op == Op::End {
+            process.has_ended = true;
+            process.run_delay_ns = record.result.max(0) as u64;
+        }
         if record.flags & MEASURED == 0 {
             process.count_small(event);
             return;
@@ -109,6 +110,18 @@ impl Timelines {
         if !matches!(event.op, Op::Start | Op::End | Op::Exec | Op::Spawn) {
             thread.spans.push(span(event));
         }
+    }
+}
+
+impl Timelines {
+    /// Returns the process of a record, which may be its first.
+    fn begun(&mut self, record: &Record) -> &mut Process {
+        let process = self.processes.entry(record.pid).or_default();
+        if process.start_ns == 0 {
+            process.start_ns = record.start_ns;
+            process.parent = record.detail as u32;
+        }
+        process
     }
 }
 

@@ -128,11 +128,11 @@ type Next<'a> = &'a dyn Fn([usize; 6]) -> usize;
 
 programs! {
     execve |a, real| {
-        recorder::mark(Op::Exec, recorder::place_of(a[0]), 0, 0);
+        mark_program(a[0]);
         completed(a[2], |all| real([a[0], a[1], all, 0, 0, 0]))
     };
     execvpe |a, real| {
-        recorder::mark(Op::Exec, recorder::place_of(a[0]), 0, 0);
+        mark_program(a[0]);
         completed(a[2], |all| real([a[0], a[1], all, 0, 0, 0]))
     };
     execv |a, _| replace("execve\0", &EXECVE, a);
@@ -157,12 +157,17 @@ programs! {
     };
 }
 
+/// Marks that the program is about to be replaced, by this path.
+fn mark_program(path: usize) {
+    recorder::mark(Op::Exec, recorder::place_of(path), 0, u64::from(system::parent()));
+}
+
 static EXECVE: AtomicUsize = AtomicUsize::new(0);
 static EXECVPE: AtomicUsize = AtomicUsize::new(0);
 
 /// Replaces the program, with this process's environment.
 fn replace(name: &str, known: &AtomicUsize, a: [usize; 6]) -> usize {
-    recorder::mark(Op::Exec, recorder::place_of(a[0]), 0, 0);
+    mark_program(a[0]);
     // SAFETY: the C library's environment, which ends with null.
     let environment = unsafe { environ } as usize;
     completed(environment, |all| {

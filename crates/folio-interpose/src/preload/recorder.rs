@@ -263,6 +263,7 @@ pub(crate) fn mark(op: Op, path: u32, second: u32, detail: u64) {
     let record = Record {
         start_ns: now,
         cpu_ns: usage.cpu_ns,
+        result: if op == Op::End { system::run_delay_ns() } else { 0 },
         detail,
         // A child of vfork(2) has this memory, and an id of its own.
         pid: system::pid(),

@@ -5,6 +5,7 @@ use core::arch::asm;
 #[cfg(target_arch = "x86_64")]
 mod numbers {
     pub(crate) const READLINKAT: usize = 267;
+    pub(crate) const READ: usize = 0;
     pub(crate) const CLOSE: usize = 3;
     pub(crate) const MMAP: usize = 9;
     pub(crate) const GETPID: usize = 39;
@@ -20,6 +21,7 @@ mod numbers {
 #[cfg(target_arch = "aarch64")]
 mod numbers {
     pub(crate) const READLINKAT: usize = 78;
+    pub(crate) const READ: usize = 63;
     pub(crate) const CLOSE: usize = 57;
     pub(crate) const MMAP: usize = 222;
     pub(crate) const GETPID: usize = 172;
@@ -146,6 +148,28 @@ pub(crate) fn usage() -> Usage {
         switches: words[16],
         read_blocks: words[11],
     }
+}
+
+/// Time that this thread was runnable and had no processor, in nanoseconds: the second word of
+/// schedstat. 0 if the kernel does not count it.
+pub(crate) fn run_delay_ns() -> i64 {
+    const AT_FDCWD: usize = -100_isize as usize;
+    const READ_CLOEXEC: usize = 0o2_000_000;
+    let path = c"/proc/thread-self/schedstat".as_ptr() as usize;
+    // SAFETY: the path ends with a zero byte.
+    let fd = unsafe { call(OPENAT, [AT_FDCWD, path, READ_CLOEXEC, 0, 0, 0]) };
+    if fd < 0 {
+        return 0;
+    }
+    let mut text = [0_u8; 80];
+    let (fd, at) = (fd as usize, (&raw mut text) as usize);
+    // SAFETY: the buffer has this size.
+    unsafe { call(READ, [fd, at, text.len(), 0, 0, 0]) };
+    // SAFETY: this function opened it.
+    unsafe { call(CLOSE, [fd, 0, 0, 0, 0, 0]) };
+    let word = text.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    let digits = word.iter().filter(|byte| byte.is_ascii_digit());
+    digits.fold(0, |sum: i64, digit| sum.wrapping_mul(10).wrapping_add(i64::from(digit - b'0')))
 }
 
 // The routine that core's own unwind tables name: it continues, as nothing here catches. Hidden, so

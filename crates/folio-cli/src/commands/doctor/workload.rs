@@ -169,15 +169,18 @@ fn shown(seconds: f64) -> String {
 }
 
 fn format(report: &WorkloadReport, width: usize, is_colored: bool) -> String {
-    let mut line = format!("wall {} s", shown(report.wall_s));
+    let mut text = format!("wall {} s", shown(report.wall_s));
+    let mut column = text.len();
     for part in report.parts.iter().filter(|part| part.seconds >= 0.001) {
-        // Names and numbers stay together.
-        let name = part.part.name().replace(' ', "\u{a0}");
-        let _ = write!(line, "  {name}\u{a0}{}", shown(part.seconds));
+        let word = format!("   {} {}", part.part.name(), shown(part.seconds));
+        column += word.len();
+        if column > width {
+            text.push('\n');
+            column = word.len();
+        }
+        text.push_str(&word);
     }
-    let mut text = String::new();
-    notes::wrap(&mut text, &line, 0, width);
-    text = text.replace('\u{a0}', " ");
+    text.push('\n');
     for (index, check) in report.checks.iter().enumerate() {
         add(&mut text, index + 1, check, width, is_colored);
     }
