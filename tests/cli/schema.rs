@@ -73,6 +73,7 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("cache meminfo", "", 0),
     ("doctor", "disk.qcow2", ANY),
     ("doctor", "--write-probe tree/file nothing", ANY),
+    ("doctor", "-- cat tree/file", ANY),
     ("bench read", "--quick tree", 0),
     ("bench compare", "bench.json bench.json", 0),
 ];

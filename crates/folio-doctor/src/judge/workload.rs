@@ -6,6 +6,7 @@ use crate::finding::{Certainty, Check};
 use crate::probe::layers::FileSystem;
 use crate::text::{bytes, percent, quote, round};
 use crate::workload::{Cost, Part, Tiny, Workload};
+use std::path::Path;
 
 /// Smaller parts of the wall time are no finding, in percent.
 const SHARE_MIN: f64 = 10.0;
@@ -62,12 +63,18 @@ impl Finding<'_> {
 fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     let own = &workload.mounts.get(cost.mount)?.file_system;
     let is_close = matches!(cost.part, Part::Close | Part::Rename);
-    let repeated = 1.0 - (cost.files.max(1) as f64 / cost.calls.max(1) as f64).min(1.0);
+    let saved = match cost.part {
+        Part::Close | Part::Rename => 0.9,
+        // What waits once waits again, unless it is done beforehand.
+        Part::Attributes | Part::OpenAndLookup if !is_asked_again(cost, own) => 0.0,
+        Part::Writes | Part::Locks | Part::ReadMisses => 0.0,
+        _ => 1.0 - (cost.files.max(1) as f64 / cost.calls.max(1) as f64).min(1.0),
+    };
     let finding = Finding {
         workload,
         // The allocation at close and rename takes a processor, too.
         cost_ns: if is_close { cost.wall_ns } else { cost.wait_ns },
-        saved: if is_close { 0.9 } else { repeated },
+        saved,
     };
     if !finding.is_large() {
         return None;
@@ -86,7 +93,10 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
     let check = check
         .with("calls", cost.calls)
         .with("files", cost.files as u64)
-        .with("mount", own.mount_point.to_string_lossy().into_owned());
+        .with(
+            "mount_point",
+            own.mount_point.to_string_lossy().into_owned(),
+        );
     Some(finding.with_numbers(check))
 }
 
@@ -120,17 +130,23 @@ fn mean(cost: &Cost) -> String {
     )
 }
 
+/// Returns whether calls ask a server for the same names and attributes again and again.
+fn is_asked_again(cost: &Cost, own: &FileSystem) -> bool {
+    own.is_served() && cost.calls >= CALLS_MIN.max(2 * cost.files as u64)
+}
+
 fn attributes(cost: &Cost, own: &FileSystem) -> Check {
     let (call, cause) = match cost.part {
         Part::Attributes => ("attribute call", "attributes-not-trusted"),
         _ => ("open or list", "names-not-cached"),
     };
     let subject = subject(cost, call, own);
-    let target = quote(&own.mount_point);
-    if !own.is_served() || cost.calls < CALLS_MIN {
+    if !is_asked_again(cost, own) {
         let says = format!("{subject}: names and attributes were not in memory");
         let check = Check::note("attributes", cause, says).with_evidence(mean(cost));
-        return check.with_remedy(format!("find {target} -xdev -size +0 > /dev/null"));
+        let folder = cost.example.as_ref().and_then(|path| path.parent());
+        let folder = quote(folder.unwrap_or(&own.mount_point));
+        return check.with_remedy(format!("du -s {folder}  # reads them beforehand"));
     }
     let says = format!("{subject}: each asks the server");
     let check = Check::fault("attributes", cause, Certainty::Certain, says);
@@ -150,21 +166,21 @@ fn fsync(cost: &Cost, own: &FileSystem) -> Check {
         .as_ref()
         .map(|path| path.to_string_lossy().into_owned());
     let example = example.unwrap_or_default();
-    let database = example
-        .strip_suffix("-journal")
-        .or_else(|| example.strip_suffix("-wal"));
-    match database {
-        Some(database) => check
-            .with_remedy("in the program: more statements in each transaction (BEGIN ... COMMIT)")
-            .with_remedy(format!(
-                "sqlite3 {} 'PRAGMA journal_mode=WAL'  # with PRAGMA synchronous=NORMAL in the program: a power cut \
-                 may then lose the last transactions",
-                quote(std::path::Path::new(database))
-            )),
-        None => check.with_remedy(
-            "in the program: one fsync(2) for several writes  # what is not yet synced is lost in a power cut",
-        ),
+    let risk = "a power cut may then lose the last transactions";
+    let statements = "in the program: more statements in each transaction (BEGIN ... COMMIT)";
+    if let Some(database) = example.strip_suffix("-journal") {
+        let database = quote(Path::new(database));
+        return check.with_remedy(statements).with_remedy(format!(
+            "sqlite3 {database} 'PRAGMA journal_mode=WAL'  # with PRAGMA synchronous=NORMAL {risk}"
+        ));
     }
+    if example.ends_with("-wal") {
+        let normal = format!("in the program: PRAGMA synchronous=NORMAL  # {risk}");
+        return check.with_remedy(statements).with_remedy(normal);
+    }
+    check.with_remedy(
+        "in the program: one fsync(2) for several writes  # what is not yet synced is lost in a power cut",
+    )
 }
 
 fn replacement(cost: &Cost, own: &FileSystem, cause: &'static str) -> Option<Check> {

@@ -205,7 +205,10 @@ fn span(event: &Event) -> Span {
         read_bytes: u64::from(record.read_blocks) * 512,
         result: record.result,
         file: event.file,
-        flags: event.open.map_or(0, |open| open.flags),
+        flags: match event.op {
+            Op::Open => record.detail,
+            _ => event.open.map_or(0, |open| open.flags),
+        },
         is_replacement,
     }
 }
