@@ -132,12 +132,12 @@ fn attributes_without_cache_ask_the_server() {
 fn ext4_flushes_files_replaced_by_rename() {
     requires!(root, loop_devices, tool("python3"));
     let folder = TempDir::new().unwrap();
-    let mounted = ext4_mount(&folder, "");
+    let mounted = ext4_mount(&folder, "rw");
     let script = "import os\n\
                   for i in range(300):\n\
                   \x20   with open('new', 'wb') as f: f.write(b'x' * 1000000)\n\
                   \x20   os.rename('new', 'old')";
-    let found = python(&image.folder(), script);
+    let found = python(&mounted.path(), script);
     assert!(seconds(&found, "rename") > 0.0, "{found:#}");
     let unexpected = faults(&found)
         .into_iter()
@@ -151,9 +151,11 @@ fn program_without_the_library_is_unknown() {
     let folder = TempDir::new().unwrap();
     let source = "#include <unistd.h>\nint main(void) { return usleep(300000); }";
     std::fs::write(folder.path().join("a.c"), source).unwrap();
-    run(command("gcc")
-        .current_dir(folder.path())
-        .args(["-static", "-o", "still", "a.c"]));
+    let at = |name: &str| folder.path().join(name).into_os_string();
+    run(
+        "gcc",
+        ["-static".into(), "-o".into(), at("still"), at("a.c")],
+    );
     for words in [&["./still"][..], &["sh", "-c", "./still; true"]] {
         let found = workload(folder.path(), words);
         assert!(seconds(&found, "unknown") >= 0.29, "{found:#}");
@@ -181,9 +183,14 @@ fn healthy_commands_have_no_fault() {
                 c = sqlite3.connect('base')\n\
                 c.execute('create table if not exists t(a)')\n\
                 for i in range(3000): c.execute('select count(*) from t').fetchall()";
-    run(command("git")
-        .current_dir(folder.path())
-        .args(["init", "-q"]));
+    run(
+        "git",
+        [
+            OsStr::new("init"),
+            OsStr::new("-q"),
+            folder.path().as_os_str(),
+        ],
+    );
     for words in [
         &["make", "-s"][..],
         &["tar", "-cf", "tree.tar", "/usr/include"],
