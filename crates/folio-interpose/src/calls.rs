@@ -6,10 +6,11 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Op {
-    /// A process or a program starts: the path is its working directory, the second its program, the
-    /// detail its parent.
+    /// A process or a program starts: the path is its working directory, the second its
+    /// program, the detail its parent.
     Start,
-    /// A process ends; the result is the time that its thread waited for a processor, in nanoseconds.
+    /// A process ends; the result is the time that its thread waited for a processor, in
+    /// nanoseconds.
     End,
     /// A program is about to be replaced; the detail is the parent.
     Exec,

@@ -8,19 +8,19 @@ use crate::text::{bytes, percent, quote, round};
 use crate::workload::{Cost, Part, Tiny, Workload};
 use std::path::Path;
 
-/// Smaller parts of the wall time are no finding, in percent.
+/// Percent of the wall time that a finding takes at least.
 const SHARE_MIN: f64 = 10.0;
-/// Shorter times are no finding, in nanoseconds.
+/// Nanoseconds that a finding takes at least.
 const COST_MIN_NS: u64 = 50_000_000;
-/// Fewer calls are no pattern.
+/// Calls of a fault at least.
 const CALLS_MIN: u64 = 16;
-/// Fewer small calls are no pattern.
+/// Small calls of a fault at least.
 const SMALL_CALLS_MIN: u64 = 10_000;
 /// Bytes of a buffer that is large enough.
 const BUFFER_BYTES: u64 = 64 << 10;
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
-/// Fewer pages that were read again are no pattern.
+/// Pages that were read again of a fault at least.
 const REFAULTS_MIN: u64 = 4096;
 
 /// Returns the faults and notes of a command, the costliest first.

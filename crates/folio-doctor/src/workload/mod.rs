@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use timeline::Timelines;
@@ -61,11 +61,20 @@ pub struct Workload {
     pub refaulted_pages: Option<u64>,
 }
 
+/// Where the output of a command goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandOutput {
+    /// To standard output.
+    Inherited,
+    /// To standard error, as standard output has the report.
+    OnStandardError,
+}
+
 /// Runs a command to its end and returns where its time went.
 ///
 /// # Errors
 /// If the command cannot be started, or the library cannot be written.
-pub fn run(words: &[OsString]) -> io::Result<Workload> {
+pub fn run(words: &[OsString], output: CommandOutput) -> io::Result<Workload> {
     let [program, arguments @ ..] = words else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
@@ -74,6 +83,9 @@ pub fn run(words: &[OsString]) -> io::Result<Workload> {
     let mut command = Command::new(program);
     command.args(arguments);
     preload.apply(&ring, &mut command);
+    if output == CommandOutput::OnStandardError {
+        command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
+    }
     let before = During::so_far();
     let start_ns = now();
     let mut child = command.spawn()?;

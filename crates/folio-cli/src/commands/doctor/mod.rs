@@ -10,8 +10,8 @@ use crate::image_path::{ImagePath, PathArgument};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside, judge, probe, reason,
-    sample,
+    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside, judge,
+    probe, reason, sample,
 };
 use report::{DoctorReport, NotProbed, PathReport, Shown};
 use std::ffi::OsString;
@@ -160,7 +160,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         workload: None,
     };
     if !doctor.command.is_empty() {
-        return workload::run(&doctor.command, doctor.json, report, session);
+        return examine_command(doctor, report, session);
     }
     let targets = targets(doctor, session)?;
     let share = doctor.read_limit / targets.len().max(1) as u64;
@@ -191,6 +191,32 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         (false, _) => ends(Exit::NotProbed),
         (true, 0) => Ok(()),
         (true, _) => ends(Exit::FaultFound),
+    }
+}
+
+/// Runs a command, and reports where its time went.
+fn examine_command(doctor: &Doctor, mut report: DoctorReport, session: &Session) -> Outcome {
+    let output = if doctor.json {
+        CommandOutput::OnStandardError
+    } else {
+        CommandOutput::Inherited
+    };
+    let found = workload::run(&doctor.command, output)?;
+    let failure = found.failure();
+    report.faults = found.faults();
+    let faults = report.faults;
+    if doctor.json {
+        report.workload = Some(found);
+        session.print_json(&report)?;
+    } else {
+        workload::print(&found)?;
+    }
+    if let Some(failure) = failure {
+        session.note(failure);
+    }
+    match faults {
+        0 => Ok(()),
+        _ => Err(Failure::exiting(Exit::FaultFound, "")),
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn print(report: &DoctorReport, shown: Shown) -> Outcome {
 }
 
 /// Adds colors to the marks, if colors are shown.
-pub(super) fn colored(text: &str) -> String {
+fn colored(text: &str) -> String {
     if !color::on_stdout() {
         return text.to_owned();
     }

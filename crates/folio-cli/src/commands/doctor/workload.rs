@@ -1,13 +1,12 @@
 //! `folio doctor -- COMMAND`: the parts of its time, and what saves some of it.
 
-use super::report::DoctorReport;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::manual::notes;
 use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{NamePrinter, counted};
-use crate::session::Session;
 use folio_doctor::{
-    Check, Cost, Part, Unreached, Verdict, Workload, judge_workload, reason, run_workload,
+    Check, CommandOutput, Cost, Part, Unreached, Verdict, Workload, judge_workload, reason,
+    run_workload,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -67,39 +66,14 @@ struct CostReport {
     example: Option<String>,
 }
 
-/// Runs the command and prints the report.
-pub(super) fn run(
-    words: &[OsString],
-    is_json: bool,
-    mut report: DoctorReport,
-    session: &Session,
-) -> Outcome {
-    let found = run_workload(words).map_err(|error| {
+/// Runs the command.
+pub(super) fn run(words: &[OsString], output: CommandOutput) -> Outcome<WorkloadReport> {
+    let found = run_workload(words, output).map_err(|error| {
         let program = words[0].display();
         let message = format!("{program}: cannot be run: {}", reason(&error));
         Failure::exiting(Exit::NotProbed, message)
     })?;
-    let result = WorkloadReport::new(words, &found);
-    let is_fault = |check: &&Check| check.verdict == Verdict::Fault;
-    report.faults = result.checks.iter().filter(is_fault).count();
-    let faults = report.faults;
-    if is_json {
-        report.workload = Some(result);
-        session.print_json(&report)?;
-    } else {
-        print(&result, faults)?;
-    }
-    if !found.status.success() {
-        session.note(format_args!(
-            "{}: the command ended with {}",
-            words[0].display(),
-            found.status
-        ));
-    }
-    match faults {
-        0 => Ok(()),
-        _ => Err(Failure::exiting(Exit::FaultFound, "")),
-    }
+    Ok(WorkloadReport::new(words, &found))
 }
 
 fn seconds(ns: u64) -> f64 {
@@ -107,6 +81,28 @@ fn seconds(ns: u64) -> f64 {
 }
 
 impl WorkloadReport {
+    pub(super) fn faults(&self) -> usize {
+        let checks = self.checks.iter();
+        checks
+            .filter(|check| check.verdict == Verdict::Fault)
+            .count()
+    }
+
+    /// How the command ended, if it did not succeed.
+    pub(super) fn failure(&self) -> Option<String> {
+        let program = &self.command[0];
+        match (self.exit_code, self.signal) {
+            (Some(0), _) => None,
+            (Some(code), _) => Some(format!(
+                "{program}: the command ended with exit code {code}"
+            )),
+            (None, signal) => {
+                let signal = signal.unwrap_or_default();
+                Some(format!("{program}: signal {signal} ended the command"))
+            }
+        }
+    }
+
     fn new(words: &[OsString], found: &Workload) -> Self {
         let percent = |ns: u64| (ns as f64 * 1000.0 / found.wall_ns.max(1) as f64).round() / 10.0;
         let parts = found.parts.iter().map(|(part, ns)| PartReport {
@@ -146,7 +142,8 @@ impl WorkloadReport {
     }
 }
 
-fn print(report: &WorkloadReport, faults: usize) -> Outcome {
+/// Prints the report on standard output.
+pub(super) fn print(report: &WorkloadReport) -> Outcome {
     let names = NamePrinter::on_stdout();
     let width = crate::output::stdout_width().unwrap_or(usize::MAX);
     let mut out = std::io::stdout().lock();
@@ -155,7 +152,7 @@ fn print(report: &WorkloadReport, faults: usize) -> Outcome {
             .text(&format(report, width, color::on_stdout()))
             .as_bytes(),
     )?;
-    writeln!(out, "{}", counted(faults as u64, "fault"))?;
+    writeln!(out, "{}", counted(report.faults() as u64, "fault"))?;
     Ok(out.flush()?)
 }
 
