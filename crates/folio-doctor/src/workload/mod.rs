@@ -61,6 +61,9 @@ pub struct Workload {
     pub refaulted_pages: Option<u64>,
 }
 
+/// Records that are taken before the end of the command is looked for.
+const BATCH: usize = 512;
+
 /// Where the output of a command goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandOutput {
@@ -91,10 +94,9 @@ pub fn run(words: &[OsString], output: CommandOutput) -> io::Result<Workload> {
     let mut child = command.spawn()?;
     let mut tracker = Tracker::new(child.id(), &inherited());
     let mut timelines = Timelines::default();
-    let status = follow(&mut child, &mut ring, &mut tracker, &mut timelines)?;
-    let end_ns = now();
+    let (status, end_ns) = follow(&mut child, &mut ring, &mut tracker, &mut timelines)?;
     while ring.skip() {
-        drain(&mut ring, &mut tracker, &mut timelines);
+        while drain(&mut ring, &mut tracker, &mut timelines) > 0 {}
     }
     let mut mounted = Mounted::read();
     let mut split = Split::new(&timelines, &tracker, &mut mounted);
@@ -114,21 +116,22 @@ pub fn run(words: &[OsString], output: CommandOutput) -> io::Result<Workload> {
     })
 }
 
-/// Takes records until the command has ended.
+/// Takes records until the command has ended; returns how and when it did.
 fn follow(
     child: &mut Child,
     ring: &mut Ring,
     tracker: &mut Tracker,
     timelines: &mut Timelines,
-) -> io::Result<ExitStatus> {
+) -> io::Result<(ExitStatus, u64)> {
     let pid = Pid::from_child(child);
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     loop {
-        let status = child.try_wait()?;
-        let count = drain(ring, tracker, timelines);
-        if let Some(status) = status {
-            return Ok(status);
+        if let Some(status) = child.try_wait()? {
+            let end_ns = now();
+            while drain(ring, tracker, timelines) > 0 {}
+            return Ok((status, end_ns));
         }
+        let count = drain(ring, tracker, timelines);
         if count == 0 {
             wait(&process);
         }
@@ -144,7 +147,9 @@ fn wait(process: &OwnedFd) {
 
 fn drain(ring: &mut Ring, tracker: &mut Tracker, timelines: &mut Timelines) -> usize {
     let mut count = 0;
-    while let Some(record) = ring.take() {
+    while count < BATCH
+        && let Some(record) = ring.take()
+    {
         if let Some(event) = tracker.follow(&record, ring) {
             timelines.add(&event, tracker, ring);
         }
