@@ -33,7 +33,7 @@ use timeline::Timelines;
 /// Pause of the reader when the ring is empty.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: 2_000_000,
+    tv_nsec: 20_000_000,
 };
 
 /// The time of a command, by cause.
