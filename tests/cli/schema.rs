@@ -74,6 +74,7 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("cache fit", "--for 2s --estimate -- tail -f tree/file", 0),
     ("doctor", "disk.qcow2", ANY),
     ("doctor", "--write-probe tree/file nothing", ANY),
+    ("doctor", "-- cat tree/file", ANY),
     ("bench read", "--quick tree", 0),
     ("bench compare", "bench.json bench.json", 0),
 ];

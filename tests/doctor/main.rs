@@ -5,6 +5,7 @@
 //!   the kernel's xfs and btrfs       flush at close and rename, holes, fragments, compressed, shared       xfs_btrfs.rs
 //!   FUSE, a test server and Folio    page cache, attributes                                                fuse.rs
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
+//!   commands                         the parts of their time, the causes of their waits                   workload.rs
 //!   a guest of QEMU                  a disk that allocates at first writes                                 guest.rs
 //! ```
 //!
@@ -21,6 +22,7 @@ mod served;
 mod stacked;
 #[path = "../support/mod.rs"]
 mod support;
+mod workload;
 mod xfs_btrfs;
 
 use serde_json::Value;

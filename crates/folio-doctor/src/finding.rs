@@ -55,7 +55,8 @@ pub struct Check {
         "dropped-at-open", "cold", "slow-copy", "evicted", "larger-than-memory",
         "no-delayed-allocation", "flush-on-truncate", "flush-on-rename", "sparse", "unwritten",
         "fragmented", "compressed", "shared", "clusters-not-allocated", "backing-chain",
-        "device-limit", "allocates-at-first-write",
+        "device-limit", "allocates-at-first-write", "fsync-waits", "synchronous-writes",
+        "write-waits", "lock-waits", "tiny-buffers", "names-not-cached",
     ])))]
     pub cause: &'static str,
     /// What was found.

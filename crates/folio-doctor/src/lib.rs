@@ -15,10 +15,13 @@
 //!       [`Facts`]  -------------- judge -------------->  [`Check`]: fault, fine, note or unknown
 //! ```
 //!
+//! [`run_workload`] runs a command with its file calls recorded (`workload/`), and
+//! [`judge_workload`] names the causes of its waits (`judge/workload.rs`), in the same [`Check`]s.
+//!
 //! [`inside`] does the same for a file inside an image, by Folio's own counters.
 //!
-//! Neighbors: `folio-cli` above; below, `folio-pagecache` for the kernel's page cache and `folio`
-//! for images.
+//! Neighbors: `folio-cli` above; below, `folio-interpose` for the calls of commands,
+//! `folio-pagecache` for the kernel's page cache and `folio` for images.
 //!
 //! Invariants:
 //! 1. What a probe could not find out is a reason in words, never a number.
@@ -34,10 +37,11 @@ mod judge;
 mod probe;
 mod sample;
 mod text;
+mod workload;
 
 pub use finding::{Certainty, Check, Verdict};
 pub use inside::inside;
-pub use judge::judge;
+pub use judge::{judge, judge_workload};
 pub use probe::attributes::Attributes;
 pub use probe::blocks::Blocks;
 pub use probe::image::{BackingFile, ImageFacts};
@@ -51,3 +55,6 @@ pub use probe::rewrite::{FirstWrites, Rewrite};
 pub use probe::{Fact, Facts, Kind, Limits, probe};
 pub use sample::{Sample, sample};
 pub use text::reason;
+pub use workload::{
+    CommandOutput, Cost, MountedOn, Part, Tiny, Unreached, Workload, run as run_workload,
+};

@@ -11,8 +11,8 @@ use crate::text::{quote, round};
 
 const LAYER: &str = "file-system";
 const DELAYED: &str = "no-delayed-allocation";
-const FLUSH: &str = "flush-on-truncate";
-const RENAME: &str = "flush-on-rename";
+pub(super) const FLUSH: &str = "flush-on-truncate";
+pub(super) const RENAME: &str = "flush-on-rename";
 
 pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     let own = storing(facts);
@@ -263,6 +263,11 @@ fn remedy(facts: &Facts, own: &FileSystem, cause: &str) -> String {
         Kind::File => quote(&facts.path),
         _ => "FILE".to_owned(),
     };
+    replacement_remedy(&file, own, cause)
+}
+
+/// How to replace `file` without a flush.
+pub(super) fn replacement_remedy(file: &str, own: &FileSystem, cause: &str) -> String {
     match (own.fs_type.as_str(), cause) {
         ("ext4", _) => format!(
             "mount -o remount,noauto_da_alloc {}  # {WITHOUT_FSYNC}",
@@ -279,7 +284,7 @@ fn remedy(facts: &Facts, own: &FileSystem, cause: &str) -> String {
 }
 
 /// Returns whether an ext4 mount option is on, from /proc/fs/ext4, which includes the defaults.
-fn has_option(own: &FileSystem, name: &str) -> Option<bool> {
+pub(super) fn has_option(own: &FileSystem, name: &str) -> Option<bool> {
     let no = format!("no{name}");
     let all = own.options.iter().chain(&own.effective);
     all.rev().find_map(|option| {

@@ -10,6 +10,9 @@ mod first_write_cost;
 mod memory;
 mod page_cache;
 mod remedy;
+mod workload;
+
+pub use workload::judge as judge_workload;
 
 use crate::finding::Check;
 use crate::probe::{Facts, Kind};

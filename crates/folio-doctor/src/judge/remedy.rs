@@ -7,8 +7,16 @@ use std::path::{Path, PathBuf};
 
 /// How to have attributes trusted.
 pub(super) fn attributes(facts: &Facts) -> Vec<String> {
+    match facts.file_system() {
+        Some(found) => attributes_on(found),
+        None => vec![format!("findmnt --target {}", quote(&facts.path))],
+    }
+}
+
+/// How to have attributes trusted on a mount.
+pub(super) fn attributes_on(found: &FileSystem) -> Vec<String> {
     served(
-        facts,
+        found,
         &Words {
             fuse: "attr_timeout=1,entry_timeout=1",
             nine_p: "cache=loose",
@@ -21,8 +29,11 @@ pub(super) fn attributes(facts: &Facts) -> Vec<String> {
 
 /// How to have pages kept.
 pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
+    let Some(found) = facts.file_system() else {
+        return vec![format!("findmnt --target {}", quote(&facts.path))];
+    };
     served(
-        facts,
+        found,
         &Words {
             fuse: "kernel_cache",
             nine_p: "cache=loose",
@@ -42,10 +53,7 @@ struct Words {
     vboxsf: &'static str,
 }
 
-fn served(facts: &Facts, words: &Words) -> Vec<String> {
-    let Some(found) = facts.file_system() else {
-        return vec![format!("findmnt --target {}", quote(&facts.path))];
-    };
+fn served(found: &FileSystem, words: &Words) -> Vec<String> {
     let target = quote(&found.mount_point);
     let (fs_type, subtype) = found
         .fs_type

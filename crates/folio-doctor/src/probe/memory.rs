@@ -38,7 +38,7 @@ pub struct During {
 
 impl During {
     /// Since the machine started.
-    pub(super) fn so_far() -> Self {
+    pub(crate) fn so_far() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
             // Each processor hands its share in now and then: up to 125 pages of each are not
@@ -49,7 +49,7 @@ impl During {
     }
 
     /// From the end of `before` to the end of this.
-    pub(super) fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         let between = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Self {
             refaulted_pages: between(self.refaulted_pages, before.refaulted_pages),

@@ -1,6 +1,8 @@
-//! `folio doctor`: finds the layer that makes a file slow, and suggests a fix.
+//! `folio doctor`: finds the layer that makes a file slow, or the causes of a command's waits, and
+//! suggests a fix.
 
 pub(super) mod report;
+mod workload;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, with_image};
@@ -8,8 +10,8 @@ use crate::image_path::{ImagePath, PathArgument};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside, judge, probe, reason,
-    sample,
+    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside, judge,
+    probe, reason, sample,
 };
 use report::{DoctorReport, NotProbed, PathReport, Shown};
 use std::ffi::OsString;
@@ -21,6 +23,7 @@ Examples:
   folio doctor --write-probe /srv/www    also measure rewriting and renaming files there
   folio doctor /var/lib/vm/disk.qcow2    the cost of first writes into an image
   folio doctor disk.qcow2:/srv/db        a file inside it, with the counters of Folio's own page cache
+  folio doctor -- make -C src            split the time of a command by the causes of its waits
   folio doctor --json /mnt/share         for programs; docs/json.md lists the keys
 
 Nothing is changed. The command reads files, and a part of them twice, so this part is in memory afterwards. With
@@ -32,15 +35,22 @@ inferred, hint means that other causes are possible. Faults are backed by a meas
 listed as a note. Other findings are only counted; --all prints them. A ? marks what could not be determined, and why;
 --write-probe prints these, too. The image behind a mount or a loop device is examined, too.
 
-Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined.";
+After --, a command is run unmodified, with its file calls recorded by a preloaded library. The parts sum to its time:
+on the critical path, from its start to its end. Each cause has its cost, what a remedy saves, and the remedy with its
+risk. Static and set-user-id programs are not recorded; their time is reported as unknown.
 
-/// Find the layer that makes a file slow, and suggest a fix
+Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, or the command could not be run.";
+
+/// Find the layer that makes a file or a command slow, and suggest a fix
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// Files, directories, mounts, disk images; for a directory, a few of its files are examined
-    #[arg(required = true)]
+    #[arg(required_unless_present = "command")]
     paths: Vec<OsString>,
+    /// Run this command, and split its time by the causes of its waits
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["paths", "write_probe", "all"])]
+    command: Vec<OsString>,
     /// Also write and rename temporary files beside each path
     #[arg(long)]
     write_probe: bool,
@@ -141,14 +151,18 @@ impl ProbeTarget {
 /// Runs the command.
 pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     session.refuse_options()?;
-    let targets = targets(doctor, session)?;
     let mut report = DoctorReport {
         faults: 0,
         write_probe: doctor.write_probe,
         read_limit_bytes: doctor.read_limit,
         paths: Vec::new(),
         not_probed: Vec::new(),
+        workload: None,
     };
+    if !doctor.command.is_empty() {
+        return examine_command(doctor, report, session);
+    }
+    let targets = targets(doctor, session)?;
     let share = doctor.read_limit / targets.len().max(1) as u64;
     for target in &targets {
         session.check_interrupt()?;
@@ -177,6 +191,32 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         (false, _) => ends(Exit::NotProbed),
         (true, 0) => Ok(()),
         (true, _) => ends(Exit::FaultFound),
+    }
+}
+
+/// Runs a command, and reports where its time went.
+fn examine_command(doctor: &Doctor, mut report: DoctorReport, session: &Session) -> Outcome {
+    let output = if doctor.json {
+        CommandOutput::OnStandardError
+    } else {
+        CommandOutput::Inherited
+    };
+    let found = workload::run(&doctor.command, output)?;
+    let failure = found.failure();
+    report.faults = found.faults();
+    let faults = report.faults;
+    if doctor.json {
+        report.workload = Some(found);
+        session.print_json(&report)?;
+    } else {
+        workload::print(&found)?;
+    }
+    if let Some(failure) = failure {
+        session.note(failure);
+    }
+    match faults {
+        0 => Ok(()),
+        _ => Err(Failure::exiting(Exit::FaultFound, "")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The report: as JSON, and as text, where what makes the file slow comes first.
 
+use super::workload::WorkloadReport;
 use crate::exit::Outcome;
 use crate::manual::notes;
 use crate::output::color::{self, FAILURE, FINE, WARNING, paint};
@@ -37,6 +38,9 @@ pub(crate) struct DoctorReport {
     pub(super) read_limit_bytes: u64,
     pub(super) paths: Vec<PathReport>,
     pub(super) not_probed: Vec<NotProbed>,
+    /// The time of a command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) workload: Option<WorkloadReport>,
 }
 
 #[derive(Serialize)]

@@ -1,0 +1,230 @@
+//! `folio doctor -- COMMAND`: the parts of its time, and what saves some of it.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::manual::notes;
+use crate::output::color::{self, FAILURE, WARNING, paint};
+use crate::output::{NamePrinter, counted};
+use folio_doctor::{
+    Check, CommandOutput, Cost, Part, Unreached, Verdict, Workload, judge_workload, reason,
+    run_workload,
+};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+
+/// Column of the second line of a finding.
+const DETAIL_COLUMN: usize = 3;
+
+/// The result for a command.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct WorkloadReport {
+    command: Vec<String>,
+    /// Its exit code; null if a signal ended it.
+    exit_code: Option<i32>,
+    /// The signal that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    wall_s: f64,
+    /// They sum to `wall_s`.
+    parts: Vec<PartReport>,
+    /// Processes that were recorded.
+    processes: usize,
+    /// Calls that were not recorded, as the ring was full.
+    dropped_records: u64,
+    /// Programs that were not recorded, and their part of the time.
+    unreached: Vec<Unreached>,
+    costs: Vec<CostReport>,
+    checks: Vec<Check>,
+}
+
+/// A part of the time.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PartReport {
+    part: Part,
+    seconds: f64,
+    percent: f64,
+}
+
+/// The calls of one part on one mount that took long.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CostReport {
+    part: Part,
+    mount_point: String,
+    fs_type: String,
+    calls: u64,
+    files: usize,
+    wait_s: f64,
+    bytes: u64,
+    device_bytes: u64,
+    /// The file with the longest wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    example: Option<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(words: &[OsString], output: CommandOutput) -> Outcome<WorkloadReport> {
+    let found = run_workload(words, output).map_err(|error| {
+        let program = words[0].display();
+        let message = format!("{program}: cannot be run: {}", reason(&error));
+        Failure::exiting(Exit::NotProbed, message)
+    })?;
+    Ok(WorkloadReport::new(words, &found))
+}
+
+fn seconds(ns: u64) -> f64 {
+    (ns as f64 / 1e6).round() / 1e3
+}
+
+impl WorkloadReport {
+    pub(super) fn faults(&self) -> usize {
+        let checks = self.checks.iter();
+        checks
+            .filter(|check| check.verdict == Verdict::Fault)
+            .count()
+    }
+
+    /// How the command ended, if it did not succeed.
+    pub(super) fn failure(&self) -> Option<String> {
+        let program = &self.command[0];
+        match (self.exit_code, self.signal) {
+            (Some(0), _) => None,
+            (Some(code), _) => Some(format!(
+                "{program}: the command ended with exit code {code}"
+            )),
+            (None, signal) => {
+                let signal = signal.unwrap_or_default();
+                Some(format!("{program}: signal {signal} ended the command"))
+            }
+        }
+    }
+
+    fn new(words: &[OsString], found: &Workload) -> Self {
+        let percent = |ns: u64| (ns as f64 * 1000.0 / found.wall_ns.max(1) as f64).round() / 10.0;
+        let parts = found.parts.iter().map(|(part, ns)| PartReport {
+            part: *part,
+            seconds: seconds(*ns),
+            percent: percent(*ns),
+        });
+        let cost = |cost: &Cost| {
+            let mount = &found.mounts[cost.mount].file_system;
+            CostReport {
+                part: cost.part,
+                mount_point: mount.mount_point.display().to_string(),
+                fs_type: mount.fs_type.clone(),
+                calls: cost.calls,
+                files: cost.files,
+                wait_s: seconds(cost.wait_ns),
+                bytes: cost.bytes,
+                device_bytes: cost.device_bytes,
+                example: cost.example.as_ref().map(|path| path.display().to_string()),
+            }
+        };
+        Self {
+            command: words
+                .iter()
+                .map(|word| word.display().to_string())
+                .collect(),
+            exit_code: found.status.code(),
+            signal: found.status.signal(),
+            wall_s: seconds(found.wall_ns),
+            parts: parts.collect(),
+            processes: found.processes,
+            dropped_records: found.dropped,
+            unreached: found.unreached.clone(),
+            costs: found.costs.iter().map(cost).collect(),
+            checks: judge_workload(found),
+        }
+    }
+}
+
+/// Prints the report on standard output.
+pub(super) fn print(report: &WorkloadReport) -> Outcome {
+    let names = NamePrinter::on_stdout();
+    let width = crate::output::stdout_width().unwrap_or(usize::MAX);
+    let mut out = std::io::stdout().lock();
+    out.write_all(
+        names
+            .text(&format(report, width, color::on_stdout()))
+            .as_bytes(),
+    )?;
+    writeln!(out, "{}", counted(report.faults() as u64, "fault"))?;
+    Ok(out.flush()?)
+}
+
+/// `24.0`, or with three digits below one second.
+fn shown(seconds: f64) -> String {
+    if seconds < 1.0 {
+        format!("{seconds:.3}")
+    } else {
+        format!("{seconds:.1}")
+    }
+}
+
+fn format(report: &WorkloadReport, width: usize, is_colored: bool) -> String {
+    let mut text = format!("wall {} s", shown(report.wall_s));
+    let mut column = text.len();
+    for part in report.parts.iter().filter(|part| part.seconds >= 0.001) {
+        let word = format!("   {} {}", part.part.name(), shown(part.seconds));
+        column += word.len();
+        if column > width {
+            text.push('\n');
+            column = word.len();
+        }
+        text.push_str(&word);
+    }
+    text.push('\n');
+    for (index, check) in report.checks.iter().enumerate() {
+        add(&mut text, index + 1, check, width, is_colored);
+    }
+    for program in &report.unreached {
+        let line = format!(
+            "? {} s in {}, which cannot be recorded: static, set-user-id, or it starts no C library",
+            shown(program.seconds),
+            program.program
+        );
+        notes::wrap(&mut text, &line, DETAIL_COLUMN, width);
+    }
+    if report.dropped_records > 0 {
+        let _ = writeln!(
+            text,
+            "? {} calls were not recorded: too many at once",
+            report.dropped_records
+        );
+    }
+    text
+}
+
+fn add(text: &mut String, number: usize, check: &Check, width: usize, is_colored: bool) {
+    let value = |name: &str| check.numbers.get(name).and_then(serde_json::Value::as_f64);
+    let cost = value("cost_s").unwrap_or(0.0);
+    let share = value("share_percent").unwrap_or(0.0);
+    let style = if check.verdict == Verdict::Fault {
+        FAILURE
+    } else {
+        WARNING
+    };
+    let _ = write!(text, "{}. ", paint(is_colored, style, number));
+    let kind = if check.verdict == Verdict::Fault {
+        ""
+    } else {
+        " [note]"
+    };
+    let sentence = format!("{} s ({share:.0} %)  {}{kind}", shown(cost), check.says);
+    notes::wrap(text, &sentence, DETAIL_COLUMN, width);
+    let detail = " ".repeat(DETAIL_COLUMN);
+    text.push_str(&detail);
+    notes::wrap(text, &check.evidence, DETAIL_COLUMN, width);
+    let lead = match value("saves_s") {
+        Some(saves) if saves > 0.0 => format!("saves about {} s", shown(saves)),
+        _ => "to change it".to_owned(),
+    };
+    for remedy in &check.remedies {
+        // Not wrapped: it is to be copied.
+        let _ = writeln!(text, "{detail}{lead}: {remedy}");
+    }
+}

@@ -1,0 +1,316 @@
+//! Verdicts on a command's time: the causes of its waits, the costliest first.
+
+use super::file_system::{FLUSH, RENAME, has_option, replacement_remedy};
+use super::remedy;
+use crate::finding::{Certainty, Check};
+use crate::probe::layers::FileSystem;
+use crate::text::{bytes, percent, quote, round};
+use crate::workload::{Cost, Part, Tiny, Workload};
+use std::path::Path;
+
+/// Percent of the wall time that a finding takes at least.
+const SHARE_MIN: f64 = 10.0;
+/// Nanoseconds that a finding takes at least.
+const COST_MIN_NS: u64 = 50_000_000;
+/// Calls of a fault at least.
+const CALLS_MIN: u64 = 16;
+/// Small calls of a fault at least.
+const SMALL_CALLS_MIN: u64 = 10_000;
+/// Bytes of a buffer that is large enough.
+const BUFFER_BYTES: u64 = 64 << 10;
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 4096;
+/// Pages that were read again of a fault at least.
+const REFAULTS_MIN: u64 = 4096;
+
+/// Returns the faults and notes of a command, the costliest first.
+pub fn judge(workload: &Workload) -> Vec<Check> {
+    let costs = workload.costs.iter();
+    let mut found: Vec<_> = costs
+        .filter_map(|cost| judge_cost(workload, cost))
+        .collect();
+    found.extend(judge_tiny(workload));
+    found.sort_by_key(|(cost_ns, _)| u64::MAX - cost_ns);
+    found.into_iter().map(|(_, check)| check).collect()
+}
+
+/// Something that takes this many nanoseconds, of which a remedy saves a part.
+struct Finding<'a> {
+    workload: &'a Workload,
+    cost_ns: u64,
+    /// From 0 to 1.
+    saved: f64,
+}
+
+impl Finding<'_> {
+    fn is_large(&self) -> bool {
+        self.cost_ns >= COST_MIN_NS && percent(self.cost_ns, self.workload.wall_ns) >= SHARE_MIN
+    }
+
+    fn with_numbers(&self, check: Check) -> (u64, Check) {
+        let seconds = |ns: f64| round(ns / 1e9, 3);
+        let check = check
+            .with("cost_s", seconds(self.cost_ns as f64))
+            .with(
+                "share_percent",
+                percent(self.cost_ns, self.workload.wall_ns),
+            )
+            .with("saves_s", seconds(self.cost_ns as f64 * self.saved));
+        (self.cost_ns, check)
+    }
+}
+
+fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
+    let own = &workload.mounts.get(cost.mount)?.file_system;
+    let is_close = matches!(cost.part, Part::Close | Part::Rename);
+    let saved = match cost.part {
+        Part::Close | Part::Rename => 0.9,
+        // What waits once waits again, unless it is done beforehand.
+        Part::Attributes | Part::OpenAndLookup if !is_asked_again(cost, own) => 0.0,
+        Part::Writes | Part::Locks | Part::ReadMisses => 0.0,
+        _ => 1.0 - (cost.files.max(1) as f64 / cost.calls.max(1) as f64).min(1.0),
+    };
+    let finding = Finding {
+        workload,
+        // The allocation at close and rename takes a processor, too.
+        cost_ns: if is_close { cost.wall_ns } else { cost.wait_ns },
+        saved,
+    };
+    if !finding.is_large() {
+        return None;
+    }
+    let check = match cost.part {
+        Part::Attributes | Part::OpenAndLookup => attributes(cost, own),
+        Part::Fsync => fsync(cost, own),
+        Part::Close if cost.replacements > 0 => replacement(cost, own, FLUSH)?,
+        Part::Rename if cost.replacements > 0 => replacement(cost, own, RENAME)?,
+        Part::SyncWrites => synchronous(cost, own),
+        Part::ReadMisses => reads(workload, cost, own),
+        Part::Writes => writes(cost, own),
+        Part::Locks => locks(cost, own),
+        _ => return None,
+    };
+    let check = check
+        .with("calls", cost.calls)
+        .with("files", cost.files as u64)
+        .with(
+            "mount_point",
+            own.mount_point.to_string_lossy().into_owned(),
+        );
+    Some(finding.with_numbers(check))
+}
+
+/// `211000 stats of 3100 files on /mnt/share (virtiofs)`.
+fn subject(cost: &Cost, call: &str, own: &FileSystem) -> String {
+    let number = |count: u64, name: &str| match count {
+        1 => format!("1 {name}"),
+        count => format!("{count} {name}s"),
+    };
+    let files = match cost.files {
+        0 => String::new(),
+        count => format!(" of {}", number(count as u64, "file")),
+    };
+    let place = own.mount_point.display();
+    format!(
+        "{}{files} on {place} ({})",
+        number(cost.calls, call),
+        own.fs_type
+    )
+}
+
+/// `113.7 us each; most: PATH`.
+fn mean(cost: &Cost) -> String {
+    let each = round(cost.wait_ns as f64 / cost.calls.max(1) as f64 / 1000.0, 1);
+    let example = cost.example.as_ref();
+    let most = example.map(|path| format!("; the longest: {}", path.display()));
+    format!(
+        "{} calls waited {each} us each{}",
+        cost.calls,
+        most.unwrap_or_default()
+    )
+}
+
+/// Returns whether calls ask a server for the same names and attributes again and again.
+fn is_asked_again(cost: &Cost, own: &FileSystem) -> bool {
+    own.is_served() && cost.calls >= CALLS_MIN.max(2 * cost.files as u64)
+}
+
+fn attributes(cost: &Cost, own: &FileSystem) -> Check {
+    let (call, cause) = match cost.part {
+        Part::Attributes => ("attribute call", "attributes-not-trusted"),
+        _ => ("open or list", "names-not-cached"),
+    };
+    let subject = subject(cost, call, own);
+    if !is_asked_again(cost, own) {
+        let says = format!("{subject}: names and attributes were not in memory");
+        let check = Check::note("attributes", cause, says).with_evidence(mean(cost));
+        let folder = cost.example.as_ref().and_then(|path| path.parent());
+        let folder = quote(folder.unwrap_or(&own.mount_point));
+        return check.with_remedy(format!("du -s {folder}  # reads them beforehand"));
+    }
+    let says = format!("{subject}: each asks the server");
+    let check = Check::fault("attributes", cause, Certainty::Certain, says);
+    let remedies = remedy::attributes_on(own).into_iter();
+    remedies.fold(check.with_evidence(mean(cost)), Check::with_remedy)
+}
+
+fn fsync(cost: &Cost, own: &FileSystem) -> Check {
+    let says = format!("{}: each waits for the disk", subject(cost, "fsync", own));
+    if cost.calls < CALLS_MIN {
+        return Check::note("file-system", "fsync-waits", says).with_evidence(mean(cost));
+    }
+    let check = Check::fault("file-system", "fsync-waits", Certainty::Certain, says);
+    let check = check.with_evidence(mean(cost));
+    let example = cost
+        .example
+        .as_ref()
+        .map(|path| path.to_string_lossy().into_owned());
+    let example = example.unwrap_or_default();
+    let risk = "a power cut may then lose the last transactions";
+    let statements = "in the program: more statements in each transaction (BEGIN ... COMMIT)";
+    if let Some(database) = example.strip_suffix("-journal") {
+        let database = quote(Path::new(database));
+        return check.with_remedy(statements).with_remedy(format!(
+            "sqlite3 {database} 'PRAGMA journal_mode=WAL'  # with PRAGMA synchronous=NORMAL {risk}"
+        ));
+    }
+    if example.ends_with("-wal") {
+        let normal = format!("in the program: PRAGMA synchronous=NORMAL  # {risk}");
+        return check.with_remedy(statements).with_remedy(normal);
+    }
+    check.with_remedy(
+        "in the program: one fsync(2) for several writes  # what is not yet synced is lost in a power cut",
+    )
+}
+
+fn replacement(cost: &Cost, own: &FileSystem, cause: &'static str) -> Option<Check> {
+    if own.fs_type == "ext4" && has_option(own, "auto_da_alloc") == Some(false) {
+        return None;
+    }
+    if !matches!(own.fs_type.as_str(), "ext4" | "xfs" | "btrfs") {
+        return None;
+    }
+    let (call, how) = match cause {
+        RENAME => ("rename", "by rename"),
+        _ => ("close", "by truncation"),
+    };
+    let subject = subject(cost, call, own);
+    let says = format!("{subject}: files are replaced {how}, which starts their writeback");
+    let each = round(cost.wall_ns as f64 / cost.calls.max(1) as f64 / 1000.0, 1);
+    let evidence = format!(
+        "{} of {} calls replaced a file, {each} us each, {} us of them waiting",
+        cost.replacements,
+        cost.calls,
+        round(cost.wait_ns as f64 / cost.calls.max(1) as f64 / 1000.0, 1)
+    );
+    let file = cost
+        .example
+        .as_ref()
+        .map_or_else(|| "FILE".to_owned(), |path| quote(path));
+    let check = Check::fault("file-system", cause, Certainty::Likely, says);
+    Some(
+        check
+            .with_evidence(evidence)
+            .with_remedy(replacement_remedy(&file, own, cause)),
+    )
+}
+
+fn synchronous(cost: &Cost, own: &FileSystem) -> Check {
+    let is_mount = own.has("sync");
+    let by = if is_mount {
+        "the mount has the option sync"
+    } else {
+        "the file is open with O_SYNC or O_DSYNC"
+    };
+    let says = format!(
+        "{}: each waits for the disk, as {by}",
+        subject(cost, "write", own)
+    );
+    let check = Check::fault(
+        "file-system",
+        "synchronous-writes",
+        Certainty::Certain,
+        says,
+    );
+    let risk = "what is not yet synced is lost in a power cut";
+    check.with_evidence(mean(cost)).with_remedy(if is_mount {
+        format!("mount -o remount,async {}  # {risk}", quote(&own.mount_point))
+    } else {
+        format!("in the program: no O_SYNC, and one fdatasync(2) at the end (dd conv=fdatasync)  # {risk}")
+    })
+}
+
+fn reads(workload: &Workload, cost: &Cost, own: &FileSystem) -> Check {
+    let refaulted = workload.refaulted_pages.unwrap_or(0);
+    let example = cost
+        .example
+        .as_ref()
+        .map_or_else(|| quote(&own.mount_point), |path| quote(path));
+    let subject = subject(cost, "read", own);
+    let evidence = format!("{}; {} from a disk", mean(cost), bytes(cost.device_bytes));
+    if refaulted >= REFAULTS_MIN
+        && refaulted * PAGE_BYTES * 2 >= cost.device_bytes
+        && cost.device_bytes > 0
+    {
+        let says = format!("{subject}: the pages were in memory before, and were evicted");
+        return Check::fault("memory", "evicted", Certainty::Likely, says)
+            .with_evidence(format!(
+                "{evidence}; {refaulted} pages of the machine were read again"
+            ))
+            .with("refaulted_pages", refaulted)
+            .with_remedy(format!("folio warm --lock {example}"));
+    }
+    let says = format!("{subject}: the pages were not in memory");
+    let check = Check::note("page-cache", "cold", says).with_evidence(evidence);
+    check.with_remedy(format!("folio warm {example}"))
+}
+
+fn writes(cost: &Cost, own: &FileSystem) -> Check {
+    let says = format!(
+        "{}: throttled, or blocks are allocated",
+        subject(cost, "write", own)
+    );
+    let check = Check::note("file-system", "write-waits", says).with_evidence(mean(cost));
+    check.with_remedy(format!(
+        "folio doctor --write-probe {}",
+        quote(&own.mount_point)
+    ))
+}
+
+fn locks(cost: &Cost, own: &FileSystem) -> Check {
+    let says = format!(
+        "{}: another process holds the lock",
+        subject(cost, "lock", own)
+    );
+    Check::note("file-system", "lock-waits", says).with_evidence(mean(cost))
+}
+
+fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
+    let first: &Tiny = workload.tiny.first()?;
+    let each = round(first.bytes as f64 / first.calls.max(1) as f64, 1);
+    let finding = Finding {
+        workload,
+        cost_ns: first.ns,
+        saved: 1.0 - (each / BUFFER_BYTES as f64).min(1.0),
+    };
+    if !finding.is_large() || first.calls < SMALL_CALLS_MIN {
+        return None;
+    }
+    let name = if first.is_write { "writes" } else { "reads" };
+    let says = format!(
+        "{} {name} of {each} bytes each, of {}: the calls cost more than the data",
+        first.calls,
+        first.path.display()
+    );
+    let nanos = first.ns / first.calls.max(1);
+    let check = Check::fault("copy", "tiny-buffers", Certainty::Certain, says)
+        .with_evidence(format!(
+            "{} in {} calls, {nanos} ns each",
+            bytes(first.bytes),
+            first.calls
+        ))
+        .with("calls", first.calls)
+        .with("bytes_per_call", each)
+        .with_remedy("in the program: a buffer of 64 KiB (setvbuf, BufWriter, dd bs=64K)");
+    Some(finding.with_numbers(check))
+}

@@ -1,0 +1,359 @@
+//! The critical path: the main thread of the command, and of each wait for a child the child.
+
+use super::mounted::Mounted;
+use super::part::{Cost, Part, Tiny, Unreached};
+use super::timeline::{Process, Span, Thread, Timelines};
+use folio_interpose::{FileId, Op, Tracker};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Flags of open(2) by which each write waits for the disk: O_SYNC and O_DSYNC.
+const SYNC_FLAGS: u64 = 0o4_010_000;
+/// Waits for children that are followed into each other at most.
+const DEPTH_MAX: usize = 64;
+/// Shorter waits outside of files are not followed into a child, in nanoseconds.
+const FOLLOWED_NS: u64 = 1_000_000;
+/// Small calls on a file that are worth a finding.
+const SMALL_CALLS_MIN: u64 = 1000;
+
+/// A part of the time, in nanoseconds of CLOCK_MONOTONIC.
+#[derive(Clone, Copy)]
+struct Interval {
+    from: u64,
+    to: u64,
+}
+
+/// A process on the critical path.
+#[derive(Clone, Copy)]
+struct Position {
+    pid: u32,
+    /// Waits that were followed to it.
+    depth: usize,
+}
+
+/// Calls of one part on one mount.
+#[derive(Default)]
+struct Group {
+    calls: u64,
+    files: HashSet<FileId>,
+    wait_ns: u64,
+    wall_ns: u64,
+    bytes: u64,
+    device_bytes: u64,
+    replacements: u64,
+    longest: (u64, Option<FileId>),
+}
+
+/// The wall time, as it is split.
+pub(super) struct Split<'a> {
+    timelines: &'a Timelines,
+    tracker: &'a Tracker,
+    mounted: &'a mut Mounted,
+    parts: HashMap<Part, u64>,
+    groups: BTreeMap<(Part, usize), Group>,
+    unreached: BTreeMap<String, u64>,
+    visited: HashSet<u32>,
+    mounts: HashMap<FileId, usize>,
+}
+
+/// The result.
+pub(super) struct Found {
+    pub(super) parts: Vec<(Part, u64)>,
+    pub(super) costs: Vec<Cost>,
+    pub(super) tiny: Vec<Tiny>,
+    pub(super) unreached: Vec<Unreached>,
+}
+
+impl<'a> Split<'a> {
+    pub(super) fn new(
+        timelines: &'a Timelines,
+        tracker: &'a Tracker,
+        mounted: &'a mut Mounted,
+    ) -> Self {
+        Self {
+            timelines,
+            tracker,
+            mounted,
+            parts: HashMap::new(),
+            groups: BTreeMap::new(),
+            unreached: BTreeMap::new(),
+            visited: HashSet::new(),
+            mounts: HashMap::new(),
+        }
+    }
+
+    /// Splits the time of the command.
+    pub(super) fn root(&mut self, pid: u32, from: u64, to: u64, program: &str) {
+        let timelines = self.timelines;
+        let Some(process) = timelines.processes.get(&pid) else {
+            self.miss(program, to - from);
+            return;
+        };
+        let started = process.start_ns.clamp(from, to);
+        let ended = process.end_ns.clamp(started, to);
+        // Before the first record, the kernel loads the program; after the last, it frees it.
+        let first = process
+            .threads
+            .get(&pid)
+            .and_then(|thread| thread.readings.first());
+        let cpu_ns = first.map_or(0, |(_, cpu)| *cpu).min(started - from);
+        *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
+        *self.parts.entry(Part::NotFiles).or_default() += started - from - cpu_ns;
+        if process.has_ended || process.unreached.is_some() {
+            self.process(pid, started, to.max(ended), 0);
+        } else {
+            self.process(pid, started, ended, 0);
+            self.miss(program, to - ended);
+        }
+    }
+
+    fn miss(&mut self, program: &str, ns: u64) {
+        *self.parts.entry(Part::Unknown).or_default() += ns;
+        if ns > 0 {
+            *self.unreached.entry(program.to_owned()).or_default() += ns;
+        }
+    }
+
+    /// Splits the time of a process.
+    fn process(&mut self, pid: u32, from: u64, to: u64, depth: usize) {
+        let timelines = self.timelines;
+        self.visited.insert(pid);
+        let Some(process) = timelines.processes.get(&pid) else {
+            let name = timelines.spawned.get(&pid).map_or("?", String::as_str);
+            self.miss(name, to - from);
+            return;
+        };
+        let mut until = to;
+        if let Some((since, program)) = &process.unreached {
+            until = (*since).clamp(from, to);
+            self.miss(program, to - until);
+        }
+        self.thread(
+            process,
+            pid,
+            Interval { from, to: until },
+            Position { pid, depth },
+        );
+    }
+
+    fn thread(&mut self, process: &Process, tid: u32, within: Interval, at: Position) {
+        let (from, to) = (within.from, within.to);
+        let Some(thread) = process.threads.get(&tid) else {
+            *self.parts.entry(Part::NotFiles).or_default() += to - from;
+            return;
+        };
+        let mut own_ns = to - from;
+        let mut waited_ns = 0;
+        // For a processor, in calls.
+        let mut counted_ns = 0;
+        let mut done = from;
+        for span in &thread.spans {
+            let start = span.start_ns.max(done);
+            let end = (span.start_ns + span.wall_ns).min(to);
+            if end <= start {
+                continue;
+            }
+            let part = self.part_of(span);
+            let is_followed = part == Part::NotFiles && span.wait_ns >= FOLLOWED_NS;
+            if is_followed
+                && self.follow(
+                    process,
+                    span,
+                    Interval {
+                        from: start,
+                        to: end,
+                    },
+                    at,
+                )
+            {
+                own_ns -= end - start;
+                done = end;
+                continue;
+            }
+            let wait = span.wait_ns.min(end - start);
+            if part != Part::NotFiles {
+                waited_ns += wait;
+                counted_ns += if part == Part::Processor { wait } else { 0 };
+                self.add(part, span, wait);
+            }
+            done = end;
+        }
+        let cpu_ns = thread
+            .cpu_between(from, to)
+            .min(own_ns - waited_ns.min(own_ns));
+        *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
+        let rest_ns = own_ns.saturating_sub(waited_ns + cpu_ns);
+        // Of its whole life: the part of this interval.
+        let life_ns = process.end_ns.saturating_sub(process.start_ns).max(1);
+        let delay = process.run_delay_ns as f64 * (own_ns as f64 / life_ns as f64).min(1.0);
+        let delay_ns = (delay as u64).saturating_sub(counted_ns).min(rest_ns);
+        *self.parts.entry(Part::Processor).or_default() += delay_ns;
+        *self.parts.entry(Part::NotFiles).or_default() += rest_ns - delay_ns;
+    }
+
+    /// Splits the time of a wait by what it waits for; returns whether that is known.
+    fn follow(&mut self, process: &Process, span: &Span, within: Interval, at: Position) -> bool {
+        let (from, to, pid, depth) = (within.from, within.to, at.pid, at.depth);
+        let timelines = self.timelines;
+        if depth >= DEPTH_MAX {
+            return false;
+        }
+        if span.op == Op::WaitThread {
+            let waits = |thread: &Thread| thread.spans.iter().map(|span| span.wait_ns).sum::<u64>();
+            let others = process.threads.iter().filter(|(tid, _)| **tid != pid);
+            let Some((tid, _)) = others.max_by_key(|(_, thread)| waits(thread)) else {
+                return false;
+            };
+            self.thread(
+                process,
+                *tid,
+                within,
+                Position {
+                    pid,
+                    depth: depth + 1,
+                },
+            );
+            return true;
+        }
+        if !matches!(span.op, Op::WaitChild | Op::Read | Op::ReadStream) {
+            return false;
+        }
+        let by_result = u32::try_from(span.result).ok().filter(|child| {
+            let is_child = |process: &Process| process.parent == pid;
+            timelines.processes.get(child).is_some_and(is_child)
+                || timelines.spawned.contains_key(child)
+        });
+        let overlaps = |child: &Process| child.start_ns < to && child.end_ns > from;
+        let children = timelines.processes.iter();
+        let running = children
+            .filter(|(_, child)| child.parent == pid && overlaps(child))
+            .max_by_key(|(_, child)| child.end_ns.min(to) - child.start_ns.max(from));
+        let child = match (span.op, by_result) {
+            (Op::WaitChild, Some(child)) => child,
+            (_, _) => match running {
+                Some((child, _)) => *child,
+                None => return false,
+            },
+        };
+        let started = timelines
+            .processes
+            .get(&child)
+            .map_or(from, |child| child.start_ns);
+        let started = started.clamp(from, to);
+        *self.parts.entry(Part::NotFiles).or_default() += started - from;
+        self.process(child, started, to, depth + 1);
+        true
+    }
+
+    /// Returns the part that the wait of a call is of.
+    fn part_of(&mut self, span: &Span) -> Part {
+        let is_map = span.op == Op::Map;
+        let mount = span.file.map(|file| self.mount_of(file));
+        let has_files = is_map || mount.is_some_and(|mount| self.mounted.get(mount).has_files);
+        let is_listing = matches!(span.op, Op::List | Op::SyncMap);
+        if !has_files && !is_listing {
+            return Part::NotFiles;
+        }
+        if span.switches == 0 {
+            return Part::Processor;
+        }
+        let is_sync = span.flags & SYNC_FLAGS != 0
+            || mount.is_some_and(|mount| self.mounted.get(mount).file_system.has("sync"));
+        match span.op {
+            Op::Stat | Op::StatDescriptor => Part::Attributes,
+            Op::Open | Op::OpenStream | Op::OpenDirectory | Op::List => Part::OpenAndLookup,
+            Op::Read | Op::ReadVector | Op::ReadStream => Part::ReadMisses,
+            Op::Copy | Op::Map if span.read_bytes > 0 => Part::ReadMisses,
+            Op::Write | Op::WriteVector | Op::WriteStream | Op::Copy if is_sync => Part::SyncWrites,
+            Op::Write | Op::WriteVector | Op::WriteStream | Op::Copy => Part::Writes,
+            Op::Sync | Op::SyncData | Op::SyncMap => Part::Fsync,
+            Op::Close | Op::CloseStream => Part::Close,
+            Op::Rename => Part::Rename,
+            Op::Lock | Op::Control => Part::Locks,
+            _ => Part::OtherFiles,
+        }
+    }
+
+    fn mount_of(&mut self, file: FileId) -> usize {
+        let (tracker, mounted) = (self.tracker, &mut *self.mounted);
+        let found = self.mounts.entry(file);
+        *found.or_insert_with(|| mounted.of(tracker.path(file)))
+    }
+
+    fn add(&mut self, part: Part, span: &Span, wait_ns: u64) {
+        *self.parts.entry(part).or_default() += wait_ns;
+        let mount = match span.file {
+            Some(file) => self.mount_of(file),
+            None => self.mounted.of(std::path::Path::new("/")),
+        };
+        let group = self.groups.entry((part, mount)).or_default();
+        group.calls += 1;
+        group.files.extend(span.file);
+        group.wait_ns += wait_ns;
+        group.wall_ns += span.wall_ns;
+        group.bytes += span.result.max(0) as u64;
+        group.device_bytes += span.read_bytes;
+        group.replacements += u64::from(span.is_replacement);
+        group.longest = group.longest.max((wait_ns, span.file));
+    }
+
+    pub(super) fn finish(mut self) -> Found {
+        let tiny = self.tiny();
+        let tiny_ns: u64 = tiny.iter().map(|tiny| tiny.ns).sum();
+        let cpu = self.parts.entry(Part::Cpu).or_default();
+        let tiny_ns = tiny_ns.min(*cpu);
+        *cpu -= tiny_ns;
+        self.parts.insert(Part::TinyBuffers, tiny_ns);
+        let part = |part: Part| (part, self.parts.get(&part).copied().unwrap_or(0));
+        let path = |file: FileId| self.tracker.path(file).to_owned();
+        let cost = |((part, mount), group): (&(Part, usize), &Group)| Cost {
+            part: *part,
+            mount: *mount,
+            calls: group.calls,
+            files: group.files.len(),
+            wait_ns: group.wait_ns,
+            wall_ns: group.wall_ns,
+            bytes: group.bytes,
+            device_bytes: group.device_bytes,
+            replacements: group.replacements,
+            example: group.longest.1.map(path),
+        };
+        let seconds = |ns: u64| (ns as f64 / 1e6).round() / 1e3;
+        Found {
+            parts: Part::ALL.into_iter().map(part).collect(),
+            costs: self.groups.iter().map(cost).collect(),
+            tiny,
+            unreached: self
+                .unreached
+                .iter()
+                .map(|(program, ns)| Unreached {
+                    program: program.clone(),
+                    seconds: seconds(*ns),
+                })
+                .collect(),
+        }
+    }
+
+    /// Returns the files that processes of the critical path read or write in small calls.
+    fn tiny(&mut self) -> Vec<Tiny> {
+        let timelines = self.timelines;
+        let mut found = Vec::new();
+        for pid in self.visited.clone() {
+            let small = timelines.processes.get(&pid).map(|process| &process.small);
+            for ((file, is_write), small) in small.into_iter().flatten() {
+                let mount = self.mount_of(*file);
+                if small.calls < SMALL_CALLS_MIN || !self.mounted.get(mount).has_files {
+                    continue;
+                }
+                found.push(Tiny {
+                    path: self.tracker.path(*file).to_owned(),
+                    is_write: *is_write,
+                    calls: small.calls,
+                    bytes: small.bytes,
+                    ns: small.ns,
+                });
+            }
+        }
+        found.sort_by_key(|tiny| u64::MAX - tiny.ns);
+        found
+    }
+}

@@ -1,0 +1,133 @@
+//! The parts of a command's wall time, and their costs.
+
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// A part of the wall time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Part {
+    /// On a processor.
+    Cpu,
+    /// On a processor, in calls that move few bytes each.
+    TinyBuffers,
+    /// In reads that waited for data.
+    ReadMisses,
+    /// In attribute calls.
+    Attributes,
+    /// In opens, and reads of directories.
+    OpenAndLookup,
+    /// In fsync(2), fdatasync(2), msync(2).
+    Fsync,
+    /// In close(2).
+    Close,
+    /// In rename(2).
+    Rename,
+    /// In writes: throttled, or first writes that allocate.
+    Writes,
+    /// In writes that wait for the disk: O_SYNC, O_DSYNC, a mount with `sync`.
+    SyncWrites,
+    /// For locks of files.
+    Locks,
+    /// In other calls on files.
+    OtherFiles,
+    /// Runnable, but without a processor.
+    Processor,
+    /// Outside of calls on files: sleeping, pipes, sockets, other processes.
+    NotFiles,
+    /// In programs that the library does not reach.
+    Unknown,
+}
+
+impl Part {
+    /// All, in the order of the report.
+    pub const ALL: [Self; 15] = [
+        Self::Cpu,
+        Self::TinyBuffers,
+        Self::ReadMisses,
+        Self::Attributes,
+        Self::OpenAndLookup,
+        Self::Fsync,
+        Self::Close,
+        Self::Rename,
+        Self::Writes,
+        Self::SyncWrites,
+        Self::Locks,
+        Self::OtherFiles,
+        Self::Processor,
+        Self::NotFiles,
+        Self::Unknown,
+    ];
+
+    /// Returns its name in the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::TinyBuffers => "tiny buffers",
+            Self::ReadMisses => "read misses",
+            Self::Attributes => "attribute calls",
+            Self::OpenAndLookup => "open and lookup",
+            Self::Fsync => "fsync",
+            Self::Close => "close",
+            Self::Rename => "rename",
+            Self::Writes => "writes",
+            Self::SyncWrites => "sync writes",
+            Self::Locks => "locks",
+            Self::OtherFiles => "other files",
+            Self::Processor => "for a processor",
+            Self::NotFiles => "not files",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The calls of one part on one mount that waited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cost {
+    /// The part.
+    pub part: Part,
+    /// Index of the mount in [`Workload::mounts`](crate::Workload::mounts).
+    pub mount: usize,
+    /// Calls that took at least 16 microseconds.
+    pub calls: u64,
+    /// Files of these calls.
+    pub files: usize,
+    /// Time that they did not run, in nanoseconds.
+    pub wait_ns: u64,
+    /// Their whole time, in nanoseconds.
+    pub wall_ns: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Bytes that a disk read for them.
+    pub device_bytes: u64,
+    /// Of closes: of files that were truncated and written. Of renames: over a file.
+    pub replacements: u64,
+    /// The path with the longest time.
+    pub example: Option<PathBuf>,
+}
+
+/// A file that one process read or wrote in small calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tiny {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether they were writes.
+    pub is_write: bool,
+    /// Calls.
+    pub calls: u64,
+    /// Bytes of all calls.
+    pub bytes: u64,
+    /// Time of all calls, in nanoseconds.
+    pub ns: u64,
+}
+
+/// A program that the library did not reach.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Unreached {
+    /// Its path, as it was started.
+    pub program: String,
+    /// Its time on the critical path, in seconds.
+    pub seconds: f64,
+}

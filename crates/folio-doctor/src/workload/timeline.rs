@@ -1,0 +1,214 @@
+//! Processes and threads over time: readings of their processor time, and the calls that waited.
+
+use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, Op, Record, Ring, Tracker};
+use std::collections::HashMap;
+
+/// Calls that move at most this many bytes are tiny.
+const TINY_BYTES: u64 = 512;
+
+/// A call that took long, or the time between calls in which a disk read pages of mapped files.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) op: Op,
+    pub(super) start_ns: u64,
+    pub(super) wall_ns: u64,
+    pub(super) wait_ns: u64,
+    /// Without one it waited for a processor only.
+    pub(super) switches: u32,
+    pub(super) read_bytes: u64,
+    pub(super) result: i64,
+    pub(super) file: Option<FileId>,
+    /// Flags of its open file.
+    pub(super) flags: u64,
+    /// A file with contents was replaced.
+    pub(super) is_replacement: bool,
+}
+
+/// Small reads or writes of a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SmallCalls {
+    pub(super) calls: u64,
+    pub(super) bytes: u64,
+    pub(super) ns: u64,
+}
+
+/// A thread.
+#[derive(Debug, Default)]
+pub(super) struct Thread {
+    /// Time and processor time of the thread, in nanoseconds.
+    pub(super) readings: Vec<(u64, u64)>,
+    pub(super) spans: Vec<Span>,
+}
+
+/// A process.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    pub(super) parent: u32,
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) has_ended: bool,
+    /// Time that its last thread waited for a processor.
+    pub(super) run_delay_ns: u64,
+    /// A program that was started and has not reported since.
+    pub(super) unreached: Option<(u64, String)>,
+    pub(super) threads: HashMap<u32, Thread>,
+    pub(super) small: HashMap<(FileId, bool), SmallCalls>,
+}
+
+/// All processes.
+#[derive(Debug, Default)]
+pub(super) struct Timelines {
+    pub(super) processes: HashMap<u32, Process>,
+    /// Programs of children that were spawned, until they report.
+    pub(super) spawned: HashMap<u32, String>,
+}
+
+impl Timelines {
+    pub(super) fn add(&mut self, event: &Event, tracker: &Tracker, ring: &Ring) {
+        let record = &event.record;
+        let program = |file: Option<FileId>| {
+            file.map_or_else(
+                || "?".to_owned(),
+                |file| tracker.path(file).display().to_string(),
+            )
+        };
+        match event.op {
+            Op::Spawn => {
+                let name = ring
+                    .text(record.path)
+                    .map(|path| path.display().to_string());
+                self.spawned
+                    .insert(record.detail as u32, name.unwrap_or_default());
+            }
+            Op::Exec => {
+                let name = program(event.file);
+                let process = self.begun(record);
+                process.unreached = Some((record.start_ns, name));
+            }
+            Op::Start => {
+                self.begun(record).unreached = None;
+            }
+            _ => {}
+        }
+        let Some(process) = self.processes.get_mut(&record.pid) else {
+            return;
+        };
+        process.end_ns = process.end_ns.max(record.start_ns + record.wall_ns);
+        if event.op == Op::End {
+            process.has_ended = true;
+            process.run_delay_ns = record.result.max(0) as u64;
+        }
+        if record.flags & MEASURED == 0 {
+            process.count_small(event);
+            return;
+        }
+        let thread = process.threads.entry(record.tid).or_default();
+        thread.add_gap(event);
+        thread
+            .readings
+            .push((record.start_ns + record.wall_ns, record.cpu_ns));
+        if !matches!(event.op, Op::Start | Op::End | Op::Exec | Op::Spawn) {
+            thread.spans.push(span(event));
+        }
+    }
+}
+
+impl Timelines {
+    /// Returns the process of a record, which may be its first.
+    fn begun(&mut self, record: &Record) -> &mut Process {
+        let process = self.processes.entry(record.pid).or_default();
+        if process.start_ns == 0 {
+            process.start_ns = record.start_ns;
+            process.parent = record.detail as u32;
+        }
+        process
+    }
+}
+
+impl Process {
+    fn count_small(&mut self, event: &Event) {
+        let is_write = matches!(event.op, Op::Write);
+        let size = event.record.detail;
+        if let (Op::Read | Op::Write, Some(file), 1..=TINY_BYTES) = (event.op, event.file, size) {
+            let small = self.small.entry((file, is_write)).or_default();
+            small.calls += 1;
+            small.bytes += event.record.result.max(0) as u64;
+            small.ns += event.record.wall_ns;
+        }
+    }
+}
+
+impl Thread {
+    /// Adds the time since the last reading as a span, if a disk read pages in it.
+    fn add_gap(&mut self, event: &Event) {
+        let record = &event.record;
+        let Some((from, cpu_before)) = self.readings.last().copied() else {
+            return;
+        };
+        if record.gap_blocks == 0 || record.flags & INCLUDES_GAP != 0 {
+            return;
+        }
+        let wall_ns = record.start_ns.saturating_sub(from);
+        let cpu_at_start = record
+            .cpu_ns
+            .saturating_sub(record.wall_ns - record.wait_ns);
+        self.spans.push(Span {
+            op: Op::Map,
+            start_ns: from,
+            wall_ns,
+            wait_ns: wall_ns.saturating_sub(cpu_at_start.saturating_sub(cpu_before)),
+            switches: 1,
+            read_bytes: u64::from(record.gap_blocks) * 512,
+            result: 0,
+            file: None,
+            flags: 0,
+            is_replacement: false,
+        });
+    }
+
+    /// Returns the processor time between two moments, in nanoseconds.
+    pub(super) fn cpu_between(&self, from: u64, to: u64) -> u64 {
+        self.cpu_at(to).saturating_sub(self.cpu_at(from))
+    }
+
+    fn cpu_at(&self, time: u64) -> u64 {
+        let next = self.readings.partition_point(|(at, _)| *at < time);
+        match (
+            next.checked_sub(1).map(|last| self.readings[last]),
+            self.readings.get(next),
+        ) {
+            (Some((from, before)), Some((to, after))) => {
+                let part = (time - from) as f64 / (to - from).max(1) as f64;
+                before + (after.saturating_sub(before) as f64 * part) as u64
+            }
+            (Some((_, last)), None) => last,
+            (None, Some((_, first))) => *first,
+            (None, None) => 0,
+        }
+    }
+}
+
+fn span(event: &Event) -> Span {
+    let record = &event.record;
+    let is_replacement = match event.op {
+        Op::Rename => event.second.is_some(),
+        _ => event
+            .open
+            .is_some_and(|open| open.is_truncated && open.written_bytes > 0),
+    };
+    Span {
+        op: event.op,
+        start_ns: record.start_ns,
+        wall_ns: record.wall_ns,
+        wait_ns: record.wait_ns,
+        switches: record.switches,
+        read_bytes: u64::from(record.read_blocks) * 512,
+        result: record.result,
+        file: event.file,
+        flags: match event.op {
+            Op::Open => record.detail,
+            _ => event.open.map_or(0, |open| open.flags),
+        },
+        is_replacement,
+    }
+}

@@ -1,0 +1,295 @@
+//! One record: the time of a call, its waits where they matter, and the names of its files.
+
+use crate::calls::{Call, Names, Op, Returns};
+use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
+use crate::system::{self, Usage};
+use crate::{Arguments, forward, ring};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// A call of at least this many nanoseconds may have waited: the thread's counters are read.
+const SLOW_NS: u64 = 16_000;
+/// Calls on streams, and of readdir, that are faster than this need no record.
+const BUFFERED_NS: u64 = 2_000;
+/// O_WRONLY and O_TRUNC: the mode `w` of a stream.
+const CREATES_EMPTY: u64 = 0o1001;
+/// Threads with counters of their own.
+const THREADS: usize = 1024;
+
+/// The last reading of a thread's counters.
+struct Thread {
+    pointer: AtomicUsize,
+    tid: AtomicU32,
+    time_ns: AtomicU64,
+    cpu_ns: AtomicU64,
+    switches: AtomicU64,
+    read_blocks: AtomicU64,
+    /// A bit for each operation: its last call was slow.
+    slow: AtomicU64,
+}
+
+static TABLE: [Thread; THREADS] = [const {
+    Thread {
+        pointer: AtomicUsize::new(0),
+        tid: AtomicU32::new(0),
+        time_ns: AtomicU64::new(0),
+        cpu_ns: AtomicU64::new(0),
+        switches: AtomicU64::new(0),
+        read_blocks: AtomicU64::new(0),
+        slow: AtomicU64::new(0),
+    }
+}; THREADS];
+/// This process.
+pub(crate) static PID: AtomicU32 = AtomicU32::new(0);
+
+impl Thread {
+    /// The entry of this thread; `None` if the table is full around it.
+    #[inline]
+    fn current() -> Option<&'static Self> {
+        let pointer = system::thread_pointer();
+        let hash = (pointer >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50;
+        for probe in 0..8 {
+            let entry = &TABLE[(hash + probe) % THREADS];
+            let owner = entry.pointer.load(Ordering::Relaxed);
+            if owner == pointer {
+                return Some(entry);
+            }
+            if owner == 0 {
+                entry.pointer.store(pointer, Ordering::Relaxed);
+                entry.begin();
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    fn begin(&self) {
+        self.tid.store(system::tid(), Ordering::Relaxed);
+        self.slow.store(0, Ordering::Relaxed);
+        self.save(system::now(), system::usage());
+    }
+
+    fn save(&self, time_ns: u64, usage: Usage) {
+        self.time_ns.store(time_ns, Ordering::Relaxed);
+        self.cpu_ns.store(usage.cpu_ns, Ordering::Relaxed);
+        self.switches.store(usage.switches, Ordering::Relaxed);
+        self.read_blocks.store(usage.read_blocks, Ordering::Relaxed);
+    }
+}
+
+/// A call that has begun.
+pub(crate) struct Begun {
+    thread: Option<&'static Thread>,
+    fd: i32,
+    is_measured: bool,
+    /// Blocks that a disk read for this thread since the last reading.
+    gap_blocks: u32,
+    start_ns: u64,
+}
+
+/// Begins a record; `None` if the call is of no interest.
+#[inline]
+pub(crate) fn begin(call: &Call, a: &Arguments) -> Option<Begun> {
+    if !ring::is_open() || is_irrelevant(call, a) {
+        return None;
+    }
+    let thread = Thread::current();
+    let fd = descriptor(call, a);
+    let bit = 1 << call.op as u16;
+    let is_measured = thread.is_some_and(|thread| thread.slow.load(Ordering::Relaxed) & bit != 0);
+    let mut gap_blocks = 0;
+    if let (true, Some(thread)) = (is_measured, thread) {
+        let usage = system::usage();
+        let before = thread.read_blocks.load(Ordering::Relaxed);
+        gap_blocks = usage.read_blocks.saturating_sub(before) as u32;
+        thread.save(system::now(), usage);
+    }
+    Some(Begun { thread, fd, is_measured, gap_blocks, start_ns: system::now() })
+}
+
+/// Maps without a file, and commands that change neither a descriptor nor a lock.
+#[inline]
+fn is_irrelevant(call: &Call, a: &Arguments) -> bool {
+    match call.op {
+        Op::Map => (a[4] as i32) < 0,
+        // F_DUPFD, F_DUPFD_CLOEXEC, F_SETFD, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
+        Op::Control => !matches!(a[1] as i32, 0 | 1030 | 2 | 6 | 7 | 37 | 38),
+        _ => false,
+    }
+}
+
+#[inline]
+fn descriptor(call: &Call, a: &Arguments) -> i32 {
+    match call.names {
+        Names::Descriptor(place) | Names::At(place, _) | Names::TwoAt(place, _) => a[place] as i32,
+        Names::Stream(place) => descriptor_of(a[place]),
+        _ => -1,
+    }
+}
+
+/// The descriptor of a stream.
+pub(crate) fn descriptor_of(stream: usize) -> i32 {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    if stream == 0 {
+        return -1;
+    }
+    // SAFETY: the program passes a stream to the C library.
+    (unsafe { forward(&KNOWN, "fileno\0", [stream, 0, 0, 0, 0, 0]) }) as i32
+}
+
+/// The result as a signed number: below 0 for a failure.
+#[inline]
+fn result_of(call: &Call, a: &Arguments, result: usize) -> i64 {
+    match call.returns {
+        Returns::Int => i64::from(result as i32),
+        Returns::Size => result as i64,
+        Returns::Pointer if call.op == Op::List => 0,
+        Returns::Pointer if result == 0 || result == usize::MAX => -1,
+        Returns::Pointer => 0,
+        Returns::Items(size) => result.saturating_mul(a[size]) as i64,
+    }
+}
+
+/// Ends a record and writes it.
+#[inline]
+pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
+    let end_ns = system::now();
+    let wall_ns = end_ns - begun.start_ns;
+    let is_buffered = matches!(call.op, Op::List | Op::ReadStream | Op::WriteStream);
+    if is_buffered && wall_ns < BUFFERED_NS {
+        return;
+    }
+    if matches!(call.op, Op::Close | Op::Duplicate | Op::ChangeDirectory | Op::Control)
+        && system::pid() != PID.load(Ordering::Relaxed)
+    {
+        // The child of vfork(2) shares this memory, not the descriptors.
+        return;
+    }
+    let returned = result_of(call, a, result);
+    let mut record = Record {
+        start_ns: begun.start_ns,
+        wall_ns,
+        result: returned,
+        detail: call.detail.map_or(0, |place| a[place] as u64),
+        pid: PID.load(Ordering::Relaxed),
+        tid: begun.thread.map_or(0, |thread| thread.tid.load(Ordering::Relaxed)),
+        fd: begun.fd,
+        other_fd: -1,
+        op: call.op as u16,
+        gap_blocks: begun.gap_blocks,
+        ..Record::default()
+    };
+    name(&mut record, call, a, result);
+    if let Some(thread) = begun.thread {
+        let is_slow = wall_ns >= SLOW_NS + (returned.max(0) as u64) / 8;
+        if is_slow || begun.is_measured {
+            measure(&mut record, thread, begun.is_measured, end_ns);
+        }
+        let bit = 1 << call.op as u16;
+        let slow = thread.slow.load(Ordering::Relaxed);
+        thread.slow.store(if is_slow { slow | bit } else { slow & !bit }, Ordering::Relaxed);
+    }
+    ring::push(&record);
+}
+
+/// Reads the thread's counters, and with them the wait since the last reading.
+fn measure(record: &mut Record, thread: &Thread, is_measured: bool, end_ns: u64) {
+    let usage = system::usage();
+    let since = end_ns.saturating_sub(thread.time_ns.load(Ordering::Relaxed));
+    let cpu_ns = usage.cpu_ns.saturating_sub(thread.cpu_ns.load(Ordering::Relaxed));
+    record.cpu_ns = usage.cpu_ns;
+    record.wait_ns = since.saturating_sub(cpu_ns).min(record.wall_ns);
+    record.switches = since_last(usage.switches, &thread.switches);
+    record.read_blocks = since_last(usage.read_blocks, &thread.read_blocks);
+    record.flags = if is_measured { MEASURED } else { MEASURED | INCLUDES_GAP };
+    thread.save(end_ns, usage);
+}
+
+fn since_last(now: u64, before: &AtomicU64) -> u32 {
+    now.saturating_sub(before.load(Ordering::Relaxed)) as u32
+}
+
+/// Records the paths of a call.
+#[inline]
+fn name(record: &mut Record, call: &Call, a: &Arguments, result: usize) {
+    match call.names {
+        Names::Path(place) | Names::At(_, place) => record.path = place_of(a[place]),
+        Names::Two(old, new) => {
+            record.path = place_of(a[old]);
+            record.second = place_of(a[new]);
+        }
+        Names::TwoAt(old, new) => {
+            record.path = place_of(a[old + 1]);
+            record.second = place_of(a[new + 1]);
+            record.other_fd = a[new] as i32;
+        }
+        Names::Opened(place) => {
+            record.path = place_of(a[place]);
+            // SAFETY: the program passed a C string as the mode, and the call has read it.
+            let mode = unsafe { (a[1] as *const u8).read() };
+            record.detail = if mode == b'w' { CREATES_EMPTY } else { 0 };
+            record.result = if result == 0 { -1 } else { i64::from(descriptor_of(result)) };
+        }
+        Names::Nothing | Names::Descriptor(_) | Names::Stream(_) => {}
+    }
+    if matches!(call.names, Names::Path(_)) || matches!(call.names, Names::Two(..)) {
+        // Relative to the working directory.
+        record.fd = -100;
+        record.other_fd = -100;
+    }
+}
+
+/// The place of a C string.
+pub(crate) fn place_of(address: usize) -> u32 {
+    if address == 0 || !ring::is_open() {
+        return 0;
+    }
+    let start = address as *const u8;
+    let mut len = 0;
+    // SAFETY: the program passed a C string, and the call has read it.
+    while len < PATH_MAX && unsafe { start.add(len).read() } != 0 {
+        len += 1;
+    }
+    // SAFETY: these bytes were just read.
+    ring::path(unsafe { core::slice::from_raw_parts(start, len) })
+}
+
+/// Writes a record of the process itself, with the thread's counters.
+pub(crate) fn mark(op: Op, path: u32, second: u32, detail: u64) {
+    let Some(thread) = Thread::current().filter(|_| ring::is_open()) else {
+        return;
+    };
+    let now = system::now();
+    let usage = system::usage();
+    let record = Record {
+        start_ns: now,
+        cpu_ns: usage.cpu_ns,
+        result: if op == Op::End { system::run_delay_ns() } else { 0 },
+        detail,
+        // A child of vfork(2) has this memory, and an id of its own.
+        pid: system::pid(),
+        tid: thread.tid.load(Ordering::Relaxed),
+        fd: -100,
+        path,
+        second,
+        other_fd: -1,
+        switches: since_last(usage.switches, &thread.switches),
+        gap_blocks: since_last(usage.read_blocks, &thread.read_blocks),
+        op: op as u16,
+        flags: MEASURED,
+        ..Record::default()
+    };
+    if record.pid == PID.load(Ordering::Relaxed) {
+        thread.save(now, usage);
+    }
+    ring::push(&record);
+}
+
+/// Forgets the threads of the parent, in the child of fork(2).
+pub(crate) fn forked() {
+    PID.store(system::pid(), Ordering::Relaxed);
+    for entry in &TABLE {
+        if entry.pointer.load(Ordering::Relaxed) != 0 {
+            entry.pointer.store(0, Ordering::Relaxed);
+        }
+    }
+}

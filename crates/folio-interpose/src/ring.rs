@@ -1,0 +1,140 @@
+//! The reader's side of the shared ring.
+
+#![expect(unsafe_code, reason = "memory shared with other processes")]
+
+use crate::layout::{
+    HEAP_AT, HEAP_BYTES, Header, MAGIC, PATH_MAX, RING_BYTES, Record, SLOTS, SLOTS_AT, Slot,
+};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A ring of records in memory that programs share with this process.
+#[derive(Debug)]
+pub struct Ring {
+    memory: OwnedFd,
+    base: NonNull<u8>,
+    tail: u64,
+}
+
+impl Ring {
+    /// Creates an empty ring: 65 MiB of addresses, of which only what is used takes memory.
+    ///
+    /// # Errors
+    /// If memory or descriptors run out.
+    pub fn create() -> io::Result<Self> {
+        let memory = rustix::fs::memfd_create("folio-interpose", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&memory, RING_BYTES)?;
+        let len = RING_BYTES as usize;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                access,
+                MapFlags::SHARED,
+                &memory,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let ring = Self {
+            memory,
+            base,
+            tail: 0,
+        };
+        let header = ring.header();
+        // Place 0 means that there is no path.
+        header.heap_used.store(4, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(ring)
+    }
+
+    /// Returns the path by which programs of the same user open the ring.
+    pub fn path(&self) -> PathBuf {
+        format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            self.memory.as_raw_fd()
+        )
+        .into()
+    }
+
+    /// Returns the number of records that found the ring full.
+    pub fn dropped(&self) -> u64 {
+        self.header().dropped.load(Ordering::Relaxed)
+    }
+
+    /// Takes the next record; `None` if there is none, or its writer is not done.
+    pub fn take(&mut self) -> Option<Record> {
+        let index = self.tail % SLOTS;
+        let lap = self.tail - index;
+        // SAFETY: the index is below the number of slots, all of which are mapped.
+        let slot = unsafe { self.at::<Slot>(SLOTS_AT).add(index as usize) };
+        // SAFETY: the turn is mapped, and is only accessed as an atomic.
+        let turn = unsafe { &(*slot).turn };
+        if turn.load(Ordering::Acquire) != lap + 1 {
+            return None;
+        }
+        // SAFETY: the slot is mapped; this only computes an address.
+        let place = unsafe { &raw const (*slot).record };
+        // SAFETY: the writer of this turn is done; each bit pattern is a record.
+        let record = unsafe { place.read_volatile() };
+        turn.store(lap + SLOTS, Ordering::Release);
+        self.tail += 1;
+        Some(record)
+    }
+
+    /// Skips a record whose writer was killed; returns whether there is one. For use after all
+    /// writers have ended.
+    pub fn skip(&mut self) -> bool {
+        let has_more = self.tail < self.header().head.load(Ordering::Acquire);
+        self.tail += u64::from(has_more);
+        has_more
+    }
+
+    /// Returns the path at a place; `None` if the place holds none.
+    pub fn text(&self, place: u32) -> Option<PathBuf> {
+        let place = u64::from(place);
+        if place == 0 || place % 4 != 0 || place + 4 > HEAP_BYTES {
+            return None;
+        }
+        // SAFETY: the four bytes are inside the heap, and aligned.
+        let len = unsafe { &*self.at::<AtomicU32>(HEAP_AT + place) };
+        let len = len.load(Ordering::Relaxed) as usize;
+        if len == 0 || len > PATH_MAX || place + 4 + len as u64 > HEAP_BYTES {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        let start = self.at::<u8>(HEAP_AT + place + 4);
+        // SAFETY: the bytes are inside the heap; they are copied before they are used.
+        unsafe { std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), len) };
+        Some(OsString::from_vec(bytes).into())
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the header is mapped, and has atomics only, but for its unused line.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    fn at<T>(&self, offset: u64) -> *mut T {
+        // SAFETY: callers pass offsets of the layout, which are inside the mapping.
+        unsafe { self.base.as_ptr().add(offset as usize) }.cast()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: `create` mapped these bytes, and no reference outlives the ring.
+        let unmapped =
+            unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), RING_BYTES as usize) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}

@@ -1,0 +1,242 @@
+//! `folio doctor -- COMMAND`: each cause by a command that has it, and commands without a fault.
+
+use super::*;
+use crate::served::{Keeps, Pages, Served};
+use std::time::Duration;
+
+/// Splits the time of a command; returns the part of the report about it.
+#[track_caller]
+fn workload(folder: &Path, words: &[&str]) -> Value {
+    let output = command(env!("CARGO_BIN_EXE_folio"))
+        .current_dir(folder)
+        .args(["doctor", "--json", "--"])
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
+    let wrong: Vec<_> = schema()
+        .iter_errors(&report)
+        .map(|error| error.to_string())
+        .collect();
+    assert_eq!(wrong, [""; 0], "{report:#}");
+    let faults = report["faults"].as_u64().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(i32::from(faults > 0)),
+        "{report:#}"
+    );
+    let found = report["workload"].clone();
+    assert_eq!(found["dropped_records"], 0);
+    let parts = found["parts"].as_array().unwrap().iter();
+    let sum: f64 = parts.map(|part| part["seconds"].as_f64().unwrap()).sum();
+    let wall = found["wall_s"].as_f64().unwrap();
+    assert!(
+        (sum - wall).abs() <= 0.02 + wall * 0.05,
+        "{sum} of {wall}: {found:#}"
+    );
+    found
+}
+
+/// The causes of all faults.
+fn faults(found: &Value) -> Vec<&str> {
+    let checks = found["checks"].as_array().unwrap().iter();
+    let faults = checks.filter(|check| check["verdict"] == "fault");
+    faults
+        .map(|check| check["cause"].as_str().unwrap())
+        .collect()
+}
+
+fn seconds(found: &Value, part: &str) -> f64 {
+    let mut parts = found["parts"].as_array().unwrap().iter();
+    let part = parts.find(|found| found["part"] == part).unwrap();
+    part["seconds"].as_f64().unwrap()
+}
+
+fn python(folder: &Path, script: &str) -> Value {
+    workload(folder, &["python3", "-c", script])
+}
+
+#[test]
+fn writes_of_one_byte_are_tiny_buffers() {
+    requires!(tool("dd"));
+    let folder = TempDir::new().unwrap();
+    let words = [
+        "dd",
+        "if=/dev/zero",
+        "of=file",
+        "bs=1",
+        "count=400000",
+        "status=none",
+    ];
+    let found = workload(folder.path(), &words);
+    // The rest of the machine can make the share of the calls small, never another cause.
+    assert!(
+        faults(&found).iter().all(|cause| *cause == "tiny-buffers"),
+        "{found:#}"
+    );
+    assert!(seconds(&found, "tiny-buffers") > 0.03, "{found:#}");
+}
+
+#[test]
+fn synchronous_writes_wait_for_the_disk() {
+    requires!(tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let script = "import os\n\
+                  fd = os.open('file', os.O_WRONLY | os.O_CREAT | os.O_DSYNC)\n\
+                  for i in range(400): os.write(fd, b'x' * 4096)";
+    let found = python(folder.path(), script);
+    assert_eq!(faults(&found), ["synchronous-writes"], "{found:#}");
+}
+
+#[test]
+fn sqlite_waits_for_fsync_unless_synchronous_is_off() {
+    requires!(tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let script = |mode: &str| {
+        format!(
+            "import sqlite3\n\
+             c = sqlite3.connect('base', isolation_level=None)\n\
+             c.execute('pragma {mode}')\n\
+             c.execute('create table if not exists t(a)')\n\
+             for i in range(150): c.execute('insert into t values(?)', (i,))"
+        )
+    };
+    let found = python(folder.path(), &script("journal_mode=delete"));
+    assert_eq!(faults(&found), ["fsync-waits"], "{found:#}");
+    let found = python(folder.path(), &script("synchronous=off"));
+    assert_eq!(faults(&found), [""; 0], "{found:#}");
+    assert_eq!(seconds(&found, "fsync"), 0.0);
+}
+
+#[test]
+fn attributes_without_cache_ask_the_server() {
+    requires!(root, fuse, tool("python3"));
+    let script = "import os\nfor i in range(6000): os.stat('file')";
+    for (ttl, causes) in [
+        (Duration::ZERO, &["attributes-not-trusted"][..]),
+        (Duration::from_secs(86400), &[]),
+    ] {
+        let served = Served::new(Keeps {
+            pages: Pages::Kept,
+            ttl,
+        });
+        let folder = served.file();
+        let found = python(folder.parent().unwrap(), script);
+        assert_eq!(faults(&found), causes, "{found:#}");
+    }
+}
+
+#[test]
+fn ext4_flushes_files_replaced_by_rename() {
+    requires!(root, loop_devices, tool("python3"));
+    let folder = TempDir::new().unwrap();
+    let mounted = ext4_mount(&folder, "rw");
+    let script = "import os\n\
+                  for i in range(300):\n\
+                  \x20   with open('new', 'wb') as f: f.write(b'x' * 1000000)\n\
+                  \x20   os.rename('new', 'old')";
+    let found = python(&mounted.path(), script);
+    assert!(seconds(&found, "rename") > 0.0, "{found:#}");
+    let unexpected = faults(&found)
+        .into_iter()
+        .find(|cause| *cause != "flush-on-rename");
+    assert_eq!(unexpected, None, "{found:#}");
+}
+
+#[test]
+fn program_without_the_library_is_unknown() {
+    requires!(tool("gcc"));
+    let folder = TempDir::new().unwrap();
+    let source = "#include <unistd.h>\nint main(void) { return usleep(300000); }";
+    std::fs::write(folder.path().join("a.c"), source).unwrap();
+    let at = |name: &str| folder.path().join(name).into_os_string();
+    run(
+        "gcc",
+        ["-static".into(), "-o".into(), at("still"), at("a.c")],
+    );
+    for words in [&["./still"][..], &["sh", "-c", "./still; true"]] {
+        let found = workload(folder.path(), words);
+        assert!(seconds(&found, "unknown") >= 0.29, "{found:#}");
+        let program = found["unreached"][0]["program"].as_str().unwrap();
+        assert!(program.ends_with("/still"), "{found:#}");
+        assert_eq!(faults(&found), [""; 0]);
+    }
+}
+
+#[test]
+fn healthy_commands_have_no_fault() {
+    requires!(
+        tool("tar"),
+        tool("git"),
+        tool("python3"),
+        tool("make"),
+        tool("gcc")
+    );
+    let folder = TempDir::new().unwrap();
+    let make = "all: a.o b.o\n\tgcc -o program a.o b.o\n%.o: %.c\n\tgcc -c -o $@ $<\n";
+    std::fs::write(folder.path().join("Makefile"), make).unwrap();
+    std::fs::write(folder.path().join("a.c"), "int main(void) { return 0; }").unwrap();
+    std::fs::write(folder.path().join("b.c"), "int f(void) { return 0; }").unwrap();
+    let read = "import sqlite3\n\
+                c = sqlite3.connect('base')\n\
+                c.execute('create table if not exists t(a)')\n\
+                for i in range(3000): c.execute('select count(*) from t').fetchall()";
+    run(
+        "git",
+        [
+            OsStr::new("init"),
+            OsStr::new("-q"),
+            folder.path().as_os_str(),
+        ],
+    );
+    for words in [
+        &["make", "-s"][..],
+        &["tar", "-cf", "tree.tar", "/usr/include"],
+        &["git", "status", "--short"],
+        &["python3", "-c", read],
+        &["true"],
+    ] {
+        let found = workload(folder.path(), words);
+        assert_eq!(faults(&found), [""; 0], "{found:#}");
+    }
+    assert!(folder.path().join("program").exists());
+}
+
+/// The example of docs/doctor.md.
+#[test]
+fn report_names_parts_then_findings() {
+    requires!(tool("dd"));
+    let folder = TempDir::new().unwrap();
+    let output = command(env!("CARGO_BIN_EXE_folio"))
+        .current_dir(folder.path())
+        .args([
+            "doctor",
+            "--",
+            "dd",
+            "if=/dev/zero",
+            "of=log",
+            "bs=4k",
+            "count=500",
+        ])
+        .args(["oflag=dsync", "status=none"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = shown.lines().collect();
+    assert!(
+        lines[0].starts_with("wall ") && lines[0].contains("   sync writes "),
+        "{shown}"
+    );
+    assert!(
+        lines[1].starts_with("1. ") && lines[1].contains(" 500 writes of 1 file on "),
+        "{shown}"
+    );
+    assert!(
+        lines[3].starts_with("   saves about ") && lines[3].contains("fdatasync"),
+        "{shown}"
+    );
+    assert_eq!(lines.last(), Some(&"1 fault"));
+}
