@@ -388,7 +388,7 @@ fn every_json_command_has_schema_and_test() {
         .iter()
         .map(|run| run.0)
         .chain(SERVERS.iter().map(|run| run.0))
-        .chain(["ctl"])
+        .chain(["ctl", "powercut"])
     {
         *run.entry(owner(words)).or_default() += 1;
     }
