@@ -213,6 +213,11 @@ fn mistakes_are_explained() {
         "true",
     ];
     assert_ends(&powercut(&folder, &endless), 0, &["0 failed the check"]);
+    // A process that leaves the program, and keeps its standard output, is not waited for.
+    let started = std::time::Instant::now();
+    let words = ["0 failed the check"];
+    assert_ends(&run("setsid sleep 300 & echo $! >&2", "true"), 0, &words);
+    assert!(started.elapsed().as_secs() < 200);
     // No mount is left.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains("folio-powercut-"), "{mounts}");

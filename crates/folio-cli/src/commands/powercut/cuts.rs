@@ -85,7 +85,8 @@ impl Judge<'_> {
         Ok(Judged { cuts, failing })
     }
 
-    /// Returns a state with fewest lost writes that fails too. At most `SHRINK_MAX` checks.
+    /// Returns a state with fewer lost writes that fails too, if one is found in `SHRINK_MAX`
+    /// checks.
     pub(super) fn shrink(
         &self,
         recording: &Recording,
@@ -277,7 +278,7 @@ impl<'a> Cuts<'a> {
     }
 }
 
-/// Spreads `count` states evenly over `moments` moments, the first and the last included.
+/// Spreads `count` states over `moments` moments, the first and the last included.
 fn plan(moments: usize, count: usize) -> VecDeque<(usize, usize)> {
     let mut plan: VecDeque<(usize, usize)> = VecDeque::new();
     for number in 0..count {

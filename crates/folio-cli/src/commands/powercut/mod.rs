@@ -55,7 +55,7 @@ program has ended, until everything is written.
 The file system is Folio's ext4, with the options of -o. The states are those that Linux's could leave, too; only the
 default differs: Folio writes a file that replaces another one before the commit that renames it.
 
-The first failing state is reduced to the fewest lost writes, and saved in a folder cut-N. The same seed gives the same
+The first failing state is reduced to fewer lost writes, and saved in a new folder cut-N. The same seed gives the same
 cuts of one record; another run of the program writes another record.
 
 Exit codes: 0 no check failed, 1 checks failed, 2 usage error.";
@@ -98,7 +98,7 @@ pub(crate) struct Powercut {
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     save: PathBuf,
     /// Run the check again on the state in this folder; --check is another check
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["image", "setup", "run", "save"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["image", "setup", "run", "save", "json"])]
     replay: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

@@ -26,10 +26,21 @@ pub(super) struct How {
     pub(super) observer: Option<Arc<dyn CallObserver>>,
 }
 
+/// Detaches a mount when it is dropped. Its users keep it until they end.
+struct DetachAtEnd(Unmounter);
+
+impl Drop for DetachAtEnd {
+    fn drop(&mut self) {
+        // It fails if the user has unmounted it.
+        let _ = self.0.unmount(true);
+    }
+}
+
 /// A mounted disk.
 pub(super) struct MountedDisk {
     fs: Fs,
-    unmounter: Unmounter,
+    /// Detached also after a failure, before the folder is removed.
+    unmounter: DetachAtEnd,
     /// Receives the result of the session.
     served: Receiver<Result<()>>,
 }
@@ -57,7 +68,7 @@ impl MountedDisk {
         if let Some(observer) = &how.observer {
             session.observe(observer.clone());
         }
-        let unmounter = session.unmounter();
+        let unmounter = DetachAtEnd(session.unmounter());
         let thread = std::thread::Builder::new().name("folio-powercut".to_owned());
         let (sender, served) = channel();
         let spawned = thread.spawn(move || {
@@ -83,7 +94,7 @@ impl MountedDisk {
     /// EBUSY if a program still uses the mount, else what could not be written.
     pub(super) fn close(self) -> Result<()> {
         // Processes that were killed may not have ended yet.
-        self.unmounter.unmount(true)?;
+        drop(self.unmounter);
         match self.served.recv_timeout(UNUSED_AFTER) {
             Ok(served) => served?,
             Err(RecvTimeoutError::Timeout) => {

@@ -7,11 +7,21 @@ use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use folio::testing::PowerCutDisk;
 use folio_fuse::CallObserver;
-use std::io::Read;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Longest time until the end of the program is seen.
+const POLL: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 
 /// What to run.
 #[derive(Clone, Copy)]
@@ -71,7 +81,9 @@ impl Recording {
             acked: None,
         };
         if let Some(setup) = program.setup {
-            let mut running = start("--setup", setup, places, Stdio::inherit())?;
+            // Standard output is for the result.
+            let stderr = std::io::stderr().as_fd().try_clone_to_owned()?;
+            let mut running = start("--setup", setup, places, stderr.into())?;
             end("--setup", &mut running, None, session)?;
         }
         mounted
@@ -82,11 +94,14 @@ impl Recording {
         let started = Instant::now();
         let mut running = start("--run", program.run, places, Stdio::piped())?;
         let printed = running.child.stdout.take();
+        let has_ended = AtomicBool::new(false);
+        let read = |out| read_printed(out, &disk, start_moment, &has_ended);
         let (printed, printed_at) = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| printed.map(|out| read_printed(out, &disk, start_moment)));
+            let reader = scope.spawn(|| printed.map(read));
             let ended = end("--run", &mut running, program.limit, session);
-            // What is left of the program has the pipe.
+            // What is left of the program has the pipe, and may keep it for ever.
             drop(running);
+            has_ended.store(true, Ordering::Relaxed);
             let printed = reader.join().unwrap_or_default().unwrap_or_default();
             ended.map(|()| printed)
         })?;
@@ -150,15 +165,37 @@ fn end(option: &str, running: &mut Running, limit: Option<Duration>, session: &S
 
 type Printed = (Vec<u8>, Vec<(usize, usize)>);
 
-/// Reads what the program prints, and notes when.
-fn read_printed(mut out: ChildStdout, disk: &PowerCutDisk, start: usize) -> Printed {
+/// Reads what the program prints, and notes when: until the end of the pipe, or until the pipe is
+/// empty after the program `has_ended`.
+fn read_printed(
+    mut out: ChildStdout,
+    disk: &PowerCutDisk,
+    start: usize,
+    has_ended: &AtomicBool,
+) -> Printed {
     let (mut printed, mut printed_at) = (Vec::new(), Vec::new());
     let mut buf = vec![0; 64 << 10];
-    while let Ok(len @ 1..) = out.read(&mut buf) {
-        // After the read: whatever was durable before the bytes were printed is recorded by now.
-        let moment = disk.now() - start;
-        printed.extend_from_slice(&buf[..len]);
-        printed_at.push((moment, printed.len()));
+    loop {
+        // Before the poll: what the program has printed is in the pipe by then.
+        let is_last = has_ended.load(Ordering::Relaxed);
+        let mut ready = [PollFd::new(&out, PollFlags::IN)];
+        match poll(&mut ready, Some(&POLL)) {
+            Ok(0) if is_last => break,
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(_) => break,
+        }
+        match out.read(&mut buf) {
+            Ok(len @ 1..) => {
+                // After the read: whatever was durable before the bytes were printed is recorded
+                // by now.
+                let moment = disk.now() - start;
+                printed.extend_from_slice(&buf[..len]);
+                printed_at.push((moment, printed.len()));
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Ok(_) | Err(_) => break,
+        }
     }
     (printed, printed_at)
 }

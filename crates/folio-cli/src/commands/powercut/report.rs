@@ -43,7 +43,7 @@ pub(super) struct RunReport {
     failing: u64,
     /// Reasons with the number of their states.
     reasons: BTreeMap<String, u64>,
-    /// The first failing state, with the fewest lost writes; null without one.
+    /// The first failing state, with fewer lost writes where these suffice; null without one.
     first: Option<FirstFailure>,
 }
 

@@ -35,7 +35,7 @@ pub(super) fn save(
     recording: &Recording,
     failing: &FailingCut,
 ) -> Outcome<PathBuf> {
-    let folder = parent.join(format!("cut-{}", failing.write));
+    let folder = new_folder(parent, failing.write)?;
     let saved = SavedCut {
         check: judge.check.to_owned(),
         options: judge.how.options.clone(),
@@ -43,7 +43,6 @@ pub(super) fn save(
         reason: failing.reason.clone(),
     };
     let save = || -> io::Result<()> {
-        fs::create_dir_all(&folder)?;
         let disk = File::create(folder.join(DISK))?;
         write_disk(&*failing.cut.device(), &disk)?;
         fs::write(folder.join(ACKED), recording.acked(failing.write))?;
@@ -53,6 +52,30 @@ pub(super) fn save(
     };
     save().map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
     Ok(folder)
+}
+
+/// Creates the folder cut-N, or cut-N-2 and so on: what is saved there may be all that is left of a
+/// failure.
+fn new_folder(parent: &Path, write: usize) -> Outcome<PathBuf> {
+    let failure = |path: &Path, error: io::Error| {
+        Err(Failure::new(format!("--save {}: {error}", path.display())))
+    };
+    if let Err(error) = fs::create_dir_all(parent) {
+        return failure(parent, error);
+    }
+    for number in 1.. {
+        let name = match number {
+            1 => format!("cut-{write}"),
+            _ => format!("cut-{write}-{number}"),
+        };
+        let folder = parent.join(name);
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return failure(&folder, error),
+        }
+    }
+    unreachable!("a name is free")
 }
 
 fn write_disk(device: &dyn Device, file: &File) -> io::Result<()> {
@@ -95,4 +118,20 @@ pub(super) fn replay(folder: &Path, judge: &Judge<'_>) -> Outcome<Option<String>
     let acked =
         fs::read(&acked).map_err(|error| Failure::new(format!("{}: {error}", acked.display())))?;
     judge.reason_on(Arc::new(OverlayDevice::new(disk)), &acked, &judge.place(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_states_replace_no_other() {
+        let parent = tempfile::tempdir().unwrap();
+        let folders = [(); 3].map(|()| new_folder(&parent.path().join("new"), 7).unwrap());
+        let names = folders.map(|folder| folder.file_name().unwrap().to_owned());
+        assert_eq!(names, ["cut-7", "cut-7-2", "cut-7-3"]);
+        let file = parent.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(new_folder(&file, 7).is_err());
+    }
 }
