@@ -23,6 +23,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::session::Session;
 use clap::Args;
 use cuts::Judge;
+use folio::base::Owner;
 use folio::block::tools::{CopyOptions, copy};
 use folio::block::{MemoryDevice, OpenOptions, open};
 use folio::ext4::{self, FormatOptions};
@@ -166,7 +167,16 @@ pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
 fn content(powercut: &Powercut) -> Outcome<MemoryDevice> {
     let Some(image) = &powercut.image else {
         let disk = MemoryDevice::new(powercut.size);
-        ext4::format(&disk, &FormatOptions::default())
+        // The programs run as the user.
+        let root_owner = Owner {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        };
+        let options = FormatOptions {
+            root_owner,
+            ..FormatOptions::default()
+        };
+        ext4::format(&disk, &options)
             .map_err(|error| Failure::usage(format!("--size: {error}")))?;
         return Ok(disk);
     };
