@@ -3,7 +3,8 @@
 use super::report::Method;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
 
 /// The names of a version's files and values.
 #[derive(Debug, PartialEq, Eq)]
@@ -84,17 +85,27 @@ impl Group {
 
     /// Returns the group named by a user: a folder, or a path below the mount of a controller.
     pub(super) fn named(path: &Path) -> Option<Self> {
+        Self::at(path).or_else(|| Self::mounted(path))
+    }
+
+    /// Returns the group at a path below the mount of a controller, and nowhere else.
+    fn mounted(path: &Path) -> Option<Self> {
         let below = path.strip_prefix("/").unwrap_or(path);
-        let mounted = ROOTS.iter().map(|(root, _)| Path::new(root).join(below));
-        std::iter::once(path.to_owned())
-            .chain(mounted)
-            .find_map(|folder| Self::at(&folder))
+        // A group outside of the cgroup namespace starts with `..`.
+        if below.components().any(|part| part == Component::ParentDir) {
+            return None;
+        }
+        let mut folders = ROOTS.iter().map(|(root, _)| Path::new(root).join(below));
+        folders.find_map(|folder| Self::at(&folder))
     }
 
     /// Returns the group of a process, by the lines of its /proc/PID/cgroup. The root is none: it
     /// cannot be limited.
     pub(super) fn of_process(pid: u32) -> Option<Self> {
-        let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        Self::of_lines(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    }
+
+    fn of_lines(lines: &str) -> Option<Self> {
         lines.lines().find_map(|line| {
             let mut words = line.splitn(3, ':').skip(1);
             let (controllers, path) = (words.next()?, words.next()?.trim_start_matches('/'));
@@ -102,7 +113,7 @@ impl Group {
             if path.is_empty() || !(controllers.is_empty() || is_memory) {
                 return None;
             }
-            Self::named(Path::new(path))
+            Self::mounted(Path::new(path))
         })
     }
 
@@ -179,20 +190,24 @@ impl Group {
 
     /// Sets the limit.
     pub(super) fn set_limit(&self, word: &str) -> io::Result<()> {
-        match fs::write(self.folder.join(self.version.limit), word) {
+        match write(&self.folder.join(self.version.limit), word) {
             // Version 1 could not evict enough; the next attempt may.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
             other => other,
         }
     }
 
-    /// Keeps the kernel from killing tasks at the limit. Returns the file to restore and its value.
-    pub(super) fn disable_oom_killer(&self) -> Option<(PathBuf, String)> {
+    /// Returns the file that controls the OOM killer and its value, if the version has one.
+    pub(super) fn oom_killer(&self) -> Option<(PathBuf, String)> {
         let file = self.folder.join(OOM_CONTROL);
         let text = fs::read_to_string(&file).ok()?;
         let before = value(&text, "oom_kill_disable")?;
-        fs::write(&file, "1").ok()?;
         Some((file, before.to_string()))
+    }
+
+    /// Keeps the kernel from killing tasks at the limit.
+    pub(super) fn disable_oom_killer(&self) -> io::Result<()> {
+        write(&self.folder.join(OOM_CONTROL), "1")
     }
 
     /// Whether tasks wait because the limit is below what cannot be evicted.
@@ -240,6 +255,12 @@ impl Group {
         }
         found
     }
+}
+
+/// Writes to a file that exists, which is not truncated.
+fn write(file: &Path, word: &str) -> io::Result<()> {
+    let mut file = fs::File::options().write(true).open(file)?;
+    file.write_all(word.as_bytes())
 }
 
 /// Returns a value of a file with lines `name value`.
@@ -315,10 +336,35 @@ mod tests {
         assert_eq!((found.cache_bytes, found.other_bytes), (4096, 4096));
         assert_eq!(found.refaults, 3);
         assert!(group.is_out_of_memory());
-        let (file, before) = group.disable_oom_killer().unwrap();
+        let (file, before) = group.oom_killer().unwrap();
         assert_eq!(
-            (file, before.as_str()),
+            (file.clone(), before.as_str()),
             (folder.path().join(OOM_CONTROL), "0")
         );
+        group.disable_oom_killer().unwrap();
+        assert!(fs::read_to_string(file).unwrap().starts_with('1'));
+    }
+
+    #[test]
+    fn group_of_process_is_below_a_mount() {
+        let folder = TempDir::new_in(".").unwrap();
+        fs::write(folder.path().join("memory.high"), "max\n").unwrap();
+        let name = Path::new(folder.path().file_name().unwrap());
+        assert!(Group::named(name).is_some());
+        assert_eq!(Group::of_lines(&format!("0::/{}\n", name.display())), None);
+        let absolute = fs::canonicalize(folder.path()).unwrap();
+        let outside = format!("0::/../../..{}\n", absolute.display());
+        assert_eq!(Group::of_lines(&outside), None);
+    }
+
+    #[test]
+    fn limit_is_written_to_a_present_file_only() {
+        let (folder, group) = group(&[("memory.high", "4096 and more")]);
+        let (group, file) = (group.unwrap(), folder.path().join("memory.high"));
+        group.set_limit("8192").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "8192 and more");
+        fs::remove_file(&file).unwrap();
+        assert!(group.set_limit("8192").is_err());
+        assert!(!file.exists());
     }
 }

@@ -46,7 +46,9 @@ impl Guard {
             Some(above) => command.arg(&group.folder).arg(above),
             None => command.args(["", ""]),
         };
-        values.extend(group.disable_oom_killer());
+        let oom_killer = group.oom_killer();
+        let has_oom_killer = oom_killer.is_some();
+        values.extend(oom_killer);
         for (file, value) in values {
             command.arg(file).arg(value);
         }
@@ -56,12 +58,17 @@ impl Guard {
             .stderr(Stdio::null())
             .current_dir("/")
             .process_group(0);
-        command.spawn().map(Self).map_err(|error| {
+        let guard = command.spawn().map(Self).map_err(|error| {
             io::Error::new(
                 error.kind(),
                 format!("/bin/sh, which restores the limit: {error}"),
             )
-        })
+        })?;
+        if has_oom_killer {
+            // The root group refuses it.
+            let _ = group.disable_oom_killer();
+        }
+        Ok(guard)
     }
 }
 

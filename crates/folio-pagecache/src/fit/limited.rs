@@ -85,26 +85,36 @@ impl<'a> Limited<'a> {
         let Some(child) = &mut self.child else {
             return;
         };
-        let start = Instant::now();
-        let never = AtomicBool::new(false);
-        let mut signal = Signal::TERM;
-        loop {
-            let processes = self.group.processes();
+        let group = &self.group;
+        end(child, |signal| {
+            let processes = group.processes();
             for process in &processes {
                 if let Some(pid) = Pid::from_raw(process.cast_signed()) {
                     let _ = kill_process(pid, signal);
                 }
             }
-            let has_ended = matches!(child.try_wait(), Ok(Some(_)) | Err(_));
-            if (has_ended && processes.is_empty()) || start.elapsed().as_secs_f64() > 2.0 * GRACE_S
-            {
-                return;
-            }
-            if start.elapsed().as_secs_f64() > GRACE_S {
-                signal = Signal::KILL;
-            }
-            wait(Duration::from_millis(20), &never);
+            !processes.is_empty()
+        });
+    }
+}
+
+/// Ends a command with SIGTERM, then SIGKILL. `send` signals all its processes and returns whether
+/// there were any.
+pub(super) fn end(child: &mut Child, mut send: impl FnMut(Signal) -> bool) {
+    let start = Instant::now();
+    let never = AtomicBool::new(false);
+    let mut signal = Signal::TERM;
+    loop {
+        let is_empty = !send(signal);
+        let has_ended = matches!(child.try_wait(), Ok(Some(_)) | Err(_));
+        let seconds = start.elapsed().as_secs_f64();
+        if (has_ended && is_empty) || seconds > 2.0 * GRACE_S {
+            return;
         }
+        if seconds > GRACE_S {
+            signal = Signal::KILL;
+        }
+        wait(Duration::from_millis(20), &never);
     }
 }
 

@@ -34,10 +34,11 @@ use limited::Limited;
 pub use report::{FitReport, Method, Need, Point};
 use request::without_stdout;
 pub use request::{Fit, Workload};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, kill_process_group};
 use search::{Search, Subject};
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -62,10 +63,10 @@ impl<'a> Fit<'a> {
             Workload::Command(words) => {
                 let mut child = started(words)?;
                 let report = self.estimate(child.id(), reason);
-                if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
-                    let _ = kill_process(pid, Signal::TERM);
-                }
-                child.wait()?;
+                let group = Pid::from_raw(child.id().cast_signed());
+                limited::end(&mut child, |signal| {
+                    group.is_some_and(|group| kill_process_group(group, signal).is_ok())
+                });
                 report
             }
             Workload::Process(pid) => self.estimate(*pid, reason),
@@ -213,9 +214,39 @@ fn own_group(pid: u32) -> Result<Group, String> {
     ))
 }
 
-/// Starts a command.
+/// Starts a command in a process group of its own.
 fn started(words: &[OsString]) -> io::Result<Child> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    without_stdout(command.args(arguments))?.spawn()
+    without_stdout(command.args(arguments).process_group(0))?.spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    #[test]
+    fn command_that_ignores_sigterm_is_killed() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("pids");
+        let script = r#"trap '' TERM; sleep 60 & echo $$ $! > "$0"; wait; sleep 60"#;
+        let words = ["sh".into(), "-c".into(), script.into(), file.clone().into()];
+        let fit = Fit {
+            limit_per_s: 1.0,
+            duration: Duration::from_secs(1),
+            is_estimate: true,
+            is_cold: false,
+            stop: &AtomicBool::new(false),
+            each: &mut |_| {},
+        };
+        let start = Instant::now();
+        fit.run(&Workload::Command(words.to_vec())).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(30));
+        let text = std::fs::read_to_string(file).unwrap();
+        for pid in text.split_whitespace() {
+            assert!(processes::tree(pid.parse().unwrap()).is_empty(), "{text}");
+        }
+    }
 }
