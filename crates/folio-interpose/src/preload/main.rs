@@ -109,7 +109,7 @@ macro_rules! wrap {
                     op: Op::$op,
                     names: calls::Names::$names $(($($place),+))?,
                     returns: calls::Returns::$returns $(($size))?,
-                    detail: Option::$detail $(($index))?,
+                    detail: calls::Detail::$detail $(($index))?,
                 };
                 let name = concat!(stringify!($name), "\0");
                 // SAFETY: the caller's promise; the name ends with a zero byte.

@@ -1,6 +1,6 @@
 //! One record: the time of a call, its waits where they matter, and the names of its files.
 
-use crate::calls::{Call, Names, Op, Returns};
+use crate::calls::{Call, Detail, Names, Op, Returns};
 use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
 use crate::system::{self, Usage};
 use crate::{Arguments, forward, ring};
@@ -175,7 +175,11 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
         start_ns: begun.start_ns,
         wall_ns,
         result: returned,
-        detail: call.detail.map_or(0, |place| a[place] as u64),
+        detail: match call.detail {
+            Detail::None => 0,
+            Detail::Argument(place) => a[place] as u64,
+            Detail::Always(number) => number as u64,
+        },
         pid: PID.load(Ordering::Relaxed),
         tid: begun.thread.map_or(0, |thread| thread.tid.load(Ordering::Relaxed)),
         fd: begun.fd,
