@@ -223,6 +223,9 @@ impl Tracker {
 
 impl Process {
     fn duplicate(&mut self, from: i32, to: i32, closes_at_exec: bool) {
+        if from == to {
+            return;
+        }
         match self.files.get(&from).copied() {
             Some(open) => {
                 self.files.insert(
