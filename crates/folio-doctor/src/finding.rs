@@ -130,6 +130,15 @@ impl Check {
         Self::new(layer, cause, Verdict::Unknown, why)
     }
 
+    /// As a note, if it is a fault.
+    pub(crate) fn into_note(mut self) -> Self {
+        if self.verdict == Verdict::Fault {
+            self.verdict = Verdict::Note;
+            self.certainty = None;
+        }
+        self
+    }
+
     /// With what it rests on.
     pub(crate) fn with_evidence(mut self, text: impl Into<String>) -> Self {
         self.evidence = text.into();

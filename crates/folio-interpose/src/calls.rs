@@ -70,9 +70,10 @@ pub enum Op {
     Allocate,
     /// Locks a file.
     Lock,
-    /// Controls a descriptor; the detail is the command.
+    /// Controls a descriptor; the detail is the command, the other descriptor the argument of
+    /// F_SETFD.
     Control,
-    /// Duplicates a descriptor; the result is the copy.
+    /// Duplicates a descriptor; the result is the copy, the detail its flags.
     Duplicate,
     /// Changes the working directory.
     ChangeDirectory,
@@ -152,6 +153,17 @@ pub enum Returns {
     Items(usize),
 }
 
+/// What a call records as its detail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// 0.
+    None,
+    /// This argument.
+    Argument(usize),
+    /// This number: the flags of a call that has no argument for them.
+    Always(usize),
+}
+
 /// One call of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -161,52 +173,60 @@ pub struct Call {
     pub names: Names,
     /// What it returns.
     pub returns: Returns,
-    /// The argument that is recorded as the detail: flags, a size or a command.
-    pub detail: Option<usize>,
+    /// What is recorded as the detail: flags, a size or a command.
+    pub detail: Detail,
 }
 
 /// Passes the table to a macro: name, operation, file, result, detail.
 macro_rules! file_calls {
     ($with:ident) => {
         $with! {
-            open Open Path(0) Int Some(1);
-            open64 Open Path(0) Int Some(1);
-            openat Open At(0, 1) Int Some(2);
-            openat64 Open At(0, 1) Int Some(2);
-            __open_2 Open Path(0) Int Some(1);
-            __open64_2 Open Path(0) Int Some(1);
-            __openat_2 Open At(0, 1) Int Some(2);
-            __openat64_2 Open At(0, 1) Int Some(2);
-            creat Open Path(0) Int None;
-            creat64 Open Path(0) Int None;
+            open Open Path(0) Int Argument(1);
+            open64 Open Path(0) Int Argument(1);
+            openat Open At(0, 1) Int Argument(2);
+            openat64 Open At(0, 1) Int Argument(2);
+            __open_2 Open Path(0) Int Argument(1);
+            __open64_2 Open Path(0) Int Argument(1);
+            __openat_2 Open At(0, 1) Int Argument(2);
+            __openat64_2 Open At(0, 1) Int Argument(2);
+            creat Open Path(0) Int Always(0o1101);
+            creat64 Open Path(0) Int Always(0o1101);
+            mkstemp Open Path(0) Int Always(0o302);
+            mkstemp64 Open Path(0) Int Always(0o302);
+            mkostemp Open Path(0) Int Argument(1);
+            mkostemp64 Open Path(0) Int Argument(1);
+            mkstemps Open Path(0) Int Always(0o302);
+            mkstemps64 Open Path(0) Int Always(0o302);
+            mkostemps Open Path(0) Int Argument(2);
+            mkostemps64 Open Path(0) Int Argument(2);
             fopen OpenStream Opened(0) Pointer None;
             fopen64 OpenStream Opened(0) Pointer None;
             opendir OpenDirectory Path(0) Pointer None;
             close Close Descriptor(0) Int None;
             fclose CloseStream Stream(0) Int None;
-            read Read Descriptor(0) Size Some(2);
-            __read_chk Read Descriptor(0) Size Some(2);
-            pread Read Descriptor(0) Size Some(2);
-            pread64 Read Descriptor(0) Size Some(2);
-            __pread_chk Read Descriptor(0) Size Some(2);
-            __pread64_chk Read Descriptor(0) Size Some(2);
+            read Read Descriptor(0) Size Argument(2);
+            __read_chk Read Descriptor(0) Size Argument(2);
+            pread Read Descriptor(0) Size Argument(2);
+            pread64 Read Descriptor(0) Size Argument(2);
+            __pread_chk Read Descriptor(0) Size Argument(2);
+            __pread64_chk Read Descriptor(0) Size Argument(2);
             readv ReadVector Descriptor(0) Size None;
             preadv ReadVector Descriptor(0) Size None;
             preadv64 ReadVector Descriptor(0) Size None;
             preadv2 ReadVector Descriptor(0) Size None;
             preadv64v2 ReadVector Descriptor(0) Size None;
-            write Write Descriptor(0) Size Some(2);
-            pwrite Write Descriptor(0) Size Some(2);
-            pwrite64 Write Descriptor(0) Size Some(2);
+            write Write Descriptor(0) Size Argument(2);
+            pwrite Write Descriptor(0) Size Argument(2);
+            pwrite64 Write Descriptor(0) Size Argument(2);
             writev WriteVector Descriptor(0) Size None;
             pwritev WriteVector Descriptor(0) Size None;
             pwritev64 WriteVector Descriptor(0) Size None;
             pwritev2 WriteVector Descriptor(0) Size None;
             pwritev64v2 WriteVector Descriptor(0) Size None;
-            fread ReadStream Stream(3) Items(1) Some(1);
-            fread_unlocked ReadStream Stream(3) Items(1) Some(1);
-            fwrite WriteStream Stream(3) Items(1) Some(1);
-            fwrite_unlocked WriteStream Stream(3) Items(1) Some(1);
+            fread ReadStream Stream(3) Items(1) Argument(1);
+            fread_unlocked ReadStream Stream(3) Items(1) Argument(1);
+            fwrite WriteStream Stream(3) Items(1) Argument(1);
+            fwrite_unlocked WriteStream Stream(3) Items(1) Argument(1);
             fflush WriteStream Stream(0) Int None;
             fflush_unlocked WriteStream Stream(0) Int None;
             sendfile Copy Descriptor(1) Size None;
@@ -274,13 +294,13 @@ macro_rules! file_calls {
             fchownat Name At(0, 1) Int None;
             utimensat Name At(0, 1) Int None;
             futimens Name Descriptor(0) Int None;
-            mmap Map Descriptor(4) Pointer Some(1);
-            mmap64 Map Descriptor(4) Pointer Some(1);
+            mmap Map Descriptor(4) Pointer Argument(1);
+            mmap64 Map Descriptor(4) Pointer Argument(1);
             msync SyncMap Nothing Int None;
             truncate Truncate Path(0) Int None;
             truncate64 Truncate Path(0) Int None;
-            ftruncate Truncate Descriptor(0) Int Some(1);
-            ftruncate64 Truncate Descriptor(0) Int Some(1);
+            ftruncate Truncate Descriptor(0) Int Argument(1);
+            ftruncate64 Truncate Descriptor(0) Int Argument(1);
             fallocate Allocate Descriptor(0) Int None;
             fallocate64 Allocate Descriptor(0) Int None;
             posix_fallocate Allocate Descriptor(0) Int None;
@@ -288,11 +308,11 @@ macro_rules! file_calls {
             flock Lock Descriptor(0) Int None;
             lockf Lock Descriptor(0) Int None;
             lockf64 Lock Descriptor(0) Int None;
-            fcntl Control Descriptor(0) Int Some(1);
-            fcntl64 Control Descriptor(0) Int Some(1);
+            fcntl Control Descriptor(0) Int Argument(1);
+            fcntl64 Control Descriptor(0) Int Argument(1);
             dup Duplicate Descriptor(0) Int None;
             dup2 Duplicate Descriptor(0) Int None;
-            dup3 Duplicate Descriptor(0) Int None;
+            dup3 Duplicate Descriptor(0) Int Argument(2);
             chdir ChangeDirectory Path(0) Int None;
             fchdir ChangeDirectory Descriptor(0) Int None;
             waitpid WaitChild Nothing Int None;

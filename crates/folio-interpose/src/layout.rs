@@ -79,7 +79,7 @@ pub struct Record {
     pub path: u32,
     /// Place of the second path; 0 without one.
     pub second: u32,
-    /// The descriptor of the second path's directory, or the copy of a duplicate.
+    /// The descriptor of the second path's directory, or the argument of F_SETFD.
     pub other_fd: i32,
     /// 512-byte blocks that a disk read for the call, if measured.
     pub read_blocks: u32,

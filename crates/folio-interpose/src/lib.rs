@@ -25,7 +25,7 @@ mod object;
 mod ring;
 mod tracker;
 
-pub use calls::{Call, Names, Op, Returns};
+pub use calls::{Call, Detail, Names, Op, Returns};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
 pub use ring::Ring;
@@ -40,7 +40,7 @@ pub fn table() -> Vec<(&'static str, Call)> {
                 op: Op::$op,
                 names: Names::$names $(($($place),+))?,
                 returns: Returns::$returns $(($size))?,
-                detail: Option::$detail $(($index))?,
+                detail: Detail::$detail $(($index))?,
             })),*]
         };
     }
@@ -92,6 +92,17 @@ mod tests {
         assert!(has(Op::Rename, &folder.path().join("x")), "{events:#?}");
         // The environment without the library is completed.
         assert!(has(Op::Open, &to), "{events:#?}");
+    }
+
+    #[test]
+    fn creat_truncates_and_writes() {
+        let (_, call) = table()
+            .into_iter()
+            .find(|(name, _)| *name == "creat")
+            .unwrap();
+        let flags =
+            rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::TRUNC;
+        assert_eq!(call.detail, Detail::Always(flags.bits() as usize));
     }
 
     #[test]

@@ -92,12 +92,15 @@ impl Ring {
         Some(record)
     }
 
-    /// Skips a record whose writer was killed; returns whether there is one. For use after all
-    /// writers have ended.
-    pub fn skip(&mut self) -> bool {
-        let has_more = self.tail < self.header().head.load(Ordering::Acquire);
-        self.tail += u64::from(has_more);
-        has_more
+    /// Returns the number of records that writers have begun and that were not taken.
+    pub fn pending(&self) -> usize {
+        let head = self.header().head.load(Ordering::Acquire);
+        head.saturating_sub(self.tail).min(SLOTS) as usize
+    }
+
+    /// Skips a record whose writer was killed, if there is one.
+    pub fn skip(&mut self) {
+        self.tail += u64::from(self.pending() > 0);
     }
 
     /// Returns the path at a place; `None` if the place holds none.

@@ -15,6 +15,8 @@ const O_CLOEXEC: u64 = 0o2_000_000;
 const F_DUPFD: u64 = 0;
 const F_DUPFD_CLOEXEC: u64 = 1030;
 const F_SETFD: u64 = 2;
+/// The flag of F_SETFD.
+const FD_CLOEXEC: i32 = 1;
 
 /// A path that was seen, as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -158,12 +160,18 @@ impl Tracker {
                 process.files.remove(&record.fd);
             }
             (Op::ChangeDirectory, Some(file)) => process.folder = Some(file),
-            (Op::Duplicate, _) => process.duplicate(record.fd, result, false),
+            (Op::Duplicate, _) => {
+                let closes_at_exec = record.detail & O_CLOEXEC != 0;
+                process.duplicate(record.fd, result, closes_at_exec);
+            }
             (Op::Control, _) => match record.detail {
                 F_DUPFD => process.duplicate(record.fd, result, false),
                 F_DUPFD_CLOEXEC => process.duplicate(record.fd, result, true),
-                // The argument is not recorded: the usual one.
-                F_SETFD => process.mark_close_at_exec(record.fd),
+                F_SETFD => {
+                    if let Some(open) = process.files.get_mut(&record.fd) {
+                        open.closes_at_exec = record.other_fd & FD_CLOEXEC != 0;
+                    }
+                }
                 _ => {}
             },
             (Op::Write | Op::WriteVector | Op::WriteStream | Op::Copy, _) => {
@@ -215,6 +223,9 @@ impl Tracker {
 
 impl Process {
     fn duplicate(&mut self, from: i32, to: i32, closes_at_exec: bool) {
+        if from == to {
+            return;
+        }
         match self.files.get(&from).copied() {
             Some(open) => {
                 self.files.insert(
@@ -228,12 +239,6 @@ impl Process {
             None => {
                 self.files.remove(&to);
             }
-        }
-    }
-
-    fn mark_close_at_exec(&mut self, fd: i32) {
-        if let Some(open) = self.files.get_mut(&fd) {
-            open.closes_at_exec = true;
         }
     }
 }
@@ -261,4 +266,59 @@ fn clean(path: &Path) -> PathBuf {
         }
     }
     cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: u32 = 7;
+
+    /// Whether a descriptor is open after these calls and the start of another program.
+    fn survives_exec(calls: &[Record], fd: i32) -> bool {
+        let ring = Ring::create().unwrap();
+        let mut tracker = Tracker::new(PID, &[(0, PathBuf::from("/x"))]);
+        let start = Record {
+            op: Op::Start as u16,
+            second: 4,
+            ..Record::default()
+        };
+        for record in calls.iter().chain([&start]) {
+            let record = Record {
+                pid: PID,
+                ..*record
+            };
+            tracker.follow(&record, &ring).unwrap();
+        }
+        tracker.open_file(PID, fd).is_some()
+    }
+
+    fn set_flags(flags: i32) -> Record {
+        Record {
+            op: Op::Control as u16,
+            detail: F_SETFD,
+            other_fd: flags,
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn fcntl_sets_and_clears_close_at_exec() {
+        assert!(survives_exec(&[], 0));
+        assert!(!survives_exec(&[set_flags(1)], 0));
+        assert!(survives_exec(&[set_flags(1), set_flags(0)], 0));
+    }
+
+    #[test]
+    fn dup3_sets_close_at_exec() {
+        let copy = |detail| Record {
+            op: Op::Duplicate as u16,
+            result: 5,
+            detail,
+            ..Record::default()
+        };
+        assert!(survives_exec(&[copy(0)], 5));
+        assert!(!survives_exec(&[copy(O_CLOEXEC)], 5));
+        assert!(survives_exec(&[copy(O_CLOEXEC)], 0));
+    }
 }

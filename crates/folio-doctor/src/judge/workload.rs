@@ -90,6 +90,11 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
         Part::Locks => locks(cost, own),
         _ => return None,
     };
+    let check = if cost.calls < CALLS_MIN {
+        check.into_note()
+    } else {
+        check
+    };
     let check = check
         .with("calls", cost.calls)
         .with("files", cost.files as u64)
@@ -313,4 +318,52 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
         .with("bytes_per_call", each)
         .with_remedy("in the program: a buffer of 64 KiB (setvbuf, BufWriter, dd bs=64K)");
     Some(finding.with_numbers(check))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Verdict;
+    use crate::workload::MountedOn;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    /// The verdict on this many writes with O_SYNC, which take half of the time.
+    fn verdict_on(calls: u64) -> Verdict {
+        let cost = Cost {
+            part: Part::SyncWrites,
+            mount: 0,
+            calls,
+            files: 1,
+            wait_ns: 1_000_000_000,
+            wall_ns: 1_000_000_000,
+            bytes: 4096 * calls,
+            device_bytes: 0,
+            replacements: 0,
+            example: None,
+        };
+        let mount = MountedOn {
+            file_system: FileSystem::default(),
+            has_files: true,
+        };
+        let workload = Workload {
+            status: ExitStatus::from_raw(0),
+            wall_ns: 2_000_000_000,
+            parts: Vec::new(),
+            costs: vec![cost],
+            tiny: Vec::new(),
+            unreached: Vec::new(),
+            mounts: vec![mount],
+            processes: 1,
+            dropped: 0,
+            refaulted_pages: None,
+        };
+        judge(&workload)[0].verdict
+    }
+
+    #[test]
+    fn few_calls_are_a_note() {
+        assert_eq!(verdict_on(CALLS_MIN), Verdict::Fault);
+        assert_eq!(verdict_on(CALLS_MIN - 1), Verdict::Note);
+    }
 }

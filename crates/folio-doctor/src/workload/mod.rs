@@ -95,9 +95,6 @@ pub fn run(words: &[OsString], output: CommandOutput) -> io::Result<Workload> {
     let mut tracker = Tracker::new(child.id(), &inherited());
     let mut timelines = Timelines::default();
     let (status, end_ns) = follow(&mut child, &mut ring, &mut tracker, &mut timelines)?;
-    while ring.skip() {
-        while drain(&mut ring, &mut tracker, &mut timelines) > 0 {}
-    }
     let mut mounted = Mounted::read();
     let mut split = Split::new(&timelines, &tracker, &mut mounted);
     split.root(child.id(), start_ns, end_ns, &program.to_string_lossy());
@@ -128,10 +125,10 @@ fn follow(
     loop {
         if let Some(status) = child.try_wait()? {
             let end_ns = now();
-            while drain(ring, tracker, timelines) > 0 {}
+            drain_pending(ring, tracker, timelines);
             return Ok((status, end_ns));
         }
-        let count = drain(ring, tracker, timelines);
+        let count = drain(ring, tracker, timelines, BATCH);
         if count == 0 {
             wait(&process);
         }
@@ -145,9 +142,22 @@ fn wait(process: &OwnedFd) {
     let _ = rustix::event::poll(&mut ends, Some(&PAUSE));
 }
 
-fn drain(ring: &mut Ring, tracker: &mut Tracker, timelines: &mut Timelines) -> usize {
+/// Takes the records up to now: processes that stay behind may go on writing.
+fn drain_pending(ring: &mut Ring, tracker: &mut Tracker, timelines: &mut Timelines) {
+    let mut left = ring.pending();
+    while left > 0 {
+        let count = drain(ring, tracker, timelines, left);
+        if count == 0 {
+            ring.skip();
+        }
+        left -= count.max(1);
+    }
+}
+
+/// Takes at most this many records; returns how many there were.
+fn drain(ring: &mut Ring, tracker: &mut Tracker, timelines: &mut Timelines, most: usize) -> usize {
     let mut count = 0;
-    while count < BATCH
+    while count < most
         && let Some(record) = ring.take()
     {
         if let Some(event) = tracker.follow(&record, ring) {

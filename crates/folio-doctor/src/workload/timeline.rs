@@ -86,13 +86,17 @@ impl Timelines {
                 process.unreached = Some((record.start_ns, name));
             }
             Op::Start => {
-                self.begun(record).unreached = None;
+                self.begun(record);
             }
             _ => {}
         }
         let Some(process) = self.processes.get_mut(&record.pid) else {
             return;
         };
+        if event.op != Op::Exec {
+            // The program has started, or the exec failed: the process still reports.
+            process.unreached = None;
+        }
         process.end_ns = process.end_ns.max(record.start_ns + record.wall_ns);
         if event.op == Op::End {
             process.has_ended = true;
@@ -210,5 +214,36 @@ fn span(event: &Event) -> Span {
             _ => event.open.map_or(0, |open| open.flags),
         },
         is_replacement,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the process has a program that does not report, after these operations.
+    fn has_unreached(ops: &[Op]) -> bool {
+        let ring = Ring::create().unwrap();
+        let mut tracker = Tracker::default();
+        let mut timelines = Timelines::default();
+        for (op, start_ns) in ops.iter().zip(1..) {
+            let record = Record {
+                op: *op as u16,
+                pid: 7,
+                start_ns,
+                ..Record::default()
+            };
+            let event = tracker.follow(&record, &ring).unwrap();
+            timelines.add(&event, &tracker, &ring);
+        }
+        timelines.processes[&7].unreached.is_some()
+    }
+
+    #[test]
+    fn a_failed_exec_hides_no_program() {
+        assert!(has_unreached(&[Op::Start, Op::Exec]));
+        assert!(has_unreached(&[Op::Start, Op::Exec, Op::Exec]));
+        assert!(!has_unreached(&[Op::Start, Op::Exec, Op::Start]));
+        assert!(!has_unreached(&[Op::Start, Op::Exec, Op::Read]));
     }
 }

@@ -1,7 +1,7 @@
 //! The preloaded library: wraps libc's file calls, and records their times in the shared ring.
 //!
 //! It needs no C library of its own: one object works in programs of glibc and of musl. `dlsym`,
-//! `clock_gettime`, `fileno` and `environ` are those of the program.
+//! `clock_gettime`, `fileno`, `__errno_location` and `environ` are those of the program.
 //!
 //! ```text
 //!   main.rs       the wrappers, from the table of calls.rs; programs and processes
@@ -25,7 +25,7 @@ mod recorder;
 mod ring;
 mod system;
 
-use calls::{Call, Op};
+use calls::{Call, Op, Returns};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Register arguments of a call. Those that it does not have are passed on unread.
@@ -42,20 +42,24 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     system::abort()
 }
 
-/// Calls the next definition of a function: the C library's.
+/// Calls the next definition of a function: the C library's. Without one it fails with ENOSYS, and
+/// returns `failure`.
 ///
 /// # Safety
 /// `name` ends with a zero byte, and the arguments are those of that function.
 #[inline]
-unsafe fn forward(known: &AtomicUsize, name: &str, a: Arguments) -> usize {
+unsafe fn forward(known: &AtomicUsize, name: &str, failure: usize, a: Arguments) -> usize {
     let mut address = known.load(Ordering::Relaxed);
     if address == 0 {
         const RTLD_NEXT: usize = usize::MAX;
+        let before = system::errno();
         // SAFETY: the name ends with a zero byte.
         address = unsafe { dlsym(RTLD_NEXT, name.as_ptr()) };
         if address == 0 {
-            system::abort();
+            system::set_errno(system::ENOSYS);
+            return failure;
         }
+        system::set_errno(before);
         known.store(address, Ordering::Relaxed);
     }
     // SAFETY: the C library defines a function of this name, which reads a part of the registers.
@@ -65,18 +69,27 @@ unsafe fn forward(known: &AtomicUsize, name: &str, a: Arguments) -> usize {
     }
 }
 
+/// What a call of the table returns if it fails.
+const fn failure_of(call: &Call) -> usize {
+    match (call.returns, call.op) {
+        (Returns::Pointer, Op::Map) | (Returns::Int | Returns::Size, _) => usize::MAX,
+        (Returns::Pointer | Returns::Items(_), _) => 0,
+    }
+}
+
 /// Calls and records a function of the table.
 ///
 /// # Safety
 /// As for [`forward`].
 #[inline]
 unsafe fn record(known: &AtomicUsize, name: &str, call: &Call, a: Arguments) -> usize {
+    let failure = failure_of(call);
     let Some(begun) = recorder::begin(call, &a) else {
         // SAFETY: the caller's promise.
-        return unsafe { forward(known, name, a) };
+        return unsafe { forward(known, name, failure, a) };
     };
     // SAFETY: the caller's promise.
-    let result = unsafe { forward(known, name, a) };
+    let result = unsafe { forward(known, name, failure, a) };
     recorder::end(begun, call, &a, result);
     result
 }
@@ -96,7 +109,7 @@ macro_rules! wrap {
                     op: Op::$op,
                     names: calls::Names::$names $(($($place),+))?,
                     returns: calls::Returns::$returns $(($size))?,
-                    detail: Option::$detail $(($index))?,
+                    detail: calls::Detail::$detail $(($index))?,
                 };
                 let name = concat!(stringify!($name), "\0");
                 // SAFETY: the caller's promise; the name ends with a zero byte.

@@ -114,7 +114,7 @@ macro_rules! programs {
                 static KNOWN: AtomicUsize = AtomicUsize::new(0);
                 // SAFETY: the caller's promise; the name ends with a zero byte.
                 let real = |a: [usize; 6]| unsafe {
-                    forward(&KNOWN, concat!(stringify!($name), "\0"), a)
+                    forward(&KNOWN, concat!(stringify!($name), "\0"), usize::MAX, a)
                 };
                 let run: fn([usize; 6], Next<'_>) -> usize = $run;
                 run([a, b, c, d, e, f], &real)
@@ -159,7 +159,8 @@ programs! {
 
 /// Marks that the program is about to be replaced, by this path.
 fn mark_program(path: usize) {
-    recorder::mark(Op::Exec, recorder::place_of(path), 0, u64::from(system::parent()));
+    let path = recorder::place_of_unread(path);
+    recorder::mark(Op::Exec, path, 0, u64::from(system::parent()));
 }
 
 static EXECVE: AtomicUsize = AtomicUsize::new(0);
@@ -172,7 +173,7 @@ fn replace(name: &str, known: &AtomicUsize, a: [usize; 6]) -> usize {
     let environment = unsafe { environ } as usize;
     completed(environment, |all| {
         // SAFETY: the arguments of the caller, and an environment.
-        unsafe { forward(known, name, [a[0], a[1], all, 0, 0, 0]) }
+        unsafe { forward(known, name, usize::MAX, [a[0], a[1], all, 0, 0, 0]) }
     })
 }
 

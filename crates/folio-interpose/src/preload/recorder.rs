@@ -1,6 +1,6 @@
 //! One record: the time of a call, its waits where they matter, and the names of its files.
 
-use crate::calls::{Call, Names, Op, Returns};
+use crate::calls::{Call, Detail, Names, Op, Returns};
 use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
 use crate::system::{self, Usage};
 use crate::{Arguments, forward, ring};
@@ -12,6 +12,8 @@ const SLOW_NS: u64 = 16_000;
 const BUFFERED_NS: u64 = 2_000;
 /// O_WRONLY and O_TRUNC: the mode `w` of a stream.
 const CREATES_EMPTY: u64 = 0o1001;
+/// The command of fcntl(2) whose argument is recorded.
+const F_SETFD: u64 = 2;
 /// Threads with counters of their own.
 const THREADS: usize = 1024;
 
@@ -132,8 +134,12 @@ pub(crate) fn descriptor_of(stream: usize) -> i32 {
     if stream == 0 {
         return -1;
     }
+    let before = system::errno();
     // SAFETY: the program passes a stream to the C library.
-    (unsafe { forward(&KNOWN, "fileno\0", [stream, 0, 0, 0, 0, 0]) }) as i32
+    let fd = unsafe { forward(&KNOWN, "fileno\0", usize::MAX, [stream, 0, 0, 0, 0, 0]) };
+    // A stream in memory has none.
+    system::set_errno(before);
+    fd as i32
 }
 
 /// The result as a signed number: below 0 for a failure.
@@ -169,7 +175,11 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
         start_ns: begun.start_ns,
         wall_ns,
         result: returned,
-        detail: call.detail.map_or(0, |place| a[place] as u64),
+        detail: match call.detail {
+            Detail::None => 0,
+            Detail::Argument(place) => a[place] as u64,
+            Detail::Always(number) => number as u64,
+        },
         pid: PID.load(Ordering::Relaxed),
         tid: begun.thread.map_or(0, |thread| thread.tid.load(Ordering::Relaxed)),
         fd: begun.fd,
@@ -211,6 +221,12 @@ fn since_last(now: u64, before: &AtomicU64) -> u32 {
 /// Records the paths of a call.
 #[inline]
 fn name(record: &mut Record, call: &Call, a: &Arguments, result: usize) {
+    // Calls that failed with these may not have read the path.
+    let is_unread = record.result < 0
+        && matches!(system::errno(), system::EFAULT | system::EINVAL | system::ENOSYS);
+    let place_of = |address| {
+        if is_unread { place_of_unread(address) } else { place_of(address) }
+    };
     match call.names {
         Names::Path(place) | Names::At(_, place) => record.path = place_of(a[place]),
         Names::Two(old, new) => {
@@ -230,6 +246,9 @@ fn name(record: &mut Record, call: &Call, a: &Arguments, result: usize) {
             record.result = if result == 0 { -1 } else { i64::from(descriptor_of(result)) };
         }
         Names::Nothing | Names::Descriptor(_) | Names::Stream(_) => {}
+    }
+    if call.op == Op::Control && record.detail == F_SETFD {
+        record.other_fd = a[2] as i32;
     }
     if matches!(call.names, Names::Path(_)) || matches!(call.names, Names::Two(..)) {
         // Relative to the working directory.
@@ -251,6 +270,17 @@ pub(crate) fn place_of(address: usize) -> u32 {
     }
     // SAFETY: these bytes were just read.
     ring::path(unsafe { core::slice::from_raw_parts(start, len) })
+}
+
+/// The place of a C string that may not be readable; 0 if it is not.
+pub(crate) fn place_of_unread(address: usize) -> u32 {
+    if address == 0 || !ring::is_open() {
+        return 0;
+    }
+    let mut bytes = [0_u8; PATH_MAX];
+    let count = system::read_memory(address, &mut bytes);
+    let len = bytes[..count].iter().position(|byte| *byte == 0);
+    len.map_or(0, |len| ring::path(&bytes[..len]))
 }
 
 /// Writes a record of the process itself, with the thread's counters.

@@ -16,6 +16,7 @@ mod numbers {
     pub(crate) const GETPPID: usize = 110;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const CLOCK_GETTIME: usize = 228;
+    pub(crate) const PROCESS_VM_READV: usize = 310;
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -32,6 +33,7 @@ mod numbers {
     pub(crate) const GETPPID: usize = 173;
     pub(crate) const OPENAT: usize = 56;
     pub(crate) const CLOCK_GETTIME: usize = 113;
+    pub(crate) const PROCESS_VM_READV: usize = 270;
 }
 pub(crate) use numbers::*;
 
@@ -102,7 +104,7 @@ pub(crate) fn parent() -> u32 {
     number(GETPPID)
 }
 
-/// Ends the process: the C library is not as expected.
+/// Ends the process: this library has panicked.
 pub(crate) fn abort() -> ! {
     loop {
         // SAFETY: does not return.
@@ -112,6 +114,35 @@ pub(crate) fn abort() -> ! {
 
 unsafe extern "C" {
     fn clock_gettime(clock: i32, time: *mut [u64; 2]) -> i32;
+    fn __errno_location() -> *mut i32;
+}
+
+pub(crate) const EFAULT: i32 = 14;
+pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ENOSYS: i32 = 38;
+
+/// The C library's error number of this thread.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: the C library's place of this thread, which is always there.
+    unsafe { __errno_location().read() }
+}
+
+pub(crate) fn set_errno(number: i32) {
+    // SAFETY: as above.
+    unsafe { __errno_location().write(number) };
+}
+
+/// Reads memory of this process, which need not be mapped; returns how many bytes were there.
+pub(crate) fn read_memory(address: usize, into: &mut [u8]) -> usize {
+    const PAGE_BYTES: usize = 4096;
+    // A page that is not mapped ends the read: a part for each page.
+    let first = (PAGE_BYTES - address % PAGE_BYTES).min(into.len());
+    let parts = [address, first, address.wrapping_add(first), into.len() - first];
+    let local = [(&raw mut *into).cast::<u8>() as usize, into.len()];
+    let (local, parts) = ((&raw const local) as usize, (&raw const parts) as usize);
+    // SAFETY: the buffer has this size; the kernel checks the addresses that it reads.
+    let count = unsafe { call(PROCESS_VM_READV, [pid() as usize, local, 1, parts, 2, 0]) };
+    usize::try_from(count).unwrap_or(0)
 }
 
 /// CLOCK_MONOTONIC in nanoseconds; the C library reads it without a system call.
