@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   zipf_reader FILE [PAGES] [SKEW] [READS_PER_S] [SECONDS]   creates FILE, then reads it
-//!   zipf_reader --curve [PAGES] [SKEW] [READS_PER_S]          prints memory and misses per second
+//!   zipf_reader --curve [PAGES] [SKEW] [READS_PER_S]          prints memory and misses per second;
+//!                                                             also without any word
 //! ```
 //!
 //! The sequence is the same in each run. The curve is of LRU replacement (approximation of Che).
@@ -19,9 +20,7 @@ const SPREAD: u64 = 40_503;
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, default: f64| words.get(at).map_or(Ok(default), |word| word.parse());
-    let file = words
-        .first()
-        .ok_or("usage: zipf_reader FILE|--curve [PAGES] [SKEW] [READS_PER_S] [SECONDS]")?;
+    let file = words.first().map_or("--curve", String::as_str);
     let pages = (number(1, 65_536.0)? as u64).next_power_of_two();
     let (skew, rate) = (number(2, 1.0)?, number(3, 10_000.0)?);
     let weights = weights(pages, skew);
