@@ -69,17 +69,6 @@ fn apply(entry: &Recorded, onto: &dyn Device) {
     }
 }
 
-/// Returns offset and length of the range that an entry changes.
-fn range(entry: &Recorded) -> Option<(u64, u64)> {
-    match entry {
-        Recorded::Write { offset, bytes } => Some((*offset, bytes.len() as u64)),
-        Recorded::WriteZeroes { offset, len_bytes } | Recorded::Discard { offset, len_bytes } => {
-            Some((*offset, *len_bytes))
-        }
-        Recorded::Flush => None,
-    }
-}
-
 impl<'r> Replay<'r> {
     /// Creates a replay at the start of the record.
     pub(crate) fn new(before: &MemoryDevice, record: &'r [Recorded]) -> Self {
@@ -114,7 +103,7 @@ impl<'r> Replay<'r> {
         let device = Arc::new(OverlayDevice::new(self.advance(flushed)));
         let volatile: Vec<&Recorded> = self.record[flushed..cut.recorded]
             .iter()
-            .filter(|entry| range(entry).is_some())
+            .filter(|entry| entry.range().is_some())
             .collect();
         let mut random = Random::new(cut.seed);
         if !volatile.is_empty() {
@@ -151,7 +140,8 @@ pub(crate) fn last_flush(record: &[Recorded], recorded: usize) -> usize {
 /// Applies the writes of each sector up to a random one.
 fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut Random) {
     let sectors = |entry: &Recorded| {
-        let (offset, len_bytes) = range(entry).unwrap_or_default();
+        let range = entry.range().unwrap_or_default();
+        let (offset, len_bytes) = (range.start, range.end - range.start);
         offset / sector..(offset + len_bytes).div_ceil(sector)
     };
     let mut counts: HashMap<u64, usize> = HashMap::new();
@@ -166,7 +156,8 @@ fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut R
         .map(|(number, count)| (number, random.below(count + 1)))
         .collect();
     for entry in volatile {
-        let (offset, len_bytes) = range(entry).unwrap_or_default();
+        let range = entry.range().unwrap_or_default();
+        let (offset, len_bytes) = (range.start, range.end - range.start);
         for number in sectors(entry) {
             let Some(count) = left.get_mut(&number).filter(|count| **count > 0) else {
                 continue;
@@ -197,7 +188,7 @@ fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut R
 /// losses.
 pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (Vec<Cut>, Vec<Cut>) {
     let writes: Vec<usize> = (0..record.len())
-        .filter(|at| range(&record[*at]).is_some())
+        .filter(|at| record[*at].range().is_some())
         .collect();
     let in_order = (count / 2).min(writes.len() + 1);
     let start = random.below(writes.len().max(1));

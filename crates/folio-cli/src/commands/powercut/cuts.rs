@@ -1,7 +1,7 @@
 //! The power cuts of a recording: which ones, and what the check finds after each.
 
 use super::mounted::{How, MountedDisk};
-use super::recording::Recording;
+use super::recording::{Recording, lock};
 use super::shell::{Finding, Places, check};
 use crate::exit::{Failure, Outcome, explain};
 use crate::progress::Progress;
@@ -228,10 +228,6 @@ impl FailingCut {
 
 fn panicked() -> Failure {
     Failure::new("a thread that checks panicked")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The states to check, in the order of their moments, each built when its turn comes.

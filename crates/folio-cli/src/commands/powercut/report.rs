@@ -3,7 +3,6 @@
 use super::cuts::{FailingCut, Judged};
 use super::recording::{Call, Recording};
 use crate::output::{color, counted, human, printable};
-use folio::testing::Recorded;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -133,11 +132,11 @@ impl RunReport {
             lost: lost
                 .iter()
                 .map(|lost| {
-                    let (offset, len_bytes) = range(lost.entry);
+                    let range = lost.entry.range().unwrap_or_default();
                     LostRecord {
                         write: recording.write(lost.moment) as u64,
-                        offset,
-                        len_bytes,
+                        offset: range.start,
+                        len_bytes: range.end - range.start,
                         torn: lost.is_torn,
                     }
                 })
@@ -240,16 +239,5 @@ impl FirstFailure {
             Some(folder) => writeln!(out, "reproduce: folio powercut --replay {folder}"),
             None => Ok(()),
         }
-    }
-}
-
-/// Returns offset and length of a write in bytes.
-fn range(entry: &Recorded) -> (u64, u64) {
-    match entry {
-        Recorded::Write { offset, bytes } => (*offset, bytes.len() as u64),
-        Recorded::WriteZeroes { offset, len_bytes } | Recorded::Discard { offset, len_bytes } => {
-            (*offset, *len_bytes)
-        }
-        Recorded::Flush => (0, 0),
     }
 }

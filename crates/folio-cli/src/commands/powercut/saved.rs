@@ -4,19 +4,17 @@
 use super::cuts::{FailingCut, Judge};
 use super::recording::Recording;
 use crate::exit::{Exit, Failure, Outcome};
-use folio::block::{Device, OpenOptions, OverlayDevice, open};
+use folio::block::tools::{CopyOptions, copy};
+use folio::block::{ImageFormat, OpenOptions, OverlayDevice, create, open};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const DISK: &str = "disk.img";
 const ACKED: &str = "acked";
 const CUT: &str = "cut.json";
-/// Zeros of this many bytes stay a hole in the saved disk.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// What is needed to run a check again.
 #[derive(Serialize, Deserialize)]
@@ -43,8 +41,9 @@ pub(super) fn save(
         reason: failing.reason.clone(),
     };
     let save = || -> io::Result<()> {
-        let disk = File::create(folder.join(DISK))?;
-        write_disk(&*failing.cut.device(), &disk)?;
+        let cut = failing.cut.device();
+        let disk = create(folder.join(DISK), ImageFormat::Raw, cut.len_bytes())?;
+        copy(&*cut, &*disk, &CopyOptions::default())?;
         fs::write(folder.join(ACKED), recording.acked(failing.write))?;
         let mut file = File::create(folder.join(CUT))?;
         serde_json::to_writer_pretty(&file, &saved)?;
@@ -76,22 +75,6 @@ fn new_folder(parent: &Path, write: usize) -> Outcome<PathBuf> {
         }
     }
     unreachable!("a name is free")
-}
-
-fn write_disk(device: &dyn Device, file: &File) -> io::Result<()> {
-    let len_bytes = device.len_bytes();
-    file.set_len(len_bytes)?;
-    let mut piece = vec![0; PIECE_BYTES];
-    let mut offset = 0;
-    while offset < len_bytes {
-        let len = (len_bytes - offset).min(PIECE_BYTES as u64) as usize;
-        device.read_at(&mut piece[..len], offset)?;
-        if piece[..len].iter().any(|byte| *byte != 0) {
-            file.write_all_at(&piece[..len], offset)?;
-        }
-        offset += len as u64;
-    }
-    Ok(())
 }
 
 /// Reads what [`save`] has written.

@@ -37,6 +37,18 @@ pub enum Recorded {
 }
 
 impl Recorded {
+    /// Returns the bytes that the call changes; `None` for a barrier.
+    pub fn range(&self) -> Option<Range<u64>> {
+        let (offset, len_bytes) = match self {
+            Self::Write { offset, bytes } => (*offset, bytes.len() as u64),
+            Self::WriteZeroes { offset, len_bytes } | Self::Discard { offset, len_bytes } => {
+                (*offset, *len_bytes)
+            }
+            Self::Flush => return None,
+        };
+        Some(offset..offset + len_bytes)
+    }
+
     /// Repeats the call on another device.
     ///
     /// # Errors
