@@ -4,9 +4,11 @@ use super::BlockServer;
 use crate::support::random::Random;
 use crate::support::requires;
 use crate::support::rounds::is_long;
-use crate::support::tools::{qemu_check, run};
+use crate::support::tools::{order, qemu_check, run};
+use folio::block::{self, OpenOptions};
 use folio_export::vhost_user_blk::client::{Done, Queue, Slot};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 const QUEUES: usize = 16;
@@ -50,6 +52,7 @@ fn block_bytes(block: u64, version: u32, out: &mut [u8]) {
     for (index, word) in words.iter_mut().enumerate() {
         *word = (parts[index % 3] ^ index as u64).to_le_bytes();
     }
+    words[0] = (block << 32 | u64::from(version)).to_le_bytes();
 }
 
 impl Owned {
@@ -151,8 +154,8 @@ impl Owned {
         );
     }
 
-    /// Makes `count` random requests, as many at a time as the queue takes.
-    fn work(&mut self, queue: &mut Queue, count: usize, random: &mut Random) {
+    /// Makes `count` random requests, as many at a time as the queue takes, and counts them.
+    fn work(&mut self, queue: &mut Queue, count: usize, random: &mut Random, made: &AtomicUsize) {
         let mut tasks: Vec<Option<Task>> = vec![None; usize::from(DEPTH)];
         let (mut begun, mut in_progress) = (0, 0);
         while begun < count || in_progress > 0 {
@@ -174,6 +177,7 @@ impl Owned {
                 assert_eq!(status, 0, "{task:?}");
                 self.end(queue, slot, task);
                 in_progress -= 1;
+                made.fetch_add(1, Ordering::Relaxed);
                 done = queue.take_done().unwrap();
             }
         }
@@ -195,31 +199,102 @@ impl Owned {
     }
 }
 
-/// Runs 16 queues against a served image, in rounds; QEMU checks it after each.
+/// Orders to the server in the middle of the requests.
+struct Orders<'a> {
+    image: &'a Path,
+    control: PathBuf,
+    round: u64,
+}
+
+impl Orders<'_> {
+    fn give(&self, words: &[&str]) {
+        order(env!("CARGO_BIN_EXE_folio"), &self.control, words).unwrap();
+    }
+
+    fn fork_path(&self) -> PathBuf {
+        self.image.with_extension(format!("{}.qcow2", self.round))
+    }
+
+    /// Gives an order each time that a part of the `total` requests is made.
+    fn run(&self, made: &AtomicUsize, total: usize) {
+        let fork = self.fork_path();
+        let snapshot = format!("round{}", self.round);
+        let orders: [&[&str]; 4] = [
+            &["snapshot", &snapshot],
+            &["resize", "+1M"],
+            &["fork", fork.to_str().unwrap()],
+            &["compact"],
+        ];
+        for (index, words) in orders.iter().enumerate() {
+            while made.load(Ordering::Relaxed) < total * (index + 1) / 6 {
+                std::thread::yield_now();
+            }
+            self.give(words);
+        }
+    }
+}
+
+/// Asserts that each block of a fork is one that its owner wrote, whole.
+#[track_caller]
+fn check_fork(fork: &Path, owned: &[Owned]) {
+    qemu_check(fork);
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let device = block::open(fork, &options).unwrap();
+    let [mut found, mut expected] = [[0; BLOCK as usize]; 2];
+    for own in owned {
+        for index in 0..own.content.len() as u64 {
+            let block = own.block(index);
+            device.read_at(&mut found, block * BLOCK).unwrap();
+            expected.fill(0);
+            let version = u32::from_le_bytes(found[..4].try_into().unwrap());
+            if found != expected {
+                assert!(version <= own.version, "block {block}: {version}");
+                block_bytes(block, version, &mut expected);
+            }
+            assert!(found == expected, "block {block} of {}", fork.display());
+        }
+    }
+}
+
+/// Runs 16 queues against a served image, in rounds, with orders to the server meanwhile; QEMU
+/// checks the image and its fork after each.
 #[track_caller]
 fn run_queues(image: &Path, initial: Content) {
     let (rounds, count) = if is_long() { (20, 100_000) } else { (2, 1_500) };
     let mut owned: Option<Vec<Owned>> = None;
     for round in 0..rounds {
-        let server = BlockServer::new(&[image], &["--queues", "16"]);
+        let orders = Orders {
+            image,
+            control: image.with_extension("control"),
+            round,
+        };
+        let control = orders.control.to_str().unwrap();
+        let server = BlockServer::new(&[image], &["--queues", "16", "--control", control]);
         let mut client = server.connect(QUEUES, DEPTH);
         let blocks = client.len_bytes() / BLOCK;
         let owned = owned.get_or_insert_with(|| {
             let new = |queue| Owned::new(queue, blocks, initial);
             (0..QUEUES).map(new).collect()
         });
+        let made = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for (own, queue) in owned.iter_mut().zip(client.queues()) {
+                let made = &made;
                 scope.spawn(move || {
                     let mut random = Random::new(round << 8 | own.queue as u64);
-                    own.work(queue, count, &mut random);
+                    own.work(queue, count, &mut random, made);
                     own.check_all(queue);
                 });
             }
+            orders.run(&made, QUEUES * count);
         });
         drop(client);
         server.stop();
         qemu_check(image);
+        check_fork(&orders.fork_path(), owned);
     }
 }
 

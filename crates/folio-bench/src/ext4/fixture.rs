@@ -4,7 +4,7 @@ use crate::hosted::{Hosted, System};
 use crate::outcome::{Context, Outcome};
 use crate::report::{Evidence, Sample};
 use crate::view::View;
-use folio::block::{MemoryDevice, RawDevice};
+use folio::block::{self, ImageFormat, MemoryDevice};
 use folio::ext4::{self, FormatOptions};
 use folio::syscall::Credentials;
 use folio::testing::{DiskModel, SlowDevice};
@@ -27,7 +27,7 @@ pub(super) enum Disk {
     /// One of the same rate that never seeks: what a rate limit makes of a disk.
     Limited,
     /// An image on the real disk.
-    Real,
+    Image(ImageFormat),
 }
 
 /// A file system, and the disk that it works on.
@@ -66,7 +66,9 @@ impl Contender {
             Some(System::Fuse2fs) => "fuse2fs",
             Some(System::Folio(_)) => "folio mount",
         };
-        if self.options.is_empty() {
+        if self.disk == Disk::Image(ImageFormat::Qcow2) {
+            format!("{system}, qcow2")
+        } else if self.options.is_empty() {
             system.to_owned()
         } else {
             format!("{system}, {}", self.options)
@@ -110,14 +112,14 @@ struct InProcess {
 impl Fixture {
     fn in_process(contender: &Contender, folder: &Path, size_bytes: u64) -> Outcome<Self> {
         let mut image = None;
-        let disk = if contender.disk == Disk::Real {
+        let disk = if let Disk::Image(format) = contender.disk {
             let path = folder.join("folio.img");
             let _ = std::fs::remove_file(&path);
-            let device = RawDevice::create(&path, size_bytes).at(&path)?;
-            ext4::format(&device, &FormatOptions::default())?;
+            let device = block::create(&path, format, size_bytes).at(&path)?;
+            ext4::format(&*device, &FormatOptions::default())?;
             image = Some(path);
             // Only counts.
-            SlowDevice::new(Arc::new(device), DiskModel::default())
+            SlowDevice::new(device, DiskModel::default())
         } else {
             let memory = Arc::new(MemoryDevice::new(size_bytes));
             ext4::format(&*memory, &FormatOptions::default())?;

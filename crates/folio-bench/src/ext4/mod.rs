@@ -69,7 +69,7 @@ mod tests {
         let report = measured(ops::measure);
         assert_eq!(
             (report.tables.len(), report.tables[0].rows.len()),
-            (1, 7),
+            (1, 14),
             "{report:?}"
         );
     }

@@ -10,6 +10,7 @@ use crate::race::{Race, Run, scratch_in};
 use crate::random::{Random, pattern};
 use crate::report::{Report, Sample, Unit};
 use crate::view::{Access, View};
+use folio::block::ImageFormat;
 
 const IMAGE_MIB: u64 = 4096;
 const PART_BYTES: usize = 1 << 20;
@@ -73,11 +74,17 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
         "fuse2fs reports no bytes written, and has no journal for its fsync to rely on".to_owned(),
     ];
     let mut race = Race::new(TABLE, Unit::Seconds, Some("kernel")).rounds(3);
-    for system in [None, Some(System::Kernel), Some(System::Fuse2fs)] {
+    let contenders = [
+        (None, ImageFormat::Raw),
+        (None, ImageFormat::Qcow2),
+        (Some(System::Kernel), ImageFormat::Raw),
+        (Some(System::Fuse2fs), ImageFormat::Raw),
+    ];
+    for (system, format) in contenders {
         let missing = system.as_ref().and_then(System::missing);
         let contender = Contender {
             system,
-            disk: Disk::Real,
+            disk: Disk::Image(format),
             options: "",
         };
         let name = contender.name();
@@ -95,9 +102,13 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Outcome<Report> {
         }
     }
     race.run(run, &mut report)?;
-    for (theirs, jobs, factor) in [("kernel", &JOBS[..], 1.0), ("fuse2fs", &JOBS[..4], 5.0)] {
+    for (pair, jobs, factor) in [
+        (["folio", "kernel"], &JOBS[..], 1.0),
+        (["folio, qcow2", "kernel"], &JOBS[..], 1.0),
+        (["folio", "fuse2fs"], &JOBS[..4], 5.0),
+    ] {
         for (job, _) in jobs {
-            judge(&mut report, TABLE, job, ["folio", theirs], factor);
+            judge(&mut report, TABLE, job, pair, factor);
         }
     }
     Ok(report)

@@ -11,6 +11,7 @@ use crate::race::{Race, Run, scratch_in};
 use crate::random::pattern;
 use crate::report::{Report, Sample, Unit};
 use crate::view::View;
+use folio::block::ImageFormat;
 use std::path::Path;
 
 const FILES: usize = 1024;
@@ -35,7 +36,7 @@ const REAL: &str = "real disk";
 const DISKS: [(&str, Disk); 3] = [
     (SATA, Disk::Sata),
     (LIMITED, Disk::Limited),
-    (REAL, Disk::Real),
+    (REAL, Disk::Image(ImageFormat::Raw)),
 ];
 
 /// Runs the scenario and returns its report.
@@ -95,7 +96,7 @@ fn notes(dir: &Path) -> Vec<String> {
 fn contenders(disk: Disk, folio: &Path, report: &mut Report) -> Vec<Contender> {
     let modes = [COMMIT, CLOSE, OFF, NODELALLOC];
     let mut contenders: Vec<_> = modes.map(|mode| Contender::folio(disk, mode)).into();
-    if disk == Disk::Real {
+    if matches!(disk, Disk::Image(_)) {
         let mount = System::Folio(folio.to_owned());
         match mount.missing() {
             Some(reason) => report.skip(FOLIO_MOUNT, reason),
@@ -105,7 +106,7 @@ fn contenders(disk: Disk, folio: &Path, report: &mut Report) -> Vec<Contender> {
     let (what, missing) = match disk {
         Disk::Sata => return contenders,
         Disk::Limited => ("the kernel's ext4 at 128 MiB/s", throttle_missing()),
-        Disk::Real => ("the kernel's ext4", None),
+        Disk::Image(_) => ("the kernel's ext4", None),
     };
     match System::Kernel.missing().or(missing) {
         Some(reason) => report.skip(what, reason),
