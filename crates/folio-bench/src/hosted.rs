@@ -7,12 +7,29 @@ use crate::server::{Mounted, Requests};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// File that limits the bytes per second of a device (cgroup v1, blkio controller).
-const THROTTLE: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
+/// A limit of a device's writes (cgroup v1, blkio controller).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteLimit {
+    BytesPerSecond(u64),
+    PerSecond(u64),
+}
+
+impl WriteLimit {
+    /// Returns the file of the limit, and its value.
+    fn file(self) -> (String, u64) {
+        let (name, value) = match self {
+            Self::BytesPerSecond(value) => ("bps", value),
+            Self::PerSecond(value) => ("iops", value),
+        };
+        let path = format!("/sys/fs/cgroup/blkio/blkio.throttle.write_{name}_device");
+        (path, value)
+    }
+}
 
 /// Returns why a device's rate cannot be limited here.
 pub(crate) fn throttle_missing() -> Option<String> {
-    (!Path::new(THROTTLE).exists()).then(|| format!("no {THROTTLE}"))
+    let (file, _) = WriteLimit::BytesPerSecond(0).file();
+    (!Path::new(&file).exists()).then(|| format!("no {file}"))
 }
 
 /// Returns why no FUSE server can be measured here.
@@ -24,7 +41,7 @@ pub(crate) fn fuse_missing() -> Option<String> {
 pub(crate) struct LoopDevice {
     /// `loop7`.
     name: String,
-    is_throttled: bool,
+    limits: Vec<WriteLimit>,
 }
 
 impl LoopDevice {
@@ -35,14 +52,14 @@ impl LoopDevice {
         let name = path.trim().trim_start_matches("/dev/").to_owned();
         Ok(Self {
             name,
-            is_throttled: false,
+            limits: Vec::new(),
         })
     }
 
-    /// Mounts its ext4.
-    pub(crate) fn mount(&self, options: &str, mount_point: &Path) -> Outcome {
+    /// Mounts its file system.
+    pub(crate) fn mount(&self, fs_type: &str, options: &str, mount_point: &Path) -> Outcome {
         let mut mount = tool("mount")?;
-        mount.args(["-t", "ext4", "-o", options, &format!("/dev/{}", self.name)]);
+        mount.args(["-t", fs_type, "-o", options, &format!("/dev/{}", self.name)]);
         run(mount.arg(mount_point)).map(drop)
     }
 
@@ -54,14 +71,18 @@ impl LoopDevice {
         Ok(before)
     }
 
-    /// Limits the rate of writes; 0 removes the limit.
-    fn throttle(&mut self, bytes_per_s: u64) -> Outcome {
+    /// Limits the rate of writes, until it is detached.
+    pub(crate) fn throttle(&mut self, limit: WriteLimit) -> Outcome {
+        self.set_limit(limit)?;
+        self.limits.push(limit);
+        Ok(())
+    }
+
+    fn set_limit(&self, limit: WriteLimit) -> Outcome {
         let path = format!("/sys/block/{}/dev", self.name);
         let number = std::fs::read_to_string(&path).at(&path)?;
-        let line = format!("{} {bytes_per_s}", number.trim());
-        std::fs::write(THROTTLE, line).at(THROTTLE)?;
-        self.is_throttled = bytes_per_s > 0;
-        Ok(())
+        let (file, value) = limit.file();
+        std::fs::write(&file, format!("{} {value}", number.trim())).at(&file)
     }
 
     /// Returns the bytes written so far.
@@ -80,8 +101,12 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // A drop cannot report a failure; a device in use is detached with its mount.
-        if self.is_throttled {
-            let _ = self.throttle(0);
+        for limit in &self.limits {
+            // 0 removes it.
+            let _ = self.set_limit(match limit {
+                WriteLimit::BytesPerSecond(_) => WriteLimit::BytesPerSecond(0),
+                WriteLimit::PerSecond(_) => WriteLimit::PerSecond(0),
+            });
         }
         let device = format!("/dev/{}", self.name);
         let _ = tool("losetup").and_then(|mut losetup| run(losetup.args(["--detach", &device])));
@@ -178,11 +203,16 @@ impl Hosted {
         Self::new(system, folder, own, "ro")
     }
 
-    /// Mounts a new directory in `folder` by `folio mount`.
-    pub(crate) fn directory(program: &Path, folder: &Path) -> Outcome<Self> {
+    /// Mounts a directory in `folder` by `folio mount`; it is made if it does not exist.
+    pub(crate) fn directory(program: &Path, folder: &Path, options: &str) -> Outcome<Self> {
         let directory = folder.join("directory");
-        std::fs::create_dir(&directory).at(&directory)?;
-        Self::new(System::Folio(program.to_owned()), folder, directory, "")
+        std::fs::create_dir_all(&directory).at(&directory)?;
+        Self::new(
+            System::Folio(program.to_owned()),
+            folder,
+            directory,
+            options,
+        )
     }
 
     fn new(system: System, folder: &Path, backing: PathBuf, options: &str) -> Outcome<Self> {
@@ -211,7 +241,7 @@ impl Hosted {
             } else {
                 &self.options
             };
-            device.mount(options, &self.mount_point)?;
+            device.mount("ext4", options, &self.mount_point)?;
             self.is_mounted = true;
             return Ok(());
         }
@@ -254,10 +284,10 @@ impl Hosted {
     }
 
     /// Limits the rate of writes by the kernel.
-    pub(crate) fn throttle(&mut self, bytes_per_s: u64) -> Outcome {
+    pub(crate) fn throttle(&mut self, limit: WriteLimit) -> Outcome {
         self.device
             .as_mut()
-            .map_or(Ok(()), |device| device.throttle(bytes_per_s))
+            .map_or(Ok(()), |device| device.throttle(limit))
     }
 
     /// Returns the bytes written to the loop device so far; `None` for FUSE servers.

@@ -23,6 +23,7 @@
 //!
 //!   the rest       images: trees into images and out again; convert; image_tools; nbd; run_in_image;
 //!                  cache/: cached reads, writes and lookups
+//!   doctor/        folio doctor: injected faults, healthy commands, predictions, overhead
 //!   gpu            files in a GPU's memory, beside the device's own copies
 //!
 //!   command        programs and their cost     server    a server or mount by a command
@@ -36,6 +37,7 @@ mod cache;
 mod command;
 mod compare;
 mod convert;
+mod doctor;
 mod evidence;
 mod ext4;
 mod first_write;

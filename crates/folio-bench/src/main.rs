@@ -163,7 +163,8 @@ fn measure(scenario: &Scenario, options: &Options) -> Result<(), Failure> {
 /// Finds the command to measure.
 fn folio(options: &Options) -> std::io::Result<PathBuf> {
     if let Some(program) = &options.folio {
-        return Ok(program.clone());
+        // Commands start it in other folders.
+        return program.canonicalize();
     }
     let beside = std::env::current_exe()?.with_file_name("folio");
     Ok(if beside.is_file() {

@@ -7,7 +7,9 @@ use crate::options::{Common, DiskDir, ServedDisks};
 use crate::outcome::Outcome;
 use crate::race::Run;
 use crate::report::{FORMAT, Machine, Report, Results};
-use crate::{build, cache, command, convert, ext4, first_write, gpu, image_tools, images, memcpy};
+use crate::{
+    build, cache, command, convert, doctor, ext4, first_write, gpu, image_tools, images, memcpy,
+};
 use crate::{
     mount, nbd, page_cache, probe, python, run_in_image, shared_folder, vhost_user_blk, warm,
 };
@@ -75,6 +77,8 @@ pub enum Scenario {
     /// Images and volumes in a store with latency, beside its own GETs and PUTs, and nbdkit
     #[cfg(feature = "object-store")]
     ObjectStore(object_store::Options),
+    /// Injected faults that folio doctor must name, healthy commands, predictions, its overhead
+    Doctor(doctor::Options),
     /// Files in a GPU's memory: host reads, reads and gathers by kernels, fills
     Gpu(gpu::Options),
 }
@@ -186,6 +190,7 @@ impl Scenario {
             Self::VhostUserBlk(options) => vhost_user_blk::measure(options, run),
             #[cfg(feature = "object-store")]
             Self::ObjectStore(options) => object_store::measure(options, run),
+            Self::Doctor(options) => doctor::measure(options, run),
             Self::Gpu(options) => gpu::measure(options, run),
         }
     }

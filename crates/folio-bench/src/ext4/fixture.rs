@@ -1,6 +1,6 @@
 //! A fresh file system on a disk, mounted by a contender.
 
-use crate::hosted::{Hosted, System};
+use crate::hosted::{Hosted, System, WriteLimit};
 use crate::outcome::{Context, Outcome};
 use crate::report::{Evidence, Sample};
 use crate::view::View;
@@ -82,7 +82,8 @@ impl Contender {
         };
         let mut hosted = Hosted::fresh(system.clone(), folder, size_mib, self.options)?;
         if self.disk == Disk::Limited {
-            hosted.throttle(DiskModel::default().media_bytes_per_s)?;
+            let rate = DiskModel::default().media_bytes_per_s;
+            hosted.throttle(WriteLimit::BytesPerSecond(rate))?;
         }
         let view = View::Host(hosted.mount_point.clone());
         let mount = Mount::Hosted(hosted);

@@ -195,7 +195,7 @@ fn contenders(options: &Options, folio: &Path) -> Vec<Contender> {
 impl Contender {
     fn mount(&self, folder: &Path, image_mib: u64) -> Outcome<Hosted> {
         match &self.system {
-            System::Folio(program) if self.is_directory => Hosted::directory(program, folder),
+            System::Folio(program) if self.is_directory => Hosted::directory(program, folder, ""),
             system => Hosted::fresh(system.clone(), folder, image_mib, &self.options),
         }
     }

@@ -110,7 +110,7 @@ impl SeekingDisk {
 
     fn mount(&mut self) -> Outcome {
         let device = self.device.as_ref().ok_or("no loop device")?;
-        device.mount("ro", &self.mount_point)?;
+        device.mount("ext4", "ro", &self.mount_point)?;
         self.is_mounted = true;
         Ok(())
     }
