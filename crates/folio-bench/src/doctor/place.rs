@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const SIZE_MIB: u64 = 1024;
 /// Rate of a slow disk.
-const SLOW_BYTES_PER_S: u64 = 64 << 20;
+const SLOW_BYTES_PER_S: u64 = 32 << 20;
 /// Writes per second of a slow disk: a flush of the journal takes some.
 const SLOW_PER_S: u64 = 2000;
 /// Memory of a control group.

@@ -68,6 +68,8 @@ fn judge_cost(workload: &Workload, cost: &Cost) -> Option<(u64, Check)> {
         // What waits once waits again, unless it is done beforehand.
         Part::Attributes | Part::OpenAndLookup if !is_asked_again(cost, own) => 0.0,
         Part::Writes | Part::Locks | Part::ReadMisses => 0.0,
+        // Without the option nothing waits.
+        Part::SyncWrites if own.has("sync") => 1.0,
         _ => 1.0 - (cost.files.max(1) as f64 / cost.calls.max(1) as f64).min(1.0),
     };
     let finding = Finding {
@@ -197,7 +199,7 @@ fn replacement(cost: &Cost, own: &FileSystem, cause: &'static str) -> Option<Che
     }
     let (call, how) = match cause {
         RENAME => ("rename", "by rename"),
-        _ => ("close", "by truncation"),
+        _ => ("truncation", "by truncation"),
     };
     let subject = subject(cost, call, own);
     let says = format!("{subject}: files are replaced {how}, which starts their writeback");
@@ -229,7 +231,7 @@ fn synchronous(cost: &Cost, own: &FileSystem) -> Check {
     };
     let says = format!(
         "{}: each waits for the disk, as {by}",
-        subject(cost, "write", own)
+        subject(cost, if is_mount { "change" } else { "write" }, own)
     );
     let check = Check::fault(
         "file-system",
@@ -295,7 +297,8 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
     let each = round(first.bytes as f64 / first.calls.max(1) as f64, 1);
     let finding = Finding {
         workload,
-        cost_ns: first.ns,
+        // A loop that reads and writes has two files.
+        cost_ns: workload.tiny.iter().map(|tiny| tiny.ns).sum(),
         saved: 1.0 - (each / BUFFER_BYTES as f64).min(1.0),
     };
     if !finding.is_large() || first.calls < SMALL_CALLS_MIN {

@@ -2,12 +2,14 @@
 
 use super::mounted::Mounted;
 use super::part::{Cost, Part, Tiny, Unreached};
-use super::timeline::{Process, Span, Thread, Timelines};
+use super::timeline::{Process, Span, Thread, Timelines, truncates};
 use folio_interpose::{FileId, Op, Tracker};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Flags of open(2) by which each write waits for the disk: O_SYNC and O_DSYNC.
 const SYNC_FLAGS: u64 = 0o4_010_000;
+/// The flag of open(2) that may make a file.
+const O_CREAT: u64 = 0o100;
 /// Waits for children that are followed into each other at most.
 const DEPTH_MAX: usize = 64;
 /// Shorter waits outside of files are not followed into a child, in nanoseconds.
@@ -256,10 +258,18 @@ impl<'a> Split<'a> {
         if span.switches == 0 {
             return Part::Processor;
         }
-        let is_sync = span.flags & SYNC_FLAGS != 0
-            || mount.is_some_and(|mount| self.mounted.get(mount).file_system.has("sync"));
+        let is_sync_mount =
+            mount.is_some_and(|mount| self.mounted.get(mount).file_system.has("sync"));
+        let is_sync = is_sync_mount || span.flags & SYNC_FLAGS != 0;
         match span.op {
+            // Names and attributes wait for the disk, too.
+            Op::Open if is_sync_mount && span.flags & O_CREAT != 0 => Part::SyncWrites,
+            Op::Rename | Op::Unlink | Op::Name | Op::Truncate | Op::Allocate if is_sync_mount => {
+                Part::SyncWrites
+            }
             Op::Stat | Op::StatDescriptor => Part::Attributes,
+            // It waits for the writeback that the last close began.
+            Op::Open if truncates(span.flags) => Part::Close,
             Op::Open | Op::OpenStream | Op::OpenDirectory | Op::List => Part::OpenAndLookup,
             Op::Read | Op::ReadVector | Op::ReadStream => Part::ReadMisses,
             Op::Copy | Op::Map if span.read_bytes > 0 => Part::ReadMisses,

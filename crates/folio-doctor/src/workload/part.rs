@@ -20,7 +20,7 @@ pub enum Part {
     OpenAndLookup,
     /// In fsync(2), fdatasync(2), msync(2).
     Fsync,
-    /// In close(2).
+    /// In close(2), and in opens that truncate.
     Close,
     /// In rename(2).
     Rename,

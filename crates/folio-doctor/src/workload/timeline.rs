@@ -3,6 +3,8 @@
 use folio_interpose::{Event, FileId, INCLUDES_GAP, MEASURED, Op, Record, Ring, Tracker};
 use std::collections::HashMap;
 
+/// The flag of open(2) that truncates a file.
+const O_TRUNC: u64 = 0o1000;
 /// Calls that move at most this many bytes are tiny.
 const TINY_BYTES: u64 = 512;
 
@@ -192,10 +194,16 @@ impl Thread {
     }
 }
 
+/// Returns whether an open with these flags truncates the file.
+pub(super) fn truncates(flags: u64) -> bool {
+    flags & O_TRUNC != 0
+}
+
 fn span(event: &Event) -> Span {
     let record = &event.record;
     let is_replacement = match event.op {
         Op::Rename => event.second.is_some(),
+        Op::Open => truncates(record.detail),
         _ => event
             .open
             .is_some_and(|open| open.is_truncated && open.written_bytes > 0),

@@ -137,7 +137,6 @@ impl ProbeTarget {
                 };
                 let facts = probe(path, limits).map_err(|error| reason(&error))?;
                 let mut report = path_report(None, facts);
-                // Disk images are neither truncated nor replaced.
                 report.checks.retain(|check| check.layer != "file-system");
                 Ok(report)
             }
@@ -305,8 +304,9 @@ fn add_targets(word: &OsString, targets: &mut Vec<ProbeTarget>, session: &Sessio
 
 fn path_report(sample_of: Option<&Path>, facts: Facts) -> PathReport {
     let mut checks = judge(&facts);
-    if sample_of.is_some() {
-        // The directory's own result has these checks already.
+    if sample_of.is_some() || facts.image.is_some() {
+        // The directory's own result has these checks already. Disk images are neither truncated
+        // nor replaced.
         checks.retain(|check| check.layer != "file-system");
     }
     PathReport {
