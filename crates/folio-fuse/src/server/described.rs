@@ -1,6 +1,7 @@
 //! Requests that change files, described as the system calls that made them.
 
 use super::Server;
+use super::observer::{ObservedCall, ObservedKind};
 use crate::wire::abi::{
     CopyFileRangeIn, CreateIn, FallocateIn, FsyncIn, InHeader, LinkIn, MkdirIn, MknodIn, Rename2In,
     RenameIn, SetattrIn, WriteIn, set,
@@ -14,8 +15,16 @@ const DATA_ONLY: u32 = 1;
 
 impl Server {
     /// Describes a request as a system call; `None` if it changes nothing, or is malformed.
-    pub(super) fn described(&self, header: &InHeader, args: Arguments<'_>) -> Option<String> {
-        self.describe(header, args).ok().flatten()
+    pub(super) fn described(&self, header: &InHeader, args: Arguments<'_>) -> Option<ObservedCall> {
+        Some(ObservedCall {
+            text: self.describe(header, args).ok().flatten()?,
+            kind: match header.opcode {
+                op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE => ObservedKind::Write,
+                op::FSYNC | op::FSYNCDIR => ObservedKind::Sync,
+                _ => ObservedKind::Other,
+            },
+            file: self.nodes.handle(header.node).ok(),
+        })
     }
 
     fn describe(&self, header: &InHeader, mut args: Arguments<'_>) -> Result<Option<String>> {
