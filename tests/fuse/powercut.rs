@@ -350,6 +350,83 @@ fn fault_that_does_not_occur_is_an_error() {
     assert_ends(&found, 2, &["eio@fsync:3"]);
 }
 
+/// Runs a program that prints the names of logs in `db` which it has stored.
+fn logs(program: &str, words: &[&str]) -> Output {
+    let folder = TempDir::new().unwrap();
+    let check = "for n in $(cat $ACKED); do grep -qx $n $MNT/db/*.log || \
+                 { echo $n is lost; exit 1; }; done";
+    let mut all = vec!["--size", "16M", "--cuts", "60", "--setup", "mkdir $MNT/db"];
+    all.extend(["--run", program, "--check", check]);
+    all.extend(words);
+    powercut(&folder, &all)
+}
+
+/// On ext4, fsync(2) of a new file stores its name, too; of a renamed one the old name.
+#[test]
+fn new_log_vanishes_without_directory_fsync() {
+    requires!(fuse);
+    let program = |rotate: &str| format!("for n in 1 2 3; do {rotate}; echo $n; done; sleep 0.1");
+    let created = "echo $n > $MNT/db/$n.log; sync $MNT/db/$n.log";
+    assert_ends(&logs(&program(created), &[]), 0, &[" 0 failed the check"]);
+    let renamed = "echo $n > $MNT/db/tmp; sync $MNT/db/tmp; mv $MNT/db/tmp $MNT/db/$n.log";
+    assert_ends(&logs(&program(renamed), &[]), 1, &["is lost"]);
+    let synced = format!("{renamed}; sync $MNT/db");
+    assert_ends(&logs(&program(&synced), &[]), 0, &[" 0 failed the check"]);
+}
+
+#[test]
+fn kernel_ext4_loses_what_folio_loses() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let renamed = "for n in 1 2 3; do echo $n > $MNT/db/tmp; sync $MNT/db/tmp; \
+                   mv $MNT/db/tmp $MNT/db/$n.log; SYNC echo $n; done; sleep 0.1";
+    let found = logs(&renamed.replace("SYNC", ""), &["--kernel"]);
+    assert_ends(&found, 1, &["is lost", "first: after write "]);
+    let synced = renamed.replace("SYNC", "sync $MNT/db;");
+    assert_ends(&logs(&synced, &["--kernel"]), 0, &[" 0 failed the check"]);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains("folio-powercut-"), "{mounts}");
+}
+
+/// Blocks of a removed file get a new file, whose size is stored before its bytes.
+#[test]
+fn stale_bytes_show_on_the_kernel_alone() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let run = |words: &[&str]| {
+        let folder = TempDir::new().unwrap();
+        let setup = "touch $MNT/other; mkdir $MNT/d; \
+                     yes SECRET | dd of=$MNT/d/secret bs=64k iflag=fullblock status=none; \
+                     sync -f $MNT; rm $MNT/d/secret; sync -f $MNT";
+        let program = "head -c 300000 /dev/zero > $MNT/file; echo x > $MNT/other; sync $MNT/other";
+        let check = "! grep -aq SECRET $MNT/file || { echo bytes of another file; exit 1; }";
+        let mut all = vec!["--size", "16M", "--cuts", "60", "--setup", setup];
+        all.extend(["--run", program, "--check", check]);
+        all.extend(words);
+        powercut(&folder, &all)
+    };
+    let unordered = ["-o", "data=writeback,nodelalloc"];
+    assert_ends(&run(&unordered), 0, &[" 0 failed the check"]);
+    let found = run(&["--kernel", unordered[0], unordered[1]]);
+    assert_ends(&found, 1, &["bytes of another file"]);
+    let ordered = run(&["--kernel", "-o", "nodelalloc"]);
+    assert_ends(&ordered, 0, &[" 0 failed the check"]);
+}
+
+#[test]
+fn kernel_is_compared() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let folder = TempDir::new().unwrap();
+    let compared = rename(&folder, OLD_OR_NEW, &["--compare", "--kernel"]);
+    assert_ends(
+        &compared,
+        1,
+        &["\nkernel noauto_da_alloc ", "kernel nobarrier"],
+    );
+    let fault = rename(&folder, OLD_OR_NEW, &["--kernel", "--fault", "eio@fsync"]);
+    assert_ends(&fault, 2, &["--fault"]);
+    let unknown = rename(&folder, OLD_OR_NEW, &["--kernel", "-o", "nonsense"]);
+    assert_ends(&unknown, 1, &["--kernel: mount: "]);
+}
+
 #[test]
 fn sqlite_is_judged_as_it_documents_itself() {
     requires!(fuse, tool("sqlite3"));

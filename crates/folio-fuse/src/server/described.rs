@@ -9,6 +9,7 @@ use crate::wire::abi::{
 use crate::wire::op;
 use crate::wire::request::Arguments;
 use folio::Result;
+use std::ops::Range;
 
 /// `FUSE_FSYNC_FDATASYNC`.
 const DATA_ONLY: u32 = 1;
@@ -23,6 +24,7 @@ impl Server {
                 op::FSYNC | op::FSYNCDIR => ObservedKind::Sync,
                 _ => ObservedKind::Other,
             },
+            range: changed_range(header, args),
             file: self.nodes.handle(header.node).ok(),
         })
     }
@@ -116,6 +118,22 @@ impl Server {
         let path = format!("{}/{}", parent.trim_end_matches('/'), lossy(name));
         format!("{path:?}")
     }
+}
+
+/// Returns the bytes of a file that a request changes, if it names them.
+fn changed_range(header: &InHeader, mut args: Arguments<'_>) -> Option<Range<u64>> {
+    let (offset, len_bytes) = match header.opcode {
+        op::WRITE => {
+            let write: WriteIn = args.take().ok()?;
+            (write.offset, u64::from(write.size))
+        }
+        op::FALLOCATE => {
+            let range: FallocateIn = args.take().ok()?;
+            (range.offset, range.len)
+        }
+        _ => return None,
+    };
+    Some(offset..offset.checked_add(len_bytes)?)
 }
 
 fn attribute_change(args: &SetattrIn, file: &str) -> String {

@@ -2,6 +2,7 @@
 
 use folio::Errno;
 use folio::syscall::Handle;
+use std::ops::Range;
 
 /// A request that changes files, or makes them durable.
 pub struct ObservedCall {
@@ -9,6 +10,8 @@ pub struct ObservedCall {
     pub text: String,
     /// The kind of request.
     pub kind: ObservedKind,
+    /// The bytes that a request changes, if it names them.
+    pub range: Option<Range<u64>>,
     /// The file or directory that it names first.
     pub file: Option<Handle>,
 }

@@ -6,6 +6,7 @@
 //!   recording.rs  runs the program on a mount; every write, change and line it printed
 //!     |  fault.rs    makes chosen calls fail, or kills the program
 //!   cuts.rs       builds disks as a power cut leaves them, mounts them, runs the check
+//!     |  kernel.rs   the program on the kernel's ext4
 //!     |  mounted.rs  a disk on a directory        shell.rs  the user's commands
 //!   saved.rs      a failing state as a folder     report.rs  text and JSON
 //! ```
@@ -15,6 +16,7 @@
 
 mod cuts;
 mod fault;
+mod kernel;
 mod mounted;
 mod recording;
 pub(super) mod report;
@@ -32,7 +34,7 @@ use folio::block::{MemoryDevice, OpenOptions, open};
 use folio::ext4::{self, FormatOptions};
 use folio::testing::PowerCutDisk;
 use mounted::How;
-use recording::{Program, Recording};
+use recording::{Contender, Program, Recording};
 use report::{PowercutReport, RunReport};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,11 +45,12 @@ Examples:
   folio powercut --run './save $MNT/config' --check './load $MNT/config'
   folio powercut --setup 'tar -C $MNT -xf fixture.tar' --run './app --data $MNT/db' \\
                  --check './app --verify $MNT/db --acked $ACKED' --cuts 1000
-  folio powercut --fault eio@fsync --run ... --check ...     each fsync(2) fails once
-  folio powercut --fault kill@any --cuts 1 ...        the program is killed before each change
-  folio powercut --compare --run ... --check ...      the same with each of ext4's options
-  folio powercut disk.img --run ... --check ...       on a copy of an image
-  folio powercut --replay cut-4211                    the check again, on a failing state
+  folio powercut --fault eio@fsync --run ... --check ...       each fsync(2) fails once
+  folio powercut --fault kill@any --run ... --check ...        the program is killed before each change
+  folio powercut --compare --run ... --check ...               the same with each of ext4's options
+  folio powercut --kernel --run ... --check ...                the program on the kernel's ext4
+  folio powercut disk.img --run ... --check ...                on a copy of an image
+  folio powercut --replay cut-4211                             the check again, on a failing state
 
 The program runs on a disk in memory, mounted at $MNT, and every write and flush of the disk is recorded. Then disks are
 built as a power cut leaves them: all writes before the last flush, and of the later ones any part, also torn at sectors
@@ -59,7 +62,8 @@ cut. A program that prints a line after each commit finds there what must not be
 program has ended, until everything is written.
 
 The file system is Folio's ext4, with the options of -o. The states are those that Linux's could leave, too; only the
-default differs: Folio writes a file that replaces another one before the commit that renames it.
+default differs: Folio writes a file that replaces another one before the commit that renames it. With --kernel it is the
+ext4 of the running kernel, on a loop device over the recorded disk.
 
 A fault strikes one call of the program: --fault eio@fsync:3 its third fsync(2), eio@fsync each one, in a run of its own;
 enospc@write:3.. all writes from the third on. An fsync(2) that fails leaves its data unwritten, and reports that once to
@@ -110,6 +114,10 @@ pub(crate) struct Powercut {
     /// Repeat all with each of ext4's options, and print a table
     #[arg(long, conflicts_with = "replay")]
     compare: bool,
+    /// Run the program on the kernel's ext4 (root and loop devices); checks stay on Folio's. With
+    /// --compare after the rows of Folio's
+    #[arg(long, conflicts_with_all = ["replay", "fault"])]
+    kernel: bool,
     /// Folder for the folder of the first failing state
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     save: PathBuf,
@@ -125,6 +133,15 @@ pub(crate) struct Powercut {
 const COMPARED: [&str; 6] = [
     "auto_da_alloc=commit",
     "auto_da_alloc=close",
+    "noauto_da_alloc",
+    "nodelalloc",
+    "data=writeback",
+    "nobarrier",
+];
+
+/// The rows of `--compare --kernel`, after those of Folio.
+const COMPARED_ON_KERNEL: [&str; 5] = [
+    "auto_da_alloc",
     "noauto_da_alloc",
     "nodelalloc",
     "data=writeback",
@@ -150,19 +167,13 @@ pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
         return trial.replay(saved, &options);
     }
     let before = content(powercut)?;
-    let compared: Vec<_> = if powercut.compare {
-        let rows = COMPARED.map(|compared| [compared, &options].join(","));
-        rows.into()
-    } else {
-        vec![options]
-    };
     let mut table = Table {
         is_printed: !powercut.json && (powercut.compare || powercut.has_each_fault()),
         report: PowercutReport { runs: Vec::new() },
     };
     table.print_head()?;
-    for options in &compared {
-        trial.run_faults(&before, options.trim_end_matches(','), &mut table)?;
+    for contender in powercut.contenders(&options) {
+        trial.run_faults(&before, &contender, &mut table)?;
     }
     table.finish(powercut, session)
 }
@@ -208,6 +219,21 @@ impl Powercut {
     /// Returns whether there is a run for each call of a kind.
     fn has_each_fault(&self) -> bool {
         self.fault.is_some_and(|fault| fault.which == Which::Each)
+    }
+
+    /// Returns what to run the program on; `options` come from the command line.
+    fn contenders(&self, options: &str) -> Vec<Contender> {
+        let contender = |is_kernel, words: &str| Contender {
+            is_kernel,
+            options: [words, options].join(",").trim_matches(',').to_owned(),
+        };
+        if !self.compare {
+            return vec![contender(self.kernel, "")];
+        }
+        let on_kernel = COMPARED_ON_KERNEL.iter().filter(|_| self.kernel);
+        let on_kernel = on_kernel.map(|words| contender(true, words));
+        let on_folio = COMPARED.iter().map(|words| contender(false, words));
+        on_folio.chain(on_kernel).collect()
     }
 }
 
@@ -263,23 +289,33 @@ impl Trial<'_> {
     }
 
     /// Checks the states of one run, or of a run for each call with a fault.
-    fn run_faults(&self, before: &MemoryDevice, options: &str, table: &mut Table) -> Outcome {
+    fn run_faults(
+        &self,
+        before: &MemoryDevice,
+        contender: &Contender,
+        table: &mut Table,
+    ) -> Outcome {
         let cuts = self.powercut.cuts as usize;
-        let judge = self.judge(self.powercut.check.as_deref().unwrap_or_default(), options);
+        let check = self.powercut.check.as_deref().unwrap_or_default();
+        // The check only reads what the kernel has left: its options are not for Folio.
+        let options = Some(&*contender.options).filter(|_| !contender.is_kernel);
+        let judge = self.judge(check, options.unwrap_or_default());
         let Some(fault) = self
             .powercut
             .fault
             .filter(|_| self.powercut.has_each_fault())
         else {
-            let recording = self.record(before, &judge, self.powercut.fault)?;
+            let recording = self.record(before, &judge, contender, self.powercut.fault)?;
             if let Some(fault) = self.powercut.fault.filter(|_| !recording.has_met_fault) {
                 let made = recording.count(fault.calls);
                 let text = format!("--fault {fault}: the program makes only {made} such calls");
                 return Err(Failure::new(text));
             }
-            return self.check_states(&judge, &recording, self.powercut.fault, cuts, table);
+            return self.check_states(&judge, &recording, contender, cuts, table);
         };
-        let count = self.record(before, &judge, None)?.count(fault.calls) as usize;
+        let count = self
+            .record(before, &judge, contender, None)?
+            .count(fault.calls) as usize;
         if count == 0 {
             let text = format!("--fault {fault}: the program makes no such call");
             return Err(Failure::new(text));
@@ -288,11 +324,11 @@ impl Trial<'_> {
         for run in 0..runs {
             // Spread over all calls.
             let fault = fault.nth((run * count / runs) as u64 + 1);
-            let recording = self.record(before, &judge, Some(fault))?;
+            let recording = self.record(before, &judge, contender, Some(fault))?;
             // This time the program made fewer calls.
             if recording.has_met_fault {
                 let cuts = cuts / runs;
-                self.check_states(&judge, &recording, Some(fault), cuts, table)?;
+                self.check_states(&judge, &recording, contender, cuts, table)?;
             }
         }
         Ok(())
@@ -303,6 +339,7 @@ impl Trial<'_> {
         &self,
         before: &MemoryDevice,
         judge: &Judge<'_>,
+        contender: &Contender,
         fault: Option<Fault>,
     ) -> Outcome<Recording> {
         let powercut = self.powercut;
@@ -311,6 +348,7 @@ impl Trial<'_> {
             run: powercut.run.as_deref().unwrap_or_default(),
             limit: powercut.limit,
             fault,
+            contender,
         };
         let disk = Arc::new(PowerCutDisk::from_content(before.snapshot()));
         let place = judge.place(0);
@@ -329,18 +367,18 @@ impl Trial<'_> {
         &self,
         judge: &Judge<'_>,
         recording: &Recording,
-        fault: Option<Fault>,
+        contender: &Contender,
         cuts: usize,
         table: &mut Table,
     ) -> Outcome {
         let started = Instant::now();
-        let at_end = match fault {
+        let at_end = match recording.fault {
             Some(_) => judge.reason_without_cut(recording)?,
             None => None,
         };
         let judged = judge.judge(recording, cuts, self.powercut.seed)?;
-        let mut report = RunReport::new(&judge.how.options, recording, &judged, started.elapsed());
-        report.add_fault(fault, recording, at_end);
+        let mut report = RunReport::new(contender, recording, &judged, started.elapsed());
+        report.add_fault(recording, at_end);
         if let Some(first) = judged.failing.first() {
             let is_saved = table.report.runs.iter().any(RunReport::is_saved);
             self.add_first(judge, recording, first, is_saved, &mut report)?;

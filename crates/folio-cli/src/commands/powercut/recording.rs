@@ -2,6 +2,7 @@
 //! had printed when.
 
 use super::fault::{Calls, Fault, Injector};
+use super::kernel::KernelMount;
 use super::mounted::{How, MountedDisk};
 use super::shell::{Ended, Places, Running};
 use crate::exit::{Failure, Outcome};
@@ -35,6 +36,68 @@ pub(super) struct Program<'a> {
     pub(super) limit: Option<Duration>,
     /// A program with a fault may fail.
     pub(super) fault: Option<Fault>,
+    pub(super) contender: &'a Contender,
+}
+
+/// A file system to run the program on.
+pub(super) struct Contender {
+    /// Whether it is the kernel's ext4.
+    pub(super) is_kernel: bool,
+    /// The words of `-o`.
+    pub(super) options: String,
+}
+
+/// The file system of the program.
+enum Mounted<'a> {
+    Folio(MountedDisk),
+    Kernel(KernelMount<'a>),
+}
+
+impl<'a> Mounted<'a> {
+    /// Mounts `disk`: Folio's ext4 by way of `device`, which is above the disk.
+    fn new(
+        disk: &Arc<PowerCutDisk>,
+        device: Arc<FaultDevice>,
+        target: &'a Path,
+        how: &How,
+        contender: &Contender,
+    ) -> Outcome<Self> {
+        if !contender.is_kernel {
+            return Ok(Self::Folio(MountedDisk::new(device, target, how)?));
+        }
+        let folder = target.with_file_name("disk");
+        let mounted = KernelMount::new(disk, target, &folder, &contender.options)?;
+        Ok(Self::Kernel(mounted))
+    }
+
+    fn sync(&self, target: &Path) -> std::io::Result<()> {
+        match self {
+            Self::Folio(mounted) => mounted.fs().sync(),
+            Self::Kernel(_) => sync_mount(target),
+        }
+    }
+
+    /// Unmounts; returns the moment of the disk at which the states end.
+    fn close(self, disk: &PowerCutDisk, target: &Path) -> Outcome<usize> {
+        match self {
+            Self::Folio(mounted) => {
+                mounted.close()?;
+                Ok(disk.now())
+            }
+            Self::Kernel(mounted) => {
+                sync_mount(target)?;
+                // An unmount writes the superblock without the journal. Its torn writes, which
+                // e2fsck repairs, are not about the program.
+                let end = disk.now();
+                mounted.close()?;
+                Ok(end)
+            }
+        }
+    }
+}
+
+fn sync_mount(target: &Path) -> std::io::Result<()> {
+    Ok(rustix::fs::syncfs(std::fs::File::open(target)?)?)
 }
 
 /// A change that the program made, as a system call. Moments are numbers of writes and flushes of
@@ -62,6 +125,7 @@ pub(super) struct Recording {
     calls_of_program: usize,
     /// Whether the program made the call that was to fail.
     pub(super) has_met_fault: bool,
+    pub(super) fault: Option<Fault>,
     /// How the program failed after a fault.
     pub(super) failure: Option<String>,
     /// What the program printed.
@@ -92,7 +156,7 @@ impl Recording {
             observer: Some(log.clone()),
             ..how.clone()
         };
-        let mounted = MountedDisk::new(device, target, &how)?;
+        let mounted = Mounted::new(&disk, device, target, &how, program.contender)?;
         let places = Places {
             mount: target,
             acked: None,
@@ -105,8 +169,7 @@ impl Recording {
             check_success("--setup", failure)?;
         }
         mounted
-            .fs()
-            .sync()
+            .sync(target)
             .map_err(|error| Failure::new(format!("sync after --setup: {error}")))?;
         let start_moment = log.start();
         let started = Instant::now();
@@ -130,14 +193,15 @@ impl Recording {
         if program.fault.is_none() {
             check_success("--run", failure.clone())?;
         }
-        mounted.close()?;
+        let end = mounted.close(&disk, target)?;
         Ok(Self {
-            writes: disk.now() - start_moment,
+            writes: end - start_moment,
             disk,
             start: start_moment,
             calls: log.take(),
             calls_of_program,
             has_met_fault,
+            fault: program.fault,
             failure,
             printed,
             printed_at,

@@ -1,8 +1,7 @@
 //! The result of the checks, as text and JSON.
 
 use super::cuts::{FailingCut, Judged};
-use super::fault::Fault;
-use super::recording::{Call, Recording};
+use super::recording::{Call, Contender, Recording};
 use crate::output::{color, counted, human, printable};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -29,6 +28,8 @@ pub(crate) struct PowercutReport {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct RunReport {
+    /// Whether the program ran on the kernel's ext4.
+    kernel: bool,
     /// Mount options.
     options: String,
     /// The fault, such as eio@fsync:3; null without one.
@@ -94,7 +95,7 @@ struct LostRecord {
 
 impl RunReport {
     pub(super) fn new(
-        options: &str,
+        contender: &Contender,
         recording: &Recording,
         judged: &Judged,
         took: Duration,
@@ -104,7 +105,8 @@ impl RunReport {
             *reasons.entry(failing.reason.clone()).or_default() += 1;
         }
         Self {
-            options: options.to_owned(),
+            kernel: contender.is_kernel,
+            options: contender.options.clone(),
             fault: None,
             program_failure: None,
             failing_at_end: None,
@@ -119,13 +121,8 @@ impl RunReport {
     }
 
     /// Adds the fault, and what the check found without a power cut.
-    pub(super) fn add_fault(
-        &mut self,
-        fault: Option<Fault>,
-        recording: &Recording,
-        failing_at_end: Option<String>,
-    ) {
-        self.fault = fault.map(|fault| fault.to_string());
+    pub(super) fn add_fault(&mut self, recording: &Recording, failing_at_end: Option<String>) {
+        self.fault = recording.fault.map(|fault| fault.to_string());
         self.program_failure = recording.failure.clone();
         self.failing_at_end = failing_at_end;
     }
@@ -206,14 +203,19 @@ impl RunReport {
         }
         self.first
             .iter()
-            .try_for_each(|first| first.print(self.writes, &mut out))
+            .try_for_each(|first| first.print(self, &mut out))
     }
 
     /// Prints a line of a table: options and fault, and the first reason.
     pub(super) fn print_row(&self) -> io::Result<()> {
         let first = self.first.as_ref();
-        let words = [Some(&*self.options), self.fault.as_deref()];
-        let words: Vec<_> = words.into_iter().flatten().collect();
+        let kernel = self.kernel.then_some("kernel");
+        let words = [kernel, Some(&*self.options), self.fault.as_deref()];
+        let words: Vec<_> = words
+            .into_iter()
+            .flatten()
+            .filter(|word| !word.is_empty())
+            .collect();
         writeln!(
             io::stdout(),
             "{:<24} {:>8.2} s {:>8} {:>8} {:>8}  {}",
@@ -237,17 +239,21 @@ impl RunReport {
 }
 
 impl FirstFailure {
-    fn print(&self, writes: u64, out: &mut impl Write) -> io::Result<()> {
+    fn print(&self, run: &RunReport, out: &mut impl Write) -> io::Result<()> {
         let call = match self.calls.last() {
-            None => "before the first change".to_owned(),
-            Some(call) if call.in_progress => format!("inside {}", call.call),
-            Some(call) => format!("after {}", call.call),
+            // The calls on its file system are not seen.
+            None if run.kernel => String::new(),
+            None => ", before the first change".to_owned(),
+            Some(call) => {
+                let place = if call.in_progress { "inside" } else { "after" };
+                format!(" ({:.2} s), {place} {}", self.at_seconds, call.call)
+            }
         };
         writeln!(
             out,
-            "first: after write {} of {writes} ({:.2} s), {}: {}",
+            "first: after write {} of {}{}: {}",
             self.write,
-            self.at_seconds,
+            run.writes,
             printable(&call),
             printable(&self.reason)
         )?;
