@@ -272,6 +272,12 @@ impl FirstFailure {
             )?;
         }
         match self.lost.len() {
+            0 if run.fault.is_some() => {
+                writeln!(
+                    out,
+                    "  lost: only what was in memory, or what a failed call left there"
+                )?;
+            }
             0 => writeln!(out, "  lost: only what was still in memory")?,
             count if count > LOST_MAX => {
                 writeln!(out, "  lost: {} more writes", count - LOST_MAX)?;
