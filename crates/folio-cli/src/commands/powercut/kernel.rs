@@ -7,7 +7,7 @@ use folio::block::Device;
 use folio::testing::PowerCutDisk;
 use folio::{Errno, Error, Fs, Kernel, KernelOptions, Result};
 use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
-use std::ffi::OsStr;
+use rustix::mount::{UnmountFlags, unmount};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -18,28 +18,20 @@ const IMAGE: &str = "disk.img";
 /// Memory beside the content of the disk, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// Detaches the kernel's mount when it is dropped, before the disk below goes.
-struct KernelMountpoint<'a>(&'a Path);
+/// Detaches the kernel's mount when it is dropped. Its users keep it, and the disk, until they end.
+struct DetachAtEnd<'a>(&'a Path);
 
-impl KernelMountpoint<'_> {
-    fn unmount(&self, words: &[&str]) -> Outcome {
-        run(
-            "umount",
-            words.iter().map(OsStr::new).chain([self.0.as_os_str()]),
-        )
-    }
-}
-
-impl Drop for KernelMountpoint<'_> {
+impl Drop for DetachAtEnd<'_> {
     fn drop(&mut self) {
-        // It fails after an unmount.
-        let _ = self.unmount(&["--lazy", "--quiet"]);
+        // It fails if the user has unmounted it.
+        let _ = unmount(self.0, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
     }
 }
 
 /// A disk that the kernel has mounted.
 pub(super) struct KernelMount<'a> {
-    mountpoint: KernelMountpoint<'a>,
+    /// Detached before the disk.
+    mountpoint: DetachAtEnd<'a>,
     disk: MountedDisk,
 }
 
@@ -54,6 +46,9 @@ impl<'a> KernelMount<'a> {
         folder: &Path,
         options: &str,
     ) -> Outcome<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::usage("--kernel: run as root, for a loop device"));
+        }
         let device = disk.device();
         let fs = Fs::new(Kernel::new(KernelOptions {
             cache_bytes: device.len_bytes() + MEMORY_BYTES,
@@ -71,17 +66,9 @@ impl<'a> KernelMount<'a> {
         std::fs::create_dir_all(folder)
             .map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
         let disk = MountedDisk::serve(fs, SAFE, folder, &how)?;
-        let words = ["loop", SAFE, options].join(",");
-        let image = folder.join(IMAGE);
-        let words = ["-t", "ext4", "-o", words.trim_end_matches(',')].map(OsStr::new);
-        run(
-            "mount",
-            words
-                .into_iter()
-                .chain([image.as_os_str(), target.as_os_str()]),
-        )?;
+        mount(&folder.join(IMAGE), target, options)?;
         Ok(Self {
-            mountpoint: KernelMountpoint(target),
+            mountpoint: DetachAtEnd(target),
             disk,
         })
     }
@@ -89,18 +76,21 @@ impl<'a> KernelMount<'a> {
     /// Unmounts; everything is then on the disk.
     ///
     /// # Errors
-    /// Those of umount(8), such as EBUSY, and of the disk.
+    /// EBUSY if a program still uses the mount.
     pub(super) fn close(self) -> Outcome {
-        self.mountpoint.unmount(&[])?;
         drop(self.mountpoint);
+        // The loop device has the image open until the mount is unused.
         Ok(self.disk.close()?)
     }
 }
 
-/// Runs a program of the host, with what it prints in the error.
-fn run<'w>(program: &str, words: impl Iterator<Item = &'w OsStr>) -> Outcome {
-    let output = Command::new(program).args(words).output();
-    let output = output.map_err(|error| Failure::new(format!("--kernel: {program}: {error}")))?;
+/// Mounts the image on a loop device, which detaches itself: mount(8).
+fn mount(image: &Path, target: &Path, options: &str) -> Outcome {
+    let words = ["loop", SAFE, options].join(",");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "ext4", "-o", words.trim_end_matches(',')]);
+    let output = mount.arg(image).arg(target).output();
+    let output = output.map_err(|error| Failure::new(format!("--kernel: mount: {error}")))?;
     if output.status.success() {
         return Ok(());
     }
