@@ -214,16 +214,217 @@ fn mistakes_are_explained() {
     ];
     assert_ends(&powercut(&folder, &endless), 0, &["0 failed the check"]);
     // A process that leaves the program, and keeps its standard output, is not waited for.
-    let stays = run("setsid sleep 300 & echo $! > pid", "true");
+    let leaves = "setsid sh -c 'echo $$ > pid; exec sleep 300' 2> pid.err & \
+                  until [ -s pid ]; do sleep 0.01; done";
+    let stays = run(leaves, "true");
     let pid = fs::read_to_string(folder.path().join("pid")).unwrap();
     let kill = command("kill").arg(pid.trim()).status().unwrap();
     assert!(kill.success(), "the process has ended: it was waited for");
     assert_ends(&stays, 0, &["0 failed the check"]);
-    fs::remove_file(folder.path().join("pid")).unwrap();
+    for file in ["pid", "pid.err"] {
+        fs::remove_file(folder.path().join(file)).unwrap();
+    }
     // No mount is left.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains("folio-powercut-"), "{mounts}");
     assert!(saved(&folder).is_empty() && Path::new("/").exists());
+}
+
+/// Saves numbers: overwrites a file, calls fsync(2), and says so; `on_error` follows a failed call.
+fn counter(on_error: &str) -> String {
+    format!(
+        "for n in 1 2 3; do printf %5d $n | dd of=$MNT/count conv=notrunc status=none; \
+         sync $MNT/count || {on_error}; echo $n; done"
+    )
+}
+
+/// Runs a program that says what it has saved, with the check that it is there.
+fn counted(folder: &TempDir, program: &str, words: &[&str]) -> Output {
+    let setup = "printf %5d 0 > $MNT/count";
+    let check = "said=$(tail -n 1 $ACKED); [ $(cat $MNT/count) -ge ${said:-0} ] || \
+                 { echo $said is lost; exit 1; }";
+    let mut all = vec!["--size", "16M", "--setup", setup, "--run", program];
+    all.extend(["--check", check]);
+    all.extend(words);
+    powercut(folder, &all)
+}
+
+/// As PostgreSQL until 2018: the second fsync(2) succeeds, and what the first one lost stays lost.
+#[test]
+fn ignored_and_repeated_fsync_lose_data() {
+    requires!(fuse);
+    for on_error in ["true", "sync $MNT/count"] {
+        let folder = TempDir::new().unwrap();
+        let fault = ["--fault", "eio@fsync:3", "--cuts", "20"];
+        let found = counted(&folder, &counter(on_error), &fault);
+        let words = [
+            "also without a power cut: 3 is lost",
+            "= EIO",
+            "--replay ./cut-",
+        ];
+        assert_ends(&found, 1, &words);
+        let cut = saved(&folder).remove(0);
+        let replay = ["--replay", cut.to_str().unwrap()];
+        assert_ends(&powercut(&folder, &replay), 1, &["3 is lost"]);
+    }
+}
+
+#[test]
+fn program_that_stops_at_failed_fsync_is_clean() {
+    requires!(fuse);
+    let folder = TempDir::new().unwrap();
+    let each = ["--fault", "eio@fsync", "--cuts", "30"];
+    let found = counted(&folder, &counter("exit 1"), &each);
+    assert_ends(&found, 0, &["eio@fsync:1", "eio@fsync:3"]);
+    let one = ["--fault", "eio@fsync:2", "--cuts", "10"];
+    let found = counted(&folder, &counter("exit 1"), &one);
+    assert_ends(
+        &found,
+        0,
+        &["eio@fsync:2: the program failed (exit status: 1)"],
+    );
+    // It can also write the data again.
+    let again = "{ printf %5d $n | dd of=$MNT/count conv=notrunc status=none; sync $MNT/count; }";
+    assert_ends(
+        &counted(&folder, &counter(again), &each),
+        0,
+        &["eio@fsync:3"],
+    );
+    assert_eq!(saved(&folder), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn full_disk_finds_an_ignored_failed_write() {
+    requires!(fuse);
+    let folder = TempDir::new().unwrap();
+    let full = ["--fault", "enospc@write:2..", "--cuts", "20"];
+    let found = counted(&folder, &counter("exit 1"), &full);
+    assert_ends(
+        &found,
+        1,
+        &["also without a power cut: 3 is lost", "= ENOSPC"],
+    );
+    let careful = counter("exit 1").replace("status=none;", "status=none || exit 1;");
+    let found = counted(
+        &folder,
+        &careful,
+        &["--fault", "enospc@write", "--cuts", "30"],
+    );
+    assert_ends(&found, 0, &["enospc@write:3"]);
+}
+
+#[test]
+fn killed_program_keeps_what_it_wrote() {
+    requires!(fuse);
+    let folder = TempDir::new().unwrap();
+    // Without any fsync(2): what was written outlives the program, though not a power cut.
+    let program = "for n in 1 2 3; do printf %5d $n | dd of=$MNT/count conv=notrunc status=none; \
+                   echo $n; done";
+    let found = counted(&folder, program, &["--fault", "kill@write", "--cuts", "3"]);
+    assert_ends(&found, 0, &["kill@write:1", "kill@write:3"]);
+    assert_ends(
+        &counted(&folder, program, &["--cuts", "60"]),
+        1,
+        &["is lost"],
+    );
+    // What the program keeps to itself is lost with it.
+    let buffered = "for n in 1 2 3; do echo $n; done; printf %5d 3 > $MNT/count";
+    let found = counted(&folder, buffered, &["--fault", "kill@any:1", "--cuts", "1"]);
+    assert_ends(
+        &found,
+        1,
+        &["the program failed (signal: 9", "= killed", "3 is lost"],
+    );
+}
+
+#[test]
+fn fault_that_does_not_occur_is_an_error() {
+    requires!(fuse);
+    let folder = TempDir::new().unwrap();
+    let ninth = ["--fault", "eio@fsync:9"];
+    let found = counted(&folder, &counter("exit 1"), &ninth);
+    assert_ends(&found, 1, &["the program makes only 3 such calls"]);
+    let found = counted(&folder, "true", &["--fault", "eio@fsync"]);
+    assert_ends(&found, 1, &["the program makes no such call"]);
+    let found = counted(&folder, "true", &["--fault", "eio@read"]);
+    assert_ends(&found, 2, &["eio@fsync:3"]);
+}
+
+/// Runs a program that prints the names of logs in `db` which it has stored.
+fn logs(program: &str, words: &[&str]) -> Output {
+    let folder = TempDir::new().unwrap();
+    let check = "for n in $(cat $ACKED); do grep -qx $n $MNT/db/*.log || \
+                 { echo $n is lost; exit 1; }; done";
+    let mut all = vec!["--size", "16M", "--cuts", "60", "--setup", "mkdir $MNT/db"];
+    all.extend(["--run", program, "--check", check]);
+    all.extend(words);
+    powercut(&folder, &all)
+}
+
+/// On ext4, fsync(2) of a new file stores its name, too; of a renamed one the old name.
+#[test]
+fn new_log_vanishes_without_directory_fsync() {
+    requires!(fuse);
+    let program = |rotate: &str| format!("for n in 1 2 3; do {rotate}; echo $n; done; sleep 0.1");
+    let created = "echo $n > $MNT/db/$n.log; sync $MNT/db/$n.log";
+    assert_ends(&logs(&program(created), &[]), 0, &[" 0 failed the check"]);
+    let renamed = "echo $n > $MNT/db/tmp; sync $MNT/db/tmp; mv $MNT/db/tmp $MNT/db/$n.log";
+    assert_ends(&logs(&program(renamed), &[]), 1, &["is lost"]);
+    let synced = format!("{renamed}; sync $MNT/db");
+    assert_ends(&logs(&program(&synced), &[]), 0, &[" 0 failed the check"]);
+}
+
+#[test]
+fn kernel_ext4_loses_what_folio_loses() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let renamed = "for n in 1 2 3; do echo $n > $MNT/db/tmp; sync $MNT/db/tmp; \
+                   mv $MNT/db/tmp $MNT/db/$n.log; SYNC echo $n; done; sleep 0.1";
+    let found = logs(&renamed.replace("SYNC", ""), &["--kernel"]);
+    assert_ends(&found, 1, &["is lost", "first: after write "]);
+    let synced = renamed.replace("SYNC", "sync $MNT/db;");
+    assert_ends(&logs(&synced, &["--kernel"]), 0, &[" 0 failed the check"]);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains("folio-powercut-"), "{mounts}");
+}
+
+/// Blocks of a removed file get a new file, whose size is stored before its bytes.
+#[test]
+fn stale_bytes_show_on_the_kernel_alone() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let run = |words: &[&str]| {
+        let folder = TempDir::new().unwrap();
+        let setup = "touch $MNT/other; mkdir $MNT/d; \
+                     yes SECRET | dd of=$MNT/d/secret bs=64k iflag=fullblock status=none; \
+                     sync -f $MNT; rm $MNT/d/secret; sync -f $MNT";
+        let program = "head -c 300000 /dev/zero > $MNT/file; echo x > $MNT/other; sync $MNT/other";
+        let check = "! grep -aq SECRET $MNT/file || { echo bytes of another file; exit 1; }";
+        let mut all = vec!["--size", "16M", "--cuts", "60", "--setup", setup];
+        all.extend(["--run", program, "--check", check]);
+        all.extend(words);
+        powercut(&folder, &all)
+    };
+    let unordered = ["-o", "data=writeback,nodelalloc"];
+    assert_ends(&run(&unordered), 0, &[" 0 failed the check"]);
+    let found = run(&["--kernel", unordered[0], unordered[1]]);
+    assert_ends(&found, 1, &["bytes of another file"]);
+    let ordered = run(&["--kernel", "-o", "nodelalloc"]);
+    assert_ends(&ordered, 0, &[" 0 failed the check"]);
+}
+
+#[test]
+fn kernel_is_compared() {
+    requires!(root, loop_devices, fuse, file_system("ext4"));
+    let folder = TempDir::new().unwrap();
+    let compared = rename(&folder, OLD_OR_NEW, &["--compare", "--kernel"]);
+    assert_ends(
+        &compared,
+        1,
+        &["\nkernel noauto_da_alloc ", "kernel nobarrier"],
+    );
+    let fault = rename(&folder, OLD_OR_NEW, &["--kernel", "--fault", "eio@fsync"]);
+    assert_ends(&fault, 2, &["--fault"]);
+    let unknown = rename(&folder, OLD_OR_NEW, &["--kernel", "-o", "nonsense"]);
+    assert_ends(&unknown, 1, &["--kernel: mount: "]);
 }
 
 #[test]

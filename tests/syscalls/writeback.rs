@@ -75,6 +75,47 @@ fn failed_writeback_is_reported_once_per_open_file() {
     }
 }
 
+/// As in Linux: what a failed fsync(2) could not write is never written, though it is still read.
+#[test]
+fn lost_write_is_reported_once_and_not_repeated() {
+    use folio::syscall::SyncFileRange;
+    let (device, kernel, p) = disk(16 << 20, false);
+    let one = p.open("/disk/old", CREATE, 0o644).unwrap();
+    p.write(one, &[1; 10_000]).unwrap();
+    p.fsync(one).unwrap();
+    let two = p.open("/disk/old", READ, 0).unwrap();
+    p.pwrite(one, &[2; 10_000], 0).unwrap();
+    let fresh = p.open("/disk/fresh", CREATE, 0o644).unwrap();
+    p.write(fresh, &[3; 5000]).unwrap();
+    let third = p.open("/disk/fresh", READ, 0).unwrap();
+    device.lose_writes_in(|| {
+        let data = SyncFileRange::WRITE;
+        p.sync_file_range(third, 0, 0, data).unwrap();
+        p.sync_file_range(two, 0, 0, data).unwrap();
+    });
+    assert!(device.failed() >= 2);
+    for fd in [one, two, fresh] {
+        fails! { p.fsync(fd) => IO }
+        p.fsync(fd).unwrap();
+    }
+    assert!(read(&p, "/disk/old") == [2; 10_000], "it is in memory");
+    for fd in [one, two, fresh, third] {
+        p.close(fd).unwrap();
+    }
+    drop(p);
+    kernel.unmount("/disk").unwrap();
+    let kernel = Kernel::new(KernelOptions::default());
+    let p = kernel.process(Credentials::root());
+    kernel
+        .mount_ext4(device, "/", &MountOptions::default())
+        .unwrap();
+    assert!(
+        read(&p, "/old") == [1; 10_000],
+        "the disk has the old bytes"
+    );
+    assert!(read(&p, "/fresh") == [0; 5000], "no bytes of other files");
+}
+
 #[test]
 fn failure_after_close_is_reported_to_next_open() {
     let (device, _kernel, p) = disk(16 << 20, false);

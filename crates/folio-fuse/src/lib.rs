@@ -46,4 +46,4 @@ pub use mount::{
     SessionOptions, Unmounter, Uring, remount,
 };
 pub use nodes::ROOT;
-pub use server::{CallObserver, Outcome, RequestCounts, Server, Wait};
+pub use server::{CallObserver, ObservedCall, ObservedKind, Outcome, RequestCounts, Server, Wait};

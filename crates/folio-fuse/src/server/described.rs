@@ -1,6 +1,7 @@
 //! Requests that change files, described as the system calls that made them.
 
 use super::Server;
+use super::observer::{ObservedCall, ObservedKind};
 use crate::wire::abi::{
     CopyFileRangeIn, CreateIn, FallocateIn, FsyncIn, InHeader, LinkIn, MkdirIn, MknodIn, Rename2In,
     RenameIn, SetattrIn, WriteIn, set,
@@ -8,14 +9,24 @@ use crate::wire::abi::{
 use crate::wire::op;
 use crate::wire::request::Arguments;
 use folio::Result;
+use std::ops::Range;
 
 /// `FUSE_FSYNC_FDATASYNC`.
 const DATA_ONLY: u32 = 1;
 
 impl Server {
     /// Describes a request as a system call; `None` if it changes nothing, or is malformed.
-    pub(super) fn described(&self, header: &InHeader, args: Arguments<'_>) -> Option<String> {
-        self.describe(header, args).ok().flatten()
+    pub(super) fn described(&self, header: &InHeader, args: Arguments<'_>) -> Option<ObservedCall> {
+        Some(ObservedCall {
+            text: self.describe(header, args).ok().flatten()?,
+            kind: match header.opcode {
+                op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE => ObservedKind::Write,
+                op::FSYNC | op::FSYNCDIR => ObservedKind::Sync,
+                _ => ObservedKind::Other,
+            },
+            range: changed_range(header, args),
+            file: self.nodes.handle(header.node).ok(),
+        })
     }
 
     fn describe(&self, header: &InHeader, mut args: Arguments<'_>) -> Result<Option<String>> {
@@ -107,6 +118,22 @@ impl Server {
         let path = format!("{}/{}", parent.trim_end_matches('/'), lossy(name));
         format!("{path:?}")
     }
+}
+
+/// Returns the bytes of a file that a request changes, if it names them.
+fn changed_range(header: &InHeader, mut args: Arguments<'_>) -> Option<Range<u64>> {
+    let (offset, len_bytes) = match header.opcode {
+        op::WRITE => {
+            let write: WriteIn = args.take().ok()?;
+            (write.offset, u64::from(write.size))
+        }
+        op::FALLOCATE => {
+            let range: FallocateIn = args.take().ok()?;
+            (range.offset, range.len)
+        }
+        _ => return None,
+    };
+    Some(offset..offset.checked_add(len_bytes)?)
 }
 
 fn attribute_change(args: &SetattrIn, file: &str) -> String {

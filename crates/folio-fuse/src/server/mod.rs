@@ -51,7 +51,7 @@ use call::Call;
 use folio::syscall::{Caller, Credentials, Handle};
 use folio::vfs::ChangeListener;
 use folio::{Errno, Kernel, Result};
-pub use observer::CallObserver;
+pub use observer::{CallObserver, ObservedCall, ObservedKind};
 pub use request_counts::RequestCounts;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -332,13 +332,21 @@ impl Server {
         let Some(observer) = self.observer.get() else {
             return self.dispatch(call);
         };
-        match self.described(&call.header, call.arguments) {
-            None => self.dispatch(call),
-            Some(text) => {
-                let mut done = Err(Errno::IO.into());
-                observer.observe(&text, &mut || done = self.dispatch(call));
-                done
+        let Some(observed) = self.described(&call.header, call.arguments) else {
+            return self.dispatch(call);
+        };
+        if !call.may_wait {
+            // An attempt that has to wait would be seen twice.
+            return Ok(Done::MustWait);
+        }
+        let mut done = Err(Errno::IO.into());
+        let failed = observer.observe(&observed, &mut || done = self.dispatch(call));
+        match failed {
+            Some(errno) => {
+                call.reply.restart();
+                Err(errno.into())
             }
+            None => done,
         }
     }
 

@@ -77,6 +77,8 @@ pub enum Detail {
     RefcountWidthNeedsVersion3,
     /// Lazy refcounts need qcow2 of version 3.
     LazyRefcountsNeedVersion3,
+    /// A device failed a write for good: the page cache does not repeat it.
+    WriteLost,
 }
 
 /// A failure: errno, operation, place and cause.

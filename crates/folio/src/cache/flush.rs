@@ -7,9 +7,9 @@ use super::index::Word;
 use super::locked::{PageReadGuard, slices};
 use super::mapping::{AddressSpace, AddressSpaceState, Mapping};
 use super::store::Store;
-use crate::base::Result;
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::Ordering;
+use crate::base::{Detail, Result};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -255,7 +255,7 @@ impl AddressSpace {
         (start..end, state.held_store.clone())
     }
 
-    /// Records the result of the store: failed pages are dirty again.
+    /// Records the result of the store: failed pages are dirty again, unless their data is lost.
     fn end_run(self: &Arc<Self>, run: &DirtyRun<'_>, taken: Range<usize>, result: &Result<()>) {
         let pin = rcu::pin();
         let mut state = self.state.lock();
@@ -272,7 +272,9 @@ impl AddressSpace {
                     state.last_error = Some(error.errno());
                     self.errors.fetch_add(1, Ordering::AcqRel);
                 }
-                for offset in taken {
+                // As in Linux, where the pages of any failed write count as written.
+                let is_lost = error.detail() == Some(&Detail::WriteLost);
+                for offset in taken.filter(|_| !is_lost) {
                     let index = run.first + offset as u64;
                     if self.index.word(index, &pin).frame() == Some(run.holds[offset].frame()) {
                         self.mark_dirty_locked(&mut state, index, &pin);

@@ -50,6 +50,17 @@ impl Handle {
             .map_or(Duration::MAX, AttrValidity::valid_for)
     }
 
+    /// Writes back the data, without a flush of the device; the next sync of each open file reports
+    /// an error, too. Linux: `filemap_write_and_wait`.
+    ///
+    /// # Errors
+    ///
+    /// EIO or ENOSPC from the device.
+    pub fn write_back(&self) -> Result<()> {
+        let mapping = self.0.inode().common().mapping.as_ref();
+        mapping.map_or(Ok(()), |mapping| mapping.write_back(0..u64::MAX))
+    }
+
     /// Invalidates attributes and data, after a change outside of Folio: the backing store is asked
     /// before the next use.
     pub fn invalidate(&self) {

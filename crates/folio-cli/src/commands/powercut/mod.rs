@@ -4,7 +4,9 @@
 //!   mod.rs        arguments, order of the steps
 //!     v
 //!   recording.rs  runs the program on a mount; every write, change and line it printed
+//!     |  fault.rs    makes chosen calls fail, or kills the program
 //!   cuts.rs       builds disks as a power cut leaves them, mounts them, runs the check
+//!     |  kernel.rs   the program on the kernel's ext4
 //!     |  mounted.rs  a disk on a directory        shell.rs  the user's commands
 //!   saved.rs      a failing state as a folder     report.rs  text and JSON
 //! ```
@@ -13,6 +15,8 @@
 //! mounts, `session`, `progress`, `output`.
 
 mod cuts;
+mod fault;
+mod kernel;
 mod mounted;
 mod recording;
 pub(super) mod report;
@@ -22,14 +26,15 @@ mod shell;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::session::Session;
 use clap::Args;
-use cuts::Judge;
+use cuts::{FailingCut, Judge};
+use fault::{Fault, Which};
 use folio::base::Owner;
 use folio::block::tools::{CopyOptions, copy};
 use folio::block::{MemoryDevice, OpenOptions, open};
 use folio::ext4::{self, FormatOptions};
 use folio::testing::PowerCutDisk;
 use mounted::How;
-use recording::{Program, Recording};
+use recording::{Contender, Program, Recording};
 use report::{PowercutReport, RunReport};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,9 +45,12 @@ Examples:
   folio powercut --run './save $MNT/config' --check './load $MNT/config'
   folio powercut --setup 'tar -C $MNT -xf fixture.tar' --run './app --data $MNT/db' \\
                  --check './app --verify $MNT/db --acked $ACKED' --cuts 1000
-  folio powercut --compare --run ... --check ...      the same with each of ext4's options
-  folio powercut disk.img --run ... --check ...       on a copy of an image
-  folio powercut --replay cut-4211                    the check again, on a failing state
+  folio powercut --fault eio@fsync --run ... --check ...       each fsync(2) fails once
+  folio powercut --fault kill@any --run ... --check ...        the program is killed before each change
+  folio powercut --compare --run ... --check ...               the same with each of ext4's options
+  folio powercut --kernel --run ... --check ...                the program on the kernel's ext4
+  folio powercut disk.img --run ... --check ...                on a copy of an image
+  folio powercut --replay cut-4211                             the check again, on a failing state
 
 The program runs on a disk in memory, mounted at $MNT, and every write and flush of the disk is recorded. Then disks are
 built as a power cut leaves them: all writes before the last flush, and of the later ones any part, also torn at sectors
@@ -54,7 +62,14 @@ cut. A program that prints a line after each commit finds there what must not be
 program has ended, until everything is written.
 
 The file system is Folio's ext4, with the options of -o. The states are those that Linux's could leave, too; only the
-default differs: Folio writes a file that replaces another one before the commit that renames it.
+default differs: Folio writes a file that replaces another one before the commit that renames it. With --kernel it is the
+ext4 of the running kernel, on a loop device over the recorded disk.
+
+A fault strikes one call of the program: --fault eio@fsync:3 its third fsync(2), eio@fsync each one, in a run of its own;
+enospc@write:3.. all writes from the third on. An fsync(2) that fails leaves its data unwritten, and reports that once to
+each open file, as in Linux: a program that repeats the call, and then says that all is stored, has lost it. kill@write
+kills the program in place of a write. The program may then fail: what it has said must hold. The check also runs on what
+it leaves without a power cut.
 
 The first failing state is reduced to fewer lost writes, and saved in a new folder cut-N. The same seed gives the same
 cuts of one record; another run of the program writes another record.
@@ -92,9 +107,17 @@ pub(crate) struct Powercut {
     /// Time after which a check has failed
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = folio_fuse::parse_ttl)]
     timeout: Duration,
+    /// Make calls fail: eio, enospc or kill, @write, @fsync or @any (any change), :N for the Nth
+    /// call, :N.. for all from then on, or :all (the default) for each one in a run of its own
+    #[arg(long, value_name = "FAULT@CALL[:N]", conflicts_with = "replay")]
+    fault: Option<Fault>,
     /// Repeat all with each of ext4's options, and print a table
     #[arg(long, conflicts_with = "replay")]
     compare: bool,
+    /// Run the program on the kernel's ext4 (root and loop devices); checks stay on Folio's. With
+    /// --compare after the rows of Folio's
+    #[arg(long, conflicts_with_all = ["replay", "fault"])]
+    kernel: bool,
     /// Folder for the folder of the first failing state
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     save: PathBuf,
@@ -110,6 +133,15 @@ pub(crate) struct Powercut {
 const COMPARED: [&str; 6] = [
     "auto_da_alloc=commit",
     "auto_da_alloc=close",
+    "noauto_da_alloc",
+    "nodelalloc",
+    "data=writeback",
+    "nobarrier",
+];
+
+/// The rows of `--compare --kernel`, after those of Folio.
+const COMPARED_ON_KERNEL: [&str; 5] = [
+    "auto_da_alloc",
     "noauto_da_alloc",
     "nodelalloc",
     "data=writeback",
@@ -135,32 +167,74 @@ pub(crate) fn run(powercut: &Powercut, session: &Session) -> Outcome {
         return trial.replay(saved, &options);
     }
     let before = content(powercut)?;
-    let mut report = PowercutReport { runs: Vec::new() };
-    let prints_rows = powercut.compare && !powercut.json;
-    if prints_rows {
-        RunReport::print_head()?;
+    let mut table = Table {
+        is_printed: !powercut.json && (powercut.compare || powercut.has_each_fault()),
+        report: PowercutReport { runs: Vec::new() },
+    };
+    table.print_head()?;
+    for contender in powercut.contenders(&options) {
+        trial.run_faults(&before, &contender, &mut table)?;
     }
-    if powercut.compare {
-        for compared in COMPARED {
-            let words = [compared, &options].join(",");
-            let row = trial.run(&before, words.trim_end_matches(','))?;
-            if prints_rows {
-                row.print_row()?;
-            }
-            report.runs.push(row);
+    table.finish(powercut, session)
+}
+
+/// The rows as they come.
+struct Table {
+    is_printed: bool,
+    report: PowercutReport,
+}
+
+impl Table {
+    fn print_head(&self) -> Outcome {
+        if self.is_printed {
+            RunReport::print_head()?;
         }
-    } else {
-        report.runs.push(trial.run(&before, &options)?);
+        Ok(())
     }
-    if powercut.json {
-        session.print_json(&report)?;
-    } else if let ([only], false) = (&report.runs[..], powercut.compare) {
-        only.print()?;
+
+    fn add(&mut self, row: RunReport) -> Outcome {
+        if self.is_printed {
+            row.print_row()?;
+        }
+        self.report.runs.push(row);
+        Ok(())
     }
-    if report.runs.iter().any(RunReport::has_failing) {
-        return Err(Failure::exiting(Exit::FaultFound, ""));
+
+    /// Prints the JSON, or the only run, or the first that has a saved state.
+    fn finish(&self, powercut: &Powercut, session: &Session) -> Outcome {
+        let runs = &self.report.runs;
+        if powercut.json {
+            session.print_json(&self.report)?;
+        } else if let Some(shown) = runs.iter().find(|run| !self.is_printed || run.is_saved()) {
+            shown.print()?;
+        }
+        if runs.iter().any(RunReport::has_failing) {
+            return Err(Failure::exiting(Exit::FaultFound, ""));
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+impl Powercut {
+    /// Returns whether there is a run for each call of a kind.
+    fn has_each_fault(&self) -> bool {
+        self.fault.is_some_and(|fault| fault.which == Which::Each)
+    }
+
+    /// Returns what to run the program on; `options` come from the command line.
+    fn contenders(&self, options: &str) -> Vec<Contender> {
+        let contender = |is_kernel, words: &str| Contender {
+            is_kernel,
+            options: [words, options].join(",").trim_matches(',').to_owned(),
+        };
+        if !self.compare {
+            return vec![contender(self.kernel, "")];
+        }
+        let on_kernel = COMPARED_ON_KERNEL.iter().filter(|_| self.kernel);
+        let on_kernel = on_kernel.map(|words| contender(true, words));
+        let on_folio = COMPARED.iter().map(|words| contender(false, words));
+        on_folio.chain(on_kernel).collect()
+    }
 }
 
 /// Returns the disk before the program: a new file system, or a copy of the image.
@@ -214,33 +288,123 @@ impl Trial<'_> {
         }
     }
 
-    /// Records the program with these mount options, and checks the states after power cuts.
-    fn run(&self, before: &MemoryDevice, options: &str) -> Outcome<RunReport> {
+    /// Checks the states of one run, or of a run for each call with a fault.
+    fn run_faults(
+        &self,
+        before: &MemoryDevice,
+        contender: &Contender,
+        table: &mut Table,
+    ) -> Outcome {
+        let cuts = self.powercut.cuts as usize;
+        let check = self.powercut.check.as_deref().unwrap_or_default();
+        // The check only reads what the kernel has left: its options are not for Folio.
+        let options = Some(&*contender.options).filter(|_| !contender.is_kernel);
+        let judge = self.judge(check, options.unwrap_or_default());
+        let Some(fault) = self
+            .powercut
+            .fault
+            .filter(|_| self.powercut.has_each_fault())
+        else {
+            let recording = self.record(before, &judge, contender, self.powercut.fault)?;
+            if let Some(fault) = self.powercut.fault.filter(|_| !recording.has_met_fault) {
+                let made = recording.count(fault.calls);
+                let text = format!("--fault {fault}: the program makes only {made} such calls");
+                return Err(Failure::new(text));
+            }
+            return self.check_states(&judge, &recording, contender, cuts, table);
+        };
+        let count = self
+            .record(before, &judge, contender, None)?
+            .count(fault.calls) as usize;
+        if count == 0 {
+            let text = format!("--fault {fault}: the program makes no such call");
+            return Err(Failure::new(text));
+        }
+        let runs = count.min(cuts);
+        for run in 0..runs {
+            // Spread over all calls.
+            let fault = fault.nth((run * count / runs) as u64 + 1);
+            let recording = self.record(before, &judge, contender, Some(fault))?;
+            // This time the program made fewer calls.
+            if recording.has_met_fault {
+                let cuts = cuts / runs;
+                self.check_states(&judge, &recording, contender, cuts, table)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the program. Without a fault the check must succeed afterwards.
+    fn record(
+        &self,
+        before: &MemoryDevice,
+        judge: &Judge<'_>,
+        contender: &Contender,
+        fault: Option<Fault>,
+    ) -> Outcome<Recording> {
         let powercut = self.powercut;
-        let judge = self.judge(powercut.check.as_deref().unwrap_or_default(), options);
         let program = Program {
             setup: powercut.setup.as_deref(),
             run: powercut.run.as_deref().unwrap_or_default(),
             limit: powercut.limit,
+            fault,
+            contender,
         };
         let disk = Arc::new(PowerCutDisk::from_content(before.snapshot()));
         let place = judge.place(0);
         let recording = Recording::new(disk, program, &place.mount, &judge.how, self.session)?;
-        if let Some(reason) = judge.reason_without_cut(&recording)? {
+        if fault.is_none()
+            && let Some(reason) = judge.reason_without_cut(&recording)?
+        {
             let text = format!("--check fails without a power cut: {reason}");
             return Err(Failure::new(text));
         }
+        Ok(recording)
+    }
+
+    /// Checks the states after power cuts, and after a fault the one without.
+    fn check_states(
+        &self,
+        judge: &Judge<'_>,
+        recording: &Recording,
+        contender: &Contender,
+        cuts: usize,
+        table: &mut Table,
+    ) -> Outcome {
         let started = Instant::now();
-        let judged = judge.judge(&recording, powercut.cuts as usize, powercut.seed)?;
-        let mut report = RunReport::new(options, &recording, &judged, started.elapsed());
+        let at_end = match recording.fault {
+            Some(_) => judge.reason_without_cut(recording)?,
+            None => None,
+        };
+        let judged = judge.judge(recording, cuts, self.powercut.seed)?;
+        let mut report = RunReport::new(contender, recording, &judged, started.elapsed());
+        report.add_fault(recording, at_end);
         if let Some(first) = judged.failing.first() {
-            let first = judge.shrink(&recording, first)?;
-            let saved = (!powercut.compare)
-                .then(|| saved::save(&powercut.save, &judge, &recording, &first))
-                .transpose()?;
-            report.add_first(&recording, &first, saved.as_deref());
+            let is_saved = table.report.runs.iter().any(RunReport::is_saved);
+            self.add_first(judge, recording, first, is_saved, &mut report)?;
         }
-        Ok(report)
+        table.add(report)
+    }
+
+    /// Reduces the first failing state and saves it: one alone, and none with --compare.
+    fn add_first(
+        &self,
+        judge: &Judge<'_>,
+        recording: &Recording,
+        first: &FailingCut,
+        is_saved: bool,
+        report: &mut RunReport,
+    ) -> Outcome {
+        if is_saved {
+            report.add_first(recording, first, None);
+            return Ok(());
+        }
+        let first = judge.shrink(recording, first)?;
+        let saved = (!self.powercut.compare)
+            .then(|| saved::save(&self.powercut.save, judge, recording, &first))
+            .transpose()?;
+        report.add_first(recording, &first, saved.as_deref());
+        Ok(())
     }
 
     /// Runs the check of a saved state again.

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Options without which the programs of an image could harm the host.
-const SAFE: &str = "nosuid,nodev";
+pub(super) const SAFE: &str = "nosuid,nodev";
 
 /// Time after an unmount for programs that still use the mount to end.
 const UNUSED_AFTER: Duration = Duration::from_secs(10);
@@ -56,6 +56,14 @@ impl MountedDisk {
         let image = Image::device(device).cache_bytes(how.cache_bytes);
         let fs = image.options(words).and_then(Image::mount);
         let fs = fs.map_err(|error| Error::io("mount", error))?;
+        Self::serve(fs, words, target, how)
+    }
+
+    /// Mounts `fs`, which has been mounted with the options `words`, on the directory `target`.
+    ///
+    /// # Errors
+    /// Those of the options, and of mount(2).
+    pub(super) fn serve(fs: Fs, words: &str, target: &Path, how: &How) -> Result<Self> {
         let mut options = SessionOptions::new("powercut");
         if rustix::process::geteuid().is_root() {
             // The program may change its user.

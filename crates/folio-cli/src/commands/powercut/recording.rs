@@ -1,14 +1,17 @@
 //! One run of the program: every write of the disk below it, every change that it made, and what it
 //! had printed when.
 
+use super::fault::{Calls, Fault, Injector};
+use super::kernel::KernelMount;
 use super::mounted::{How, MountedDisk};
 use super::shell::{Ended, Places, Running};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
-use folio::testing::PowerCutDisk;
-use folio_fuse::CallObserver;
+use folio::testing::{FaultDevice, PowerCutDisk};
+use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -31,6 +34,70 @@ pub(super) struct Program<'a> {
     pub(super) run: &'a str,
     /// The program is killed after this time.
     pub(super) limit: Option<Duration>,
+    /// A program with a fault may fail.
+    pub(super) fault: Option<Fault>,
+    pub(super) contender: &'a Contender,
+}
+
+/// A file system to run the program on.
+pub(super) struct Contender {
+    /// Whether it is the kernel's ext4.
+    pub(super) is_kernel: bool,
+    /// The words of `-o`.
+    pub(super) options: String,
+}
+
+/// The file system of the program.
+enum Mounted<'a> {
+    Folio(MountedDisk),
+    Kernel(KernelMount<'a>),
+}
+
+impl<'a> Mounted<'a> {
+    /// Mounts `disk`: Folio's ext4 by way of `device`, which is above the disk.
+    fn new(
+        disk: &Arc<PowerCutDisk>,
+        device: Arc<FaultDevice>,
+        target: &'a Path,
+        how: &How,
+        contender: &Contender,
+    ) -> Outcome<Self> {
+        if !contender.is_kernel {
+            return Ok(Self::Folio(MountedDisk::new(device, target, how)?));
+        }
+        let folder = target.with_file_name("disk");
+        let mounted = KernelMount::new(disk, target, &folder, &contender.options)?;
+        Ok(Self::Kernel(mounted))
+    }
+
+    fn sync(&self, target: &Path) -> std::io::Result<()> {
+        match self {
+            Self::Folio(mounted) => mounted.fs().sync(),
+            Self::Kernel(_) => sync_mount(target),
+        }
+    }
+
+    /// Unmounts; returns the moment of the disk at which the states end.
+    fn close(self, disk: &PowerCutDisk, target: &Path) -> Outcome<usize> {
+        match self {
+            Self::Folio(mounted) => {
+                mounted.close()?;
+                Ok(disk.now())
+            }
+            Self::Kernel(mounted) => {
+                sync_mount(target)?;
+                // An unmount writes the superblock without the journal. Its torn writes, which
+                // e2fsck repairs, are not about the program.
+                let end = disk.now();
+                mounted.close()?;
+                Ok(end)
+            }
+        }
+    }
+}
+
+fn sync_mount(target: &Path) -> std::io::Result<()> {
+    Ok(rustix::fs::syncfs(std::fs::File::open(target)?)?)
 }
 
 /// A change that the program made, as a system call. Moments are numbers of writes and flushes of
@@ -38,6 +105,7 @@ pub(super) struct Program<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) text: String,
+    kind: ObservedKind,
     pub(super) begin: usize,
     /// `None` if it had not ended with the recording.
     pub(super) end: Option<usize>,
@@ -53,6 +121,13 @@ pub(super) struct Recording {
     /// Number of writes and flushes from then on, with those of the unmount.
     pub(super) writes: usize,
     pub(super) calls: Vec<Call>,
+    /// Number of calls until the program had ended.
+    calls_of_program: usize,
+    /// Whether the program made the call that was to fail.
+    pub(super) has_met_fault: bool,
+    pub(super) fault: Option<Fault>,
+    /// How the program failed after a fault.
+    pub(super) failure: Option<String>,
     /// What the program printed.
     printed: Vec<u8>,
     /// Moments with the length of what had been printed then, both ascending.
@@ -63,6 +138,9 @@ pub(super) struct Recording {
 
 impl Recording {
     /// Mounts `disk` at `target`, runs the program, and unmounts.
+    ///
+    /// # Errors
+    /// Those of the mount and of the commands; of the program only without a fault.
     pub(super) fn new(
         disk: Arc<PowerCutDisk>,
         program: Program<'_>,
@@ -70,12 +148,15 @@ impl Recording {
         how: &How,
         session: &Session,
     ) -> Outcome<Self> {
-        let log = Arc::new(CallLog::new(disk.clone()));
+        let device = Arc::new(FaultDevice::new(disk.device(), 0));
+        let injector = program.fault;
+        let injector = injector.map(|fault| Injector::new(fault, device.clone()));
+        let log = Arc::new(CallLog::new(disk.clone(), injector));
         let how = How {
             observer: Some(log.clone()),
             ..how.clone()
         };
-        let mounted = MountedDisk::new(disk.device(), target, &how)?;
+        let mounted = Mounted::new(&disk, device, target, &how, program.contender)?;
         let places = Places {
             mount: target,
             acked: None,
@@ -84,38 +165,54 @@ impl Recording {
             // Standard output is for the result.
             let stderr = std::io::stderr().as_fd().try_clone_to_owned()?;
             let mut running = start("--setup", setup, places, stderr.into())?;
-            end("--setup", &mut running, None, session)?;
+            let failure = end("--setup", &mut running, None, session)?;
+            check_success("--setup", failure)?;
         }
         mounted
-            .fs()
-            .sync()
+            .sync(target)
             .map_err(|error| Failure::new(format!("sync after --setup: {error}")))?;
         let start_moment = log.start();
         let started = Instant::now();
-        let mut running = start("--run", program.run, places, Stdio::piped())?;
+        let running = start("--run", program.run, places, Stdio::piped());
+        log.set_group(running.as_ref().ok().and_then(Running::group));
+        let mut running = running?;
         let printed = running.child.stdout.take();
         let has_ended = AtomicBool::new(false);
         let read = |out| read_printed(out, &disk, start_moment, &has_ended);
-        let (printed, printed_at) = std::thread::scope(|scope| {
+        let ((printed, printed_at), failure) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| printed.map(read));
             let ended = end("--run", &mut running, program.limit, session);
             // What is left of the program has the pipe, and may keep it for ever.
             drop(running);
             has_ended.store(true, Ordering::Relaxed);
             let printed = reader.join().unwrap_or_default().unwrap_or_default();
-            ended.map(|()| printed)
+            ended.map(|failure| (printed, failure))
         })?;
         let run_time = started.elapsed();
-        mounted.close()?;
+        let (calls_of_program, has_met_fault) = log.end();
+        if program.fault.is_none() {
+            check_success("--run", failure.clone())?;
+        }
+        let end = mounted.close(&disk, target)?;
         Ok(Self {
-            writes: disk.now() - start_moment,
+            writes: end - start_moment,
             disk,
             start: start_moment,
             calls: log.take(),
+            calls_of_program,
+            has_met_fault,
+            fault: program.fault,
+            failure,
             printed,
             printed_at,
             run_time,
         })
+    }
+
+    /// Returns the number of calls of a kind that the program made.
+    pub(super) fn count(&self, calls: Calls) -> u64 {
+        let program = &self.calls[..self.calls_of_program.min(self.calls.len())];
+        program.iter().filter(|call| calls.has(call.kind)).count() as u64
     }
 
     /// Returns the moment of the disk that is `write` writes after the start of the program.
@@ -150,17 +247,26 @@ fn start(option: &str, command: &str, places: Places<'_>, stdout: Stdio) -> Outc
     started.map_err(|error| Failure::new(format!("{option}: sh: {error}")))
 }
 
-/// Waits for a command; one that fails is a failure, one whose time is over is not.
-fn end(option: &str, running: &mut Running, limit: Option<Duration>, session: &Session) -> Outcome {
+/// Waits for a command; returns how it failed. One whose time is over has not failed.
+fn end(
+    option: &str,
+    running: &mut Running,
+    limit: Option<Duration>,
+    session: &Session,
+) -> Outcome<Option<String>> {
     let ended = running.wait(limit, &|| session.is_interrupted());
     match ended.map_err(|error| Failure::new(format!("{option}: {error}")))? {
         Ended::Interrupted => Err(Failure::interrupted()),
-        Ended::Exited(status) if !status.success() => {
-            let text = format!("{option} failed without a power cut ({status})");
-            Err(Failure::new(text))
-        }
-        Ended::Exited(_) | Ended::OutOfTime => Ok(()),
+        Ended::Exited(status) if !status.success() => Ok(Some(status.to_string())),
+        Ended::Exited(_) | Ended::OutOfTime => Ok(None),
     }
+}
+
+fn check_success(option: &str, failure: Option<String>) -> Outcome {
+    failure.map_or(Ok(()), |status| {
+        let text = format!("{option} failed without a power cut ({status})");
+        Err(Failure::new(text))
+    })
 }
 
 type Printed = (Vec<u8>, Vec<(usize, usize)>);
@@ -205,12 +311,14 @@ struct CallLog {
     disk: Arc<PowerCutDisk>,
     started: Mutex<Option<(Instant, usize)>>,
     calls: Mutex<Vec<Call>>,
+    injector: Option<Injector>,
 }
 
 impl CallLog {
-    fn new(disk: Arc<PowerCutDisk>) -> Self {
+    fn new(disk: Arc<PowerCutDisk>, injector: Option<Injector>) -> Self {
         Self {
             disk,
+            injector,
             started: Mutex::new(None),
             calls: Mutex::default(),
         }
@@ -223,32 +331,56 @@ impl CallLog {
         moment
     }
 
+    fn set_group(&self, group: Option<Pid>) {
+        if let Some(injector) = &self.injector {
+            injector.set_group(group);
+        }
+    }
+
+    /// Ends the fault; returns the number of calls, and whether one of them had the fault.
+    fn end(&self) -> (usize, bool) {
+        let has_met_fault = self.injector.as_ref().is_some_and(Injector::end);
+        (lock(&self.calls).len(), has_met_fault)
+    }
+
     fn take(&self) -> Vec<Call> {
         std::mem::take(&mut lock(&self.calls))
     }
 }
 
 impl CallObserver for CallLog {
-    fn observe(&self, call: &str, serve: &mut dyn FnMut()) {
+    fn observe(&self, call: &ObservedCall, serve: &mut dyn FnMut()) -> Option<Errno> {
         let started = *lock(&self.started);
         let Some((time, moment)) = started else {
-            return serve();
+            serve();
+            return None;
         };
         let number = {
             // The list is in the order of the moments.
             let mut calls = lock(&self.calls);
             calls.push(Call {
-                text: call.to_owned(),
+                text: call.text.clone(),
+                kind: call.kind,
                 begin: self.disk.now() - moment,
                 end: None,
                 at: time.elapsed(),
             });
             calls.len() - 1
         };
-        serve();
+        let failed = match &self.injector {
+            Some(injector) => injector.serve(call, serve),
+            None => {
+                serve();
+                None
+            }
+        };
         if let Some(call) = lock(&self.calls).get_mut(number) {
             call.end = Some(self.disk.now() - moment);
+            if let Some((_, why)) = failed {
+                call.text += &format!(" = {why}");
+            }
         }
+        failed.map(|(errno, _)| errno)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The result of the checks, as text and JSON.
 
 use super::cuts::{FailingCut, Judged};
-use super::recording::{Call, Recording};
+use super::recording::{Call, Contender, Recording};
 use crate::output::{color, counted, human, printable};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const CALLS_MAX: usize = 4;
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PowercutReport {
-    /// One run, with --compare one for each set of mount options.
+    /// One run; one for each set of mount options with --compare, and for each call with a fault.
     pub(super) runs: Vec<RunReport>,
 }
 
@@ -28,8 +28,17 @@ pub(crate) struct PowercutReport {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct RunReport {
+    /// Whether the program ran on the kernel's ext4.
+    kernel: bool,
     /// Mount options.
     options: String,
+    /// The fault, such as eio@fsync:3; null without one.
+    fault: Option<String>,
+    /// How the program failed after the fault, such as "exit status: 1"; null if it succeeded.
+    program_failure: Option<String>,
+    /// Reason of the check on what the program left after the fault, without a power cut; null if
+    /// it succeeded.
+    failing_at_end: Option<String>,
     /// Duration of the program.
     run_seconds: f64,
     /// Writes and flushes of the disk, from the start of the program to the unmount.
@@ -86,7 +95,7 @@ struct LostRecord {
 
 impl RunReport {
     pub(super) fn new(
-        options: &str,
+        contender: &Contender,
         recording: &Recording,
         judged: &Judged,
         took: Duration,
@@ -96,7 +105,11 @@ impl RunReport {
             *reasons.entry(failing.reason.clone()).or_default() += 1;
         }
         Self {
-            options: options.to_owned(),
+            kernel: contender.is_kernel,
+            options: contender.options.clone(),
+            fault: None,
+            program_failure: None,
+            failing_at_end: None,
             run_seconds: recording.run_time.as_secs_f64(),
             writes: recording.writes as u64,
             cuts: judged.cuts as u64,
@@ -105,6 +118,13 @@ impl RunReport {
             reasons,
             first: None,
         }
+    }
+
+    /// Adds the fault, and what the check found without a power cut.
+    pub(super) fn add_fault(&mut self, recording: &Recording, failing_at_end: Option<String>) {
+        self.fault = recording.fault.map(|fault| fault.to_string());
+        self.program_failure = recording.failure.clone();
+        self.failing_at_end = failing_at_end;
     }
 
     /// Adds the first failing state, which is saved in a folder.
@@ -147,7 +167,13 @@ impl RunReport {
 
     /// Returns whether a check failed.
     pub(super) fn has_failing(&self) -> bool {
-        self.failing > 0
+        self.failing > 0 || self.failing_at_end.is_some()
+    }
+
+    /// Returns whether the first failing state can be replayed.
+    pub(super) fn is_saved(&self) -> bool {
+        let first = self.first.as_ref();
+        first.is_some_and(|first| first.saved.is_some())
     }
 
     /// Prints the result, and the first failing state.
@@ -169,18 +195,31 @@ impl RunReport {
         if reasons.len() > REASONS_MAX {
             writeln!(out, "  and {} other reasons", reasons.len() - REASONS_MAX)?;
         }
+        if let (Some(fault), Some(failure)) = (&self.fault, &self.program_failure) {
+            writeln!(out, "{fault}: the program failed ({failure})")?;
+        }
+        if let Some(reason) = &self.failing_at_end {
+            writeln!(out, "also without a power cut: {}", printable(reason))?;
+        }
         self.first
             .iter()
-            .try_for_each(|first| first.print(self.writes, &mut out))
+            .try_for_each(|first| first.print(self, &mut out))
     }
 
-    /// Prints a line of a table.
+    /// Prints a line of a table: options and fault, and the first reason.
     pub(super) fn print_row(&self) -> io::Result<()> {
         let first = self.first.as_ref();
+        let kernel = self.kernel.then_some("kernel");
+        let words = [kernel, Some(&*self.options), self.fault.as_deref()];
+        let words: Vec<_> = words
+            .into_iter()
+            .flatten()
+            .filter(|word| !word.is_empty())
+            .collect();
         writeln!(
             io::stdout(),
             "{:<24} {:>8.2} s {:>8} {:>8} {:>8}  {}",
-            self.options,
+            words.join(" "),
             self.run_seconds,
             self.writes,
             self.cuts,
@@ -193,24 +232,28 @@ impl RunReport {
     pub(super) fn print_head() -> io::Result<()> {
         let head = format!(
             "{:<24} {:>10} {:>8} {:>8} {:>8}  {}",
-            "options", "run", "writes", "cuts", "failing", "first"
+            "options, fault", "run", "writes", "cuts", "failing", "first"
         );
         writeln!(io::stdout(), "{}", color::heading(head))
     }
 }
 
 impl FirstFailure {
-    fn print(&self, writes: u64, out: &mut impl Write) -> io::Result<()> {
+    fn print(&self, run: &RunReport, out: &mut impl Write) -> io::Result<()> {
         let call = match self.calls.last() {
-            None => "before the first change".to_owned(),
-            Some(call) if call.in_progress => format!("inside {}", call.call),
-            Some(call) => format!("after {}", call.call),
+            // The calls on its file system are not seen.
+            None if run.kernel => String::new(),
+            None => ", before the first change".to_owned(),
+            Some(call) => {
+                let place = if call.in_progress { "inside" } else { "after" };
+                format!(" ({:.2} s), {place} {}", self.at_seconds, call.call)
+            }
         };
         writeln!(
             out,
-            "first: after write {} of {writes} ({:.2} s), {}: {}",
+            "first: after write {} of {}{}: {}",
             self.write,
-            self.at_seconds,
+            run.writes,
             printable(&call),
             printable(&self.reason)
         )?;
@@ -229,6 +272,12 @@ impl FirstFailure {
             )?;
         }
         match self.lost.len() {
+            0 if run.fault.is_some() => {
+                writeln!(
+                    out,
+                    "  lost: only what was in memory, or what a failed call left there"
+                )?;
+            }
             0 => writeln!(out, "  lost: only what was still in memory")?,
             count if count > LOST_MAX => {
                 writeln!(out, "  lost: {} more writes", count - LOST_MAX)?;

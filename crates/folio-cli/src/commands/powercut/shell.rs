@@ -62,6 +62,11 @@ impl Running {
         Ok(Self { child, group })
     }
 
+    /// Returns its process group.
+    pub(super) fn group(&self) -> Option<Pid> {
+        self.group
+    }
+
     /// Waits until the command ends, or kills it when `limit` is over or `is_interrupted` returns
     /// true.
     pub(super) fn wait(

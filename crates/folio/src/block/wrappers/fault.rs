@@ -1,10 +1,11 @@
 //! A device whose calls fail as a test selects. Linux: dm-flakey.
 
 use crate::base::lock::Mutex;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Detail, Errno, Error, Result};
 use crate::block::{Allocation, Device, LowerDevice};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::thread::ThreadId;
 
 /// The kind of calls that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,8 @@ struct FaultPlan {
     random: u64,
     faults: Vec<(FaultKind, FaultWhen, Errno)>,
     failed: u64,
+    /// Threads whose writes are lost.
+    losing: Vec<ThreadId>,
 }
 
 impl FaultDevice {
@@ -55,6 +58,7 @@ impl FaultDevice {
                 random,
                 faults: Vec::new(),
                 failed: 0,
+                losing: Vec::new(),
             }),
         }
     }
@@ -74,6 +78,17 @@ impl FaultDevice {
         self.plan.lock().faults.clear();
     }
 
+    /// Runs `call`; each write that this thread makes in it fails with EIO, and its data is lost: a
+    /// page cache above reports the error, and does not repeat the write. Linux treats any failed
+    /// write like this.
+    pub fn lose_writes_in<T>(&self, call: impl FnOnce() -> T) -> T {
+        let thread = std::thread::current().id();
+        self.plan.lock().losing.push(thread);
+        let returned = call();
+        self.plan.lock().losing.retain(|losing| *losing != thread);
+        returned
+    }
+
     /// Returns the number of calls that failed.
     pub fn failed(&self) -> u64 {
         self.plan.lock().failed
@@ -81,6 +96,11 @@ impl FaultDevice {
 
     fn check(&self, kind: FaultKind, operation: &str) -> Result<()> {
         let mut plan = self.plan.lock();
+        if kind == FaultKind::Write && plan.losing.contains(&std::thread::current().id()) {
+            plan.failed += 1;
+            let error = Error::new(Errno::IO, format!("{operation}: injected fault"));
+            return Err(error.about(Detail::WriteLost));
+        }
         let Some(errno) = plan.next_fault(kind) else {
             return Ok(());
         };

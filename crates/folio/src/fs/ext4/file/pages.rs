@@ -1,6 +1,6 @@
 //! File data: reads and writes the pages of a mapping, and changes a file's size.
 
-use crate::base::{Errno, Error, LogicalBlock, PAGE_SIZE, Result};
+use crate::base::{Detail, Errno, Error, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Store;
 use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
 use crate::fs::ext4::inode::{Ext4, Ext4Inode, FileStore};
@@ -145,14 +145,20 @@ impl Ext4Inode {
             Ok(unwritten)
         });
         let mut state = self.state_mut();
+        let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        let disk_size = size.min(offset + total as u64);
         let unwritten = match written {
             Ok(unwritten) => unwritten,
             Err(error) => {
                 // The blocks have the bytes of an earlier file, or none: they must read as zeros
-                // until the pages, which stay dirty, are written.
+                // until the pages are written.
                 for range in fresh {
                     state.map.mark_unwritten(range);
                     state.map_is_dirty = true;
+                }
+                if error.detail() == Some(&Detail::WriteLost) {
+                    // No later write raises it.
+                    self.raise_disk_size(&mut state, disk_size);
                 }
                 return Err(error);
             }
@@ -168,8 +174,7 @@ impl Ext4Inode {
             self.mark_dirty(&mut state);
         }
         // The size last: the table shows bytes only when they are on the device.
-        let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
-        self.raise_disk_size(&mut state, size.min(offset + total as u64));
+        self.raise_disk_size(&mut state, disk_size);
         if state.map_is_dirty && state.layout == ContentLayout::BlockMap {
             // Pointer blocks are many: the transaction must count them as they change.
             self.flush_map(&mut state)?;

@@ -1,0 +1,147 @@
+//! The program on the kernel's ext4: a disk image on a FUSE mount, a loop device over it, and the
+//! kernel's mount of that. Loop devices write through FUSE at once, and send fsync(2) for a flush.
+
+use super::mounted::{How, MountedDisk, SAFE};
+use crate::exit::{Failure, Outcome};
+use folio::block::Device;
+use folio::testing::PowerCutDisk;
+use folio::{Errno, Error, Fs, Kernel, KernelOptions, Result};
+use folio_fuse::{CallObserver, ObservedCall, ObservedKind};
+use rustix::mount::{UnmountFlags, unmount};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+/// The only file of the FUSE mount.
+const IMAGE: &str = "disk.img";
+/// Memory beside the content of the disk, in bytes.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Detaches the kernel's mount when it is dropped. Its users keep it, and the disk, until they end.
+struct DetachAtEnd<'a>(&'a Path);
+
+impl Drop for DetachAtEnd<'_> {
+    fn drop(&mut self) {
+        // It fails if the user has unmounted it.
+        let _ = unmount(self.0, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+    }
+}
+
+/// A disk that the kernel has mounted.
+pub(super) struct KernelMount<'a> {
+    /// Detached before the disk.
+    mountpoint: DetachAtEnd<'a>,
+    disk: MountedDisk,
+}
+
+impl<'a> KernelMount<'a> {
+    /// Mounts `disk` on the directory `target` with the words of `-o`; the image is in `folder`.
+    ///
+    /// # Errors
+    /// Without root or loop devices, those of mount(8).
+    pub(super) fn new(
+        disk: &Arc<PowerCutDisk>,
+        target: &'a Path,
+        folder: &Path,
+        options: &str,
+    ) -> Outcome<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::usage("--kernel: run as root, for a loop device"));
+        }
+        let device = disk.device();
+        let fs = Fs::new(Kernel::new(KernelOptions {
+            cache_bytes: device.len_bytes() + MEMORY_BYTES,
+            ..KernelOptions::default()
+        }));
+        fill(&fs, &*device).map_err(|error| Failure::new(format!("--kernel: {error}")))?;
+        let how = How {
+            options: String::new(),
+            cache_bytes: 0,
+            observer: Some(Arc::new(DiskObserver {
+                device,
+                fs: fs.clone(),
+            })),
+        };
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+        let disk = MountedDisk::serve(fs, SAFE, folder, &how)?;
+        mount(&folder.join(IMAGE), target, options)?;
+        Ok(Self {
+            mountpoint: DetachAtEnd(target),
+            disk,
+        })
+    }
+
+    /// Unmounts; everything is then on the disk.
+    ///
+    /// # Errors
+    /// EBUSY if a program still uses the mount.
+    pub(super) fn close(self) -> Outcome {
+        drop(self.mountpoint);
+        // The loop device has the image open until the mount is unused.
+        Ok(self.disk.close()?)
+    }
+}
+
+/// Mounts the image on a loop device, which detaches itself: mount(8).
+fn mount(image: &Path, target: &Path, options: &str) -> Outcome {
+    let words = ["loop", SAFE, options].join(",");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "ext4", "-o", words.trim_end_matches(',')]);
+    let output = mount.arg(image).arg(target).output();
+    let output = output.map_err(|error| Failure::new(format!("--kernel: mount: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::new(format!("--kernel: {}", why.trim())))
+}
+
+/// Creates the image with the content of a device; zeros are holes.
+fn fill(fs: &Fs, device: &dyn Device) -> std::io::Result<()> {
+    const PART_BYTES: u64 = 64 << 10;
+    let file = fs.create(format!("/{IMAGE}"))?;
+    let len_bytes = device.len_bytes();
+    file.set_len(len_bytes)?;
+    let mut bytes = vec![0; PART_BYTES as usize];
+    for offset in (0..len_bytes).step_by(PART_BYTES as usize) {
+        let part = &mut bytes[..PART_BYTES.min(len_bytes - offset) as usize];
+        device.read_at(part, offset)?;
+        if part.iter().any(|byte| *byte != 0) {
+            file.write_all_at(part, offset)?;
+        }
+    }
+    Ok(())
+}
+
+/// Repeats what the loop device writes on the disk that records it.
+struct DiskObserver {
+    device: Arc<dyn Device>,
+    fs: Fs,
+}
+
+impl DiskObserver {
+    /// Repeats a served call.
+    fn repeat(&self, call: &ObservedCall) -> Result<()> {
+        match (call.kind, &call.range) {
+            (ObservedKind::Sync, _) => self.device.flush(),
+            (_, Some(range)) => {
+                // The kernel does not write the same bytes twice at a time.
+                let mut bytes = vec![0; (range.end - range.start) as usize];
+                let read = self.fs.open(format!("/{IMAGE}"));
+                read.and_then(|file| file.read_exact_at(&mut bytes, range.start))
+                    .map_err(|error| Error::io("read", error))?;
+                self.device.write_at(&bytes, range.start)
+            }
+            (_, None) => Ok(()),
+        }
+    }
+}
+
+impl CallObserver for DiskObserver {
+    fn observe(&self, call: &ObservedCall, serve: &mut dyn FnMut()) -> Option<Errno> {
+        serve();
+        self.repeat(call).err().map(|error| error.errno())
+    }
+}
