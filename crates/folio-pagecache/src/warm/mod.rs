@@ -10,15 +10,15 @@
 //! posix_fadvise(2) WILLNEED lets small reads overlap and the block layer merge them. It silently
 //! limits each request (device.rs), and returns before the pages are resident. So ranges are split
 //! into pieces, and reading a piece waits for it; pages still absent at the end are read with
-//! sendfile(2) (page_reader.rs). Holes are skipped: they need no disk.
+//! read(2) (read.rs). Holes are skipped: they need no disk.
 //!
 //! WILLNEED brings single pages. Only the kernel's own readahead brings large folios, which later
 //! reads copy faster, so large parts are read as any program reads them.
 
-mod page_reader;
+mod read;
 mod stream;
 
-use self::page_reader::PageReader;
+use self::read::read;
 use crate::device::{Disk, Disks};
 use crate::memory::Memory;
 use crate::open::{Source, disk_of};
@@ -56,8 +56,6 @@ const LOOK_BYTES_MAX: u64 = 64 << 20;
 const DATA_RUNS_MAX: usize = 4096;
 /// Maximum number of sorted extents of one file; the rest follows in file order.
 const EXTENTS_MAX: usize = 4096;
-/// Bytes of one sendfile(2).
-const PLAIN_BYTES: u64 = 1 << 20;
 
 /// The order of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -136,7 +134,6 @@ struct WarmContext<'a> {
     is_short: AtomicBool,
     next: AtomicUsize,
     disks: Mutex<Disks>,
-    reader: PageReader,
     /// Parts left for the streams.
     large: Mutex<Vec<Run>>,
     total: Mutex<Warmed>,
@@ -181,7 +178,6 @@ impl Warm {
             is_short: AtomicBool::new(false),
             next: AtomicUsize::new(0),
             disks: Mutex::default(),
-            reader: PageReader::new(),
             large: Mutex::default(),
             total: Mutex::default(),
         };
@@ -509,14 +505,14 @@ impl FileRead {
     /// Waits for all requested pieces, and requests the rest meanwhile.
     fn finish(mut self, context: &WarmContext<'_>, done: &mut Warmed) -> io::Result<()> {
         while let Some(piece) = self.under_way.pop_front() {
-            self.wait(&piece, context)?;
+            self.wait(&piece)?;
             self.report(piece.end - piece.start, context, done);
             self.ask(context)?;
         }
         for asked in std::mem::take(&mut self.asked) {
             let there = resident_in(&self.source.file, &self.source.found, &asked)?.unwrap_or(0);
             if there < asked.end - asked.start {
-                self.wait(&asked, context)?;
+                self.wait(&asked)?;
             }
         }
         // Pieces include pages that were resident before.
@@ -530,17 +526,14 @@ impl FileRead {
     }
 
     /// Waits until all of a piece is resident, by reading it.
-    fn wait(&self, piece: &Range<u64>, context: &WarmContext<'_>) -> io::Result<()> {
+    fn wait(&self, piece: &Range<u64>) -> io::Result<()> {
         let file = &self.source.file;
         if !self.is_cold && sys::populate(file, piece.clone()).is_ok() {
             return Ok(());
         }
         let mut at = piece.start;
         while at < piece.end {
-            match context
-                .reader
-                .read(file, at, PLAIN_BYTES.min(piece.end - at))?
-            {
+            match read(file, at, piece.end - at)? {
                 0 => break,
                 count => at += count,
             }

@@ -4,7 +4,7 @@
 //! beyond the end of a part as well. A part that does not reach the end of its file is therefore
 //! read exactly where its last windows are.
 
-use super::{Missing, Run, WarmContext, Warmed, lock};
+use super::{Missing, Run, WarmContext, Warmed, lock, read};
 use crate::open::Source;
 use crate::residency::{cached_ranges, page_bytes, resident_in};
 use crate::scan::reason;
@@ -181,7 +181,7 @@ impl Stream<'_> {
                 PIECE - self.at % PIECE
             };
             let len = len.min(range.end - self.at);
-            let count = context.reader.read(&self.source.file, self.at, len)?;
+            let count = read(&self.source.file, self.at, len)?;
             if count == 0 {
                 break;
             }
