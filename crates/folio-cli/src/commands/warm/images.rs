@@ -17,7 +17,7 @@ use crate::output::counted;
 use crate::session::Session;
 use crate::walk::{Visit, Visitor, WalkControl, walk};
 use folio::block::partition::{PartitionDevice, partitions};
-use folio::block::{self, Allocation, Device, FileSystemKind, ImageFormat, OpenOptions};
+use folio::block::{self, Allocation, Device, ImageFormat, OpenOptions};
 use folio::ext4::Ext4Inspector;
 use folio::syscall::OpenFlags;
 use folio::vfs::{ExtentPlace, FileType};
@@ -33,7 +33,8 @@ use std::sync::Arc;
 /// The first bytes of a qcow2 file.
 const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 /// Offset and bytes of the magic numbers of an ext4, and of a disk with partitions.
-const RAW_MAGICS: [(usize, [u8; 2]); 2] = [(1080, [0x53, 0xef]), (510, [0x55, 0xaa])];
+const EXT4_MAGIC: (usize, [u8; 2]) = (1080, [0x53, 0xef]);
+const TABLE_MAGIC: (usize, [u8; 2]) = (510, [0x55, 0xaa]);
 /// Bytes before the first partition that count as in use: tables and boot loader.
 const HEAD_BYTES: u64 = 1 << 20;
 
@@ -113,8 +114,8 @@ fn is_disk(path: &Path, found: &Metadata) -> bool {
     if !found.is_file() || folio_pagecache::peek(path, &mut head).is_err() {
         return false;
     }
-    let has = |(at, magic): &(usize, [u8; 2])| head[*at..].starts_with(magic);
-    head.starts_with(&QCOW2_MAGIC) || RAW_MAGICS.iter().any(has)
+    let has = |(at, magic): (usize, [u8; 2])| head[at..].starts_with(&magic);
+    head.starts_with(&QCOW2_MAGIC) || has(EXT4_MAGIC) || has(TABLE_MAGIC)
 }
 
 /// Returns the ranges of host files that a disk uses; `None` for a raw image with unknown contents,
@@ -176,7 +177,7 @@ fn used_ranges(
     path: &Path,
     session: &Session,
 ) -> Outcome<Option<Vec<Range<u64>>>> {
-    if FileSystemKind::of(&**disk)? == Some(FileSystemKind::Ext4) {
+    if holds_ext4(&**disk)? {
         return Ok(used_by_ext4(disk.clone(), path, session));
     }
     // What is no partition table is data.
@@ -187,7 +188,7 @@ fn used_ranges(
     for partition in partitions {
         let (start, len_bytes) = (partition.start_bytes, partition.len_bytes);
         let device = Arc::new(PartitionDevice::new(disk.clone(), start, len_bytes)?);
-        let is_ext4 = FileSystemKind::of(&*device)? == Some(FileSystemKind::Ext4);
+        let is_ext4 = holds_ext4(&*device)?;
         has_ext4 |= is_ext4;
         let used = is_ext4.then(|| used_by_ext4(device, path, session));
         match used.flatten() {
@@ -196,6 +197,17 @@ fn used_ranges(
         }
     }
     Ok(has_ext4.then(|| merge(ranges)))
+}
+
+/// Whether a device holds an ext4. Reads no more than that: what is read stays in memory.
+fn holds_ext4(device: &dyn Device) -> Outcome<bool> {
+    let (at, magic) = EXT4_MAGIC;
+    let mut found = [0; 2];
+    if device.len_bytes() < (at + found.len()) as u64 {
+        return Ok(false);
+    }
+    device.read_at(&mut found, at as u64)?;
+    Ok(found == magic)
 }
 
 /// Returns the bytes that the bitmaps of an ext4 have in use; `None` if it is damaged or has
