@@ -249,8 +249,8 @@ fn occupied(file: &File, range: Range<u64>) -> Vec<Range<u64>> {
     parts
 }
 
-/// Locks the resident pages of the file or block device at `path` in memory; returns the lock and its bytes. Absent
-/// pages are not read.
+/// Locks the resident pages of the file or block device at `path` in memory; returns the lock and
+/// its bytes. Absent pages are not read.
 ///
 /// # Errors
 ///

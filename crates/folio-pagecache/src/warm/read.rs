@@ -1,8 +1,8 @@
 //! Reads of files into the page cache, with read(2).
 //!
-//! The bytes themselves are discarded. Still, sendfile(2) to /dev/null, which copies none, is no
-//! gain in a virtual machine: there the first access of a processor to a page may cost more than
-//! its copy, and the next reader would wait for it.
+//! The bytes themselves are discarded. sendfile(2) to /dev/null copies none, but gains nothing in a
+//! virtual machine: there the first access of a processor to a page may cost more than its copy,
+//! and the next reader would wait for it.
 
 use std::cell::RefCell;
 use std::fs::File;

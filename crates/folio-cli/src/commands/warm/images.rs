@@ -180,7 +180,7 @@ fn used_ranges(
     if holds_ext4(&**disk)? {
         return Ok(used_by_ext4(disk.clone(), path, session));
     }
-    // What is no partition table is data.
+    // Without a valid partition table, all is data.
     let partitions = partitions(&**disk).unwrap_or_default();
     let starts = partitions.iter().map(|partition| partition.start_bytes);
     let head = 0..starts.min().unwrap_or(0).min(HEAD_BYTES);

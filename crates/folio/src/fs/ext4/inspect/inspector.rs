@@ -122,8 +122,8 @@ impl Ext4Inspector {
         Ok(bitmap.is_set(index / superblock.cluster_blocks))
     }
 
-    /// Returns the blocks that the bitmaps have in use, and what precedes the first group. Memory is
-    /// as much as there are ranges. Counterpart: dumpe2fs(8), "Free blocks".
+    /// Returns the blocks that the bitmaps have in use, and what precedes the first group.
+    /// Counterpart: dumpe2fs(8), "Free blocks".
     pub fn used_blocks(&self) -> UsedBlocks {
         let (superblock, size) = (&self.superblock, self.block_size());
         let mut used = UsedBlocks {
