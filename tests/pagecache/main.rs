@@ -4,6 +4,7 @@ mod fit;
 mod folios;
 mod hotset;
 mod images;
+mod in_use;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;

@@ -64,6 +64,7 @@ fn holes_are_not_read() {
             (&report["read_bytes"], resident(&bench.path("sparse"))),
             (&MIB.into(), MIB)
         );
+        assert_eq!(report["unused_bytes"], (1 << 30) - MIB);
     });
 }
 

@@ -71,12 +71,15 @@ fn budget(text: &str) -> Result<Budget, String> {
 pub(crate) struct WarmReport {
     /// Examined files.
     files: u64,
-    /// The ranges to read, in bytes.
+    /// The ranges to read, in bytes: what is in use.
     size_bytes: u64,
     /// Of that, in memory before.
     resident_before_bytes: u64,
     /// Read.
-    read_bytes: u64,
+    pub(crate) read_bytes: u64,
+    /// Not read, because not in use: holes of files, and of the disks of images and block devices
+    /// also the free blocks of an ext4.
+    pub(crate) unused_bytes: u64,
     /// Left out, because of the budget or because memory ran short.
     over_budget_bytes: u64,
     /// Whether memory ran short: further reads would have evicted pages that were just read.
@@ -85,7 +88,7 @@ pub(crate) struct WarmReport {
     budget_bytes: u64,
     /// Locked in memory, with --lock.
     pub(crate) locked_bytes: u64,
-    /// FIFOs, sockets and devices, which are not opened.
+    /// FIFOs, sockets and devices in trees, which are not opened.
     pub(crate) not_regular: u64,
     /// Files of a saved set that were removed or replaced, with --strict also changed ones.
     pub(crate) changed_files: u64,
@@ -146,6 +149,7 @@ impl Engine {
             size_bytes: warmed.size_bytes,
             resident_before_bytes: warmed.resident_before_bytes,
             read_bytes: warmed.read_bytes,
+            unused_bytes: warmed.hole_bytes,
             over_budget_bytes: warmed.over_budget_bytes,
             memory_short: warmed.is_memory_short,
             budget_bytes,
@@ -229,6 +233,9 @@ impl WarmReport {
 
     /// Ends the line with what is left out.
     fn print_left_out(&self, mut out: impl Write) -> Outcome {
+        if self.unused_bytes > 0 {
+            write!(out, "; {} left out: not in use", human(self.unused_bytes))?;
+        }
         if self.over_budget_bytes > 0 {
             let (over, budget) = (human(self.over_budget_bytes), human(self.budget_bytes));
             if self.memory_short {

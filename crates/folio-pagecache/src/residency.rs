@@ -1,6 +1,6 @@
 //! The residency of a file: how many of its bytes are in the kernel's page cache.
 
-use crate::open::open_regular;
+use crate::open::{Source, open_regular};
 use crate::sys::{self, Locked};
 use rustix::fs::{Advice, FsWord, MemfdFlags};
 use serde::Serialize;
@@ -249,23 +249,24 @@ fn occupied(file: &File, range: Range<u64>) -> Vec<Range<u64>> {
     parts
 }
 
-/// Locks the resident pages of the file at `path` in memory; returns the lock and its bytes. Absent
-/// pages are not read.
+/// Locks the resident pages of the file or block device at `path` in memory; returns the lock and
+/// its bytes. Absent pages are not read.
 ///
 /// # Errors
 ///
 /// EAGAIN, ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
 pub fn lock(path: &Path) -> io::Result<(Locked, u64)> {
-    let (file, found) = open_regular(path)?;
-    if let ResidencyReport::Unknown(unknown) = look(&file, &found, 0..found.len())? {
+    let source = Source::open(path)?;
+    let (file, whole) = (&source.file, 0..source.size_bytes);
+    if let ResidencyReport::Unknown(unknown) = look(file, &source.found, whole.clone())? {
         return Err(io::Error::other(unknown.to_string()));
     }
     let (mut ranges, mut bytes) = (Vec::new(), 0);
-    cached_ranges(&file, 0..found.len(), |range| {
+    cached_ranges(file, whole, |range| {
         bytes += range.end - range.start;
         ranges.push(range);
     })?;
-    Ok((Locked::new(&file, found.len(), &ranges)?, bytes))
+    Ok((Locked::new(file, source.size_bytes, &ranges)?, bytes))
 }
 
 /// Returns the host's page size in bytes.

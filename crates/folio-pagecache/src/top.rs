@@ -132,6 +132,12 @@ impl Mounts {
 }
 
 impl Mount {
+    /// Returns whether the file system is on the block device with this number (`st_rdev`).
+    pub fn is_on(&self, device: u64) -> bool {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        self.device == format!("{major}:{minor}")
+    }
+
     fn parse(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|byte| *byte == b' ').skip(2);
         let device = String::from_utf8_lossy(words.next()?).into_owned();

@@ -10,16 +10,18 @@
 //! posix_fadvise(2) WILLNEED lets small reads overlap and the block layer merge them. It silently
 //! limits each request (device.rs), and returns before the pages are resident. So ranges are split
 //! into pieces, and reading a piece waits for it; pages still absent at the end are read with
-//! pread(2). Holes are skipped: they need no disk.
+//! read(2) (read.rs). Holes are skipped: they need no disk.
 //!
 //! WILLNEED brings single pages. Only the kernel's own readahead brings large folios, which later
 //! reads copy faster, so large parts are read as any program reads them.
 
+mod read;
 mod stream;
 
+use self::read::read;
 use crate::device::{Disk, Disks};
 use crate::memory::Memory;
-use crate::open::open_regular;
+use crate::open::{Source, disk_of};
 use crate::parallel::{self, THREADS};
 use crate::residency::{cached_ranges, page_bytes, resident_in};
 use crate::scan::{Found, reason};
@@ -28,11 +30,11 @@ use rustix::fs::{Advice, SeekFrom};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -54,8 +56,6 @@ const LOOK_BYTES_MAX: u64 = 64 << 20;
 const DATA_RUNS_MAX: usize = 4096;
 /// Maximum number of sorted extents of one file; the rest follows in file order.
 const EXTENTS_MAX: usize = 4096;
-/// Bytes of one pread(2).
-const PLAIN_BYTES: usize = 1 << 20;
 
 /// The order of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -107,6 +107,8 @@ pub struct Warmed {
     pub resident_before_bytes: u64,
     /// Bytes brought in.
     pub read_bytes: u64,
+    /// Bytes of holes, which are not in `size_bytes` and not read.
+    pub hole_bytes: u64,
     /// Bytes skipped because the budget was spent or memory ran short.
     pub over_budget_bytes: u64,
     /// Whether memory ran short: other programs took it meanwhile, and further reads would have
@@ -224,7 +226,7 @@ impl WarmContext<'_> {
             .files
             .iter()
             .find_map(|found| std::fs::metadata(&found.path).ok());
-        first.is_some_and(|found| self.disk(found.dev()).seeks)
+        first.is_some_and(|found| self.disk(disk_of(&found)).seeks)
     }
 
     fn disk(&self, device: u64) -> Disk {
@@ -263,7 +265,7 @@ impl WarmContext<'_> {
     fn expect(&self) {
         if self.files.len() <= EXPECTED_FILES_MAX {
             let missing = parallel::map(self.files, |found| {
-                open(found).map_or(0, |(_, missing)| missing.bytes)
+                open(found).map_or(0, |missing| missing.bytes)
             });
             self.progress
                 .expected_bytes
@@ -306,10 +308,10 @@ impl WarmContext<'_> {
         self.read(self.files.len(), done, |done, at| {
             let found = &self.files[at];
             let mut is_whole = true;
-            let job = open(found).and_then(|(file, mut missing)| {
+            let job = open(found).and_then(|mut missing| {
                 done.note(&missing);
                 is_whole = self.leave_large(at, &mut missing);
-                FileRead::new(self, file, missing, done)
+                FileRead::new(self, missing, done)
             });
             (&found.path, is_whole, job)
         });
@@ -353,7 +355,7 @@ impl WarmContext<'_> {
             let mut runs = Vec::new();
             while let Some(at) = context.take(context.files.len()) {
                 let found = &context.files[at];
-                let mapped = open(found).map(|(file, mut missing)| {
+                let mapped = open(found).map(|mut missing| {
                     done.note(&missing);
                     if missing.bytes > 0 {
                         context
@@ -361,7 +363,7 @@ impl WarmContext<'_> {
                             .expected_bytes
                             .fetch_add(missing.bytes, Ordering::Relaxed);
                         context.leave_large(at, &mut missing);
-                        runs.extend(runs_of(at, &file, &missing));
+                        runs.extend(runs_of(at, &missing));
                     }
                 });
                 if let Err(error) = mapped {
@@ -375,7 +377,7 @@ impl WarmContext<'_> {
         let mut runs = all
             .into_inner()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        runs.sort_unstable_by_key(|run| (run.device, run.place, run.file));
+        runs.sort_unstable_by_key(|run| (run.device, run.place, run.file, run.range.start));
         runs
     }
 
@@ -392,17 +394,15 @@ impl WarmContext<'_> {
 impl WarmContext<'_> {
     /// Starts to read exactly this range.
     fn exact(&self, path: &Path, range: Range<u64>, done: &mut Warmed) -> io::Result<FileRead> {
-        let (file, now) = reopen(path)?;
-        let part = range.start..range.end.min(now.len());
-        let missing = Missing::of(&file, &now, vec![part])?;
-        FileRead::new(self, file, missing, done)
+        let source = reopen(path)?;
+        let part = range.start..range.end.min(source.size_bytes);
+        FileRead::new(self, Missing::of(source, vec![part])?, done)
     }
 }
 
 /// A file with reads in flight.
 struct FileRead {
-    file: File,
-    found: Metadata,
+    source: Source,
     piece_bytes: u64,
     /// Pieces not requested yet.
     parts: VecDeque<Range<u64>>,
@@ -424,16 +424,10 @@ struct FileRead {
 
 impl FileRead {
     /// Requests the absent pages from the start, as far as the budget allows.
-    fn new(
-        context: &WarmContext<'_>,
-        file: File,
-        missing: Missing,
-        done: &mut Warmed,
-    ) -> io::Result<Self> {
-        let disk = context.disk(missing.device);
+    fn new(context: &WarmContext<'_>, missing: Missing, done: &mut Warmed) -> io::Result<Self> {
+        let disk = context.disk(missing.source.device);
         let mut job = Self {
-            file,
-            found: missing.found,
+            source: missing.source,
             piece_bytes: disk.piece_bytes,
             parts: VecDeque::new(),
             under_way: VecDeque::new(),
@@ -453,7 +447,7 @@ impl FileRead {
             } else if allowed > 0 {
                 // Resident pages may be anywhere in the range; the budget counts absent ones only.
                 job.parts
-                    .push_back(first_missing(&job.file, &job.found, part, allowed)?);
+                    .push_back(first_missing(&job.source, part, allowed)?);
             }
         }
         job.wanted_bytes = job.parts.iter().map(|part| part.end - part.start).sum();
@@ -486,7 +480,7 @@ impl FileRead {
                 break;
             }
             rustix::fs::fadvise(
-                &self.file,
+                &self.source.file,
                 piece.start,
                 NonZeroU64::new(len_bytes),
                 Advice::WillNeed,
@@ -516,11 +510,9 @@ impl FileRead {
             self.ask(context)?;
         }
         for asked in std::mem::take(&mut self.asked) {
-            let there = resident_in(&self.file, &self.found, &asked)?.unwrap_or(0);
-            if there < asked.end - asked.start
-                && (self.is_cold || sys::populate(&self.file, asked.clone()).is_err())
-            {
-                read_plainly(&self.file, asked)?;
+            let there = resident_in(&self.source.file, &self.source.found, &asked)?.unwrap_or(0);
+            if there < asked.end - asked.start {
+                self.wait(&asked)?;
             }
         }
         // Pieces include pages that were resident before.
@@ -535,8 +527,16 @@ impl FileRead {
 
     /// Waits until all of a piece is resident, by reading it.
     fn wait(&self, piece: &Range<u64>) -> io::Result<()> {
-        if self.is_cold || sys::populate(&self.file, piece.clone()).is_err() {
-            read_plainly(&self.file, piece.clone())?;
+        let file = &self.source.file;
+        if !self.is_cold && sys::populate(file, piece.clone()).is_ok() {
+            return Ok(());
+        }
+        let mut at = piece.start;
+        while at < piece.end {
+            match read(file, at, piece.end - at)? {
+                0 => break,
+                count => at += count,
+            }
         }
         Ok(())
     }
@@ -554,9 +554,9 @@ impl FileRead {
 
 /// The absent parts of an open file.
 struct Missing {
-    device: u64,
-    found: Metadata,
+    source: Source,
     size_bytes: u64,
+    hole_bytes: u64,
     /// The selected ranges, each with its absent bytes.
     parts: Vec<(Range<u64>, u64)>,
     /// Sum of the absent bytes.
@@ -566,42 +566,43 @@ struct Missing {
 }
 
 impl Missing {
-    fn of(file: &File, found: &Metadata, parts: Vec<Range<u64>>) -> io::Result<Self> {
-        let mut this = Self {
-            device: found.dev(),
-            found: found.clone(),
-            size_bytes: 0,
-            parts: Vec::new(),
-            bytes: 0,
-            is_cold: false,
-        };
-        this.is_cold = resident_in(file, found, &(0..found.len()))? == Some(0);
+    fn of(source: Source, parts: Vec<Range<u64>>) -> io::Result<Self> {
+        let resident = |range: &Range<u64>| resident_in(&source.file, &source.found, range);
+        let is_cold = resident(&(0..source.size_bytes))? == Some(0);
+        let (mut size_bytes, mut bytes, mut counted) = (0, 0, Vec::new());
         for part in parts {
             let len_bytes = part.end.saturating_sub(part.start);
             // If residency is unknown, request everything; the kernel skips resident pages.
-            let there = if this.is_cold {
-                Some(0)
-            } else {
-                resident_in(file, found, &part)?
-            };
+            let there = if is_cold { Some(0) } else { resident(&part)? };
             let lacks = len_bytes.saturating_sub(there.unwrap_or(0));
-            this.size_bytes += len_bytes;
-            this.bytes += lacks;
-            this.parts.push((part, lacks));
+            size_bytes += len_bytes;
+            bytes += lacks;
+            counted.push((part, lacks));
         }
-        Ok(this)
+        Ok(Self {
+            source,
+            size_bytes,
+            hole_bytes: 0,
+            parts: counted,
+            bytes,
+            is_cold,
+        })
     }
 }
 
-/// Opens a file to be read, if it is still regular, and returns its absent parts.
-fn open(wanted: &Found) -> io::Result<(File, Missing)> {
-    let (file, found) = reopen(&wanted.path)?;
-    let mut parts = wanted.parts(found.len());
-    if wanted.ranges.is_empty() && found.blocks().saturating_mul(512) < found.len() {
-        parts = data_ranges(&file, found.len()).unwrap_or(parts);
+/// Opens a file to be read, if it is still regular or a block device, and returns its absent parts.
+fn open(wanted: &Found) -> io::Result<Missing> {
+    let source = reopen(&wanted.path)?;
+    let size_bytes = source.size_bytes;
+    if wanted.ranges.is_empty()
+        && source.found.blocks().saturating_mul(512) < size_bytes
+        && let Some(parts) = data_ranges(&source.file, size_bytes)
+    {
+        let mut missing = Missing::of(source, parts)?;
+        missing.hole_bytes = size_bytes - missing.size_bytes;
+        return Ok(missing);
     }
-    let missing = Missing::of(&file, &found, parts)?;
-    Ok((file, missing))
+    Missing::of(source, wanted.parts(size_bytes))
 }
 
 /// Returns the data ranges of a sparse file; `None` if the file system cannot report them.
@@ -631,16 +632,16 @@ fn data_ranges(file: &File, size_bytes: u64) -> Option<Vec<Range<u64>>> {
 }
 
 /// Reopens a file without the kernel's own readahead, which would exceed the budget.
-fn reopen(path: &Path) -> io::Result<(File, Metadata)> {
-    let (file, found) = open_regular(path)?;
-    let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-    Ok((file, found))
+fn reopen(path: &Path) -> io::Result<Source> {
+    let source = Source::open(path)?;
+    let _ = rustix::fs::fadvise(&source.file, 0, None, Advice::Random);
+    Ok(source)
 }
 
 /// Returns the runs of a file with their disk offsets; a single run if those are unknown.
-fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
+fn runs_of(at: usize, missing: &Missing) -> Vec<Run> {
     let run = |place, range| Run {
-        device: missing.device,
+        device: missing.source.device,
         place,
         file: at,
         range,
@@ -654,7 +655,7 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
         .map(|(part, _)| part.clone())
         .collect();
     let whole = || parts.iter().map(|part| run(0, part.clone())).collect();
-    let Ok(extents) = sys::fiemap(file, EXTENTS_MAX) else {
+    let Ok(extents) = sys::fiemap(&missing.source.file, EXTENTS_MAX) else {
         return whole();
     };
     let mut sorted: Vec<(u64, Range<u64>)> = extents
@@ -686,20 +687,15 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
 }
 
 /// Returns the start of `range` that contains `bytes` absent bytes.
-fn first_missing(
-    file: &File,
-    found: &Metadata,
-    range: Range<u64>,
-    bytes: u64,
-) -> io::Result<Range<u64>> {
+fn first_missing(source: &Source, range: Range<u64>, bytes: u64) -> io::Result<Range<u64>> {
     // If residency is unknown, mincore(2) reports everything as resident.
-    if resident_in(file, found, &range)?.is_none() {
+    if resident_in(&source.file, &source.found, &range)?.is_none() {
         return Ok(range.start..range.end.min(range.start + bytes));
     }
     let mut left = bytes;
     let mut at = range.start;
     let mut end = None;
-    cached_ranges(file, range.clone(), |run| {
+    cached_ranges(&source.file, range.clone(), |run| {
         if end.is_none() && run.start - at >= left {
             end = Some(at + left);
         }
@@ -709,29 +705,17 @@ fn first_missing(
     Ok(range.start..end.unwrap_or(at + left).min(range.end))
 }
 
-fn read_plainly(file: &File, range: Range<u64>) -> io::Result<()> {
-    let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(PLAIN_BYTES);
-    let mut buf = vec![0; len.min(PLAIN_BYTES)];
-    let mut at = range.start;
-    while at < range.end {
-        let len = (range.end - at).min(buf.len() as u64) as usize;
-        match file.read_at(&mut buf[..len], at)? {
-            0 => break,
-            count => at += count as u64,
-        }
-    }
-    Ok(())
-}
-
 impl Warmed {
     fn note(&mut self, missing: &Missing) {
         self.size_bytes += missing.size_bytes;
+        self.hole_bytes += missing.hole_bytes;
         self.resident_before_bytes += missing.size_bytes - missing.bytes;
     }
 
     fn add(&mut self, mut other: Self) {
         self.files += other.files;
         self.size_bytes += other.size_bytes;
+        self.hole_bytes += other.hole_bytes;
         self.resident_before_bytes += other.resident_before_bytes;
         self.read_bytes += other.read_bytes;
         self.over_budget_bytes += other.over_budget_bytes;

@@ -4,19 +4,18 @@
 //! beyond the end of a part as well. A part that does not reach the end of its file is therefore
 //! read exactly where its last windows are.
 
-use super::{Missing, Run, WarmContext, Warmed, lock, open_regular};
+use super::{Missing, Run, WarmContext, Warmed, lock, read};
+use crate::open::Source;
 use crate::residency::{cached_ranges, page_bytes, resident_in};
 use crate::scan::reason;
-use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 /// The least part that is worth a stream: the kernel reads smaller files in single pages, too.
 const STREAM_MIN: u64 = 256 << 10;
 /// Bytes of one read.
-const PIECE: usize = 128 << 10;
+const PIECE: u64 = 128 << 10;
 /// Segments of a file, in windows of readahead; and their limits in bytes.
 const SEGMENT_WINDOWS: u64 = 16;
 const SEGMENT_MIN: u64 = 16 << 20;
@@ -26,8 +25,7 @@ const WINDOWS_AHEAD: u64 = 3;
 
 /// A stream at work.
 struct Stream<'a> {
-    file: &'a File,
-    found: &'a Metadata,
+    source: &'a Source,
     /// The first byte that was not read, and the end of what was charged for readahead.
     at: u64,
     charged: u64,
@@ -36,8 +34,8 @@ struct Stream<'a> {
 impl WarmContext<'_> {
     /// Leaves the large absent parts of a file for the streams. Returns whether none was left.
     pub(super) fn leave_large(&self, file: usize, missing: &mut Missing) -> bool {
-        let disk = self.disk(missing.device);
-        let size_bytes = missing.found.len();
+        let disk = self.disk(missing.source.device);
+        let size_bytes = missing.source.size_bytes;
         let segment = (disk.readahead_bytes * SEGMENT_WINDOWS).clamp(SEGMENT_MIN, SEGMENT_MAX);
         let mut runs: Vec<Run> = Vec::new();
         missing.parts.retain(|(part, lacks)| {
@@ -55,7 +53,7 @@ impl WarmContext<'_> {
             while start < part.end {
                 let end = part.end.min((start / segment + 1) * segment);
                 runs.push(Run {
-                    device: missing.device,
+                    device: missing.source.device,
                     place: 0,
                     file,
                     range: start..end,
@@ -111,8 +109,8 @@ impl WarmContext<'_> {
     /// Returns the offset on the disk at which a run starts; 0 if unknown.
     fn place(&self, run: &Run) -> u64 {
         let path = &self.files[run.file].path;
-        let extents = open_regular(path)
-            .and_then(|(file, _)| crate::sys::fiemap(&file, super::EXTENTS_MAX))
+        let extents = Source::open(path)
+            .and_then(|source| crate::sys::fiemap(&source.file, super::EXTENTS_MAX))
             .unwrap_or_default();
         let start = run.range.start;
         let covers = |offset: u64, len_bytes: u64| (offset..offset + len_bytes).contains(&start);
@@ -125,9 +123,9 @@ impl WarmContext<'_> {
     /// Reads the absent parts of a run, as far as the budget allows.
     fn read_run(&self, run: &Run, done: &mut Warmed) -> io::Result<()> {
         let path = &self.files[run.file].path;
-        let (file, found) = open_regular(path)?;
-        let range = run.range.start..run.range.end.min(found.len());
-        let absent = absent(&file, &found, range)?;
+        let source = Source::open(path)?;
+        let range = run.range.start..run.range.end.min(source.size_bytes);
+        let absent = absent(&source, range)?;
         let ahead = self.disk(run.device).readahead_bytes * WINDOWS_AHEAD;
         let stream_end = |part: &Range<u64>| {
             let end = part.end.min(run.readahead_end.saturating_sub(ahead));
@@ -147,8 +145,7 @@ impl WarmContext<'_> {
                 continue;
             };
             let mut stream = Stream {
-                file: &file,
-                found: &found,
+                source: &source,
                 at: part.start,
                 charged: part.start,
             };
@@ -170,9 +167,8 @@ impl Stream<'_> {
         ahead: u64,
         done: &mut Warmed,
     ) -> io::Result<()> {
-        let mut buf = vec![0; PIECE];
         while self.at < range.end {
-            let charged = range.end.min(self.at + ahead + PIECE as u64);
+            let charged = range.end.min(self.at + ahead + PIECE);
             let is_stopped = context.progress.stop.load(Ordering::Relaxed);
             if is_stopped || !context.has_room(charged - self.charged.min(charged)) {
                 return self.cut(context, range, done);
@@ -182,10 +178,10 @@ impl Stream<'_> {
             let len = if self.at == range.start {
                 page_bytes()
             } else {
-                PIECE as u64 - self.at % PIECE as u64
+                PIECE - self.at % PIECE
             };
-            let len = len.min(range.end - self.at) as usize;
-            let count = self.file.read_at(&mut buf[..len], self.at)? as u64;
+            let len = len.min(range.end - self.at);
+            let count = read(&self.source.file, self.at, len)?;
             if count == 0 {
                 break;
             }
@@ -203,7 +199,7 @@ impl Stream<'_> {
         done: &mut Warmed,
     ) -> io::Result<()> {
         let ahead = self.at..self.charged.max(self.at);
-        let there = resident_in(self.file, self.found, &ahead)?.unwrap_or(0);
+        let there = resident_in(&self.source.file, &self.source.found, &ahead)?.unwrap_or(0);
         context.count(there, done);
         done.over_budget_bytes += range.end - self.at - there;
         Ok(())
@@ -229,12 +225,12 @@ impl WarmContext<'_> {
 }
 
 /// Returns the absent parts of a range; all of it if residency is unknown.
-fn absent(file: &File, found: &Metadata, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+fn absent(source: &Source, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let mut parts = Vec::new();
-    let there = resident_in(file, found, &range)?;
+    let there = resident_in(&source.file, &source.found, &range)?;
     let mut at = range.start;
     if there.is_some_and(|bytes| bytes > 0) {
-        cached_ranges(file, range.clone(), |cached| {
+        cached_ranges(&source.file, range.clone(), |cached| {
             if at < cached.start {
                 parts.push(at..cached.start);
             }

@@ -4,7 +4,7 @@
 //!   mod.rs      arguments, recipes, locks
 //!     v
 //!   engine.rs   budget, order, progress, report; `folio cache restore` uses it too
-//!   images.rs   images and files inside them, as ranges of host files
+//!   images.rs   images, block devices and files inside them, as ranges of host files
 //! ```
 //!
 //! Above: the dispatch in `commands`. Below: `select`, `image`, `walk`, `session`, `output`,
@@ -12,6 +12,7 @@
 
 mod images;
 
+use self::images::ImageParts;
 use crate::arguments::select::Select;
 use crate::exit::{Failure, Outcome};
 use crate::output::{FailureRecord, human};
@@ -31,7 +32,9 @@ Examples:
   folio warm --recipe /etc/folio/warm.txt --json   the files of a recipe
   folio warm --lock /srv/index                     keep the files in memory until Ctrl-C
   folio warm --dry-run /srv                        report what would be read
-  folio warm disk.qcow2                            the used parts of an image and its backing files
+  folio warm disk.qcow2                            what is in use of an image and its backing files
+  folio warm /dev/vg/db disk.raw                   the blocks in use of the ext4 on a device, in an image
+  folio warm --whole disk.raw                      also its free blocks
   folio warm disk.qcow2:/srv                       the parts of an image that hold these files
 
 A recipe has one path per line; + GLOB and - GLOB work like --include and --exclude, and # starts a comment.
@@ -43,7 +46,7 @@ read in the order of the places on the disk. Symbolic links below the paths are 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WarmCommand {
-    /// Files and directories; images; files inside images, as IMAGE:/path
+    /// Files and directories; images and block devices; files inside them, as IMAGE:/path
     #[arg(required_unless_present = "recipe")]
     paths: Vec<PathBuf>,
     /// A file with more paths and globs
@@ -53,6 +56,9 @@ pub(crate) struct WarmCommand {
     select: Select,
     #[command(flatten)]
     engine: Engine,
+    /// Read all data of images and block devices, not only what is in use
+    #[arg(long)]
+    whole: bool,
     /// Lock the files in memory (mlock) until Ctrl-C
     #[arg(long, conflicts_with = "dry_run")]
     lock: bool,
@@ -99,18 +105,18 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
         );
     }
     let scan = selection.select.scan(session)?;
-    let (mut paths, mut inside) = (Vec::new(), Vec::new());
+    let (mut paths, mut inside) = (Vec::new(), ImageParts::default());
     for path in selection.paths {
-        match images::find(&path, &scan, session)? {
-            Some(mut found) => inside.append(&mut found),
+        match images::find(&path, command.whole, &scan, session)? {
+            Some(parts) => inside.append(parts),
             None => paths.push(path),
         }
     }
-    if inside.is_empty() {
+    if inside.found.is_empty() {
         session.refuse_options()?;
     }
     let mut files = scan.files(&paths);
-    files.found.append(&mut inside);
+    files.found.append(&mut inside.found);
     session.check_interrupt()?;
     let found: Arc<[Found]> = files.found.into();
     let (mut warmed, mut report) = command.engine.run(&found, session)?;
@@ -126,14 +132,17 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
         .iter()
         .for_each(|(path, reason)| session.fail_on(path, reason));
     report.failures = FailureRecord::list(&warmed.failures);
+    report.unused_bytes += inside.unused_bytes;
     report.locked_bytes = locked.bytes;
     report.not_regular = files.special;
     report.print(command.json, session)?;
     if command.lock {
-        stay(locked, session)
-    } else {
-        Ok(())
+        return stay(locked, session);
     }
+    if report.read_bytes > 0 {
+        images::close_devices(inside.devices, session);
+    }
+    Ok(())
 }
 
 /// Files that are locked in memory.

@@ -87,7 +87,7 @@ pub(crate) use inode::Ext4;
 pub use inspect::{
     BlockRun, Ext4Inspector, FieldValue, InodeContent, InodeFields, InodeTime, JournalDump,
     JournalFields, LogRecord, LogRecordKind, LoggedBlock, RawDirectoryEntry, RunKind,
-    SuperblockField, SuperblockSummary, summarize,
+    SuperblockField, SuperblockSummary, UsedBlocks, summarize,
 };
 pub use mkfs::{
     ExtraSpace, FileTreeSize, FormatOptions, FormatReport, LeastSize, format, least_size,

@@ -8,7 +8,19 @@ use crate::fs::ext4::journal::metadata::Metadata;
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::fs::ext4::space::group::{Group, load_groups};
 use crate::fs::ext4::space::inode_place;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// The blocks in use by the bitmaps of an ext4.
+#[derive(Debug)]
+pub struct UsedBlocks {
+    /// Where they are on the device, in bytes, in order.
+    pub ranges: Vec<Range<u64>>,
+    /// Groups whose bitmap is damaged or unreadable: all their blocks count as in use.
+    pub damaged_groups: u32,
+    /// The first error of these groups.
+    pub damage: Option<Error>,
+}
 
 /// Reads the structures of an unmounted ext4. Counterpart: debugfs(8).
 pub struct Ext4Inspector {
@@ -108,5 +120,51 @@ impl Ext4Inspector {
         let mut groups = self.groups.lock();
         let bitmap = groups[group as usize].load_blocks(group, superblock, &self.metadata)?;
         Ok(bitmap.is_set(index / superblock.cluster_blocks))
+    }
+
+    /// Returns the blocks that the bitmaps have in use, and what precedes the first group.
+    /// Counterpart: dumpe2fs(8), "Free blocks".
+    pub fn used_blocks(&self) -> UsedBlocks {
+        let (superblock, size) = (&self.superblock, self.block_size());
+        let mut used = UsedBlocks {
+            ranges: Vec::new(),
+            damaged_groups: 0,
+            damage: None,
+        };
+        used.add(0..superblock.first_data_block * size);
+        for number in 0..superblock.group_count {
+            let (start, len) = (superblock.group_start(number), superblock.group_len(number));
+            let on_device = |run: Range<u32>| {
+                let place = |cluster: u32| {
+                    let block = cluster.saturating_mul(superblock.cluster_blocks).min(len);
+                    (start + u64::from(block)) * size
+                };
+                place(run.start)..place(run.end)
+            };
+            let mut groups = self.groups.lock();
+            let group = &mut groups[number as usize];
+            match group.load_blocks(number, superblock, &self.metadata) {
+                Ok(bitmap) => bitmap.set_runs().for_each(|run| used.add(on_device(run))),
+                Err(error) => {
+                    used.add(on_device(0..len));
+                    used.damaged_groups += 1;
+                    used.damage.get_or_insert(error.at("ext4"));
+                }
+            }
+            // All bitmaps of a large file system would take much memory.
+            group.blocks = None;
+        }
+        used
+    }
+}
+
+impl UsedBlocks {
+    /// Adds a range that does not precede the last one.
+    fn add(&mut self, range: Range<u64>) {
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ if range.is_empty() => {}
+            _ => self.ranges.push(range),
+        }
     }
 }

@@ -31,6 +31,6 @@ mod summary;
 pub use super::journal::{JournalDump, JournalFields, LogRecord, LogRecordKind, LoggedBlock};
 pub use directory::RawDirectoryEntry;
 pub use inode::{InodeContent, InodeFields, InodeTime};
-pub use inspector::Ext4Inspector;
+pub use inspector::{Ext4Inspector, UsedBlocks};
 pub use mapping::{BlockRun, RunKind};
 pub use summary::{FieldValue, SuperblockField, SuperblockSummary, summarize};
