@@ -23,12 +23,15 @@ mod calls;
 mod layout;
 mod object;
 mod ring;
+mod traced;
 mod tracker;
+mod writer;
 
 pub use calls::{Call, Detail, Names, Op, Returns};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
 pub use ring::Ring;
+pub use traced::{Ended, Reach, Tracer, reach};
 pub use tracker::{Event, FileId, OpenFile, Tracker};
 
 /// Returns the table of calls, by the name of the C library's function.
