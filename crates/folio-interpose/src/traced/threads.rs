@@ -13,6 +13,11 @@ use std::path::Path;
 /// A call of at least this many nanoseconds may have waited: the thread's counters are read. Two
 /// stops take less.
 const SLOW_NS: u64 = 40_000;
+/// The duration of a call that does nothing, before one was seen, in nanoseconds: two switches of
+/// the processor.
+const SWITCHES_NS: u64 = 8_000;
+/// Calls change the estimate of that duration by this many nanoseconds.
+const ADJUSTMENT_NS: u64 = 50;
 /// AT_FDCWD: paths are relative to the working directory.
 const WORKING_DIRECTORY: i32 = -100;
 /// The command of fcntl(2) whose argument is recorded.
@@ -40,6 +45,9 @@ struct Thread {
     last_ns: u64,
     /// Stops since the last reading: each is a context switch.
     stops: u64,
+    /// When it was stopped, and for how long it was in all, in nanoseconds.
+    stopped_at_ns: u64,
+    stopped_ns: u64,
     /// A bit for each operation: its last call was slow.
     slow: u64,
     /// Time without a processor before it was traced, in nanoseconds.
@@ -57,6 +65,8 @@ impl Thread {
             last: Counters::default(),
             last_ns: now(),
             stops: 0,
+            stopped_at_ns: 0,
+            stopped_ns: 0,
             slow: 0,
             delay_before_ns: 0,
             is_foreign: false,
@@ -83,6 +93,9 @@ impl Thread {
 pub(super) struct Threads {
     table: Table,
     writer: RingWriter,
+    /// The median duration of calls that do not wait: what a stop costs beside its handling, in
+    /// nanoseconds.
+    switches_ns: u64,
     known: HashMap<u32, Thread>,
 }
 
@@ -91,6 +104,7 @@ impl Threads {
         Self {
             table: Table::new(),
             writer,
+            switches_ns: SWITCHES_NS,
             known: HashMap::new(),
         }
     }
@@ -105,9 +119,21 @@ impl Threads {
             .is_some_and(|thread| thread.call.is_some())
     }
 
-    pub(super) fn count_stop(&mut self, tid: u32) {
+    pub(super) fn stopped(&mut self, tid: u32) {
         if let Some(thread) = self.known.get_mut(&tid) {
             thread.stops += 1;
+            thread.stopped_at_ns = now();
+        }
+    }
+
+    /// A thread is about to go on after a stop.
+    pub(super) fn resumes(&mut self, tid: u32) {
+        if let Some(thread) = self.known.get_mut(&tid) {
+            let now = now();
+            thread.stopped_ns += now.saturating_sub(thread.stopped_at_ns) + self.switches_ns;
+            if let Some(begun) = &mut thread.call {
+                begun.start_ns = now;
+            }
         }
     }
 
@@ -255,6 +281,7 @@ impl Threads {
         self.writer.push(&Record {
             start_ns: thread.last_ns,
             cpu_ns: thread.last.cpu_ns,
+            stopped_ns: thread.stopped_ns,
             result: if op == Op::End { delay_ns as i64 } else { 0 },
             detail,
             pid: thread.pid,
@@ -319,18 +346,18 @@ impl Threads {
     }
 
     fn end(&mut self, tid: u32, result: i64) {
-        let end_ns = now();
         let Some(thread) = self.known.get_mut(&tid) else {
             return;
         };
         let Some(begun) = thread.call.take() else {
             return;
         };
+        let end_ns = thread.stopped_at_ns;
         let (call, a) = (begun.call, &begun.arguments);
         let is_pointer = call.returns == Returns::Pointer;
         let mut record = Record {
             start_ns: begun.start_ns,
-            wall_ns: end_ns - begun.start_ns,
+            wall_ns: end_ns.saturating_sub(begun.start_ns),
             result: if is_pointer { result.min(0) } else { result },
             detail: call.detail_of(a),
             pid: thread.pid,
@@ -359,6 +386,14 @@ impl Threads {
         let is_slow = record.wall_ns >= SLOW_NS + (record.result.max(0) as u64) / 8;
         if is_slow || begun.is_measured {
             thread.measure(&mut record, begun.is_measured, end_ns);
+        } else {
+            let is_longer = record.wall_ns > self.switches_ns;
+            record.wall_ns = record.wall_ns.saturating_sub(self.switches_ns);
+            self.switches_ns = if is_longer {
+                self.switches_ns + ADJUSTMENT_NS
+            } else {
+                self.switches_ns - ADJUSTMENT_NS.min(self.switches_ns)
+            };
         }
         let bit = 1 << call.op as u16;
         thread.slow = if is_slow {
@@ -376,6 +411,7 @@ impl Thread {
         let growth = self.read(record.tid);
         let since = end_ns.saturating_sub(self.last_ns);
         record.cpu_ns = self.last.cpu_ns;
+        record.stopped_ns = self.stopped_ns;
         record.switches = growth.switches as u32;
         record.read_blocks = growth.read_blocks as u32;
         if growth.switches > 0 {

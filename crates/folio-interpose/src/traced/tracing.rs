@@ -142,7 +142,7 @@ impl<'a> Tracing<'a> {
             }
             return;
         }
-        self.threads.count_stop(tid);
+        self.threads.stopped(tid);
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         match event {
             0 if signal == libc::SIGTRAP | CALL_BIT => self.threads.at_call(tid),
@@ -162,7 +162,8 @@ impl<'a> Tracing<'a> {
         self.resume(tid, 0);
     }
 
-    fn resume(&self, tid: u32, signal: i32) {
+    fn resume(&mut self, tid: u32, signal: i32) {
+        self.threads.resumes(tid);
         let how = if self.threads.is_in_call(tid) {
             Resume::ToCall
         } else {
