@@ -16,7 +16,8 @@
 //! ```
 //!
 //! [`run_workload`] runs a command with its file calls recorded (`workload/`), [`attach_workload`]
-//! records those of a process that runs already, and [`judge_workload`] names the causes of its waits (`judge/workload.rs`), in the same [`Check`]s.
+//! records those of a process that runs already, and [`judge_workload`] names the causes of the
+//! waits (`judge/workload.rs`), in the same [`Check`]s.
 //!
 //! [`inside`] does the same for a file inside an image, by Folio's own counters.
 //!

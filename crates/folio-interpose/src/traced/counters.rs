@@ -1,4 +1,4 @@
-//! What a thread has used, and facts about processes, from /proc.
+//! Counters of threads, and facts about processes, from /proc.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

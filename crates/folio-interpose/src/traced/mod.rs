@@ -27,11 +27,13 @@ pub use tracing::Ended;
 use crate::ring::{Mapping, Ring};
 use counters::Counters;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use system::Program;
 use table::{ARCHITECTURE, Table};
 use threads::Threads;
 use tracing::{Shared, Tracing};
@@ -56,11 +58,21 @@ impl Tracer {
     pub fn spawn(mut command: Command, ring: &Ring) -> io::Result<Self> {
         let mapping = map_if_supported(ring)?;
         let (mut own, mut child) = UnixStream::pair()?;
+        let mut result = own.try_clone()?;
+        let program = Program::of(&command)?;
         let mut filter = Table::new().filter();
+        // The standard library waits for a child that reports a failure, and would take its stops
+        // from the tracer. So this child starts its program itself.
         system::before_program(&mut command, move || {
             child.write_all(&std::process::id().to_ne_bytes())?;
             child.read_exact(&mut [0])?;
-            system::install(&mut filter)
+            let error = match system::install(&mut filter) {
+                Ok(()) => program.execute(),
+                Err(error) => error,
+            };
+            let number = error.raw_os_error().unwrap_or(libc::EIO);
+            let _ = child.write_all(&number.to_ne_bytes());
+            system::leave()
         });
         let shared = Arc::new(Shared::default());
         let for_thread = shared.clone();
@@ -68,27 +80,38 @@ impl Tracer {
             let mut pid = [0; 4];
             own.read_exact(&mut pid)?;
             let pid = u32::from_ne_bytes(pid);
-            let mut tracing = Tracing::command(pid, &mapping, for_thread)?;
+            let tracing = Tracing::command(pid, &mapping, for_thread);
+            let mut tracing = tracing.inspect_err(|_| {
+                // The child does not start its program. A socket that is closed already is fine.
+                let _ = own.shutdown(Shutdown::Both);
+            })?;
             own.write_all(&[0])?;
+            drop(own);
             tracing.run();
             Ok(())
         })?;
         let spawned = command.spawn();
-        // With its end of the socket: the thread ends if there is no child.
+        // With its end of the socket, which a new program closes, too.
         drop(command);
-        match spawned {
-            Ok(child) => Ok(Self {
-                pid: child.id(),
-                shared,
-                thread,
-                delay_before_ns: 0,
-            }),
+        let mut number = [0; 4];
+        let started = spawned.and_then(|child| match result.read_exact(&mut number) {
+            Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number))),
+            Err(_) => Ok(child.id()),
+        });
+        let pid = match started {
+            Ok(pid) => pid,
             Err(error) => {
                 let is_end = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
                 let of_tracer = join(thread).err().filter(|error| !is_end(error));
-                Err(of_tracer.unwrap_or(error))
+                return Err(of_tracer.unwrap_or(error));
             }
-        }
+        };
+        Ok(Self {
+            pid,
+            shared,
+            thread,
+            delay_before_ns: 0,
+        })
     }
 
     /// Traces the threads of a process that runs already, and of the children that it starts from

@@ -3,7 +3,11 @@
 #![expect(unsafe_code, reason = "system calls that no crate wraps")]
 
 use super::table::Filter;
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Requests of ptrace(2).
 const CONTINUE: u32 = 7;
@@ -126,12 +130,48 @@ pub(super) fn install(filter: &mut Filter) -> io::Result<()> {
     }
 }
 
+/// The words of a command, for exec(2).
+pub(super) struct Program {
+    /// Addresses of the words, and 0.
+    pointers: Vec<usize>,
+    _words: Vec<CString>,
+}
+
+impl Program {
+    pub(super) fn of(command: &Command) -> io::Result<Self> {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<_> = words
+            .map(|word| CString::new(word.as_bytes()))
+            .collect::<Result<_, _>>()?;
+        let pointers = words.iter().map(|word| word.as_ptr() as usize);
+        Ok(Self {
+            pointers: pointers.chain([0]).collect(),
+            _words: words,
+        })
+    }
+
+    /// Replaces the program of this process; returns why that failed.
+    ///
+    /// In the child of fork(2), as [`install`].
+    pub(super) fn execute(&self) -> io::Error {
+        let first = self.pointers[0] as *const libc::c_char;
+        // SAFETY: the words end with zero bytes, and their list with null.
+        unsafe { libc::execvp(first, self.pointers.as_ptr().cast()) };
+        io::Error::last_os_error()
+    }
+}
+
+/// Ends this process at once.
+pub(super) fn leave() -> ! {
+    // SAFETY: the argument is a number.
+    unsafe { libc::_exit(127) }
+}
+
 /// Has the child of a command run `prepare` before its program.
 pub(super) fn before_program(
-    command: &mut std::process::Command,
+    command: &mut Command,
     prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) {
-    use std::os::unix::process::CommandExt;
     // SAFETY: callers pass functions that make system calls only.
     unsafe { command.pre_exec(prepare) };
 }

@@ -152,7 +152,7 @@ impl Threads {
         };
         self.known.insert(tid, Thread::new(pid));
         if pid == tid {
-            self.mark(tid, Op::Start, ("", ""), parent.into());
+            self.mark(tid, Op::Start, [Path::new(""); 2], parent.into());
         } else {
             self.mark_reading(tid);
         }
@@ -199,13 +199,13 @@ impl Threads {
             thread.is_foreign = is_foreign;
         }
         if is_foreign {
-            self.mark(pid, Op::Exec, (&program, ""), parent.into());
+            self.mark(pid, Op::Exec, [&program, Path::new("")], parent.into());
         } else {
-            self.mark(pid, Op::Start, (&folder, &program), parent.into());
+            self.mark(pid, Op::Start, [&folder, &program], parent.into());
         }
     }
 
-    /// A process has started another program: its other threads are gone.
+    /// A process has started another program, which ends its other threads.
     pub(super) fn replace(&mut self, pid: u32) {
         self.known
             .retain(|tid, thread| thread.pid != pid || *tid == pid);
@@ -242,7 +242,7 @@ impl Threads {
         };
         thread.has_ended = true;
         if !thread.is_foreign {
-            self.mark(pid, Op::End, ("", ""), 0);
+            self.mark(pid, Op::End, [Path::new(""); 2], 0);
         }
     }
 
@@ -261,17 +261,11 @@ impl Threads {
 
     /// Writes the counters of a thread: a wait of no time.
     fn mark_reading(&mut self, tid: u32) {
-        self.mark(tid, Op::WaitThread, ("", ""), 0);
+        self.mark(tid, Op::WaitThread, [Path::new(""); 2], 0);
     }
 
     /// Writes a record of a process or thread itself, with its counters.
-    fn mark<P: AsRef<Path>, S: AsRef<Path>>(
-        &mut self,
-        tid: u32,
-        op: Op,
-        (path, second): (P, S),
-        detail: u64,
-    ) {
+    fn mark(&mut self, tid: u32, op: Op, paths: [&Path; 2], detail: u64) {
         let Some(thread) = self.known.get_mut(&tid) else {
             return;
         };
@@ -287,8 +281,8 @@ impl Threads {
             pid: thread.pid,
             tid,
             fd: WORKING_DIRECTORY,
-            path: self.writer.path(counters::bytes(path.as_ref())),
-            second: self.writer.path(counters::bytes(second.as_ref())),
+            path: self.writer.path(counters::bytes(paths[0])),
+            second: self.writer.path(counters::bytes(paths[1])),
             other_fd: -1,
             switches: growth.switches as u32,
             gap_blocks: growth.read_blocks as u32,
@@ -311,7 +305,7 @@ impl Threads {
         let Some(thread) = self.known.get_mut(&tid) else {
             return;
         };
-        // Waits of the main thread: others are not followed.
+        // Waits of further threads are not followed.
         let found = self.table.get(number, &arguments);
         let found = found.filter(|call| call.op != Op::WaitThread || tid == thread.pid);
         let Some(call) = found else {

@@ -114,7 +114,7 @@ impl<'a> Tracing<'a> {
         Ok(tracing)
     }
 
-    /// Handles stops until all tracees have ended, or the tracer shall end.
+    /// Handles stops until all tracees have ended, or until `should_stop`.
     pub(super) fn run(&mut self) {
         // Not the children of other threads of this process.
         let flags = libc::__WALL | libc::__WNOTHREAD;
