@@ -228,7 +228,8 @@ fn format(report: &WorkloadReport, width: usize, is_colored: bool) -> String {
     }
     for program in &report.unreached {
         let line = format!(
-            "? {} s in {}, which cannot be recorded: static, set-user-id, or it starts no C library",
+            "? {} s in {}, which was not recorded: static, set-user-id, or without a C library; --trace \
+             records it",
             shown(program.seconds),
             program.program
         );
