@@ -159,7 +159,7 @@ fn running_process_is_examined_and_goes_on() {
         let found = checked(&output);
         assert_eq!(found["pid"], running.child.id());
         assert_eq!(found["exit_code"], Value::Null);
-        assert_eq!(found["command"][0], "python3");
+        assert_eq!(found["command"][1], "-u", "{found:#}");
         assert_eq!(faults(&found), ["synchronous-writes"], "{found:#}");
         running.goes_on();
     }

@@ -130,7 +130,7 @@ fn trace(command: Command, name: &str) -> io::Result<Workload> {
     let tracer = Tracer::spawn(command, &recording.ring)?;
     let pid = tracer.pid();
     recording.tracker = Tracker::new(pid, &inherited());
-    let end = recording.follow(pid, || Ok(end_of(&tracer)))?;
+    let end = recording.follow(pid, || end_of(&tracer))?;
     let found = recording.finish(pid, name, Recorder::Ptrace, end);
     // Processes that stay behind need the tracer.
     tracer.join()?;
@@ -151,7 +151,7 @@ pub fn attach(pid: u32, limit: Option<Duration>, should_stop: &AtomicBool) -> io
     let last_ns = recording.start_ns.saturating_add(limit_ns);
     let mut end = recording.follow(pid, || {
         let is_over = should_stop.load(Ordering::Relaxed) || now() >= last_ns;
-        Ok(end_of(&tracer).or_else(|| is_over.then(|| (None, now()))))
+        Ok(end_of(&tracer)?.or_else(|| is_over.then(|| (None, now()))))
     })?;
     tracer.detach(&recording.ring)?;
     if end.0.is_none() {
@@ -161,9 +161,9 @@ pub fn attach(pid: u32, limit: Option<Duration>, should_stop: &AtomicBool) -> io
     Ok(recording.finish(pid, name.trim_end(), Recorder::Ptrace, end))
 }
 
-fn end_of(tracer: &Tracer) -> Option<End> {
+fn end_of(tracer: &Tracer) -> io::Result<Option<End>> {
     let ended = tracer.ended()?;
-    Some((Some(ended.status), ended.end_ns))
+    Ok(ended.map(|ended| (Some(ended.status), ended.end_ns)))
 }
 
 /// How and when a process ended; without a status it goes on.

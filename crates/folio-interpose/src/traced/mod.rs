@@ -154,8 +154,15 @@ impl Tracer {
     }
 
     /// Returns how and when the process ended; `None` while it runs.
-    pub fn ended(&self) -> Option<Ended> {
-        self.shared.ended.get().copied()
+    ///
+    /// # Errors
+    /// If the tracing thread failed.
+    pub fn ended(&self) -> io::Result<Option<Ended>> {
+        let is_finished = self.thread.is_finished();
+        match self.shared.ended.get() {
+            None if is_finished => Err(io::Error::other("the tracer has failed")),
+            ended => Ok(ended.copied()),
+        }
     }
 
     /// Waits for the end of all processes of a command.
@@ -170,10 +177,10 @@ impl Tracer {
     /// from it at its next system call, or at the end of this process.
     ///
     /// # Errors
-    /// If memory runs out.
+    /// If memory runs out, or the tracing thread failed.
     pub fn detach(self, ring: &Ring) -> io::Result<()> {
         self.shared.should_stop.store(true, Ordering::Release);
-        if self.ended().is_none() {
+        if self.ended()?.is_none() {
             let mapping = ring.map()?;
             Threads::new(mapping.writer()).leave(self.pid, self.delay_before_ns);
         }

@@ -5,6 +5,7 @@ use super::system::{self, Resume};
 use super::threads::{Threads, now};
 use crate::ring::Mapping;
 use rustix::process::{WaitOptions, wait};
+use std::collections::HashSet;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -84,17 +85,14 @@ impl<'a> Tracing<'a> {
         shared: Arc<Shared>,
     ) -> io::Result<Self> {
         let mut tracing = Self::new(root, mapping, shared, Resume::ToCall);
-        let mut seized = Vec::new();
+        let (mut tried, mut seized) = (HashSet::new(), Vec::new());
         loop {
-            let tids = counters::threads(root);
-            let new: Vec<_> = tids
-                .into_iter()
-                .filter(|tid| !seized.contains(tid))
-                .collect();
-            if new.is_empty() {
+            let mut tids = counters::threads(root);
+            tids.retain(|tid| tried.insert(*tid));
+            if tids.is_empty() {
                 break;
             }
-            for tid in new {
+            for tid in tids {
                 match system::seize(tid, OPTIONS) {
                     Ok(()) => seized.push(tid),
                     // It has ended, or is the child of a thread that is traced by now.
