@@ -153,7 +153,7 @@ pub fn attach(pid: u32, limit: Option<Duration>, should_stop: &AtomicBool) -> io
         let is_over = should_stop.load(Ordering::Relaxed) || now() >= last_ns;
         Ok(end_of(&tracer)?.or_else(|| is_over.then(|| (None, now()))))
     })?;
-    tracer.detach(&recording.ring)?;
+    tracer.detach()?;
     if end.0.is_none() {
         end.1 = now();
         recording.drain_pending();

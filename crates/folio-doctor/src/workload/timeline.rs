@@ -116,12 +116,10 @@ impl Timelines {
         }
         let thread = process.threads.entry(record.tid).or_default();
         thread.add_gap(event);
-        let stopped_ns = thread.readings.last().map_or(0, |last| last.stopped_ns);
         thread.readings.push(Reading {
             at_ns: record.start_ns + record.wall_ns,
             cpu_ns: record.cpu_ns,
-            // The last reading of a process that goes on does not have it.
-            stopped_ns: record.stopped_ns.max(stopped_ns),
+            stopped_ns: record.stopped_ns,
         });
         if !matches!(event.op, Op::Start | Op::End | Op::Exec | Op::Spawn) {
             thread.spans.push(span(event));

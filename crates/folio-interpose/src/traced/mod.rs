@@ -24,8 +24,7 @@ mod tracing;
 pub use program::{Reach, reach};
 pub use tracing::Ended;
 
-use crate::ring::{Mapping, Ring};
-use counters::Counters;
+use crate::ring::Ring;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -35,7 +34,6 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use system::Program;
 use table::{ARCHITECTURE, Table};
-use threads::Threads;
 use tracing::{Shared, Tracing};
 
 /// A process tree that is traced, by a thread of its own.
@@ -44,8 +42,6 @@ pub struct Tracer {
     pid: u32,
     shared: Arc<Shared>,
     thread: JoinHandle<io::Result<()>>,
-    /// Time that the process waited for a processor before it was traced, in nanoseconds.
-    delay_before_ns: u64,
 }
 
 impl Tracer {
@@ -56,7 +52,7 @@ impl Tracer {
     /// If the command cannot be started or traced, and `Unsupported` on another architecture than
     /// x86-64.
     pub fn spawn(mut command: Command, ring: &Ring) -> io::Result<Self> {
-        let mapping = map_if_supported(ring)?;
+        let shared = shared_if_supported(ring)?;
         let (mut own, mut child) = UnixStream::pair()?;
         let mut result = own.try_clone()?;
         let program = Program::of(&command)?;
@@ -74,14 +70,13 @@ impl Tracer {
             let _ = child.write_all(&number.to_ne_bytes());
             system::leave()
         });
-        let shared = Arc::new(Shared::default());
         let for_thread = shared.clone();
         let thread = start(move || {
             let mut pid = [0; 4];
             own.read_exact(&mut pid)?;
             let pid = u32::from_ne_bytes(pid);
-            let tracing = Tracing::command(pid, &mapping, for_thread);
-            let mut tracing = tracing.inspect_err(|_| {
+            let tracing = Tracing::command(pid, for_thread);
+            let tracing = tracing.inspect_err(|_| {
                 // The child does not start its program. A socket that is closed already is fine.
                 let _ = own.shutdown(Shutdown::Both);
             })?;
@@ -110,7 +105,6 @@ impl Tracer {
             pid,
             shared,
             thread,
-            delay_before_ns: 0,
         })
     }
 
@@ -121,19 +115,17 @@ impl Tracer {
     /// If the process does not exist or may not be traced, and `Unsupported` on another
     /// architecture than x86-64.
     pub fn attach(pid: u32, ring: &Ring) -> io::Result<Self> {
-        let mapping = map_if_supported(ring)?;
-        let delay_before_ns = Counters::of(pid).delay_ns;
-        let shared = Arc::new(Shared::default());
+        let shared = shared_if_supported(ring)?;
         let for_thread = shared.clone();
         let (report, attached) = mpsc::sync_channel(1);
         let thread = start(move || {
-            let (result, tracing) = match Tracing::running(pid, &mapping, for_thread) {
+            let (result, tracing) = match Tracing::running(pid, for_thread) {
                 Ok(tracing) => (Ok(()), Some(tracing)),
                 Err(error) => (Err(error), None),
             };
             // `attach` waits for it.
             let _ = report.send(result);
-            if let Some(mut tracing) = tracing {
+            if let Some(tracing) = tracing {
                 tracing.run();
             }
             Ok(())
@@ -144,7 +136,6 @@ impl Tracer {
             pid,
             shared,
             thread,
-            delay_before_ns,
         })
     }
 
@@ -177,23 +168,22 @@ impl Tracer {
     /// from it at its next system call, or at the end of this process.
     ///
     /// # Errors
-    /// If memory runs out, or the tracing thread failed.
-    pub fn detach(self, ring: &Ring) -> io::Result<()> {
+    /// If the tracing thread failed.
+    pub fn detach(self) -> io::Result<()> {
         self.shared.should_stop.store(true, Ordering::Release);
         if self.ended()?.is_none() {
-            let mapping = ring.map()?;
-            Threads::new(mapping.writer()).leave(self.pid, self.delay_before_ns);
+            self.shared.threads().leave(self.pid);
         }
         Ok(())
     }
 }
 
-fn map_if_supported(ring: &Ring) -> io::Result<Mapping> {
+fn shared_if_supported(ring: &Ring) -> io::Result<Arc<Shared>> {
     if ARCHITECTURE == 0 {
         let why = "system calls are traced on x86-64 only";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    ring.map()
+    Ok(Arc::new(Shared::new(ring.map()?)))
 }
 
 fn start<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {

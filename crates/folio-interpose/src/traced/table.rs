@@ -84,6 +84,7 @@ fn numbers() -> Vec<(i64, &'static str)> {
 const MORE: [(i64, Call); 3] = [(-1, LISTS), (-1, OPENS), (-1, WAITS)];
 
 /// The calls that are recorded.
+#[derive(Debug)]
 pub(super) struct Table {
     /// By number.
     calls: Vec<Option<Call>>,

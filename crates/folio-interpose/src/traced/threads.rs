@@ -6,6 +6,7 @@ use super::system::{self, CallStop};
 use super::table::{ARCHITECTURE, Table};
 use crate::calls::{Call, Names, Op, Returns};
 use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
+use crate::ring::Mapping;
 use crate::writer::RingWriter;
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,13 +19,15 @@ const SLOW_NS: u64 = 40_000;
 const SWITCHES_NS: u64 = 8_000;
 /// Calls change the estimate of that duration by this many nanoseconds.
 const ADJUSTMENT_NS: u64 = 50;
+/// The result of a call that still waits at the end of the trace: EINTR.
+const UNFINISHED: i64 = -4;
 /// AT_FDCWD: paths are relative to the working directory.
 const WORKING_DIRECTORY: i32 = -100;
 /// The command of fcntl(2) whose argument is recorded.
 const F_SETFD: u64 = 2;
 
 /// A call that has begun.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Begun {
     call: Call,
     arguments: [usize; 6],
@@ -37,6 +40,7 @@ struct Begun {
 }
 
 /// A thread.
+#[derive(Debug)]
 struct Thread {
     pid: u32,
     call: Option<Begun>,
@@ -90,9 +94,12 @@ impl Thread {
 }
 
 /// The threads of a process tree, whose calls are written as records.
+#[derive(Debug)]
 pub(super) struct Threads {
     table: Table,
     writer: RingWriter,
+    /// The ring that the writer needs.
+    _mapping: Mapping,
     /// The median duration of calls that do not wait: what a stop costs beside its handling, in
     /// nanoseconds.
     switches_ns: u64,
@@ -100,10 +107,11 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    pub(super) fn new(writer: RingWriter) -> Self {
+    pub(super) fn new(mapping: Mapping) -> Self {
         Self {
             table: Table::new(),
-            writer,
+            writer: mapping.writer(),
+            _mapping: mapping,
             switches_ns: SWITCHES_NS,
             known: HashMap::new(),
         }
@@ -158,18 +166,14 @@ impl Threads {
         }
     }
 
-    fn insert_running(&mut self, pid: u32, tids: &[u32]) {
+    /// Adds the threads and open files of a process that runs already.
+    pub(super) fn add_running(&mut self, pid: u32, tids: &[u32]) {
         for tid in tids {
             let mut thread = Thread::new(pid);
             thread.read(*tid);
             thread.delay_before_ns = thread.last.delay_ns;
             self.known.insert(*tid, thread);
         }
-    }
-
-    /// Adds the threads and open files of a process that runs already.
-    pub(super) fn add_running(&mut self, pid: u32, tids: &[u32]) {
-        self.insert_running(pid, tids);
         self.start(pid);
         for (fd, path, flags) in counters::open_files(pid) {
             self.writer.push(&Record {
@@ -246,17 +250,17 @@ impl Threads {
         }
     }
 
-    /// Writes the counters of a process that goes on: it is at its end, for its records.
-    pub(super) fn leave(&mut self, pid: u32, delay_before_ns: u64) {
-        let tids = counters::threads(pid);
-        self.insert_running(pid, &tids);
-        for tid in tids.into_iter().filter(|tid| *tid != pid) {
+    /// Ends the records of processes that go on: calls that still wait, and counters.
+    pub(super) fn leave(&mut self, root: u32) {
+        let tids: Vec<_> = self.known.keys().copied().collect();
+        let further = tids.into_iter().filter(|tid| *tid != root);
+        for tid in further.chain([root]) {
+            if let Some(thread) = self.known.get_mut(&tid) {
+                thread.stopped_at_ns = now();
+            }
+            self.end(tid, UNFINISHED);
             self.ends(tid);
         }
-        if let Some(thread) = self.known.get_mut(&pid) {
-            thread.delay_before_ns = delay_before_ns;
-        }
-        self.ends(pid);
     }
 
     /// Writes the counters of a thread: a wait of no time.

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Stops at system calls have this bit in their signal.
 const CALL_BIT: i32 = 0x80;
@@ -36,55 +36,52 @@ pub struct Ended {
 }
 
 /// What the tracing thread and its user share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
+    /// Held while a stop is handled.
+    threads: Mutex<Threads>,
     /// The tracer ends at the next stop.
     pub(super) should_stop: AtomicBool,
     /// Set at the end of the first process.
     pub(super) ended: OnceLock<Ended>,
 }
 
-/// A process tree, in the thread that traces it.
-pub(super) struct Tracing<'a> {
-    root: u32,
-    threads: Threads,
-    shared: Arc<Shared>,
-    /// How threads go on outside of calls that are recorded.
-    between_calls: Resume,
-    /// The ring, which the records are written to.
-    _mapping: &'a Mapping,
-}
-
-impl<'a> Tracing<'a> {
-    fn new(root: u32, mapping: &'a Mapping, shared: Arc<Shared>, between_calls: Resume) -> Self {
+impl Shared {
+    pub(super) fn new(mapping: Mapping) -> Self {
         Self {
-            root,
-            threads: Threads::new(mapping.writer()),
-            shared,
-            between_calls,
-            _mapping: mapping,
+            threads: Mutex::new(Threads::new(mapping)),
+            should_stop: AtomicBool::new(false),
+            ended: OnceLock::new(),
         }
     }
 
+    pub(super) fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process tree, in the thread that traces it.
+pub(super) struct Tracing {
+    root: u32,
+    shared: Arc<Shared>,
+    /// How threads go on outside of calls that are recorded.
+    between_calls: Resume,
+}
+
+impl Tracing {
     /// Traces the process of a command, which has not started its program.
-    pub(super) fn command(
-        root: u32,
-        mapping: &'a Mapping,
-        shared: Arc<Shared>,
-    ) -> io::Result<Self> {
+    pub(super) fn command(root: u32, shared: Arc<Shared>) -> io::Result<Self> {
         system::seize(root, OPTIONS_OF_COMMANDS)?;
-        let mut tracing = Self::new(root, mapping, shared, Resume::Run);
-        tracing.threads.add_command(root);
-        Ok(tracing)
+        shared.threads().add_command(root);
+        Ok(Self {
+            root,
+            shared,
+            between_calls: Resume::Run,
+        })
     }
 
     /// Traces all threads of a process that runs already.
-    pub(super) fn running(
-        root: u32,
-        mapping: &'a Mapping,
-        shared: Arc<Shared>,
-    ) -> io::Result<Self> {
-        let mut tracing = Self::new(root, mapping, shared, Resume::ToCall);
+    pub(super) fn running(root: u32, shared: Arc<Shared>) -> io::Result<Self> {
         let (mut tried, mut seized) = (HashSet::new(), Vec::new());
         loop {
             let mut tids = counters::threads(root);
@@ -108,12 +105,16 @@ impl<'a> Tracing<'a> {
             // One that has ended is reported by a wait.
             let _ = system::interrupt(*tid);
         }
-        tracing.threads.add_running(root, &seized);
-        Ok(tracing)
+        shared.threads().add_running(root, &seized);
+        Ok(Self {
+            root,
+            shared,
+            between_calls: Resume::ToCall,
+        })
     }
 
     /// Handles stops until all tracees have ended, or until `should_stop`.
-    pub(super) fn run(&mut self) {
+    pub(super) fn run(&self) {
         // Not the children of other threads of this process.
         let flags = libc::__WALL | libc::__WNOTHREAD;
         let options = WaitOptions::from_bits_retain(flags as u32);
@@ -129,9 +130,10 @@ impl<'a> Tracing<'a> {
     }
 
     /// A thread has stopped or ended.
-    fn changed(&mut self, tid: u32, status: i32) {
+    fn changed(&self, tid: u32, status: i32) {
+        let mut threads = self.shared.threads();
         if !libc::WIFSTOPPED(status) {
-            self.threads.remove(tid);
+            threads.remove(tid);
             if tid == self.root {
                 let status = ExitStatus::from_raw(status);
                 let end_ns = now();
@@ -140,33 +142,30 @@ impl<'a> Tracing<'a> {
             }
             return;
         }
-        self.threads.stopped(tid);
+        threads.stopped(tid);
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+        let mut passed = 0;
         match event {
-            0 if signal == libc::SIGTRAP | CALL_BIT => self.threads.at_call(tid),
-            0 => return self.resume(tid, signal),
-            libc::PTRACE_EVENT_SECCOMP => self.threads.at_call(tid),
+            0 if signal == libc::SIGTRAP | CALL_BIT => threads.at_call(tid),
+            0 => passed = signal,
+            libc::PTRACE_EVENT_SECCOMP => threads.at_call(tid),
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
                 // Before the parent changes what the child inherits.
-                self.threads.add(system::event_message(tid) as u32);
+                threads.add(system::event_message(tid) as u32);
             }
-            libc::PTRACE_EVENT_EXEC => self.threads.replace(tid),
-            libc::PTRACE_EVENT_EXIT => self.threads.ends(tid),
+            libc::PTRACE_EVENT_EXEC => threads.replace(tid),
+            libc::PTRACE_EVENT_EXIT => threads.ends(tid),
             EVENT_STOP if signal != libc::SIGTRAP => {
                 return system::resume(tid, Resume::Stopped, 0);
             }
-            _ => self.threads.add(tid),
+            _ => threads.add(tid),
         }
-        self.resume(tid, 0);
-    }
-
-    fn resume(&mut self, tid: u32, signal: i32) {
-        self.threads.resumes(tid);
-        let how = if self.threads.is_in_call(tid) {
+        threads.resumes(tid);
+        let how = if threads.is_in_call(tid) {
             Resume::ToCall
         } else {
             self.between_calls
         };
-        system::resume(tid, how, signal);
+        system::resume(tid, how, passed);
     }
 }
