@@ -226,10 +226,13 @@ fn format(report: &WorkloadReport, width: usize, is_colored: bool) -> String {
     for (index, check) in report.checks.iter().enumerate() {
         add(&mut text, index + 1, check, width, is_colored);
     }
+    let why = match report.recorder {
+        Recorder::Preload => "static, set-user-id, or without a C library; --trace records it",
+        Recorder::Ptrace => "its system calls are of another architecture",
+    };
     for program in &report.unreached {
         let line = format!(
-            "? {} s in {}, which was not recorded: static, set-user-id, or without a C library; --trace \
-             records it",
+            "? {} s in {}, which was not recorded: {why}",
             shown(program.seconds),
             program.program
         );
