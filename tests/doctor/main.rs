@@ -6,6 +6,7 @@
 //!   FUSE, a test server and Folio    page cache, attributes                                                fuse.rs
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
 //!   commands                         the parts of their time, the causes of their waits                   workload.rs
+//!   static programs, processes       the same, by ptrace(2)                                                traced.rs
 //!   a guest of QEMU                  a disk that allocates at first writes                                 guest.rs
 //! ```
 //!
@@ -22,6 +23,7 @@ mod served;
 mod stacked;
 #[path = "../support/mod.rs"]
 mod support;
+mod traced;
 mod workload;
 mod xfs_btrfs;
 

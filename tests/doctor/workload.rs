@@ -12,18 +12,32 @@ const REPEAT: &str = "import os, time\nend = time.monotonic() + 0.5\n\
 /// before, so that its program and its files are in memory.
 #[track_caller]
 fn workload(folder: &Path, words: &[&str]) -> Value {
+    workload_with(folder, &[], words)
+}
+
+/// As `workload`, with options.
+#[track_caller]
+pub(super) fn workload_with(folder: &Path, options: &[&str], words: &[&str]) -> Value {
     let mut first = command("env");
     let first = first.args(words).current_dir(folder);
     first.stdin(Stdio::null()).output().unwrap();
     let output = command(env!("CARGO_BIN_EXE_folio"))
         .current_dir(folder)
-        .args(["doctor", "--json", "--"])
+        .args(["doctor", "--json"])
+        .args(options)
+        .arg("--")
         .args(words)
         .stdin(Stdio::null())
         .output()
         .unwrap();
+    checked(&output)
+}
+
+/// Checks a report on a command or process; returns the part about it.
+#[track_caller]
+pub(super) fn checked(output: &Output) -> Value {
     let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
+        .unwrap_or_else(|error| panic!("{error}: {}", text(output)));
     let wrong: Vec<_> = schema()
         .iter_errors(&report)
         .map(|error| error.to_string())
@@ -48,7 +62,7 @@ fn workload(folder: &Path, words: &[&str]) -> Value {
 }
 
 /// The causes of all faults.
-fn faults(found: &Value) -> Vec<&str> {
+pub(super) fn faults(found: &Value) -> Vec<&str> {
     let checks = found["checks"].as_array().unwrap().iter();
     let faults = checks.filter(|check| check["verdict"] == "fault");
     faults
@@ -56,7 +70,7 @@ fn faults(found: &Value) -> Vec<&str> {
         .collect()
 }
 
-fn seconds(found: &Value, part: &str) -> f64 {
+pub(super) fn seconds(found: &Value, part: &str) -> f64 {
     let mut parts = found["parts"].as_array().unwrap().iter();
     let part = parts.find(|found| found["part"] == part).unwrap();
     part["seconds"].as_f64().unwrap()
@@ -166,13 +180,11 @@ fn program_without_the_library_is_unknown() {
         "gcc",
         ["-static".into(), "-o".into(), at("still"), at("a.c")],
     );
-    for words in [&["./still"][..], &["sh", "-c", "./still; true"]] {
-        let found = workload(folder.path(), words);
-        assert!(seconds(&found, "unknown") >= 0.29, "{found:#}");
-        let program = found["unreached"][0]["program"].as_str().unwrap();
-        assert!(program.ends_with("/still"), "{found:#}");
-        assert_eq!(faults(&found), [""; 0]);
-    }
+    let found = workload(folder.path(), &["sh", "-c", "./still; true"]);
+    assert!(seconds(&found, "unknown") >= 0.29, "{found:#}");
+    let program = found["unreached"][0]["program"].as_str().unwrap();
+    assert!(program.ends_with("/still"), "{found:#}");
+    assert_eq!(faults(&found), [""; 0]);
 }
 
 #[test]

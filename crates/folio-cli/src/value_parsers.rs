@@ -1,9 +1,10 @@
-//! Parsers of option values: sizes, image formats and UUIDs.
+//! Parsers of option values: sizes, times, image formats and UUIDs.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use folio::block::ImageFormat;
 use folio_tree::NewSize;
 use std::fmt;
+use std::time::Duration;
 
 /// Returns a parser of image format names.
 pub(crate) fn image_format() -> impl TypedValueParser<Value = ImageFormat> {
@@ -68,6 +69,22 @@ pub(crate) fn new_size(text: &str) -> Result<NewSize, String> {
         .map_err(|error: folio::Error| error.to_string())
 }
 
+/// Parses a time in seconds or minutes, from 2 seconds to a day.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = match text.strip_suffix('m') {
+        Some(digits) => (digits, 60.0),
+        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
+    };
+    match digits.parse::<f64>() {
+        Ok(number) if (2.0..=86_400.0).contains(&(number * unit)) => {
+            Ok(Duration::from_secs_f64(number * unit))
+        }
+        _ => Err(format!(
+            "invalid time {text:?}: expected 2s to 1440m (e.g. 30s or 2m)"
+        )),
+    }
+}
+
 /// Parses a UUID, with or without dashes.
 pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
@@ -101,5 +118,13 @@ mod tests {
                 && size("-1").is_err()
                 && disk_size("0").is_err()
         );
+    }
+
+    #[test]
+    fn times_are_seconds_or_minutes() {
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("30s"), duration("30"));
+        duration("1s").expect_err("too short");
+        duration("m").expect_err("no number");
     }
 }

@@ -15,8 +15,9 @@
 //!       [`Facts`]  -------------- judge -------------->  [`Check`]: fault, fine, note or unknown
 //! ```
 //!
-//! [`run_workload`] runs a command with its file calls recorded (`workload/`), and
-//! [`judge_workload`] names the causes of its waits (`judge/workload.rs`), in the same [`Check`]s.
+//! [`run_workload`] runs a command with its file calls recorded (`workload/`), [`attach_workload`]
+//! records those of a process that runs already, and [`judge_workload`] names the causes of the
+//! waits (`judge/workload.rs`), in the same [`Check`]s.
 //!
 //! [`inside`] does the same for a file inside an image, by Folio's own counters.
 //!
@@ -56,5 +57,6 @@ pub use probe::{Fact, Facts, Kind, Limits, probe};
 pub use sample::{Sample, sample};
 pub use text::reason;
 pub use workload::{
-    CommandOutput, Cost, MountedOn, Part, Tiny, Unreached, Workload, run as run_workload,
+    CommandOutput, Cost, MountedOn, Part, Recorder, Tiny, Unreached, Workload,
+    attach as attach_workload, run as run_workload,
 };

@@ -177,6 +177,30 @@ pub struct Call {
     pub detail: Detail,
 }
 
+impl Call {
+    /// Returns whether a call with these arguments is of interest: not a map without a file, nor a
+    /// command that changes neither a descriptor nor a lock.
+    #[inline]
+    pub(crate) fn is_relevant(&self, arguments: &[usize; 6]) -> bool {
+        match self.op {
+            Op::Map => arguments[4] as i32 >= 0,
+            // F_DUPFD, F_DUPFD_CLOEXEC, F_SETFD, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
+            Op::Control => matches!(arguments[1] as i32, 0 | 1030 | 2 | 6 | 7 | 37 | 38),
+            _ => true,
+        }
+    }
+
+    /// Returns what is recorded as the detail.
+    #[inline]
+    pub(crate) fn detail_of(&self, arguments: &[usize; 6]) -> u64 {
+        match self.detail {
+            Detail::None => 0,
+            Detail::Argument(place) => arguments[place] as u64,
+            Detail::Always(number) => number as u64,
+        }
+    }
+}
+
 /// Passes the table to a macro: name, operation, file, result, detail.
 macro_rules! file_calls {
     ($with:ident) => {

@@ -4,7 +4,7 @@
 //!   Header        4 KiB
 //!   path index    PATH_SLOTS times 8 bytes: high half of the hash, place of the path; 0 is free
 //!   path heap     HEAP_BYTES: length (u32), bytes, padded to 4
-//!   slots         SLOTS times 96 bytes: turn, record
+//!   slots         SLOTS times 104 bytes: turn, record
 //! ```
 //!
 //! A slot is free for lap `n` if its turn is `n * SLOTS`, and readable at `n * SLOTS + 1`. A writer
@@ -13,7 +13,7 @@
 use core::sync::atomic::AtomicU64;
 
 /// The first eight bytes: the format and its version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"folioR01");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"folioR02");
 /// Records that fit.
 pub(crate) const SLOTS: u64 = 1 << 19;
 /// Entries of the path index.
@@ -65,6 +65,8 @@ pub struct Record {
     pub wait_ns: u64,
     /// Processor time of the thread at its end, in nanoseconds; 0 if not measured.
     pub cpu_ns: u64,
+    /// Time that a tracer had the thread stopped, up to its end, in nanoseconds; 0 if not measured.
+    pub stopped_ns: u64,
     /// What the call returned; below 0 for a failure.
     pub result: i64,
     /// Flags, a size or a command.

@@ -4,9 +4,10 @@
 //!   programs                                   this process
 //!   preload/  wraps libc's file calls  ---->   ring.rs         takes the records
 //!             (LD_PRELOAD, no_std)     ring    tracker.rs      paths, descriptors, processes
-//!        \                             memfd      |
-//!         calls.rs, layout.rs: table and format,  v
-//!         shared by both sides                 [`Event`]: the call, its file, its time
+//!   traced/   stops at system calls    ---->      |
+//!             (ptrace, in this process)           v
+//!                                              [`Event`]: the call, its file, its time
+//!   calls.rs, layout.rs, writer.rs: the table, the format, and its writers' side, for both sources
 //! ```
 //!
 //! Neighbors: `folio-doctor` above. The table of calls and the tracking of descriptors know nothing
@@ -15,7 +16,8 @@
 //! Invariants:
 //! 1. A full ring drops records and counts them. No program waits for the reader.
 //! 2. Bytes of the ring come from the programs: each place and length is checked.
-//! 3. Programs without the library (static, set-user-id) start and run as before.
+//! 3. Programs that the library does not reach (static, set-user-id) start and run as before.
+//! 4. A process that is traced while it runs goes on as before, however the tracer ends.
 
 #![deny(unsafe_code)]
 
@@ -23,12 +25,15 @@ mod calls;
 mod layout;
 mod object;
 mod ring;
+mod traced;
 mod tracker;
+mod writer;
 
 pub use calls::{Call, Detail, Names, Op, Returns};
 pub use layout::{INCLUDES_GAP, MEASURED, Record};
 pub use object::{Preload, is_supported};
 pub use ring::Ring;
+pub use traced::{Ended, Reach, Tracer, reach};
 pub use tracker::{Event, FileId, OpenFile, Tracker};
 
 /// Returns the table of calls, by the name of the C library's function.
@@ -50,6 +55,7 @@ pub fn table() -> Vec<(&'static str, Call)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn operations_are_numbered_in_order() {
@@ -58,18 +64,12 @@ mod tests {
         }
     }
 
-    /// The calls of a command and its children, as events.
-    fn recorded(words: &[&str]) -> Vec<(Op, Option<std::path::PathBuf>)> {
-        let preload = Preload::create().unwrap();
-        let mut ring = Ring::create().unwrap();
-        let mut command = std::process::Command::new(words[0]);
-        preload.apply(&ring, command.args(&words[1..]));
-        let mut child = command.spawn().unwrap();
-        assert!(child.wait().unwrap().success());
-        let mut tracker = Tracker::new(child.id(), &[]);
+    type Events = Vec<(Op, Option<std::path::PathBuf>)>;
+
+    fn events(mut tracker: Tracker, ring: &mut Ring) -> Events {
         let mut events = Vec::new();
         while let Some(record) = ring.take() {
-            let event = tracker.follow(&record, &ring).unwrap();
+            let event = tracker.follow(&record, ring).unwrap();
             let path = event.file.map(|file| tracker.path(file).to_owned());
             events.push((event.op, path));
         }
@@ -77,13 +77,37 @@ mod tests {
         events
     }
 
-    #[test]
-    fn calls_of_a_child_name_their_files() {
+    /// Records a command and its children by the preloaded library.
+    fn preloaded(mut command: Command) -> Events {
+        let preload = Preload::create().unwrap();
+        let mut ring = Ring::create().unwrap();
+        preload.apply(&ring, &mut command);
+        let mut child = command.spawn().unwrap();
+        assert!(child.wait().unwrap().success());
+        events(Tracker::new(child.id(), &[]), &mut ring)
+    }
+
+    /// Records a command and its children by their system calls.
+    #[cfg(target_arch = "x86_64")]
+    fn traced(command: Command) -> Events {
+        let mut ring = Ring::create().unwrap();
+        let tracer = Tracer::spawn(command, &ring).unwrap();
+        let tracker = Tracker::new(tracer.pid(), &[]);
+        tracer.join().unwrap();
+        events(tracker, &mut ring)
+    }
+
+    /// Checks the calls of a shell and its children.
+    #[track_caller]
+    fn names_files(shell: &[&str], record: fn(Command) -> Events) {
         let folder = tempfile::TempDir::new().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         std::fs::write(&from, "content").unwrap();
-        let script = "cd \"$0\" && dd status=none < from > ./x && mv x to && env -i cat to";
-        let events = recorded(&["sh", "-c", script, folder.path().to_str().unwrap()]);
+        let script = "cd \"$0\" && dd < from > ./x && mv x to && env -i cat to";
+        let mut command = Command::new(shell[0]);
+        command.args(&shell[1..]).args(["-c", script]);
+        command.arg(folder.path()).stderr(Stdio::null());
+        let events = record(command);
         assert_eq!(std::fs::read(&to).unwrap(), b"content");
         let has = |op, path: &std::path::Path| events.contains(&(op, Some(path.to_owned())));
         // Descriptors that a child inherits as its standard streams.
@@ -92,6 +116,44 @@ mod tests {
         assert!(has(Op::Rename, &folder.path().join("x")), "{events:#?}");
         // The environment without the library is completed.
         assert!(has(Op::Open, &to), "{events:#?}");
+    }
+
+    #[test]
+    fn calls_of_a_child_name_their_files() {
+        names_files(&["sh"], preloaded);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn traced_calls_name_their_files() {
+        names_files(&["sh"], traced);
+        if reach("busybox".as_ref()) == Reach::Static {
+            names_files(&["busybox", "sh"], traced);
+        } else {
+            eprintln!("skipped: no static busybox");
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn missing_program_cannot_be_traced() {
+        let ring = Ring::create().unwrap();
+        let error = Tracer::spawn(Command::new("/nonexistent"), &ring).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn script_is_reached_as_its_interpreter() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let script = folder.path().join("script");
+        let busybox = reach("busybox".as_ref());
+        for (line, expected) in [
+            ("#! /bin/sh -e", Reach::Preloaded),
+            ("#!/bin/busybox sh", busybox),
+        ] {
+            std::fs::write(&script, line).unwrap();
+            assert_eq!(reach(script.as_os_str()), expected, "{line}");
+        }
     }
 
     #[test]

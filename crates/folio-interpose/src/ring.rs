@@ -5,6 +5,7 @@
 use crate::layout::{
     HEAP_AT, HEAP_BYTES, Header, MAGIC, PATH_MAX, RING_BYTES, Record, SLOTS, SLOTS_AT, Slot,
 };
+use crate::writer::RingWriter;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::OsString;
@@ -15,39 +16,61 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// The memory of a ring, mapped.
+#[derive(Debug)]
+pub(crate) struct Mapping(NonNull<u8>);
+
+// SAFETY: other processes share the memory, too: its bytes are atomics, or written in turns.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(memory: &OwnedFd) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let len = RING_BYTES as usize;
+        let null = std::ptr::null_mut();
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let base = unsafe { rustix::mm::mmap(null, len, access, MapFlags::SHARED, memory, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self(base))
+    }
+
+    /// Returns its writer, which must not outlive the mapping.
+    pub(crate) fn writer(&self) -> RingWriter {
+        // SAFETY: the ring is mapped until `self` is dropped, after the callers' last record.
+        unsafe { RingWriter::new(self.0.as_ptr() as usize) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped these bytes, and no reference outlives the mapping.
+        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), RING_BYTES as usize) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
 /// A ring of records in memory that programs share with this process.
 #[derive(Debug)]
 pub struct Ring {
     memory: OwnedFd,
-    base: NonNull<u8>,
+    mapping: Mapping,
     tail: u64,
 }
 
 impl Ring {
-    /// Creates an empty ring: 65 MiB of addresses, of which only what is used takes memory.
+    /// Creates an empty ring: 69 MiB of addresses, of which only what is used takes memory.
     ///
     /// # Errors
     /// If memory or descriptors run out.
     pub fn create() -> io::Result<Self> {
         let memory = rustix::fs::memfd_create("folio-interpose", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, RING_BYTES)?;
-        let len = RING_BYTES as usize;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address that the kernel chooses.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                access,
-                MapFlags::SHARED,
-                &memory,
-                0,
-            )
-        }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping::new(&memory)?;
         let ring = Self {
             memory,
-            base,
+            mapping,
             tail: 0,
         };
         let header = ring.header();
@@ -55,6 +78,11 @@ impl Ring {
         header.heap_used.store(4, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
         Ok(ring)
+    }
+
+    /// Maps the ring once more, for writers of this process.
+    pub(crate) fn map(&self) -> io::Result<Mapping> {
+        Mapping::new(&self.memory)
     }
 
     /// Returns the path by which programs of the same user open the ring.
@@ -124,20 +152,11 @@ impl Ring {
 
     fn header(&self) -> &Header {
         // SAFETY: the header is mapped, and has atomics only, but for its unused line.
-        unsafe { self.base.cast::<Header>().as_ref() }
+        unsafe { self.mapping.0.cast::<Header>().as_ref() }
     }
 
     fn at<T>(&self, offset: u64) -> *mut T {
         // SAFETY: callers pass offsets of the layout, which are inside the mapping.
-        unsafe { self.base.as_ptr().add(offset as usize) }.cast()
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: `create` mapped these bytes, and no reference outlives the ring.
-        let unmapped =
-            unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), RING_BYTES as usize) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        unsafe { self.mapping.0.as_ptr().add(offset as usize) }.cast()
     }
 }

@@ -44,17 +44,23 @@ struct Finding<'a> {
 
 impl Finding<'_> {
     fn is_large(&self) -> bool {
-        self.cost_ns >= COST_MIN_NS && percent(self.cost_ns, self.workload.wall_ns) >= SHARE_MIN
+        self.cost_ns >= COST_MIN_NS && self.share() >= SHARE_MIN
+    }
+
+    /// Percent of the time that the command takes when it is not traced.
+    fn share(&self) -> f64 {
+        let parts = self.workload.parts.iter();
+        let tracing = parts.filter(|(part, _)| *part == Part::Tracing);
+        let tracing_ns: u64 = tracing.map(|(_, ns)| *ns).sum();
+        let own_ns = self.workload.wall_ns.saturating_sub(tracing_ns);
+        percent(self.cost_ns, own_ns)
     }
 
     fn with_numbers(&self, check: Check) -> (u64, Check) {
         let seconds = |ns: f64| round(ns / 1e9, 3);
         let check = check
             .with("cost_s", seconds(self.cost_ns as f64))
-            .with(
-                "share_percent",
-                percent(self.cost_ns, self.workload.wall_ns),
-            )
+            .with("share_percent", self.share())
             .with("saves_s", seconds(self.cost_ns as f64 * self.saved));
         (self.cost_ns, check)
     }
@@ -327,9 +333,7 @@ fn judge_tiny(workload: &Workload) -> Option<(u64, Check)> {
 mod tests {
     use super::*;
     use crate::finding::Verdict;
-    use crate::workload::MountedOn;
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
+    use crate::workload::{MountedOn, Recorder};
 
     /// The verdict on this many writes with O_SYNC, which take half of the time.
     fn verdict_on(calls: u64) -> Verdict {
@@ -350,7 +354,9 @@ mod tests {
             has_files: true,
         };
         let workload = Workload {
-            status: ExitStatus::from_raw(0),
+            status: None,
+            recorder: Recorder::Preload,
+            has_lost_privileges: false,
             wall_ns: 2_000_000_000,
             parts: Vec::new(),
             costs: vec![cost],

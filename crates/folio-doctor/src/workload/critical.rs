@@ -97,7 +97,7 @@ impl<'a> Split<'a> {
             .threads
             .get(&pid)
             .and_then(|thread| thread.readings.first());
-        let cpu_ns = first.map_or(0, |(_, cpu)| *cpu).min(started - from);
+        let cpu_ns = first.map_or(0, |first| first.cpu_ns).min(started - from);
         *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
         *self.parts.entry(Part::NotFiles).or_default() += started - from - cpu_ns;
         if process.has_ended || process.unreached.is_some() {
@@ -184,6 +184,9 @@ impl<'a> Split<'a> {
             .min(own_ns - waited_ns.min(own_ns));
         *self.parts.entry(Part::Cpu).or_default() += cpu_ns;
         let rest_ns = own_ns.saturating_sub(waited_ns + cpu_ns);
+        let stopped_ns = thread.stopped_between(from, to).min(rest_ns);
+        *self.parts.entry(Part::Tracing).or_default() += stopped_ns;
+        let rest_ns = rest_ns - stopped_ns;
         // Of its whole life: the part of this interval.
         let life_ns = process.end_ns.saturating_sub(process.start_ns).max(1);
         let delay = process.run_delay_ns as f64 * (own_ns as f64 / life_ns as f64).min(1.0);

@@ -19,15 +19,18 @@ pub use part::{Cost, Part, Tiny, Unreached};
 
 use crate::probe::memory::During;
 use critical::Split;
-use folio_interpose::{Preload, Ring, Tracker};
+use folio_interpose::{Preload, Reach, Ring, Tracer, Tracker, reach};
 use mounted::Mounted;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use timeline::Timelines;
 
 /// Pause of the reader when the ring is empty.
@@ -36,11 +39,26 @@ const PAUSE: Timespec = Timespec {
     tv_nsec: 20_000_000,
 };
 
+/// How calls are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Recorder {
+    /// A preloaded library times the calls of the C library.
+    Preload,
+    /// ptrace(2) stops each thread at its system calls.
+    Ptrace,
+}
+
 /// The time of a command, by cause.
 #[derive(Debug)]
 pub struct Workload {
-    /// How the command ended.
-    pub status: ExitStatus,
+    /// How the command ended; `None` if it goes on.
+    pub status: Option<ExitStatus>,
+    /// How its calls were recorded.
+    pub recorder: Recorder,
+    /// Its set-user-id program did not get the rights of its owner.
+    pub has_lost_privileges: bool,
     /// From its start to its end, in nanoseconds.
     pub wall_ns: u64,
     /// Nanoseconds of each part, in the order of [`Part::ALL`]; they sum to `wall_ns`.
@@ -49,7 +67,7 @@ pub struct Workload {
     pub costs: Vec<Cost>,
     /// Files read or written by many small calls.
     pub tiny: Vec<Tiny>,
-    /// Programs that the preloaded library did not reach.
+    /// Programs that were not recorded.
     pub unreached: Vec<Unreached>,
     /// The mounts of the files.
     pub mounts: Vec<MountedOn>,
@@ -73,99 +91,182 @@ pub enum CommandOutput {
     OnStandardError,
 }
 
-/// Runs a command to its end and returns where its time went.
+/// Runs a command to its end and returns where its time went. It is traced if `recorder` says so,
+/// or if the preloaded library does not reach its program.
 ///
 /// # Errors
-/// If the command cannot be started, or the library cannot be written.
-pub fn run(words: &[OsString], output: CommandOutput) -> io::Result<Workload> {
+/// If the command cannot be started or traced, or the library cannot be written.
+pub fn run(words: &[OsString], output: CommandOutput, recorder: Recorder) -> io::Result<Workload> {
     let [program, arguments @ ..] = words else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let preload = Preload::create()?;
-    let mut ring = Ring::create()?;
     let mut command = Command::new(program);
     command.args(arguments);
-    preload.apply(&ring, &mut command);
     if output == CommandOutput::OnStandardError {
         command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
     }
-    let before = During::so_far();
-    let start_ns = now();
+    let name = program.to_string_lossy();
+    let reach = reach(program);
+    if recorder == Recorder::Ptrace || reach != Reach::Preloaded {
+        let mut found = trace(command, &name)?;
+        found.has_lost_privileges =
+            reach == Reach::SetUserId && !rustix::process::geteuid().is_root();
+        return Ok(found);
+    }
+    let preload = Preload::create()?;
+    let mut recording = Recording::begin()?;
+    preload.apply(&recording.ring, &mut command);
     let mut child = command.spawn()?;
-    let mut tracker = Tracker::new(child.id(), &inherited());
-    let mut timelines = Timelines::default();
-    let (status, end_ns) = follow(&mut child, &mut ring, &mut tracker, &mut timelines)?;
-    let mut mounted = Mounted::read();
-    let mut split = Split::new(&timelines, &tracker, &mut mounted);
-    split.root(child.id(), start_ns, end_ns, &program.to_string_lossy());
-    let found = split.finish();
-    Ok(Workload {
-        status,
-        wall_ns: end_ns - start_ns,
-        parts: found.parts,
-        costs: found.costs,
-        tiny: found.tiny,
-        unreached: found.unreached,
-        mounts: mounted.into_mounts(),
-        processes: timelines.processes.len(),
-        dropped: ring.dropped(),
-        refaulted_pages: During::so_far().since(before).refaulted_pages,
-    })
+    recording.tracker = Tracker::new(child.id(), &inherited());
+    let end = recording.follow(child.id(), || {
+        Ok(child.try_wait()?.map(|status| (Some(status), now())))
+    })?;
+    Ok(recording.finish(child.id(), &name, Recorder::Preload, end))
 }
 
-/// Takes records until the command has ended; returns how and when it did.
-fn follow(
-    child: &mut Child,
-    ring: &mut Ring,
-    tracker: &mut Tracker,
-    timelines: &mut Timelines,
-) -> io::Result<(ExitStatus, u64)> {
-    let pid = Pid::from_child(child);
-    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            let end_ns = now();
-            drain_pending(ring, tracker, timelines);
-            return Ok((status, end_ns));
+/// Runs a command to its end with its system calls traced.
+fn trace(command: Command, name: &str) -> io::Result<Workload> {
+    let mut recording = Recording::begin()?;
+    let tracer = Tracer::spawn(command, &recording.ring)?;
+    let pid = tracer.pid();
+    recording.tracker = Tracker::new(pid, &inherited());
+    let end = recording.follow(pid, || end_of(&tracer))?;
+    let found = recording.finish(pid, name, Recorder::Ptrace, end);
+    // Processes that stay behind need the tracer.
+    tracer.join()?;
+    Ok(found)
+}
+
+/// Traces a process that runs already, and returns where its time went: until it ends, for this
+/// time, or until `should_stop`. It goes on as before.
+///
+/// # Errors
+/// If the process does not exist or may not be traced.
+pub fn attach(pid: u32, limit: Option<Duration>, should_stop: &AtomicBool) -> io::Result<Workload> {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let mut recording = Recording::begin()?;
+    let tracer = Tracer::attach(pid, &recording.ring)?;
+    recording.start_ns = now();
+    let limit_ns = limit.map_or(u64::MAX, |limit| limit.as_nanos() as u64);
+    let last_ns = recording.start_ns.saturating_add(limit_ns);
+    let mut end = recording.follow(pid, || {
+        let is_over = should_stop.load(Ordering::Relaxed) || now() >= last_ns;
+        Ok(end_of(&tracer)?.or_else(|| is_over.then(|| (None, now()))))
+    })?;
+    tracer.detach()?;
+    if end.0.is_none() {
+        end.1 = now();
+        recording.drain_pending();
+    }
+    Ok(recording.finish(pid, name.trim_end(), Recorder::Ptrace, end))
+}
+
+fn end_of(tracer: &Tracer) -> io::Result<Option<End>> {
+    let ended = tracer.ended()?;
+    Ok(ended.map(|ended| (Some(ended.status), ended.end_ns)))
+}
+
+/// How and when a process ended; without a status it goes on.
+type End = (Option<ExitStatus>, u64);
+
+/// The records of a process tree, while it runs.
+struct Recording {
+    ring: Ring,
+    tracker: Tracker,
+    timelines: Timelines,
+    before: During,
+    start_ns: u64,
+}
+
+impl Recording {
+    fn begin() -> io::Result<Self> {
+        Ok(Self {
+            ring: Ring::create()?,
+            tracker: Tracker::default(),
+            timelines: Timelines::default(),
+            before: During::so_far(),
+            start_ns: now(),
+        })
+    }
+
+    /// Takes records until `end` returns the end of the process.
+    fn follow(
+        &mut self,
+        pid: u32,
+        mut end: impl FnMut() -> io::Result<Option<End>>,
+    ) -> io::Result<End> {
+        let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        // One that a tracer has waited for is not found.
+        let process = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()).ok());
+        loop {
+            if let Some(found) = end()? {
+                self.drain_pending();
+                return Ok(found);
+            }
+            if self.drain(BATCH) == 0 {
+                wait(process.as_ref());
+            }
         }
-        let count = drain(ring, tracker, timelines, BATCH);
-        if count == 0 {
-            wait(&process);
+    }
+
+    /// Takes the records up to now: processes that stay behind may go on writing.
+    fn drain_pending(&mut self) {
+        let mut left = self.ring.pending();
+        while left > 0 {
+            let count = self.drain(left);
+            if count == 0 {
+                self.ring.skip();
+            }
+            left -= count.max(1);
+        }
+    }
+
+    /// Takes at most this many records; returns how many there were.
+    fn drain(&mut self, most: usize) -> usize {
+        let mut count = 0;
+        while count < most
+            && let Some(record) = self.ring.take()
+        {
+            if let Some(event) = self.tracker.follow(&record, &self.ring) {
+                self.timelines.add(&event, &self.tracker, &self.ring);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Splits the time up to the end of a process.
+    fn finish(&self, pid: u32, name: &str, recorder: Recorder, end: End) -> Workload {
+        let (status, end_ns) = end;
+        let mut mounted = Mounted::read();
+        let mut split = Split::new(&self.timelines, &self.tracker, &mut mounted);
+        split.root(pid, self.start_ns, end_ns, name);
+        let found = split.finish();
+        Workload {
+            status,
+            recorder,
+            has_lost_privileges: false,
+            wall_ns: end_ns - self.start_ns,
+            parts: found.parts,
+            costs: found.costs,
+            tiny: found.tiny,
+            unreached: found.unreached,
+            mounts: mounted.into_mounts(),
+            processes: self.timelines.processes.len(),
+            dropped: self.ring.dropped(),
+            refaulted_pages: During::so_far().since(self.before).refaulted_pages,
         }
     }
 }
 
 /// Waits for the end of the process, or for the pause.
-fn wait(process: &OwnedFd) {
-    let mut ends = [PollFd::new(process, PollFlags::IN)];
+fn wait(process: Option<&OwnedFd>) {
+    let mut ends: Vec<_> = process
+        .map(|process| PollFd::new(process, PollFlags::IN))
+        .into_iter()
+        .collect();
     // An interrupted wait is one more round.
     let _ = rustix::event::poll(&mut ends, Some(&PAUSE));
-}
-
-/// Takes the records up to now: processes that stay behind may go on writing.
-fn drain_pending(ring: &mut Ring, tracker: &mut Tracker, timelines: &mut Timelines) {
-    let mut left = ring.pending();
-    while left > 0 {
-        let count = drain(ring, tracker, timelines, left);
-        if count == 0 {
-            ring.skip();
-        }
-        left -= count.max(1);
-    }
-}
-
-/// Takes at most this many records; returns how many there were.
-fn drain(ring: &mut Ring, tracker: &mut Tracker, timelines: &mut Timelines, most: usize) -> usize {
-    let mut count = 0;
-    while count < most
-        && let Some(record) = ring.take()
-    {
-        if let Some(event) = tracker.follow(&record, ring) {
-            timelines.add(&event, tracker, ring);
-        }
-        count += 1;
-    }
-    count
 }
 
 /// Returns the files that are open as standard streams.

@@ -36,13 +36,15 @@ pub enum Part {
     Processor,
     /// Outside of calls on files: sleeping, pipes, sockets, other processes.
     NotFiles,
-    /// In programs that the library does not reach.
+    /// Stopped at system calls, as these are traced.
+    Tracing,
+    /// In programs that were not recorded.
     Unknown,
 }
 
 impl Part {
     /// All, in the order of the report.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Cpu,
         Self::TinyBuffers,
         Self::ReadMisses,
@@ -57,6 +59,7 @@ impl Part {
         Self::OtherFiles,
         Self::Processor,
         Self::NotFiles,
+        Self::Tracing,
         Self::Unknown,
     ];
 
@@ -77,6 +80,7 @@ impl Part {
             Self::OtherFiles => "other files",
             Self::Processor => "for a processor",
             Self::NotFiles => "not files",
+            Self::Tracing => "tracing",
             Self::Unknown => "unknown",
         }
     }
@@ -122,7 +126,7 @@ pub struct Tiny {
     pub ns: u64,
 }
 
-/// A program that the library did not reach.
+/// A program that was not recorded.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unreached {

@@ -34,11 +34,19 @@ pub(super) struct SmallCalls {
     pub(super) ns: u64,
 }
 
+/// What a thread had used at a moment, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) at_ns: u64,
+    pub(super) cpu_ns: u64,
+    /// Stopped by a tracer.
+    pub(super) stopped_ns: u64,
+}
+
 /// A thread.
 #[derive(Debug, Default)]
 pub(super) struct Thread {
-    /// Time and processor time of the thread, in nanoseconds.
-    pub(super) readings: Vec<(u64, u64)>,
+    pub(super) readings: Vec<Reading>,
     pub(super) spans: Vec<Span>,
 }
 
@@ -110,9 +118,11 @@ impl Timelines {
         }
         let thread = process.threads.entry(record.tid).or_default();
         thread.add_gap(event);
-        thread
-            .readings
-            .push((record.start_ns + record.wall_ns, record.cpu_ns));
+        thread.readings.push(Reading {
+            at_ns: record.start_ns + record.wall_ns,
+            cpu_ns: record.cpu_ns,
+            stopped_ns: record.stopped_ns,
+        });
         if !matches!(event.op, Op::Start | Op::End | Op::Exec | Op::Spawn) {
             thread.spans.push(span(event));
         }
@@ -148,9 +158,10 @@ impl Thread {
     /// Adds the time since the last reading as a span, if a disk read pages in it.
     fn add_gap(&mut self, event: &Event) {
         let record = &event.record;
-        let Some((from, cpu_before)) = self.readings.last().copied() else {
+        let Some(last) = self.readings.last().copied() else {
             return;
         };
+        let (from, cpu_before) = (last.at_ns, last.cpu_ns);
         if record.gap_blocks == 0 || record.flags & INCLUDES_GAP != 0 {
             return;
         }
@@ -174,21 +185,32 @@ impl Thread {
 
     /// Returns the processor time between two moments, in nanoseconds.
     pub(super) fn cpu_between(&self, from: u64, to: u64) -> u64 {
-        self.cpu_at(to).saturating_sub(self.cpu_at(from))
+        self.between(from, to, |reading| reading.cpu_ns)
     }
 
-    fn cpu_at(&self, time: u64) -> u64 {
-        let next = self.readings.partition_point(|(at, _)| *at < time);
-        match (
-            next.checked_sub(1).map(|last| self.readings[last]),
-            self.readings.get(next),
-        ) {
-            (Some((from, before)), Some((to, after))) => {
+    /// Returns the time that a tracer had it stopped between two moments, in nanoseconds.
+    pub(super) fn stopped_between(&self, from: u64, to: u64) -> u64 {
+        self.between(from, to, |reading| reading.stopped_ns)
+    }
+
+    fn between(&self, from: u64, to: u64, value: fn(&Reading) -> u64) -> u64 {
+        self.at(to, value).saturating_sub(self.at(from, value))
+    }
+
+    fn at(&self, time: u64, value: fn(&Reading) -> u64) -> u64 {
+        let next = self
+            .readings
+            .partition_point(|reading| reading.at_ns < time);
+        let last = next.checked_sub(1).map(|last| &self.readings[last]);
+        match (last, self.readings.get(next)) {
+            (Some(last), Some(next)) => {
+                let (from, to) = (last.at_ns, next.at_ns);
                 let part = (time - from) as f64 / (to - from).max(1) as f64;
+                let (before, after) = (value(last), value(next));
                 before + (after.saturating_sub(before) as f64 * part) as u64
             }
-            (Some((_, last)), None) => last,
-            (None, Some((_, first))) => *first,
+            (Some(last), None) => value(last),
+            (None, Some(first)) => value(first),
             (None, None) => 0,
         }
     }

@@ -6,7 +6,7 @@
 //! ```text
 //!   main.rs       the wrappers, from the table of calls.rs; programs and processes
 //!   recorder.rs   one record: times, waits, paths
-//!   ring.rs       the shared memory
+//!   ring.rs       the shared memory, written by ../writer.rs
 //!   system.rs     system calls and the thread pointer
 //! ```
 //!
@@ -24,6 +24,8 @@ mod programs;
 mod recorder;
 mod ring;
 mod system;
+#[path = "../writer.rs"]
+mod writer;
 
 use calls::{Call, Op, Returns};
 use core::sync::atomic::{AtomicUsize, Ordering};

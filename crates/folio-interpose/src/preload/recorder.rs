@@ -1,6 +1,6 @@
 //! One record: the time of a call, its waits where they matter, and the names of its files.
 
-use crate::calls::{Call, Detail, Names, Op, Returns};
+use crate::calls::{Call, Names, Op, Returns};
 use crate::layout::{INCLUDES_GAP, MEASURED, PATH_MAX, Record};
 use crate::system::{self, Usage};
 use crate::{Arguments, forward, ring};
@@ -91,7 +91,7 @@ pub(crate) struct Begun {
 /// Begins a record; `None` if the call is of no interest.
 #[inline]
 pub(crate) fn begin(call: &Call, a: &Arguments) -> Option<Begun> {
-    if !ring::is_open() || is_irrelevant(call, a) {
+    if !ring::is_open() || !call.is_relevant(a) {
         return None;
     }
     let thread = Thread::current();
@@ -106,17 +106,6 @@ pub(crate) fn begin(call: &Call, a: &Arguments) -> Option<Begun> {
         thread.save(system::now(), usage);
     }
     Some(Begun { thread, fd, is_measured, gap_blocks, start_ns: system::now() })
-}
-
-/// Maps without a file, and commands that change neither a descriptor nor a lock.
-#[inline]
-fn is_irrelevant(call: &Call, a: &Arguments) -> bool {
-    match call.op {
-        Op::Map => (a[4] as i32) < 0,
-        // F_DUPFD, F_DUPFD_CLOEXEC, F_SETFD, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
-        Op::Control => !matches!(a[1] as i32, 0 | 1030 | 2 | 6 | 7 | 37 | 38),
-        _ => false,
-    }
 }
 
 #[inline]
@@ -175,11 +164,7 @@ pub(crate) fn end(begun: Begun, call: &Call, a: &Arguments, result: usize) {
         start_ns: begun.start_ns,
         wall_ns,
         result: returned,
-        detail: match call.detail {
-            Detail::None => 0,
-            Detail::Argument(place) => a[place] as u64,
-            Detail::Always(number) => number as u64,
-        },
+        detail: call.detail_of(a),
         pid: PID.load(Ordering::Relaxed),
         tid: begun.thread.map_or(0, |thread| thread.tid.load(Ordering::Relaxed)),
         fd: begun.fd,

@@ -44,7 +44,7 @@ pub(super) struct Fit {
     #[arg(long, value_name = "PATH", conflicts_with = "estimate")]
     cgroup: Option<PathBuf>,
     /// Maximum duration, in seconds (30s) or minutes (2m)
-    #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "30s")]
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::duration, default_value = "30s")]
     duration: Duration,
     /// Permitted refaults: pages per second that are read again after their eviction
     #[arg(long, value_name = "REFAULTS_PER_S", value_parser = rate, default_value = "100")]
@@ -92,21 +92,6 @@ pub(crate) struct FitOutput {
     seconds: f64,
     /// The curve, in the order of memory.
     points: Vec<Point>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let (digits, unit) = match text.strip_suffix('m') {
-        Some(digits) => (digits, 60.0),
-        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
-    };
-    match digits.parse::<f64>() {
-        Ok(number) if (2.0..=86_400.0).contains(&(number * unit)) => {
-            Ok(Duration::from_secs_f64(number * unit))
-        }
-        _ => Err(format!(
-            "invalid time {text:?}: expected 2s to 1440m (e.g. 30s or 2m)"
-        )),
-    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -269,11 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_rates_are_parsed() {
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(duration("30s"), duration("30"));
-        duration("1s").expect_err("too short");
-        duration("m").expect_err("no number");
+    fn rates_are_parsed() {
         assert_eq!(rate("0.5"), Ok(0.5));
         rate("0").expect_err("never reached");
         rate("nan").expect_err("no number");

@@ -10,12 +10,13 @@ use crate::image_path::{ImagePath, PathArgument};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain_of, inside, judge,
-    probe, reason, sample,
+    CommandOutput, Facts, FileSystem, Kind, Layer, Limits, Recorder, Step, Verdict, chain_of,
+    inside, judge, probe, reason, sample,
 };
 use report::{DoctorReport, NotProbed, PathReport, Shown};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,6 +25,8 @@ Examples:
   folio doctor /var/lib/vm/disk.qcow2    the cost of first writes into an image
   folio doctor disk.qcow2:/srv/db        a file inside it, with the counters of Folio's own page cache
   folio doctor -- make -C src            split the time of a command by the causes of its waits
+  folio doctor --trace -- ./build.sh     the same, with the static programs that it starts
+  folio doctor --pid 4711 --for 30s      the same for a process that runs already, which goes on
   folio doctor --json /mnt/share         for programs; docs/json.md lists the keys
 
 Nothing is changed. The command reads files, and a part of them twice, so this part is in memory afterwards. With
@@ -37,7 +40,9 @@ listed as a note. Other findings are only counted; --all prints them. A ? marks 
 
 After --, a command is run unmodified, with its file calls recorded by a preloaded library. The parts sum to its time:
 on the critical path, from its start to its end. Each cause has its cost, what a remedy saves, and the remedy with its
-risk. Static and set-user-id programs are not recorded; their time is reported as unknown.
+risk. The library does not reach static and set-user-id programs. A command that is one, --trace and --pid use ptrace(2)
+instead: slower, on x86-64 only, and set-user-id programs get no rights of their owner. Static programs that a command
+starts without --trace are reported as unknown. --pid traces no children that run already.
 
 Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined, or the command could not be run.";
 
@@ -46,11 +51,22 @@ Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined,
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// Files, directories, mounts, disk images; for a directory, a few of its files are examined
-    #[arg(required_unless_present = "command")]
+    #[arg(required_unless_present_any = ["command", "pid"])]
     paths: Vec<OsString>,
     /// Run this command, and split its time by the causes of its waits
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["paths", "write_probe", "all"])]
     command: Vec<OsString>,
+    /// Trace the system calls of the command, also those of static programs that it starts
+    #[arg(long, requires = "command")]
+    trace: bool,
+    /// Split the time of a process that runs already, until it ends or Ctrl-C
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(conflicts_with_all = ["paths", "command", "write_probe", "all"])]
+    pid: Option<u32>,
+    /// With --pid, detach after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::value_parsers::duration)]
+    #[arg(requires = "pid")]
+    limit: Option<Duration>,
     /// Also write and rename temporary files beside each path
     #[arg(long)]
     write_probe: bool,
@@ -158,8 +174,8 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         not_probed: Vec::new(),
         workload: None,
     };
-    if !doctor.command.is_empty() {
-        return examine_command(doctor, report, session);
+    if doctor.pid.is_some() || !doctor.command.is_empty() {
+        return examine_workload(doctor, report, session);
     }
     let targets = targets(doctor, session)?;
     let share = doctor.read_limit / targets.len().max(1) as u64;
@@ -193,14 +209,22 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     }
 }
 
-/// Runs a command, and reports where its time went.
-fn examine_command(doctor: &Doctor, mut report: DoctorReport, session: &Session) -> Outcome {
+/// Runs a command or attaches to a process, and reports where its time went.
+fn examine_workload(doctor: &Doctor, mut report: DoctorReport, session: &Session) -> Outcome {
     let output = if doctor.json {
         CommandOutput::OnStandardError
     } else {
         CommandOutput::Inherited
     };
-    let found = workload::run(&doctor.command, output)?;
+    let recorder = if doctor.trace {
+        Recorder::Ptrace
+    } else {
+        Recorder::Preload
+    };
+    let found = match doctor.pid {
+        Some(pid) => workload::attach(pid, doctor.limit, session)?,
+        None => workload::run(&doctor.command, output, recorder, session)?,
+    };
     let failure = found.failure();
     report.faults = found.faults();
     let faults = report.faults;

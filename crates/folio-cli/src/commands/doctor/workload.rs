@@ -1,18 +1,20 @@
-//! `folio doctor -- COMMAND`: the parts of its time, and what saves some of it.
+//! `folio doctor -- COMMAND` and `--pid`: the parts of its time, and what saves some of it.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::manual::notes;
 use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{NamePrinter, counted};
+use crate::session::Session;
 use folio_doctor::{
-    Check, CommandOutput, Cost, Part, Unreached, Verdict, Workload, judge_workload, reason,
-    run_workload,
+    Check, CommandOutput, Cost, Part, Recorder, Unreached, Verdict, Workload, attach_workload,
+    judge_workload, reason, run_workload,
 };
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 /// Column of the second line of a finding.
 const DETAIL_COLUMN: usize = 3;
@@ -22,7 +24,11 @@ const DETAIL_COLUMN: usize = 3;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct WorkloadReport {
     command: Vec<String>,
-    /// Its exit code; null if a signal ended it.
+    /// The process, if it ran already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    recorder: Recorder,
+    /// Its exit code; null if a signal ended it, or if it goes on.
     exit_code: Option<i32>,
     /// The signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,13 +73,55 @@ struct CostReport {
 }
 
 /// Runs the command.
-pub(super) fn run(words: &[OsString], output: CommandOutput) -> Outcome<WorkloadReport> {
-    let found = run_workload(words, output).map_err(|error| {
-        let program = words[0].display();
+pub(super) fn run(
+    words: &[OsString],
+    output: CommandOutput,
+    recorder: Recorder,
+    session: &Session,
+) -> Outcome<WorkloadReport> {
+    let program = words[0].display();
+    let found = run_workload(words, output, recorder).map_err(|error| {
         let message = format!("{program}: cannot be run: {}", reason(&error));
         Failure::exiting(Exit::NotProbed, message)
     })?;
-    Ok(WorkloadReport::new(words, &found))
+    if found.has_lost_privileges {
+        session.note(format_args!(
+            "{program}: ran without the rights of its owner: tracing ignores set-user-id"
+        ));
+    }
+    let words = words.iter().map(|word| word.display().to_string());
+    Ok(WorkloadReport::new(words.collect(), None, &found))
+}
+
+/// Traces a process that runs already: for a time, until it ends, or until Ctrl-C.
+pub(super) fn attach(
+    pid: u32,
+    limit: Option<Duration>,
+    session: &Session,
+) -> Outcome<WorkloadReport> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty());
+    let mut words: Vec<_> = words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    if words.is_empty() {
+        words.push(format!("process {pid}"));
+    }
+    let found = attach_workload(pid, limit, &session.stop_flag()).map_err(|error| {
+        let why = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                "it belongs to another user, is traced already, or kernel.yama.ptrace_scope \
+                 forbids it: run this command as root"
+                    .to_owned()
+            }
+            _ => reason(&error),
+        };
+        let message = format!("process {pid}: cannot be traced: {why}");
+        Failure::exiting(Exit::NotProbed, message)
+    })?;
+    Ok(WorkloadReport::new(words, Some(pid), &found))
 }
 
 fn seconds(ns: u64) -> f64 {
@@ -96,14 +144,12 @@ impl WorkloadReport {
             (Some(code), _) => Some(format!(
                 "{program}: the command ended with exit code {code}"
             )),
-            (None, signal) => {
-                let signal = signal.unwrap_or_default();
-                Some(format!("{program}: signal {signal} ended the command"))
-            }
+            (None, Some(signal)) => Some(format!("{program}: signal {signal} ended the command")),
+            (None, None) => None,
         }
     }
 
-    fn new(words: &[OsString], found: &Workload) -> Self {
+    fn new(command: Vec<String>, pid: Option<u32>, found: &Workload) -> Self {
         let percent = |ns: u64| (ns as f64 * 1000.0 / found.wall_ns.max(1) as f64).round() / 10.0;
         let parts = found.parts.iter().map(|(part, ns)| PartReport {
             part: *part,
@@ -125,12 +171,11 @@ impl WorkloadReport {
             }
         };
         Self {
-            command: words
-                .iter()
-                .map(|word| word.display().to_string())
-                .collect(),
-            exit_code: found.status.code(),
-            signal: found.status.signal(),
+            command,
+            pid,
+            recorder: found.recorder,
+            exit_code: found.status.and_then(|status| status.code()),
+            signal: found.status.and_then(|status| status.signal()),
             wall_s: seconds(found.wall_ns),
             parts: parts.collect(),
             processes: found.processes,
@@ -181,9 +226,13 @@ fn format(report: &WorkloadReport, width: usize, is_colored: bool) -> String {
     for (index, check) in report.checks.iter().enumerate() {
         add(&mut text, index + 1, check, width, is_colored);
     }
+    let why = match report.recorder {
+        Recorder::Preload => "static, set-user-id, or without a C library; --trace records it",
+        Recorder::Ptrace => "its system calls are of another architecture",
+    };
     for program in &report.unreached {
         let line = format!(
-            "? {} s in {}, which cannot be recorded: static, set-user-id, or it starts no C library",
+            "? {} s in {}, which was not recorded: {why}",
             shown(program.seconds),
             program.program
         );
