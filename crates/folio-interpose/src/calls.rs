@@ -136,8 +136,12 @@ pub enum Names {
     Descriptor(usize),
     /// By a stream.
     Stream(usize),
-    /// By the stream that it returns.
+    /// By a stream of a directory.
+    Directory(usize),
+    /// By a path, which it opens as the stream that it returns.
     Opened(usize),
+    /// By a path, which it opens as the directory that it returns.
+    OpenedDirectory(usize),
 }
 
 /// What a call returns.
@@ -225,8 +229,9 @@ macro_rules! file_calls {
             mkostemps64 Open Path(0) Int Argument(2);
             fopen OpenStream Opened(0) Pointer None;
             fopen64 OpenStream Opened(0) Pointer None;
-            opendir OpenDirectory Path(0) Pointer None;
+            opendir OpenDirectory OpenedDirectory(0) Pointer None;
             close Close Descriptor(0) Int None;
+            closedir Close Directory(0) Int None;
             fclose CloseStream Stream(0) Int None;
             read Read Descriptor(0) Size Argument(2);
             __read_chk Read Descriptor(0) Size Argument(2);
@@ -288,8 +293,8 @@ macro_rules! file_calls {
             fstat64 StatDescriptor Descriptor(0) Int None;
             __fxstat StatDescriptor Descriptor(1) Int None;
             __fxstat64 StatDescriptor Descriptor(1) Int None;
-            readdir List Nothing Pointer None;
-            readdir64 List Nothing Pointer None;
+            readdir List Directory(0) Pointer None;
+            readdir64 List Directory(0) Pointer None;
             scandir List Path(0) Int None;
             scandir64 List Path(0) Int None;
             fsync Sync Descriptor(0) Int None;

@@ -153,7 +153,7 @@ impl Tracker {
         };
         let result = record.result as i32;
         match (op, file) {
-            (Op::Open | Op::OpenStream, Some(file)) => {
+            (Op::Open | Op::OpenStream | Op::OpenDirectory, Some(file)) => {
                 process.files.insert(result, opened(file, record.detail));
             }
             (Op::Close | Op::CloseStream, _) => {

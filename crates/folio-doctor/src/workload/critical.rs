@@ -303,7 +303,9 @@ impl<'a> Split<'a> {
         group.files.extend(span.file);
         group.wait_ns += wait_ns;
         group.wall_ns += span.wall_ns;
-        group.bytes += span.result.max(0) as u64;
+        if span.moves_bytes() {
+            group.bytes += span.result.max(0) as u64;
+        }
         group.device_bytes += span.read_bytes;
         group.replacements += u64::from(span.is_replacement);
         group.longest = group.longest.max((wait_ns, span.file));

@@ -26,6 +26,15 @@ pub(super) struct Span {
     pub(super) is_replacement: bool,
 }
 
+impl Span {
+    /// Returns whether its result is a number of bytes.
+    pub(super) fn moves_bytes(&self) -> bool {
+        let reads = matches!(self.op, Op::Read | Op::ReadVector | Op::ReadStream);
+        let writes = matches!(self.op, Op::Write | Op::WriteVector | Op::WriteStream);
+        reads || writes || self.op == Op::Copy
+    }
+}
+
 /// Small reads or writes of a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SmallCalls {

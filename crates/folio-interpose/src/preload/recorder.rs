@@ -12,6 +12,8 @@ const SLOW_NS: u64 = 16_000;
 const BUFFERED_NS: u64 = 2_000;
 /// O_WRONLY and O_TRUNC: the mode `w` of a stream.
 const CREATES_EMPTY: u64 = 0o1001;
+/// What opendir(3) opens with.
+const O_CLOEXEC: u64 = 0o2_000_000;
 /// The command of fcntl(2) whose argument is recorded.
 const F_SETFD: u64 = 2;
 /// Threads with counters of their own.
@@ -113,19 +115,30 @@ fn descriptor(call: &Call, a: &Arguments) -> i32 {
     match call.names {
         Names::Descriptor(place) | Names::At(place, _) | Names::TwoAt(place, _) => a[place] as i32,
         Names::Stream(place) => descriptor_of(a[place]),
+        Names::Directory(place) => descriptor_of_directory(a[place]),
         _ => -1,
     }
 }
 
 /// The descriptor of a stream.
 pub(crate) fn descriptor_of(stream: usize) -> i32 {
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    static FILENO: AtomicUsize = AtomicUsize::new(0);
+    ask_descriptor(&FILENO, "fileno\0", stream)
+}
+
+/// The descriptor of a directory's stream.
+fn descriptor_of_directory(stream: usize) -> i32 {
+    static DIRFD: AtomicUsize = AtomicUsize::new(0);
+    ask_descriptor(&DIRFD, "dirfd\0", stream)
+}
+
+fn ask_descriptor(known: &'static AtomicUsize, function: &'static str, stream: usize) -> i32 {
     if stream == 0 {
         return -1;
     }
     let before = system::errno();
     // SAFETY: the program passes a stream to the C library.
-    let fd = unsafe { forward(&KNOWN, "fileno\0", usize::MAX, [stream, 0, 0, 0, 0, 0]) };
+    let fd = unsafe { forward(known, function, usize::MAX, [stream, 0, 0, 0, 0, 0]) };
     // A stream in memory has none.
     system::set_errno(before);
     fd as i32
@@ -230,12 +243,20 @@ fn name(record: &mut Record, call: &Call, a: &Arguments, result: usize) {
             record.detail = if mode == b'w' { CREATES_EMPTY } else { 0 };
             record.result = if result == 0 { -1 } else { i64::from(descriptor_of(result)) };
         }
-        Names::Nothing | Names::Descriptor(_) | Names::Stream(_) => {}
+        Names::OpenedDirectory(place) => {
+            record.path = place_of(a[place]);
+            record.detail = O_CLOEXEC;
+            record.result = match result {
+                0 => -1,
+                stream => i64::from(descriptor_of_directory(stream)),
+            };
+        }
+        Names::Nothing | Names::Descriptor(_) | Names::Stream(_) | Names::Directory(_) => {}
     }
     if call.op == Op::Control && record.detail == F_SETFD {
         record.other_fd = a[2] as i32;
     }
-    if matches!(call.names, Names::Path(_)) || matches!(call.names, Names::Two(..)) {
+    if matches!(call.names, Names::Path(_) | Names::OpenedDirectory(_) | Names::Two(..)) {
         // Relative to the working directory.
         record.fd = -100;
         record.other_fd = -100;

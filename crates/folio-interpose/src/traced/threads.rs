@@ -326,7 +326,8 @@ impl Threads {
             Names::Path(place) | Names::At(_, place) => (text(arguments[place]), 0),
             Names::Two(old, new) => (text(arguments[old]), text(arguments[new])),
             Names::TwoAt(old, new) => (text(arguments[old + 1]), text(arguments[new + 1])),
-            Names::Nothing | Names::Descriptor(_) | Names::Stream(_) | Names::Opened(_) => (0, 0),
+            // The rest are calls of the C library.
+            _ => (0, 0),
         };
         let start_ns = now();
         if is_measured {
